@@ -1,0 +1,69 @@
+"""Whole files or none: hashing, atomic writing, and telling a full disk in plain words."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from storage.errors import UserError
+
+_hashes: dict[tuple[str, int, int, int], str] = {}
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file, read once while its size, inode and time of change stay the same in this process."""
+    status = path.stat()
+    seen = (str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ino)
+    if seen not in _hashes:
+        with path.open("rb") as file:
+            _hashes[seen] = hashlib.file_digest(file, "sha256").hexdigest()
+    return _hashes[seen]
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`; at the end of the block it is flushed to disk and takes the name.
+
+    After a crash either the whole file or no file has the name. A full disk is a `UserError`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with full_disk_in_words(path):
+            yield temporary
+            flush(temporary)
+            os.replace(temporary, path)
+            flush(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, content: bytes | str) -> None:
+    """Write a small file whole or not at all."""
+    with writing(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def flush(path: Path) -> None:
+    """Have the kernel write a file or a folder's entries to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def full_disk_in_words(path: Path) -> Iterator[None]:
+    """Turn "no space left" into a line that names the place; the work so far stays and is taken up again."""
+    try:
+        yield
+    except Exception as error:  # libraries wrap the system's error in their own
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if full or "No space left" in str(error):
+            raise UserError(f"{path}: the disk is full; make room and run the same command again") from error
+        raise

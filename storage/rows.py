@@ -1,0 +1,73 @@
+"""Reading and writing the rows of a table as Parquet: streamed, checked against the schema, whole files only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.artifact import Artifact
+from storage.files import writing
+from storage.tables import Table
+
+ROWS_PER_GROUP = 10_000  # what is held in memory at a time
+
+
+def write_rows(out: Path, table: type[Table], rows: Iterable[Mapping[str, Any]], name: str = "part-00000") -> int:
+    """Write rows to `out/name.parquet` as they come and return how many; the file appears when it is whole."""
+    schema, count, stream = _schema(table), 0, iter(rows)
+    with writing(out / f"{name}.parquet") as temporary, pq.ParquetWriter(temporary, schema) as writer:
+        while group := list(islice(stream, ROWS_PER_GROUP)):
+            batch = pa.Table.from_pylist([dict(row) for row in group], schema=schema)
+            writer.write_table(_checked(batch, table))
+            count += len(group)
+    return count
+
+
+def write_table(out: Path, table: type[Table], rows: pa.Table, name: str = "part-00000") -> None:
+    """Write an Arrow table to `out/name.parquet`; the file appears when it is whole."""
+    with writing(out / f"{name}.parquet") as temporary:
+        pq.write_table(_checked(rows.select(_schema(table).names).cast(_schema(table)), table), temporary)
+
+
+def parts(folder: Path) -> list[Path]:
+    """The Parquet files of a table's folder, in the order of its rows."""
+    return sorted(path for path in folder.glob("*.parquet") if not path.name.startswith("."))
+
+
+def read_table(artifact: Artifact[Any], table: type[Table], columns: Sequence[str] | None = None) -> pa.Table:
+    """All rows, in order. For tables that fit in memory; `read_rows` streams."""
+    schema = _schema(table) if columns is None else pa.schema([_schema(table).field(name) for name in columns])
+    found = [pq.read_table(path, columns=schema.names) for path in parts(artifact.path)]
+    return pa.concat_tables(found).cast(schema) if found else schema.empty_table()
+
+
+def read_rows(artifact: Artifact[Any], table: type[Table]) -> Iterator[dict[str, Any]]:
+    """Rows one by one, in order, with one record batch in memory."""
+    names = _schema(table).names
+    for path in parts(artifact.path):
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=ROWS_PER_GROUP, columns=names):
+                yield from batch.to_pylist()
+
+
+def num_rows(folder: Path) -> int:
+    """How many rows a table's folder holds, read from the files' footers."""
+    return sum(pq.read_metadata(path).num_rows for path in parts(folder))
+
+
+def _schema(table: type[Table]) -> pa.Schema:
+    if table.schema is None:
+        raise TypeError(f"{table.__name__} is a folder of its own format, not rows")
+    return table.schema
+
+
+def _checked(rows: pa.Table, table: type[Table]) -> pa.Table:
+    for field in _schema(table):
+        if not field.nullable and rows.column(field.name).null_count:
+            raise ValueError(f"{table.__name__}.{field.name} has a null, which its schema does not allow")
+    return rows

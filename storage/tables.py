@@ -1,0 +1,112 @@
+"""The tables that stages pass on: one class a table, its Arrow schema and what a row means.
+
+A stage's type says which table it writes (`Artifact[Passages]`); `storage.rows` reads and writes
+them and refuses columns that are not the schema's.
+"""
+
+from typing import ClassVar
+
+import pyarrow as pa
+
+
+def _schema(**columns: pa.DataType) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
+
+
+class Table:
+    """A kind of artifact. `schema` is None where the artifact is a folder of another format."""
+
+    schema: ClassVar[pa.Schema | None] = None
+
+
+class Documents(Table):
+    """Unsplit source texts, in the order of the collection; what qrels name."""
+
+    schema = _schema(doc_id=pa.string(), title=pa.string(), text=pa.string())
+
+
+class Passages(Table):
+    """What is retrieved: `text` is characters [start, end) of its document's text.
+
+    `title` is the document's title where the recipe puts titles into passages, else empty.
+    `num_tokens` counts word pieces of `text`, without special tokens.
+    """
+
+    schema = _schema(
+        passage_id=pa.string(),
+        doc_id=pa.string(),
+        title=pa.string(),
+        text=pa.string(),
+        start=pa.int32(),
+        end=pa.int32(),
+        num_tokens=pa.int32(),
+    )
+
+
+class Queries(Table):
+    """Queries of one split."""
+
+    schema = _schema(query_id=pa.string(), text=pa.string())
+
+
+class Qrels(Table):
+    """Relevance judgements of one split, by document; a grade of 0 is a judged non-relevant."""
+
+    schema = _schema(query_id=pa.string(), doc_id=pa.string(), grade=pa.int32())
+
+
+class PseudoQueries(Table):
+    """Generated queries; `rank` numbers those of a passage from 0. Empty generations are absent."""
+
+    schema = _schema(passage_id=pa.string(), rank=pa.int32(), text=pa.string())
+
+
+class Pairs(Table):
+    """What pre-training reads: a passage's text and the contexts one of which is drawn at each visit."""
+
+    schema = _schema(passage_id=pa.string(), text=pa.string(), contexts=pa.list_(pa.field("element", pa.string(), nullable=False)))
+
+
+class Positives(Table):
+    """Training positives by passage; several rows a query where several documents are relevant."""
+
+    schema = _schema(query_id=pa.string(), passage_id=pa.string(), doc_id=pa.string())
+
+
+class Run(Table):
+    """Ranked passages of every query. `rank` starts at 1; rows are ordered by query, view, rank.
+
+    Within a query, scores (float32) fall, and equal scores are ordered by descending passage id,
+    which is trec_eval's rule.
+    """
+
+    schema = _schema(
+        query_id=pa.string(), passage_id=pa.string(), view=pa.string(), rank=pa.int32(), score=pa.float32()
+    )
+
+
+class Negatives(Table):
+    """Mined negatives in the order of their rank in the run they were mined from, kept with its score."""
+
+    schema = _schema(query_id=pa.string(), passage_id=pa.string(), rank=pa.int32(), score=pa.float32())
+
+
+class Metrics(Table):
+    """Values by query: folder with `rows.parquet`, `comparisons.parquet`, `queries.parquet`."""
+
+
+class Checkpoint(Table):
+    """A Hugging Face folder: config.json, model.safetensors, tokenizer files."""
+
+
+class Index(Table):
+    """An engine's index folder; `index.json` names the engine and its settings."""
+
+
+class Report(Table):
+    """report.json and report.html."""
+
+
+def passage_text(title: str, text: str) -> str:
+    """What engines index and encoders read of a passage."""
+    return f"{title} {text}" if title else text

@@ -1,0 +1,282 @@
+"""The stage mechanism: a function that fills a folder becomes a step that is never done twice.
+
+`@stage(version=1, table=Passages)` turns `body(out, *inputs, settings)` into a call that returns an
+`Artifact[Passages]`: found in the store by its key, or built, one builder at a time, resuming what an
+earlier attempt left. Inside a Prefect flow the call is a task of that run with the same key; where
+Prefect is not installed or no flow runs, it is a plain function with the same artifacts.
+Raise `version` when a stage's meaning changes: code is not hashed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import inspect
+import os
+import platform
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache, update_wrapper
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from storage.artifact import Artifact, File, Manifest, Source, hash_of, key_of
+from storage.errors import UserError
+from storage.files import full_disk_in_words
+from storage.rows import num_rows
+from storage.settings import Settings
+from storage.store import Store
+from storage.tables import Table
+
+T = TypeVar("T", bound=Table)
+Input = Artifact[Any] | Source | Sequence[Artifact[Any]] | None
+
+PACKAGES = ("torch", "transformers", "tokenizers", "pyarrow", "faiss-cpu", "pyserini", "ranx", "prefect", "sentencex")
+
+
+class Execution(Settings):
+    """How to run, never what comes out: no value here is in a key."""
+
+    workers: int = 2
+    """Processes that split the corpus."""
+    threads: int = 2
+    """Threads of PyTorch and FAISS."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """One stage of a run, as the terminal and the report list it."""
+
+    stage: str
+    round: str
+    key: str
+    cached: bool
+    seconds: float
+    """What building it took, in this run or, where it was cached, in the run that built it."""
+    rows: int | None
+
+
+@dataclass
+class Session:
+    """Where stages find their store, how they run, and what they have done."""
+
+    store: Store
+    execution: Execution = field(default_factory=Execution)
+    planning: bool = False
+    """Only work out keys and look what is there; build nothing."""
+    done: list[Done] = field(default_factory=list)
+    tell: Callable[[str], None] = lambda line: None
+
+
+_session: contextvars.ContextVar[Session] = contextvars.ContextVar("session")
+_round: contextvars.ContextVar[str] = contextvars.ContextVar("round", default="")
+
+
+@contextlib.contextmanager
+def session(current: Session) -> Iterator[Session]:
+    """Stages called in this block use `current`."""
+    token = _session.set(current)
+    try:
+        yield current
+    finally:
+        _session.reset(token)
+
+
+@contextlib.contextmanager
+def in_round(name: str) -> Iterator[None]:
+    """Stages called in this block are listed under the name of a round."""
+    token = _round.set(name)
+    try:
+        yield
+    finally:
+        _round.reset(token)
+
+
+def execution() -> Execution:
+    """How the current session runs."""
+    return _session.get().execution
+
+
+def stage(*, version: int, table: type[T]) -> Callable[[Callable[..., None]], Stage[T]]:
+    """Turn `body(out, *inputs, settings=...)` into a stage that writes one `table`."""
+    return lambda body: Stage(body, version, table)
+
+
+class Stage(Generic[T]):
+    """A step of the chain; call it with its inputs, get its artifact."""
+
+    def __init__(self, body: Callable[..., None], version: int, table: type[T]) -> None:
+        update_wrapper(self, body)
+        self.body, self.version, self.table = body, version, table
+        self.name: str = body.__name__
+        self.parameters = [name for name in inspect.signature(body).parameters if name not in ("out", "settings")]
+
+    def __call__(self, *inputs: Input, settings: Settings | None = None) -> Artifact[T]:
+        """The artifact of these inputs and settings: from the store if it is whole there, else built."""
+        job = Job(self, inputs, settings)
+        current = _session.get()
+        artifact: Artifact[T] = Artifact(self.name, job.key, current.store.folder(self.name, job.key))
+        manifest = current.store.manifest(self.name, job.key)
+        cached = manifest is not None
+        if not current.planning:
+            manifest = _run(job, current, cached)
+        seconds = float(manifest.built["seconds"]) if manifest else 0.0
+        rows = manifest.rows if manifest else None
+        current.done.append(Done(self.name, _round.get(), job.key, cached, seconds, rows))
+        return artifact
+
+
+class Job:
+    """One call of a stage: what it would make is known by its key before anything is built."""
+
+    def __init__(self, made_by: Stage[Any], inputs: Sequence[Input], settings: Settings | None) -> None:
+        if len(inputs) != len(made_by.parameters):
+            raise TypeError(f"{made_by.name} takes {made_by.parameters}, got {len(inputs)} inputs")
+        self.stage, self.inputs, self.settings = made_by, inputs, settings
+        self.values: dict[str, Any] = settings.model_dump(mode="json") if settings else {}
+        self.references = {name: _reference(each) for name, each in zip(made_by.parameters, inputs, strict=True)}
+        self.key = key_of(made_by.name, made_by.version, self.values, self.references)
+
+    def build(self, current: Session) -> Manifest:
+        """Make the artifact, or find that another process has made it meanwhile."""
+        name, store = self.stage.name, current.store
+        with store.lock(name, self.key, lambda: current.tell(f"{name} {self.key[:8]}: another run builds it; waiting")):
+            if manifest := store.manifest(name, self.key):
+                return manifest
+            for artifact in self._artifacts():
+                store.check(artifact)
+            started, cpu = time.monotonic(), _cpu_seconds()
+            work = store.begin(name, self.key)
+            keywords = {"settings": self.settings} if self.settings else {}
+            with full_disk_in_words(work):
+                self.stage.body(work, *self.inputs, **keywords)
+                return store.publish(name, self.key, lambda files, logs: self._manifest(files, logs, started, cpu))
+
+    def _artifacts(self) -> Iterator[Artifact[Any]]:
+        for each in self.inputs:
+            for one in each if isinstance(each, Sequence) else [each]:
+                if isinstance(one, Artifact):
+                    yield one
+
+    def _manifest(self, files: dict[str, File], logs: dict[str, File], started: float, cpu: float) -> Manifest:
+        made_by = self.stage
+        rows = num_rows(_session.get().store.work(made_by.name, self.key)) if made_by.table.schema else None
+        built = {
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": round(time.monotonic() - started, 3),
+            "cpu_seconds": round(_cpu_seconds() - cpu, 3),
+            "peak_memory_mib": _peak_memory_mib(),
+            "device": _device_name(),
+            "machine": {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
+            "execution": execution().model_dump(mode="json"),
+            "versions": _versions(),
+        }
+        return Manifest(
+            stage=made_by.name, version=made_by.version, key=self.key, settings=self.values, inputs=self.references,
+            files=files, logs=logs, hash=hash_of(files), rows=rows, schema=made_by.table.__name__,
+            seed=self.values.get("seed"), built=built,
+        )  # fmt: skip
+
+
+def _reference(given: Input) -> Any:
+    if given is None or isinstance(given, (Artifact, Source)):
+        return given.reference if given else None
+    return [each.reference for each in given]
+
+
+def _run(job: Job, current: Session, cached: bool) -> Manifest:
+    name = f"{job.stage.name} {job.key[:8]}"
+    label = f"{name} ({_round.get()})" if _round.get() else name
+    if not cached:
+        current.tell(f"{label} …")
+    manifest = _as_prefect_task(job, current, label, cached) if _in_a_flow() else job.build(current)
+    rows = f", {manifest.rows:,} rows" if manifest.rows is not None else ""
+    how = "cached" if cached else f"built in {manifest.built['seconds']:.1f} s"
+    current.tell(f"{label}: {how}{rows}")
+    return manifest
+
+
+def _in_a_flow() -> bool:
+    if "prefect" not in sys.modules:  # a flow that runs has imported it
+        return False
+    from prefect.context import FlowRunContext
+
+    return FlowRunContext.get() is not None
+
+
+def _as_prefect_task(job: Job, current: Session, label: str, cached: bool) -> Manifest:
+    """Run the job as a task whose Prefect result is its manifest, under the artifact's key.
+
+    Prefect remembers a result even when the folder is gone, so `refresh_cache` says when it is.
+    """
+    from prefect import task
+    from prefect.artifacts import create_table_artifact
+
+    key = f"{job.stage.name}-{job.key}"
+
+    def describe(manifest: Manifest) -> None:
+        create_table_artifact(
+            key=key.replace("_", "-"), table=_manifest_table(manifest), description=f"{job.stage.name} {job.key}"
+        )
+
+    def build() -> str:
+        manifest = job.build(current)
+        describe(manifest)
+        return manifest.as_json()
+
+    build_task = task(
+        build, name=job.stage.name, task_run_name=label, cache_key_fn=lambda *_: key, refresh_cache=not cached,
+        persist_result=True, result_serializer="json", tags=[job.stage.name],
+    )  # fmt: skip
+    state = build_task(return_state=True)
+    manifest = Manifest.from_json(state.result())
+    if state.name == "Cached":
+        describe(manifest)
+    return manifest
+
+
+def _manifest_table(manifest: Manifest) -> list[dict[str, Any]]:
+    rows = [
+        {"what": "key", "value": manifest.key},
+        {"what": "rows", "value": "" if manifest.rows is None else f"{manifest.rows:,}"},
+        {"what": "hash", "value": manifest.hash},
+        {"what": "seconds", "value": str(manifest.built["seconds"])},
+    ]
+    rows += [{"what": f"setting {name}", "value": str(value)} for name, value in manifest.settings.items()]
+    rows += [{"what": f"input {name}", "value": str(value)} for name, value in manifest.inputs.items()]
+    listed = {**manifest.files, **manifest.logs}
+    rows += [{"what": f"file {name}", "value": f"{file.bytes:,} bytes {file.sha256[:12]}"} for name, file in listed.items()]
+    return rows
+
+
+def _cpu_seconds() -> float:
+    return sum(os.times()[:4])
+
+
+def _peak_memory_mib() -> int:
+    own, children = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return max(own, children) // 1024
+
+
+def _device_name() -> str:
+    torch = sys.modules.get("torch")
+    wanted = execution().device
+    if torch is not None and wanted != "cpu" and torch.cuda.is_available():
+        return str(torch.cuda.get_device_name())
+    return platform.processor() or platform.machine()
+
+
+@cache
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
