@@ -110,6 +110,18 @@ class Store:
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
+    def is_being_built(self, work: Path) -> bool:
+        """Whether a process holds the lock of this work folder's artifact."""
+        path = self.root / ".locks" / work.name
+        if not path.exists():
+            return False
+        with path.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
     def begin(self, stage: str, key: str) -> Path:
         """The work folder, with whatever an earlier build that was cut off has left in it."""
         work = self.work(stage, key)
@@ -141,3 +153,8 @@ class Store:
 
 def _listed(manifest: Manifest) -> dict[str, File]:
     return {**manifest.files, **manifest.logs}
+
+
+def bytes_below(folder: Path) -> int:
+    """What a folder's files take."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

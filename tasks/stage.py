@@ -61,6 +61,8 @@ class Done:
     seconds: float
     """What building it took, in this run or, where it was cached, in the run that built it."""
     rows: int | None
+    inputs: list[Any]
+    """References of its inputs."""
 
 
 @dataclass
@@ -71,8 +73,15 @@ class Session:
     execution: Execution = field(default_factory=Execution)
     planning: bool = False
     """Only work out keys and look what is there; build nothing."""
-    done: list[Done] = field(default_factory=list)
+    last: str | None = None
+    """The key of the stage after which to stop; None goes to the end of the chain."""
     tell: Callable[[str], None] = lambda line: None
+    done: dict[str, Done] = field(default_factory=dict)
+    """Stages by `<stage>/<key>`, in the order in which they were first called."""
+
+
+class Stopped(Exception):
+    """The stage that the session was told to stop after is done."""
 
 
 _session: contextvars.ContextVar[Session] = contextvars.ContextVar("session")
@@ -123,13 +132,18 @@ class Stage(Generic[T]):
         job = Job(self, inputs, settings)
         current = _session.get()
         artifact: Artifact[T] = Artifact(self.name, job.key, current.store.folder(self.name, job.key))
+        if artifact.reference in current.done:
+            return artifact
         manifest = current.store.manifest(self.name, job.key)
         cached = manifest is not None
         if not current.planning:
             manifest = _run(job, current, cached)
-        seconds = float(manifest.built["seconds"]) if manifest else 0.0
-        rows = manifest.rows if manifest else None
-        current.done.append(Done(self.name, _round.get(), job.key, cached, seconds, rows))
+        current.done[artifact.reference] = Done(
+            self.name, _round.get(), job.key, cached, float(manifest.built["seconds"]) if manifest else 0.0,
+            manifest.rows if manifest else None, list(job.references.values()),
+        )  # fmt: skip
+        if artifact.key == current.last:
+            raise Stopped
         return artifact
 
 
@@ -192,8 +206,8 @@ def _reference(given: Input) -> Any:
 
 
 def _run(job: Job, current: Session, cached: bool) -> Manifest:
-    name = f"{job.stage.name} {job.key[:8]}"
-    label = f"{name} ({_round.get()})" if _round.get() else name
+    place = f" ({_round.get()})" if _round.get() else ""
+    label = f"{job.stage.name}{place} {job.key[:8]}"
     if not cached:
         current.tell(f"{label} …")
     manifest = _as_prefect_task(job, current, label, cached) if _in_a_flow() else job.build(current)

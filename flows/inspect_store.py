@@ -1,0 +1,152 @@
+"""`pretrieve show`, `verify` and `gc`: what the store holds, whether it is whole, and what nothing needs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.tree import Tree
+
+from flows.plan import in_units
+from storage.artifact import Manifest
+from storage.errors import UserError
+from storage.store import Store, bytes_below
+
+out = Console(highlight=False, soft_wrap=True)
+
+
+def find(key: str, store: Store) -> tuple[Path, Manifest]:
+    """The one artifact whose key begins so."""
+    _must_exist(store)
+    found = [(folder, whole) for folder, whole in store.manifests() if folder.name.startswith(key)]
+    if len(found) != 1:
+        listed = f": {', '.join(str(folder.relative_to(store.root)) for folder, _ in found[:5])}" if found else ""
+        raise UserError(f"{key}: {len(found)} artifacts of {store.root} begin so{listed}; expected one key, as `pretrieve plan` lists them")
+    folder, manifest = found[0]
+    if manifest is None:
+        raise UserError(f"{folder}: the artifact is damaged ({'; '.join(store.damage(folder))}); run its recipe again to rebuild it")
+    return folder, manifest
+
+
+def show_artifact(key: str, store_folder: Path) -> None:
+    """Print an artifact's manifest and the tree of what it was made of, back to the data set."""
+    store = Store(store_folder)
+    folder, manifest = find(key, store)
+    table = Table(title=f"{manifest.stage} {manifest.key}", title_justify="left", show_header=False)
+    values = {"folder": str(folder), "holds": manifest.schema, "rows": manifest.rows, "hash": manifest.hash, "seed": manifest.seed}
+    values |= {f"setting {name}": value for name, value in manifest.settings.items()}
+    values |= {name: manifest.built[name] for name in ("at", "seconds", "cpu_seconds", "peak_memory_mib", "device")}
+    values["versions"] = ", ".join(f"{name} {version}" for name, version in manifest.built["versions"].items())
+    for name, file in {**manifest.files, **manifest.logs}.items():
+        values[f"file {name}"] = f"{in_units(file.bytes)}, sha256 {file.sha256[:16]}…"
+    for name, value in values.items():
+        table.add_row(name, "" if value is None else str(value))
+    out.print(table)
+    out.print(lineage(manifest, store))
+
+
+def lineage(manifest: Manifest, store: Store) -> Tree:
+    """What an artifact was made of, and what that was made of; each once."""
+    seen: set[str] = set()
+
+    def grow(tree: Tree, made: Manifest) -> None:
+        for name, given in made.inputs.items():
+            for reference in given if isinstance(given, list) else [given]:
+                if reference is not None:
+                    branch = tree.add(f"{name}: {reference}{' (above)' if reference in seen else ''}")
+                    before = None if reference in seen else _manifest_of(reference, store)
+                    seen.add(reference)
+                    if before:
+                        grow(branch, before)
+
+    tree = Tree(f"made of: {manifest.stage}/{manifest.key}")
+    grow(tree, manifest)
+    return tree
+
+
+def verify_store(store_folder: Path) -> None:
+    """Read every byte of every artifact; exit code 1 and a line on standard error a damaged file."""
+    store = Store(store_folder)
+    _must_exist(store)
+    count, problems = 0, []
+    for folder, _ in store.manifests():
+        count += 1
+        for problem in store.damage(folder):
+            problems.append(problem)
+            typer.echo(f"pretrieve: damaged: {problem}", err=True)
+    if problems:
+        typer.echo(f"pretrieve: {len(problems)} damaged files; run the recipe again: damaged artifacts are set aside and rebuilt", err=True)
+        raise typer.Exit(1)
+    out.print(f"{count} artifacts of {store.root} are whole")
+
+
+def collect_garbage(store_folder: Path, delete: bool) -> None:
+    """List the sizes of what reports need and of what none needs; delete the latter when told."""
+    store = Store(store_folder)
+    _must_exist(store)
+    needed = needed_by_reports(store)
+    table = Table("what", "size", "needed by a report", title=str(store.root), title_justify="left")
+    unneeded: list[Path] = []
+    for folder, _ in store.manifests():
+        reference = f"{folder.parent.name}/{folder.name}"
+        table.add_row(reference, in_units(bytes_below(folder)), "yes" if reference in needed else "no")
+        if reference not in needed:
+            unneeded.append(folder)
+    for folder in [*_folders(store.root / ".work"), *_folders(store.root / ".damaged")]:
+        if store.is_being_built(folder):
+            table.add_row(str(folder.relative_to(store.root)), in_units(bytes_below(folder)), "being built by a run")
+            continue
+        table.add_row(str(folder.relative_to(store.root)), in_units(bytes_below(folder)), "no (unfinished or damaged)")
+        unneeded.append(folder)
+    out.print(table)
+    size = in_units(sum(bytes_below(folder) for folder in unneeded))
+    if delete:
+        for folder in unneeded:
+            _delete(folder, store)
+        out.print(f"deleted {len(unneeded)} folders, {size}")
+    else:
+        out.print(f"{len(unneeded)} folders, {size}, are needed by no report; `pretrieve gc --delete` deletes them")
+
+
+def needed_by_reports(store: Store) -> set[str]:
+    """References of every report artifact that `reports/` shows, and of all that it was made of."""
+    needed: set[str] = set()
+    waiting = []
+    for page in store.root.glob("reports/*/report.json"):
+        stages = json.loads(page.read_text())["stages"]
+        waiting += [f"{step['stage']}/{step['key']}" for step in stages]
+    while waiting:
+        reference = waiting.pop()
+        if reference not in needed:
+            needed.add(reference)
+            if manifest := _manifest_of(reference, store):
+                waiting += manifest.references()
+    return needed
+
+
+def _delete(folder: Path, store: Store) -> None:
+    """Rename first, so that a deletion that is cut off leaves nothing that looks whole."""
+    bin_ = store.root / ".work" / f"deleted-{folder.parent.name}-{folder.name}-{time.time_ns()}"
+    bin_.parent.mkdir(exist_ok=True)
+    folder.rename(bin_)
+    shutil.rmtree(bin_)
+
+
+def _manifest_of(reference: str, store: Store) -> Manifest | None:
+    stage, _, key = reference.partition("/")
+    return None if stage == "source" else store.manifest(stage, key)
+
+
+def _folders(parent: Path) -> Iterator[Path]:
+    yield from sorted(path for path in parent.glob("*") if path.is_dir())
+
+
+def _must_exist(store: Store) -> None:
+    if not store.root.is_dir():
+        raise UserError(f"{store.root}: there is no store here; name one with --store, or make one with `pretrieve reproduce`")

@@ -1,0 +1,274 @@
+"""The shape of a recipe: complete YAML, one level of sections, unknown keys refused.
+
+A recipe is the settings of every stage of the chain, in the words of the papers. What it leaves out
+is refused, but for what cannot change a result (`execution`) and for each section's `seed`, which is
+the recipe's unless the section names its own.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from storage.errors import UserError
+from storage.settings import Settings
+from tasks.engines.bm25 import Bm25
+from tasks.engines.dense import Dense
+from tasks.evaluate import Evaluation
+from tasks.generate_queries import Generation
+from tasks.initialise import Backbone
+from tasks.mine import Mining
+from tasks.pair_contexts import Contexts
+from tasks.pretrain import Pretraining
+from tasks.query_quality import Sampling
+from tasks.search import Search
+from tasks.split_corpus import Splitting
+from tasks.stage import Execution
+from tasks.train import Training
+from tasks.train_generator import GeneratorTraining
+
+SHIPPED = Path(__file__).resolve().parent.parent / "configs"
+STARTS = ("pretrained", "backbone", "random")
+
+
+class Dataset(Settings):
+    """Which collection, and which of its splits."""
+
+    reader: str
+    """A file of `storage/datasets`."""
+    path: str | None
+    """Where it lies: absolute, or below the working folder, $PRETRIEVE_COLLECTIONS or the project's `data`."""
+    train_split: str | None
+    """Null where the collection has no train queries: then its pseudo-queries are trained on."""
+    eval_split: str
+    fraction: Annotated[float, Field(gt=0, lt=1)] | None
+    """Keep this share of the documents, chosen by the hash of their id; null keeps all."""
+
+
+class Corpora(Settings):
+    """Which of the collection's texts are pre-trained on and which are retrieved."""
+
+    pretrain: Literal["corpus", "documents"]
+    retrieve: Literal["corpus", "documents"]
+
+
+class PseudoQuerying(Settings):
+    """Who writes the pseudo-queries, how, and what they are for."""
+
+    for_: Annotated[list[Literal["pretrain", "retrieve"]], Field(alias="for")]
+    """`retrieve` adds the row of BM25 over passages expanded with their pseudo-queries."""
+    generator: str
+    """The name that the report gives the generator."""
+    model: str | None
+    """A seq2seq model by hub name, folder or package:NAME/FOLDER; null has `train` make one."""
+    train: GeneratorTraining | None
+    generate: Generation
+    quality: Sampling
+
+    @model_validator(mode="after")
+    def _one_source(self) -> PseudoQuerying:
+        if (self.model is None) == (self.train is None):
+            raise ValueError("give either a model, or how to train one (train), and set the other to null")
+        return self
+
+
+class Round(Settings):
+    """One round of mining and training; its name is its row in the report."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
+    mine_with: str
+    """`bm25`, or the name of an earlier round whose retriever mines."""
+    mine: Mining
+    start: str
+    """pretrained, backbone, random, an earlier round to continue, or a checkpoint by key or folder."""
+    train: Training
+
+
+class Recipe(Settings):
+    """One row of a results table, from corpus to report."""
+
+    title: str
+    paper: str
+    """A file of `models`."""
+    seed: int
+    dataset: Dataset
+    corpora: Corpora
+    split: Splitting
+    backbone: Backbone
+    queries: PseudoQuerying
+    contexts: Contexts
+    pretrain: Pretraining
+    bm25: Bm25
+    index: Dense
+    rounds: Annotated[list[Round], Field(min_length=1)]
+    search: Search
+    evaluate: Evaluation
+    reported: dict[str, Any]
+    """What the paper prints for this row, with its table; empty where it prints nothing."""
+    execution: Execution = Execution()
+
+    @model_validator(mode="after")
+    def _rounds_follow(self) -> Recipe:
+        earlier: list[str] = []
+        for each in self.rounds:
+            if each.name in earlier or each.name in ("bm25", "bm25_doc2query", *STARTS):
+                raise ValueError(f"rounds: the name {each.name!r} is taken; give each round its own")
+            if each.mine_with not in ("bm25", *earlier):
+                known = ", ".join(("bm25", *earlier))
+                raise ValueError(f"rounds: {each.name} mines with {each.mine_with!r}, which is none of {known}")
+            earlier.append(each.name)
+        return self
+
+
+def load_recipe(name: str, changes: Sequence[str] = ()) -> tuple[Recipe, Path]:
+    """The recipe at a path, or shipped under a name, after `section.key=value` changes; and where it lies."""
+    path = find_recipe(name)
+    value = _parse(path)
+    for change in changes:
+        _apply(change, value, path)
+    _seed_sections(value, Recipe)
+    try:
+        return Recipe.model_validate(value), path
+    except ValidationError as error:
+        raise UserError(f"{path}: {_in_one_line(error, value)}") from None
+
+
+def find_recipe(name: str) -> Path:
+    """The file of a recipe given by path or by the name or stem of a shipped one."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        if path.is_file():
+            return path
+        raise UserError(f"{path}: there is no such recipe file")
+    shipped = shipped_recipes()
+    for known, file in shipped.items():
+        if name in (known, file.stem):
+            return file
+    near = difflib.get_close_matches(name, [*shipped, *(file.stem for file in shipped.values())], 1)
+    hint = f"did you mean {near[0]}?" if near else f"shipped are {', '.join(shipped)}"
+    raise UserError(f"{name}: no recipe has this name; {hint}")
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Name, as `small/beir`, to file."""
+    return {file.relative_to(SHIPPED).with_suffix("").as_posix(): file for file in sorted(SHIPPED.rglob("*.yaml"))}
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice in a mapping, of which YAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} stands twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        value = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except yaml.MarkedYAMLError as error:
+        line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{path}{line}: not valid YAML: {error.problem}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: expected sections of settings, found {type(value).__name__}")
+    return value
+
+
+def _apply(change: str, value: dict[str, Any], path: Path) -> None:
+    """Put `section.key=value` into the recipe; the value is read as YAML, rounds are counted from 0."""
+    where, equals, text = change.partition("=")
+    if not equals or not where:
+        raise UserError(f"--set {change}: expected section.key=value")
+    *sections, key = where.split(".")
+    inner: Any = value
+    for section in sections:
+        if isinstance(inner, list) and section.isdigit() and int(section) < len(inner):
+            inner = inner[int(section)]
+        elif isinstance(inner, dict) and isinstance(inner.get(section), (dict, list)):
+            inner = inner[section]
+        elif isinstance(inner, dict) and section == "execution":
+            inner = inner.setdefault(section, {})
+        else:
+            raise UserError(f"--set {change}: {path} has no section {section!r}{_nearest(section, inner)}")
+    try:
+        parsed = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise UserError(f"--set {change}: {text!r} is not a YAML value") from None
+    if isinstance(inner, list):
+        if not key.isdigit() or int(key) >= len(inner):
+            raise UserError(f"--set {change}: expected a number below {len(inner)} where {key!r} stands")
+        inner[int(key)] = parsed
+    else:
+        inner[key] = parsed
+
+
+def _seed_sections(value: dict[str, Any], model: type[Settings]) -> None:
+    """Give every section that has a seed and names none the recipe's."""
+
+    def visit(section: Any, kind: Any) -> None:
+        if isinstance(section, list):
+            for each in section:
+                visit(each, kind)
+        elif isinstance(section, dict):
+            for inner in _models(kind):
+                if "seed" in inner.model_fields and "seed" in value:
+                    section.setdefault("seed", value["seed"])
+                for name, field in inner.model_fields.items():
+                    visit(section.get(field.alias or name), field.annotation)
+
+    visit(value, model)
+
+
+def _models(kind: Any) -> Iterator[type[Settings]]:
+    """The settings classes in an annotation such as `list[Round]` or `Training | None`."""
+    if isinstance(kind, type) and issubclass(kind, Settings) and get_origin(kind) is None:
+        yield kind
+    elif get_origin(kind) in (Union, types.UnionType, list, Annotated):
+        for inner in get_args(kind):
+            yield from _models(inner)
+
+
+def _in_one_line(error: ValidationError, value: Mapping[str, Any]) -> str:
+    problems = error.errors()
+    first = problems[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        message = f"{where}: unknown key{_nearest(str(first['loc'][-1]), _known_keys(first['loc'][:-1]))}"
+    elif first["type"] == "missing":
+        message = f"{where}: this key is missing"
+    else:
+        what = first["msg"].removeprefix("Value error, ")
+        given = first["input"]
+        shown = "" if isinstance(given, (dict, list, Settings)) else f", found {given!r}"
+        if isinstance(given, str) and first["type"] == "float_type":
+            shown += " (YAML reads 1e-4 as text: write 1.0e-4)"
+        message = f"{where}: {what}{shown}" if where else what
+    return message + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
+
+
+def _known_keys(location: Sequence[int | str]) -> list[str]:
+    kinds: list[type[Settings]] = [Recipe]
+    for part in location:
+        if isinstance(part, str):
+            fields = [field for kind in kinds for name, field in kind.model_fields.items() if part in (name, field.alias)]
+            kinds = [model for field in fields for model in _models(field.annotation)] or kinds
+    return [field.alias or name for kind in kinds for name, field in kind.model_fields.items()]
+
+
+def _nearest(given: str, known: Any) -> str:
+    names = [str(name) for name in known] if isinstance(known, (list, dict)) else []
+    near = difflib.get_close_matches(given, names, 1, cutoff=0.5)
+    if near:
+        return f"; did you mean {near[0]}?"
+    return f"; known are {', '.join(names)}" if names else ""

@@ -1,0 +1,111 @@
+"""`pretrieve reproduce`: a recipe from corpus to report, as one Prefect flow.
+
+If the store has every stage, no server is started. Otherwise the chain runs in this process as a
+flow of Prefect's embedded server, or of the server at PREFECT_API_URL.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from flows.chain import chain
+from flows.plan import planned
+from flows.recipe import Recipe, load_recipe
+from storage.artifact import Artifact
+from storage.errors import UserError
+from storage.store import Store
+from storage.tables import Report
+from tasks.report import publish, terminal_table
+from tasks.stage import Done, Session, Stopped, session
+
+
+def run(name: str, folder: Path, changes: Sequence[str], until: str | None) -> None:
+    """Run a recipe, say what each stage does, and end with a table and the path of the report."""
+    recipe, path = load_recipe(name, changes)
+    store = Store(folder)
+    steps = until_step(planned(recipe, path.stem, store), until)
+    missing = [step for step in steps if not step.cached]
+    console = Console(stderr=True, highlight=False)
+    counts = f"{len(steps)} stages, {len(steps) - len(missing)} cached, {len(missing)} to build"
+    console.print(f"{recipe.title}: {counts}; store {store.root}")
+    current = Session(store, recipe.execution, last=steps[-1].key if until else None, tell=console.print)
+    try:
+        made = as_flow(recipe, path.stem, current) if missing else in_session(recipe, path.stem, current)
+    except Stopped:
+        console.print(f"stopped after {steps[-1].stage} {steps[-1].key}, as --until says")
+        return
+    page = publish(store.root / "reports" / path.stem, made, [as_row(done) for done in current.done.values()])
+    Console(highlight=False).print(terminal_table(page.with_suffix(".json")))
+    print(f"report: {page}")
+
+
+def until_step(steps: list[Done], until: str | None) -> list[Done]:
+    """The steps up to the last one that is called `until`, by its stage or by its round."""
+    if until is None:
+        return steps
+    places = [place for place, step in enumerate(steps) if until in (step.stage, step.round)]
+    if not places:
+        names = list(dict.fromkeys([step.stage for step in steps] + [step.round for step in steps if step.round]))
+        near = difflib.get_close_matches(until, names, 1)
+        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(names)}"
+        raise UserError(f"--until {until}: this recipe has no such stage or round; {hint}")
+    return steps[: places[-1] + 1]
+
+
+def as_row(done: Done) -> dict[str, object]:
+    """A stage as the report lists it."""
+    return dataclasses.asdict(done)
+
+
+def in_session(recipe: Recipe, name: str, current: Session) -> Artifact[Report]:
+    """The chain as plain calls."""
+    with session(current):
+        return chain(recipe, name, current.store)
+
+
+def as_flow(recipe: Recipe, name: str, current: Session) -> Artifact[Report]:
+    """The chain as a Prefect flow in this process; every stage is a task of it."""
+    prepare_prefect(current.store)
+    from prefect import flow
+
+    outcome: list[Artifact[Report] | Stopped] = []
+
+    def reproduce(recipe: str) -> None:
+        """From corpus to report."""
+        try:
+            outcome.append(in_session(settings, name, current))
+        except Stopped as stopped:  # a wish, not a failure of the run
+            outcome.append(stopped)
+
+    settings = recipe
+    flow(reproduce, flow_run_name=f"{name}", persist_result=False)(recipe=name)
+    if isinstance(outcome[0], Stopped):
+        raise outcome[0]
+    return outcome[0]
+
+
+def prepare_prefect(store: Store) -> None:
+    """Settle what Prefect reads from the environment when it is imported; what the user has set stays.
+
+    Nothing is sent home. Results lie in the store, and so does the embedded server's database where no
+    server is named. The terminal is ours: Prefect's own lines go to the server only.
+    """
+    folder = store.root / ".prefect"
+    (folder / "results").mkdir(parents=True, exist_ok=True)
+    defaults = {
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+        "PREFECT_LOCAL_STORAGE_PATH": str(folder / "results"),
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+        "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
+    }
+    if "PREFECT_API_URL" not in os.environ and not (Path.home() / ".prefect" / "profiles.toml").exists():
+        defaults["PREFECT_HOME"] = str(folder)
+    for setting, value in defaults.items():
+        os.environ.setdefault(setting, value)

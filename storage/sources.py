@@ -1,0 +1,86 @@
+"""What comes from outside the store: data sets and weights, found by path or name and known by their content."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+from storage.artifact import Source, source_of
+from storage.errors import UserError
+
+PROJECT_DATA = Path(__file__).resolve().parent.parent / "data"
+READERS = Path(__file__).resolve().parent / "datasets"
+
+
+def dataset(reader: str, path: str | None, part: str, split: str | None = None) -> Source:
+    """The files of one part of a collection: corpus, documents, queries or qrels (of a split)."""
+    known = sorted(file.stem for file in READERS.glob("[!_]*.py"))
+    if reader not in known:
+        raise UserError(f"dataset.reader: there is no reader {reader!r}; known are {', '.join(known)}")
+    module = import_module(f"storage.datasets.{reader}")
+    folder = locate(path, reader)
+    return source_of(folder, module.files(folder, part, split))
+
+
+def locate(path: str | None, reader: str) -> Path:
+    """Where a recipe's `dataset.path` is: absolute, or below the first place of `_places` that has it."""
+    if path is None:
+        raise UserError(f"dataset.path: expected where the {reader} collection lies; give it by --set dataset.path=DIR")
+    tried = [place / Path(path).expanduser() for place in _places()]
+    for candidate in tried:
+        if candidate.exists():
+            return candidate.resolve()
+    places = ", ".join(dict.fromkeys(str(candidate) for candidate in tried))
+    raise UserError(f"dataset.path: no data set at {places}; `make data` fetches the Wikipedia leads, or --set dataset.path=DIR")
+
+
+def _places() -> Iterator[Path]:
+    """The working folder, $PRETRIEVE_COLLECTIONS, the project's own `data`; an absolute path is itself in each."""
+    yield Path.cwd()
+    if collections := os.environ.get("PRETRIEVE_COLLECTIONS"):
+        yield Path(collections)
+    yield PROJECT_DATA
+
+
+def weights(name: str) -> Source:
+    """A Hugging Face model by folder, by package:NAME/FOLDER (weights that a package ships), or by hub name.
+
+    A folder is known by its files' contents, a hub model by its commit.
+    """
+    if name.startswith("package:"):
+        return _folder(_in_package(name))
+    if (folder := Path(name).expanduser()).is_dir():
+        return _folder(folder.resolve())
+    return _from_hub(name)
+
+
+def _folder(folder: Path) -> Source:
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder}: expected a Hugging Face model folder, but it has no config.json")
+    return source_of(folder, [file for file in folder.rglob("*") if file.is_file()])
+
+
+def _in_package(name: str) -> Path:
+    package, _, inner = name.removeprefix("package:").partition("/")
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise UserError(f"{name}: the Python package {package} is not installed; install it, or name another model")
+    folder = Path(next(iter(found.submodule_search_locations))) / inner
+    if not folder.is_dir():
+        raise UserError(f"{name}: the package {package} has no folder {inner!r}")
+    return folder
+
+
+def _from_hub(name: str) -> Source:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(name, ignore_patterns=["*.h5", "*.msgpack", "*.ot", "onnx/*", "openvino/*"]))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        reason = type(error).__name__
+        raise UserError(f"{name}: neither a folder nor a model that the hub gave ({reason}); give a folder instead") from None
+    return Source(folder.name, folder)
