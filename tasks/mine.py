@@ -1,0 +1,79 @@
+"""Mine hard negatives: what a run ranks high for a query and nobody judged relevant.
+
+First every passage of every relevant document leaves the list, then the list is cut to the depth, then a
+sample is kept: so a query with many positives has as many negatives as any other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Container, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from storage.artifact import Artifact
+from storage.rows import num_rows, read_rows, read_table, write_rows
+from storage.settings import Settings
+from storage.tables import Negatives, Passages, Qrels, Run
+from tasks.progress import progress
+from tasks.stage import stage
+
+Row = dict[str, Any]
+
+
+class Mining(Settings):
+    """Which part of each list may become negatives, and how many do."""
+
+    depth: int = Field(gt=0)
+    """Passages of a list that are left after its positives are removed."""
+    negatives: int | None = Field(gt=0)
+    """How many of these are drawn for a query; null keeps all."""
+    seed: int
+
+
+@stage(version=1, table=Negatives)
+def mine(
+    out: Path, run: Artifact[Run], qrels: Artifact[Qrels], passages: Artifact[Passages], *, settings: Mining
+) -> None:
+    """Write each query's negatives in the order of their rank; queries without a relevant document have none."""
+    positives = relevant_passages(read_table(qrels, Qrels), read_table(passages, Passages, ["passage_id", "doc_id"]))
+    rows = progress(read_rows(run, Run), total=num_rows(run.path), what="mining", unit="passages")
+    write_rows(out, Negatives, _mined(rows, positives, settings))
+
+
+def relevant_passages(qrels: pa.Table, passages: pa.Table) -> dict[str, set[str]]:
+    """For each query that has a relevant document, all passages of all its relevant documents."""
+    qrels = qrels.filter(pc.greater(qrels["grade"], 0))
+    passages = passages.filter(pc.is_in(passages["doc_id"], value_set=qrels["doc_id"].combine_chunks()))
+    of_document: dict[str, list[str]] = {}
+    for row in passages.to_pylist():
+        of_document.setdefault(row["doc_id"], []).append(row["passage_id"])
+    found: dict[str, set[str]] = {}
+    for row in qrels.to_pylist():
+        found.setdefault(row["query_id"], set()).update(of_document.get(row["doc_id"], ()))
+    return found
+
+
+def negatives(
+    ranked: Sequence[Row], positives: Container[str], *, depth: int, keep: int | None, seed: str
+) -> list[Row]:
+    """Those of the first `depth` passages that are no positive, or `keep` of them drawn, in the order of rank."""
+    left = [row for row in ranked if row["passage_id"] not in positives][:depth]
+    if keep is None or len(left) <= keep:
+        return left
+    return [left[place] for place in sorted(random.Random(seed).sample(range(len(left)), keep))]
+
+
+def _mined(rows: Iterator[Row], positives: dict[str, set[str]], settings: Mining) -> Iterator[Row]:
+    for query_id, ranked in groupby(rows, key=lambda row: row["query_id"]):
+        if query_id not in positives:
+            continue
+        seed = f"{settings.seed} {query_id}"
+        keep, found = settings.negatives, positives[query_id]
+        drawn = negatives(list(ranked), found, depth=settings.depth, keep=keep, seed=seed)
+        yield from ({name: row[name] for name in ("query_id", "passage_id", "rank", "score")} for row in drawn)

@@ -1,0 +1,47 @@
+"""What tests of stages may use: artifacts made of rows that the test writes down, or by a stage without a store."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from storage.artifact import Artifact
+from storage.rows import write_rows
+from storage.store import Store
+from storage.tables import Table
+from tasks.stage import Execution, Session, Stage, session
+
+Written = Callable[[type[Table], Iterable[Mapping[str, Any]]], Artifact[Any]]
+Made = Callable[..., Artifact[Any]]
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """written(Table, rows) -> an artifact with these rows."""
+
+    def write(table: type[Table], rows: Iterable[Mapping[str, Any]]) -> Artifact[Any]:
+        folder = tmp_path_factory.mktemp(table.__name__)
+        write_rows(folder, table, rows)
+        return Artifact(table.__name__.lower(), folder.name, folder)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """made(stage, *inputs, settings=...) -> what the stage's body writes; call it where a session is current."""
+
+    def make(stage: Stage[Any], *inputs: Any, **keywords: Any) -> Artifact[Any]:
+        folder = tmp_path_factory.mktemp(stage.name)
+        stage.body(folder, *inputs, **keywords)
+        return Artifact(stage.name, folder.name, folder)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def on_one_thread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """A session for fixtures that outlive a test: CPU, one thread."""
+    execution = Execution(workers=1, threads=1, device="cpu")
+    with session(Session(Store(tmp_path_factory.mktemp("store")), execution)) as current:
+        yield current

@@ -1,0 +1,185 @@
+"""BM25 against pyserini's own searcher, and the texts and queries that Lucene finds odd."""
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from storage.artifact import Artifact
+from storage.rows import read_table
+from storage.tables import Index, Passages, PseudoQueries, Queries, Run
+from tasks.engines import bm25
+from tasks.engines.bm25 import Bm25
+from tasks.hits import Hits, passage_ids
+from tasks.index import index
+from tasks.search import Search, search
+
+WORDS = [f"{start}{end}" for start in ("ba", "ko", "mi", "tu", "zer") for end in ("ran", "lo", "nik", "stel", "mo")]
+SETTINGS = Bm25(engine="bm25", k1=0.9, b=0.4)
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+ODD = {
+    "emoji": "a \U0001f600 smiling walrus",
+    "quotes": 'a "quoted" \\ walrus {"id": 1}',
+    "with space": "walrus in an id with a space",
+    "blank": " \n",
+    "stop": "the of and",
+}
+
+
+def passage(passage_id: str, text: str) -> dict[str, object]:
+    ids = {"passage_id": passage_id, "doc_id": passage_id.split("#")[0]}
+    return {**ids, "title": "", "text": text, "start": 0, "end": 1, "num_tokens": 1}
+
+
+@pytest.fixture(scope="module")
+def passages(written) -> Artifact[Passages]:
+    draw = random.Random(1)
+    texts = {f"d{n % 120}#{n // 120}": " ".join(draw.choices(WORDS, k=draw.randint(3, 40))) for n in range(300)}
+    return written(Passages, [passage(name, text) for name, text in {**texts, **ODD}.items()])
+
+
+@pytest.fixture(scope="module")
+def queries(written) -> Artifact[Queries]:
+    draw = random.Random(2)
+    texts = [" ".join(draw.choices(WORDS, k=3)) for _ in range(20)] + ["walrus)  AND (\U0001f600", "", "?! \x00", "the"]
+    texts.append(" ".join(f"word{n}" for n in range(3000)) + " walrus")  # more words than Lucene allows by default
+    return written(Queries, [{"query_id": f"q{n}", "text": text} for n, text in enumerate(texts)])
+
+
+@pytest.fixture(scope="module")
+def built(made, on_one_thread, passages: Artifact[Passages]) -> Artifact[Index]:
+    return made(index, passages, None, None, settings=SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def run(made, built: Artifact[Index], queries: Artifact[Queries], passages: Artifact[Passages]) -> pa.Table:
+    return read_table(made(search, built, queries, None, passages, settings=Search(documents=1000)), Run)
+
+
+def lists(run: pa.Table) -> dict[str, list[tuple[str, float]]]:
+    found: dict[str, list[tuple[str, float]]] = {}
+    for row in run.to_pylist():
+        found.setdefault(row["query_id"], []).append((row["passage_id"], row["score"]))
+    return found
+
+
+def test_ids_and_scores_are_those_of_pyserini(
+    run: pa.Table, built: Artifact[Index], queries: Artifact[Queries], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")  # pyserini's import asks for one and never uses it here
+    from pyserini.search.lucene import LuceneSearcher
+
+    searcher = LuceneSearcher(str(built.path / bm25.LUCENE))
+    searcher.set_bm25(0.9, 0.4)
+    ours = lists(run)
+    for query in read_table(queries, Queries).to_pylist()[:20]:
+        theirs = [(hit.docid, hit.score) for hit in searcher.search(query["text"], 1000)]
+        assert [name for name, _ in ours[query["query_id"]]] == [name for name, _ in theirs]
+        scores = [score for _, score in ours[query["query_id"]]]
+        assert scores == pytest.approx([score for _, score in theirs], abs=1e-4)
+
+
+def test_odd_texts_are_found_and_odd_queries_find_nothing(run: pa.Table) -> None:
+    found = lists(run)
+    assert {name for name, _ in found["q20"]} == {"emoji", "quotes", "with space"}
+    assert {name for name, _ in found["q24"]} == {"emoji", "quotes", "with space"}  # 3,001 words
+    assert not {"q21", "q22", "q23"} & set(found)  # empty, no letters, stop words alone
+
+
+def test_a_run_is_ordered_by_score_then_by_descending_id(run: pa.Table) -> None:
+    for query in lists(run).values():
+        assert query == sorted(query, key=lambda hit: (hit[1], hit[0]), reverse=True)
+    assert set(run["view"].to_pylist()) == {"lexical"}
+    ranks = [row["rank"] for row in run.to_pylist() if row["query_id"] == "q0"]
+    assert ranks == list(range(1, len(ranks) + 1))
+
+
+def test_pseudo_queries_are_found_with_their_passage(written, made, passages: Artifact[Passages]) -> None:
+    rows = [("d3#1", 1, "second"), ("d3#1", 0, "gargoyle"), ("d0#0", 0, "chimney")]  # in no order
+    expansions = written(PseudoQueries, [{"passage_id": p, "rank": r, "text": t} for p, r, t in rows])
+    added = list(bm25.expansions(passages, expansions))
+    place = read_table(passages, Passages)["passage_id"].to_pylist().index
+    assert added[place("d3#1")] == "gargoyle second"
+    assert added[place("d0#0")] == "chimney"
+    assert sum(map(bool, added)) == 2
+    expanded = made(index, passages, None, expansions, settings=SETTINGS)
+    found = bm25.open_index(expanded.path, None, passage_ids(passages))(["gargoyle"])([0], 10)
+    assert found[0].places.tolist() == [place("d3#1")]
+
+
+def test_pseudo_queries_of_unknown_passages_are_refused(written, passages: Artifact[Passages]) -> None:
+    strangers = written(PseudoQueries, [{"passage_id": "nobody", "rank": 0, "text": "x"}])
+    with pytest.raises(ValueError, match="pseudo-queries of passages"):
+        list(bm25.expansions(passages, strangers))
+
+
+def test_an_index_that_was_cut_off_is_made_again(passages: Artifact[Passages], tmp_path: Path) -> None:
+    half = tmp_path / "scratch" / "lucene"
+    half.mkdir(parents=True)
+    (half / "_0.cfs").write_text("half a segment")
+    index.body(tmp_path, passages, None, None, settings=SETTINGS)
+    hits: list[Hits] = bm25.open_index(tmp_path, None, passage_ids(passages))(["walrus"])([0], 10)
+    assert len(hits[0].places) == 3
+    assert json.loads((tmp_path / "index.json").read_text())["passages"] == 305
+    shutil.rmtree(half.parent, ignore_errors=True)
+
+
+TOGETHER = """
+import faulthandler, sys, tempfile
+faulthandler.enable()
+from pathlib import Path
+import numpy as np
+from tasks.engines import bm25
+
+def lucene():
+    folder = Path(tempfile.mkdtemp())
+    bm25._write_lucene(folder, ((str(n), f"walrus number w{n % 50}") for n in range(500)))
+    assert len(bm25.java("io.anserini.search.SimpleSearcher")(str(folder)).search("walrus w7", 20)) == 20
+
+def torch():
+    import torch
+    torch.set_num_threads(2)
+    x = torch.randn(600, 300, requires_grad=True)
+    (x @ x.T).softmax(-1).sum().backward()
+
+def faiss():
+    import faiss
+    faiss.omp_set_num_threads(2)
+    x = np.random.default_rng(0).random((5000, 32), dtype=np.float32)
+    index = faiss.index_factory(32, "IVF16,Flat", faiss.METRIC_INNER_PRODUCT)
+    index.train(x); index.add(x); index.search(x[:200], 10)
+
+for _ in range(2):
+    for name in sys.argv[1].split(","):
+        globals()[name]()
+print("alive")
+"""
+
+
+@pytest.mark.parametrize("order", ["lucene,torch,faiss", "faiss,torch,lucene"])
+def test_java_torch_and_faiss_live_in_one_process(order: str) -> None:
+    done = subprocess.run([sys.executable, "-c", TOGETHER, order], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.strip()) == (0, "alive"), done.stderr
+
+
+STOPPED = """
+import os, signal, sys
+from tasks.engines import bm25
+bm25.java("java.lang.Object")
+os.kill(os.getpid(), int(sys.argv[1]))
+import time; time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, -signal.SIGINT)])
+def test_java_leaves_signals_to_python(number: signal.Signals, code: int) -> None:
+    done = subprocess.run([sys.executable, "-c", STOPPED, str(int(number))], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
+    assert ("KeyboardInterrupt" in done.stderr) == (number == signal.SIGINT)
+    assert "Java" not in done.stdout + done.stderr

@@ -1,0 +1,140 @@
+"""Folding by hand, metrics against trec_eval itself (pytrec_eval), and what the stage writes."""
+
+import random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import pytrec_eval
+from pydantic import ValidationError
+
+from storage.errors import UserError
+from storage.tables import Passages, Qrels, Run
+from tasks.evaluate import Comparison, Evaluation, evaluate, measure
+from tasks.fold import fold, judged
+
+METRICS = ["MRR@10", "nDCG@10", "recall@50", "recall@1000", "success@50", "success@1000"]
+ORACLE = {"nDCG@10": "ndcg_cut_10", "recall@50": "recall_50", "recall@1000": "recall_1000"} | {
+    "success@50": "success_50",
+    "success@1000": "success_1000",
+}
+
+
+def passages_of(documents: dict[str, list[str]]) -> pa.Table:
+    pairs = [(passage, doc) for doc, passages in documents.items() for passage in passages]
+    return pa.table({"passage_id": [p for p, _ in pairs], "doc_id": [d for _, d in pairs]})
+
+
+def run_of(lists: dict[str, dict[str, float]]) -> pa.Table:
+    rows = [(query, passage, score) for query, found in lists.items() for passage, score in found.items()]
+    return pa.table(
+        {
+            "query_id": pa.array([row[0] for row in rows], pa.string()),
+            "passage_id": pa.array([row[1] for row in rows], pa.string()),
+            "score": pa.array([row[2] for row in rows], pa.float32()),
+        }
+    )
+
+
+def qrels_of(grades: dict[str, dict[str, int]]) -> pa.Table:
+    rows = [(query, doc, grade) for query, docs in grades.items() for doc, grade in docs.items()]
+    names = ("query_id", "doc_id", "grade")
+    return pa.table({name: [row[place] for row in rows] for place, name in enumerate(names)})
+
+
+def test_a_document_has_its_best_passage_and_ties_fall_by_id() -> None:
+    passages = passages_of({"a": ["a1", "a2"], "b": ["b1"], "c": ["c1", "c2"], "d": ["d1"]})
+    known = judged(qrels_of({"q": {"b": 1}}), passages)
+    run = run_of({"q": {"c1": 3.0, "a2": 2.0, "b1": 2.0, "c2": 1.5, "d1": 1.0, "a1": 9.0}, "unjudged": {"a1": 1.0}})
+    # Scores a 9, c 3, b 2, d 1; of a's passages the better one counts, and c stands once.
+    assert folded(fold(run, known, 3), known) == [["a", "c", "b"]]
+    tied = run_of({"q": {"a1": 2.0, "b1": 2.0, "c1": 2.0, "d1": 2.5}})
+    assert folded(fold(tied, known, 10), known) == [["d", "c", "b", "a"]]
+
+
+def folded(matrix: np.ndarray, known) -> list[list[str]]:
+    ids = known.doc_ids.to_pylist()
+    return [[ids[int(number)] for number in row[:, 0] if number >= 0] for row in matrix]
+
+
+def test_a_passage_that_is_not_there_is_named() -> None:
+    known = judged(qrels_of({"q": {"a": 1}}), passages_of({"a": ["a1"]}))
+    with pytest.raises(ValueError, match="'b1'"):
+        fold(run_of({"q": {"b1": 1.0}}), known, 10)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_metrics_are_trec_evals(seed: int) -> None:
+    """Graded, tied, missing: 60 judged queries, some without a relevant document, some not in the run."""
+    draw = random.Random(seed)
+    docs = [f"d{n}" for n in range(200)]
+    grades = {f"q{n}": {doc: draw.choice([0, 0, 1, 2, 3]) for doc in draw.sample(docs, 8)} for n in range(60)}
+    grades["q0"] = dict.fromkeys(grades["q0"], 0)
+    lists = {
+        f"q{n}": {doc: draw.choice([0.5, 1.25, 1.25, float(np.float32(draw.random()))]) for doc in found}
+        for n in range(3, 63)
+        for found in [draw.sample(docs, 120)]
+    }
+    known = judged(qrels_of(grades), passages_of({doc: [doc] for doc in docs}))
+    ours = measure(known.grades, fold(run_of(lists), known, 1000), METRICS)
+
+    oracle = pytrec_eval.RelevanceEvaluator(grades, {*ORACLE.values(), "recip_rank"}).evaluate(lists)
+    for place, query in enumerate(known.query_ids.to_pylist()):
+        theirs = oracle.get(query, {})
+        for metric, name in ORACLE.items():
+            assert ours[metric][place] == pytest.approx(theirs.get(name, 0.0), abs=1e-6), (query, metric)
+        whole = theirs.get("recip_rank", 0.0)
+        assert ours["MRR@10"][place] == pytest.approx(whole if whole >= 0.1 else 0.0, abs=1e-6)
+
+
+def test_the_stage_writes_means_comparisons_and_values(written, made) -> None:
+    draw = random.Random(3)
+    docs = [f"d{n}" for n in range(40)]
+    text = {"title": "", "text": "x", "start": 0, "end": 1, "num_tokens": 1}
+    passages = written(Passages, [{"passage_id": doc, "doc_id": doc, **text} for doc in docs])
+    qrels = written(Qrels, [{"query_id": f"q{n}", "doc_id": docs[n], "grade": 1} for n in range(30)])
+
+    def run(noise: float, queries: range) -> object:
+        found = {f"q{n}": {d: draw.random() * noise + (d == docs[n]) for d in docs} for n in queries}
+        table = run_of(found).append_column("view", pa.array(["dense"] * 40 * len(queries)))
+        return written(Run, table.append_column("rank", pa.array([1] * len(table), pa.int32())).to_pylist())
+
+    settings = Evaluation(
+        split="dev", metrics=["MRR@10", "success@50"], names=["good", "bad", "half"], seed=1, resamples=10_000,
+        comparisons=[Comparison(run="good", baseline="bad"), Comparison(run="half", baseline="bad")],
+    )  # fmt: skip
+    runs = [run(0.5, range(30)), run(4, range(30)), run(0.5, range(15))]
+    out = made(evaluate, qrels, passages, runs, settings=settings)
+
+    values = {(row["run"], row["metric"]): row for row in pq.read_table(out.path / "rows.parquet").to_pylist()}
+    assert values["good", "MRR@10"] == {"run": "good", "split": "dev", "metric": "MRR@10", "value": 1.0, "queries": 30}
+    assert values["half", "MRR@10"]["value"] == 0.5  # 15 queries are missing and count 0
+    assert values["bad", "success@50"]["value"] == 1.0
+    by_query = pq.read_table(out.path / "queries.parquet").to_pylist()
+    assert len(by_query) == 3 * 2 * 30
+    assert np.mean([row["value"] for row in by_query if (row["run"], row["metric"]) == ("bad", "MRR@10")]) == (
+        pytest.approx(values["bad", "MRR@10"]["value"])
+    )
+    tests = {(row["run"], row["metric"]): row for row in pq.read_table(out.path / "comparisons.parquet").to_pylist()}
+    best = tests["good", "MRR@10"]
+    assert best["difference"] == pytest.approx(1.0 - values["bad", "MRR@10"]["value"])
+    assert best["p"] < 0.001
+    assert best["p_holm"] == pytest.approx(min(1, 2 * best["p"]))
+    assert 1 / 10_001 <= best["p_randomisation"] < 0.001
+    assert tests["good", "success@50"]["p_holm"] == 1.0
+
+
+def test_settings_that_cannot_be_meant_are_refused() -> None:
+    whole = {"split": "dev", "names": ["a"], "comparisons": [], "seed": 1, "resamples": 10_000}
+    with pytest.raises(ValidationError, match="'mrr@10' is no metric"):
+        Evaluation(metrics=["mrr@10"], **whole)
+    with pytest.raises(ValidationError, match="comparison of b"):
+        Evaluation(metrics=["MRR@10"], **{**whole, "comparisons": [Comparison(run="a", baseline="b")]})
+
+
+def test_a_split_without_judgements_is_an_error(written, made) -> None:
+    empty = written(Qrels, [])
+    settings = Evaluation(split="test", metrics=["MRR@10"], names=["a"], comparisons=[], seed=1, resamples=10_000)
+    with pytest.raises(UserError, match="'test'"):
+        made(evaluate, empty, written(Passages, []), [written(Run, [])], settings=settings)

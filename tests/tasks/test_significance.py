@@ -1,0 +1,44 @@
+"""Paired tests against scipy, by enumeration and by hand."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_rel
+
+from tasks.significance import holm, paired_t_test, randomisation_test
+
+RUN = np.array([0.9, 0.5, 0.7, 1.0, 0.2, 0.6, 0.8, 0.4, 0.3, 0.9])
+BASELINE = np.array([0.5, 0.5, 0.4, 0.9, 0.3, 0.1, 0.6, 0.4, 0.0, 0.5])
+
+
+def test_t_test_is_scipys() -> None:
+    assert paired_t_test(RUN, BASELINE) == pytest.approx(ttest_rel(RUN, BASELINE).pvalue, rel=1e-12)
+
+
+def test_equal_runs_do_not_differ() -> None:
+    assert paired_t_test(RUN, RUN) == 1.0
+    assert randomisation_test(RUN, RUN, resamples=10_000, seed=1) == 1.0
+
+
+def test_randomisation_comes_near_the_enumeration_of_all_signs() -> None:
+    difference = RUN - BASELINE
+    sums = [abs(np.dot(signs, difference)) for signs in product((-1, 1), repeat=len(difference))]
+    exact = np.mean(np.array(sums) >= abs(difference.sum()) - 1e-12)
+    drawn = randomisation_test(RUN, BASELINE, resamples=100_000, seed=1)
+    assert drawn == pytest.approx(exact, abs=4 * np.sqrt(exact / 100_000))
+    assert drawn == randomisation_test(RUN, BASELINE, resamples=100_000, seed=1)
+    assert drawn == pytest.approx(randomisation_test(BASELINE, RUN, resamples=100_000, seed=2), abs=0.005)  # two-sided
+
+
+def test_randomisation_draws_in_parts_like_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = randomisation_test(RUN, BASELINE, resamples=10_000, seed=1)
+    monkeypatch.setattr("tasks.significance.SIGNS_AT_A_TIME", 100)
+    assert randomisation_test(RUN, BASELINE, resamples=10_000, seed=1) == pytest.approx(whole, abs=0.01)
+
+
+def test_holm_by_hand() -> None:
+    # Sorted .005 .01 .03 .04: times 4, 3, 2, 1, and never less than the one before.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([]) == []
