@@ -81,6 +81,8 @@ def evaluate(
     judgements = read_table(qrels, Qrels)
     if not len(judgements):
         raise UserError(f"{qrels.path}: no judged query in split {settings.split!r}; name a split that has some")
+    if len(settings.names) != len(runs):
+        raise UserError(f"evaluate.names: expected a name for each of the {len(runs)} runs, found {settings.names}")
     known = judged(judgements, read_table(passages, Passages, ["passage_id", "doc_id"]))
     values: dict[str, dict[str, Values]] = {}
     for name, run in zip(settings.names, runs, strict=True):

@@ -67,10 +67,11 @@ class PassageIds:
 
 def passage_ids(passages: Artifact[Passages]) -> PassageIds:
     """Read the ids of all passages."""
-    return _numbered(read_table(passages, Passages, ["passage_id", "doc_id"]))
+    return numbered(read_table(passages, Passages, ["passage_id", "doc_id"]))
 
 
-def _numbered(rows: pa.Table) -> PassageIds:
+def numbered(rows: pa.Table) -> PassageIds:
+    """Number the passages and documents of a table with `passage_id` and `doc_id`."""
     documents = rows["doc_id"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
     order = pc.sort_indices(rows["passage_id"], sort_keys=[("", "descending")]).to_numpy()
     descending = np.empty(len(order), dtype=np.int64)

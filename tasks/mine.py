@@ -1,4 +1,4 @@
-"""Mine hard negatives: what a run ranks high for a query and nobody judged relevant.
+"""Mine hard negatives: what a run ranks high for a query and is no positive of it.
 
 First every passage of every relevant document leaves the list, then the list is cut to the depth, then a
 sample is kept: so a query with many positives has as many negatives as any other.
@@ -19,7 +19,7 @@ from pydantic import Field
 from storage.artifact import Artifact
 from storage.rows import num_rows, read_rows, read_table, write_rows
 from storage.settings import Settings
-from storage.tables import Negatives, Passages, Qrels, Run
+from storage.tables import Negatives, Passages, Positives, Run
 from tasks.progress import progress
 from tasks.stage import stage
 
@@ -38,23 +38,24 @@ class Mining(Settings):
 
 @stage(version=1, table=Negatives)
 def mine(
-    out: Path, run: Artifact[Run], qrels: Artifact[Qrels], passages: Artifact[Passages], *, settings: Mining
+    out: Path, run: Artifact[Run], positives: Artifact[Positives], passages: Artifact[Passages], *, settings: Mining
 ) -> None:
-    """Write each query's negatives in the order of their rank; queries without a relevant document have none."""
-    positives = relevant_passages(read_table(qrels, Qrels), read_table(passages, Passages, ["passage_id", "doc_id"]))
+    """Write each query's negatives in the order of their rank; a query without a positive has none."""
+    relevant = relevant_passages(
+        read_table(positives, Positives), read_table(passages, Passages, ["passage_id", "doc_id"])
+    )
     rows = progress(read_rows(run, Run), total=num_rows(run.path), what="mining", unit="passages")
-    write_rows(out, Negatives, _mined(rows, positives, settings))
+    write_rows(out, Negatives, _mined(rows, relevant, settings))
 
 
-def relevant_passages(qrels: pa.Table, passages: pa.Table) -> dict[str, set[str]]:
-    """For each query that has a relevant document, all passages of all its relevant documents."""
-    qrels = qrels.filter(pc.greater(qrels["grade"], 0))
-    passages = passages.filter(pc.is_in(passages["doc_id"], value_set=qrels["doc_id"].combine_chunks()))
+def relevant_passages(positives: pa.Table, passages: pa.Table) -> dict[str, set[str]]:
+    """For each query that has a positive, all passages of all its positives' documents."""
+    passages = passages.filter(pc.is_in(passages["doc_id"], value_set=positives["doc_id"].combine_chunks()))
     of_document: dict[str, list[str]] = {}
     for row in passages.to_pylist():
         of_document.setdefault(row["doc_id"], []).append(row["passage_id"])
     found: dict[str, set[str]] = {}
-    for row in qrels.to_pylist():
+    for row in positives.to_pylist():
         found.setdefault(row["query_id"], set()).update(of_document.get(row["doc_id"], ()))
     return found
 
@@ -69,11 +70,10 @@ def negatives(
     return [left[place] for place in sorted(random.Random(seed).sample(range(len(left)), keep))]
 
 
-def _mined(rows: Iterator[Row], positives: dict[str, set[str]], settings: Mining) -> Iterator[Row]:
+def _mined(rows: Iterator[Row], relevant: dict[str, set[str]], settings: Mining) -> Iterator[Row]:
     for query_id, ranked in groupby(rows, key=lambda row: row["query_id"]):
-        if query_id not in positives:
+        if query_id not in relevant:
             continue
-        seed = f"{settings.seed} {query_id}"
-        keep, found = settings.negatives, positives[query_id]
-        drawn = negatives(list(ranked), found, depth=settings.depth, keep=keep, seed=seed)
+        seed, keep = f"{settings.seed} {query_id}", settings.negatives
+        drawn = negatives(list(ranked), relevant[query_id], depth=settings.depth, keep=keep, seed=seed)
         yield from ({name: row[name] for name in ("query_id", "passage_id", "rank", "score")} for row in drawn)

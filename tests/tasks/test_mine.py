@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from storage.artifact import Artifact
 from storage.rows import read_rows
-from storage.tables import Negatives, Passages, Qrels, Run
+from storage.tables import Negatives, Passages, Positives, Run
 from tasks.mine import Mining, mine, negatives
 
 
@@ -49,19 +49,13 @@ def test_every_passage_of_every_relevant_document_leaves_before_the_cut(written,
             for n in range(2)
         ],
     )
-    qrels = written(
-        Qrels,
-        [
-            {"query_id": query, "doc_id": doc, "grade": grade}
-            for query, doc, grade in [("q", "a", 1), ("q", "b", 2), ("q", "c", 0), ("r", "d", 0)]
-        ],
-    )
+    positives = written(Positives, [{"query_id": "q", "passage_id": f"{doc}#0", "doc_id": doc} for doc in ("a", "b")])
     order = ["a#1", "c#0", "b#0", "d#1", "b#1", "a#0", "c#1"]
     run = written(Run, ranked(order) + [{**row, "query_id": "r"} for row in ranked(["c#0"])])
 
-    mined: Artifact[Negatives] = made(mine, run, qrels, passages, settings=Mining(depth=2, negatives=None, seed=1))
+    mined: Artifact[Negatives] = made(mine, run, positives, passages, settings=Mining(depth=2, negatives=None, seed=1))
 
-    # A judged non-relevant document (c) may be a negative; query r has no relevant document, so none are mined.
+    # The other passages of a and b go too, before the cut to two; query r has no positive, so none are mined.
     assert [(row["query_id"], row["passage_id"], row["rank"]) for row in read_rows(mined, Negatives)] == [
         ("q", "c#0", 2),
         ("q", "d#1", 4),

@@ -1,0 +1,70 @@
+"""Lists of places: their order, where they end, and how deep a search goes."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.hits import Hits, PassageIds, numbered, run_rows
+from tasks.search import deepened, first_depth
+
+
+def table(names: Sequence[str]) -> PassageIds:
+    """Passages named DOCUMENT#NUMBER."""
+    return numbered(pa.table({"passage_id": list(names), "doc_id": [name.split("#")[0] for name in names]}))
+
+
+def hits(places: Sequence[int], scores: Sequence[float]) -> Hits:
+    return Hits(np.array(places, np.int64), np.array(scores, np.float32))
+
+
+def test_equal_scores_fall_by_the_bytes_of_the_id() -> None:
+    ids = table(["a", "B", "é", "z", "10", "9"])
+    ordered = ids.in_order(*hits([0, 1, 2, 3, 4, 5], [1, 1, 1, 1, 1, 2]))
+    assert [ids.ids[int(place)].as_py() for place in ordered.places] == ["9", "é", "z", "a", "B", "10"]
+
+
+def test_a_list_ends_with_the_passage_that_brings_the_last_document() -> None:
+    ids = table(["a#0", "a#1", "b#0", "c#0", "b#1"])
+    found = hits([0, 1, 2, 4, 3], [5, 4, 3, 2, 1])
+    assert ids.first_documents(found, 2).places.tolist() == [0, 1, 2]
+    assert ids.first_documents(found, 3).places.tolist() == [0, 1, 2, 4, 3]
+    assert ids.first_documents(found, 9).places.tolist() == [0, 1, 2, 4, 3]
+
+
+def test_rows_of_a_run() -> None:
+    ids = table(["a", "b", "c"])
+    rows = run_rows(
+        ["q", "nothing", "r"], [hits([2, 0], [2, 1]), hits([], []), hits([1], [7])], ids, "dense"
+    ).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        ("q", "c", "dense", 1, 2.0),
+        ("q", "a", "dense", 2, 1.0),
+        ("r", "b", "dense", 1, 7.0),
+    ]
+    assert len(run_rows(["q"], [hits([], [])], ids, "dense")) == 0
+
+
+@given(
+    documents=st.lists(st.integers(0, 5), min_size=1, max_size=40),
+    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=6),
+    wanted=st.integers(1, 8),
+)
+def test_deepening_finds_the_documents_or_exhausts_the_list(
+    documents: list[int], lengths: list[int], wanted: int
+) -> None:
+    ids = table([f"d{document}#{number}" for number, document in enumerate(documents)])
+    whole = [hits(range(min(length, len(ids))), np.linspace(1, 0, min(length, len(ids)))) for length in lengths]
+
+    def lookup(queries: Sequence[int], depth: int) -> list[Hits]:
+        return [Hits(whole[query].places[:depth], whole[query].scores[:depth]) for query in queries]
+
+    for found, all_of_it in zip(deepened(lookup, len(lengths), wanted, ids), whole, strict=True):
+        assert found.places.tolist() == ids.first_documents(all_of_it, wanted).places.tolist()
+
+
+def test_the_first_depth_allows_for_documents_of_several_passages() -> None:
+    assert first_depth(10, table(["a#0", "a#1", "b#0", "b#1"])) == 20
+    assert first_depth(10, table(["a", "b"])) == 10
