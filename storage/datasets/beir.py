@@ -1,0 +1,121 @@
+"""A folder in BEIR's layout (Thakur et al. 2021), plain or gzipped.
+
+corpus.jsonl and, where passages come from longer texts, documents.jsonl: `_id`, `title`, `text`;
+queries.jsonl: `_id`, `text`; qrels/SPLIT.tsv: a header, then query-id, corpus-id, score. Of a plain
+file and its gzip the plain one is read. Other fields are ignored; a title may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from storage.datasets import QrelRow, QueryRow, TextRow
+from storage.errors import UserError
+from storage.ids import Unique, checked_id
+from storage.lines import plain_or_gzipped, read_json_lines, read_lines, text_field
+
+HEADER = ["query-id", "corpus-id", "score"]
+GRADES = range(-(2**31), 2**31)
+
+
+def files(path: Path, part: str, split: str | None) -> list[Path]:
+    """The one file of a part; for "queries" the qrels of the split as well."""
+    if part == "qrels":
+        return [_qrels_file(path, split)]
+    if part == "queries":
+        return [_json_file(path, part), _qrels_file(path, split)]
+    return [_json_file(path, part)]
+
+
+def texts(path: Path, name: str) -> Iterator[TextRow]:
+    """The rows of corpus.jsonl or documents.jsonl."""
+    file = _json_file(path, name)
+    seen = Unique()
+    for where, row in read_json_lines(file):
+        doc_id = checked_id(text_field(row, "_id", where), where)
+        title = "" if row.get("title") is None else text_field(row, "title", where)
+        text = text_field(row, "text", where)
+        if not title.strip() and not text.strip():
+            raise UserError(f"{where}: document {doc_id} is empty: expected a title or a text; remove the row")
+        seen.add(doc_id)
+        yield {"doc_id": doc_id, "title": title, "text": text}
+    _no_duplicates(file, seen)
+
+
+def queries(path: Path, split: str) -> Iterator[QueryRow]:
+    """Every row of queries.jsonl: BEIR keeps the queries of all splits together."""
+    file = _json_file(path, "queries")
+    seen = Unique()
+    for where, row in read_json_lines(file):
+        query_id = checked_id(text_field(row, "_id", where), where)
+        text = text_field(row, "text", where)
+        if not text.strip():
+            raise UserError(f"{where}: query {query_id} is empty: expected a text; remove the row")
+        seen.add(query_id)
+        yield {"query_id": query_id, "text": text}
+    _no_duplicates(file, seen)
+
+
+def qrels(path: Path, split: str) -> Iterator[QrelRow]:
+    """The rows of qrels/SPLIT.tsv. A row that is there twice counts once; two grades for a pair are an error."""
+    file = _qrels_file(path, split)
+    lines = read_lines(file)
+    _check_header(file, lines)
+    grades: dict[tuple[str, str], int] = {}
+    for where, text in lines:
+        row = _judgement(text, where)
+        pair = (row["query_id"], row["doc_id"])
+        earlier = grades.setdefault(pair, row["grade"])
+        if earlier != row["grade"]:
+            raise UserError(f"{where}: query {pair[0]} and document {pair[1]} had grade {earlier} before; keep one row")
+    if not grades:
+        raise UserError(f"{file}: the split is empty: expected judgements after the header")
+    for (query_id, doc_id), grade in grades.items():
+        yield {"query_id": query_id, "doc_id": doc_id, "grade": grade}
+
+
+def _json_file(path: Path, part: str) -> Path:
+    if found := plain_or_gzipped(path / f"{part}.jsonl"):
+        return found
+    hint = "; where the corpus is split and retrieved, write `corpus` in the recipe" if part == "documents" else ""
+    raise UserError(f"{path / part}.jsonl: no such file, nor {part}.jsonl.gz; expected a folder in BEIR's layout{hint}")
+
+
+def _qrels_file(path: Path, split: str | None) -> Path:
+    file = path / "qrels" / f"{split}.tsv"
+    if found := plain_or_gzipped(file):
+        return found
+    splits = sorted(each.name.split(".tsv")[0] for each in (path / "qrels").glob("*.tsv*"))
+    raise UserError(f"{file}: no such file, nor {file.name}.gz; the splits there are {', '.join(splits) or 'none'}")
+
+
+def _check_header(file: Path, lines: Iterator[tuple[str, str]]) -> None:
+    where, text = next(lines, (f"{file} line 1", ""))
+    if [name.strip().lower().replace("_", "-") for name in text.split("\t")] != HEADER:
+        raise UserError(f"{where}: expected the header query-id, corpus-id, score (tabs between), found {text[:60]!r}")
+
+
+def _judgement(text: str, where: str) -> QrelRow:
+    columns = text.split("\t")
+    if len(columns) != len(HEADER):
+        raise UserError(f"{where}: expected 3 columns with tabs between, found {len(columns)}: {text[:60]!r}")
+    query_id, doc_id, score = (column.strip() for column in columns)
+    try:
+        grade = int(score)
+    except ValueError:
+        raise UserError(f"{where}: expected a whole number as score, found {score!r}") from None
+    if grade not in GRADES:
+        raise UserError(f"{where}: the score {grade} does not fit 32 bits")
+    return {"query_id": checked_id(query_id, where), "doc_id": checked_id(doc_id, where), "grade": grade}
+
+
+def _no_duplicates(file: Path, seen: Unique) -> None:
+    """Read the file again if ids may stand twice, and name the first that does with both its rows."""
+    if not (suspects := seen.suspects()):
+        return
+    first: dict[str, str] = {}
+    for where, row in read_json_lines(file):
+        if hash(row["_id"]) in suspects and first.setdefault(row["_id"], where) != where:
+            earlier = first[row["_id"]].rpartition(" line ")[2]
+            raise UserError(f"{where}: the id {row['_id']} stands in line {earlier} already; ids must be unique")
