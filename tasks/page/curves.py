@@ -1,0 +1,51 @@
+"""Training losses as a training logged them: JSON lines with a `step` and named numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+POINTS = 160  # of a curve on the page; more would not be seen
+
+Point = tuple[float, float]
+
+
+def losses(checkpoint: Path) -> dict[str, list[Point]]:
+    """Each loss of a checkpoint's `logs/metrics.jsonl` by step, thinned to `POINTS` means; {} without a log.
+
+    A training that was cut off and resumed has logged some steps twice: the later line counts. Its last
+    line may be torn: it is skipped.
+    """
+    path = checkpoint / "logs" / "metrics.jsonl"
+    if not path.is_file():
+        return {}
+    curves: dict[str, dict[int, float]] = {}
+    for line in path.read_text().splitlines():
+        for name, step, value in _losses_of(line):
+            curves.setdefault(name, {})[step] = value
+    return {name: thinned(sorted(found.items())) for name, found in curves.items()}
+
+
+def _losses_of(line: str) -> list[tuple[str, int, float]]:
+    try:
+        entry: dict[str, Any] = json.loads(line)
+    except json.JSONDecodeError:
+        return []
+    named = entry.get("losses", entry)
+    return [
+        (name, int(entry["step"]), float(value))
+        for name, value in named.items()
+        if isinstance(value, int | float) and (named is not entry or "loss" in name) and "step" in entry
+    ]
+
+
+def thinned(points: list[tuple[int, float]]) -> list[Point]:
+    """At most `POINTS` points, each the mean of its neighbours."""
+    width = -(-len(points) // POINTS)
+    groups = [points[start : start + width] for start in range(0, len(points), width)] if points else []
+    return [(_mean([step for step, _ in group]), _mean([value for _, value in group])) for group in groups]
+
+
+def _mean(values: list[Any]) -> float:
+    return float(sum(values)) / len(values)

@@ -1,0 +1,91 @@
+"""The numbers behind the report's pictures: intervals, wins by query, and what a test says in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+SIGNIFICANT = 0.05
+
+Row = Mapping[str, Any]
+
+
+def intervals(by_query: pa.Table) -> list[dict[str, Any]]:
+    """The 95 % interval of each mean, by Student's t over the queries, kept within [0, 1]."""
+    from scipy.stats import t
+
+    groups = by_query.group_by(["run", "metric"], use_threads=False).aggregate(
+        [("value", "count"), ("value", "mean"), ("value", "stddev", pc.VarianceOptions(ddof=1))]
+    )
+    found = []
+    for row in groups.to_pylist():
+        num, mean, deviation = row["value_count"], row["value_mean"], row["value_stddev"] or 0.0
+        half = float(t.ppf(0.975, num - 1)) * deviation / math.sqrt(num) if num > 1 else 0.0
+        found.append({"run": row["run"], "metric": row["metric"],
+                      "low": max(0.0, mean - half), "high": min(1.0, mean + half)})  # fmt: skip
+    return found
+
+
+def wins(by_query: pa.Table, comparisons: Sequence[Row], metric: str) -> list[dict[str, Any]]:
+    """For each compared pair, on how many queries the run is better than its baseline, equal, and worse."""
+    of_metric = by_query.filter(pc.equal(by_query["metric"], metric)).sort_by("query_id")
+    values = {run: _values(of_metric, run) for run in pc.unique(of_metric["run"]).to_pylist()}
+    found = []
+    for pair in comparisons:
+        if pair["metric"] == metric:
+            difference = values[pair["run"]] - values[pair["baseline"]]
+            found.append({
+                "run": pair["run"], "baseline": pair["baseline"], "metric": metric,
+                "better": int((difference > 0).sum()), "equal": int((difference == 0).sum()),
+                "worse": int((difference < 0).sum()),
+            })  # fmt: skip
+    return found
+
+
+def _values(rows: pa.Table, run: str) -> NDArray[np.float64]:
+    return np.asarray(rows.filter(pc.equal(rows["run"], run))["value"], dtype=np.float64)
+
+
+def direction(row: Row) -> int:
+    """1 where the run is better than its baseline beyond chance, -1 where it is worse, else 0."""
+    if row["p_holm"] >= SIGNIFICANT or row["difference"] == 0:
+        return 0
+    return 1 if row["difference"] > 0 else -1
+
+
+def marks(content: Mapping[str, Any]) -> dict[tuple[str, str], int]:
+    """Direction against the report's baseline by run and metric, for the pairs that were tested."""
+    baseline = content["headline"]["baseline"]
+    tested = [row for row in content["comparisons"] if row["baseline"] == baseline]
+    return {(row["run"], row["metric"]): direction(row) for row in tested}
+
+
+def mark(sign: int) -> str:
+    """The sign of a direction in tables."""
+    return {1: "▲", -1: "▼"}.get(sign, "")
+
+
+def verdict(row: Row) -> str:
+    """What a comparison says, in words: `retriever_2 is better than bm25: +0.050 MRR@10 (p_holm = 0.0012)`."""
+    words = {1: "is better than", -1: "is worse than", 0: "is not reliably different from"}[direction(row)]
+    sign = "−" if row["difference"] < 0 else "+"
+    change = f"{sign}{abs(row['difference']):.3f} {row['metric']}"
+    return f"{row['run']} {words} {row['baseline']}: {change} (p_holm {probability(row['p_holm'])})"
+
+
+def probability(p: float) -> str:
+    """A p with its sign: `= 0.012`, or `< 0.0001`."""
+    return "< 0.0001" if p < 0.0001 else f"= {p:.2g}" if p < 0.1 else f"= {p:.2f}"
+
+
+def top(values: Sequence[float]) -> float:
+    """The end of an axis from 0 that holds the values: the next of 0.05, 0.1, 0.2, 0.3 … 1."""
+    largest = max(values, default=0.0)
+    steps = [0.05, *(number / 10 for number in range(1, 11))]
+    return next((step for step in steps if largest <= step), largest)

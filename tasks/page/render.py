@@ -1,0 +1,166 @@
+"""The report as one HTML file: no script, no request to anywhere, every text escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from tasks.page.figures import direction, mark, marks, probability, top, verdict
+
+FOLDER = Path(__file__).parent
+# What query_quality measures, in words; anything else it writes is shown under its own name.
+QUALITY = {
+    "round_trip": "find their own passage in BM25's top 10",
+    "round_trip_share": "find their own passage in BM25's top 10",
+    "distinct_share": "are distinct",
+    "copied_share": "of their words are copied from the passage",
+    "mean_words": "words long on average",
+}
+PLOT_WIDTH, PLOT_HEIGHT = 300, 120
+
+
+def page(content: Mapping[str, Any]) -> str:
+    """The HTML of a `report.json`'s content. Equal content makes equal bytes."""
+    parts = {"stages": [], "curves": {}, **content}
+    return _template().render(
+        parts,
+        css=(FOLDER / "report.css").read_text(),
+        split=content["rows"][0]["split"],
+        num_queries=max(row["queries"] for row in content["rows"]),
+        verdicts=_verdicts(content),
+        bars=_bars(content),
+        table=_table(content),
+        plots=[plot(name, curves) for name, curves in sorted(parts["curves"].items())],
+        times=_times(parts["stages"]),
+        quality_figures=_quality(content["quality"] or {}),
+        beside=_beside_the_paper(content),
+    )
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {
+        "three": lambda value: f"{value:.3f}",
+        "signed": lambda value: f"{'−' if value < 0 else '+'}{abs(value):.3f}",
+        "percent": lambda share: f"{100 * share:.2f}%",
+        "duration": duration,
+        "probability": probability,
+        "direction": direction,
+        "mark": mark,
+        "verdict": verdict,
+    }
+    return environment.get_template("report.html.j2")
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _verdicts(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The tests on the headline's metric, the headline's own pair first."""
+    head = content["headline"]
+    tested = [row for row in content["comparisons"] if row["metric"] == head["metric"]]
+    pair = (head["main"], head["baseline"])
+    return sorted(tested, key=lambda row: ((row["run"], row["baseline"]) != pair, row["run"] != head["main"]))
+
+
+def _bars(content: Mapping[str, Any]) -> dict[str, Any]:
+    metric = content["headline"]["metric"]
+    spans = {row["run"]: row for row in content["intervals"] if row["metric"] == metric}
+    rows = [row for row in content["rows"] if row["metric"] == metric]
+    end = top([spans[row["run"]]["high"] for row in rows])
+    return {
+        "ticks": [end * quarter / 4 for quarter in range(5)],
+        "rows": [
+            {**row, "low": spans[row["run"]]["low"], "high": spans[row["run"]]["high"],
+             "width": row["value"] / end, "left": spans[row["run"]]["low"] / end,
+             "span": (spans[row["run"]]["high"] - spans[row["run"]]["low"]) / end}
+            for row in rows
+        ],
+    }  # fmt: skip
+
+
+def _table(content: Mapping[str, Any]) -> dict[str, Any]:
+    values = {(row["run"], row["metric"]): row["value"] for row in content["rows"]}
+    metrics = list(dict.fromkeys(row["metric"] for row in content["rows"]))
+    best = {metric: max(values[run, metric] for run in content["runs"]) for metric in metrics}
+    marked = marks(content)
+    lines = [
+        (
+            run,
+            [
+                (values[run, metric], values[run, metric] == best[metric], marked.get((run, metric), 0))
+                for metric in metrics
+            ],
+        )
+        for run in content["runs"]
+    ]
+    return {"metrics": metrics, "lines": lines}
+
+
+def plot(name: str, curves: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, Any]:
+    """The lines of one training as SVG points, with the ends of both axes."""
+    points = [point for curve in curves.values() for point in curve]
+    last, highest = max(step for step, _ in points), max(value for _, value in points)
+    highest = highest or 1.0
+
+    def placed(curve: Sequence[Sequence[float]]) -> str:
+        return " ".join(
+            f"{PLOT_WIDTH * step / max(last, 1):.1f},{PLOT_HEIGHT * (1 - max(value, 0) / highest):.1f}"
+            for step, value in curve
+        )
+
+    return {
+        "name": name, "steps": round(last), "highest": highest, "width": PLOT_WIDTH, "height": PLOT_HEIGHT,
+        "lines": [{"name": each, "points": placed(curve), "first": curve[0][1], "last": curve[-1][1]}
+                  for each, curve in sorted(curves.items())],
+    }  # fmt: skip
+
+
+def _times(stages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    longest = max((stage["seconds"] for stage in stages), default=0.0)
+    ordered = sorted(stages, key=lambda stage: -stage["seconds"])
+    return {
+        "rows": [
+            {**stage, "width": stage["seconds"] / (longest or 1.0)} for stage in ordered if stage["seconds"] >= 0.05
+        ],
+        "here": sum(stage["seconds"] for stage in stages if not stage["cached"]),
+        "in_all": sum(stage["seconds"] for stage in stages),
+    }
+
+
+def _quality(quality: Mapping[str, Any]) -> list[tuple[str, str]]:
+    figures = []
+    for name, value in quality.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            share = isinstance(value, float) and (name in QUALITY or "share" in name) and "words" not in name
+            shown = f"{100 * value:.1f} %" if share else f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+            figures.append((shown, QUALITY.get(name, name.replace("_", " "))))
+    return figures
+
+
+def _beside_the_paper(content: Mapping[str, Any]) -> list[tuple[str, str, float, float | None]]:
+    """Run, metric, the paper's value and ours, for each value that the recipe reports."""
+    ours = {(row["run"], row["metric"].lower()): row["value"] for row in content["rows"]}
+    main, found = content["headline"]["main"], []
+    for name, value in content["reported"].items():
+        for metric, number in value.items() if isinstance(value, Mapping) else [(name, value)]:
+            if isinstance(number, int | float):
+                run = name if isinstance(value, Mapping) else main
+                found.append((run, metric, float(number), ours.get((run, metric.lower()))))
+    return found

@@ -1,0 +1,158 @@
+"""The report of a run: what was measured, whether it means anything, and what it was made from.
+
+The artifact holds only what its inputs determine, so that equal runs make equal bytes; the copy that
+`publish` writes beside the store's artifacts adds what differs from run to run: the time of each
+stage, and the losses of training, which are logs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from rich.console import Group
+from rich.table import Table as TerminalTable
+from rich.text import Text
+
+from storage.artifact import Artifact
+from storage.errors import UserError
+from storage.files import write_atomically
+from storage.settings import Settings
+from storage.tables import Checkpoint, Metrics, Report
+from tasks.page.curves import losses
+from tasks.page.figures import intervals, mark, marks, verdict, wins
+from tasks.page.render import page
+from tasks.stage import stage
+
+CURVES = Path("logs") / "curves.json"
+
+
+class Reporting(Settings):
+    """What the report says of a run beside its numbers. Nothing here may depend on where or when it ran."""
+
+    recipe: str
+    """The stem of the recipe's file."""
+    title: str
+    paper: str
+    dataset: str
+    """The collection in words, with the attribution that it asks for."""
+    generator: str
+    """Who wrote the pseudo-queries."""
+    text: str
+    """The recipe as it ran, without paths and what cannot change a result."""
+    runs: dict[str, str]
+    """What each run is, in a sentence."""
+    absent: dict[str, str]
+    """Runs that other recipes have and this one has not, and why."""
+    main: str
+    """The run that the headline is about."""
+    baseline: str
+    """The run that it is to beat."""
+    metric: str
+    """The metric of the headline and the pictures."""
+    reported: dict[str, Any]
+    """What the paper prints: `source`, and values by metric, or by run and metric."""
+    trained: list[str]
+    """The names of the trainings whose checkpoints are given, in their order."""
+
+
+@stage(version=1, table=Report)
+def report(
+    out: Path,
+    metrics: Artifact[Metrics],
+    quality: Artifact[Any] | None,
+    checkpoints: Sequence[Artifact[Checkpoint]],
+    *,
+    settings: Reporting,
+) -> None:
+    """Write `report.json` and `report.html`, and the checkpoints' training losses to `logs/curves.json`."""
+    content = contents(metrics, quality, settings)
+    curves = {name: losses(one.path) for name, one in zip(settings.trained, checkpoints, strict=True)}
+    write_atomically(out / CURVES, _as_json({name: found for name, found in curves.items() if found}))
+    write_atomically(out / "report.json", _as_json(content))
+    write_atomically(out / "report.html", page(content))
+
+
+def contents(metrics: Artifact[Metrics], quality: Artifact[Any] | None, settings: Reporting) -> dict[str, Any]:
+    """Everything that the report states and its inputs determine."""
+    rows = _rows(metrics.path / "rows.parquet")
+    named = {row["run"] for row in rows}
+    if missing := {settings.main, settings.baseline} - named:
+        raise UserError(
+            f"report: {', '.join(sorted(missing))} is none of the runs measured ({', '.join(sorted(named))})"
+        )
+    if settings.metric not in {row["metric"] for row in rows}:
+        raise UserError(f"report: {settings.metric} was not measured; add it to evaluate.metrics")
+    comparisons = _rows(metrics.path / "comparisons.parquet")
+    by_query = pq.read_table(metrics.path / "queries.parquet")
+    found = quality and json.loads((quality.path / "quality.json").read_text())
+    return {
+        "recipe": {
+            name: getattr(settings, name) for name in ("recipe", "title", "paper", "dataset", "generator", "text")
+        },
+        "headline": {name: getattr(settings, name) for name in ("main", "baseline", "metric")},
+        "runs": {name: settings.runs.get(name, "") for name in dict.fromkeys(row["run"] for row in rows)},
+        "absent": settings.absent,
+        "rows": rows,
+        "intervals": intervals(by_query),
+        "comparisons": comparisons,
+        "wins": wins(by_query, comparisons, settings.metric),
+        "quality": found or None,
+        "reported": settings.reported,
+        "inputs": {"metrics": metrics.key, "quality": quality and quality.key},
+    }
+
+
+def publish(folder: Path, made: Artifact[Report], stages: Sequence[Mapping[str, object]]) -> Path:
+    """Write the report with its stages to `folder` as `report.json` and `report.html`; return the latter's path."""
+    content = json.loads((made.path / "report.json").read_text())
+    content["inputs"]["report"] = made.key
+    content["curves"] = json.loads((made.path / CURVES).read_text())
+    content["stages"] = [dict(each) for each in stages]
+    write_atomically(folder / "report.html", page(content))
+    write_atomically(folder / "report.json", _as_json(content))
+    return folder / "report.html"
+
+
+def terminal_table(path: Path) -> Group:
+    """Runs by metrics from a `report.json`: the best of each column in bold, with marks of significance."""
+    content = json.loads(path.read_text())
+    rows, head, marked = content["rows"], content["headline"], marks(content)
+    values = {(row["run"], row["metric"]): row["value"] for row in rows}
+    metrics = list(dict.fromkeys(row["metric"] for row in rows))
+    table = TerminalTable(box=None, padding=(0, 1, 0, 0))
+    table.add_column("run")
+    for metric in metrics:
+        table.add_column(metric.replace("@", "\n@"), justify="right", no_wrap=True)
+    for run in content["runs"]:
+        cells = [Text(run, "bold" if run == head["main"] else "")]
+        for metric in metrics:
+            best = max(values[each, metric] for each in content["runs"])
+            style = "bold" if values[run, metric] == best else ""
+            cells.append(Text(f"{values[run, metric]:.3f}{mark(marked.get((run, metric), 0)) or ' '}", style))
+        table.add_row(*cells)
+    return Group(Text(content["recipe"]["title"], "bold"), table, Text("\n".join(_notes(content))))
+
+
+def _notes(content: Mapping[str, Any]) -> list[str]:
+    head = content["headline"]
+    queries = max(row["queries"] for row in content["rows"])
+    split = content["rows"][0]["split"]
+    notes = [f"{queries:,} queries of split {split}; ▲ better, ▼ worse than {head['baseline']}"
+             " (paired t-test, Holm, p < 0.05)"]  # fmt: skip
+    notes.append(f"pseudo-queries by {content['recipe']['generator']}")
+    notes += [f"no row {name}: {why}" for name, why in content["absent"].items()]
+    tested = [row for row in content["comparisons"] if row["metric"] == head["metric"]]
+    return notes + [verdict(row) for row in tested if (row["run"], row["baseline"]) == (head["main"], head["baseline"])]
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return rows
+
+
+def _as_json(value: object) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
