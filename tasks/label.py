@@ -1,0 +1,105 @@
+"""Say which passages are positives: of judged documents, or of the pseudo-queries made of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.artifact import Artifact
+from storage.errors import UserError
+from storage.rows import read_rows, read_table, write_rows
+from storage.tables import Passages, Positives, PseudoQueries, Qrels, Queries, Run
+from tasks.stage import stage
+
+log = logging.getLogger(__name__)
+
+Row = dict[str, Any]
+
+
+@stage(version=1, table=Positives)
+def label_passages(out: Path, qrels: Artifact[Qrels], passages: Artifact[Passages], bm25_run: Artifact[Run]) -> None:
+    """Write one positive for every query and document of grade above 0, in the qrels' order.
+
+    It is the document's passage that stands highest in the run for that query, or the document's
+    first passage where the run has none of them.
+    """
+    relevant = [row for row in read_rows(qrels, Qrels) if row["grade"] > 0]
+    of_document = _passages_by_document(passages, {row["doc_id"] for row in relevant})
+    if missing := {row["doc_id"] for row in relevant} - of_document.keys():
+        raise UserError(f"{qrels.path}: document {min(missing)} is relevant but has no passage in {passages.path}")
+    best = _best(read_rows(bm25_run, Run), relevant, of_document)
+    write_rows(out, Positives, (
+        {"query_id": query_id, "passage_id": best.get((query_id, doc_id), of_document[doc_id][0]), "doc_id": doc_id}
+        for query_id, doc_id in ((row["query_id"], row["doc_id"]) for row in relevant)
+    ))  # fmt: skip
+
+
+@stage(version=1, table=Queries)
+def adopt_pseudo_queries(out: Path, passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries]) -> None:
+    """Write the pseudo-queries that a collection without train queries trains on; ids are PASSAGE?RANK.
+
+    A text that was generated for several documents says of none that it is relevant, and is left
+    out; one that was generated several times for a document is kept once.
+    """
+    rows = ({"query_id": row["query_id"], "text": row["text"]} for row in _adopted(passages, pseudo_queries))
+    if not write_rows(out, Queries, rows):
+        raise UserError(
+            f"{pseudo_queries.path}: every pseudo-query belongs to several documents; none can be trained on"
+        )
+
+
+@stage(version=1, table=Positives)
+def adopt_positives(out: Path, passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries]) -> None:
+    """Write, for each query that `adopt_pseudo_queries` writes, the passage it was generated from."""
+    write_rows(out, Positives, (
+        {"query_id": row["query_id"], "passage_id": row["passage_id"], "doc_id": row["doc_id"]}
+        for row in _adopted(passages, pseudo_queries)
+    ))  # fmt: skip
+
+
+def _passages_by_document(passages: Artifact[Passages], doc_ids: Iterable[str]) -> dict[str, list[str]]:
+    rows = read_table(passages, Passages, ["passage_id", "doc_id"])
+    wanted = rows.filter(pc.is_in(rows["doc_id"], value_set=pa.array(list(doc_ids), pa.string())))
+    found: dict[str, list[str]] = {}
+    for row in wanted.to_pylist():
+        found.setdefault(row["doc_id"], []).append(row["passage_id"])
+    return found
+
+
+def _best(run: Iterable[Row], relevant: list[Row], of_document: dict[str, list[str]]) -> dict[tuple[str, str], str]:
+    """The highest passage in the run of each relevant pair of query and document that has one there."""
+    pairs = {(row["query_id"], row["doc_id"]) for row in relevant}
+    document = {passage_id: doc_id for doc_id, all_of_it in of_document.items() for passage_id in all_of_it}
+    ranks: dict[tuple[str, str], int] = {}
+    best: dict[tuple[str, str], str] = {}
+    for row in run:
+        pair = (row["query_id"], document.get(row["passage_id"], ""))
+        if pair in pairs and row["rank"] < ranks.get(pair, row["rank"] + 1):
+            ranks[pair], best[pair] = row["rank"], row["passage_id"]
+    return best
+
+
+def _adopted(passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries]) -> Iterator[Row]:
+    ids = read_table(passages, Passages, ["passage_id", "doc_id"])
+    document = dict(zip(ids["passage_id"].to_pylist(), ids["doc_id"].to_pylist(), strict=True))
+    owners: dict[str, str | None] = {}  # a text's document; None where it has several
+    for row in read_rows(pseudo_queries, PseudoQueries):
+        text, doc_id = _same_words(row["text"]), document[row["passage_id"]]
+        owners[text] = doc_id if owners.setdefault(text, doc_id) == doc_id else None
+    written: set[str] = set()
+    for row in read_rows(pseudo_queries, PseudoQueries):
+        text, doc_id = _same_words(row["text"]), document[row["passage_id"]]
+        if owners[text] is not None and text not in written:
+            written.add(text)
+            yield {**row, "query_id": f"{row['passage_id']}?{row['rank']}", "doc_id": doc_id}
+    several = sum(owner is None for owner in owners.values())
+    log.info("%d pseudo-queries adopted, %d texts belong to several documents", len(written), several)
+
+
+def _same_words(text: str) -> str:
+    return " ".join(text.casefold().split())
