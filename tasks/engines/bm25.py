@@ -89,7 +89,6 @@ def _write_lucene(folder: Path, texts: Iterator[tuple[str, str]]) -> None:
     document = java("io.anserini.collection.JsonCollection$Document")
     arguments = ["-index", str(folder), "-input", str(folder), "-collection", "JsonCollection", "-threads", "1"]
     indexer = java("io.anserini.index.SimpleIndexer")([*arguments, "-memoryBuffer", "256", "-optimize", "-quiet"])
-    _be_quiet()  # the indexer sets the level of its own loggers
     try:
         for passage_id, contents in texts:
             if contents.strip() and not indexer.addJsonDocument(document.fromFields(passage_id, contents)):

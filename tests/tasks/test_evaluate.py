@@ -104,12 +104,14 @@ def test_the_stage_writes_means_comparisons_and_values(written, made) -> None:
         split="dev", metrics=["MRR@10", "success@50"], names=["good", "bad", "half"], seed=1, resamples=10_000,
         comparisons=[Comparison(run="good", baseline="bad"), Comparison(run="half", baseline="bad")],
     )  # fmt: skip
-    runs = [run(0.5, range(30)), run(4, range(30)), run(0.5, range(15))]
+    runs = [run(0.5, range(30)), run(4, range(30)), run(0.5, range(15, 30))]
     out = made(evaluate, qrels, passages, runs, settings=settings)
 
     values = {(row["run"], row["metric"]): row for row in pq.read_table(out.path / "rows.parquet").to_pylist()}
     assert values["good", "MRR@10"] == {"run": "good", "split": "dev", "metric": "MRR@10", "value": 1.0, "queries": 30}
-    assert values["half", "MRR@10"]["value"] == 0.5  # 15 queries are missing and count 0
+    assert (
+        values["half", "MRR@10"]["value"] == 0.5
+    )  # 15 queries are missing and count 0, q0 with the first document among them
     assert values["bad", "success@50"]["value"] == 1.0
     by_query = pq.read_table(out.path / "queries.parquet").to_pylist()
     assert len(by_query) == 3 * 2 * 30

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tasks.hits import Hits, PassageIds, numbered, run_rows
@@ -52,6 +52,7 @@ def test_rows_of_a_run() -> None:
     lengths=st.lists(st.integers(0, 40), min_size=1, max_size=6),
     wanted=st.integers(1, 8),
 )
+@example(documents=[0] * 30 + [1, 2, 3], lengths=[33, 31, 5, 0], wanted=2)  # two documents at the average depth of 17
 def test_deepening_finds_the_documents_or_exhausts_the_list(
     documents: list[int], lengths: list[int], wanted: int
 ) -> None:
