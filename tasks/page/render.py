@@ -21,6 +21,7 @@ QUALITY = {
     "mean_words": "words long on average",
 }
 PLOT_WIDTH, PLOT_HEIGHT = 300, 120
+LONGEST_STAGES = 16  # as many as the page shows the time of
 
 
 def page(content: Mapping[str, Any]) -> str:

@@ -129,7 +129,9 @@ def test_text_is_escaped_and_the_page_asks_for_nothing(made: Artifact[Any], tmp_
 
 def test_every_element_of_the_page_is_closed(made: Artifact[Any], tmp_path: Path) -> None:
     class Closed(HTMLParser):
-        open: list[str] = []
+        def __init__(self) -> None:
+            super().__init__()
+            self.open: list[str] = []
 
         def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
             if tag not in ("meta", "line", "polyline"):
