@@ -134,12 +134,11 @@ def plot(name: str, curves: Mapping[str, Sequence[Sequence[float]]]) -> dict[str
 
 
 def _times(stages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    longest = max((stage["seconds"] for stage in stages), default=0.0)
     ordered = sorted(stages, key=lambda stage: -stage["seconds"])
+    longest = max((stage["seconds"] for stage in stages), default=0.0) or 1.0
     return {
-        "rows": [
-            {**stage, "width": stage["seconds"] / (longest or 1.0)} for stage in ordered if stage["seconds"] >= 0.05
-        ],
+        "rows": [{**stage, "width": stage["seconds"] / longest} for stage in ordered[:LONGEST_STAGES]],
+        "shorter": len(ordered[LONGEST_STAGES:]),
         "here": sum(stage["seconds"] for stage in stages if not stage["cached"]),
         "in_all": sum(stage["seconds"] for stage in stages),
     }
