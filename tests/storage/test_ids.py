@@ -1,0 +1,54 @@
+"""Hashes that choose slices and splits, and ids that stand twice."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import UserError
+from storage.ids import Unique, checked_id, in_slice, share
+
+IDS = [f"document-{i}" for i in range(20_000)]
+
+
+def test_shares_are_those_of_sha256() -> None:
+    # printf a | sha256sum, and printf "s\0a" | sha256sum
+    assert share("a") == pytest.approx(int("ca978112ca1bbdca", 16) / 2**64, abs=2**-52)
+    assert share("a", salt="s") == pytest.approx(int("4cfd2308ceb4735a", 16) / 2**64, abs=2**-52)
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.3, 0.9])
+def test_a_slice_has_its_share_and_lies_in_larger_slices(fraction: float) -> None:
+    kept = {each for each in IDS if in_slice(each, fraction)}
+
+    # 4 standard deviations of a binomial count
+    assert abs(len(kept) - fraction * len(IDS)) < 4 * (len(IDS) * fraction * (1 - fraction)) ** 0.5
+    assert all(in_slice(each, fraction + 0.1) for each in kept)
+
+
+def test_none_keeps_all() -> None:
+    assert all(in_slice(each, None) for each in IDS[:100])
+
+
+def test_a_salt_draws_independently() -> None:
+    low = [each for each in IDS if share(each) < 0.3]
+    in_both = sum(share(each, salt="other") < 0.3 for each in low)
+
+    assert abs(in_both / len(low) - 0.3) < 0.03
+
+
+@given(st.text(max_size=5))
+def test_an_id_is_refused_if_a_run_file_could_not_hold_it(value: str) -> None:
+    if value.split() == [value]:
+        assert checked_id(value, "row") == value
+    else:
+        with pytest.raises(UserError):
+            checked_id(value, "row")
+
+
+@given(st.lists(st.text(max_size=2)))
+def test_duplicates_are_always_suspected_and_nothing_else(values: list[str]) -> None:
+    seen = Unique()
+    for value in values:
+        seen.add(value)
+
+    assert seen.suspects() == {hash(value) for value in values if values.count(value) > 1}

@@ -1,0 +1,123 @@
+"""Ingesting: what is kept of a collection, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.artifact import Artifact
+from storage.errors import UserError
+from storage.ids import in_slice
+from storage.rows import read_rows
+from storage.sources import dataset
+from storage.store import Store
+from storage.tables import Documents, Qrels, Queries
+from tasks.ingest import Corpus, Topics, ingest_corpus, ingest_qrels, ingest_queries
+
+CORPUS = [{"_id": f"d{i}", "title": f"Title {i}", "text": f"Text {i}."} for i in range(40)]
+QUERIES = [{"_id": f"q{i}", "text": f"question {i}"} for i in range(40)]
+QRELS = [(f"q{i}", f"d{i}", 1) for i in range(30)] + [("q30", "d0", 0), ("q5", "d31", 2), ("q5", "d32", 0)]
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Path:
+    folder = tmp_path / "collection"
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in CORPUS))
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in QUERIES))
+    write_qrels(folder, QRELS)
+    return folder
+
+
+def write_qrels(folder: Path, rows: list[tuple[str, str, int]]) -> None:
+    lines = ["query-id\tcorpus-id\tscore", *(f"{query}\t{document}\t{grade}" for query, document, grade in rows)]
+    (folder / "qrels" / "dev.tsv").write_text("\n".join(lines) + "\n")
+
+
+def documents(folder: Path, fraction: float | None = None) -> Artifact[Documents]:
+    settings = Corpus(reader="beir", name="corpus", fraction=fraction)
+    return ingest_corpus(dataset("beir", str(folder), "corpus"), settings=settings)
+
+
+def topics(folder: Path, fraction: float | None = None) -> tuple[Artifact[Queries], Artifact[Qrels]]:
+    settings = Topics(reader="beir", split="dev", fraction=fraction)
+    queries = ingest_queries(dataset("beir", str(folder), "queries", "dev"), settings=settings)
+    judged = dataset("beir", str(folder), "qrels", "dev")
+    return queries, ingest_qrels(judged, documents(folder, fraction), queries, settings=settings)
+
+
+def rows(artifact: Artifact[Any], table: Any) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in read_rows(artifact, table)]
+
+
+def test_keeps_the_order_of_the_collection(collection: Path, store: Store) -> None:
+    queries, qrels = topics(collection)
+
+    assert rows(documents(collection), Documents) == [tuple(row.values()) for row in CORPUS]
+    assert rows(queries, Queries) == [(f"q{i}", f"question {i}") for i in range(30)]  # q30 has no relevant document
+    assert rows(qrels, Qrels) == [row for row in QRELS if row[0] != "q30"]
+
+
+def test_a_slice_keeps_topics_of_its_own_documents(collection: Path, store: Store) -> None:
+    queries, qrels = topics(collection, fraction=0.5)
+
+    kept = {doc_id for doc_id, *_ in rows(documents(collection, 0.5), Documents)}
+    assert kept == {row["_id"] for row in CORPUS if in_slice(row["_id"], 0.5)}
+    assert 10 < len(kept) < 30
+    relevant = {query for query, document, grade in QRELS if document in kept and grade > 0}
+    assert {query_id for query_id, _ in rows(queries, Queries)} == relevant
+    assert rows(qrels, Qrels) == [row for row in QRELS if row[0] in relevant and row[1] in kept]
+
+
+def test_an_artifact_is_known_by_the_files_it_reads(collection: Path, store: Store) -> None:
+    before = documents(collection), topics(collection)
+    write_qrels(collection, QRELS[:-1])
+
+    assert documents(collection).key == before[0].key
+    assert topics(collection)[0].key != before[1][0].key
+
+
+@pytest.mark.parametrize(
+    ("qrels", "expected"),
+    [
+        ([*QRELS, ("q99", "d1", 1)], "the qrels name query q99, which the collection lacks; remove the rows or add it"),
+        ([*QRELS, ("q1", "d98", 0), ("q2", "d99", 1)],
+         "the qrels name document d98 and 1 more, which the collection lacks; remove the rows or add it"),
+    ],
+)  # fmt: skip
+def test_refuses_qrels_that_point_to_nothing(
+    qrels: list[tuple[str, str, int]], expected: str, collection: Path, store: Store
+) -> None:
+    write_qrels(collection, qrels)
+
+    with pytest.raises(UserError) as error:
+        topics(collection)
+
+    assert str(error.value) == f"{collection}/qrels/dev.tsv: {expected}"
+
+
+def test_refuses_a_split_without_a_relevant_document(collection: Path, store: Store) -> None:
+    write_qrels(collection, [("q1", "d1", 0)])
+
+    with pytest.raises(UserError) as error:
+        topics(collection)
+
+    assert str(error.value) == f"{collection}: the split 'dev' has no query with a relevant document"
+
+
+def test_refuses_an_empty_slice(collection: Path, store: Store) -> None:
+    with pytest.raises(UserError) as error:
+        documents(collection, fraction=1e-9)
+
+    assert str(error.value) == f"{collection}: the corpus has no documents in the slice (fraction 1e-09)"
+
+
+def test_a_bad_row_leaves_nothing_that_looks_whole(collection: Path, store: Store) -> None:
+    with (collection / "corpus.jsonl").open("a") as file:
+        file.write('{"_id": "d1", "text": "again"}\n')
+
+    with pytest.raises(UserError, match="line 41: the id d1 stands in line 2 already"):
+        documents(collection)
+
+    assert not list(store.root.rglob("*.parquet"))

@@ -1,0 +1,126 @@
+"""Which passages become positives."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from storage.errors import UserError
+from storage.rows import read_rows
+from storage.tables import Passages, Positives, PseudoQueries, Qrels, Queries, Run
+from tasks.label import adopt_positives, adopt_pseudo_queries, label_passages
+
+
+def passages(*ids: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "passage_id": each,
+            "doc_id": each.split("#")[0],
+            "title": "",
+            "text": "t",
+            "start": 0,
+            "end": 1,
+            "num_tokens": 1,
+        }
+        for each in ids
+    ]
+
+
+def run(**lists: list[str]) -> list[dict[str, Any]]:
+    return [
+        {"query_id": query_id, "passage_id": passage_id, "view": "text", "rank": rank, "score": 9.0 - rank}
+        for query_id, ranked in lists.items()
+        for rank, passage_id in enumerate(ranked, 1)
+    ]
+
+
+def qrels(*rows: tuple[str, str, int]) -> list[dict[str, Any]]:
+    return [{"query_id": query_id, "doc_id": doc_id, "grade": grade} for query_id, doc_id, grade in rows]
+
+
+def values(artifact: Any, table: Any) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in read_rows(artifact, table)]
+
+
+PASSAGES = passages("a#0", "a#1", "a#2", "b#0", "b#1", "c#0")
+
+
+@pytest.mark.usefixtures("store")
+def test_the_positive_is_the_passage_that_bm25_ranks_highest(written: Any, made: Any) -> None:
+    judged = written(Qrels, qrels(("q1", "a", 1), ("q1", "b", 2), ("q2", "b", 1), ("q2", "a", 0), ("q3", "c", 1)))
+    found = written(Run, run(q1=["c#0", "a#2", "a#1", "b#1"], q2=["a#0", "b#0", "b#1"]))
+
+    labelled = made(label_passages, judged, written(Passages, PASSAGES), found)
+
+    assert values(labelled, Positives) == [
+        ("q1", "a#2", "a"),
+        ("q1", "b#1", "b"),
+        ("q2", "b#0", "b"),
+        ("q3", "c#0", "c"),  # not found by BM25: the document's first
+    ]
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.dictionaries(
+        st.tuples(st.sampled_from(["q1", "q2"]), st.sampled_from(["a", "b", "c"])), st.integers(-1, 2), min_size=1
+    ),
+    st.dictionaries(st.sampled_from(["q1", "q2"]), st.permutations([row["passage_id"] for row in PASSAGES])),
+)
+@pytest.mark.usefixtures("store")
+def test_every_relevant_pair_has_one_positive_of_its_document(
+    written: Any, made: Any, grades: dict[tuple[str, str], int], lists: dict[str, list[str]]
+) -> None:
+    lists = {query_id: ranked[: len(ranked) // 2] for query_id, ranked in lists.items()}
+    judged = written(Qrels, qrels(*((*pair, grade) for pair, grade in grades.items())))
+
+    labelled = made(label_passages, judged, written(Passages, PASSAGES), written(Run, run(**lists)))
+
+    rows = values(labelled, Positives)
+    assert [(query_id, doc_id) for query_id, _, doc_id in rows] == [pair for pair, grade in grades.items() if grade > 0]
+    for query_id, passage_id, doc_id in rows:
+        of_document = [each for each in lists.get(query_id, []) if each.startswith(f"{doc_id}#")]
+        assert passage_id == (of_document or [f"{doc_id}#0"])[0]
+
+
+@pytest.mark.usefixtures("store")
+def test_refuses_a_relevant_document_without_passages(written: Any, made: Any) -> None:
+    with pytest.raises(UserError, match="document z is relevant but has no passage in"):
+        made(label_passages, written(Qrels, qrels(("q1", "z", 1))), written(Passages, PASSAGES), written(Run, []))
+
+
+@pytest.mark.usefixtures("store")
+def test_adopts_queries_that_speak_of_one_document(written: Any, made: Any) -> None:
+    split = written(Passages, passages("a#0", "a#1", "b#0", "c?d#0"))
+    generated = written(PseudoQueries, [
+        {"passage_id": "a#0", "rank": 0, "text": "What is  A?"},
+        {"passage_id": "a#0", "rank": 1, "text": "what is it?"},
+        {"passage_id": "a#1", "rank": 0, "text": "what is a?"},
+        {"passage_id": "a#1", "rank": 2, "text": "second half"},
+        {"passage_id": "b#0", "rank": 0, "text": "What is it?"},
+        {"passage_id": "c?d#0", "rank": 0, "text": "What is C?"},
+    ])  # fmt: skip
+
+    queries = made(adopt_pseudo_queries, split, generated)
+    positives = made(adopt_positives, split, generated)
+
+    assert values(queries, Queries) == [
+        ("a#0?0", "What is  A?"),
+        ("a#1?2", "second half"),
+        ("c?d#0?0", "What is C?"),
+    ]
+    assert values(positives, Positives) == [
+        ("a#0?0", "a#0", "a"),
+        ("a#1?2", "a#1", "a"),
+        ("c?d#0?0", "c?d#0", "c?d"),
+    ]
+
+
+@pytest.mark.usefixtures("store")
+def test_refuses_pseudo_queries_of_which_none_speaks_of_one_document(written: Any, made: Any) -> None:
+    split = written(Passages, passages("a#0", "b#0"))
+    generated = written(PseudoQueries, [{"passage_id": each, "rank": 0, "text": "it"} for each in ("a#0", "b#0")])
+
+    with pytest.raises(UserError, match="every pseudo-query belongs to several documents"):
+        made(adopt_pseudo_queries, split, generated)

