@@ -12,13 +12,15 @@ import pyarrow as pa
 import pytest
 
 from storage.artifact import Artifact
-from storage.rows import read_table
+from storage.rows import read_table, write_rows
+from storage.store import Store
 from storage.tables import Index, Passages, PseudoQueries, Queries, Run
 from tasks.engines import bm25
 from tasks.engines.bm25 import Bm25
 from tasks.hits import Hits, passage_ids
 from tasks.index import index
 from tasks.search import Search, search
+from tasks.stage import Execution, Session, session, stage
 
 WORDS = [f"{start}{end}" for start in ("ba", "ko", "mi", "tu", "zer") for end in ("ran", "lo", "nik", "stel", "mo")]
 SETTINGS = Bm25(engine="bm25", k1=0.9, b=0.4)
@@ -128,6 +130,24 @@ def test_an_index_that_was_cut_off_is_made_again(passages: Artifact[Passages], t
     assert len(hits[0].places) == 3
     assert json.loads((tmp_path / "index.json").read_text())["passages"] == 305
     shutil.rmtree(half.parent, ignore_errors=True)
+
+
+@stage(version=1, table=Passages)
+def three_walruses(out: Path) -> None:
+    write_rows(out, Passages, [passage(f"d{n}", f"walrus number {n}") for n in range(3)])
+
+
+def test_lucenes_files_are_listed_but_not_in_the_hash(tmp_path: Path) -> None:
+    found = []
+    for name in ("one", "other"):
+        with session(Session(Store(tmp_path / name), Execution(threads=1, device="cpu"))) as current:
+            built = index(three_walruses(), None, None, settings=SETTINGS)
+            found.append(current.store.manifest(built.stage, built.key))
+            assert current.store.damage(built.path) == []
+    one, other = found
+    assert one.hash == other.hash
+    assert set(one.files) == {"index.json"}
+    assert any(file.startswith("logs/lucene/segments") for file in one.logs)
 
 
 TOGETHER = """

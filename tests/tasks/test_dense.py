@@ -14,7 +14,6 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import read_table
 from storage.tables import Checkpoint, Passages, Queries, Run
-from storage.vectors import read_vectors, write_vectors
 from tasks.encode import TextEncoder, batches
 from tasks.engines import dense
 from tasks.engines.dense import Approximate, Dense, Exact
@@ -232,11 +231,3 @@ def test_passage_ids_are_those_of_the_table(passages: Artifact[Passages]) -> Non
     assert len(ids) == 153
     assert ids.ids[3].as_py() == "p3"
     assert len(set(ids.documents.tolist())) == 60
-
-
-def test_vectors_that_are_not_finite_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not finite"):
-        write_vectors(tmp_path, 0, np.array([[np.nan]], np.float32))
-    assert not list(tmp_path.iterdir())
-    write_vectors(tmp_path, 0, np.array([[1.5, 2]], np.float32))
-    assert read_vectors(tmp_path, 0).tolist() == [[1.5, 2]]
