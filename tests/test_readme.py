@@ -1,0 +1,77 @@
+"""What the documents tell a reader to type is there to be typed."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from flows.cli import app
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+GROUP = typer.main.get_command(app)
+SHIPPED = {path.relative_to(ROOT / "configs").with_suffix("").as_posix() for path in (ROOT / "configs").rglob("*.yaml")}
+
+
+def commands(document: Path, program: str) -> list[str]:
+    """The lines of fenced blocks, and the words in backticks, that call a program; comments are cut off."""
+    text = document.read_text()
+    fenced = re.findall(r"^```[a-z]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    inline = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    lines = [line for block in fenced for line in block.replace("\\\n", " ").splitlines()] + inline
+    found = [re.sub(r"^(\$ |[A-Z_]+=\S+ |\.venv/bin/(?=pretrieve))*", "", line.strip()) for line in lines]
+    return [line.split("  #")[0] for line in found if line.startswith(f"{program} ")]
+
+
+ALL = [(document.name, line) for document in DOCUMENTS for line in commands(document, "pretrieve")]
+
+
+@pytest.mark.parametrize(("document", "line"), ALL)
+def test_each_command_parses(document: str, line: str) -> None:
+    """The real command line takes its arguments; nothing is run."""
+    words = [word for word in shlex.split(line)[1:] if word not in ("...", "…")]
+    if words == ["--help"]:
+        return
+    command = GROUP.commands[words[0]]  # type: ignore[attr-defined]
+    if "[" in line:  # a synopsis
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z]+", line)) <= known
+        return
+    with command.make_context(words[0], words[1:]) as context:
+        recipe = context.params.get("recipe")
+    assert recipe in (None, "RECIPE", *SHIPPED) or recipe.endswith(".yaml"), f"{recipe} is not shipped"
+
+
+def test_every_subcommand_is_in_the_readme() -> None:
+    told = {line.split()[1] for line in commands(ROOT / "README.md", "pretrieve")}
+
+    assert set(GROUP.commands) <= told  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_each_make_target_exists(document: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+    assert {line.split()[1] for line in commands(document, "make")} <= targets
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_each_linked_file_exists(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text())
+
+    assert not [link for link in links if not link.startswith("http") and not (document.parent / link).exists()]
+
+
+def test_ci_runs_what_a_developer_runs() -> None:
+    lines = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if not line.startswith("#")]
+
+    assert lines[-1] == "exec make test"
+
+
+def test_the_lock_pins_every_package_and_names_no_host() -> None:
+    lines = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")]
+
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[^+\s]+", line)] == []
+    assert "torch==2.13.0" in lines
