@@ -14,7 +14,7 @@ import torch
 
 from models.encoder import load
 from models.representation import Role
-from models.tokens import Tokenizer, pad
+from models.tokens import Tokenizer
 from storage.vectors import Vectors
 from tasks.stage import execution
 
@@ -44,7 +44,7 @@ class TextEncoder:
 
     @torch.inference_mode()
     def _vectors(self, ids: list[list[int]], role: Role) -> Vectors:
-        dense_BD = self.encoder(pad(ids).to(self.device), role).dense
+        dense_BD = self.encoder(self.tokenizer.pad_batch(ids).to(self.device), role).dense
         if dense_BD is None:
             raise ValueError("the checkpoint's encoder makes no dense vectors")
         vectors_BD: Vectors = dense_BD.float().cpu().numpy()
