@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flows.recipe import STARTS, Recipe
 from storage import sources
@@ -43,7 +44,7 @@ class Examples:
     positives: Artifact[Positives]
 
 
-def chain(recipe: Recipe, name: str, store: Store) -> Artifact[Report]:
+def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     """Every stage of the recipe called `name`, in order; the report is the last."""
     backbone = initialise(sources.weights(recipe.backbone.weights), settings=recipe.backbone)
     passages = split(recipe, recipe.corpora.retrieve, backbone)
@@ -82,7 +83,7 @@ def chain(recipe: Recipe, name: str, store: Store) -> Artifact[Report]:
     return report(metrics, quality, settings=reporting(recipe, name))
 
 
-def split(recipe: Recipe, texts: str, backbone: Start) -> Artifact[Passages]:
+def split(recipe: Recipe[Any], texts: str, backbone: Start) -> Artifact[Passages]:
     """The passages of the collection's `corpus` or `documents`."""
     data = recipe.dataset
     source = sources.dataset(data.reader, data.path, texts)
@@ -90,7 +91,7 @@ def split(recipe: Recipe, texts: str, backbone: Start) -> Artifact[Passages]:
     return split_corpus(documents, backbone, settings=recipe.split)
 
 
-def topics(recipe: Recipe, name: str) -> tuple[Artifact[Queries], Artifact[Qrels]]:
+def topics(recipe: Recipe[Any], name: str) -> tuple[Artifact[Queries], Artifact[Qrels]]:
     """The queries and qrels of a split; qrels name documents of the texts that are retrieved."""
     data, texts = recipe.dataset, recipe.corpora.retrieve
     corpus = ingest_corpus(
@@ -103,7 +104,7 @@ def topics(recipe: Recipe, name: str) -> tuple[Artifact[Queries], Artifact[Qrels
     return queries, ingest_qrels(judgements, corpus, queries, settings=settings)
 
 
-def judged_examples(recipe: Recipe, passages: Artifact[Passages], bm25: Artifact[Index]) -> Examples:
+def judged_examples(recipe: Recipe[Any], passages: Artifact[Passages], bm25: Artifact[Index]) -> Examples:
     """The train split; where a document is relevant, its passage that BM25 ranks highest is the positive."""
     queries, qrels = topics(recipe, recipe.dataset.train_split or "")
     found = search(bm25, queries, None, passages, settings=Search(documents=recipe.train_documents))
@@ -115,7 +116,7 @@ def pseudo_examples(spans: Artifact[Passages], pseudo_queries: Artifact[PseudoQu
     return Examples(adopt_pseudo_queries(spans, pseudo_queries), adopt_positives(spans, pseudo_queries))
 
 
-def query_generator(recipe: Recipe, examples: Examples | None, passages: Artifact[Passages], backbone: Start) -> Start | Source:
+def query_generator(recipe: Recipe[Any], examples: Examples | None, passages: Artifact[Passages], backbone: Start) -> Start | Source:
     """The model that writes pseudo-queries: a given one, or one made of the train pairs."""
     if recipe.queries.model is not None:
         return sources.weights(recipe.queries.model)
@@ -124,12 +125,12 @@ def query_generator(recipe: Recipe, examples: Examples | None, passages: Artifac
     return train_generator(examples.queries, examples.positives, passages, backbone, settings=recipe.queries.train)
 
 
-def starting_point(name: str, recipe: Recipe, known: dict[str, Start], store: Store) -> Start:
+def starting_point(name: str, recipe: Recipe[Any], known: dict[str, Start], store: Store) -> Start:
     """The checkpoint a round starts from: by word, by the name of an earlier round, by key or by folder."""
     if name in known:
         return known[name]
     if name == "random":
-        return initialise(None, settings=recipe.backbone.model_copy(update={"start": "random"}))
+        return initialise(sources.weights(recipe.backbone.weights), settings=recipe.backbone.model_copy(update={"start": "random"}))
     if Path(name).is_dir():
         return initialise(sources.weights(name), settings=recipe.backbone)
     found = [folder for folder, whole in store.manifests() if whole and whole.schema == "Checkpoint" and folder.name.startswith(name)]

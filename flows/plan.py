@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +16,7 @@ from storage.store import Store, bytes_below
 from tasks.stage import Done, Session, session
 
 
-def planned(recipe: Recipe, name: str, store: Store) -> list[Done]:
+def planned(recipe: Recipe[Any], name: str, store: Store) -> list[Done]:
     """Every stage of the recipe, in order, with its key and whether the store has it."""
     with session(Session(store, recipe.execution, planning=True)) as plan:
         chain(recipe, name, store)

@@ -7,11 +7,13 @@ the recipe's unless the section names its own.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -33,8 +35,11 @@ from tasks.stage import Execution
 from tasks.train import Training
 from tasks.train_generator import GeneratorTraining
 
-SHIPPED = Path(__file__).resolve().parent.parent / "configs"
+PROJECT = Path(__file__).resolve().parent.parent
+SHIPPED, PAPERS = PROJECT / "configs", PROJECT / "models"
 STARTS = ("pretrained", "backbone", "random")
+
+P = TypeVar("P")
 
 
 class Dataset(Settings):
@@ -90,12 +95,10 @@ class Round(Settings):
     train: Training
 
 
-class Recipe(Settings):
-    """One row of a results table, from corpus to report."""
+class Recipe(Settings, Generic[P]):
+    """One row of a results table, from corpus to report; `P` is the settings of its paper."""
 
     title: str
-    paper: str
-    """A file of `models`."""
     seed: int
     dataset: Dataset
     corpora: Corpora
@@ -103,18 +106,21 @@ class Recipe(Settings):
     backbone: Backbone
     queries: PseudoQuerying
     contexts: Contexts
-    pretrain: Pretraining
+    pretrain: Pretraining[P]
     bm25: Bm25
     index: Dense
     rounds: Annotated[list[Round], Field(min_length=1)]
+    train_documents: Annotated[int, Field(gt=0)]
+    """Documents found for each training query: what mining and labelling have to choose from."""
     search: Search
+    """How deep the evaluation's queries search."""
     evaluate: Evaluation
     reported: dict[str, Any]
     """What the paper prints for this row, with its table; empty where it prints nothing."""
     execution: Execution = Execution()
 
     @model_validator(mode="after")
-    def _rounds_follow(self) -> Recipe:
+    def _rounds_follow(self) -> Recipe[P]:
         earlier: list[str] = []
         for each in self.rounds:
             if each.name in earlier or each.name in ("bm25", "bm25_doc2query", *STARTS):
@@ -126,17 +132,28 @@ class Recipe(Settings):
         return self
 
 
-def load_recipe(name: str, changes: Sequence[str] = ()) -> tuple[Recipe, Path]:
+def load_recipe(name: str, changes: Sequence[str] = ()) -> tuple[Recipe[Any], Path]:
     """The recipe at a path, or shipped under a name, after `section.key=value` changes; and where it lies."""
     path = find_recipe(name)
     value = _parse(path)
     for change in changes:
         _apply(change, value, path)
-    _seed_sections(value, Recipe)
+    shape = _shape(value, path)
+    _seed_sections(value, shape)
     try:
-        return Recipe.model_validate(value), path
+        return shape.model_validate(value), path
     except ValidationError as error:
-        raise UserError(f"{path}: {_in_one_line(error, value)}") from None
+        raise UserError(f"{path}: {_in_one_line(error, shape)}") from None
+
+
+def _shape(value: dict[str, Any], path: Path) -> type[Recipe[Any]]:
+    """The recipe's shape, with the settings of the paper that `pretrain.paper` names."""
+    section = value.get("pretrain")
+    paper = section.get("paper") if isinstance(section, dict) else None
+    papers = sorted(file.stem for file in PAPERS.glob("[!_]*.py") if "class Settings" in file.read_text(encoding="utf-8"))
+    if paper not in papers:
+        raise UserError(f"{path}: pretrain.paper: expected one of {', '.join(papers)}, found {paper!r}")
+    return Recipe[import_module(f"models.{paper}").Settings]  # type: ignore[misc, no-any-return]
 
 
 def find_recipe(name: str) -> Path:
@@ -222,29 +239,36 @@ def _seed_sections(value: dict[str, Any], model: type[Settings]) -> None:
                 visit(each, kind)
         elif isinstance(section, dict):
             for inner in _models(kind):
-                if "seed" in inner.model_fields and "seed" in value:
+                if "seed" in _fields(inner) and "seed" in value:
                     section.setdefault("seed", value["seed"])
-                for name, field in inner.model_fields.items():
-                    visit(section.get(field.alias or name), field.annotation)
+                for name, annotation in _fields(inner).items():
+                    visit(section.get(name), annotation)
 
     visit(value, model)
 
 
-def _models(kind: Any) -> Iterator[type[Settings]]:
+def _models(kind: Any) -> Iterator[type[Any]]:
     """The settings classes in an annotation such as `list[Round]` or `Training | None`."""
-    if isinstance(kind, type) and issubclass(kind, Settings) and get_origin(kind) is None:
+    if isinstance(kind, type) and (issubclass(kind, Settings) or dataclasses.is_dataclass(kind)):
         yield kind
     elif get_origin(kind) in (Union, types.UnionType, list, Annotated):
         for inner in get_args(kind):
             yield from _models(inner)
 
 
-def _in_one_line(error: ValidationError, value: Mapping[str, Any]) -> str:
+def _fields(model: type[Any]) -> dict[str, Any]:
+    """Key as YAML spells it, to its annotation."""
+    if issubclass(model, Settings):
+        return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+    return {field.name: field.type for field in dataclasses.fields(model)}
+
+
+def _in_one_line(error: ValidationError, shape: type[Settings]) -> str:
     problems = error.errors()
     first = problems[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        message = f"{where}: unknown key{_nearest(str(first['loc'][-1]), _known_keys(first['loc'][:-1]))}"
+        message = f"{where}: unknown key{_nearest(str(first['loc'][-1]), _known_keys(first['loc'][:-1], shape))}"
     elif first["type"] == "missing":
         message = f"{where}: this key is missing"
     else:
@@ -257,13 +281,13 @@ def _in_one_line(error: ValidationError, value: Mapping[str, Any]) -> str:
     return message + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
 
 
-def _known_keys(location: Sequence[int | str]) -> list[str]:
-    kinds: list[type[Settings]] = [Recipe]
+def _known_keys(location: Sequence[int | str], shape: type[Settings]) -> list[str]:
+    kinds: list[type[Any]] = [shape]
     for part in location:
         if isinstance(part, str):
-            fields = [field for kind in kinds for name, field in kind.model_fields.items() if part in (name, field.alias)]
-            kinds = [model for field in fields for model in _models(field.annotation)] or kinds
-    return [field.alias or name for kind in kinds for name, field in kind.model_fields.items()]
+            found = [_fields(kind)[part] for kind in kinds if part in _fields(kind)]
+            kinds = [model for annotation in found for model in _models(annotation)] or kinds
+    return [name for kind in kinds for name in _fields(kind)]
 
 
 def _nearest(given: str, known: Any) -> str:

@@ -11,6 +11,7 @@ import difflib
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -63,13 +64,13 @@ def as_row(done: Done) -> dict[str, object]:
     return dataclasses.asdict(done)
 
 
-def in_session(recipe: Recipe, name: str, current: Session) -> Artifact[Report]:
+def in_session(recipe: Recipe[Any], name: str, current: Session) -> Artifact[Report]:
     """The chain as plain calls."""
     with session(current):
         return chain(recipe, name, current.store)
 
 
-def as_flow(recipe: Recipe, name: str, current: Session) -> Artifact[Report]:
+def as_flow(recipe: Recipe[Any], name: str, current: Session) -> Artifact[Report]:
     """The chain as a Prefect flow in this process; every stage is a task of it."""
     prepare_prefect(current.store)
     from prefect import flow

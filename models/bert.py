@@ -1,0 +1,256 @@
+"""BERT, written out: post-norm transformer layers, embeddings, and the masked-language-model head.
+
+Five papers reach inside it, so it is our own; parameter names are Hugging Face's, and so are the
+outputs (a test holds both equal). Checkpoints open in `transformers`.
+
+Shape suffixes: B batch, L length, H hidden, A attention heads, D size of a head, V vocabulary, N selected positions.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.functional import gelu, linear, scaled_dot_product_attention
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """A BERT's shape, in Hugging Face's words."""
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    layer_norm_eps: float = 1e-12
+    initializer_range: float = 0.02
+    pad_token_id: int = 0
+
+    @staticmethod
+    def load(folder: Path) -> BertConfig:
+        """The shape in a Hugging Face folder's config.json; other model types are refused."""
+        value = json.loads((folder / CONFIG).read_text())
+        if value.get("model_type") != "bert" or value.get("hidden_act", "gelu") != "gelu":
+            kind = f"{value.get('model_type')} with {value.get('hidden_act')}"
+            raise ValueError(f"{folder / CONFIG}: expected a model of type bert with gelu, found {kind}")
+        return BertConfig(**{name: value[name] for name in BertConfig.__dataclass_fields__ if name in value})
+
+    def save(self, folder: Path) -> None:
+        """Write config.json as `transformers` reads it."""
+        value = {"architectures": ["BertForMaskedLM"], "model_type": "bert", "hidden_act": "gelu", **self.__dict__}
+        (folder / CONFIG).write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
+
+
+class Embeddings(nn.Module):
+    """Words, positions and a token type of 0, then LayerNorm and dropout."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, ids_BL: Tensor) -> Tensor:
+        positions_LH = self.position_embeddings.weight[: ids_BL.shape[1]]
+        words_BLH = self.word_embeddings(ids_BL) + self.token_type_embeddings.weight[0] + positions_LH
+        return self.dropout(self.LayerNorm(words_BLH))
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention over the positions that a mask lets be seen."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_attention_heads
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dropout = config.attention_probs_dropout_prob
+
+    def forward(self, x_BLH: Tensor, visible: Tensor) -> Tensor:
+        """`visible` is boolean and broadcasts to [B, A, L, L]: True where a row may see a column."""
+        batch, length, hidden = x_BLH.shape
+
+        def heads(projection: nn.Linear) -> Tensor:
+            return projection(x_BLH).view(batch, length, self.num_heads, -1).transpose(1, 2)
+
+        mixed_BALD = scaled_dot_product_attention(
+            heads(self.query), heads(self.key), heads(self.value),
+            attn_mask=visible, dropout_p=self.dropout if self.training else 0.0,
+        )  # fmt: skip
+        return mixed_BALD.transpose(1, 2).reshape(batch, length, hidden)
+
+
+class Residual(nn.Module):
+    """Project, drop out, add what came in, normalise: BERT's post-norm."""
+
+    def __init__(self, size: int, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, new: Tensor, x_BLH: Tensor) -> Tensor:
+        return self.LayerNorm(self.dropout(self.dense(new)) + x_BLH)
+
+
+class Attention(nn.Module):
+    """Self-attention with its residual."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.self = SelfAttention(config)
+        self.output = Residual(config.hidden_size, config)
+
+    def forward(self, x_BLH: Tensor, visible: Tensor) -> Tensor:
+        return self.output(self.self(x_BLH, visible), x_BLH)
+
+
+class Intermediate(nn.Module):
+    """The widening half of the feed-forward layer."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
+
+    def forward(self, x_BLH: Tensor) -> Tensor:
+        return gelu(self.dense(x_BLH))
+
+
+class Layer(nn.Module):
+    """One transformer block."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.attention = Attention(config)
+        self.intermediate = Intermediate(config)
+        self.output = Residual(config.intermediate_size, config)
+
+    def forward(self, x_BLH: Tensor, visible: Tensor) -> Tensor:
+        x_BLH = self.attention(x_BLH, visible)
+        return self.output(self.intermediate(x_BLH), x_BLH)
+
+
+class Layers(nn.Module):
+    """The stack of blocks."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+
+
+class Bert(nn.Module):
+    """Embeddings and blocks, without a pooler."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.embeddings = Embeddings(config)
+        self.encoder = Layers(config)
+
+    def forward(self, ids_BL: Tensor, mask_BL: Tensor) -> Tensor:
+        """Last hidden states [B, L, H]; padding is never attended to."""
+        hidden_BLH, visible = self.embeddings(ids_BL), mask_BL[:, None, None, :].bool()
+        for layer in self.encoder.layer:
+            hidden_BLH = layer(hidden_BLH, visible)
+        return hidden_BLH
+
+
+class Transform(nn.Module):
+    """The first half of the vocabulary head: Linear, GELU, LayerNorm."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.LayerNorm(gelu(self.dense(hidden)))
+
+
+class Predictions(nn.Module):
+    """The vocabulary head but for its matrix, which is the word embeddings."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.transform = Transform(config)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+
+class VocabularyHead(nn.Module):
+    """Holds `predictions`, for Hugging Face's parameter names."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.predictions = Predictions(config)
+
+
+class BertForMaskedLM(nn.Module):
+    """BERT with its masked-language-model head phi, tied to the word embeddings."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.bert = Bert(config)
+        self.cls = VocabularyHead(config)
+        self.apply(lambda module: initialise(module, config.initializer_range))
+
+    def vocabulary(self, hidden_NH: Tensor) -> Tensor:
+        """Logits [N, V] over the vocabulary: phi. Give it the positions whose prediction counts, no others."""
+        head = self.cls.predictions
+        return linear(head.transform(hidden_NH), self.bert.embeddings.word_embeddings.weight, head.bias)
+
+
+def initialise(module: nn.Module, deviation: float) -> None:
+    """BERT's start: weights from N(0, deviation), biases 0, LayerNorms the identity, the padding's embedding 0."""
+    if isinstance(module, (nn.Linear, nn.Embedding)):
+        nn.init.normal_(module.weight, 0.0, deviation)
+    if isinstance(module, nn.Linear):
+        nn.init.zeros_(module.bias)
+    if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+        with torch.no_grad():
+            module.weight[module.padding_idx].zero_()
+
+
+def load(folder: Path, *, layers: int | None = None) -> BertForMaskedLM:
+    """The BERT of a Hugging Face folder, of its first layers only where a number is given.
+
+    Weights that the folder lacks keep the start that the current random state gave them; only the
+    vocabulary head may be missing.
+    """
+    config = BertConfig.load(folder)
+    if layers is not None and not 1 <= layers <= config.num_hidden_layers:
+        raise ValueError(f"{folder}: it has {config.num_hidden_layers} layers; expected a number up to that, got {layers}")
+    model = BertForMaskedLM(replace(config, num_hidden_layers=layers or config.num_hidden_layers))
+    found = {_own_name(name): tensor for name, tensor in load_file(folder / WEIGHTS).items()}
+    wanted = model.state_dict()
+    missing = [name for name in wanted if name not in found and not name.startswith("cls.")]
+    if missing:
+        raise ValueError(f"{folder / WEIGHTS}: {len(missing)} weights of BERT are missing, first {missing[0]}")
+    model.load_state_dict({name: found.get(name, tensor) for name, tensor in wanted.items()})
+    return model
+
+
+def save(model: BertForMaskedLM, folder: Path) -> None:
+    """Write config.json and model.safetensors."""
+    model.config.save(folder)
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def _own_name(name: str) -> str:
+    """Bare encoders are saved without `bert.`; very old checkpoints call LayerNorm's weights gamma and beta."""
+    name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+    return name if name.startswith(("bert.", "cls.")) else f"bert.{name}"

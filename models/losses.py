@@ -1,0 +1,30 @@
+"""Losses, each a function of scores or logits alone: no model, no similarity, no device."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+
+def masked_lm_loss(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
+    """Mean cross-entropy over selected positions; 0, with a gradient of 0, where none was selected.
+
+    Equation 4 of query-as-context pre-training (and 6, 10).
+    """
+    if not len(labels_N):
+        return logits_NV.sum()
+    return cross_entropy(logits_NV.float(), labels_N)
+
+
+def contrastive_loss(
+    scores_QP: Tensor, positives_Q: Tensor, *, temperature: float = 1.0, excluded_QP: Tensor | None = None
+) -> Tensor:
+    """InfoNCE: the mean negative log-likelihood of each query's positive among all passages of the batch.
+
+    Equation 12 of query-as-context pre-training. `excluded_QP` is True where a passage is known to be
+    relevant but is not the positive in question: it then counts neither for nor against.
+    """
+    scores_QP = scores_QP.float() / temperature
+    if excluded_QP is not None:
+        scores_QP = scores_QP.masked_fill(excluded_QP, float("-inf"))
+    return cross_entropy(scores_QP, positives_Q)

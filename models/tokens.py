@@ -1,0 +1,81 @@
+"""Texts to word pieces and back to nothing: token ids, padding, and where words begin."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer as FastTokenizer
+from torch import Tensor
+
+FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A padded batch: ids [B, L] and mask [B, L], True where there is a token."""
+
+    ids: Tensor
+    mask: Tensor
+
+    def to(self, device: torch.device) -> Tokens:
+        """The same on another device."""
+        return Tokens(self.ids.to(device, non_blocking=True), self.mask.to(device, non_blocking=True))
+
+
+class Tokenizer:
+    """A WordPiece tokenizer, read from a Hugging Face folder."""
+
+    def __init__(self, fast: FastTokenizer) -> None:
+        fast.no_padding()
+        fast.no_truncation()
+        self._fast = fast
+        self.cls, self.sep, self.mask, self.pad = (self._id(name) for name in ("[CLS]", "[SEP]", "[MASK]", "[PAD]"))
+        self.num_words: int = fast.get_vocab_size()
+        pieces = fast.get_vocab()
+        self.continues = np.zeros(self.num_words, dtype=bool)
+        """[V], True for a piece that continues the word to its left (`##ing`)."""
+        self.continues[[number for piece, number in pieces.items() if piece.startswith("##") and len(piece) > 2]] = True
+
+    @staticmethod
+    def load(folder: Path) -> Tokenizer:
+        """The tokenizer of a checkpoint's folder."""
+        return Tokenizer(FastTokenizer.from_file(str(folder / FILES[0])))
+
+    def pieces(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of every text without special tokens, uncut."""
+        return [each.ids for each in self._fast.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def encode(self, texts: Sequence[str], max_tokens: int) -> list[list[int]]:
+        """[CLS] text [SEP] of every text, cut at the end to at most `max_tokens` with both."""
+        return [[self.cls, *ids[: max_tokens - 2], self.sep] for ids in self.pieces(texts)]
+
+    def pad_batch(self, rows: Sequence[Sequence[int]]) -> Tokens:
+        """The rows, padded to the longest of them."""
+        return pad(rows, self.pad)
+
+    def _id(self, name: str) -> int:
+        number = self._fast.token_to_id(name)
+        if number is None:
+            raise ValueError(f"the tokenizer has no {name} token; expected BERT's special tokens")
+        return int(number)
+
+
+def pad(rows: Sequence[Sequence[int]], padding: int = 0) -> Tokens:
+    """Rows of ids, padded to the longest of them."""
+    lengths = np.array([len(row) for row in rows])
+    ids = np.full((len(rows), lengths.max()), padding, dtype=np.int64)
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    ids[mask] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
+    return Tokens(torch.from_numpy(ids), torch.from_numpy(mask))
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy the tokenizer's files from one checkpoint's folder to another."""
+    for name in FILES:
+        if (source / name).exists():
+            shutil.copyfile(source / name, target / name)

@@ -1,0 +1,231 @@
+"""The one training loop: AdamW, a linear schedule with warm-up, gradient caching, checkpoints that resume exactly.
+
+Step s draws everything (data, masks, dropout) from generators seeded by (seed, s), so a resumed run needs
+weights, optimiser and step alone to end with the weights of an unbroken one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from models.objective import Batch, Losses, Objective, joined
+from storage.files import flush, write_atomically
+from storage.settings import Settings
+from tasks.progress import bar
+from tasks.stage import execution
+
+SECONDS_BETWEEN_CHECKPOINTS = 60.0
+STATE = Path("scratch") / "training"
+
+
+class Fitting(Settings):
+    """How a loop optimises."""
+
+    learning_rate: float = Field(gt=0)
+    warmup_ratio: float = Field(ge=0, le=1)
+    """Share of the steps in which the learning rate rises from 0; after them it falls to 0, both in a line."""
+    weight_decay: float = Field(ge=0)
+    """Not on biases and LayerNorms."""
+    max_gradient_norm: float | None = Field(gt=0)
+    chunk: int | None = Field(gt=0)
+    """Rows that pass through the model at a time; null for the whole batch. The gradients are the same."""
+
+
+class Diverged(Exception):
+    """A loss is not a number."""
+
+
+def fit(
+    objective: nn.Module, batch_of: Callable[[int], Batch], steps: int, *, out: Path, settings: Fitting, seed: int
+) -> None:
+    """Train the objective in place for so many steps; `batch_of(step)` gives each step's batch.
+
+    What an earlier attempt saved below `out` is taken up. Losses go to `out/logs/metrics.jsonl` and to
+    TensorBoard's files beside it. Raises `Diverged` where a loss is not finite.
+    """
+    device = choose_device()
+    torch.set_num_threads(execution().threads)
+    torch.use_deterministic_algorithms(device.type == "cpu")
+    objective.to(device).train()
+    optimiser = torch.optim.AdamW(parameter_groups(objective, settings.weight_decay), lr=settings.learning_rate)
+    first = restore(out / STATE, objective, optimiser)
+    saved = time.monotonic()
+    with Metrics(out / "logs", first) as metrics, bar(what=out.name, unit="steps", total=steps, done=first) as counter:
+        for step in range(first, steps):
+            started, rate = time.monotonic(), settings.learning_rate * schedule(step, steps, settings.warmup_ratio)
+            for group in optimiser.param_groups:
+                group["lr"] = rate
+            batch = batch_of(step).to(device)
+            losses = gradients(objective, batch, settings.chunk, (seed, step))
+            values = {name: loss.item() for name, loss in losses.items()}
+            if not all(math.isfinite(value) for value in values.values()):
+                raise Diverged(f"step {step + 1} of {steps}: the losses are {values}; lower the learning rate")
+            if settings.max_gradient_norm is not None:
+                nn.utils.clip_grad_norm_(objective.parameters(), settings.max_gradient_norm)
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+            metrics.write(step + 1, {**values, "learning_rate": rate, "rows_per_second": len(batch) / (time.monotonic() - started)})
+            counter.set_postfix({name: f"{value:.3f}" for name, value in values.items()}, refresh=False)
+            counter.update(1)
+            if time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS:
+                checkpoint(out / STATE, step + 1, objective, optimiser)
+                saved = time.monotonic()
+    objective.to("cpu").eval()
+
+
+def gradients(objective: Any, batch: Batch, chunk: int | None, seed: tuple[int, int]) -> Losses:
+    """Add the gradients of the summed losses over a batch to the parameters, and return the losses.
+
+    With chunks, vectors are computed without a graph, the comparison's gradients at the vectors are kept, and
+    each chunk is passed again under the same dropout to carry them on: GradCache (Gao et al. 2021). Losses
+    that are local to a chunk count by its share of the rows.
+    """
+    size = len(batch)
+    spans = [(start, min(size, start + (chunk or size))) for start in range(0, size, chunk or size)]
+    if len(spans) == 1:
+        vectors, local = _encode(objective, batch, (*seed, 0))
+        losses = {**local, **objective.compare(vectors, batch)}
+        torch.stack(list(losses.values())).sum().backward()
+        return losses
+    with torch.no_grad():
+        parts = [_encode(objective, batch.rows(*span), (*seed, number))[0] for number, span in enumerate(spans)]
+    leaves = tuple(vector.detach().requires_grad_() for vector in joined(parts))
+    losses = dict(objective.compare(leaves, batch))
+    if losses:
+        torch.stack(list(losses.values())).sum().backward()
+    given = [[leaf.grad for leaf in leaves] for _ in spans] if not leaves else _cut([leaf.grad for leaf in leaves], parts)
+    for number, (span, grads) in enumerate(zip(spans, given, strict=True)):
+        vectors, local = _encode(objective, batch.rows(*span), (*seed, number))
+        share = (span[1] - span[0]) / size
+        total = sum((loss * share for loss in local.values()), torch.zeros((), device=next(objective.parameters()).device))
+        for vector, grad in zip(vectors, grads, strict=True):
+            total = total + (vector * grad).sum()
+        total.backward()
+        for name, loss in local.items():
+            losses[name] = losses.get(name, 0) + loss.detach() * share
+    return losses
+
+
+def _encode(objective: Objective, batch: Batch, seed: tuple[int, int, int]) -> tuple[tuple[Tensor, ...], Losses]:
+    torch.manual_seed(_mixed(seed))
+    device = choose_device()
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.type == "cuda"):
+        return objective.encode(batch)
+
+
+def _cut(grads: list[Tensor | None], parts: list[tuple[Tensor, ...]]) -> list[list[Tensor]]:
+    """The gradients at the whole batch's vectors, chunk by chunk."""
+    split = [
+        grad.split([len(part[place]) for part in parts]) for place, grad in enumerate(grads) if grad is not None
+    ]
+    return [list(each) for each in zip(*split, strict=True)]
+
+
+def _mixed(seed: tuple[int, ...]) -> int:
+    """One seed of several numbers, different for different numbers."""
+    value = 0
+    for number in seed:
+        value = (value * 1_000_003 + number + 1) % (2**63 - 1)
+    return value
+
+
+def schedule(step: int, steps: int, warmup_ratio: float) -> float:
+    """The learning rate's share at a step counted from 0: up in a line from 0, then down in a line to 0."""
+    warmup = math.ceil(steps * warmup_ratio)
+    if step < warmup:
+        return step / warmup
+    return max(0.0, (steps - step) / max(1, steps - warmup))
+
+
+def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Matrices decay; biases and LayerNorms do not."""
+    groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            groups[parameter.ndim > 1].append(parameter)
+    return [{"params": groups[True], "weight_decay": weight_decay}, {"params": groups[False], "weight_decay": 0.0}]
+
+
+def choose_device() -> torch.device:
+    """The device that `execution.device` names; `auto` is the first GPU where there is one."""
+    wanted = execution().device
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(wanted)
+
+
+def checkpoint(folder: Path, step: int, objective: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+    """Save what `restore` needs, as a new folder that appears whole, and then drop the older one."""
+    target, building = folder / f"{step:09d}", folder / "building"
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    state = {
+        f"{number}.{name}": value for number, values in optimiser.state_dict()["state"].items() for name, value in values.items()
+    }
+    save_file({name: tensor.contiguous() for name, tensor in objective.state_dict().items()}, building / "weights.safetensors")
+    save_file(state, building / "optimiser.safetensors")
+    for file in building.iterdir():
+        flush(file)
+    os.rename(building, target)
+    flush(folder)
+    for older in folder.iterdir():
+        if older != target:
+            shutil.rmtree(older)
+
+
+def restore(folder: Path, objective: nn.Module, optimiser: torch.optim.Optimizer) -> int:
+    """Take up the newest checkpoint and return its step; 0 where there is none."""
+    found = sorted(path for path in folder.glob("*") if path.name.isdigit())
+    if not found:
+        return 0
+    objective.load_state_dict(load_file(found[-1] / "weights.safetensors"))
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in load_file(found[-1] / "optimiser.safetensors").items():
+        number, _, inner = name.partition(".")
+        state.setdefault(int(number), {})[inner] = value
+    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+    return int(found[-1].name)
+
+
+class Metrics:
+    """JSON lines and TensorBoard; lines of steps that will be done again are dropped."""
+
+    def __init__(self, folder: Path, first: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        path = folder / "metrics.jsonl"
+        write_atomically(path, "".join(line for line in _lines(path) if json.loads(line)["step"] <= first))
+        self._file = path.open("a")
+        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=first + 1)
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """Log the values of a step."""
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.flush()
+        for name, value in values.items():
+            self._board.add_scalar(name, value, step)
+
+    def __enter__(self) -> Metrics:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+        self._board.close()
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The whole lines of a log; one that a crash cut off is left out."""
+    if path.exists():
+        yield from (line for line in path.read_text().splitlines(keepends=True) if line.endswith("}\n"))

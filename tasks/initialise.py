@@ -1,0 +1,56 @@
+"""Where a chain starts: the first layers of given weights, or random ones of the same shape and vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import Field
+
+from models import bert
+from models.encoder import save_pooling
+from models.representation import Pooling
+from models.tokens import copy_tokenizer
+from storage.artifact import Source
+from storage.errors import UserError
+from storage.settings import Settings
+from storage.tables import Checkpoint
+from tasks.stage import stage
+
+
+class Backbone(Settings):
+    """The network that every system of a recipe starts from."""
+
+    weights: str
+    """Folder, package:NAME/FOLDER or hub name of a BERT with its tokenizer."""
+    start: Literal["weights", "random"]
+    """`random` takes only the shape and the vocabulary."""
+    layers: int | None = Field(gt=0)
+    """Keep so many of the first layers; null keeps all."""
+    pooling: Pooling
+    """What of the last layer is a text's vector: [CLS], as in the papers, or the mean over its tokens."""
+    seed: int
+
+
+@stage(version=1, table=Checkpoint)
+def initialise(out: Path, weights: Source, *, settings: Backbone) -> None:
+    """Write the starting checkpoint; a vocabulary head that the weights lack starts at random."""
+    torch.manual_seed(settings.seed)
+    try:
+        if settings.start == "weights":
+            model = bert.load(weights.path, layers=settings.layers)
+        else:
+            config = bert.BertConfig.load(weights.path)
+            model = bert.BertForMaskedLM(replace(config, num_hidden_layers=settings.layers or config.num_hidden_layers))
+    except ValueError as error:
+        raise UserError(f"backbone: {error}") from None
+    save_checkpoint(model, out, pooling=settings.pooling, tokenizer=weights.path)
+
+
+def save_checkpoint(model: bert.BertForMaskedLM, out: Path, *, pooling: Pooling, tokenizer: Path) -> None:
+    """Write a Hugging Face folder: weights, shape, pooling, and the tokenizer's files copied from a folder."""
+    bert.save(model, out)
+    save_pooling(out, pooling, model.config.hidden_size)
+    copy_tokenizer(tokenizer, out)
