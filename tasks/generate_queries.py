@@ -1,0 +1,86 @@
+"""doc2query: write queries that a passage answers (Nogueira and Lin 2019; paper 004, section 4.1).
+
+Passages are taken in shards; a shard whose file is there is never written again, so a run that was
+killed goes on where it stopped. What is drawn for a passage depends on the seed and its text alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from storage.artifact import Artifact, Source
+from storage.errors import UserError
+from storage.rows import num_rows, read_rows, write_rows
+from storage.settings import Settings
+from storage.tables import Checkpoint, Passages, PseudoQueries, passage_text
+from tasks.encode import device
+from tasks.generators.sampling import Sampler
+from tasks.progress import bar
+from tasks.stage import stage
+
+
+class Generation(Settings):
+    """How pseudo-queries are written."""
+
+    queries_per_passage: Annotated[int, Field(ge=1)]
+    prefix: str
+    """Put before each passage; what the generator was trained with."""
+    input_max_tokens: Annotated[int, Field(ge=2)]
+    """Tokens read of prefix and passage, with special tokens; the rest is cut."""
+    top_k: Annotated[int, Field(ge=1)]
+    """A token is drawn from the so many likeliest, 1 being greedy,"""
+    top_p: Annotated[float, Field(gt=0, le=1)]
+    """and of these from the fewest that hold this share of their probability."""
+    max_new_tokens: Annotated[int, Field(ge=1)]
+    seed: int
+    shard_passages: Annotated[int, Field(ge=1)]
+    """Passages of a shard: what a killed run loses at most."""
+    batch_tokens: Annotated[int, Field(ge=1)]
+    """Passage tokens of a batch, with padding; each is decoded `queries_per_passage` times at once."""
+
+
+@stage(version=1, table=PseudoQueries)
+def generate_queries(
+    out: Path, passages: Artifact[Passages], generator: Artifact[Checkpoint] | Source, *, settings: Generation
+) -> None:
+    """Write the pseudo-queries of every passage, in passage order; empty ones are left out.
+
+    `generator` is any Hugging Face seq2seq model. A passage's `rank` numbers its samples as they were drawn.
+    """
+    sampler: Sampler | None = None
+    with bar(what="writing queries", unit="passages", total=num_rows(passages.path)) as counter:
+        for number, shard in enumerate(_shards(passages, settings.shard_passages)):
+            name = f"part-{number:05d}"
+            if (out / f"{name}.parquet").exists():
+                counter.update(len(shard))
+                continue
+            sampler = sampler or Sampler(generator.path, settings, device())
+            write_rows(out, PseudoQueries, _queries(shard, sampler, settings.prefix, counter.update), name)
+    if not num_rows(out):
+        raise UserError(f"{generator.path}: wrote only empty queries for {passages.path}; name another generator")
+
+
+def _shards(passages: Artifact[Passages], size: int) -> Iterator[tuple[dict[str, Any], ...]]:
+    rows = read_rows(passages, Passages)
+    while shard := tuple(islice(rows, size)):
+        yield shard
+
+
+def _queries(
+    shard: tuple[dict[str, Any], ...], sampler: Sampler, prefix: str, done: Callable[[int], object]
+) -> Iterator[dict[str, Any]]:
+    texts = [prefix + passage_text(row["title"], row["text"]) for row in shard]
+    written: list[list[str]] = [[] for _ in shard]
+    for batch in sampler(texts):
+        for place, queries in batch:
+            written[place] = queries
+        done(len(batch))
+    for row, queries in zip(shard, written, strict=True):
+        for rank, text in enumerate(queries):
+            if text:
+                yield {"passage_id": row["passage_id"], "rank": rank, "text": text}
