@@ -60,9 +60,9 @@ def split_corpus(
     total = num_rows(documents.path)
     work = partial(split_documents, tokenizer=str(tokenizer.path / "tokenizer.json"), settings=settings)
     work([])  # what is wrong with the tokenizer shows here, not in a process
-    batches = _batches(read_rows(documents, Documents))
     workers = min(execution().workers, total // DOCUMENTS_PER_WORKER)
     with bar(what="splitting documents", unit="documents", total=total) as done, _mapping(work, workers) as split:
+        batches = _batches(read_rows(documents, Documents), done.update)
         for first in range(0, total, DOCUMENTS_PER_PART):
             part = islice(batches, DOCUMENTS_PER_PART // DOCUMENTS_PER_BATCH)
             name = f"part-{first // DOCUMENTS_PER_PART:05d}"
@@ -70,7 +70,6 @@ def split_corpus(
                 deque(part, maxlen=0)
             else:
                 write_rows(out, Passages, chain.from_iterable(split(part)), name=name)
-            done.update(min(DOCUMENTS_PER_PART, total - first))
 
 
 def split_documents(documents: Rows, *, tokenizer: str, settings: Splitting) -> Rows:
@@ -110,9 +109,10 @@ def load_tokenizer(file: str) -> Tokenizer:
     return tokenizer
 
 
-def _batches(rows: Iterator[dict[str, Any]]) -> Iterator[Rows]:
+def _batches(rows: Iterator[dict[str, Any]], count: Callable[[int], Any]) -> Iterator[Rows]:
     while batch := list(islice(rows, DOCUMENTS_PER_BATCH)):
         yield batch
+        count(len(batch))
 
 
 @contextmanager

