@@ -9,6 +9,7 @@ Shape suffixes: B batch, L length, H hidden, A attention heads, D size of a head
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -224,17 +225,19 @@ def initialise(module: nn.Module, deviation: float) -> None:
             module.weight[module.padding_idx].zero_()
 
 
-def load(folder: Path, *, layers: int | None = None) -> BertForMaskedLM:
-    """The BERT of a Hugging Face folder, of its first layers only where a number is given.
+def load(folder: Path, *, layers: Sequence[int] | None = None) -> BertForMaskedLM:
+    """The BERT of a Hugging Face folder; of those of its layers only, counted from 0, where some are named.
 
     Weights that the folder lacks keep the start that the current random state gave them; only the
     vocabulary head may be missing.
     """
     config = BertConfig.load(folder)
-    if layers is not None and not 1 <= layers <= config.num_hidden_layers:
-        raise ValueError(f"{folder}: it has {config.num_hidden_layers} layers; expected a number up to that, got {layers}")
-    model = BertForMaskedLM(replace(config, num_hidden_layers=layers or config.num_hidden_layers))
-    found = {_own_name(name): tensor for name, tensor in load_file(folder / WEIGHTS).items()}
+    kept = list(range(config.num_hidden_layers) if layers is None else layers)
+    if not kept or not set(kept) <= set(range(config.num_hidden_layers)):
+        raise ValueError(f"{folder}: expected some of its layers 0 to {config.num_hidden_layers - 1}, got {kept}")
+    model = BertForMaskedLM(replace(config, num_hidden_layers=len(kept)))
+    read = {_own_name(name): tensor for name, tensor in load_file(folder / WEIGHTS).items()}
+    found = {name: read[source] for name in model.state_dict() if (source := _source_name(name, kept)) in read}
     wanted = model.state_dict()
     missing = [name for name in wanted if name not in found and not name.startswith("cls.")]
     if missing:
@@ -248,6 +251,15 @@ def save(model: BertForMaskedLM, folder: Path) -> None:
     model.config.save(folder)
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def _source_name(name: str, kept: Sequence[int]) -> str:
+    """Under which name a weight lies in a checkpoint of which only some layers are kept."""
+    *before, rest = name.split("encoder.layer.", 1)
+    if not before:
+        return name
+    number, _, inner = rest.partition(".")
+    return f"{before[0]}encoder.layer.{kept[int(number)]}.{inner}"
 
 
 def _own_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Where a chain starts: the first layers of given weights, or random ones of the same shape and vocabulary."""
+"""Where a chain starts: given weights, or some of their layers, or random ones of the same shape and vocabulary."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Backbone(Settings):
     """Folder, package:NAME/FOLDER or hub name of a BERT with its tokenizer."""
     start: Literal["weights", "random"]
     """`random` takes only the shape and the vocabulary."""
-    layers: int | None = Field(gt=0)
-    """Keep so many of the first layers; null keeps all."""
+    layers: list[int] | None = Field(min_length=1)
+    """Which of the layers to keep, counted from 0; null keeps all."""
     pooling: Pooling
     """What of the last layer is a text's vector: [CLS], as in the papers, or the mean over its tokens."""
     seed: int
@@ -43,7 +43,7 @@ def initialise(out: Path, weights: Source, *, settings: Backbone) -> None:
             model = bert.load(weights.path, layers=settings.layers)
         else:
             config = bert.BertConfig.load(weights.path)
-            model = bert.BertForMaskedLM(replace(config, num_hidden_layers=settings.layers or config.num_hidden_layers))
+            model = bert.BertForMaskedLM(replace(config, num_hidden_layers=len(settings.layers or range(config.num_hidden_layers))))
     except ValueError as error:
         raise UserError(f"backbone: {error}") from None
     save_checkpoint(model, out, pooling=settings.pooling, tokenizer=weights.path)
