@@ -43,13 +43,17 @@ $(WIKI): | environment
 environment: $(STAMP) ## make .venv from requirements.lock (3 GB; PYTHON=... chooses the interpreter)
 
 $(STAMP): requirements.lock pyproject.toml
-	@set -e; \
-	if ! $(BIN)/python -c '' 2>/dev/null; then \
-	  for python in "$(PYTHON)" python3 python3.12 python3.11; do \
-	    if "$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; then found=$$python; break; fi; \
+	@set -e; suits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))'; \
+	if ! $(BIN)/python -c "import pip; $$suits" 2>/dev/null; then \
+	  for python in $(or $(PYTHON),python3 python3.12 python3.11); do \
+	    if "$$python" -c "$$suits" 2>/dev/null; then found=$$python; break; fi; \
 	  done; \
-	  if [ -z "$$found" ]; then echo "pretrieve needs Python 3.11 or 3.12: install one, or say where it is: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 2; fi; \
-	  echo "making $(VENV) with $$("$$found" --version)"; "$$found" -m venv --clear $(VENV); \
+	  if [ -z "$$found" ]; then \
+	    echo "pretrieve needs Python 3.11 or 3.12, and $(or $(PYTHON),python3) is neither:" \
+	      "install it, or say where it is: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 2; \
+	  fi; \
+	  echo "making $(VENV) with $$("$$found" --version)"; \
+	  "$$found" -m venv --clear $(VENV); \
 	fi
 	@echo "installing the packages of requirements.lock (about 3 GB on disk; a few minutes)"
 	@$(BIN)/python -m pip install --quiet --requirement requirements.lock
@@ -63,7 +67,7 @@ lock: ## resolve pyproject.toml anew in a clean environment and write requiremen
 	$(BIN)/python -m venv "$$folder/venv"; \
 	"$$folder/venv/bin/python" -m pip install --quiet --editable ".[cpu,dev]"; \
 	"$$folder/venv/bin/python" -m pip check; \
-	{ sed -n '/^#/p' requirements.lock; \
+	{ sed -n '/^#/p; / ; /p' requirements.lock; \
 	  "$$folder/venv/bin/python" -m pip freeze --exclude pretrieve | sed 's/^\(torch==[0-9.]*\)+.*/\1/'; } > "$$folder/lock"; \
 	cp "$$folder/lock" requirements.lock; \
 	echo "requirements.lock: $$(grep -c == requirements.lock) packages"
