@@ -36,7 +36,7 @@ from models.tokens import Tokenizer, Tokens, pad
 class Settings:
     """What the paper's table rows vary."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     decoder: Literal["ar", "ae"]
     decoder_layers: int
