@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.recipe import STARTS, Recipe
+from flows.recipe import STARTS, Recipe, as_yaml
 from storage import sources
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.store import Store
 from storage.tables import Checkpoint, Index, Passages, Positives, PseudoQueries, Qrels, Queries, Report, Run
-from tasks.evaluate import evaluate
+from tasks.evaluate import Evaluation, evaluate
 from tasks.generate_queries import generate_queries
 from tasks.index import index
 from tasks.ingest import Corpus, Topics, ingest_corpus, ingest_qrels, ingest_queries
@@ -25,8 +25,8 @@ from tasks.label import adopt_positives, adopt_pseudo_queries, label_passages
 from tasks.mine import mine
 from tasks.pair_contexts import pair_contexts
 from tasks.pretrain import pretrain
-from tasks.query_quality import pseudo_queries_as_queries, query_quality
-from tasks.report import report
+from tasks.query_quality import ROUND_TRIP_CUTOFF, pseudo_queries_as_queries, query_quality
+from tasks.report import Reporting, report
 from tasks.search import Search, search
 from tasks.split_corpus import split_corpus
 from tasks.stage import in_round
@@ -56,7 +56,7 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     pseudo_queries = generate_queries(spans, generator, settings=recipe.queries.generate)
     pairs = pair_contexts(spans, pseudo_queries, settings=recipe.contexts)
     pretrained = pretrain(pairs, backbone, settings=recipe.pretrain)
-    examples = examples or pseudo_examples(spans, pseudo_queries, passages)
+    examples = examples or pseudo_examples(recipe, passages, generator)
 
     queries, qrels = topics(recipe, recipe.dataset.eval_split)
     runs = {"bm25": search(bm25, queries, None, passages, settings=recipe.search)}
@@ -78,9 +78,10 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
             runs[each.name] = search(dense, queries, retriever, passages, settings=recipe.search)
         retrievers[each.name], indexes[each.name] = retriever, dense
 
-    metrics = evaluate(qrels, passages, list(runs.values()), settings=recipe.evaluate)
-    quality = quality_of(recipe, spans, pseudo_queries)
-    return report(metrics, quality, settings=reporting(recipe, name))
+    metrics = evaluate(qrels, passages, list(runs.values()), settings=evaluation(recipe, list(runs)))
+    quality = round_trip(recipe, spans, pseudo_queries)
+    trained = {"pre-training": pretrained} | {each.name: retrievers[each.name] for each in recipe.rounds}
+    return report(metrics, quality, list(trained.values()), settings=reporting(recipe, name, list(runs), list(trained)))
 
 
 def split(recipe: Recipe[Any], texts: str, backbone: Start) -> Artifact[Passages]:
@@ -111,9 +112,10 @@ def judged_examples(recipe: Recipe[Any], passages: Artifact[Passages], bm25: Art
     return Examples(queries, label_passages(qrels, passages, found))
 
 
-def pseudo_examples(spans: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries]) -> Examples:
-    """What a collection without train queries trains on: each pseudo-query and the passage it was made of."""
-    return Examples(adopt_pseudo_queries(spans, pseudo_queries), adopt_positives(spans, pseudo_queries))
+def pseudo_examples(recipe: Recipe[Any], passages: Artifact[Passages], generator: Start | Source) -> Examples:
+    """What a collection without train queries trains on: its passages' pseudo-queries and the passages themselves."""
+    pseudo_queries = generate_queries(passages, generator, settings=recipe.queries.generate)
+    return Examples(adopt_pseudo_queries(passages, pseudo_queries), adopt_positives(passages, pseudo_queries))
 
 
 def query_generator(recipe: Recipe[Any], examples: Examples | None, passages: Artifact[Passages], backbone: Start) -> Start | Source:
@@ -138,3 +140,45 @@ def starting_point(name: str, recipe: Recipe[Any], known: dict[str, Start], stor
         words = ", ".join((*STARTS, *(each for each in known if each not in STARTS)))
         raise UserError(f"rounds: start {name!r} names {len(found)} checkpoints; expected {words}, a key of this store or a folder")
     return Artifact(found[0].parent.name, found[0].name, found[0])
+
+
+def evaluation(recipe: Recipe[Any], runs: list[str]) -> Evaluation:
+    """How the runs are measured; comparisons with runs that this recipe has not are left out."""
+    tested = [each for each in recipe.evaluate.comparisons if {each.run, each.baseline} <= set(runs)]
+    values = recipe.evaluate.model_dump() | {"comparisons": tested}
+    return Evaluation(split=recipe.dataset.eval_split, names=runs, **values)
+
+
+def round_trip(recipe: Recipe[Any], spans: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries]) -> Artifact[Any]:
+    """How good the pseudo-queries are: do they find the passage they were made of?"""
+    sampled = pseudo_queries_as_queries(pseudo_queries, settings=recipe.queries.quality)
+    bm25 = index(spans, None, None, settings=recipe.bm25)
+    found = search(bm25, sampled, None, spans, settings=Search(documents=ROUND_TRIP_CUTOFF))
+    return query_quality(spans, pseudo_queries, found, settings=recipe.queries.quality)
+
+
+def reporting(recipe: Recipe[Any], name: str, runs: list[str], trained: list[str]) -> Reporting:
+    """What the report says beside the numbers."""
+    absent = {}
+    if "bm25_doc2query" not in runs:
+        absent["bm25_doc2query"] = "queries.for does not name `retrieve`, so no passage was expanded"
+    return Reporting(
+        recipe=name, title=recipe.title, paper=recipe.pretrain.paper, dataset=recipe.dataset.description,
+        generator=recipe.queries.generator, text=as_yaml(recipe), runs={run: meaning(recipe, run) for run in runs},
+        absent=absent, main=recipe.headline.run, baseline=recipe.headline.baseline, metric=recipe.headline.metric,
+        reported=recipe.reported, trained=trained,
+    )  # fmt: skip
+
+
+def meaning(recipe: Recipe[Any], run: str) -> str:
+    """What a run is, in a sentence."""
+    if run == "bm25":
+        return f"Lucene's BM25 (k1 {recipe.bm25.k1}, b {recipe.bm25.b}) over the passages"
+    if run == "bm25_doc2query":
+        return f"BM25 over the passages with their pseudo-queries appended, written by {recipe.queries.generator}"
+    each = next(one for one in recipe.rounds if one.name == run)
+    starts = {
+        "pretrained": "the pre-trained checkpoint", "backbone": "the backbone's weights, without the pre-training",
+        "random": "random weights, without the pre-training",
+    }  # fmt: skip
+    return f"bi-encoder, from {starts.get(each.start, each.start)}, with negatives mined by {each.mine_with}"

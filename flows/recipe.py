@@ -22,7 +22,7 @@ from storage.errors import UserError
 from storage.settings import Settings
 from tasks.engines.bm25 import Bm25
 from tasks.engines.dense import Dense
-from tasks.evaluate import Evaluation
+from tasks.evaluate import Comparison
 from tasks.generate_queries import Generation
 from tasks.initialise import Backbone
 from tasks.mine import Mining
@@ -52,6 +52,8 @@ class Dataset(Settings):
     train_split: str | None
     """Null where the collection has no train queries: then its pseudo-queries are trained on."""
     eval_split: str
+    description: str
+    """The collection in words, with the attribution that it asks for."""
     fraction: Annotated[float, Field(gt=0, lt=1)] | None
     """Keep this share of the documents, chosen by the hash of their id; null keeps all."""
 
@@ -95,6 +97,23 @@ class Round(Settings):
     train: Training
 
 
+class Headline(Settings):
+    """What the report is about."""
+
+    run: str
+    baseline: str
+    metric: str
+
+
+class Testing(Settings):
+    """How runs are measured and which are tested against each other."""
+
+    metrics: Annotated[list[str], Field(min_length=1)]
+    comparisons: list[Comparison]
+    seed: int
+    resamples: Annotated[int, Field(ge=10_000)]
+
+
 class Recipe(Settings, Generic[P]):
     """One row of a results table, from corpus to report; `P` is the settings of its paper."""
 
@@ -114,7 +133,8 @@ class Recipe(Settings, Generic[P]):
     """Documents found for each training query: what mining and labelling have to choose from."""
     search: Search
     """How deep the evaluation's queries search."""
-    evaluate: Evaluation
+    evaluate: Testing
+    headline: Headline
     reported: dict[str, Any]
     """What the paper prints for this row, with its table; empty where it prints nothing."""
     execution: Execution = Execution()
@@ -154,6 +174,12 @@ def _shape(value: dict[str, Any], path: Path) -> type[Recipe[Any]]:
     if paper not in papers:
         raise UserError(f"{path}: pretrain.paper: expected one of {', '.join(papers)}, found {paper!r}")
     return Recipe[import_module(f"models.{paper}").Settings]  # type: ignore[misc, no-any-return]
+
+
+def as_yaml(recipe: Recipe[Any]) -> str:
+    """The recipe as it runs, without where its data lies and what cannot change a result."""
+    value = recipe.model_dump(mode="json", by_alias=True, exclude={"execution": True, "dataset": {"path": True}})
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=110)
 
 
 def find_recipe(name: str) -> Path:

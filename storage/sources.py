@@ -5,24 +5,20 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
+from storage import datasets
 from storage.artifact import Source, source_of
 from storage.errors import UserError
 
 PROJECT_DATA = Path(__file__).resolve().parent.parent / "data"
-READERS = Path(__file__).resolve().parent / "datasets"
 
 
 def dataset(reader: str, path: str | None, part: str, split: str | None = None) -> Source:
     """The files of one part of a collection: corpus, documents, queries or qrels (of a split)."""
-    known = sorted(file.stem for file in READERS.glob("[!_]*.py"))
-    if reader not in known:
-        raise UserError(f"dataset.reader: there is no reader {reader!r}; known are {', '.join(known)}")
-    module = import_module(f"storage.datasets.{reader}")
+    collection = datasets.reader(reader)
     folder = locate(path, reader)
-    return source_of(folder, module.files(folder, part, split))
+    return source_of(folder, collection.files(folder, part, split))
 
 
 def locate(path: str | None, reader: str) -> Path:
@@ -34,7 +30,9 @@ def locate(path: str | None, reader: str) -> Path:
         if candidate.exists():
             return candidate.resolve()
     places = ", ".join(dict.fromkeys(str(candidate) for candidate in tried))
-    raise UserError(f"dataset.path: no data set at {places}; `make data` fetches the Wikipedia leads, or --set dataset.path=DIR")
+    raise UserError(
+        f"dataset.path: no data set at {places}; `make data` fetches the Wikipedia leads, or --set dataset.path=DIR"
+    )
 
 
 def _places() -> Iterator[Path]:
@@ -81,6 +79,6 @@ def _from_hub(name: str) -> Source:
     try:
         folder = Path(snapshot_download(name, ignore_patterns=["*.h5", "*.msgpack", "*.ot", "onnx/*", "openvino/*"]))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        reason = type(error).__name__
-        raise UserError(f"{name}: neither a folder nor a model that the hub gave ({reason}); give a folder instead") from None
+        why = type(error).__name__
+        raise UserError(f"{name}: neither a folder nor a model that the hub gave ({why}); give a folder") from None
     return Source(folder.name, folder)
