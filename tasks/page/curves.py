@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+NO_LOSS = {"step", "epoch", "learning_rate", "rows_per_second"}
 POINTS = 160  # of a curve on the page; more would not be seen
 
 Point = tuple[float, float]
@@ -32,12 +33,8 @@ def _losses_of(line: str) -> list[tuple[str, int, float]]:
         entry: dict[str, Any] = json.loads(line)
     except json.JSONDecodeError:
         return []
-    named = entry.get("losses", entry)
-    return [
-        (name, int(entry["step"]), float(value))
-        for name, value in named.items()
-        if isinstance(value, int | float) and (named is not entry or "loss" in name) and "step" in entry
-    ]
+    numbers = {name: value for name, value in entry.items() if isinstance(value, int | float)}
+    return [(name, int(entry["step"]), float(value)) for name, value in numbers.items() if name not in NO_LOSS]
 
 
 def thinned(points: list[tuple[int, float]]) -> list[Point]:

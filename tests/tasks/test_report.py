@@ -208,12 +208,12 @@ def test_a_headline_about_a_run_that_was_not_measured_is_refused(metrics: Artifa
         contents(metrics, None, SETTINGS.model_copy(update={"metric": "nDCG@10"}))
 
 
-def test_losses_by_name_are_read_from_their_group(tmp_path: Path) -> None:
+def test_the_rate_of_a_training_is_no_loss(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "metrics.jsonl"
     log.parent.mkdir()
-    log.write_text('{"step": 10, "losses": {"encoder_mlm": 3.5, "decoder_mlm": 5.0}, "learning_rate": 0.1}\n')
+    log.write_text('{"step": 10, "mlm": 3.5, "context": 5.0, "learning_rate": 0.1, "rows_per_second": 90.0}\n')
 
-    assert losses(tmp_path) == {"encoder_mlm": [(10.0, 3.5)], "decoder_mlm": [(10.0, 5.0)]}
+    assert losses(tmp_path) == {"mlm": [(10.0, 3.5)], "context": [(10.0, 5.0)]}
 
 
 def test_long_curves_are_thinned_to_means() -> None:
