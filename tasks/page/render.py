@@ -15,12 +15,13 @@ FOLDER = Path(__file__).parent
 # What query_quality measures, in words; anything else it writes is shown under its own name.
 QUALITY = {
     "round_trip": "find their own passage in BM25's top 10",
-    "round_trip_share": "find their own passage in BM25's top 10",
     "distinct_share": "are distinct",
-    "copied_share": "of their words are copied from the passage",
-    "mean_words": "words long on average",
+    "distinct_share_in_passage": "are distinct within their passage",
+    "copied_share": "of their words are in the passage",
+    "mean_words": "words on average",
 }
 PLOT_WIDTH, PLOT_HEIGHT = 300, 120
+LONGEST_QUERY = 20  # words, in the picture of lengths
 LONGEST_STAGES = 16  # as many as the page shows the time of
 
 
@@ -38,6 +39,7 @@ def page(content: Mapping[str, Any]) -> str:
         plots=[plot(name, curves) for name, curves in sorted(parts["curves"].items())],
         times=_times(parts["stages"]),
         quality_figures=_quality(content["quality"] or {}),
+        lengths=_lengths((content["quality"] or {}).get("words", {})),
         beside=_beside_the_paper(content),
     )
 
@@ -145,13 +147,29 @@ def _times(stages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _quality(quality: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Each figure as shown, and what it is."""
     figures = []
     for name, value in quality.items():
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            share = isinstance(value, float) and (name in QUALITY or "share" in name) and "words" not in name
+        if isinstance(value, int | float):
+            share = name == "round_trip" or "share" in name
             shown = f"{100 * value:.1f} %" if share else f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
             figures.append((shown, QUALITY.get(name, name.replace("_", " "))))
     return figures
+
+
+def _lengths(words: Mapping[str, int]) -> list[dict[str, Any]]:
+    """How many queries have how many words, by length; those of `LONGEST_QUERY` words and more stand together."""
+    counts: dict[int, int] = {}
+    for length, count in words.items():
+        shown = min(int(length), LONGEST_QUERY)
+        counts[shown] = counts.get(shown, 0) + count
+    most = max(counts.values(), default=1)
+    lengths = range(min(counts, default=0), max(counts, default=-1) + 1)
+    return [
+        {"words": f"{length}+" if length == LONGEST_QUERY else str(length),
+         "count": counts.get(length, 0), "height": counts.get(length, 0) / most}
+        for length in lengths
+    ]  # fmt: skip
 
 
 def _beside_the_paper(content: Mapping[str, Any]) -> list[tuple[str, str, float, float | None]]:

@@ -60,7 +60,9 @@ def quality(tmp_path: Path) -> Artifact[Any]:
     folder = tmp_path / "quality"
     folder.mkdir()
     sample = {"passage_id": "d1-0", "passage": "<script>alert(1)</script> & text", "queries": ["who < what"]}
-    (folder / "quality.json").write_text(json.dumps({"distinct_share": 0.75, "samples": [sample]}))
+    (folder / "quality.json").write_text(
+        json.dumps({"distinct_share": 0.75, "words": {"3": 6, "5": 2}, "samples": [sample]})
+    )
     return Artifact("query_quality", "q" * 24, folder)
 
 
@@ -147,6 +149,13 @@ def test_every_element_of_the_page_is_closed(made: Artifact[Any], tmp_path: Path
     parser.feed(publish(tmp_path / "out", made, STAGES).read_text())
 
     assert parser.open == []
+
+
+def test_figures_of_the_pseudo_queries_are_shown(made: Artifact[Any]) -> None:
+    page = (made.path / "report.html").read_text()
+
+    assert re.search(r"<dt>are distinct</dt><dd>75.0 %</dd>", page)
+    assert "3 words 6, 4 words 0, 5 words 2" in page
 
 
 def test_absent_rows_and_the_papers_numbers_are_shown(made: Artifact[Any]) -> None:
