@@ -25,25 +25,13 @@ from storage.rows import parts, read_rows
 from storage.tables import Passages, PseudoQueries
 from tasks import generate_queries as module
 from tasks.generate_queries import Generation, generate_queries
+from tasks.generators import sampling
 from tasks.generators.sampling import Sampler, nucleus
 
 WORDS = [
-    "the",
-    "a",
-    "of",
-    "river",
-    "city",
-    "king",
-    "old",
-    "war",
-    "painter",
-    "in",
-    "french",
-    "born",
-    "film",
-    "novel",
+    "the", "a", "of", "river", "city", "king", "old", "war", "painter", "in", "french", "born", "film", "novel",
     "island",
-]
+]  # fmt: skip
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SETTINGS = Generation(
     queries_per_passage=3, prefix="the ", input_max_tokens=32, top_k=10, top_p=0.95, max_new_tokens=8, seed=42,
@@ -135,10 +123,11 @@ def test_greedy_sampling_writes_what_generate_writes(checkpoint: Path) -> None:
     assert len(set(expected)) > 1
 
 
-def test_each_step_draws_from_the_models_distribution(checkpoint: Path) -> None:
+def test_each_step_draws_from_the_models_distribution(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The slow way: one row, no cache, no compaction, the whole prefix at every step."""
+    monkeypatch.setattr(sampling, "LIVE_SHARE", 1.0)
     ours = sampler(checkpoint)
-    given = texts(6)
+    given = texts(12)
 
     written = samples(ours, given)
 

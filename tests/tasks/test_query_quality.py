@@ -35,7 +35,7 @@ def pseudo_queries(written: Any) -> Artifact[PseudoQueries]:
         ("a", 0, "red fox"),
         ("a", 1, "Red Fox?"),
         ("a", 2, "the green fox"),
-        ("b", 0, "whale"),
+        ("b", 0, "whale whale"),
         ("b", 2, "red fox"),
     ]
     return written(PseudoQueries, [{"passage_id": p, "rank": rank, "text": text} for p, rank, text in rows])
@@ -65,9 +65,9 @@ def test_figures_by_hand(passages: Any, pseudo_queries: Any, run: Any, tmp_path:
     assert found["round_trip"] == 2 / 5  # a?0 at rank 1, a?1 at rank 10; a?2 too low, b?0 finds nothing
     assert found["distinct_share"] == 3 / 5  # "red fox" three times, whatever its case
     assert found["distinct_share_in_passage"] == 4 / 5
-    assert found["copied_share"] == 7 / 10  # not "green", and nothing of b's "red fox"
-    assert found["mean_words"] == 10 / 5
-    assert found["words"] == {"1": 1, "2": 3, "3": 1}
+    assert found["copied_share"] == 8 / 11  # not "green", and nothing of b's "red fox"
+    assert found["mean_words"] == 11 / 5
+    assert found["words"] == {"2": 4, "3": 1}
     assert (found["queries"], found["passages_without_queries"]) == (5, 1)
 
 
@@ -76,7 +76,7 @@ def test_samples_stand_beside_their_passages(passages: Any, pseudo_queries: Any,
 
     assert {each["passage_id"]: each["queries"] for each in samples} == {
         "a": ["red fox", "Red Fox?", "the green fox"],
-        "b": ["whale", "red fox"],
+        "b": ["whale whale", "red fox"],
     }
     assert all(each["passage"] == TEXTS[each["passage_id"]] for each in samples)
 
