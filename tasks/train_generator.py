@@ -14,6 +14,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, model_validator
 from transformers import T5Config
+from transformers.utils import logging as transformers_logging
 
 from models.tokens import Tokenizer
 from storage.artifact import Artifact
@@ -87,6 +88,7 @@ def train_generator(
     model = copying_t5(embeddings, shape(tokenizer, settings), settings.seed)
     examples = Examples(texts.passages, texts.pairs, tokenizer, settings)
     fit(Writer(model), examples.batch, settings.steps, out=out, settings=settings.fit, seed=settings.seed)
+    transformers_logging.disable_progress_bar()
     model.save_pretrained(str(out))
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import logging as transformers_logging
 
 from storage.errors import UserError
 
@@ -47,6 +48,7 @@ class Sampler:
     """A seq2seq checkpoint (folder or hub name) that writes texts for texts. bfloat16 on a GPU."""
 
     def __init__(self, checkpoint: Path, settings: Nucleus, device: torch.device) -> None:
+        transformers_logging.disable_progress_bar()  # ours counts passages
         self.settings, self.device = settings, device
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         try:
