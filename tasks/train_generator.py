@@ -88,7 +88,7 @@ def train_generator(
     model = copying_t5(embeddings, shape(tokenizer, settings), settings.seed)
     examples = Examples(texts.passages, texts.pairs, tokenizer, settings)
     fit(Writer(model), examples.batch, settings.steps, out=out, settings=settings.fit, seed=settings.seed)
-    transformers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     model.save_pretrained(str(out))
 
 

@@ -48,7 +48,7 @@ class Sampler:
     """A seq2seq checkpoint (folder or hub name) that writes texts for texts. bfloat16 on a GPU."""
 
     def __init__(self, checkpoint: Path, settings: Nucleus, device: torch.device) -> None:
-        transformers_logging.disable_progress_bar()  # ours counts passages
+        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # ours counts passages
         self.settings, self.device = settings, device
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         try:
