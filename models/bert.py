@@ -41,11 +41,19 @@ class BertConfig:
     @staticmethod
     def load(folder: Path) -> BertConfig:
         """The shape in a Hugging Face folder's config.json; other model types are refused."""
-        value = json.loads((folder / CONFIG).read_text())
-        if value.get("model_type") != "bert" or value.get("hidden_act", "gelu") != "gelu":
-            kind = f"{value.get('model_type')} with {value.get('hidden_act')}"
-            raise ValueError(f"{folder / CONFIG}: expected a model of type bert with gelu, found {kind}")
-        return BertConfig(**{name: value[name] for name in BertConfig.__dataclass_fields__ if name in value})
+        path = folder / CONFIG
+        try:
+            value = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path}: expected the configuration of a BERT, found none that can be read") from error
+        wanted = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}
+        for name, expected in wanted.items():
+            if value.get(name, None if name == "model_type" else expected) != expected:
+                raise ValueError(f"{path}: expected {name} {expected}, found {value.get(name)}")
+        try:
+            return BertConfig(**{name: value[name] for name in BertConfig.__dataclass_fields__ if name in value})
+        except TypeError as error:
+            raise ValueError(f"{path}: {str(error).partition('() ')[2]}") from None
 
     def save(self, folder: Path) -> None:
         """Write config.json as `transformers` reads it."""
@@ -65,9 +73,12 @@ class Embeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, ids_BL: Tensor) -> Tensor:
-        positions_LH = self.position_embeddings.weight[: ids_BL.shape[1]]
-        words_BLH = self.word_embeddings(ids_BL) + self.token_type_embeddings.weight[0] + positions_LH
-        return self.dropout(self.LayerNorm(words_BLH))
+        length, longest = ids_BL.shape[1], self.position_embeddings.num_embeddings
+        if length > longest:
+            raise ValueError(f"a text has {length} tokens, but the model positions for {longest}; lower max_tokens")
+        words_BLH = self.word_embeddings(ids_BL) + self.token_type_embeddings.weight[0]
+        dropped_BLH: Tensor = self.dropout(self.LayerNorm(words_BLH + self.position_embeddings.weight[:length]))
+        return dropped_BLH
 
 
 class SelfAttention(nn.Module):
@@ -86,7 +97,8 @@ class SelfAttention(nn.Module):
         batch, length, hidden = x_BLH.shape
 
         def heads(projection: nn.Linear) -> Tensor:
-            return projection(x_BLH).view(batch, length, self.num_heads, -1).transpose(1, 2)
+            projected_BLH: Tensor = projection(x_BLH)
+            return projected_BLH.view(batch, length, self.num_heads, -1).transpose(1, 2)
 
         mixed_BALD = scaled_dot_product_attention(
             heads(self.query), heads(self.key), heads(self.value),
@@ -105,7 +117,8 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, new: Tensor, x_BLH: Tensor) -> Tensor:
-        return self.LayerNorm(self.dropout(self.dense(new)) + x_BLH)
+        normed_BLH: Tensor = self.LayerNorm(self.dropout(self.dense(new)) + x_BLH)
+        return normed_BLH
 
 
 class Attention(nn.Module):
@@ -117,7 +130,8 @@ class Attention(nn.Module):
         self.output = Residual(config.hidden_size, config)
 
     def forward(self, x_BLH: Tensor, visible: Tensor) -> Tensor:
-        return self.output(self.self(x_BLH, visible), x_BLH)
+        mixed_BLH: Tensor = self.output(self.self(x_BLH, visible), x_BLH)
+        return mixed_BLH
 
 
 class Intermediate(nn.Module):
@@ -141,8 +155,9 @@ class Layer(nn.Module):
         self.output = Residual(config.intermediate_size, config)
 
     def forward(self, x_BLH: Tensor, visible: Tensor) -> Tensor:
-        x_BLH = self.attention(x_BLH, visible)
-        return self.output(self.intermediate(x_BLH), x_BLH)
+        mixed_BLH: Tensor = self.attention(x_BLH, visible)
+        hidden_BLH: Tensor = self.output(self.intermediate(mixed_BLH), mixed_BLH)
+        return hidden_BLH
 
 
 class Layers(nn.Module):
@@ -163,7 +178,8 @@ class Bert(nn.Module):
 
     def forward(self, ids_BL: Tensor, mask_BL: Tensor) -> Tensor:
         """Last hidden states [B, L, H]; padding is never attended to."""
-        hidden_BLH, visible = self.embeddings(ids_BL), mask_BL[:, None, None, :].bool()
+        hidden_BLH: Tensor = self.embeddings(ids_BL)
+        visible = mask_BL[:, None, None, :].bool()
         for layer in self.encoder.layer:
             hidden_BLH = layer(hidden_BLH, visible)
         return hidden_BLH
@@ -178,7 +194,8 @@ class Transform(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.LayerNorm(gelu(self.dense(hidden)))
+        normed: Tensor = self.LayerNorm(gelu(self.dense(hidden)))
+        return normed
 
 
 class Predictions(nn.Module):
@@ -236,13 +253,19 @@ def load(folder: Path, *, layers: Sequence[int] | None = None) -> BertForMaskedL
     if not kept or not set(kept) <= set(range(config.num_hidden_layers)):
         raise ValueError(f"{folder}: expected some of its layers 0 to {config.num_hidden_layers - 1}, got {kept}")
     model = BertForMaskedLM(replace(config, num_hidden_layers=len(kept)))
+    if not (folder / WEIGHTS).is_file():
+        raise ValueError(f"{folder}: expected weights in {WEIGHTS}, found no such file; save the model as safetensors")
     read = {_own_name(name): tensor for name, tensor in load_file(folder / WEIGHTS).items()}
-    found = {name: read[source] for name in model.state_dict() if (source := _source_name(name, kept)) in read}
     wanted = model.state_dict()
+    found = {name: read[source] for name in wanted if (source := _source_name(name, kept)) in read}
     missing = [name for name in wanted if name not in found and not name.startswith("cls.")]
     if missing:
         raise ValueError(f"{folder / WEIGHTS}: {len(missing)} weights of BERT are missing, first {missing[0]}")
-    model.load_state_dict({name: found.get(name, tensor) for name, tensor in wanted.items()})
+    for name, tensor in found.items():
+        if tensor.shape != wanted[name].shape:
+            shapes = f"{list(wanted[name].shape)}, found {list(tensor.shape)}"
+            raise ValueError(f"{folder / WEIGHTS}: by {CONFIG} expected {name} of shape {shapes}")
+    model.load_state_dict(wanted | found)
     return model
 
 

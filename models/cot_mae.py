@@ -24,7 +24,7 @@ from numpy.random import Generator
 from torch import Tensor, nn
 from torch.nn.functional import dropout, gelu
 
-from models.bert import BertForMaskedLM, Layer, SelfAttention, initialise
+from models.bert import BertConfig, BertForMaskedLM, Layer, SelfAttention, initialise
 from models.losses import masked_lm_loss
 from models.masking import IGNORED, Ids, mask_words
 from models.objective import Losses, Vectors
@@ -49,6 +49,14 @@ class Settings:
     """Of a passage, with [CLS] and [SEP]; a longer one is cropped at both ends."""
     context_max_tokens: int
 
+    def __post_init__(self) -> None:
+        if not (0 < self.text_mask_rate <= 1 and 0 < self.context_mask_rate <= 1):
+            raise ValueError("text_mask_rate and context_mask_rate: expected shares above 0 and at most 1")
+        if self.decoder_layers < 1 or self.window < 0:
+            raise ValueError("decoder_layers: expected 1 or more; window: expected 0 or more")
+        if min(self.max_tokens, self.context_max_tokens) < 3:
+            raise ValueError("max_tokens and context_max_tokens: expected 3 or more, [CLS] and [SEP] being two")
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -61,6 +69,11 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.text.ids)
+
+    def num_terms(self, loss: str) -> int:
+        """At how many positions a loss asks for a token; no decoder is asked for the first, [CLS]."""
+        labels = {"mlm": self.text_labels, "context": self.context_labels[:, 1:]}[loss]
+        return int((labels != IGNORED).sum())
 
     def rows(self, start: int, stop: int) -> Batch:
         """Some of the rows."""
@@ -83,7 +96,10 @@ def make_batch(
 ) -> Batch:  # fmt: skip
     """Crop, add special tokens, mask and pad. `texts` and `contexts` are ids without special tokens."""
     inputs, labels = mask_words(
-        [framed(ids, settings.max_tokens, tokenizer, random) for ids in texts], tokenizer, settings.text_mask_rate, random
+        [framed(ids, settings.max_tokens, tokenizer, random) for ids in texts],
+        tokenizer,
+        settings.text_mask_rate,
+        random,
     )
     whole = [framed(ids, settings.context_max_tokens, tokenizer, random) for ids in contexts]
     asked = whole
@@ -106,6 +122,9 @@ class Pretraining(nn.Module):
 
     def __init__(self, model: BertForMaskedLM, settings: Settings, pooling: Pooling) -> None:
         super().__init__()
+        longest = max(settings.max_tokens, settings.context_max_tokens)
+        if longest > model.config.max_position_embeddings:
+            raise ValueError(f"max_tokens: expected at most {model.config.max_position_embeddings}, found {longest}")
         self.model, self.pooling = model, pooling
         kind = AutoRegressiveDecoder if settings.decoder == "ar" else MaskedDecoder
         self.decoder = kind(model, settings)
@@ -151,14 +170,9 @@ class AutoRegressiveDecoder(nn.Module):
         super().__init__()
         self.window = settings.window
         self.dropout = model.config.hidden_dropout_prob
-        self.blocks = nn.ModuleList(PreNormBlock(model) for _ in range(settings.decoder_layers))
+        blocks = [PreNormBlock(model.config, settings.decoder_layers) for _ in range(settings.decoder_layers)]
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(model.config.hidden_size, eps=model.config.layer_norm_eps)
-        self.blocks.apply(lambda module: initialise(module, model.config.initializer_range))
-        for block in self.blocks:  # GPT-2's scaled start of what is added to the residual stream
-            for projection in (block.attention_output, block.narrow):
-                nn.init.normal_(
-                    projection.weight, 0.0, model.config.initializer_range / math.sqrt(2 * settings.decoder_layers)
-                )
         self.vocabulary, self.embeddings = _shared(model)
 
     def forward(self, vectors_BH: Tensor, context: Tokens, labels_BC: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,11 +188,10 @@ class AutoRegressiveDecoder(nn.Module):
 
 
 class PreNormBlock(nn.Module):
-    """x += Attention(LN(x)); x += MLP(LN(x))."""
+    """x += Attention(LN(x)); x += MLP(LN(x)). What is added to x starts small where there are many blocks."""
 
-    def __init__(self, model: BertForMaskedLM) -> None:
+    def __init__(self, config: BertConfig, num_blocks: int) -> None:
         super().__init__()
-        config = model.config
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.attention = SelfAttention(config)
         self.attention_output = nn.Linear(config.hidden_size, config.hidden_size)
@@ -186,6 +199,9 @@ class PreNormBlock(nn.Module):
         self.widen = nn.Linear(config.hidden_size, config.intermediate_size)
         self.narrow = nn.Linear(config.intermediate_size, config.hidden_size)
         self.dropout = config.hidden_dropout_prob
+        self.apply(lambda module: initialise(module, config.initializer_range))
+        for projection in (self.attention_output, self.narrow):
+            nn.init.normal_(projection.weight, 0.0, config.initializer_range / math.sqrt(2 * num_blocks))
 
     def forward(self, x_BCH: Tensor, visible: Tensor) -> Tensor:
         attended = self.attention_output(self.attention(self.attention_norm(x_BCH), visible))

@@ -47,7 +47,9 @@ def whole_words(ids: Ids, tokenizer: Tokenizer, rate: float, random: Generator) 
     return hidden
 
 
-def mask_words(rows: Sequence[Ids], tokenizer: Tokenizer, rate: float, random: Generator) -> tuple[list[Ids], list[Ids]]:
+def mask_words(
+    rows: Sequence[Ids], tokenizer: Tokenizer, rate: float, random: Generator
+) -> tuple[list[Ids], list[Ids]]:
     """Rows of [CLS] text [SEP] with words hidden, and their labels: the id where hidden, IGNORED elsewhere.
 
     Of the hidden tokens 80 % become [MASK], 10 % any word piece, 10 % stay as they are.

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -31,11 +31,25 @@ class Batch(Protocol):
         ...
 
 
+@runtime_checkable
+class Uneven(Protocol):
+    """A batch whose local losses are means over something else than its rows, such as masked positions."""
+
+    def num_terms(self, loss: str) -> int:
+        """Over how many terms the loss of this name is a mean."""
+        ...
+
+
+def num_terms(batch: Batch, loss: str) -> int:
+    """How much a chunk's local loss weighs in the mean over its batch: by rows, unless the batch says otherwise."""
+    return batch.num_terms(loss) if isinstance(batch, Uneven) else len(batch)
+
+
 class Objective(Protocol):
     """A module that can be trained."""
 
     def encode(self, batch: Any) -> tuple[Vectors, Losses]:
-        """The chunk's vectors, rows first, and the losses that need no other chunk."""
+        """The chunk's vectors, rows first, and the losses that need no other chunk, each a mean over the chunk."""
         ...
 
     def compare(self, vectors: Vectors, batch: Any) -> Losses:

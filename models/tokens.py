@@ -1,4 +1,4 @@
-"""Texts to word pieces and back to nothing: token ids, padding, and where words begin."""
+"""Texts to word pieces: token ids, padding, and where words begin."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor
 
@@ -35,8 +36,9 @@ class Tokenizer:
         fast.no_truncation()
         self._fast = fast
         self.cls, self.sep, self.mask, self.pad = (self._id(name) for name in ("[CLS]", "[SEP]", "[MASK]", "[PAD]"))
-        self.num_words: int = fast.get_vocab_size()
         pieces = fast.get_vocab()
+        self.num_words = max(pieces.values()) + 1
+        """V"""
         self.continues = np.zeros(self.num_words, dtype=bool)
         """[V], True for a piece that continues the word to its left (`##ing`)."""
         self.continues[[number for piece, number in pieces.items() if piece.startswith("##") and len(piece) > 2]] = True
@@ -44,7 +46,12 @@ class Tokenizer:
     @staticmethod
     def load(folder: Path) -> Tokenizer:
         """The tokenizer of a checkpoint's folder."""
-        return Tokenizer(FastTokenizer.from_file(str(folder / FILES[0])))
+        path = folder / FILES[0]
+        if not path.is_file():
+            raise ValueError(
+                f"{folder}: expected a tokenizer in {FILES[0]}, found no such file; save it as a fast tokenizer"
+            )
+        return Tokenizer(FastTokenizer.from_file(str(path)))
 
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of every text without special tokens, uncut."""
@@ -65,7 +72,7 @@ class Tokenizer:
         return int(number)
 
 
-def pad(rows: Sequence[Sequence[int]], padding: int = 0) -> Tokens:
+def pad(rows: Sequence[Sequence[int] | NDArray[np.int64]], padding: int = 0) -> Tokens:
     """Rows of ids, padded to the longest of them."""
     lengths = np.array([len(row) for row in rows])
     ids = np.full((len(rows), lengths.max()), padding, dtype=np.int64)

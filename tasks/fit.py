@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from pydantic import Field
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from models.objective import Batch, Losses, Objective, joined
+from models.objective import Batch, Losses, Objective, Vectors, joined, num_terms
 from storage.files import flush, write_atomically
 from storage.settings import Settings
 from tasks.progress import bar
@@ -58,11 +58,16 @@ def fit(
     device = choose_device()
     torch.set_num_threads(execution().threads)
     torch.use_deterministic_algorithms(device.type == "cpu")
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs time, saves from nothing
     objective.to(device).train()
-    optimiser = torch.optim.AdamW(parameter_groups(objective, settings.weight_decay), lr=settings.learning_rate)
+    groups = parameter_groups(objective, settings.weight_decay)
+    optimiser = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
     first = restore(out / STATE, objective, optimiser)
     saved = time.monotonic()
-    with Metrics(out / "logs", first) as metrics, bar(what=out.name, unit="steps", total=steps, done=first) as counter:
+    with (
+        Metrics(out / "logs", first) as metrics,
+        bar(what="training", unit="steps", total=steps, done=first) as counter,
+    ):
         for step in range(first, steps):
             started, rate = time.monotonic(), settings.learning_rate * schedule(step, steps, settings.warmup_ratio)
             for group in optimiser.param_groups:
@@ -76,7 +81,10 @@ def fit(
                 nn.utils.clip_grad_norm_(objective.parameters(), settings.max_gradient_norm)
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
-            metrics.write(step + 1, {**values, "learning_rate": rate, "rows_per_second": len(batch) / (time.monotonic() - started)})
+            metrics.write(
+                step + 1,
+                {**values, "learning_rate": rate, "rows_per_second": len(batch) / (time.monotonic() - started)},
+            )
             counter.set_postfix({name: f"{value:.3f}" for name, value in values.items()}, refresh=False)
             counter.update(1)
             if time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS:
@@ -89,8 +97,8 @@ def gradients(objective: Any, batch: Batch, chunk: int | None, seed: tuple[int, 
     """Add the gradients of the summed losses over a batch to the parameters, and return the losses.
 
     With chunks, vectors are computed without a graph, the comparison's gradients at the vectors are kept, and
-    each chunk is passed again under the same dropout to carry them on: GradCache (Gao et al. 2021). Losses
-    that are local to a chunk count by its share of the rows.
+    each chunk is passed again under the same dropout to carry them on: GradCache (Gao et al. 2021). A local loss
+    is the mean over the whole batch: each chunk counts by its share of the terms.
     """
     size = len(batch)
     spans = [(start, min(size, start + (chunk or size))) for start in range(0, size, chunk or size)]
@@ -99,38 +107,45 @@ def gradients(objective: Any, batch: Batch, chunk: int | None, seed: tuple[int, 
         losses = {**local, **objective.compare(vectors, batch)}
         torch.stack(list(losses.values())).sum().backward()
         return losses
-    with torch.no_grad():
-        parts = [_encode(objective, batch.rows(*span), (*seed, number))[0] for number, span in enumerate(spans)]
-    leaves = tuple(vector.detach().requires_grad_() for vector in joined(parts))
-    losses = dict(objective.compare(leaves, batch))
-    if losses:
-        torch.stack(list(losses.values())).sum().backward()
-    given = [[leaf.grad for leaf in leaves] for _ in spans] if not leaves else _cut([leaf.grad for leaf in leaves], parts)
-    for number, (span, grads) in enumerate(zip(spans, given, strict=True)):
-        vectors, local = _encode(objective, batch.rows(*span), (*seed, number))
-        share = (span[1] - span[0]) / size
-        total = sum((loss * share for loss in local.values()), torch.zeros((), device=next(objective.parameters()).device))
-        for vector, grad in zip(vectors, grads, strict=True):
-            total = total + (vector * grad).sum()
-        total.backward()
+    losses, cached = _compared(objective, batch, spans, seed)
+    for number, span in enumerate(spans):
+        part = batch.rows(*span)
+        vectors, local = _encode(objective, part, (*seed, number))
+        share = {name: num_terms(part, name) / max(1, num_terms(batch, name)) for name in local}
+        carried = [(vector * _part(grad, span, size)).sum() for vector, grad in zip(vectors, cached, strict=True)]
+        torch.stack([*carried, *(loss * share[name] for name, loss in local.items())]).sum().backward()
         for name, loss in local.items():
-            losses[name] = losses.get(name, 0) + loss.detach() * share
+            losses[name] = losses.get(name, torch.zeros_like(loss)) + loss.detach() * share[name]
     return losses
 
 
-def _encode(objective: Objective, batch: Batch, seed: tuple[int, int, int]) -> tuple[tuple[Tensor, ...], Losses]:
+def _compared(
+    objective: Any, batch: Batch, spans: Sequence[tuple[int, int]], seed: tuple[int, int]
+) -> tuple[Losses, Vectors]:
+    """The losses of the comparison, and its gradients at the vectors of the whole batch."""
+    chunks: list[Vectors] = []
+    with torch.no_grad():
+        for number, span in enumerate(spans):
+            chunks.append(_encode(objective, batch.rows(*span), (*seed, number))[0])
+            if not chunks[0]:
+                return {}, ()
+    leaves = tuple(vector.detach().requires_grad_() for vector in joined(chunks))
+    losses = dict(objective.compare(leaves, batch))
+    torch.stack(list(losses.values())).sum().backward()
+    return losses, tuple(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves)
+
+
+def _part(grad: Tensor, span: tuple[int, int], size: int) -> Tensor:
+    """The gradients that belong to some of a batch's rows, each of which may have several vectors."""
+    vectors = len(grad) // size
+    return grad[span[0] * vectors : span[1] * vectors]
+
+
+def _encode(objective: Objective, batch: Batch, seed: tuple[int, int, int]) -> tuple[Vectors, Losses]:
     torch.manual_seed(_mixed(seed))
     device = choose_device()
     with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.type == "cuda"):
         return objective.encode(batch)
-
-
-def _cut(grads: list[Tensor | None], parts: list[tuple[Tensor, ...]]) -> list[list[Tensor]]:
-    """The gradients at the whole batch's vectors, chunk by chunk."""
-    split = [
-        grad.split([len(part[place]) for part in parts]) for place, grad in enumerate(grads) if grad is not None
-    ]
-    return [list(each) for each in zip(*split, strict=True)]
 
 
 def _mixed(seed: tuple[int, ...]) -> int:
@@ -172,11 +187,15 @@ def checkpoint(folder: Path, step: int, objective: nn.Module, optimiser: torch.o
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
     state = {
-        f"{number}.{name}": value for number, values in optimiser.state_dict()["state"].items() for name, value in values.items()
+        f"{number}.{name}": value
+        for number, values in optimiser.state_dict()["state"].items()
+        for name, value in values.items()
     }
-    save_file({name: tensor.contiguous() for name, tensor in objective.state_dict().items()}, building / "weights.safetensors")
+    save_file(
+        {name: tensor.contiguous() for name, tensor in objective.state_dict().items()}, building / "weights.safetensors"
+    )
     save_file(state, building / "optimiser.safetensors")
-    for file in building.iterdir():
+    for file in (*building.iterdir(), building):
         flush(file)
     os.rename(building, target)
     flush(folder)

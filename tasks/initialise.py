@@ -12,7 +12,7 @@ from pydantic import Field
 from models import bert
 from models.encoder import save_pooling
 from models.representation import Pooling
-from models.tokens import copy_tokenizer
+from models.tokens import Tokenizer, copy_tokenizer
 from storage.artifact import Source
 from storage.errors import UserError
 from storage.settings import Settings
@@ -41,13 +41,20 @@ def initialise(out: Path, weights: Source, *, settings: Backbone) -> None:
     """Write the starting checkpoint; a vocabulary head that the weights lack starts at random."""
     torch.manual_seed(settings.seed)
     try:
+        num_words = Tokenizer.load(weights.path).num_words
         if settings.start == "weights":
             model = bert.load(weights.path, layers=settings.layers)
         else:
             config = bert.BertConfig.load(weights.path)
-            model = bert.BertForMaskedLM(replace(config, num_hidden_layers=len(settings.layers or range(config.num_hidden_layers))))
+            num_layers = config.num_hidden_layers if settings.layers is None else len(settings.layers)
+            model = bert.BertForMaskedLM(replace(config, num_hidden_layers=num_layers))
     except ValueError as error:
         raise UserError(f"backbone: {error}") from None
+    if num_words > model.config.vocab_size:
+        raise UserError(
+            f"backbone: {weights.path}: expected a tokenizer of at most {model.config.vocab_size} word pieces, "
+            f"as many as the model has embeddings, found {num_words}"
+        )
     model.config = replace(
         model.config, hidden_dropout_prob=settings.dropout, attention_probs_dropout_prob=settings.dropout
     )

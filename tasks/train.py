@@ -6,17 +6,19 @@ Which negatives and which positive a query shows rotates with the epochs, so tha
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field
 
 from models import bert
 from models.encoder import DenseEncoder, Examples, Finetuning, known_positives, load_pooling
-from models.tokens import Tokenizer
+from models.tokens import Tokenizer, Tokens
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import read_table
@@ -58,6 +60,9 @@ def train(
     """Write the retriever that so many epochs over the queries with a positive make of the start."""
     data = TrainingData.read(start, queries, passages, positives, negatives, settings)
     model, pooling = bert.load(start.path), load_pooling(start.path)
+    longest = max(settings.query_max_tokens, settings.passage_max_tokens)
+    if longest > model.config.max_position_embeddings:
+        raise UserError(f"train: max_tokens: expected at most {model.config.max_position_embeddings}, found {longest}")
     objective = Finetuning(DenseEncoder(model, pooling), settings.temperature)
     steps = math.ceil(len(data.queries) * settings.epochs / settings.batch_queries)
     fit(objective, data.batch, steps, out=out, settings=settings.fit, seed=settings.seed)
@@ -69,13 +74,14 @@ class TrainingData:
     """Everything a step draws from; passages are named by their place in the corpus."""
 
     tokenizer: Tokenizer
-    queries: Sequence[Sequence[int]]
-    """Token ids of the queries that have a positive."""
+    corpus: pa.Table
+    """doc_id, title and text of the passages."""
+    queries: Sequence[str]
+    """Those that have a positive."""
     positives: Sequence[Sequence[int]]
+    """Each query's, in the order of the table."""
     negatives: Sequence[Sequence[int]]
-    texts: Sequence[Sequence[int]]
-    documents: Sequence[str]
-    """Each passage's document."""
+    """Each query's, shuffled once."""
     settings: Training
 
     @staticmethod
@@ -83,26 +89,27 @@ class TrainingData:
         start: Artifact[Checkpoint], queries: Artifact[Queries], passages: Artifact[Passages],
         positives: Artifact[Positives], negatives: Artifact[Negatives], settings: Training,
     ) -> TrainingData:  # fmt: skip
-        """Tokenise once."""
-        tokenizer, corpus = Tokenizer.load(start.path), read_table(passages, Passages).to_pydict()
-        place = {passage: number for number, passage in enumerate(corpus["passage_id"])}
-        relevant = _grouped(read_table(positives, Positives).to_pydict(), place)
-        hard = _grouped(read_table(negatives, Negatives).to_pydict(), place)
+        """Find the places of the passages that take part."""
+        corpus = read_table(passages, Passages, ["passage_id", "doc_id", "title", "text"]).combine_chunks()
+        relevant, hard = _grouped(read_table(positives, Positives)), _grouped(read_table(negatives, Negatives))
+        wanted = {passage for group in (relevant, hard) for found in group.values() for passage in found}
+        ids = enumerate(corpus["passage_id"].to_pylist())
+        place = {passage: number for number, passage in ids if passage in wanted}
+        if missing := sorted(wanted - set(place)):
+            named = f"{positives.reference} or {negatives.reference}"
+            raise UserError(f"{named}: passage {missing[0]!r} is not among {passages.reference}; make them again of it")
         asked = [row for row in read_table(queries, Queries).to_pylist() if row["query_id"] in relevant]
         if not asked:
             raise UserError(f"{queries.reference}: none of its queries has a positive passage; training needs some")
-        ids = [row["query_id"] for row in asked]
-        texts = [passage_text(title, text) for title, text in zip(corpus["title"], corpus["text"], strict=True)]
         return TrainingData(
-            tokenizer=tokenizer,
-            queries=tokenizer.encode([row["text"] for row in asked], settings.query_max_tokens),
-            positives=[relevant[query] for query in ids],
+            tokenizer=Tokenizer.load(start.path),
+            corpus=corpus,
+            queries=[row["text"] for row in asked],
+            positives=[[place[passage] for passage in relevant[row["query_id"]]] for row in asked],
             negatives=[
-                np.random.default_rng((settings.seed, number)).permutation(hard.get(query, [])).tolist()
-                for number, query in enumerate(ids)
+                _shuffled([place[passage] for passage in hard.get(row["query_id"], [])], (settings.seed, number))
+                for number, row in enumerate(asked)
             ],
-            texts=tokenizer.encode(texts, settings.passage_max_tokens),
-            documents=corpus["doc_id"],
             settings=settings,
         )
 
@@ -111,43 +118,65 @@ class TrainingData:
         settings = self.settings
         chosen = visited(step, settings.batch_queries, len(self.queries), settings.seed)
         shown: list[int] = []
-        for place, query in enumerate(chosen):
-            epoch = (step * settings.batch_queries + place) // len(self.queries)
+        for number, query in enumerate(chosen):
+            epoch = (step * settings.batch_queries + number) // len(self.queries)
             shown.append(self.positives[query][epoch % len(self.positives[query])])
             shown += self.window(query, epoch)
-        relevant = [{self.documents[passage] for passage in self.positives[query]} for query in chosen]
-        documents = [self.documents[passage] for passage in shown]
+        passages = self.corpus.take(shown).to_pydict()
+        texts = [passage_text(title, text) for title, text in zip(passages["title"], passages["text"], strict=True)]
+        excluded = None
+        if settings.mask_known_positives:
+            relevant = [self.relevant(query) for query in chosen]
+            excluded = known_positives(relevant, passages["doc_id"], settings.passages_per_query)
         return Examples(
-            queries=self.tokenizer.pad_batch([self.queries[query] for query in chosen]),
-            passages=self.tokenizer.pad_batch([self.texts[passage] for passage in shown]),
+            queries=self._tokens([self.queries[query] for query in chosen], settings.query_max_tokens),
+            passages=self._tokens(texts, settings.passage_max_tokens),
             group=settings.passages_per_query,
-            excluded=known_positives(relevant, documents, settings.passages_per_query) if settings.mask_known_positives else None,
+            excluded=excluded,
         )
 
     def window(self, query: int, epoch: int) -> list[int]:
-        """The epoch's negatives of a query: the next ones of its shuffled list, around its end; of the corpus if it has none."""
+        """The epoch's negatives of a query: the next of its list, around its end; of the corpus where it has none."""
         wanted, mined = self.settings.passages_per_query - 1, self.negatives[query]
         if mined:
             return [mined[(epoch * wanted + place) % len(mined)] for place in range(wanted)]
-        relevant = {self.documents[passage] for passage in self.positives[query]}
-        if len(relevant) == self.num_documents:
-            raise UserError("training: a query for which every document is relevant has no negatives; leave it out of the qrels")
+        relevant = self.relevant(query)
+        if wanted and len(relevant) == self.num_documents:
+            raise UserError(
+                f"query {self.queries[query]!r}: every document is relevant to it; leave it out of the qrels"
+            )
         random = np.random.default_rng((self.settings.seed, query, epoch))
         drawn: list[int] = []
         while len(drawn) < wanted:
-            passage = int(random.integers(len(self.texts)))
-            drawn += [passage] if self.documents[passage] not in relevant else []
+            passage = int(random.integers(len(self.corpus)))
+            drawn += [passage] if self.document(passage) not in relevant else []
         return drawn
+
+    def relevant(self, query: int) -> set[str]:
+        """The documents of a query's positives."""
+        return {self.document(passage) for passage in self.positives[query]}
+
+    def document(self, passage: int) -> str:
+        """The document of the passage at a place."""
+        document: str = self.corpus["doc_id"][passage].as_py()
+        return document
 
     @cached_property
     def num_documents(self) -> int:
         """Different documents of the corpus."""
-        return len(set(self.documents))
+        return int(pc.count_distinct(self.corpus["doc_id"]).as_py())
+
+    def _tokens(self, texts: Sequence[str], max_tokens: int) -> Tokens:
+        return self.tokenizer.pad_batch(self.tokenizer.encode(texts, max_tokens))
 
 
-def _grouped(rows: Mapping[str, Sequence[str]], place: Mapping[str, int]) -> dict[str, list[int]]:
-    """Query to the places of its passages, in the order of the rows."""
-    found: dict[str, list[int]] = {}
-    for query, passage in zip(rows["query_id"], rows["passage_id"], strict=True):
-        found.setdefault(query, []).append(place[passage])
+def _grouped(rows: pa.Table) -> dict[str, list[str]]:
+    """Query to its passages, in the order of the rows."""
+    found: dict[str, list[str]] = {}
+    for query, passage in zip(rows["query_id"].to_pylist(), rows["passage_id"].to_pylist(), strict=True):
+        found.setdefault(query, []).append(passage)
     return found
+
+
+def _shuffled(places: list[int], seed: tuple[int, int]) -> list[int]:
+    return [places[place] for place in np.random.default_rng(seed).permutation(len(places))]
