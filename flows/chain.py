@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from flows.recipe import STARTS, Recipe, as_yaml
 from storage import sources
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.store import Store
-from storage.tables import Checkpoint, Index, Passages, Positives, PseudoQueries, Qrels, Queries, Report, Run
+from storage.tables import Checkpoint, Index, Passages, Positives, PseudoQueries, Qrels, Queries, Report
 from tasks.evaluate import Evaluation, evaluate
 from tasks.generate_queries import generate_queries
 from tasks.index import index
@@ -47,12 +47,11 @@ class Examples:
 def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     """Every stage of the recipe called `name`, in order; the report is the last."""
     backbone = initialise(sources.weights(recipe.backbone.weights), settings=recipe.backbone)
-    passages = split(recipe, recipe.corpora.retrieve, backbone)
-    spans = split(recipe, recipe.corpora.pretrain, backbone)
+    passages, spans = split(recipe, recipe.corpora.retrieve), split(recipe, recipe.corpora.pretrain)
     bm25 = index(passages, None, None, settings=recipe.bm25)
 
     examples = judged_examples(recipe, passages, bm25) if recipe.dataset.train_split else None
-    generator = query_generator(recipe, examples, passages, backbone)
+    generator = query_generator(recipe, examples, passages)
     pseudo_queries = generate_queries(spans, generator, settings=recipe.queries.generate)
     pairs = pair_contexts(spans, pseudo_queries, settings=recipe.contexts)
     pretrained = pretrain(pairs, backbone, settings=recipe.pretrain)
@@ -84,12 +83,12 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     return report(metrics, quality, list(trained.values()), settings=reporting(recipe, name, list(runs), list(trained)))
 
 
-def split(recipe: Recipe[Any], texts: str, backbone: Start) -> Artifact[Passages]:
+def split(recipe: Recipe[Any], texts: Literal["corpus", "documents"]) -> Artifact[Passages]:
     """The passages of the collection's `corpus` or `documents`."""
     data = recipe.dataset
     source = sources.dataset(data.reader, data.path, texts)
     documents = ingest_corpus(source, settings=Corpus(reader=data.reader, name=texts, fraction=data.fraction))
-    return split_corpus(documents, backbone, settings=recipe.split)
+    return split_corpus(documents, sources.tokenizer(recipe.backbone.weights), settings=recipe.split)
 
 
 def topics(recipe: Recipe[Any], name: str) -> tuple[Artifact[Queries], Artifact[Qrels]]:
@@ -118,13 +117,16 @@ def pseudo_examples(recipe: Recipe[Any], passages: Artifact[Passages], generator
     return Examples(adopt_pseudo_queries(passages, pseudo_queries), adopt_positives(passages, pseudo_queries))
 
 
-def query_generator(recipe: Recipe[Any], examples: Examples | None, passages: Artifact[Passages], backbone: Start) -> Start | Source:
+def query_generator(recipe: Recipe[Any], examples: Examples | None, passages: Artifact[Passages]) -> Start | Source:
     """The model that writes pseudo-queries: a given one, or one made of the train pairs."""
     if recipe.queries.model is not None:
         return sources.weights(recipe.queries.model)
     if examples is None or recipe.queries.train is None:
-        raise UserError("queries.train: making a generator needs dataset.train_split; name a split, or give queries.model")
-    return train_generator(examples.queries, examples.positives, passages, backbone, settings=recipe.queries.train)
+        raise UserError(
+            "queries.train: making a generator needs dataset.train_split; name a split, or give queries.model"
+        )
+    pieces = sources.weights(recipe.backbone.weights)
+    return train_generator(examples.queries, examples.positives, passages, pieces, settings=recipe.queries.train)
 
 
 def starting_point(name: str, recipe: Recipe[Any], known: dict[str, Start], store: Store) -> Start:
@@ -132,13 +134,21 @@ def starting_point(name: str, recipe: Recipe[Any], known: dict[str, Start], stor
     if name in known:
         return known[name]
     if name == "random":
-        return initialise(sources.weights(recipe.backbone.weights), settings=recipe.backbone.model_copy(update={"start": "random"}))
+        return initialise(
+            sources.weights(recipe.backbone.weights), settings=recipe.backbone.model_copy(update={"start": "random"})
+        )
     if Path(name).is_dir():
         return initialise(sources.weights(name), settings=recipe.backbone)
-    found = [folder for folder, whole in store.manifests() if whole and whole.schema == "Checkpoint" and folder.name.startswith(name)]
+    found = [
+        folder
+        for folder, whole in store.manifests()
+        if whole and whole.schema == "Checkpoint" and folder.name.startswith(name)
+    ]
     if len(found) != 1:
         words = ", ".join((*STARTS, *(each for each in known if each not in STARTS)))
-        raise UserError(f"rounds: start {name!r} names {len(found)} checkpoints; expected {words}, a key of this store or a folder")
+        raise UserError(
+            f"rounds: start {name!r} names {len(found)} checkpoints; expected {words}, a key of this store or a folder"
+        )
     return Artifact(found[0].parent.name, found[0].name, found[0])
 
 
@@ -149,7 +159,9 @@ def evaluation(recipe: Recipe[Any], runs: list[str]) -> Evaluation:
     return Evaluation(split=recipe.dataset.eval_split, names=runs, **values)
 
 
-def round_trip(recipe: Recipe[Any], spans: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries]) -> Artifact[Any]:
+def round_trip(
+    recipe: Recipe[Any], spans: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries]
+) -> Artifact[Any]:
     """How good the pseudo-queries are: do they find the passage they were made of?"""
     sampled = pseudo_queries_as_queries(pseudo_queries, settings=recipe.queries.quality)
     bm25 = index(spans, None, None, settings=recipe.bm25)

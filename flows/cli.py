@@ -20,7 +20,8 @@ app = typer.Typer(
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's path, or the name of a shipped one.")]
 StoreFolder = Annotated[Path, typer.Option("--store", envvar="PRETRIEVE_STORE", help="Where artifacts are kept.")]
 Changes = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a value of the recipe; repeatable.")
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a value of the recipe; repeatable."),
 ]
 DEFAULT_STORE = Path("artifacts")
 

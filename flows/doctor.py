@@ -46,7 +46,9 @@ def examine(store: Path) -> None:
 
 def _python() -> str:
     if not (3, 11) <= sys.version_info[:2] < (3, 13):
-        raise Trouble(f"Python {platform.python_version()}; expected 3.11 or 3.12: make the environment with one of them")
+        raise Trouble(
+            f"Python {platform.python_version()}; expected 3.11 or 3.12: make the environment with one of them"
+        )
     return f"{platform.python_version()}, {os.cpu_count()} cores"
 
 
@@ -96,7 +98,9 @@ def _disk(store: Path) -> str:
     place = next(folder for folder in (store.absolute(), *store.absolute().parents) if folder.exists())
     free = shutil.disk_usage(place).free
     if free < 4 * GIB:
-        raise Trouble(f"{in_units(free)} free at {place}; the quickstart wants 4 GiB: make room, or choose another --store")
+        raise Trouble(
+            f"{in_units(free)} free at {place}; the quickstart wants 4 GiB: make room, or choose another --store"
+        )
     return f"{in_units(free)} free at {place}"
 
 
@@ -116,5 +120,7 @@ def _prefect() -> str:
     try:
         httpx.get(f"{url.rstrip('/')}/health", timeout=10).raise_for_status()
     except httpx.HTTPError as error:
-        raise Trouble(f"PREFECT_API_URL={url} does not answer ({type(error).__name__}); start it, or unset the variable") from None
+        raise Trouble(
+            f"PREFECT_API_URL={url} does not answer ({type(error).__name__}); start it, or unset the variable"
+        ) from None
     return f"the server at {url} answers"

@@ -9,7 +9,7 @@ from pathlib import Path
 from flows.inspect_store import find, lineage, out
 from storage.artifact import Manifest
 from storage.errors import UserError
-from storage.files import writing, write_atomically
+from storage.files import write_atomically, writing
 from storage.store import LOGS, MANIFEST, Store
 
 
@@ -18,7 +18,9 @@ def export_checkpoint(key: str, folder: Path, store_folder: Path) -> None:
     store = Store(store_folder)
     made, manifest = find(key, store)
     if manifest.schema != "Checkpoint":
-        raise UserError(f"{key}: {manifest.stage} made {manifest.schema}, not a checkpoint; `pretrieve plan` lists the keys")
+        raise UserError(
+            f"{key}: {manifest.stage} made {manifest.schema}, not a checkpoint; `pretrieve plan` lists the keys"
+        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: expected a folder that does not exist yet, or an empty one")
     if problems := store.damage(made):

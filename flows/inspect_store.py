@@ -27,10 +27,14 @@ def find(key: str, store: Store) -> tuple[Path, Manifest]:
     found = [(folder, whole) for folder, whole in store.manifests() if folder.name.startswith(key)]
     if len(found) != 1:
         listed = f": {', '.join(str(folder.relative_to(store.root)) for folder, _ in found[:5])}" if found else ""
-        raise UserError(f"{key}: {len(found)} artifacts of {store.root} begin so{listed}; expected one key, as `pretrieve plan` lists them")
+        raise UserError(
+            f"{key}: {len(found)} artifacts of {store.root} begin so{listed}; expected one key, as `pretrieve plan` lists them"
+        )
     folder, manifest = found[0]
     if manifest is None:
-        raise UserError(f"{folder}: the artifact is damaged ({'; '.join(store.damage(folder))}); run its recipe again to rebuild it")
+        raise UserError(
+            f"{folder}: the artifact is damaged ({'; '.join(store.damage(folder))}); run its recipe again to rebuild it"
+        )
     return folder, manifest
 
 
@@ -39,7 +43,13 @@ def show_artifact(key: str, store_folder: Path) -> None:
     store = Store(store_folder)
     folder, manifest = find(key, store)
     table = Table(title=f"{manifest.stage} {manifest.key}", title_justify="left", show_header=False)
-    values = {"folder": str(folder), "holds": manifest.schema, "rows": manifest.rows, "hash": manifest.hash, "seed": manifest.seed}
+    values = {
+        "folder": str(folder),
+        "holds": manifest.schema,
+        "rows": manifest.rows,
+        "hash": manifest.hash,
+        "seed": manifest.seed,
+    }
     values |= {f"setting {name}": value for name, value in manifest.settings.items()}
     values |= {name: manifest.built[name] for name in ("at", "seconds", "cpu_seconds", "peak_memory_mib", "device")}
     values["versions"] = ", ".join(f"{name} {version}" for name, version in manifest.built["versions"].items())
@@ -81,7 +91,10 @@ def verify_store(store_folder: Path) -> None:
             problems.append(problem)
             typer.echo(f"pretrieve: damaged: {problem}", err=True)
     if problems:
-        typer.echo(f"pretrieve: {len(problems)} damaged files; run the recipe again: damaged artifacts are set aside and rebuilt", err=True)
+        typer.echo(
+            f"pretrieve: {len(problems)} damaged files; run the recipe again: damaged artifacts are set aside and rebuilt",
+            err=True,
+        )
         raise typer.Exit(1)
     out.print(f"{count} artifacts of {store.root} are whole")
 
@@ -149,4 +162,6 @@ def _folders(parent: Path) -> Iterator[Path]:
 
 def _must_exist(store: Store) -> None:
     if not store.root.is_dir():
-        raise UserError(f"{store.root}: there is no store here; name one with --store, or make one with `pretrieve reproduce`")
+        raise UserError(
+            f"{store.root}: there is no store here; name one with --store, or make one with `pretrieve reproduce`"
+        )

@@ -11,9 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from flows.chain import chain
-from flows.recipe import Recipe, load_recipe
+from flows.read_recipe import load_recipe
+from flows.recipe import Recipe
 from storage.store import Store, bytes_below
 from tasks.stage import Done, Session, session
+
+WIDTH = 120  # columns that a key needs whole
 
 
 def planned(recipe: Recipe[Any], name: str, store: Store) -> list[Done]:
@@ -30,12 +33,14 @@ def show_plan(name: str, folder: Path, changes: Sequence[str]) -> None:
     steps, measured = planned(recipe, path.stem, store), measured_stages(store)
     table = Table(title=f"{recipe.title} ({path.stem})", title_justify="left")
     for heading in ("stage", "round", "key", "state"):
-        table.add_column(heading)
+        table.add_column(heading, no_wrap=heading != "round", overflow="fold")
     table.add_column("disk", justify="right")
     table.add_column("hours", justify="right")
     for step in steps:
         table.add_row(step.stage, step.round, step.key, *_expected(step, store, measured))
-    Console(highlight=False, width=None).print(table)
+    console = Console(highlight=False)
+    console.width = max(console.width, WIDTH)
+    console.print(table)
     missing = sum(not step.cached for step in steps)
     print(f"{len(steps)} stages: {len(steps) - missing} cached, {missing} to build; nothing was built")
 

@@ -7,18 +7,11 @@ the recipe's unless the section names its own.
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-import types
-from collections.abc import Iterator, Sequence
-from importlib import import_module
-from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from storage.errors import UserError
 from storage.settings import Settings
 from tasks.engines.bm25 import Bm25
 from tasks.engines.dense import Dense
@@ -35,8 +28,6 @@ from tasks.stage import Execution
 from tasks.train import Training
 from tasks.train_generator import GeneratorTraining
 
-PROJECT = Path(__file__).resolve().parent.parent
-SHIPPED, PAPERS = PROJECT / "configs", PROJECT / "models"
 STARTS = ("pretrained", "backbone", "random")
 
 P = TypeVar("P")
@@ -140,6 +131,19 @@ class Recipe(Settings, Generic[P]):
     execution: Execution = Execution()
 
     @model_validator(mode="after")
+    def _runs_exist(self) -> Recipe[P]:
+        known = ["bm25", "bm25_doc2query", *(each.name for each in self.rounds)]
+        tested = [name for each in self.evaluate.comparisons for name in (each.run, each.baseline)]
+        for name in (*tested, self.headline.run, self.headline.baseline):
+            if name not in known:
+                raise ValueError(
+                    f"evaluate and headline: {name!r} is no run of this recipe; expected {', '.join(known)}"
+                )
+        if self.headline.metric not in self.evaluate.metrics:
+            raise ValueError(f"headline.metric: {self.headline.metric} is none of evaluate.metrics")
+        return self
+
+    @model_validator(mode="after")
     def _rounds_follow(self) -> Recipe[P]:
         earlier: list[str] = []
         for each in self.rounds:
@@ -152,173 +156,7 @@ class Recipe(Settings, Generic[P]):
         return self
 
 
-def load_recipe(name: str, changes: Sequence[str] = ()) -> tuple[Recipe[Any], Path]:
-    """The recipe at a path, or shipped under a name, after `section.key=value` changes; and where it lies."""
-    path = find_recipe(name)
-    value = _parse(path)
-    for change in changes:
-        _apply(change, value, path)
-    shape = _shape(value, path)
-    _seed_sections(value, shape)
-    try:
-        return shape.model_validate(value), path
-    except ValidationError as error:
-        raise UserError(f"{path}: {_in_one_line(error, shape)}") from None
-
-
-def _shape(value: dict[str, Any], path: Path) -> type[Recipe[Any]]:
-    """The recipe's shape, with the settings of the paper that `pretrain.paper` names."""
-    section = value.get("pretrain")
-    paper = section.get("paper") if isinstance(section, dict) else None
-    papers = sorted(file.stem for file in PAPERS.glob("[!_]*.py") if "class Settings" in file.read_text(encoding="utf-8"))
-    if paper not in papers:
-        raise UserError(f"{path}: pretrain.paper: expected one of {', '.join(papers)}, found {paper!r}")
-    return Recipe[import_module(f"models.{paper}").Settings]  # type: ignore[misc, no-any-return]
-
-
 def as_yaml(recipe: Recipe[Any]) -> str:
     """The recipe as it runs, without where its data lies and what cannot change a result."""
     value = recipe.model_dump(mode="json", by_alias=True, exclude={"execution": True, "dataset": {"path": True}})
     return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=110)
-
-
-def find_recipe(name: str) -> Path:
-    """The file of a recipe given by path or by the name or stem of a shipped one."""
-    path = Path(name)
-    if path.suffix in (".yaml", ".yml"):
-        if path.is_file():
-            return path
-        raise UserError(f"{path}: there is no such recipe file")
-    shipped = shipped_recipes()
-    for known, file in shipped.items():
-        if name in (known, file.stem):
-            return file
-    near = difflib.get_close_matches(name, [*shipped, *(file.stem for file in shipped.values())], 1)
-    hint = f"did you mean {near[0]}?" if near else f"shipped are {', '.join(shipped)}"
-    raise UserError(f"{name}: no recipe has this name; {hint}")
-
-
-def shipped_recipes() -> dict[str, Path]:
-    """Name, as `small/beir`, to file."""
-    return {file.relative_to(SHIPPED).with_suffix("").as_posix(): file for file in sorted(SHIPPED.rglob("*.yaml"))}
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice in a mapping, of which YAML would silently keep the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} stands twice", key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-def _parse(path: Path) -> dict[str, Any]:
-    try:
-        value = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except yaml.MarkedYAMLError as error:
-        line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UserError(f"{path}{line}: not valid YAML: {error.problem}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: expected sections of settings, found {type(value).__name__}")
-    return value
-
-
-def _apply(change: str, value: dict[str, Any], path: Path) -> None:
-    """Put `section.key=value` into the recipe; the value is read as YAML, rounds are counted from 0."""
-    where, equals, text = change.partition("=")
-    if not equals or not where:
-        raise UserError(f"--set {change}: expected section.key=value")
-    *sections, key = where.split(".")
-    inner: Any = value
-    for section in sections:
-        if isinstance(inner, list) and section.isdigit() and int(section) < len(inner):
-            inner = inner[int(section)]
-        elif isinstance(inner, dict) and isinstance(inner.get(section), (dict, list)):
-            inner = inner[section]
-        elif isinstance(inner, dict) and section == "execution":
-            inner = inner.setdefault(section, {})
-        else:
-            raise UserError(f"--set {change}: {path} has no section {section!r}{_nearest(section, inner)}")
-    try:
-        parsed = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise UserError(f"--set {change}: {text!r} is not a YAML value") from None
-    if isinstance(inner, list):
-        if not key.isdigit() or int(key) >= len(inner):
-            raise UserError(f"--set {change}: expected a number below {len(inner)} where {key!r} stands")
-        inner[int(key)] = parsed
-    else:
-        inner[key] = parsed
-
-
-def _seed_sections(value: dict[str, Any], model: type[Settings]) -> None:
-    """Give every section that has a seed and names none the recipe's."""
-
-    def visit(section: Any, kind: Any) -> None:
-        if isinstance(section, list):
-            for each in section:
-                visit(each, kind)
-        elif isinstance(section, dict):
-            for inner in _models(kind):
-                if "seed" in _fields(inner) and "seed" in value:
-                    section.setdefault("seed", value["seed"])
-                for name, annotation in _fields(inner).items():
-                    visit(section.get(name), annotation)
-
-    visit(value, model)
-
-
-def _models(kind: Any) -> Iterator[type[Any]]:
-    """The settings classes in an annotation such as `list[Round]` or `Training | None`."""
-    if isinstance(kind, type) and (issubclass(kind, Settings) or dataclasses.is_dataclass(kind)):
-        yield kind
-    elif get_origin(kind) in (Union, types.UnionType, list, Annotated):
-        for inner in get_args(kind):
-            yield from _models(inner)
-
-
-def _fields(model: type[Any]) -> dict[str, Any]:
-    """Key as YAML spells it, to its annotation."""
-    if issubclass(model, Settings):
-        return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
-    return {field.name: field.type for field in dataclasses.fields(model)}
-
-
-def _in_one_line(error: ValidationError, shape: type[Settings]) -> str:
-    problems = error.errors()
-    first = problems[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        message = f"{where}: unknown key{_nearest(str(first['loc'][-1]), _known_keys(first['loc'][:-1], shape))}"
-    elif first["type"] == "missing":
-        message = f"{where}: this key is missing"
-    else:
-        what = first["msg"].removeprefix("Value error, ")
-        given = first["input"]
-        shown = "" if isinstance(given, (dict, list, Settings)) else f", found {given!r}"
-        if isinstance(given, str) and first["type"] == "float_type":
-            shown += " (YAML reads 1e-4 as text: write 1.0e-4)"
-        message = f"{where}: {what}{shown}" if where else what
-    return message + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
-
-
-def _known_keys(location: Sequence[int | str], shape: type[Settings]) -> list[str]:
-    kinds: list[type[Any]] = [shape]
-    for part in location:
-        if isinstance(part, str):
-            found = [_fields(kind)[part] for kind in kinds if part in _fields(kind)]
-            kinds = [model for annotation in found for model in _models(annotation)] or kinds
-    return [name for kind in kinds for name in _fields(kind)]
-
-
-def _nearest(given: str, known: Any) -> str:
-    names = [str(name) for name in known] if isinstance(known, (list, dict)) else []
-    near = difflib.get_close_matches(given, names, 1, cutoff=0.5)
-    if near:
-        return f"; did you mean {near[0]}?"
-    return f"; known are {', '.join(names)}" if names else ""

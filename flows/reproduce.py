@@ -17,7 +17,8 @@ from rich.console import Console
 
 from flows.chain import chain
 from flows.plan import planned
-from flows.recipe import Recipe, load_recipe
+from flows.read_recipe import load_recipe
+from flows.recipe import Recipe
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store import Store
@@ -85,7 +86,7 @@ def as_flow(recipe: Recipe[Any], name: str, current: Session) -> Artifact[Report
             outcome.append(stopped)
 
     settings = recipe
-    flow(reproduce, flow_run_name=f"{name}", persist_result=False)(recipe=name)
+    flow(flow_run_name=name, persist_result=False)(reproduce)(recipe=name)
     if isinstance(outcome[0], Stopped):
         raise outcome[0]
     return outcome[0]

@@ -55,6 +55,14 @@ def weights(name: str) -> Source:
     return _from_hub(name)
 
 
+def tokenizer(name: str) -> Source:
+    """The tokenizer of a model, known by its own file alone: other weights with the same vocabulary are the same."""
+    folder = weights(name).path
+    if not (file := folder / "tokenizer.json").is_file():
+        raise UserError(f"{folder}: expected a tokenizer.json; save the model's fast tokenizer there")
+    return source_of(folder, [file])
+
+
 def _folder(folder: Path) -> Source:
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder}: expected a Hugging Face model folder, but it has no config.json")

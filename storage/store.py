@@ -131,7 +131,9 @@ class Store:
             unfinished.unlink()
         return work
 
-    def publish(self, stage: str, key: str, describe: Callable[[dict[str, File], dict[str, File]], Manifest]) -> Manifest:
+    def publish(
+        self, stage: str, key: str, describe: Callable[[dict[str, File], dict[str, File]], Manifest]
+    ) -> Manifest:
         """List the work folder's files, write the manifest last, and rename the folder to its place."""
         work, folder = self.work(stage, key), self.folder(stage, key)
         shutil.rmtree(work / SCRATCH, ignore_errors=True)

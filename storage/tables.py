@@ -64,7 +64,9 @@ class PseudoQueries(Table):
 class Pairs(Table):
     """What pre-training reads: a passage's text and the contexts one of which is drawn at each visit."""
 
-    schema = _schema(passage_id=pa.string(), text=pa.string(), contexts=pa.list_(pa.field("element", pa.string(), nullable=False)))
+    schema = _schema(
+        passage_id=pa.string(), text=pa.string(), contexts=pa.list_(pa.field("element", pa.string(), nullable=False))
+    )
 
 
 class Positives(Table):

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 T = TypeVar("T")
 
-SECONDS_BETWEEN_LINES = 10.0  # where the output is a file or a log, which keeps every line
+SECONDS_BETWEEN_LINES = 15.0  # where the output is a file or a log, which keeps every line
 
 
 def progress(items: Iterable[T], *, what: str, unit: str, total: int | None = None, done: int = 0) -> Iterator[T]:
@@ -25,6 +25,19 @@ def bar(*, what: str, unit: str, total: int | None = None, done: int = 0) -> tqd
     """A bar for work that counts by itself: `update(n)`, `set_postfix(loss=...)`."""
     terminal = sys.stderr.isatty()
     return tqdm(
-        desc=f"  {what}", unit=f" {unit}", total=total, initial=done, leave=False, dynamic_ncols=terminal,
-        mininterval=0.2 if terminal else SECONDS_BETWEEN_LINES, file=sys.stderr, smoothing=0.1,
+        desc=f"  {what}", unit=f" {unit}", total=total, initial=done, leave=False, smoothing=0.1,
+        dynamic_ncols=terminal, ascii=not terminal, file=sys.stderr if terminal else Lines(),
+        mininterval=0.2 if terminal else SECONDS_BETWEEN_LINES, delay=0 if terminal else SECONDS_BETWEEN_LINES,
     )  # fmt: skip
+
+
+class Lines:
+    """Standard error where it is no terminal: a line each time, instead of one that is written over."""
+
+    def write(self, text: str) -> None:
+        """Write what a bar would draw, if it is more than blanks."""
+        if line := text.strip("\r\n "):
+            print(f"  {line}", file=sys.stderr, flush=True)
+
+    def flush(self) -> None:
+        """Lines are flushed as they are written."""

@@ -23,11 +23,11 @@ from pydantic import Field
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
-from storage.artifact import Artifact
+from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.rows import num_rows, read_rows, write_rows
 from storage.settings import Settings
-from storage.tables import Checkpoint, Documents, Passages
+from storage.tables import Documents, Passages
 from tasks.progress import bar
 from tasks.spans import MIN_TOKENS, Span, count_tokens, spans
 from tasks.stage import execution, stage
@@ -54,7 +54,7 @@ class Splitting(Settings):
 
 @stage(version=1, table=Passages)
 def split_corpus(
-    out: Path, documents: Artifact[Documents], tokenizer: Artifact[Checkpoint], *, settings: Splitting
+    out: Path, documents: Artifact[Documents], tokenizer: Source, *, settings: Splitting
 ) -> None:
     """Write every passage of every document, in order; ids are DOCUMENT#0, #1, ..., or DOCUMENT where kept whole."""
     total = num_rows(documents.path)

@@ -22,11 +22,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, update_wrapper
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from storage.artifact import Artifact, File, Manifest, Source, hash_of, key_of
-from storage.errors import UserError
 from storage.files import full_disk_in_words
 from storage.rows import num_rows
 from storage.settings import Settings
@@ -245,11 +243,11 @@ def _as_prefect_task(job: Job, current: Session, label: str, cached: bool) -> Ma
         describe(manifest)
         return manifest.as_json()
 
-    build_task = task(
-        build, name=job.stage.name, task_run_name=label, cache_key_fn=lambda *_: key, refresh_cache=not cached,
+    as_task = task(
+        name=job.stage.name, task_run_name=label, cache_key_fn=lambda *_: key, refresh_cache=not cached,
         persist_result=True, result_serializer="json", tags=[job.stage.name],
     )  # fmt: skip
-    state = build_task(return_state=True)
+    state = as_task(build)(return_state=True)
     manifest = Manifest.from_json(state.result())
     if state.name == "Cached":
         describe(manifest)
@@ -266,7 +264,9 @@ def _manifest_table(manifest: Manifest) -> list[dict[str, Any]]:
     rows += [{"what": f"setting {name}", "value": str(value)} for name, value in manifest.settings.items()]
     rows += [{"what": f"input {name}", "value": str(value)} for name, value in manifest.inputs.items()]
     listed = {**manifest.files, **manifest.logs}
-    rows += [{"what": f"file {name}", "value": f"{file.bytes:,} bytes {file.sha256[:12]}"} for name, file in listed.items()]
+    rows += [
+        {"what": f"file {name}", "value": f"{file.bytes:,} bytes {file.sha256[:12]}"} for name, file in listed.items()
+    ]
     return rows
 
 
