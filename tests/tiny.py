@@ -1,0 +1,56 @@
+"""A BERT and a WordPiece tokenizer that are small enough for a test, as Hugging Face folders."""
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from models import bert
+from models.encoder import save_pooling
+from models.representation import Pooling
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+LETTERS = list("abcdefghijklmnopqrstuvwxyz")
+WORDS = "river mountain castle painter music planet ocean tree king letter stone bread winter garden engine bridge".split()
+ENDINGS = ["##s", "##ing", "##er", "##land", "##ish", "##ly"]
+PIECES = [*SPECIALS, *LETTERS, *(f"##{letter}" for letter in LETTERS if letter != "s"), *WORDS, *ENDINGS, ".", ","]
+SHAPE = {
+    "vocab_size": len(PIECES), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 64, "max_position_embeddings": 64,
+}  # fmt: skip
+
+
+def save_tokenizer(folder: Path) -> None:
+    """Write tokenizer.json, its configuration and vocab.txt."""
+    numbers = {piece: number for number, piece in enumerate(PIECES)}
+    fast = Tokenizer(models.WordPiece(numbers, unk_token="[UNK]"))
+    fast.normalizer = normalizers.BertNormalizer(lowercase=True)
+    fast.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    fast.decoder = decoders.WordPiece()
+    fast.post_processor = processors.BertProcessing(("[SEP]", numbers["[SEP]"]), ("[CLS]", numbers["[CLS]"]))
+    fast.add_special_tokens(SPECIALS)
+    fast.save(str(folder / "tokenizer.json"))
+    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "model_max_length": 64}\n')
+
+
+def tiny_bert(*, seed: int = 0, dropout: float = 0.0, spread: float = 0.2) -> bert.BertForMaskedLM:
+    """Random weights, biases and LayerNorms too: far enough from 0 that a wrong one shows."""
+    torch.manual_seed(seed)
+    config = bert.BertConfig(**SHAPE, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    model = bert.BertForMaskedLM(config)
+    if spread:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter) * spread)
+    return model
+
+
+def save_backbone(
+    folder: Path, *, seed: int = 0, dropout: float = 0.0, spread: float = 0.0, pooling: Pooling = "cls"
+) -> Path:
+    """A whole checkpoint's folder; by default weights are as a fresh BERT's."""
+    bert.save(model := tiny_bert(seed=seed, dropout=dropout, spread=spread), folder)
+    save_pooling(folder, pooling, model.config.hidden_size)
+    save_tokenizer(folder)
+    return folder
