@@ -1,0 +1,61 @@
+"""Rows go to Parquet and come back, whole or not at all."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from storage.artifact import Artifact
+from storage.rows import num_rows, parts, read_rows, read_table, write_rows, write_table
+from storage.tables import Pairs, Queries
+
+
+def artifact(folder: Path) -> Artifact[Queries]:
+    return Artifact("made", "key", folder)
+
+
+def test_rows_come_back_in_the_order_of_their_parts(tmp_path: Path) -> None:
+    write_rows(tmp_path, Queries, [{"query_id": "c", "text": "3"}], "part-00001")
+    assert write_rows(tmp_path, Queries, ({"query_id": q, "text": q} for q in "ab")) == 2
+
+    assert [row["query_id"] for row in read_rows(artifact(tmp_path), Queries)] == ["a", "b", "c"]
+    assert read_table(artifact(tmp_path), Queries, ["text"])["text"].to_pylist() == ["a", "b", "3"]
+    assert num_rows(tmp_path) == 3
+
+
+def test_a_table_without_rows_has_its_columns(tmp_path: Path) -> None:
+    write_rows(tmp_path, Queries, [])
+
+    assert read_table(artifact(tmp_path), Queries).schema.equals(Queries.schema)
+
+
+def test_a_null_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"Queries\.text has a null"):
+        write_rows(tmp_path, Queries, [{"query_id": "a", "text": None}])
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_that_fail_half_way_leave_no_file(tmp_path: Path) -> None:
+    def rows() -> object:
+        yield {"query_id": "a", "text": "b"}
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_rows(tmp_path, Queries, rows())  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_equal_rows_are_equal_bytes(tmp_path: Path) -> None:
+    rows = [{"passage_id": "p", "text": "t", "contexts": ["x", "y"]}]
+    for name in ("one", "two"):
+        write_rows(tmp_path / name, Pairs, rows)
+
+    one, two = (parts(tmp_path / name)[0].read_bytes() for name in ("one", "two"))
+    assert one == two
+
+
+def test_arrow_tables_are_cast_to_the_schema(tmp_path: Path) -> None:
+    write_table(tmp_path, Queries, pa.table({"text": ["t"], "query_id": pa.array(["q"], pa.large_string())}))
+
+    assert read_table(artifact(tmp_path), Queries).to_pylist() == [{"query_id": "q", "text": "t"}]

@@ -1,0 +1,146 @@
+"""Artifacts are whole or absent, whatever happens to the process or to the disk."""
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from storage.artifact import Artifact, File, Manifest, hash_of, key_of, source_of
+from storage.errors import UserError
+from storage.files import full_disk_in_words, writing
+from storage.store import DamagedArtifact, Store
+
+
+def described(files: dict[str, File], logs: dict[str, File]) -> Manifest:
+    return Manifest(
+        stage="made", version=1, key="k1", settings={}, inputs={}, files=files, logs=logs, hash=hash_of(files),
+        rows=None, schema="Checkpoint", seed=None, built={"seconds": 1.0},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> tuple[Store, Artifact[object]]:  # type: ignore[type-var]
+    """A store with one artifact of a data file and a log."""
+    store = Store(tmp_path / "store")
+    work = store.begin("made", "k1")
+    (work / "data.bin").write_bytes(b"0123456789")
+    (work / "logs").mkdir()
+    (work / "logs" / "log.txt").write_text("a log")
+    (work / "scratch").mkdir()
+    (work / "scratch" / "checkpoint").write_text("not published")
+    store.publish("made", "k1", described)
+    return store, Artifact("made", "k1", store.folder("made", "k1"))
+
+
+def test_publishing_lists_data_and_logs_apart_and_drops_scratch(made: tuple[Store, Artifact]) -> None:
+    store, artifact = made
+
+    manifest = store.manifest("made", "k1")
+
+    assert manifest is not None
+    assert list(manifest.files) == ["data.bin"]
+    assert list(manifest.logs) == ["logs/log.txt"]
+    assert not (artifact.path / "scratch").exists()
+    assert not store.work("made", "k1").exists()
+
+
+def test_the_hash_covers_data_and_not_logs() -> None:
+    one = described({"a": File(1, "x")}, {"logs/l": File(1, "y")})
+    other_log = described({"a": File(1, "x")}, {"logs/l": File(2, "z")})
+    other_data = described({"a": File(1, "w")}, {"logs/l": File(1, "y")})
+
+    assert one.hash == other_log.hash
+    assert one.hash != other_data.hash
+
+
+def test_changed_bytes_are_named_and_the_artifact_is_set_aside(made: tuple[Store, Artifact]) -> None:
+    store, artifact = made
+    (artifact.path / "data.bin").write_bytes(b"0123456780")  # as long as before
+
+    assert "data.bin: expected sha256" in store.damage(artifact.path)[0]
+    with pytest.raises(DamagedArtifact, match=r"data\.bin: expected sha256.*run the same command again"):
+        store.check(artifact)
+    assert store.manifest("made", "k1") is None
+    assert not artifact.path.exists()
+
+
+def test_a_missing_or_shorter_file_is_not_whole(made: tuple[Store, Artifact]) -> None:
+    store, artifact = made
+    (artifact.path / "data.bin").write_bytes(b"0123")
+
+    assert store.manifest("made", "k1") is None
+    assert "expected 10 bytes, found 4" in store.damage(artifact.path)[0]
+    (artifact.path / "data.bin").unlink()
+    assert "missing" in store.damage(artifact.path)[0]
+
+
+def test_a_folder_without_a_readable_manifest_is_not_whole(made: tuple[Store, Artifact]) -> None:
+    store, artifact = made
+    (artifact.path / "manifest.json").write_text("{")
+
+    assert store.manifest("made", "k1") is None
+    assert store.damage(artifact.path)
+
+
+def test_beginning_keeps_whole_files_and_drops_unfinished_ones(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    work = store.begin("made", "k1")
+    (work / "part-00000.parquet").write_text("whole")
+    (work / ".part-00001.parquet.77.tmp").write_text("unfin")
+
+    again = store.begin("made", "k1")
+
+    assert [path.name for path in again.iterdir()] == ["part-00000.parquet"]
+
+
+def test_a_file_that_could_not_be_written_whole_leaves_nothing(tmp_path: Path) -> None:
+    def fail_half_way() -> None:
+        with writing(tmp_path / "file") as temporary:
+            temporary.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_half_way()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_told_in_words(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the disk is full"), full_disk_in_words(tmp_path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(UserError, match="the disk is full"), full_disk_in_words(tmp_path):
+        raise RuntimeError("I/O error: No space left on device (os error 28)")
+
+
+def test_a_source_is_known_by_content_and_names_below_it_not_by_its_place(tmp_path: Path) -> None:
+    for place in ("here", "there"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "corpus.jsonl").write_text("{}")
+    here, there = (source_of(tmp_path / place, [tmp_path / place / "corpus.jsonl"]) for place in ("here", "there"))
+    (tmp_path / "there" / "corpus.jsonl").write_text("{ }")
+    changed = source_of(tmp_path / "there", [tmp_path / "there" / "corpus.jsonl"])
+
+    assert here.key == there.key
+    assert changed.key != here.key
+
+
+def test_keys_differ_with_stage_version_settings_and_inputs() -> None:
+    keys = {
+        key_of("split", 1, {"n": 1}, {"a": "x/1"}),
+        key_of("mine", 1, {"n": 1}, {"a": "x/1"}),
+        key_of("split", 2, {"n": 1}, {"a": "x/1"}),
+        key_of("split", 1, {"n": 2}, {"a": "x/1"}),
+        key_of("split", 1, {"n": 1}, {"a": "x/2"}),
+    }
+
+    assert len(keys) == 5
+
+
+def test_a_manifest_reads_back_as_it_was_written(made: tuple[Store, Artifact]) -> None:
+    store, artifact = made
+    manifest = store.manifest("made", "k1")
+
+    assert manifest is not None
+    assert json.loads((artifact.path / "manifest.json").read_text())["hash"] == manifest.hash
+    assert Manifest.from_json(manifest.as_json()) == manifest
