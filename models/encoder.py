@@ -54,7 +54,14 @@ def load_pooling(folder: Path) -> Pooling:
     path = folder / POOLING
     if not path.exists():
         return "cls"
-    return "mean" if json.loads(path.read_text())["pooling_mode_mean_tokens"] else "cls"
+    value = json.loads(path.read_text())
+    old = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}  # as older releases write it
+    modes = [old.get(name, name) for name in value if name.startswith("pooling_mode_") and value[name]]
+    found = value.get("pooling_mode") or ", ".join(modes)
+    known: dict[str, Pooling] = {"cls": "cls", "mean": "mean"}
+    if found not in known:
+        raise ValueError(f"{path}: expected cls or mean, found {found}")
+    return known[found]
 
 
 def save_pooling(folder: Path, pooling: Pooling, dim: int) -> None:

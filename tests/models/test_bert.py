@@ -56,7 +56,9 @@ def test_gradients(both: tuple[bert.BertForMaskedLM, transformers.BertForMaskedL
     expected = dict(reference.named_parameters())
     assert {name for name, _ in ours.named_parameters()} == set(expected)
     for name, parameter in ours.named_parameters():
-        torch.testing.assert_close(parameter.grad, expected[name].grad, **PRECISION, msg=lambda text, n=name: f"{n}: {text}")
+        torch.testing.assert_close(
+            parameter.grad, expected[name].grad, **PRECISION, msg=lambda text, n=name: f"{n}: {text}"
+        )
 
 
 def test_dropout_falls_where_hugging_faces_falls(tmp_path: Path) -> None:
@@ -117,7 +119,9 @@ def test_some_layers_in_the_order_in_which_they_are_named(tmp_path: Path, layers
     assert part.config.num_hidden_layers == len(part.bert.encoder.layer) == len(layers)
     for place, layer in enumerate(layers):
         expected = whole.bert.encoder.layer[layer].state_dict()
-        assert all(torch.equal(value, expected[name]) for name, value in part.bert.encoder.layer[place].state_dict().items())
+        assert all(
+            torch.equal(value, expected[name]) for name, value in part.bert.encoder.layer[place].state_dict().items()
+        )
     assert torch.equal(part.cls.predictions.bias, whole.cls.predictions.bias)
 
 
@@ -221,4 +225,7 @@ def test_the_tokenizer_of_these_tests_is_a_berts(tmp_path: Path) -> None:
     save_tokenizer(tmp_path)
     slow = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
 
-    assert slow("Kingish trees.")["input_ids"] == transformers.AutoTokenizer.from_pretrained(tmp_path)("Kingish trees.")["input_ids"]
+    assert (
+        slow("Kingish trees.")["input_ids"]
+        == transformers.AutoTokenizer.from_pretrained(tmp_path)("Kingish trees.")["input_ids"]
+    )

@@ -1,0 +1,374 @@
+"""CoT-MAE: its batches, and its decoders against loops over rows and columns written from the formulas."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from models.cot_mae import AutoRegressiveDecoder, Batch, MaskedDecoder, Pretraining, Settings, make_batch, window_mask
+from models.losses import masked_lm_loss
+from models.masking import IGNORED, budget
+from models.tokens import Tokenizer, pad
+from tests.tiny import PIECES, SHAPE, tiny_bert
+
+AR = Settings(
+    decoder="ar", decoder_layers=1, window=3, text_mask_rate=0.3, context_mask_rate=0.45, max_tokens=20,
+    context_max_tokens=10,
+)  # fmt: skip
+AE = dataclasses.replace(AR, decoder="ae")
+CLS, SEP, MASK = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]", "[MASK]"))
+WHOLE = [number for number, piece in enumerate(PIECES) if number > 4 and not piece.startswith("##")]
+Array = NDArray[np.float64]
+
+
+def batch(tokenizer: Tokenizer, settings: Settings, seed: int = 0) -> Batch:
+    random = np.random.default_rng(seed)
+    texts, contexts = (
+        [random.choice(WHOLE, size=n).tolist() for n in sizes] for sizes in ((30, 9, 18, 4), (5, 7, 3, 12))
+    )
+    return make_batch(texts, contexts, tokenizer, settings, random)
+
+
+def objective(settings: Settings, *, pooling: str = "cls", layers: int = 1, dropout: float = 0.0) -> Pretraining:
+    made = Pretraining(tiny_bert(dropout=dropout), dataclasses.replace(settings, decoder_layers=layers), pooling)
+    with torch.no_grad():
+        for parameter in made.decoder.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return made
+
+
+# Batches
+
+
+@pytest.mark.parametrize("max_tokens", [3, 8, 20, 64])
+def test_a_crop_is_one_piece_of_the_text_for_ids_and_labels_alike(tokenizer: Tokenizer, max_tokens: int) -> None:
+    texts = [np.random.default_rng(n).choice(WHOLE, size=n).tolist() for n in range(40)]
+    settings = dataclasses.replace(AE, max_tokens=max_tokens, context_max_tokens=max_tokens)
+
+    made = make_batch(texts, texts, tokenizer, settings, np.random.default_rng(1))
+
+    for tokens, labels in ((made.text, made.text_labels), (made.context, made.context_labels)):
+        assert tokens.ids.shape == labels.shape
+        assert tokens.ids.shape[1] <= max_tokens
+        for row, mask, label, text in zip(tokens.ids, tokens.mask, labels, texts, strict=True):
+            whole = torch.where(label != IGNORED, label, row)[mask].tolist()
+            assert (whole[0], whole[-1]) == (CLS, SEP)
+            assert len(whole) == min(len(text) + 2, max_tokens)
+            assert any(text[left : left + len(whole) - 2] == whole[1:-1] for left in range(len(text) + 1))
+            assert (label[~mask] == IGNORED).all()
+            assert int((label != IGNORED).sum()) <= budget(len(whole) - 2, 0.45)
+
+
+def test_every_crop_is_drawn(tokenizer: Tokenizer) -> None:
+    text = list(range(5, 15))
+    settings = dataclasses.replace(AR, context_max_tokens=8)
+
+    made = make_batch([text] * 400, [text] * 400, tokenizer, settings, np.random.default_rng(0))
+
+    firsts = np.bincount(made.context.ids[:, 1] - 5, minlength=5)
+    assert len(firsts) == 5
+    assert (firsts > 50).all()  # 80 each are expected
+
+
+def test_only_the_printed_decoder_masks_its_context(tokenizer: Tokenizer) -> None:
+    released, printed = batch(tokenizer, AR), batch(tokenizer, AE)
+
+    assert not (released.context.ids == MASK).any()
+    assert torch.equal(torch.where(released.context.mask, released.context.ids, IGNORED), released.context_labels)
+    assert (printed.context.ids == MASK).any()
+    hidden = printed.context_labels != IGNORED
+    assert not hidden[:, 0].any()
+    assert 0 < hidden.sum() < printed.context.mask.sum() / 2
+
+
+def test_rows_of_a_batch(tokenizer: Tokenizer) -> None:
+    whole = batch(tokenizer, AE)
+
+    part = whole.rows(1, 3)
+
+    assert len(part) == 2
+    assert torch.equal(part.text.ids, whole.text.ids[1:3])
+    assert torch.equal(part.context_labels, whole.context_labels[1:3])
+    for loss in ("mlm", "context"):
+        assert whole.num_terms(loss) == sum(whole.rows(n, n + 1).num_terms(loss) for n in range(4))
+    assert whole.num_terms("mlm") == int((whole.text_labels != IGNORED).sum())
+    released = batch(tokenizer, AR)
+    assert released.num_terms("context") == int(released.context.mask.sum()) - len(released)
+
+
+# Decoders, slowly
+
+
+def numbers(module: nn.Module) -> dict[str, Array]:
+    return {name: value.detach().double().numpy() for name, value in module.state_dict().items()}
+
+
+def norm(x: Array, w: dict[str, Array], name: str) -> Array:
+    deviation = np.sqrt(x.var(-1, keepdims=True) + 1e-12)
+    return (x - x.mean(-1, keepdims=True)) / deviation * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+
+def dense(x: Array, w: dict[str, Array], name: str) -> Array:
+    return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+
+def gelu(x: Array) -> Array:
+    return np.vectorize(lambda value: value * 0.5 * (1 + math.erf(value / math.sqrt(2))))(x)
+
+
+def attend(x: Array, w: dict[str, Array], name: str, visible: list[set[int]]) -> Array:
+    """Each row, for each head, over the columns that it sees."""
+    size = SHAPE["hidden_size"] // SHAPE["num_attention_heads"]
+    query, key, value = (dense(x, w, f"{name}.{each}") for each in ("query", "key", "value"))
+    out = np.zeros_like(x)
+    for row, columns in enumerate(visible):
+        for start in range(0, x.shape[1], size):
+            part, seen = slice(start, start + size), sorted(columns)
+            weights = np.exp([query[row, part] @ key[column, part] / math.sqrt(size) for column in seen])
+            out[row, part] = sum(
+                p * value[column, part] for p, column in zip(weights / weights.sum(), seen, strict=True)
+            )
+    return out
+
+
+def embedded(w: dict[str, Array], ids: list[int]) -> Array:
+    name = "bert.embeddings"
+    rows = [
+        w[f"{name}.word_embeddings.weight"][number]
+        + w[f"{name}.position_embeddings.weight"][place]
+        + w[f"{name}.token_type_embeddings.weight"][0]
+        for place, number in enumerate(ids)
+    ]
+    return norm(np.array(rows), w, f"{name}.LayerNorm")
+
+
+def vocabulary(x: Array, w: dict[str, Array]) -> Array:
+    name = "cls.predictions"
+    transformed = norm(gelu(dense(x, w, f"{name}.transform.dense")), w, f"{name}.transform.LayerNorm")
+    return transformed @ w["bert.embeddings.word_embeddings.weight"].T + w[f"{name}.bias"]
+
+
+def slow_released_decoder(made: Pretraining, vector: Tensor, ids: list[int], window: int) -> Array:
+    """Logits at every position of GPT-2's blocks over [vector, y_1 ... y_n]."""
+    w, d = numbers(made.model), numbers(made.decoder)
+    x = embedded(w, ids)
+    x[0] = vector.double().numpy()
+    reach = window if window > 0 else len(ids)
+    visible = [{0, *range(max(1, row - reach + 1), row + 1)} for row in range(len(ids))]
+    for block in range(len(made.decoder.blocks)):
+        name = f"blocks.{block}"
+        mixed = attend(norm(x, d, f"{name}.attention_norm"), d, f"{name}.attention", visible)
+        x = x + dense(mixed, d, f"{name}.attention_output")
+        x = x + dense(gelu(dense(norm(x, d, f"{name}.mlp_norm"), d, f"{name}.widen")), d, f"{name}.narrow")
+    return vocabulary(norm(x, d, "norm"), w)
+
+
+def slow_printed_decoder(made: Pretraining, vector: Tensor, ids: list[int]) -> Array:
+    """Logits at every position of BERT's layers over [vector, y~_1 ... y~_n]."""
+    w, d = numbers(made.model), numbers(made.decoder)
+    x = embedded(w, ids)
+    x[0] = vector.double().numpy()
+    visible = [set(range(len(ids)))] * len(ids)
+    for layer in range(len(made.decoder.layers)):
+        name = f"layers.{layer}"
+        mixed = dense(attend(x, d, f"{name}.attention.self", visible), d, f"{name}.attention.output.dense")
+        x = norm(x + mixed, d, f"{name}.attention.output.LayerNorm")
+        widened = dense(gelu(dense(x, d, f"{name}.intermediate.dense")), d, f"{name}.output.dense")
+        x = norm(x + widened, d, f"{name}.output.LayerNorm")
+    return vocabulary(x, w)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("window", [3, 1, 0])
+@torch.no_grad()
+def test_the_released_decoder(tokenizer: Tokenizer, window: int, layers: int) -> None:
+    made = objective(dataclasses.replace(AR, window=window), layers=layers).eval()
+    context, vectors = pad([[CLS, 20, 21, 22, 60, 61, SEP], [CLS, 30, SEP]]), torch.randn(2, SHAPE["hidden_size"])
+
+    logits, labels = made.decoder(vectors, context, torch.where(context.mask, context.ids, IGNORED))
+
+    # By hand: what comes next, the query's first token and [SEP] too; nothing where padding is.
+    assert labels.tolist() == [20, 21, 22, 60, 61, SEP, 30, SEP]
+    expected = [
+        slow_released_decoder(made, vector, ids[mask].tolist(), window)[:-1]
+        for vector, ids, mask in zip(vectors, context.ids, context.mask, strict=True)
+    ]
+    np.testing.assert_allclose(logits.numpy(), np.concatenate(expected), atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@torch.no_grad()
+def test_the_printed_decoder(tokenizer: Tokenizer, layers: int) -> None:
+    made = objective(AE, layers=layers).eval()
+    context, vectors = pad([[CLS, 20, MASK, 22, 60, MASK, SEP], [CLS, 33, SEP]]), torch.randn(2, SHAPE["hidden_size"])
+    labels = torch.full_like(context.ids, IGNORED)
+    labels[0, 2], labels[0, 5], labels[1, 1] = 21, 61, 30
+
+    logits, asked = made.decoder(vectors, context, labels)
+
+    assert asked.tolist() == [21, 61, 30]
+    long, short = (
+        slow_printed_decoder(made, vector, ids[mask].tolist())
+        for vector, ids, mask in zip(vectors, context.ids, context.mask, strict=True)
+    )
+    np.testing.assert_allclose(logits.numpy(), np.stack([long[2], long[5], short[1]]), atol=2e-4, rtol=1e-4)
+
+
+# The released decoder's window
+
+
+def test_window_by_hand() -> None:
+    visible = [set(np.flatnonzero(row.numpy()).tolist()) for row in window_mask(7, 3)]
+
+    assert visible[5] == {0, 3, 4, 5}
+    assert visible[2] == {0, 1, 2}
+    assert visible[0] == {0}
+    assert visible[1] == {0, 1}
+    assert [set(np.flatnonzero(row.numpy()).tolist()) for row in window_mask(4, 0)] == [
+        set(range(n + 1)) for n in range(4)
+    ]
+    assert [set(np.flatnonzero(row.numpy()).tolist()) for row in window_mask(4, 1)] == [{0}, {0, 1}, {0, 2}, {0, 3}]
+
+
+def released(made: Pretraining, vector: Tensor, ids: list[int]) -> Tensor:
+    context = pad([ids])
+    logits, _ = made.decoder(vector[None], context, context.ids)
+    return logits
+
+
+@torch.no_grad()
+def test_a_later_token_changes_no_earlier_prediction_and_the_vector_changes_all() -> None:
+    made, vector = objective(AR, layers=2).eval(), torch.randn(SHAPE["hidden_size"])
+    ids = [CLS, *range(20, 28), SEP]
+    logits = released(made, vector, ids)
+
+    for place in range(1, len(ids)):
+        changed = released(made, vector, [*ids[:place], 50, *ids[place + 1 :]])
+        same = [torch.equal(one, other) for one, other in zip(logits, changed, strict=True)]
+        assert same[:place] == [True] * place
+        assert place == len(ids) - 1 or not same[place]
+    other = released(made, torch.randn(SHAPE["hidden_size"]), ids)
+    assert ((logits - other).abs().amax(1) > 1e-3).all()
+
+
+def test_what_lies_before_the_window_reaches_one_layer_through_the_vector_alone() -> None:
+    made = objective(AR).eval()
+    context, vectors = pad([[CLS, *range(20, 28), SEP]]), torch.randn(1, SHAPE["hidden_size"], requires_grad=True)
+    inputs: list[Tensor] = []
+
+    def kept(ids: Tensor) -> Tensor:
+        inputs.append(made.model.bert.embeddings(ids).detach().requires_grad_())
+        return inputs[-1]
+
+    made.decoder.embeddings = kept
+    logits, _ = made.decoder(vectors, context, context.ids)
+    for row in range(len(logits)):
+        of_tokens, of_vector = torch.autograd.grad(logits[row].square().sum(), (inputs[0], vectors), retain_graph=True)
+        reached = set(torch.nonzero(of_tokens[0].abs().amax(-1)).flatten().tolist())
+        assert reached == set(range(max(1, row - 2), row + 1))
+        assert of_vector.abs().max() > 1e-6
+
+
+# The objective
+
+
+@pytest.mark.parametrize("settings", [AR, AE], ids=["ar", "ae"])
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_losses_are_the_sum_of_the_two_heads(tokenizer: Tokenizer, settings: Settings, pooling: str) -> None:
+    made, given = objective(settings, pooling=pooling).eval(), batch(tokenizer, settings)
+
+    vectors, losses = made.encode(given)
+
+    hidden = made.model.bert(given.text.ids, given.text.mask)
+    asked = given.text_labels != IGNORED
+    mlm = masked_lm_loss(made.model.vocabulary(hidden[asked]), given.text_labels[asked])
+    lengths = given.text.mask.sum(1)
+    means = torch.stack([row[:length].mean(0) for row, length in zip(hidden, lengths, strict=True)])
+    decoded = made.decoder(hidden[:, 0] if pooling == "cls" else means, given.context, given.context_labels)
+    assert vectors == ()
+    assert made.compare(vectors, given) == {}
+    torch.testing.assert_close(losses, {"mlm": mlm, "context": masked_lm_loss(*decoded)}, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [AR, AE], ids=["ar", "ae"])
+def test_the_context_loss_reaches_the_encoder_through_the_vector_alone(
+    tokenizer: Tokenizer, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, given = objective(settings), batch(tokenizer, settings)
+    hidden = made.model.bert(given.text.ids, given.text.mask).detach().requires_grad_()
+    monkeypatch.setattr(made.model.bert, "forward", lambda ids, mask: hidden)
+
+    _, losses = made.encode(given)
+    (of_context,) = torch.autograd.grad(losses["context"], hidden, retain_graph=True)
+    (of_mlm,) = torch.autograd.grad(losses["mlm"], hidden)
+
+    assert (of_context[:, 0].abs().amax(1) > 1e-6).all()
+    assert not of_context[:, 1:].any()
+    assert torch.equal(of_mlm.abs().amax(-1) > 0, given.text_labels != IGNORED)
+
+
+@pytest.mark.parametrize("settings", [AR, AE], ids=["ar", "ae"])
+def test_the_decoder_shares_head_and_embeddings_and_owns_neither(tokenizer: Tokenizer, settings: Settings) -> None:
+    made, given = objective(settings), batch(tokenizer, settings)
+
+    made.encode(given)[1]["context"].backward()
+
+    assert not [name for name, _ in made.decoder.named_parameters() if "predictions" in name or "embeddings" in name]
+    assert made.model.cls.predictions.transform.dense.weight.grad is not None
+    assert made.model.bert.embeddings.position_embeddings.weight.grad is not None
+    assert all(parameter.grad is not None for parameter in made.decoder.parameters())
+
+
+def test_a_decoder_starts_as_the_release_does() -> None:
+    model = tiny_bert(spread=0)
+    released = AutoRegressiveDecoder(model, dataclasses.replace(AR, decoder_layers=4))
+    printed = MaskedDecoder(model, dataclasses.replace(AE, decoder_layers=4))
+
+    deviations: dict[str, list[Tensor]] = {}
+    for name, value in (*released.named_parameters(), *printed.named_parameters()):
+        if value.ndim > 1:
+            kind = "residual" if "attention_output" in name or "narrow" in name else "other"
+            deviations.setdefault(kind, []).append(value.flatten())
+        else:
+            assert (value == (1 if "orm.weight" in name else 0)).all(), name
+    assert torch.cat(deviations["other"]).std().item() == pytest.approx(0.02, rel=0.03)
+    assert torch.cat(deviations["residual"]).std().item() == pytest.approx(0.02 / math.sqrt(8), rel=0.03)
+
+
+@pytest.mark.parametrize("settings", [AR, AE], ids=["ar", "ae"])
+def test_dropout_works_in_training_alone(tokenizer: Tokenizer, settings: Settings) -> None:
+    made = objective(settings, dropout=0.1)
+    vectors, given = torch.randn(4, SHAPE["hidden_size"]), batch(tokenizer, settings)
+
+    def logits() -> Tensor:
+        decoded: tuple[Tensor, Tensor] = made.decoder(vectors, given.context, given.context_labels)
+        return decoded[0]
+
+    made.train()
+    assert not torch.allclose(logits(), logits(), atol=1e-3)
+    made.eval()
+    assert torch.equal(logits(), logits())
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"text_mask_rate": 0.0}, "text_mask_rate"),
+        ({"context_mask_rate": 1.5}, "context_mask_rate"),
+        ({"decoder_layers": 0}, "decoder_layers"),
+        ({"window": -1}, "window"),
+        ({"max_tokens": 2}, "max_tokens"),
+    ],
+)
+def test_settings_that_mean_nothing(change: dict[str, float], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        dataclasses.replace(AR, **change)
+
+
+def test_more_tokens_than_positions() -> None:
+    with pytest.raises(ValueError, match="max_tokens: expected at most 64, found 65"):
+        Pretraining(tiny_bert(), dataclasses.replace(AR, max_tokens=65), "cls")
