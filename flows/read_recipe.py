@@ -19,6 +19,7 @@ from storage.settings import Settings
 
 PROJECT = Path(__file__).resolve().parent.parent
 SHIPPED, PAPERS = PROJECT / "configs", PROJECT / "models"
+UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of pydantic models, and of dataclasses
 
 
 def load_recipe(name: str, changes: Sequence[str] = ()) -> tuple[Recipe[Any], Path]:
@@ -158,10 +159,10 @@ def _fields(model: type[Any]) -> dict[str, Any]:
 
 
 def _in_one_line(error: ValidationError, shape: type[Settings]) -> str:
-    problems = error.errors()
+    problems = sorted(error.errors(), key=lambda problem: problem["type"] not in UNKNOWN)  # a typo explains others
     first = problems[0]
     where = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
+    if first["type"] in UNKNOWN:
         message = f"{where}: unknown key{_nearest(str(first['loc'][-1]), _known_keys(first['loc'][:-1], shape))}"
     elif first["type"] == "missing":
         message = f"{where}: this key is missing"
