@@ -11,9 +11,10 @@ from models.representation import Pooling
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = list("abcdefghijklmnopqrstuvwxyz")
-WORDS = (
-    "river mountain castle painter music planet ocean tree king letter stone bread winter garden engine bridge".split()
-)
+WORDS = [
+    "river", "mountain", "castle", "painter", "music", "planet", "ocean", "tree", "king", "letter", "stone", "bread",
+    "winter", "garden", "engine", "bridge",
+]  # fmt: skip
 ENDINGS = ["##s", "##ing", "##er", "##land", "##ish", "##ly"]
 PIECES = [*SPECIALS, *LETTERS, *(f"##{letter}" for letter in LETTERS if letter != "s"), *WORDS, *ENDINGS, ".", ","]
 SHAPE = {

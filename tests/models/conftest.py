@@ -1,7 +1,6 @@
 """What tests of models may use: a tokenizer of a hundred word pieces."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch

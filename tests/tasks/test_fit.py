@@ -1,0 +1,318 @@
+"""The training loop: against a plain loop, with chunks, broken off and taken up again."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers.trainer_pt_utils import get_parameter_names
+
+from models.cot_mae import Pretraining, Settings, make_batch
+from models.encoder import DenseEncoder, Examples, Finetuning
+from models.objective import Batch, Losses, num_terms
+from models.tokens import Tokenizer, pad
+from tasks import fit as loop
+from tasks.fit import Diverged, Fitting, fit, gradients, parameter_groups, schedule
+from tests.tiny import PIECES, save_tokenizer, tiny_bert
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+FITTING = Fitting(learning_rate=3e-3, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None)
+KINDS = ["ar", "ae", "contrast"]
+BatchOf = Callable[[int], Batch]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    save_tokenizer(folder)
+    return Tokenizer.load(folder)
+
+
+def objective(kind: str, *, dropout: float = 0.0, spread: float = 0.0) -> nn.Module:
+    model = tiny_bert(dropout=dropout, spread=spread)
+    if kind == "contrast":
+        return Finetuning(DenseEncoder(model, "cls"), 1.0)
+    torch.manual_seed(1)
+    return Pretraining(model, settings(kind), "cls")
+
+
+def settings(kind: str) -> Settings:
+    return Settings(
+        decoder=kind, decoder_layers=1, window=3, text_mask_rate=0.3, context_mask_rate=0.45, max_tokens=24,
+        context_max_tokens=12,
+    )  # fmt: skip
+
+
+def batches(kind: str, tokenizer: Tokenizer, rows: int = 8) -> BatchOf:
+    """A batch for every step, of random words."""
+
+    def batch_of(step: int) -> Batch:
+        random = np.random.default_rng((7, step))
+
+        def texts(count: int, longest: int) -> list[list[int]]:
+            return [random.integers(5, len(PIECES), size=random.integers(2, longest)).tolist() for _ in range(count)]
+
+        if kind != "contrast":
+            return make_batch(texts(rows, 30), texts(rows, 10), tokenizer, settings(kind), random)
+        excluded = torch.zeros(rows, rows * 2, dtype=torch.bool)
+        excluded[0, 3] = excluded[rows - 1, 0] = True
+        return Examples(pad(texts(rows, 8)), pad(texts(rows * 2, 20)), 2, excluded)
+
+    return batch_of
+
+
+def lines(out: Path) -> list[dict[str, float]]:
+    """The metrics without what the clock says."""
+    found = [json.loads(line) for line in (out / "logs" / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in each.items() if name != "rows_per_second"} for each in found]
+
+
+def run(
+    made: nn.Module, batch_of: BatchOf, steps: int, out: Path, *, fitting: Fitting = FITTING, seed: int = 3
+) -> dict[str, Tensor]:
+    fit(made, batch_of, steps, out=out, settings=fitting, seed=seed)
+    return {name: value.clone() for name, value in made.state_dict().items()}
+
+
+def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_batch_can_be_learned_by_heart(kind: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    batch = batches(kind, tokenizer)(0)
+
+    run(objective(kind), lambda step: batch, 120, tmp_path, fitting=FITTING.model_copy(update={"learning_rate": 1e-2}))
+
+    losses = [
+        sum(value for name, value in each.items() if name in ("mlm", "context", "contrastive"))
+        for each in lines(tmp_path)
+    ]
+    assert losses[0] > 2
+    assert losses[-1] < 0.1 * losses[0]
+
+
+def test_the_loop_is_the_textbooks(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    batch_of, made, reference = batches("ae", tokenizer), objective("ae"), objective("ae")
+    fitted = run(made, batch_of, 12, tmp_path)
+
+    decays = set(get_parameter_names(reference, [nn.LayerNorm], ["bias"]))
+    named = dict(reference.named_parameters())
+    optimiser = torch.optim.AdamW(
+        [
+            {"params": [value for name, value in named.items() if name in decays], "weight_decay": 0.01},
+            {"params": [value for name, value in named.items() if name not in decays], "weight_decay": 0.0},
+        ],
+        lr=3e-3,
+    )
+    rates, clipped = transformers.get_linear_schedule_with_warmup(optimiser, math.ceil(12 * 0.1), 12), 0
+    for step in range(12):
+        optimiser.zero_grad()
+        sum(reference.encode(batch_of(step))[1].values()).backward()
+        clipped += int(nn.utils.clip_grad_norm_(reference.parameters(), 1.0) > 1.0)
+        optimiser.step()
+        rates.step()
+
+    assert clipped
+    start = objective("ae").state_dict()
+    for name, value in reference.state_dict().items():
+        torch.testing.assert_close(fitted[name], value, atol=2e-5, rtol=1e-3, msg=lambda text, n=name: f"{n}: {text}")
+        assert not torch.equal(start[name], value), name
+
+
+@pytest.mark.parametrize(("steps", "ratio"), [(100, 0.1), (7, 0.1), (10, 0.0), (5, 1.0), (1, 0.1), (33, 0.25)])
+def test_the_schedule_is_hugging_faces(steps: int, ratio: float) -> None:
+    optimiser = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    reference = transformers.get_linear_schedule_with_warmup(optimiser, math.ceil(steps * ratio), steps)
+    for step in range(steps):
+        assert schedule(step, steps, ratio) == pytest.approx(reference.get_last_lr()[0], abs=1e-9)
+        optimiser.step()
+        reference.step()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_decay_as_in_hugging_face(kind: str) -> None:
+    made = objective(kind)
+
+    decaying, others = parameter_groups(made, 0.01)
+
+    names = {id(parameter): name for name, parameter in made.named_parameters()}
+    found = {names[id(parameter)] for parameter in decaying["params"]}
+    assert found == {name for name in get_parameter_names(made, [nn.LayerNorm], ["bias"]) if not name.endswith("bias")}
+    assert len(found) + len(others["params"]) == len(names)
+    assert (decaying["weight_decay"], others["weight_decay"]) == (0.01, 0.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equal_seeds_train_equally(kind: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    batch_of = batches(kind, tokenizer)
+    weights = [run(objective(kind, dropout=0.1), batch_of, 4, tmp_path / str(n), seed=n // 2) for n in range(3)]
+
+    assert lines(tmp_path / "0") == lines(tmp_path / "1") != lines(tmp_path / "2")
+    assert equal(weights[0], weights[1])
+    assert not equal(weights[0], weights[2])
+
+
+class BrokenOff(Exception):
+    """Stands for a kill."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_broken_off_and_taken_up_again_ends_as_unbroken(
+    kind: str, chunk: int | None, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch_of, fitting = batches(kind, tokenizer), FITTING.model_copy(update={"chunk": chunk})
+    unbroken = run(objective(kind, dropout=0.1), batch_of, 9, tmp_path / "unbroken", fitting=fitting)
+    visited: list[int] = []
+
+    def breaking(step: int) -> Batch:
+        visited.append(step)
+        if len(visited) in (4, 8):
+            raise BrokenOff
+        return batch_of(step)
+
+    for seconds in (0.0, math.inf):  # the second time, what was done since the checkpoint is lost
+        monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", seconds)
+        with pytest.raises(BrokenOff):
+            run(objective(kind, dropout=0.1), breaking, 9, tmp_path / "broken", fitting=fitting)
+    torch.manual_seed(99)
+    np.random.seed(99)  # noqa: NPY002  # whatever stands in the global states
+    resumed = run(objective(kind, dropout=0.1), breaking, 9, tmp_path / "broken", fitting=fitting)
+
+    assert visited == [0, 1, 2, 3, 3, 4, 5, 6, 3, 4, 5, 6, 7, 8]
+    assert equal(unbroken, resumed)
+    assert lines(tmp_path / "broken") == lines(tmp_path / "unbroken")
+    assert [each["step"] for each in lines(tmp_path / "broken")] == list(range(1, 10))
+
+
+def test_a_half_written_checkpoint_is_no_checkpoint(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch_of = batches("ar", tokenizer)
+    unbroken = run(objective("ar"), batch_of, 4, tmp_path / "unbroken")
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    run(objective("ar"), batch_of, 2, tmp_path / "other")
+    (state,) = (tmp_path / "other" / loop.STATE).iterdir()  # older ones are gone
+    assert state.name == "000000002"
+
+    half = tmp_path / "half" / loop.STATE / "building"
+    half.parent.mkdir(parents=True)
+    state.rename(half)
+    (half / "optimiser.safetensors").unlink()
+
+    assert equal(run(objective("ar"), batch_of, 4, tmp_path / "half"), unbroken)
+
+
+def test_a_torn_line_of_metrics_is_dropped(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    batch_of, metrics = batches("ar", tokenizer), tmp_path / "logs" / "metrics.jsonl"
+
+    def breaking(step: int) -> Batch:
+        if step == 2:
+            raise BrokenOff
+        return batch_of(step)
+
+    with pytest.raises(BrokenOff):
+        run(objective("ar"), breaking, 3, tmp_path)
+    with metrics.open("a") as file:
+        file.write('{"step": 3, "mlm": 4.')
+
+    run(objective("ar"), batch_of, 3, tmp_path)
+
+    assert [each["step"] for each in lines(tmp_path)] == [1, 2, 3]
+
+
+def gradient(made: nn.Module, batch: Batch, chunk: int | None) -> tuple[Losses, dict[str, Tensor]]:
+    made.zero_grad()
+    losses = gradients(made, batch, chunk, (3, 5))
+    return losses, {name: value.grad.clone() for name, value in made.named_parameters() if value.grad is not None}
+
+
+def furthest(grads: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """The largest difference, as a share of the largest gradient."""
+    assert set(grads) == set(expected)
+    largest = max(grad.abs().max().item() for grad in expected.values())
+    assert largest > 1e-3
+    return max((grads[name] - grad).abs().max().item() for name, grad in expected.items()) / largest
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chunk", [1, 3, 8])
+def test_chunks_change_neither_losses_nor_gradients(kind: str, chunk: int, tokenizer: Tokenizer) -> None:
+    made, batch = objective(kind, spread=0.05).train(), batches(kind, tokenizer)(0)
+
+    losses, grads = gradient(made, batch, None)
+    of_chunks, grads_of_chunks = gradient(made, batch, chunk)
+
+    assert set(of_chunks) == set(losses)
+    for name, loss in losses.items():
+        assert of_chunks[name].item() == pytest.approx(loss.item(), abs=1e-6, rel=1e-6)
+    assert furthest(grads_of_chunks, grads) < 1e-6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chunks_with_dropout_are_a_direct_pass_under_the_same_seeds(kind: str, tokenizer: Tokenizer) -> None:
+    made, batch = objective(kind, dropout=0.3).train(), batches(kind, tokenizer)(0)
+    losses, grads = gradient(made, batch, 3)
+
+    made.zero_grad()
+    parts = [batch.rows(start, min(8, start + 3)) for start in (0, 3, 6)]
+    passed = []
+    for number, part in enumerate(parts):
+        torch.manual_seed(loop._mixed((3, 5, number)))
+        passed.append(made.encode(part))
+    vectors = tuple(torch.cat(each) for each in zip(*(vectors for vectors, _ in passed), strict=True))
+    direct = dict(made.compare(vectors, batch))
+    for part, (_, local) in zip(parts, passed, strict=True):
+        for name, loss in local.items():
+            direct[name] = direct.get(name, 0) + loss * num_terms(part, name) / num_terms(batch, name)
+    sum(direct.values()).backward()
+
+    for name, loss in direct.items():
+        assert losses[name].item() == pytest.approx(loss.item(), abs=1e-6, rel=1e-6)
+    expected = {name: value.grad for name, value in made.named_parameters() if value.grad is not None}
+    assert furthest(grads, expected) < 1e-6
+    undropped = gradient(made.eval(), batch, 3)[0]
+    assert any(abs(undropped[name].item() - loss.item()) > 1e-4 for name, loss in losses.items())
+
+
+def test_a_batch_without_masked_tokens_trains_on(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    def batch_of(step: int) -> Batch:
+        return make_batch([[]] * 4, [[]] * 4, tokenizer, settings("ae"), np.random.default_rng(step))
+
+    for chunk in (None, 2):
+        out = tmp_path / str(chunk)
+        run(objective("ae"), batch_of, 2, out, fitting=FITTING.model_copy(update={"chunk": chunk}))
+        assert [(each["mlm"], each["context"]) for each in lines(out)] == [(0, 0), (0, 0)]
+
+
+def test_a_loss_that_is_no_number_names_the_step(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    made, batch_of = objective("ar"), batches("ar", tokenizer)
+
+    def poisoned(step: int) -> Batch:
+        if step == 2:
+            with torch.no_grad():
+                made.decoder.norm.weight.fill_(math.nan)
+        return batch_of(step)
+
+    with pytest.raises(Diverged, match=r"step 3 of 5: the losses are .*'context': nan.*lower the learning rate"):
+        run(made, poisoned, 5, tmp_path)
+
+    assert [each["step"] for each in lines(tmp_path)] == [1, 2]
+
+
+def test_metrics_name_losses_and_learning_rates(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    run(objective("ar"), batches("ar", tokenizer), 5, tmp_path)
+
+    assert set(lines(tmp_path)[0]) == {"step", "mlm", "context", "learning_rate"}
+    rates = [each["learning_rate"] for each in lines(tmp_path)]
+    assert rates == pytest.approx([0, 3e-3, 3e-3 * 3 / 4, 3e-3 * 2 / 4, 3e-3 / 4])
+    assert list((tmp_path / "logs" / "tensorboard").iterdir())

@@ -1,0 +1,133 @@
+"""Where a chain starts: weights, layers, random ones, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from models import bert
+from models.encoder import load, load_pooling
+from models.tokens import Tokenizer
+from storage.artifact import Source, source_of
+from storage.errors import UserError
+from storage.store import Store
+from tasks.initialise import Backbone, initialise
+from tests.tiny import PIECES, save_backbone, save_tokenizer
+
+ALL = Backbone(weights="tiny", start="weights", layers=None, dropout=0.1, pooling="mean", seed=1)
+
+
+def source(folder: Path) -> Source:
+    return source_of(folder, [file for file in folder.rglob("*") if file.is_file()])
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    (folder := tmp_path / "weights").mkdir()
+    return save_backbone(folder, spread=0.2)
+
+
+def test_the_weights_as_they_are(store: Store, weights: Path) -> None:
+    made = initialise(source(weights), settings=ALL).path
+
+    assert {name: value.tolist() for name, value in load_file(made / bert.WEIGHTS).items()} == {
+        name: value.tolist() for name, value in load_file(weights / bert.WEIGHTS).items()
+    }
+    assert load_pooling(made) == "mean"
+    assert Tokenizer.load(made).pieces(["kings"]) == Tokenizer.load(weights).pieces(["kings"])
+    config = bert.BertConfig.load(made)
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
+    assert load(made).model.bert.embeddings.dropout.p == 0.1
+
+
+def test_some_layers(store: Store, weights: Path) -> None:
+    made = initialise(source(weights), settings=ALL.model_copy(update={"layers": [1]})).path
+
+    whole, part = bert.load(weights), bert.load(made)
+    assert part.config.num_hidden_layers == 1
+    ids = torch.tensor([[2, 20, 30, 3]])
+    visible = torch.ones(1, 1, 1, 4, dtype=torch.bool)
+    expected = whole.eval().bert.encoder.layer[1](whole.bert.embeddings(ids), visible)
+    torch.testing.assert_close(part.eval().bert(ids, ids > 0), expected)
+
+
+@pytest.mark.parametrize("layers", [None, [0]])
+def test_a_random_start_has_the_shape_and_the_vocabulary_alone(
+    store: Store, weights: Path, layers: list[int] | None
+) -> None:
+    wanted = ALL.model_copy(update={"start": "random", "layers": layers})
+    made = initialise(source(weights), settings=wanted).path
+    other = initialise(source(weights), settings=wanted.model_copy(update={"seed": 2})).path
+
+    config = bert.BertConfig.load(made)
+    assert config.num_hidden_layers == (1 if layers else 2)
+    assert config.hidden_size == bert.BertConfig.load(weights).hidden_size
+    words, others = (load_file(each / bert.WEIGHTS)["bert.embeddings.word_embeddings.weight"] for each in (made, other))
+    assert words.std().item() == pytest.approx(0.02, rel=0.1)
+    assert not torch.equal(words, others)
+    assert (made / "vocab.txt").read_bytes() == (weights / "vocab.txt").read_bytes()
+
+
+def test_a_head_that_the_weights_lack_starts_by_the_seed(store: Store, weights: Path) -> None:
+    transformers.BertModel.from_pretrained(weights).save_pretrained(weights)
+    name = "cls.predictions.transform.dense.weight"
+    settings = [
+        ALL.model_copy(update={"seed": seed, "pooling": pooling})
+        for seed, pooling in ((1, "cls"), (1, "mean"), (2, "cls"))
+    ]
+
+    heads = [load_file(initialise(source(weights), settings=each).path / bert.WEIGHTS)[name] for each in settings]
+
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[0], heads[2])
+    assert heads[0].std().item() == pytest.approx(0.02, rel=0.1)
+
+
+def test_the_same_start_twice_is_the_same_to_the_byte(store: Store, weights: Path, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+        initialise.body(folder, source(weights), settings=ALL.model_copy(update={"start": "random"}))
+
+    files = [sorted(file.relative_to(folder) for file in folder.rglob("*") if file.is_file()) for folder in folders]
+    assert files[0] == files[1]
+    assert all((folders[0] / file).read_bytes() == (folders[1] / file).read_bytes() for file in files[0])
+
+
+def refused(folder: Path, settings: Backbone = ALL) -> str:
+    with pytest.raises(UserError) as error:
+        initialise(source(folder), settings=settings)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_what_is_no_backbone_is_told_in_a_line(store: Store, weights: Path) -> None:
+    assert "expected some of its layers 0 to 1, got [2]" in refused(weights, ALL.model_copy(update={"layers": [2]}))
+    tokenizer = weights / "tokenizer.json"
+    kept = tokenizer.read_bytes()
+    tokenizer.unlink()
+    assert "expected a tokenizer in tokenizer.json, found no such file" in refused(weights)
+    tokenizer.write_bytes(kept)
+    (weights / bert.WEIGHTS).unlink()
+    assert f"expected weights in {bert.WEIGHTS}" in refused(weights)
+    config = json.loads((weights / bert.CONFIG).read_text())
+    (weights / bert.CONFIG).write_text(json.dumps({**config, "model_type": "roberta"}))
+    assert "expected model_type bert, found roberta" in refused(weights)
+
+
+def test_a_tokenizer_of_another_model(store: Store, weights: Path) -> None:
+    words = "bert.embeddings.word_embeddings.weight"
+    tensors = load_file(weights / bert.WEIGHTS)
+    tensors[words], tensors["cls.predictions.bias"] = tensors[words][:50].clone(), torch.zeros(50)
+    save_file(tensors, weights / bert.WEIGHTS)
+    config = json.loads((weights / bert.CONFIG).read_text())
+    (weights / bert.CONFIG).write_text(json.dumps({**config, "vocab_size": 50}))
+    save_tokenizer(weights)
+
+    assert (
+        f"expected a tokenizer of at most 50 word pieces, as many as the model has embeddings, found {len(PIECES)}"
+        in refused(weights)
+    )
