@@ -48,6 +48,7 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     """Every stage of the recipe called `name`, in order; the report is the last."""
     backbone = initialise(sources.weights(recipe.backbone.weights), settings=recipe.backbone)
     passages, spans = split(recipe, recipe.corpora.retrieve), split(recipe, recipe.corpora.pretrain)
+    queries, qrels = topics(recipe, recipe.dataset.eval_split)  # early: bad qrels are told before hours of work
     bm25 = index(passages, None, None, settings=recipe.bm25)
 
     examples = judged_examples(recipe, passages, bm25) if recipe.dataset.train_split else None
@@ -57,7 +58,6 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     pretrained = pretrain(pairs, backbone, settings=recipe.pretrain)
     examples = examples or pseudo_examples(recipe, passages, generator)
 
-    queries, qrels = topics(recipe, recipe.dataset.eval_split)
     runs = {"bm25": search(bm25, queries, None, passages, settings=recipe.search)}
     if "retrieve" in recipe.queries.for_:
         expanding = generate_queries(passages, generator, settings=recipe.queries.generate)
