@@ -158,6 +158,17 @@ def test_equal_seeds_train_equally(kind: str, tokenizer: Tokenizer, tmp_path: Pa
     assert not equal(weights[0], weights[2])
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_each_step_drops_other_numbers(dropout: float, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    batch = batches("ar", tokenizer)(0)
+
+    run(objective("ar", dropout=dropout), lambda step: batch, 3, tmp_path)
+
+    first, second = ((each["mlm"], each["context"]) for each in lines(tmp_path)[:2])
+    assert lines(tmp_path)[0]["learning_rate"] == 0  # so both steps have the same weights
+    assert (first == second) == (dropout == 0)
+
+
 class BrokenOff(Exception):
     """Stands for a kill."""
 
