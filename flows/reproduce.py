@@ -106,6 +106,7 @@ def prepare_prefect(store: Store) -> None:
         "PREFECT_LOCAL_STORAGE_PATH": str(folder / "results"),
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
         "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",  # a busy machine takes more than the usual 20
     }
     if "PREFECT_API_URL" not in os.environ and not (Path.home() / ".prefect" / "profiles.toml").exists():
         defaults["PREFECT_HOME"] = str(folder)

@@ -75,10 +75,10 @@ def fit(
             batch = batch_of(step).to(device)
             losses = gradients(objective, batch, settings.chunk, (seed, step))
             values = {name: loss.item() for name, loss in losses.items()}
-            if not all(math.isfinite(value) for value in values.values()):
-                raise Diverged(f"step {step + 1} of {steps}: the losses are {values}; lower the learning rate")
-            if settings.max_gradient_norm is not None:
-                nn.utils.clip_grad_norm_(objective.parameters(), settings.max_gradient_norm)
+            norm = nn.utils.clip_grad_norm_(objective.parameters(), settings.max_gradient_norm or math.inf).item()
+            if not all(math.isfinite(value) for value in (*values.values(), norm)):
+                found = f"the losses are {values}, the gradient's norm is {norm}"
+                raise Diverged(f"step {step + 1} of {steps}: {found}; lower the learning rate")
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
             metrics.write(
