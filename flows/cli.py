@@ -59,11 +59,14 @@ def show(
 
 
 @app.command()
-def verify(store: StoreFolder = DEFAULT_STORE) -> None:
+def verify(
+    store: StoreFolder = DEFAULT_STORE,
+    aside: Annotated[bool, typer.Option("--aside", help="Move what is damaged aside, to be rebuilt.")] = False,
+) -> None:
     """Hash every artifact again and name what is damaged."""
     from flows.inspect_store import verify_store
 
-    verify_store(store)
+    verify_store(store, aside)
 
 
 @app.command()

@@ -28,7 +28,7 @@ def find(key: str, store: Store) -> tuple[Path, Manifest]:
     if len(found) != 1:
         listed = f": {', '.join(str(folder.relative_to(store.root)) for folder, _ in found[:5])}" if found else ""
         raise UserError(
-            f"{key}: {len(found)} artifacts of {store.root} begin so{listed}; expected one key, as `pretrieve plan` lists them"
+            f"{key}: {len(found)} artifacts of {store.root} begin so{listed}; expected one of `pretrieve plan`'s keys"
         )
     folder, manifest = found[0]
     if manifest is None:
@@ -80,23 +80,24 @@ def lineage(manifest: Manifest, store: Store) -> Tree:
     return tree
 
 
-def verify_store(store_folder: Path) -> None:
-    """Read every byte of every artifact; exit code 1 and a line on standard error a damaged file."""
+def verify_store(store_folder: Path, aside: bool) -> None:
+    """Read every byte of every artifact; exit code 1 and a line on standard error a damaged file.
+
+    A run looks at sizes alone where it reuses; `aside` moves what is damaged where no run finds it.
+    """
     store = Store(store_folder)
     _must_exist(store)
-    count, problems = 0, []
-    for folder, _ in store.manifests():
-        count += 1
-        for problem in store.damage(folder):
-            problems.append(problem)
-            typer.echo(f"pretrieve: damaged: {problem}", err=True)
-    if problems:
-        typer.echo(
-            f"pretrieve: {len(problems)} damaged files; run the recipe again: damaged artifacts are set aside and rebuilt",
-            err=True,
-        )
+    folders = [folder for folder, _ in store.manifests()]
+    damaged = {folder: problems for folder in folders if (problems := store.damage(folder))}
+    for folder, problems in damaged.items():
+        moved = f"; moved to {store.set_aside(folder.parent.name, folder.name)}" if aside else ""
+        for problem in problems:
+            typer.echo(f"pretrieve: damaged: {problem}{moved}", err=True)
+    if damaged:
+        what = "run the recipe again to rebuild" if aside else "`pretrieve verify --aside` has the next run rebuild"
+        typer.echo(f"pretrieve: {what} {len(damaged)} of {len(folders)} artifacts", err=True)
         raise typer.Exit(1)
-    out.print(f"{count} artifacts of {store.root} are whole")
+    out.print(f"{len(folders)} artifacts of {store.root} are whole")
 
 
 def collect_garbage(store_folder: Path, delete: bool) -> None:

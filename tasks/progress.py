@@ -37,7 +37,8 @@ class Lines:
     def write(self, text: str) -> None:
         """Write what a bar would draw, if it is more than blanks."""
         if line := text.strip("\r\n "):
-            print(f"  {line}", file=sys.stderr, flush=True)
+            sys.stderr.write(f"  {line}\n")
+            sys.stderr.flush()
 
     def flush(self) -> None:
         """Lines are flushed as they are written."""

@@ -53,9 +53,7 @@ class Splitting(Settings):
 
 
 @stage(version=1, table=Passages)
-def split_corpus(
-    out: Path, documents: Artifact[Documents], tokenizer: Source, *, settings: Splitting
-) -> None:
+def split_corpus(out: Path, documents: Artifact[Documents], tokenizer: Source, *, settings: Splitting) -> None:
     """Write every passage of every document, in order; ids are DOCUMENT#0, #1, ..., or DOCUMENT where kept whole."""
     total = num_rows(documents.path)
     work = partial(split_documents, tokenizer=str(tokenizer.path / "tokenizer.json"), settings=settings)

@@ -27,7 +27,7 @@ def written(tmp_path: Path, old: str, new: str) -> str:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("text_mask_rate:", "text_mask_rat:", r"pretrain\.objective\.text_mask_rat: unknown key; did you mean text_mask_rate\?"),
+        ("text_mask_rate:", "text_mask_rat:", r"objective\.text_mask_rat: unknown key; did you mean text_mask_rate\?"),
         ("k1: 0.9", "k11: 0.9", r"bm25\.k11: unknown key; did you mean k1\?"),
         ("steps: 40  ", "steps: many  ", r"pretrain\.steps: .*integer.*found 'many'"),
         ("mine_with: bm25", "mine_with: bm52", "retriever_1 mines with 'bm52', which is none of bm25"),
@@ -60,7 +60,8 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
 
 
 def test_set_changes_values_in_sections_and_rounds() -> None:
-    recipe, _ = load_recipe("quickstart", ["bm25.k1=1.5", "rounds.1.train.epochs=7", "execution.threads=1", "dataset.path=x y"])
+    changes = ["bm25.k1=1.5", "rounds.1.train.epochs=7", "execution.threads=1", "dataset.path=x y"]
+    recipe, _ = load_recipe("quickstart", changes)
 
     assert recipe.bm25.k1 == 1.5
     assert recipe.rounds[1].train.epochs == 7

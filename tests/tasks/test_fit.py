@@ -327,3 +327,32 @@ def test_metrics_name_losses_and_learning_rates(tokenizer: Tokenizer, tmp_path: 
     rates = [each["learning_rate"] for each in lines(tmp_path)]
     assert rates == pytest.approx([0, 3e-3, 3e-3 * 3 / 4, 3e-3 * 2 / 4, 3e-3 / 4])
     assert list((tmp_path / "logs" / "tensorboard").iterdir())
+
+
+class Steep(nn.Module):
+    """A loss of 0 whose gradient is not finite: the root at 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def encode(self, batch: Examples) -> tuple[tuple[Tensor, ...], Losses]:
+        """A local loss."""
+        return (), {"root": self.weight.sqrt().sum()}
+
+    def compare(self, vectors: tuple[Tensor, ...], batch: Examples) -> Losses:
+        """Nothing."""
+        return {}
+
+
+@pytest.mark.parametrize("limit", [1.0, None])
+def test_a_gradient_that_is_not_finite_stops_the_training_before_the_weights_are_spoilt(
+    limit: float | None, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    steep = Steep()
+    settings = FITTING.model_copy(update={"max_gradient_norm": limit})
+
+    with pytest.raises(Diverged, match=r"step 1 of 2: .*norm is (inf|nan)"):
+        fit(steep, batches("contrast", tokenizer), 2, out=tmp_path, settings=settings, seed=1)
+
+    assert steep.weight.isfinite().all()
