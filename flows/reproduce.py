@@ -33,7 +33,7 @@ def run(name: str, folder: Path, changes: Sequence[str], until: str | None) -> N
     store = Store(folder)
     steps = until_step(planned(recipe, path.stem, store), until)
     missing = [step for step in steps if not step.cached]
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     counts = f"{len(steps)} stages, {len(steps) - len(missing)} cached, {len(missing)} to build"
     console.print(f"{recipe.title}: {counts}; store {store.root}")
     current = Session(store, recipe.execution, last=steps[-1].key if until else None, tell=console.print)

@@ -35,6 +35,10 @@ class Batch:
         texts, written = (Tokens(each.ids[start:stop], each.mask[start:stop]) for each in (self.texts, self.written))
         return Batch(texts, written)
 
+    def num_terms(self, loss: str) -> int:
+        """Tokens to be written: what the loss is the mean over, in a chunk as in the whole batch."""
+        return int(self.written.mask[:, 1:].sum())
+
     def to(self, device: torch.device) -> Batch:
         """The same on another device."""
         return Batch(self.texts.to(device), self.written.to(device))
