@@ -6,9 +6,11 @@ flow of Prefect's embedded server, or of the server at PREFECT_API_URL.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import os
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,7 @@ def as_flow(recipe: Recipe[Any], name: str, current: Session) -> Artifact[Report
 
     def reproduce(recipe: str) -> None:
         """From corpus to report."""
+        end_servers_with_this_process()
         try:
             outcome.append(in_session(settings, name, current))
         except Stopped as stopped:  # a wish, not a failure of the run
@@ -112,3 +115,17 @@ def prepare_prefect(store: Store) -> None:
         defaults["PREFECT_HOME"] = str(folder)
     for setting, value in defaults.items():
         os.environ.setdefault(setting, value)
+
+
+def end_servers_with_this_process() -> None:
+    """Have the embedded server end when this process does, even by `kill -9`, which would leave it behind.
+
+    A shell of its own session looks every few seconds whether we live. Linux only: elsewhere nothing is done.
+    """
+    children = " ".join(file.read_text() for file in Path("/proc/self/task").glob("*/children"))
+    for child in children.split():
+        with contextlib.suppress(OSError):
+            if b"uvicorn" in Path(f"/proc/{child}/cmdline").read_bytes():
+                watch = f"while kill -0 {os.getpid()} 2>/dev/null; do sleep 3; done; kill {child} 2>/dev/null"
+                null = subprocess.DEVNULL
+                subprocess.Popen(["sh", "-c", watch], start_new_session=True, stdin=null, stdout=null, stderr=null)
