@@ -94,7 +94,14 @@ def _parse(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(value, dict):
         raise UserError(f"{path}: expected sections of settings, found {type(value).__name__}")
-    return value
+    return {key: _unshared(inner) for key, inner in value.items()}
+
+
+def _unshared(value: Any) -> Any:
+    """A copy that shares nothing: what YAML's aliases (`*train`) give to several can then be changed for one."""
+    if isinstance(value, dict):
+        return {key: _unshared(inner) for key, inner in value.items()}
+    return [_unshared(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _apply(change: str, value: dict[str, Any], path: Path) -> None:
