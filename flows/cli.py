@@ -12,6 +12,8 @@ from typing import Annotated
 
 import typer
 
+from flows.interrupt import INTERRUPTED, leave
+
 app = typer.Typer(
     name="pretrieve", help="Pre-training for passage retrieval, from corpus to report.", no_args_is_help=True,
     add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -105,11 +107,9 @@ def main() -> None:
     from storage.errors import UserError
 
     try:
-        sys.exit(app(standalone_mode=False) or 0)
-    except typer.Exit as end:
-        code = end.exit_code
-    except (typer.Abort, KeyboardInterrupt):
-        code = _complain("interrupted; the same command goes on where this run stopped", 130)
+        code = app(standalone_mode=False) or 0
+        if code == INTERRUPTED:  # what Typer makes of Ctrl-C
+            leave()
     except UserError as error:
         code = _complain(str(error), 2)
     except Exception as error:

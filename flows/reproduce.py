@@ -18,6 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from flows.chain import chain
+from flows.interrupt import leave
 from flows.plan import planned
 from flows.read_recipe import load_recipe
 from flows.recipe import Recipe
@@ -87,6 +88,10 @@ def as_flow(recipe: Recipe[Any], name: str, current: Session) -> Artifact[Report
             outcome.append(in_session(settings, name, current))
         except Stopped as stopped:  # a wish, not a failure of the run
             outcome.append(stopped)
+        except KeyboardInterrupt:
+            if "PREFECT_API_URL" not in os.environ:  # Ctrl-C ends the embedded server too: Prefect would wait for it
+                leave()
+            raise
 
     settings = recipe
     flow(flow_run_name=name, persist_result=False)(reproduce)(recipe=name)

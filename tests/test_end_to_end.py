@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,7 +127,7 @@ def test_a_second_run_reuses_everything_and_starts_no_server(unbroken: Path) -> 
 KILLED_IN = ["train_generator", "generate_queries", "pretrain", "train"]
 
 
-def wait_until_it_works_in(stage: str, store: Path, process: subprocess.Popen[bytes]) -> None:
+def wait_until_it_works_in(stage: str, store: Path, process: subprocess.Popen[Any]) -> None:
     """Return when the stage has begun to write: a whole shard of rows, or a first line of losses."""
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
@@ -155,6 +156,21 @@ def test_killed_in_four_stages_it_ends_with_the_same_artifacts(unbroken: Path, t
     assert done.returncode == 0, done.stderr
     assert hashes(store) == hashes(unbroken / "artifacts")
     assert report(tmp_path)["rows"] == report(unbroken)["rows"]
+
+
+def test_an_interrupted_run_says_so_at_once_and_ends_with_130(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command("reproduce", "quickstart"), cwd=tmp_path, env=environment(tmp_path), start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_until_it_works_in("train_generator", tmp_path / "artifacts", process)
+    os.killpg(process.pid, signal.SIGINT)
+
+    _, said = process.communicate(timeout=30)
+
+    assert process.returncode == 130
+    assert said.splitlines()[-1] == "pretrieve: interrupted; the same command goes on where this run stopped"
+    assert not list((tmp_path / "artifacts" / "train_generator").glob("*/"))
 
 
 @pytest.fixture
