@@ -12,8 +12,6 @@ from typing import Annotated
 
 import typer
 
-from flows.interrupt import INTERRUPTED, leave
-
 app = typer.Typer(
     name="pretrieve", help="Pre-training for passage retrieval, from corpus to report.", no_args_is_help=True,
     add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -104,6 +102,7 @@ def doctor(store: StoreFolder = DEFAULT_STORE) -> None:
 
 def main() -> None:
     """Run the command line; failures become one line on standard error and an exit code."""
+    from flows.interrupt import INTERRUPTED, leave
     from storage.errors import UserError
 
     try:
