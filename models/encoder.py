@@ -32,21 +32,22 @@ class Encoder(Protocol):
 
 
 class DenseEncoder(nn.Module):
-    """A BERT whose pooled last hidden states represent queries and passages alike."""
+    """A BERT for passages and one for queries, whose pooled last hidden states are the texts' vectors.
 
-    def __init__(self, model: bert.BertForMaskedLM, pooling: Pooling) -> None:
+    Both are one and the same where nothing else is said; `models.towers` makes two that share some parts.
+    """
+
+    def __init__(self, passage: bert.BertForMaskedLM, pooling: Pooling, query: bert.BertForMaskedLM | None = None):
         super().__init__()
-        self.model, self.pooling = model, pooling
+        self.passage, self.query, self.pooling = passage, query or passage, pooling
 
     def forward(self, tokens: Tokens, role: Role) -> Representation:
-        hidden_BLH = self.model.bert(tokens.ids, tokens.mask)
+        hidden_BLH = self.tower(role).bert(tokens.ids, tokens.mask)
         return Representation(dense=pooled(hidden_BLH, tokens.mask, self.pooling))
 
-
-def load(folder: Path) -> DenseEncoder:
-    """The encoder of a checkpoint's folder, in evaluation mode."""
-    encoder = DenseEncoder(bert.load(folder), load_pooling(folder))
-    return encoder.eval()
+    def tower(self, role: Role) -> bert.BertForMaskedLM:
+        """The network that reads texts of a role."""
+        return self.query if role == "query" else self.passage
 
 
 def load_pooling(folder: Path) -> Pooling:

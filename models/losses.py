@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+
+from models.masking import IGNORED
 
 
 def masked_lm_loss(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
@@ -14,6 +19,12 @@ def masked_lm_loss(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
     if not len(labels_N):
         return logits_NV.sum()
     return cross_entropy(logits_NV.float(), labels_N)
+
+
+def recovery_loss(vocabulary: Callable[[Tensor], Tensor], hidden_BLH: Tensor, labels_BL: Tensor) -> Tensor:
+    """The masked-language-model loss of hidden states; the vocabulary head sees no position that asks nothing."""
+    asked_BL = labels_BL != IGNORED
+    return masked_lm_loss(vocabulary(hidden_BLH[asked_BL]), labels_BL[asked_BL])
 
 
 def contrastive_loss(
@@ -28,3 +39,14 @@ def contrastive_loss(
     if excluded_QP is not None:
         scores_QP = scores_QP.masked_fill(excluded_QP, float("-inf"))
     return cross_entropy(scores_QP, positives_Q)
+
+
+def partner_contrast(scores_NN: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """InfoNCE among N texts of which 2k and 2k+1 are partners: each against the N-2 others, not against itself.
+
+    Equation 5 of query-as-context pre-training (coCondenser), equation 6 of the contrastive auto-encoder.
+    """
+    size = len(scores_NN)
+    scores_NN = scores_NN.float() / temperature
+    scores_NN = scores_NN.masked_fill(torch.eye(size, dtype=torch.bool, device=scores_NN.device), float("-inf"))
+    return cross_entropy(scores_NN, torch.arange(size, device=scores_NN.device) ^ 1)

@@ -13,19 +13,17 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor
 
+from models.batch import Rows
+
 FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
 
 
 @dataclass(frozen=True)
-class Tokens:
+class Tokens(Rows):
     """A padded batch: ids [B, L] and mask [B, L], True where there is a token."""
 
     ids: Tensor
     mask: Tensor
-
-    def to(self, device: torch.device) -> Tokens:
-        """The same on another device."""
-        return Tokens(self.ids.to(device, non_blocking=True), self.mask.to(device, non_blocking=True))
 
 
 class Tokenizer:
@@ -39,6 +37,8 @@ class Tokenizer:
         pieces = fast.get_vocab()
         self.num_words = max(pieces.values()) + 1
         """V"""
+        self.specials = np.array(sorted({self.cls, self.sep, self.mask, self.pad, self._id("[UNK]")}))
+        """What no masked language model is asked for."""
         self.continues = np.zeros(self.num_words, dtype=bool)
         """[V], True for a piece that continues the word to its left (`##ing`)."""
         self.continues[[number for piece, number in pieces.items() if piece.startswith("##") and len(piece) > 2]] = True

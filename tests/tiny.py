@@ -6,7 +6,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from models import bert
-from models.encoder import save_pooling
+from models.encoder import DenseEncoder, save_pooling
+from models.pretraining import Start, Terms
 from models.representation import Pooling
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -57,3 +58,10 @@ def save_backbone(
     save_pooling(folder, pooling, model.config.hidden_size)
     save_tokenizer(folder)
     return folder
+
+
+def start(
+    *, seed: int = 0, pooling: Pooling = "cls", dropout: float = 0.0, spread: float = 0.2, terms: Terms | None = None
+) -> Start:
+    """What a paper's pre-training of the tiny BERT begins with."""
+    return Start(DenseEncoder(tiny_bert(seed=seed, dropout=dropout, spread=spread), pooling), terms)

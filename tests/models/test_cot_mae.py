@@ -6,23 +6,25 @@ import math
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from models.cot_mae import AutoRegressiveDecoder, Batch, MaskedDecoder, Pretraining, Settings, make_batch, window_mask
+from models.cot_mae import Batch, MaskedDecoder, Pretraining, Settings, make_batch
+from models.decoder import AutoRegressiveDecoder, window_mask
 from models.losses import masked_lm_loss
 from models.masking import IGNORED, budget
+from models.pretraining import Drawn
+from models.representation import Pooling
 from models.tokens import Tokenizer, pad
-from tests.tiny import PIECES, SHAPE, tiny_bert
+from tests.slow import Array, attend, dense, embedded, gelu, norm, numbers, vocabulary
+from tests.tiny import PIECES, SHAPE, start, tiny_bert
 
 AR = Settings(
-    decoder="ar", decoder_layers=1, window=3, text_mask_rate=0.3, context_mask_rate=0.45, max_tokens=20,
-    context_max_tokens=10,
+    decoder="ar", decoder_layers=1, window=3, text_mask_rate=0.3, context_mask_rate=None, symmetric=False,
+    max_tokens=20, context_max_tokens=10,
 )  # fmt: skip
-AE = dataclasses.replace(AR, decoder="ae")
+AE = dataclasses.replace(AR, decoder="ae", window=None, context_mask_rate=0.45)
 CLS, SEP, MASK = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]", "[MASK]"))
 WHOLE = [number for number, piece in enumerate(PIECES) if number > 4 and not piece.startswith("##")]
-Array = NDArray[np.float64]
 
 
 def batch(tokenizer: Tokenizer, settings: Settings, seed: int = 0) -> Batch:
@@ -30,11 +32,11 @@ def batch(tokenizer: Tokenizer, settings: Settings, seed: int = 0) -> Batch:
     texts, contexts = (
         [random.choice(WHOLE, size=n).tolist() for n in sizes] for sizes in ((30, 9, 18, 4), (5, 7, 3, 12))
     )
-    return make_batch(texts, contexts, tokenizer, settings, random)
+    return make_batch(Drawn(texts, contexts), tokenizer, settings, random)
 
 
-def objective(settings: Settings, *, pooling: str = "cls", layers: int = 1, dropout: float = 0.0) -> Pretraining:
-    made = Pretraining(tiny_bert(dropout=dropout), dataclasses.replace(settings, decoder_layers=layers), pooling)
+def objective(settings: Settings, *, pooling: Pooling = "cls", layers: int = 1, dropout: float = 0.0) -> Pretraining:
+    made = Pretraining(start(pooling=pooling, dropout=dropout), dataclasses.replace(settings, decoder_layers=layers))
     with torch.no_grad():
         for parameter in made.decoder.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
@@ -49,7 +51,7 @@ def test_a_crop_is_one_piece_of_the_text_for_ids_and_labels_alike(tokenizer: Tok
     texts = [np.random.default_rng(n).choice(WHOLE, size=n).tolist() for n in range(40)]
     settings = dataclasses.replace(AE, max_tokens=max_tokens, context_max_tokens=max_tokens)
 
-    made = make_batch(texts, texts, tokenizer, settings, np.random.default_rng(1))
+    made = make_batch(Drawn(texts, texts), tokenizer, settings, np.random.default_rng(1))
 
     for tokens, labels in ((made.text, made.text_labels), (made.context, made.context_labels)):
         assert tokens.ids.shape == labels.shape
@@ -67,7 +69,7 @@ def test_every_crop_is_drawn(tokenizer: Tokenizer) -> None:
     text = list(range(5, 15))
     settings = dataclasses.replace(AR, context_max_tokens=8)
 
-    made = make_batch([text] * 400, [text] * 400, tokenizer, settings, np.random.default_rng(0))
+    made = make_batch(Drawn([text] * 400, [text] * 400), tokenizer, settings, np.random.default_rng(0))
 
     firsts = np.bincount(made.context.ids[:, 1] - 5, minlength=5)
     assert len(firsts) == 5
@@ -101,55 +103,6 @@ def test_rows_of_a_batch(tokenizer: Tokenizer) -> None:
 
 
 # Decoders, slowly
-
-
-def numbers(module: nn.Module) -> dict[str, Array]:
-    return {name: value.detach().double().numpy() for name, value in module.state_dict().items()}
-
-
-def norm(x: Array, w: dict[str, Array], name: str) -> Array:
-    deviation = np.sqrt(x.var(-1, keepdims=True) + 1e-12)
-    return (x - x.mean(-1, keepdims=True)) / deviation * w[f"{name}.weight"] + w[f"{name}.bias"]
-
-
-def dense(x: Array, w: dict[str, Array], name: str) -> Array:
-    return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
-
-
-def gelu(x: Array) -> Array:
-    return np.vectorize(lambda value: value * 0.5 * (1 + math.erf(value / math.sqrt(2))))(x)
-
-
-def attend(x: Array, w: dict[str, Array], name: str, visible: list[set[int]]) -> Array:
-    """Each row, for each head, over the columns that it sees."""
-    size = SHAPE["hidden_size"] // SHAPE["num_attention_heads"]
-    query, key, value = (dense(x, w, f"{name}.{each}") for each in ("query", "key", "value"))
-    out = np.zeros_like(x)
-    for row, columns in enumerate(visible):
-        for start in range(0, x.shape[1], size):
-            part, seen = slice(start, start + size), sorted(columns)
-            weights = np.exp([query[row, part] @ key[column, part] / math.sqrt(size) for column in seen])
-            out[row, part] = sum(
-                p * value[column, part] for p, column in zip(weights / weights.sum(), seen, strict=True)
-            )
-    return out
-
-
-def embedded(w: dict[str, Array], ids: list[int]) -> Array:
-    name = "bert.embeddings"
-    rows = [
-        w[f"{name}.word_embeddings.weight"][number]
-        + w[f"{name}.position_embeddings.weight"][place]
-        + w[f"{name}.token_type_embeddings.weight"][0]
-        for place, number in enumerate(ids)
-    ]
-    return norm(np.array(rows), w, f"{name}.LayerNorm")
-
-
-def vocabulary(x: Array, w: dict[str, Array]) -> Array:
-    name = "cls.predictions"
-    transformed = norm(gelu(dense(x, w, f"{name}.transform.dense")), w, f"{name}.transform.LayerNorm")
-    return transformed @ w["bert.embeddings.word_embeddings.weight"].T + w[f"{name}.bias"]
 
 
 def slow_released_decoder(made: Pretraining, vector: Tensor, ids: list[int], window: int) -> Array:
@@ -278,7 +231,7 @@ def test_what_lies_before_the_window_reaches_one_layer_through_the_vector_alone(
 
 @pytest.mark.parametrize("settings", [AR, AE], ids=["ar", "ae"])
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_losses_are_the_sum_of_the_two_heads(tokenizer: Tokenizer, settings: Settings, pooling: str) -> None:
+def test_losses_are_the_sum_of_the_two_heads(tokenizer: Tokenizer, settings: Settings, pooling: Pooling) -> None:
     made, given = objective(settings, pooling=pooling).eval(), batch(tokenizer, settings)
 
     vectors, losses = made.encode(given)
@@ -325,8 +278,8 @@ def test_the_decoder_shares_head_and_embeddings_and_owns_neither(tokenizer: Toke
 
 def test_a_decoder_starts_as_the_release_does() -> None:
     model = tiny_bert(spread=0)
-    released = AutoRegressiveDecoder(model, dataclasses.replace(AR, decoder_layers=4))
-    printed = MaskedDecoder(model, dataclasses.replace(AE, decoder_layers=4))
+    released = AutoRegressiveDecoder(model, num_blocks=4, window=3)
+    printed = MaskedDecoder(model, 4)
 
     deviations: dict[str, list[Tensor]] = {}
     for name, value in (*released.named_parameters(), *printed.named_parameters()):
@@ -358,7 +311,11 @@ def test_dropout_works_in_training_alone(tokenizer: Tokenizer, settings: Setting
     ("change", "told"),
     [
         ({"text_mask_rate": 0.0}, "text_mask_rate"),
-        ({"context_mask_rate": 1.5}, "context_mask_rate"),
+        ({"decoder": "ae", "window": None, "context_mask_rate": 1.5}, "context_mask_rate"),
+        ({"decoder": "ae"}, "decoder ae: expected a context_mask_rate, and null for window"),
+        ({"decoder": "ae", "context_mask_rate": 0.45}, "decoder ae: expected a context_mask_rate, and null for window"),
+        ({"context_mask_rate": 0.45}, "decoder ar: expected a window of 0 or more, and null for context_mask_rate"),
+        ({"symmetric": True}, "equal max_tokens for both"),
         ({"decoder_layers": 0}, "decoder_layers"),
         ({"window": -1}, "window"),
         ({"max_tokens": 2}, "max_tokens"),
@@ -371,4 +328,4 @@ def test_settings_that_mean_nothing(change: dict[str, float], told: str) -> None
 
 def test_more_tokens_than_positions() -> None:
     with pytest.raises(ValueError, match="max_tokens: expected at most 64, found 65"):
-        Pretraining(tiny_bert(), dataclasses.replace(AR, max_tokens=65), "cls")
+        Pretraining(start(), dataclasses.replace(AR, max_tokens=65))

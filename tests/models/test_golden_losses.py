@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from models.cot_mae import Pretraining, Settings, make_batch
+from models.pretraining import Drawn
 from models.tokens import Tokenizer
-from tests.tiny import PIECES, tiny_bert
+from tests.tiny import PIECES, start
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -21,11 +22,11 @@ GOLDEN = Path(__file__).parent / "golden"
 @pytest.mark.parametrize("decoder", ["ar", "ae"])
 def test_first_losses(tokenizer: Tokenizer, decoder: str) -> None:
     settings = Settings(
-        decoder=decoder, decoder_layers=1, window=3, text_mask_rate=0.3, context_mask_rate=0.45, max_tokens=24,
-        context_max_tokens=12,
+        decoder=decoder, decoder_layers=1, window=3 if decoder == "ar" else None, text_mask_rate=0.3,
+        context_mask_rate=0.45 if decoder == "ae" else None, symmetric=False, max_tokens=24, context_max_tokens=12,
     )  # fmt: skip
     torch.manual_seed(0)
-    objective = Pretraining(tiny_bert(), settings, "cls").train()
+    objective = Pretraining(start(), settings).train()
     optimiser = torch.optim.SGD(objective.parameters(), lr=0.05)
     found = []
     for step in range(5):
@@ -34,7 +35,7 @@ def test_first_losses(tokenizer: Tokenizer, decoder: str) -> None:
             [random.integers(5, len(PIECES), size=random.integers(3, longest)).tolist() for _ in range(8)]
             for longest in (40, 10)
         )
-        losses = objective.encode(make_batch(texts, contexts, tokenizer, settings, random))[1]
+        losses = objective.encode(make_batch(Drawn(texts, contexts), tokenizer, settings, random))[1]
         optimiser.zero_grad()
         (losses["mlm"] + losses["context"]).backward()
         optimiser.step()
