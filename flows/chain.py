@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from flows.recipe import STARTS, Recipe, as_yaml
+from flows.describe import reporting
+from flows.recipe import STARTS, PseudoQuerying, Recipe
 from storage import sources
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.store import Store
-from storage.tables import Checkpoint, Index, Passages, Positives, PseudoQueries, Qrels, Queries, Report
+from storage.tables import Checkpoint, Index, Pairs, Passages, Positives, PseudoQueries, Qrels, Queries, Report, Terms
+from tasks.count_terms import count_terms
 from tasks.evaluate import Evaluation, evaluate
 from tasks.generate_queries import generate_queries
 from tasks.index import index
@@ -23,10 +25,11 @@ from tasks.ingest import Corpus, Topics, ingest_corpus, ingest_qrels, ingest_que
 from tasks.initialise import initialise
 from tasks.label import adopt_positives, adopt_pseudo_queries, label_passages
 from tasks.mine import mine
-from tasks.pair_contexts import pair_contexts
+from tasks.pair_contexts import Contexts, Pairing, pair_contexts
 from tasks.pretrain import pretrain
+from tasks.probe import Drawing, draw_probe, draw_probe_of_pairs
 from tasks.query_quality import ROUND_TRIP_CUTOFF, pseudo_queries_as_queries, query_quality
-from tasks.report import Reporting, report
+from tasks.report import report
 from tasks.search import Search, search
 from tasks.split_corpus import split_corpus
 from tasks.stage import in_round
@@ -47,21 +50,21 @@ class Examples:
 def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     """Every stage of the recipe called `name`, in order; the report is the last."""
     backbone = initialise(sources.weights(recipe.backbone.weights), settings=recipe.backbone)
-    passages, spans = split(recipe, recipe.corpora.retrieve), split(recipe, recipe.corpora.pretrain)
+    passages, spans = split(recipe, recipe.corpora.retrieve), pretraining_passages(recipe)
     queries, qrels = topics(recipe, recipe.dataset.eval_split)  # early: bad qrels are told before hours of work
     bm25 = index(passages, None, None, settings=recipe.bm25)
 
     examples = judged_examples(recipe, passages, bm25) if recipe.dataset.train_split else None
-    generator = query_generator(recipe, examples, passages)
-    pseudo_queries = generate_queries(spans, generator, settings=recipe.queries.generate)
-    pairs = pair_contexts(spans, pseudo_queries, settings=recipe.contexts)
-    pretrained = pretrain(pairs, backbone, settings=recipe.pretrain)
-    examples = examples or pseudo_examples(recipe, passages, generator)
+    writer = Writer.of(recipe, examples, passages)
+    pseudo_queries = writer.write(spans) if writer.writes("pretrain") else None
+    pairs = pair_contexts(spans, pseudo_queries, pieces(recipe), settings=pairing(recipe))
+    probe = probing(recipe, passages, pairs)
+    pretrained = pretrain(pairs, counts(recipe, pairs), backbone, probe, settings=recipe.pretrain)
+    examples = examples or pseudo_examples(passages, writer)
 
     runs = {"bm25": search(bm25, queries, None, passages, settings=recipe.search)}
-    if "retrieve" in recipe.queries.for_:
-        expanding = generate_queries(passages, generator, settings=recipe.queries.generate)
-        expanded = index(passages, None, expanding, settings=recipe.bm25)
+    if writer.writes("retrieve"):
+        expanded = index(passages, None, writer.write(passages), settings=recipe.bm25)
         runs["bm25_doc2query"] = search(expanded, queries, None, passages, settings=recipe.search)
 
     indexes = {"bm25": bm25}
@@ -88,7 +91,43 @@ def split(recipe: Recipe[Any], texts: Literal["corpus", "documents"]) -> Artifac
     data = recipe.dataset
     source = sources.dataset(data.reader, data.path, texts)
     documents = ingest_corpus(source, settings=Corpus(reader=data.reader, name=texts, fraction=data.fraction))
-    return split_corpus(documents, sources.tokenizer(recipe.backbone.weights), settings=recipe.split)
+    return split_corpus(documents, pieces(recipe), settings=recipe.split)
+
+
+def pretraining_passages(recipe: Recipe[Any]) -> Artifact[Passages]:
+    """The passages that are pre-trained on: of the same collection, or of another."""
+    other, texts = recipe.corpora.pretrain_from, recipe.corpora.pretrain
+    if other is None:
+        return split(recipe, texts)
+    source = sources.dataset(other.reader, other.path, texts)
+    documents = ingest_corpus(source, settings=Corpus(reader=other.reader, name=texts, fraction=None))
+    return split_corpus(documents, pieces(recipe), settings=recipe.split)
+
+
+def pieces(recipe: Recipe[Any]) -> Source:
+    """The backbone's tokenizer."""
+    return sources.tokenizer(recipe.backbone.weights)
+
+
+def pairing(recipe: Recipe[Any]) -> Pairing:
+    """The contexts of the recipe, with what they need to know of how passages were split."""
+    contexts, split = recipe.contexts or Contexts(pseudo_queries=0, passages=[], alone=None), recipe.split
+    return Pairing(**contexts.model_dump(), max_tokens=split.max_tokens, language=split.language, seed=recipe.seed)
+
+
+def counts(recipe: Recipe[Any], pairs: Artifact[Pairs]) -> Artifact[Terms] | None:
+    """How often terms occur, for papers that ask."""
+    return count_terms(pairs, pieces(recipe)) if recipe.pretrain.objective.counts_terms else None
+
+
+def probing(recipe: Recipe[Any], passages: Artifact[Passages], pairs: Artifact[Pairs]) -> Artifact[Pairs] | None:
+    """What the pre-training is probed with: questions of the train split, or pseudo-queries where there are none."""
+    if recipe.pretrain.probe is None:
+        return None
+    settings = Drawing(pairs=recipe.pretrain.probe.pairs, seed=recipe.pretrain.seed)
+    if recipe.dataset.train_split is None:
+        return draw_probe_of_pairs(pairs, settings=settings)
+    return draw_probe(*topics(recipe, recipe.dataset.train_split), passages, settings=settings)
 
 
 def topics(recipe: Recipe[Any], name: str) -> tuple[Artifact[Queries], Artifact[Qrels]]:
@@ -111,22 +150,41 @@ def judged_examples(recipe: Recipe[Any], passages: Artifact[Passages], bm25: Art
     return Examples(queries, label_passages(qrels, passages, found))
 
 
-def pseudo_examples(recipe: Recipe[Any], passages: Artifact[Passages], generator: Start | Source) -> Examples:
+def pseudo_examples(passages: Artifact[Passages], writer: Writer) -> Examples:
     """What a collection without train queries trains on: its passages' pseudo-queries and the passages themselves."""
-    pseudo_queries = generate_queries(passages, generator, settings=recipe.queries.generate)
+    pseudo_queries = writer.write(passages)
     return Examples(adopt_pseudo_queries(passages, pseudo_queries), adopt_positives(passages, pseudo_queries))
 
 
-def query_generator(recipe: Recipe[Any], examples: Examples | None, passages: Artifact[Passages]) -> Start | Source:
-    """The model that writes pseudo-queries: a given one, or one made of the train pairs."""
-    if recipe.queries.model is not None:
-        return sources.weights(recipe.queries.model)
-    if examples is None or recipe.queries.train is None:
-        raise UserError(
-            "queries.train: making a generator needs dataset.train_split; name a split, or give queries.model"
-        )
-    pieces = sources.weights(recipe.backbone.weights)
-    return train_generator(examples.queries, examples.positives, passages, pieces, settings=recipe.queries.train)
+@dataclass(frozen=True)
+class Writer:
+    """Writes pseudo-queries, where the recipe wants some."""
+
+    settings: PseudoQuerying | None
+    generator: Start | Source | None
+
+    @staticmethod
+    def of(recipe: Recipe[Any], examples: Examples | None, passages: Artifact[Passages]) -> Writer:
+        """With the model that the recipe gives, or with one made of the train pairs."""
+        wanted = recipe.queries
+        if wanted is None or wanted.model is not None:
+            return Writer(wanted, sources.weights(wanted.model) if wanted and wanted.model else None)
+        if examples is None or wanted.train is None:
+            raise UserError(
+                "queries.train: making a generator needs dataset.train_split; name a split, or give queries.model"
+            )
+        made = train_generator(examples.queries, examples.positives, passages, pieces(recipe), settings=wanted.train)
+        return Writer(wanted, made)
+
+    def writes(self, purpose: Literal["pretrain", "retrieve"]) -> bool:
+        """Whether the recipe wants pseudo-queries for this."""
+        return self.settings is not None and purpose in self.settings.for_
+
+    def write(self, passages: Artifact[Passages]) -> Artifact[PseudoQueries]:
+        """The passages' pseudo-queries."""
+        if self.settings is None or self.generator is None:
+            raise UserError("queries: pseudo-queries are needed, but the recipe has no generator")
+        return generate_queries(passages, self.generator, settings=self.settings.generate)
 
 
 def starting_point(name: str, recipe: Recipe[Any], known: dict[str, Start], store: Store) -> Start:
@@ -160,37 +218,12 @@ def evaluation(recipe: Recipe[Any], runs: list[str]) -> Evaluation:
 
 
 def round_trip(
-    recipe: Recipe[Any], spans: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries]
-) -> Artifact[Any]:
+    recipe: Recipe[Any], spans: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries] | None
+) -> Artifact[Any] | None:
     """How good the pseudo-queries are: do they find the passage they were made of?"""
+    if recipe.queries is None or pseudo_queries is None:
+        return None
     sampled = pseudo_queries_as_queries(pseudo_queries, settings=recipe.queries.quality)
     bm25 = index(spans, None, None, settings=recipe.bm25)
     found = search(bm25, sampled, None, spans, settings=Search(documents=ROUND_TRIP_CUTOFF))
     return query_quality(spans, pseudo_queries, found, settings=recipe.queries.quality)
-
-
-def reporting(recipe: Recipe[Any], name: str, runs: list[str], trained: list[str]) -> Reporting:
-    """What the report says beside the numbers."""
-    absent = {}
-    if "bm25_doc2query" not in runs:
-        absent["bm25_doc2query"] = "queries.for does not name `retrieve`, so no passage was expanded"
-    return Reporting(
-        recipe=name, title=recipe.title, paper=recipe.pretrain.paper, dataset=recipe.dataset.description,
-        generator=recipe.queries.generator, text=as_yaml(recipe), runs={run: meaning(recipe, run) for run in runs},
-        absent=absent, main=recipe.headline.run, baseline=recipe.headline.baseline, metric=recipe.headline.metric,
-        reported=recipe.reported, trained=trained,
-    )  # fmt: skip
-
-
-def meaning(recipe: Recipe[Any], run: str) -> str:
-    """What a run is, in a sentence."""
-    if run == "bm25":
-        return f"Lucene's BM25 (k1 {recipe.bm25.k1}, b {recipe.bm25.b}) over the passages"
-    if run == "bm25_doc2query":
-        return f"BM25 over the passages with their pseudo-queries appended, written by {recipe.queries.generator}"
-    each = next(one for one in recipe.rounds if one.name == run)
-    starts = {
-        "pretrained": "the pre-trained checkpoint", "backbone": "the backbone's weights, without the pre-training",
-        "random": "random weights, without the pre-training",
-    }  # fmt: skip
-    return f"bi-encoder, from {starts.get(each.start, each.start)}, with negatives mined by {each.mine_with}"

@@ -7,7 +7,7 @@ the recipe's unless the section names its own.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
 import yaml
 from pydantic import Field, model_validator
@@ -49,10 +49,20 @@ class Dataset(Settings):
     """Keep this share of the documents, chosen by the hash of their id; null keeps all."""
 
 
+class Elsewhere(Settings):
+    """Texts of another collection than the one that is retrieved."""
+
+    reader: str
+    path: str | None
+    description: str
+
+
 class Corpora(Settings):
     """Which of the collection's texts are pre-trained on and which are retrieved."""
 
     pretrain: Literal["corpus", "documents"]
+    pretrain_from: Elsewhere | None
+    """Another collection whose texts are pre-trained on; null takes the recipe's own."""
     retrieve: Literal["corpus", "documents"]
 
 
@@ -114,8 +124,10 @@ class Recipe(Settings, Generic[P]):
     corpora: Corpora
     split: Splitting
     backbone: Backbone
-    queries: PseudoQuerying
-    contexts: Contexts
+    queries: PseudoQuerying | None
+    """Null where neither pre-training nor BM25 asks for pseudo-queries."""
+    contexts: Contexts | None
+    """Null where the paper reads texts alone."""
     pretrain: Pretraining[P]
     bm25: Bm25
     index: Dense
@@ -141,6 +153,32 @@ class Recipe(Settings, Generic[P]):
                 )
         if self.headline.metric not in self.evaluate.metrics:
             raise ValueError(f"headline.metric: {self.headline.metric} is none of evaluate.metrics")
+        return self
+
+    @model_validator(mode="after")
+    def _contexts_are_what_the_paper_reads(self) -> Recipe[P]:
+        paper, reads = self.pretrain.paper, cast(Any, self.pretrain.objective).reads
+        kinds = self.contexts.passages if self.contexts else []
+        if (self.contexts is None) != (reads == "texts"):
+            raise ValueError(f"contexts: {paper} reads {reads}; expected {'null' if reads == 'texts' else 'contexts'}")
+        if (reads == "sentences") != ("sentences" in kinds):
+            raise ValueError(f"contexts.passages: {paper} reads {reads}; found {kinds}")
+        if self.contexts and not (self.contexts.pseudo_queries or kinds):
+            raise ValueError("contexts: expected pseudo_queries above 0, or some passages")
+        both = bool(self.contexts and self.contexts.pseudo_queries and kinds)
+        if both != (self.pretrain.mix is not None):
+            raise ValueError("pretrain.mix: expected step or example where contexts are of both kinds, else null")
+        return self
+
+    @model_validator(mode="after")
+    def _pseudo_queries_suffice(self) -> Recipe[P]:
+        asked = self.contexts.pseudo_queries if self.contexts else 0
+        if asked and (self.queries is None or "pretrain" not in self.queries.for_):
+            raise ValueError("contexts.pseudo_queries: expected `pretrain` in queries.for, or 0")
+        if asked and self.queries and asked > (made := self.queries.generate.queries_per_passage):
+            raise ValueError(f"contexts.pseudo_queries: expected at most the {made} that are generated, found {asked}")
+        if self.queries is None and self.dataset.train_split is None:
+            raise ValueError("queries: without a train split pseudo-queries are trained on; expected a generator")
         return self
 
     @model_validator(mode="after")

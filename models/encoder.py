@@ -45,6 +45,11 @@ class DenseEncoder(nn.Module):
         hidden_BLH = self.tower(role).bert(tokens.ids, tokens.mask)
         return Representation(dense=pooled(hidden_BLH, tokens.mask, self.pooling))
 
+    @property
+    def num_positions(self) -> int:
+        """How many tokens a text may have."""
+        return self.passage.config.max_position_embeddings
+
     def tower(self, role: Role) -> bert.BertForMaskedLM:
         """The network that reads texts of a role."""
         return self.query if role == "query" else self.passage

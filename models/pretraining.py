@@ -64,9 +64,8 @@ class Start:
 
     def must_position(self, *max_tokens: int) -> None:
         """Refuse texts that are longer than the model has positions."""
-        positions = self.model.config.max_position_embeddings
-        if max(max_tokens) > positions:
-            raise ValueError(f"max_tokens: expected at most {positions}, found {max(max_tokens)}")
+        if max(max_tokens) > self.encoder.num_positions:
+            raise ValueError(f"max_tokens: expected at most {self.encoder.num_positions}, found {max(max_tokens)}")
 
 
 def framed(ids: Sequence[int], max_tokens: int, tokenizer: Tokenizer, random: Generator) -> Ids:

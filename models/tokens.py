@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +26,15 @@ class Tokens(Rows):
 
     ids: Tensor
     mask: Tensor
+
+
+def num_tokens(batch: Any) -> int:
+    """Tokens in a batch, padding not counted: in all `Tokens` that it is made of."""
+    if isinstance(batch, Tokens):
+        return int(batch.mask.sum())
+    if not dataclasses.is_dataclass(batch):
+        return 0
+    return sum(num_tokens(getattr(batch, each.name)) for each in dataclasses.fields(batch))
 
 
 class Tokenizer:

@@ -13,6 +13,10 @@ def _schema(**columns: pa.DataType) -> pa.Schema:
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
 
 
+def _texts() -> pa.DataType:
+    return pa.list_(pa.field("element", pa.string(), nullable=False))
+
+
 class Table:
     """A kind of artifact. `schema` is None where the artifact is a folder of another format."""
 
@@ -62,11 +66,19 @@ class PseudoQueries(Table):
 
 
 class Pairs(Table):
-    """What pre-training reads: a passage's text and the contexts one of which is drawn at each visit."""
+    """What pre-training reads: a passage's text and the contexts one of which is drawn at each visit.
 
-    schema = _schema(
-        passage_id=pa.string(), text=pa.string(), contexts=pa.list_(pa.field("element", pa.string(), nullable=False))
-    )
+    `queries` are pseudo-queries (a probe's: the query), `passages` other passages or sentences; empty where none
+    were asked for.
+    """
+
+    schema = _schema(passage_id=pa.string(), text=pa.string(), queries=_texts(), passages=_texts())
+
+
+class Terms(Table):
+    """For each word piece, by id from 0: in how many texts it occurs, and how often in all of them."""
+
+    schema = _schema(piece=pa.int32(), texts=pa.int64(), occurrences=pa.int64())
 
 
 class Positives(Table):

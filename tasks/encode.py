@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from models.encoder import load
 from models.representation import Role
 from models.tokens import Tokenizer
+from models.towers import load
 from storage.vectors import Vectors
 from tasks.stage import execution
 

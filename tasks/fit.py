@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from models.objective import Batch, Losses, Objective, Vectors, joined, num_terms
+from models.tokens import num_tokens
 from storage.files import flush, write_atomically
 from storage.settings import Settings
 from tasks.progress import bar
@@ -47,13 +48,19 @@ class Diverged(Exception):
     """A loss is not a number."""
 
 
+Probing = Callable[[int], dict[str, float]]
+"""What to log beside a step's losses, looked at after so many steps; {} for nothing."""
+
+
 def fit(
-    objective: nn.Module, batch_of: Callable[[int], Batch], steps: int, *, out: Path, settings: Fitting, seed: int
-) -> None:
+    objective: nn.Module, batch_of: Callable[[int], Batch], steps: int, *, out: Path, settings: Fitting, seed: int,
+    probing: Probing = lambda steps: {},
+) -> None:  # fmt: skip
     """Train the objective in place for so many steps; `batch_of(step)` gives each step's batch.
 
-    What an earlier attempt saved below `out` is taken up. Losses go to `out/logs/metrics.jsonl` and to
-    TensorBoard's files beside it. Raises `Diverged` where a loss is not finite.
+    What an earlier attempt saved below `out` is taken up. Losses, gradient norms by part, tokens a second and what
+    `probing` finds go to `out/logs/metrics.jsonl` and to TensorBoard's files beside it. Raises `Diverged` where a
+    loss is not finite.
     """
     device = choose_device()
     torch.set_num_threads(execution().threads)
@@ -68,23 +75,30 @@ def fit(
         Metrics(out / "logs", first) as metrics,
         bar(what="training", unit="steps", total=steps, done=first) as counter,
     ):
+        if not first and (probed := probing(0)):
+            metrics.write(0, probed)
         for step in range(first, steps):
             started, rate = time.monotonic(), settings.learning_rate * schedule(step, steps, settings.warmup_ratio)
             for group in optimiser.param_groups:
                 group["lr"] = rate
-            batch = batch_of(step).to(device)
+            batch = batch_of(step)
+            tokens, batch = num_tokens(batch), batch.to(device)
             losses = gradients(objective, batch, settings.chunk, (seed, step))
             values = {name: loss.item() for name, loss in losses.items()}
+            norms = gradient_norms(objective)
             norm = nn.utils.clip_grad_norm_(objective.parameters(), settings.max_gradient_norm or math.inf).item()
             if not all(math.isfinite(value) for value in (*values.values(), norm)):
                 found = f"the losses are {values}, the gradient's norm is {norm}"
                 raise Diverged(f"step {step + 1} of {steps}: {found}; lower the learning rate")
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
-            metrics.write(
-                step + 1,
-                {**values, "learning_rate": rate, "rows_per_second": len(batch) / (time.monotonic() - started)},
-            )
+            seconds = time.monotonic() - started
+            rates = {
+                "rows_per_second": len(batch) / seconds,
+                "tokens_per_second": tokens / seconds,
+                "gradient_norm": norm,
+            }
+            metrics.write(step + 1, {**values, "learning_rate": rate, **rates, **norms, **probing(step + 1)})
             counter.set_postfix({name: f"{value:.3f}" for name, value in values.items()}, refresh=False)
             counter.update(1)
             if time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS:
@@ -156,6 +170,17 @@ def _mixed(seed: tuple[int, ...]) -> int:
     return value
 
 
+def gradient_norms(objective: nn.Module) -> dict[str, float]:
+    """The gradient's norm in each of the objective's parts, where it has several: its encoder, its decoder, a head."""
+    parts: dict[str, list[Tensor]] = {}
+    for name, parameter in objective.named_parameters():
+        if parameter.grad is not None:
+            parts.setdefault(name.partition(".")[0], []).append(parameter.grad)
+    if len(parts) < 2:
+        return {}
+    return {f"gradient_norm_{part}": nn.utils.get_total_norm(found).item() for part, found in parts.items()}
+
+
 def schedule(step: int, steps: int, warmup_ratio: float) -> float:
     """The learning rate's share at a step counted from 0: up in a line from 0, then down in a line to 0."""
     warmup = math.ceil(steps * warmup_ratio)
@@ -191,9 +216,7 @@ def checkpoint(folder: Path, step: int, objective: nn.Module, optimiser: torch.o
         for number, values in optimiser.state_dict()["state"].items()
         for name, value in values.items()
     }
-    save_file(
-        {name: tensor.contiguous() for name, tensor in objective.state_dict().items()}, building / "weights.safetensors"
-    )
+    save_file(weights(objective), building / "weights.safetensors")
     save_file(state, building / "optimiser.safetensors")
     for file in (*building.iterdir(), building):
         flush(file)
@@ -204,12 +227,26 @@ def checkpoint(folder: Path, step: int, objective: nn.Module, optimiser: torch.o
             shutil.rmtree(older)
 
 
+def weights(module: nn.Module) -> dict[str, Tensor]:
+    """What a module learns, by name; what two of its parts have in common stands once."""
+    return {name: parameter.detach().contiguous() for name, parameter in module.named_parameters()}
+
+
+def take_up(own: Mapping[str, nn.Parameter], found: Mapping[str, Tensor]) -> None:
+    """Put weights into parameters of the same names and shapes."""
+    if {name: value.shape for name, value in own.items()} != {name: value.shape for name, value in found.items()}:
+        raise ValueError(f"expected the weights {', '.join(own)}, found {', '.join(found)}, or other shapes")
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(found[name])
+
+
 def restore(folder: Path, objective: nn.Module, optimiser: torch.optim.Optimizer) -> int:
     """Take up the newest checkpoint and return its step; 0 where there is none."""
     found = sorted(path for path in folder.glob("*") if path.name.isdigit())
     if not found:
         return 0
-    objective.load_state_dict(load_file(found[-1] / "weights.safetensors"))
+    take_up(dict(objective.named_parameters()), load_file(found[-1] / "weights.safetensors"))
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in load_file(found[-1] / "optimiser.safetensors").items():
         number, _, inner = name.partition(".")

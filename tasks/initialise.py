@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -9,15 +10,19 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from models import bert
-from models.encoder import save_pooling
+from models import bert, towers
+from models.encoder import DenseEncoder
 from models.representation import Pooling
 from models.tokens import Tokenizer, copy_tokenizer
+from models.towers import Towers
 from storage.artifact import Source
 from storage.errors import UserError
 from storage.settings import Settings
 from storage.tables import Checkpoint
 from tasks.stage import stage
+
+HEADS = "heads.safetensors"
+"""What a pre-training learned beside the encoder: decoders and heads, by their names in the paper's file."""
 
 
 class Backbone(Settings):
@@ -27,6 +32,8 @@ class Backbone(Settings):
     """Folder, package:NAME/FOLDER or hub name of a BERT with its tokenizer."""
     start: Literal["weights", "random"]
     """`random` takes only the shape and the vocabulary."""
+    towers: Towers
+    """One BERT for queries and passages; one with feed-forward experts for each (CoT-MoTE); or two."""
     layers: list[int] | None = Field(min_length=1)
     """Which of the layers to keep, counted from 0; null keeps all."""
     dropout: float = Field(ge=0, lt=1)
@@ -36,33 +43,51 @@ class Backbone(Settings):
     seed: int
 
 
-@stage(version=1, table=Checkpoint)
+@stage(version=2, table=Checkpoint)
 def initialise(out: Path, weights: Source, *, settings: Backbone) -> None:
-    """Write the starting checkpoint; a vocabulary head that the weights lack starts at random."""
+    """Write the starting checkpoint; a vocabulary head that the weights lack starts at random.
+
+    Where the weights are a checkpoint of ours with towers or pre-training heads, both are taken over.
+    """
     torch.manual_seed(settings.seed)
     try:
-        num_words = Tokenizer.load(weights.path).num_words
-        if settings.start == "weights":
-            model = bert.load(weights.path, layers=settings.layers)
-        else:
-            config = bert.BertConfig.load(weights.path)
-            num_layers = config.num_hidden_layers if settings.layers is None else len(settings.layers)
-            model = bert.BertForMaskedLM(replace(config, num_hidden_layers=num_layers))
+        num_words, encoder = Tokenizer.load(weights.path).num_words, _encoder(weights.path, settings)
     except ValueError as error:
         raise UserError(f"backbone: {error}") from None
-    if num_words > model.config.vocab_size:
+    if num_words > encoder.passage.config.vocab_size:
         raise UserError(
-            f"backbone: {weights.path}: expected a tokenizer of at most {model.config.vocab_size} word pieces, "
-            f"as many as the model has embeddings, found {num_words}"
+            f"backbone: {weights.path}: expected a tokenizer of at most {encoder.passage.config.vocab_size} word "
+            f"pieces, as many as the model has embeddings, found {num_words}"
         )
-    model.config = replace(
-        model.config, hidden_dropout_prob=settings.dropout, attention_probs_dropout_prob=settings.dropout
-    )
-    save_checkpoint(model, out, pooling=settings.pooling, tokenizer=weights.path)
+    for tower in (encoder.passage, encoder.query):
+        tower.config = replace(
+            tower.config, hidden_dropout_prob=settings.dropout, attention_probs_dropout_prob=settings.dropout
+        )
+    save_checkpoint(encoder, out, tokenizer=weights.path)
+    if settings.start == "weights" and (weights.path / HEADS).is_file():
+        shutil.copyfile(weights.path / HEADS, out / HEADS)
 
 
-def save_checkpoint(model: bert.BertForMaskedLM, out: Path, *, pooling: Pooling, tokenizer: Path) -> None:
+def _encoder(folder: Path, settings: Backbone) -> DenseEncoder:
+    if settings.start == "random":
+        config = bert.BertConfig.load(folder)
+        num_layers = config.num_hidden_layers if settings.layers is None else len(settings.layers)
+        model = bert.BertForMaskedLM(replace(config, num_hidden_layers=num_layers))
+        return towers.raised(DenseEncoder(model, settings.pooling), settings.towers)
+    if not (folder / towers.SHARING).exists():
+        model = bert.load(folder, layers=settings.layers)
+        return towers.raised(DenseEncoder(model, settings.pooling), settings.towers)
+    encoder = towers.load(folder)
+    if (found := towers.sharing(encoder)) != settings.towers:
+        raise ValueError(f"{folder} holds towers that are {found}; expected towers: {found}")
+    if settings.layers is not None:
+        raise ValueError(f"{folder} holds two towers, which are taken whole; expected null for layers")
+    return DenseEncoder(encoder.passage, settings.pooling, encoder.query)
+
+
+def save_checkpoint(encoder: DenseEncoder, out: Path, *, tokenizer: Path) -> None:
     """Write a Hugging Face folder: weights, shape, pooling, and the tokenizer's files copied from a folder."""
-    bert.save(model, out)
-    save_pooling(out, pooling, model.config.hidden_size)
+    towers.save(encoder, out)
     copy_tokenizer(tokenizer, out)
+    if (out / towers.QUERY).is_dir():
+        copy_tokenizer(tokenizer, out / towers.QUERY)

@@ -1,28 +1,34 @@
-"""Pre-train an encoder on pairs of a passage and its contexts: `paper: cot_mae` means `models/cot_mae.py`."""
+"""Pre-train an encoder on passages and their contexts: `paper: cot_mae` means `models/cot_mae.py`."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
+import pyarrow as pa
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
+from safetensors.torch import load_file, save_file
+from torch import nn
 
-from models import bert
-from models.encoder import load_pooling
+from models import pretraining, towers
 from models.objective import Batch
 from models.tokens import Tokenizer
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import read_table
 from storage.settings import Settings
-from storage.tables import Checkpoint, Pairs
-from tasks.fit import Fitting, fit
-from tasks.initialise import save_checkpoint
+from storage.tables import Checkpoint, Pairs, Terms
+from tasks.fit import Fitting, fit, take_up
+from tasks.initialise import HEADS, save_checkpoint
+from tasks.probe import Probe, Watch
 from tasks.stage import stage
 
 P = TypeVar("P")
@@ -35,37 +41,134 @@ class Pretraining(Settings, Generic[P]):
     """A file of `models`."""
     objective: P
     """The paper's own settings."""
-    steps: int = Field(gt=0)
+    mix: Literal["step", "example"] | None
+    """Where contexts are of both kinds: whether pseudo-query or passage is drawn for a step or for each example."""
+    heads: Literal["fresh", "continued"]
+    """Whether decoder and heads start at random, or as an earlier pre-training left them in the backbone's folder."""
+    steps: int | None = Field(gt=0)
+    epochs: float | None = Field(gt=0)
+    """Instead of steps: how often every text is visited."""
     batch: int = Field(gt=0)
-    """Pairs a step."""
+    """Texts a step, each with its context."""
+    probe: Probe | None
     fit: Fitting
     seed: int
 
+    @model_validator(mode="after")
+    def _one_length(self) -> Pretraining[P]:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("give either steps or epochs, and set the other to null")
+        return self
 
-@stage(version=1, table=Checkpoint)
-def pretrain(out: Path, pairs: Artifact[Pairs], start: Artifact[Checkpoint], *, settings: Pretraining[object]) -> None:
-    """Write the pre-trained encoder; the decoder is dropped, the vocabulary head stays."""
-    paper, tokenizer = import_module(f"models.{settings.paper}"), Tokenizer.load(start.path)
-    model, pooling = bert.load(start.path), load_pooling(start.path)
-    rows = read_table(pairs, Pairs, ["text", "contexts"]).combine_chunks()
-    if not len(rows):
-        raise UserError(f"{pairs.reference}: expected pairs to pre-train on, found none")
+    def num_steps(self, num_texts: int) -> int:
+        """How many steps there are over so many texts."""
+        return self.steps or math.ceil(num_texts * (self.epochs or 0) / self.batch)
 
-    def batch_of(step: int) -> Batch:
-        chosen = rows.take(visited(step, settings.batch, len(rows), settings.seed)).to_pydict()
-        random = np.random.default_rng((settings.seed, step))
-        drawn = [contexts[random.integers(len(contexts))] for contexts in chosen["contexts"]]
-        texts, contexts = tokenizer.pieces(chosen["text"]), tokenizer.pieces(drawn)
-        made: Batch = paper.make_batch(texts, contexts, tokenizer, settings.objective, random)
-        return made
 
+@stage(version=2, table=Checkpoint)
+def pretrain(
+    out: Path,
+    pairs: Artifact[Pairs],
+    terms: Artifact[Terms] | None,
+    start: Artifact[Checkpoint],
+    probe: Artifact[Pairs] | None,
+    *,
+    settings: Pretraining[Any],
+) -> None:
+    """Write the pre-trained encoder with its vocabulary head, and beside it decoder and heads (`heads.safetensors`)."""
+    paper, data = import_module(f"models.{settings.paper}"), Data.read(pairs, terms, start, settings)
+    encoder = towers.load(start.path)
     torch.manual_seed(settings.seed)
     try:
-        objective = paper.Pretraining(model, settings.objective, pooling)
+        objective = paper.Pretraining(pretraining.Start(encoder, data.terms), settings.objective)
     except ValueError as error:
         raise UserError(f"pretrain.objective: {error}") from None
-    fit(objective, batch_of, settings.steps, out=out, settings=settings.fit, seed=settings.seed)
-    save_checkpoint(model, out, pooling=pooling, tokenizer=start.path)
+    heads = heads_of(objective, encoder)
+    if settings.heads == "continued":
+        continue_heads(heads, start.path)
+
+    def batch_of(step: int) -> Batch:
+        drawn, random = data.drawn(step)
+        made: Batch = paper.make_batch(drawn, data.tokenizer, settings.objective, random)
+        return made
+
+    watch = Watch(probe, encoder, data.tokenizer, settings.probe, settings.objective.max_tokens)
+    steps = settings.num_steps(len(data.rows))
+    fit(objective, batch_of, steps, out=out, settings=settings.fit, seed=settings.seed, probing=watch)
+    save_checkpoint(encoder, out, tokenizer=start.path)
+    if heads:
+        save_file({name: each.detach().contiguous() for name, each in heads.items()}, out / HEADS)
+
+
+class Data:
+    """The texts with their contexts, and what each step draws of them."""
+
+    def __init__(
+        self, rows: pa.Table, terms: pretraining.Terms | None, tokenizer: Tokenizer, settings: Pretraining[Any]
+    ) -> None:
+        self.rows, self.terms, self.tokenizer, self.settings = rows, terms, tokenizer, settings
+
+    @staticmethod
+    def read(
+        pairs: Artifact[Pairs], terms: Artifact[Terms] | None, start: Artifact[Checkpoint], settings: Pretraining[Any]
+    ) -> Data:
+        """All pairs, and the counts of terms where the paper wants them."""
+        rows = read_table(pairs, Pairs, ["text", "queries", "passages"]).combine_chunks()
+        if not len(rows):
+            raise UserError(f"{pairs.reference}: expected pairs to pre-train on, found none")
+        counted = None
+        if terms is not None:
+            table = read_table(terms, Terms)
+            counted = pretraining.Terms(len(rows), table["texts"].to_numpy(), table["occurrences"].to_numpy())
+        return Data(rows, counted, Tokenizer.load(start.path), settings)
+
+    def drawn(self, step: int) -> tuple[pretraining.Drawn, Generator]:
+        """The texts of a step with a context each, and the generator to go on drawing with."""
+        settings = self.settings
+        chosen = self.rows.take(visited(step, settings.batch, len(self.rows), settings.seed)).to_pydict()
+        random = np.random.default_rng((settings.seed, step))
+        contexts: list[list[int]] = []
+        if settings.objective.reads != "texts":
+            contexts = self.tokenizer.pieces(one_of_each(chosen["queries"], chosen["passages"], settings.mix, random))
+        return pretraining.Drawn(self.tokenizer.pieces(chosen["text"]), contexts, self.terms), random
+
+
+def one_of_each(
+    queries: Sequence[Sequence[str]], passages: Sequence[Sequence[str]], mix: str | None, random: Generator
+) -> list[str]:
+    """A context for each text: one of its pseudo-queries or of its passages, with equal chance where it has both.
+
+    "In a training step", says the paper (query-as-context pre-training, section 5.2), the choice is made: for all
+    texts of the step alike, or, as its release does, for each example.
+    """
+    coins = random.random(len(queries)) < 0.5 if mix else np.ones(len(queries), dtype=bool)
+    if mix == "step":
+        coins[:] = coins[0]
+    pools = [
+        asked if (coin and asked) or not other else other
+        for asked, other, coin in zip(queries, passages, coins, strict=True)
+    ]
+    return [pool[int(random.integers(len(pool)))] for pool in pools]
+
+
+def heads_of(objective: nn.Module, encoder: nn.Module) -> dict[str, nn.Parameter]:
+    """What an objective learns beside the encoder, by name."""
+    theirs = {id(parameter) for parameter in encoder.parameters()}
+    return {name: each for name, each in objective.named_parameters() if id(each) not in theirs}
+
+
+def continue_heads(heads: dict[str, nn.Parameter], folder: Path) -> None:
+    """Take up the heads of an earlier pre-training by the same paper, or by one that it builds on."""
+    path = folder / HEADS
+    if not path.is_file():
+        raise UserError(
+            f"pretrain.heads: the backbone has no {HEADS} to continue; "
+            "start from an exported pre-training, or say fresh"
+        )
+    try:
+        take_up(heads, load_file(path))
+    except ValueError as error:
+        raise UserError(f"pretrain.heads: {path}: {error}") from None
 
 
 def visited(step: int, batch: int, num_rows: int, seed: int) -> list[int]:

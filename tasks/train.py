@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from models import bert
-from models.encoder import DenseEncoder, Examples, Finetuning, known_positives, load_pooling
+from models import towers
+from models.encoder import Examples, Finetuning, known_positives
 from models.tokens import Tokenizer, Tokens
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -59,14 +59,14 @@ def train(
 ) -> None:
     """Write the retriever that so many epochs over the queries with a positive make of the start."""
     data = TrainingData.read(start, queries, passages, positives, negatives, settings)
-    model, pooling = bert.load(start.path), load_pooling(start.path)
-    longest = max(settings.query_max_tokens, settings.passage_max_tokens)
-    if longest > model.config.max_position_embeddings:
-        raise UserError(f"train: max_tokens: expected at most {model.config.max_position_embeddings}, found {longest}")
-    objective = Finetuning(DenseEncoder(model, pooling), settings.temperature)
+    encoder = towers.load(start.path)
+    longest, positions = max(settings.query_max_tokens, settings.passage_max_tokens), encoder.num_positions
+    if longest > positions:
+        raise UserError(f"train: max_tokens: expected at most {positions}, found {longest}")
+    objective = Finetuning(encoder, settings.temperature)
     steps = math.ceil(len(data.queries) * settings.epochs / settings.batch_queries)
     fit(objective, data.batch, steps, out=out, settings=settings.fit, seed=settings.seed)
-    save_checkpoint(model, out, pooling=pooling, tokenizer=start.path)
+    save_checkpoint(encoder, out, tokenizer=start.path)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-NO_LOSS = {"step", "epoch", "learning_rate", "rows_per_second"}
+NO_LOSS = ("step", "learning_rate", "rows_per_second", "tokens_per_second", "gradient_norm", "probe_")
 POINTS = 160  # of a curve on the page; more would not be seen
 
 Point = tuple[float, float]
@@ -34,7 +34,7 @@ def _losses_of(line: str) -> list[tuple[str, int, float]]:
     except json.JSONDecodeError:
         return []
     numbers = {name: value for name, value in entry.items() if isinstance(value, int | float)}
-    return [(name, int(entry["step"]), float(value)) for name, value in numbers.items() if name not in NO_LOSS]
+    return [(name, int(entry["step"]), float(value)) for name, value in numbers.items() if not name.startswith(NO_LOSS)]
 
 
 def thinned(points: list[tuple[int, float]]) -> list[Point]:

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.encoder import DenseEncoder, Examples, Finetuning, known_positives, load, load_pooling, save_pooling
+from models.encoder import DenseEncoder, Examples, Finetuning, known_positives, load_pooling, save_pooling
 from models.representation import Pooling, Representation, pooled
 from models.similarity import dot
 from models.tokens import Tokenizer, Tokens, pad
+from models.towers import load
 from tests.models.test_losses import slow_contrast
 from tests.tiny import SHAPE, save_backbone, tiny_bert
 

@@ -47,7 +47,7 @@ def test_rows_that_fail_half_way_leave_no_file(tmp_path: Path) -> None:
 
 
 def test_equal_rows_are_equal_bytes(tmp_path: Path) -> None:
-    rows = [{"passage_id": "p", "text": "t", "contexts": ["x", "y"]}]
+    rows = [{"passage_id": "p", "text": "t", "queries": ["x", "y"], "passages": []}]
     for name in ("one", "two"):
         write_rows(tmp_path / name, Pairs, rows)
 

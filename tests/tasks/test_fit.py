@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from transformers.trainer_pt_utils import get_parameter_names
 
 from models.cot_mae import Pretraining, Settings, make_batch
-from models.encoder import DenseEncoder, Examples, Finetuning
+from models.encoder import Examples, Finetuning
 from models.objective import Batch, Losses, num_terms
+from models.pretraining import Drawn
 from models.tokens import Tokenizer, pad
 from tasks import fit as loop
 from tasks.fit import Diverged, Fitting, fit, gradients, parameter_groups, schedule
-from tests.tiny import PIECES, save_tokenizer, tiny_bert
+from tests.tiny import PIECES, save_tokenizer, start
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 FITTING = Fitting(learning_rate=3e-3, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None)
@@ -34,17 +35,17 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 def objective(kind: str, *, dropout: float = 0.0, spread: float = 0.0) -> nn.Module:
-    model = tiny_bert(dropout=dropout, spread=spread)
+    given = start(dropout=dropout, spread=spread)
     if kind == "contrast":
-        return Finetuning(DenseEncoder(model, "cls"), 1.0)
+        return Finetuning(given.encoder, 1.0)
     torch.manual_seed(1)
-    return Pretraining(model, settings(kind), "cls")
+    return Pretraining(given, settings(kind))
 
 
 def settings(kind: str) -> Settings:
     return Settings(
-        decoder=kind, decoder_layers=1, window=3, text_mask_rate=0.3, context_mask_rate=0.45, max_tokens=24,
-        context_max_tokens=12,
+        decoder=kind, decoder_layers=1, window=3 if kind == "ar" else None, text_mask_rate=0.3,
+        context_mask_rate=0.45 if kind == "ae" else None, symmetric=False, max_tokens=24, context_max_tokens=12,
     )  # fmt: skip
 
 
@@ -58,7 +59,7 @@ def batches(kind: str, tokenizer: Tokenizer, rows: int = 8) -> BatchOf:
             return [random.integers(5, len(PIECES), size=random.integers(2, longest)).tolist() for _ in range(count)]
 
         if kind != "contrast":
-            return make_batch(texts(rows, 30), texts(rows, 10), tokenizer, settings(kind), random)
+            return make_batch(Drawn(texts(rows, 30), texts(rows, 10)), tokenizer, settings(kind), random)
         excluded = torch.zeros(rows, rows * 2, dtype=torch.bool)
         excluded[0, 3] = excluded[rows - 1, 0] = True
         return Examples(pad(texts(rows, 8)), pad(texts(rows * 2, 20)), 2, excluded)
@@ -69,7 +70,7 @@ def batches(kind: str, tokenizer: Tokenizer, rows: int = 8) -> BatchOf:
 def lines(out: Path) -> list[dict[str, float]]:
     """The metrics without what the clock says."""
     found = [json.loads(line) for line in (out / "logs" / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in each.items() if name != "rows_per_second"} for each in found]
+    return [{name: value for name, value in each.items() if not name.endswith("per_second")} for each in found]
 
 
 def run(
@@ -119,10 +120,10 @@ def test_the_loop_is_the_textbooks(tokenizer: Tokenizer, tmp_path: Path) -> None
         rates.step()
 
     assert clipped
-    start = objective("ae").state_dict()
+    begin = objective("ae").state_dict()
     for name, value in reference.state_dict().items():
         torch.testing.assert_close(fitted[name], value, atol=2e-5, rtol=1e-3, msg=lambda text, n=name: f"{n}: {text}")
-        assert not torch.equal(start[name], value), name
+        assert not torch.equal(begin[name], value), name
 
 
 @pytest.mark.parametrize(("steps", "ratio"), [(100, 0.1), (7, 0.1), (10, 0.0), (5, 1.0), (1, 0.1), (33, 0.25)])
@@ -297,7 +298,7 @@ def test_chunks_with_dropout_are_a_direct_pass_under_the_same_seeds(kind: str, t
 
 def test_a_batch_without_masked_tokens_trains_on(tokenizer: Tokenizer, tmp_path: Path) -> None:
     def batch_of(step: int) -> Batch:
-        return make_batch([[]] * 4, [[]] * 4, tokenizer, settings("ae"), np.random.default_rng(step))
+        return make_batch(Drawn([[]] * 4, [[]] * 4), tokenizer, settings("ae"), np.random.default_rng(step))
 
     for chunk in (None, 2):
         out = tmp_path / str(chunk)
@@ -320,10 +321,18 @@ def test_a_loss_that_is_no_number_names_the_step(tokenizer: Tokenizer, tmp_path:
     assert [each["step"] for each in lines(tmp_path)] == [1, 2]
 
 
-def test_metrics_name_losses_and_learning_rates(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_metrics_name_losses_rates_and_gradients_by_part(tokenizer: Tokenizer, tmp_path: Path) -> None:
     run(objective("ar"), batches("ar", tokenizer), 5, tmp_path)
 
-    assert set(lines(tmp_path)[0]) == {"step", "mlm", "context", "learning_rate"}
+    norms = {"gradient_norm", "gradient_norm_model", "gradient_norm_decoder"}
+    assert set(lines(tmp_path)[0]) == {"step", "mlm", "context", "learning_rate"} | norms
+    for each in lines(tmp_path):
+        parts = math.hypot(each["gradient_norm_model"], each["gradient_norm_decoder"])
+        assert each["gradient_norm"] == pytest.approx(parts, rel=1e-5)
+    speeds = [json.loads(line) for line in (tmp_path / "logs" / "metrics.jsonl").read_text().splitlines()]
+    counted = batches("ar", tokenizer)(4)
+    tokens = int(counted.text.mask.sum() + counted.context.mask.sum())  # type: ignore[attr-defined]
+    assert speeds[4]["tokens_per_second"] / speeds[4]["rows_per_second"] == pytest.approx(tokens / 8)
     rates = [each["learning_rate"] for each in lines(tmp_path)]
     assert rates == pytest.approx([0, 3e-3, 3e-3 * 3 / 4, 3e-3 * 2 / 4, 3e-3 / 4])
     assert list((tmp_path / "logs" / "tensorboard").iterdir())

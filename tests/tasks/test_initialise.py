@@ -8,16 +8,17 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from models import bert
-from models.encoder import load, load_pooling
+from models import bert, towers
+from models.encoder import load_pooling
 from models.tokens import Tokenizer
+from models.towers import load
 from storage.artifact import Source, source_of
 from storage.errors import UserError
 from storage.store import Store
-from tasks.initialise import Backbone, initialise
+from tasks.initialise import HEADS, Backbone, initialise
 from tests.tiny import PIECES, save_backbone, save_tokenizer
 
-ALL = Backbone(weights="tiny", start="weights", layers=None, dropout=0.1, pooling="mean", seed=1)
+ALL = Backbone(weights="tiny", start="weights", towers="siamese", layers=None, dropout=0.1, pooling="mean", seed=1)
 
 
 def source(folder: Path) -> Source:
@@ -40,7 +41,7 @@ def test_the_weights_as_they_are(store: Store, weights: Path) -> None:
     assert Tokenizer.load(made).pieces(["kings"]) == Tokenizer.load(weights).pieces(["kings"])
     config = bert.BertConfig.load(made)
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
-    assert load(made).model.bert.embeddings.dropout.p == 0.1
+    assert load(made).passage.bert.embeddings.dropout.p == 0.1
 
 
 def test_some_layers(store: Store, weights: Path) -> None:
@@ -131,3 +132,28 @@ def test_a_tokenizer_of_another_model(store: Store, weights: Path) -> None:
         f"expected a tokenizer of at most 50 word pieces, as many as the model has embeddings, found {len(PIECES)}"
         in refused(weights)
     )
+
+
+@pytest.mark.parametrize("kind", ["mixture", "mixture_shared_norm", "separate"])
+def test_two_towers_start_alike_and_are_taken_up_again(store: Store, weights: Path, kind: str) -> None:
+    made = initialise(source(weights), settings=ALL.model_copy(update={"towers": kind})).path
+
+    encoder = load(made)
+    assert towers.sharing(encoder) == kind
+    ids = torch.tensor([[2, 20, 30, 3]])
+    assert torch.equal(encoder.query.bert(ids, ids > 0), encoder.passage.bert(ids, ids > 0))
+    assert Tokenizer.load(made / "query").pieces(["kings"]) == Tokenizer.load(made).pieces(["kings"])
+    again = initialise(source(made), settings=ALL.model_copy(update={"towers": kind})).path
+    assert towers.sharing(load(again)) == kind
+    with pytest.raises(UserError, match=f"holds towers that are {kind}; expected towers: {kind}"):
+        initialise(source(made), settings=ALL)
+
+
+def test_heads_of_an_earlier_pretraining_come_along(store: Store, weights: Path) -> None:
+    save_file({"decoder.weight": torch.ones(2)}, weights / HEADS)
+
+    made = initialise(source(weights), settings=ALL).path
+    fresh = initialise(source(weights), settings=ALL.model_copy(update={"start": "random"})).path
+
+    assert load_file(made / HEADS)["decoder.weight"].tolist() == [1, 1]
+    assert not (fresh / HEADS).exists()

@@ -1,20 +1,24 @@
 """Passages and their pseudo-queries as what pre-training reads."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from storage.artifact import Source
 from storage.errors import UserError
 from storage.rows import read_rows
+from storage.store import Store
 from storage.tables import Pairs, Passages, PseudoQueries
-from tasks.pair_contexts import Contexts, pair_contexts
+from tasks.pair_contexts import Contexts, Pairing, pair_contexts
+from tests.tiny import save_tokenizer
 
 PASSAGES = [
     {"passage_id": f"p{i}", "doc_id": f"d{i}", "title": "Title" if i == 2 else "", "text": f"text {i}", "start": 0,
      "end": 6, "num_tokens": 2}
     for i in range(5)
 ]  # fmt: skip
-CONTEXTS = Contexts(kind="pseudo_query", queries_per_passage=2)
+QUERIES = Contexts(pseudo_queries=2, passages=[], alone=None)
 
 
 def queries(**texts: list[str]) -> list[dict[str, Any]]:
@@ -25,38 +29,158 @@ def queries(**texts: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def pairs(written: Any, made: Any, pseudo_queries: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    result = made(pair_contexts, written(Passages, PASSAGES), written(PseudoQueries, pseudo_queries), settings=CONTEXTS)
-    return [tuple(row.values()) for row in read_rows(result, Pairs)]
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    save_tokenizer(folder)
+    return Source("tiny", folder)
 
 
-@pytest.mark.usefixtures("store")
-def test_keeps_the_first_queries_of_passages_that_have_any(
-    written: Any, made: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    found = pairs(written, made, queries(p1=["a", "b", "c"], p2=["d"], p4=["e", "f"]))
-
-    assert found == [("p1", "text 1", ["a", "b"]), ("p2", "Title text 2", ["d"]), ("p4", "text 4", ["e", "f"])]
-    assert "2 of 5 passages have no pseudo-query and are left out" in caplog.text
+Pairs_ = Callable[..., list[tuple[Any, ...]]]
 
 
-@pytest.mark.usefixtures("store")
-def test_ranks_count_not_rows(written: Any, made: Any) -> None:
+@pytest.fixture
+def pairs(written: Any, made: Any, pieces: Source, store: Store) -> Pairs_:
+    """pairs(contexts, passages, pseudo_queries) -> the rows that the stage writes."""
+
+    def make(
+        contexts: Contexts, passages: list[dict[str, Any]], asked: list[dict[str, Any]] | None, **more: Any
+    ) -> Any:
+        settings = Pairing(**contexts.model_dump(), **{"max_tokens": 144, "language": "en", "seed": 1, **more})
+        given = None if asked is None else written(PseudoQueries, asked)
+        result = made(pair_contexts, written(Passages, passages), given, pieces, settings=settings)
+        return [tuple(row.values()) for row in read_rows(result, Pairs)]
+
+    return make
+
+
+def test_keeps_the_first_queries_of_passages_that_have_any(pairs: Pairs_, caplog: pytest.LogCaptureFixture) -> None:
+    found = pairs(QUERIES, PASSAGES, queries(p1=["a", "b", "c"], p2=["d"], p4=["e", "f"]))
+
+    assert found == [
+        ("p1", "text 1", ["a", "b"], []), ("p2", "Title text 2", ["d"], []), ("p4", "text 4", ["e", "f"], []),
+    ]  # fmt: skip
+    assert "2 of 5 passages lack a pseudo-query or a neighbour and are left out" in caplog.text
+
+
+def test_ranks_count_not_rows(pairs: Pairs_) -> None:
     rows = queries(p1=["a", "b", "c"])
 
-    assert pairs(written, made, [rows[2], rows[1], rows[0]]) == [("p1", "text 1", ["a", "b"])]
+    assert pairs(QUERIES, PASSAGES, [rows[2], rows[1], rows[0]]) == [("p1", "text 1", ["a", "b"], [])]
 
 
-@pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("order", [["p2", "p1"], ["p1", "unknown"], ["p1", "p2", "p1"]])
-def test_refuses_queries_out_of_order_or_of_other_passages(order: list[str], written: Any, made: Any) -> None:
+def test_refuses_queries_out_of_order_or_of_other_passages(order: list[str], pairs: Pairs_) -> None:
     rows = [{"passage_id": passage, "rank": 0, "text": "a"} for passage in order]
 
     with pytest.raises(ValueError, match=f"the pseudo-queries of {order[-1]} are out of the passages' order"):
-        pairs(written, made, rows)
+        pairs(QUERIES, PASSAGES, rows)
 
 
-@pytest.mark.usefixtures("store")
-def test_refuses_to_pair_nothing(written: Any, made: Any) -> None:
-    with pytest.raises(UserError, match="no passage has a pseudo-query"):
-        pairs(written, made, [])
+def test_refuses_to_pair_nothing(pairs: Pairs_) -> None:
+    with pytest.raises(UserError, match="no passage has the contexts asked for"):
+        pairs(QUERIES, PASSAGES, [])
+
+
+# Passages of the same document
+
+
+def document(doc_id: str, texts: list[str]) -> list[dict[str, Any]]:
+    return [
+        {"passage_id": f"{doc_id}#{place}", "doc_id": doc_id, "title": "", "text": text, "start": 0, "end": len(text),
+         "num_tokens": 2}
+        for place, text in enumerate(texts)
+    ]  # fmt: skip
+
+
+def neighbours(*kinds: str, alone: str = "leave_out") -> Contexts:
+    return Contexts.model_validate({"pseudo_queries": 0, "passages": list(kinds), "alone": alone})
+
+
+def test_a_nearby_passage_is_the_one_before_or_after(pairs: Pairs_) -> None:
+    texts = [f"passage {place}." for place in range(40)]
+
+    found = pairs(neighbours("nearby"), document("d", texts), None)
+
+    offsets = [texts.index(contexts[0]) - place for place, (_, _, _, contexts) in enumerate(found)]
+    assert offsets[0] == 1
+    assert offsets[-1] == -1
+    assert set(offsets) == {-1, 1}
+    assert 8 < offsets.count(1) < 32
+
+
+def test_a_random_passage_is_any_other_within_reach(pairs: Pairs_) -> None:
+    texts = [f"passage {place}." for place in range(400)]
+
+    found = pairs(neighbours("random"), document("d", texts), None)
+
+    offsets = [texts.index(contexts[0]) - place for place, (_, _, _, contexts) in enumerate(found)]
+    assert 0 not in offsets
+    assert 80 < max(offsets) <= 100
+    assert -100 <= min(offsets) < -80
+    assert len(set(offsets)) > 100
+
+
+def test_no_context_crosses_documents(pairs: Pairs_) -> None:
+    rows = [row for name in "abc" for row in document(name, [f"{name} {place}." for place in range(5)])]
+
+    for kind in ("nearby", "random", "overlap"):
+        for _, text, _, contexts in pairs(neighbours(kind), rows, None):
+            assert set(contexts[0]) & set("abc") == {text[0]}
+
+
+def test_an_overlapping_context_takes_last_sentences_and_goes_on(pairs: Pairs_) -> None:
+    texts = ["One ox. Two oxen. Three oxen. Four oxen. ", "Five oxen. Six oxen. ", "Seven oxen. Eight oxen."]
+    seen = {
+        pairs(neighbours("overlap"), document("d", texts), None, seed=seed)[place][3][0].strip()
+        for seed in range(12)
+        for place in (0,)
+    }
+
+    assert seen == {"Four oxen. Five oxen. Six oxen.", "Three oxen. Four oxen. Five oxen. Six oxen."}
+    last = pairs(neighbours("overlap"), document("d", texts), None)[2][3][0].strip()
+    assert last == "Five oxen. Six oxen. Seven oxen."
+    for limit in (8, 14, 30):
+        short = pairs(neighbours("overlap"), document("d", texts), None, max_tokens=limit)
+        assert all(len(contexts[0]) < len(" ".join(texts)) for *_, contexts in short)
+    assert pairs(neighbours("overlap"), document("d", texts), None, max_tokens=1)[0][3][0].strip().count(".") == 1
+
+
+def test_a_passage_without_a_neighbour(pairs: Pairs_) -> None:
+    rows = [*document("a", ["alone."]), *document("b", ["one.", "two."])]
+
+    assert [row[0] for row in pairs(neighbours("nearby"), rows, None)] == ["b#0", "b#1"]
+    kept = pairs(neighbours("nearby", alone="itself"), rows, None)
+    assert kept[0] == ("a#0", "alone.", [], ["alone."])
+    assert len(kept) == 3
+
+
+def test_several_kinds_beside_pseudo_queries(pairs: Pairs_) -> None:
+    wanted = Contexts(pseudo_queries=1, passages=["random", "nearby", "overlap"], alone="leave_out")
+    asked = [{"passage_id": f"d#{place}", "rank": 0, "text": f"query {place}"} for place in range(3)]
+
+    found = pairs(wanted, document("d", ["one.", "two.", "three."]), asked)
+
+    assert [row[2] for row in found] == [["query 0"], ["query 1"], ["query 2"]]
+    assert all(len(row[3]) == 3 for row in found)
+
+
+def test_sentences_are_the_passages_own(pairs: Pairs_) -> None:
+    wanted = Contexts(pseudo_queries=0, passages=["sentences"], alone=None)
+
+    (row,) = pairs(wanted, document("d", ["One ox. Two oxen. Three."]), None)
+
+    assert [each.strip() for each in row[3]] == ["One ox.", "Two oxen.", "Three."]
+
+
+@pytest.mark.parametrize(
+    ("passages", "alone", "said"),
+    [
+        (["nearby"], None, "expected leave_out or itself"),
+        ([], "itself", "no context is a neighbour; expected null"),
+        (["sentences", "nearby"], "itself", "neighbours or sentences, not both"),
+    ],
+)
+def test_contexts_that_mean_nothing(passages: list[str], alone: str | None, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Contexts.model_validate({"pseudo_queries": 0, "passages": passages, "alone": alone})

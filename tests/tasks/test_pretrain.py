@@ -1,5 +1,6 @@
 """Pre-training as a stage: what each step visits, what comes out, and that it comes out the same again."""
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -7,25 +8,31 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from models import bert, cot_mae
 from models.encoder import load_pooling
 from models.objective import Batch
+from models.pretraining import Drawn
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import write_rows
 from storage.store import Store
 from storage.tables import Checkpoint, Pairs
 from tasks.fit import Fitting
-from tasks.pretrain import Pretraining, pretrain, visited
+from tasks.initialise import HEADS
+from tasks.pretrain import Pretraining, one_of_each, pretrain, visited
 from tasks.stage import Execution, Session, session, stage
 from tests.tiny import WORDS, save_backbone
 
 FITTING = Fitting(learning_rate=2e-3, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None)
+STILL = {**FITTING.model_dump(), "warmup_ratio": 1.0}
+"""One step of warm-up: a learning rate of 0."""
 OBJECTIVE = {
-    "decoder": "ar", "decoder_layers": 1, "window": 3, "text_mask_rate": 0.3, "context_mask_rate": 0.45,
-    "max_tokens": 24, "context_max_tokens": 12,
+    "decoder": "ar", "decoder_layers": 1, "window": 3, "text_mask_rate": 0.3, "context_mask_rate": None,
+    "symmetric": False, "max_tokens": 24, "context_max_tokens": 12,
 }  # fmt: skip
+MASKED = {**OBJECTIVE, "decoder": "ae", "window": None, "context_mask_rate": 0.45}
 
 
 @stage(version=1, table=Checkpoint)
@@ -44,7 +51,12 @@ def pairs() -> list[dict[str, Any]]:
     random = np.random.default_rng(0)
     texts = [random.choice(WORDS, size=12).tolist() for _ in range(20)]
     return [
-        {"passage_id": f"p{n}", "text": " ".join(words), "contexts": [" ".join(words[:3]), f"{words[0]}s", "the end"]}
+        {
+            "passage_id": f"p{n}",
+            "text": " ".join(words),
+            "queries": [" ".join(words[:3]), f"{words[0]}s", "the end"],
+            "passages": [],
+        }
         for n, words in enumerate(texts)
     ]
 
@@ -53,8 +65,12 @@ def settings(**changes: Any) -> Pretraining[cot_mae.Settings]:
     values = {
         "paper": "cot_mae",
         "objective": OBJECTIVE,
+        "mix": None,
+        "heads": "fresh",
         "steps": 12,
+        "epochs": None,
         "batch": 8,
+        "probe": None,
         "fit": FITTING.model_dump(),
         "seed": 3,
     }
@@ -79,12 +95,12 @@ def test_a_batch_may_be_larger_than_the_data() -> None:
 
 @pytest.mark.parametrize("decoder", ["ar", "ae"])
 def test_a_pretrained_checkpoint_is_made_and_made_the_same_again(store: Store, tmp_path: Path, decoder: str) -> None:
-    wanted = settings(objective={**OBJECTIVE, "decoder": decoder})
+    wanted = settings(objective=OBJECTIVE if decoder == "ar" else MASKED)
     hashes = []
     for place in (store, Store(tmp_path / "other")):
         with session(Session(place, Execution(workers=1, threads=1, device="cpu"))):
             start = given_start()
-            made = pretrain(given_pairs(), start, settings=wanted)
+            made = pretrain(given_pairs(), None, start, None, settings=wanted)
         manifest = place.manifest(made.stage, made.key)
         assert manifest is not None
         hashes.append(manifest.hash)
@@ -92,7 +108,7 @@ def test_a_pretrained_checkpoint_is_made_and_made_the_same_again(store: Store, t
     assert hashes[0] == hashes[1]
     assert load_pooling(made.path) == "mean"
     assert not (made.path / "scratch").exists()
-    assert not any("decoder" in name or "scratch" in name for name in manifest.files)
+    assert not any("scratch" in name for name in manifest.files)
     assert "logs/metrics.jsonl" in manifest.logs
     before, after = bert.load(start.path).state_dict(), bert.load(made.path).state_dict()
     assert {name for name in before if torch.equal(before[name], after[name])} == set()
@@ -100,7 +116,7 @@ def test_a_pretrained_checkpoint_is_made_and_made_the_same_again(store: Store, t
 
 def test_half_a_pretraining_goes_on_where_it_was(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     start, given = given_start(), given_pairs()
-    whole = pretrain(given, start, settings=settings())
+    whole = pretrain(given, None, start, None, settings=settings())
     made, visits = cot_mae.make_batch, []
 
     def breaking(*arguments: Any) -> Batch:
@@ -113,7 +129,7 @@ def test_half_a_pretraining_goes_on_where_it_was(store: Store, monkeypatch: pyte
     monkeypatch.setattr(cot_mae, "make_batch", breaking)
     other = Store(store.root.parent / "other")
     with session(Session(other, Execution(workers=1, threads=1, device="cpu"))):
-        inputs = given_pairs(), given_start()
+        inputs = given_pairs(), None, given_start(), None
         with pytest.raises(KeyboardInterrupt):
             pretrain(*inputs, settings=settings())
         again = pretrain(*inputs, settings=settings())
@@ -129,17 +145,17 @@ def test_each_visit_draws_one_of_the_contexts(store: Store, monkeypatch: pytest.
     tokenizer = Tokenizer.load(start.path)
     rows = pairs()
     texts = {tuple(ids): n for n, ids in enumerate(tokenizer.pieces([row["text"] for row in rows]))}
-    contexts = [tokenizer.pieces(row["contexts"]) for row in rows]
+    contexts = [tokenizer.pieces(row["queries"]) for row in rows]
     made = cot_mae.make_batch
 
-    def watching(text_ids: Any, context_ids: Any, *others: Any) -> Batch:
-        for text, context in zip(text_ids, context_ids, strict=True):
+    def watching(given: Drawn, *others: Any) -> Batch:
+        for text, context in zip(given.texts, given.contexts, strict=True):
             row = texts[tuple(text)]
             drawn[row, contexts[row].index(context)] += 1
-        return made(text_ids, context_ids, *others)
+        return made(given, *others)
 
     monkeypatch.setattr(cot_mae, "make_batch", watching)
-    pretrain(given, start, settings=settings(steps=75, batch=8))  # each row 30 times
+    pretrain(given, None, start, None, settings=settings(steps=75, batch=8))  # each row 30 times
 
     assert [sum(drawn[row, n] for n in range(3)) for row in range(20)] == [30] * 20
     assert all(170 < sum(drawn[row, n] for row in range(20)) < 230 for n in range(3))  # 200 are expected
@@ -148,24 +164,87 @@ def test_each_visit_draws_one_of_the_contexts(store: Store, monkeypatch: pytest.
 
 def test_nothing_to_pretrain_on(store: Store, written: Any) -> None:
     with pytest.raises(UserError, match="expected pairs to pre-train on, found none"):
-        pretrain.body(store.root, written(Pairs, []), given_start(), settings=settings())
+        pretrain.body(store.root, written(Pairs, []), None, given_start(), None, settings=settings())
 
 
 def test_more_tokens_than_the_model_has_positions(store: Store) -> None:
     with pytest.raises(UserError, match=r"pretrain\.objective: max_tokens: expected at most 64, found 65"):
-        pretrain(given_pairs(), given_start(), settings=settings(objective={**OBJECTIVE, "max_tokens": 65}))
+        pretrain(given_pairs(), None, given_start(), None, settings=settings(objective={**OBJECTIVE, "max_tokens": 65}))
 
 
 def test_settings_are_the_papers_own() -> None:
     with pytest.raises(ValueError, match="max_token"):
         settings(objective={**OBJECTIVE, "max_token": 3})
-    with pytest.raises(ValueError, match="text_mask_rate and context_mask_rate: expected shares"):
+    with pytest.raises(ValueError, match="text_mask_rate: expected a share"):
         settings(objective={**OBJECTIVE, "text_mask_rate": 30})
     assert settings().model_dump(mode="json")["objective"] == OBJECTIVE
 
 
 def test_an_artifact_is_a_hugging_face_folder(store: Store) -> None:
-    made: Artifact[Checkpoint] = pretrain(given_pairs(), given_start(), settings=settings(steps=1))
+    made: Artifact[Checkpoint] = pretrain(given_pairs(), None, given_start(), None, settings=settings(steps=1))
 
     names = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt"}
     assert names <= {file.name for file in made.path.iterdir()}
+
+
+def test_decoder_and_heads_are_saved_and_taken_up_again(store: Store) -> None:
+    start = given_start()
+    first = pretrain(given_pairs(), None, start, None, settings=settings(steps=2))
+
+    heads = load_file(first.path / HEADS)
+    assert heads
+    assert all(name.startswith(("decoder.blocks.0.", "decoder.norm")) for name in heads)
+    again = pretrain(given_pairs(), None, first, None, settings=settings(steps=1, heads="continued", fit=STILL))
+    fresh = pretrain(given_pairs(), None, first, None, settings=settings(steps=1, fit=STILL))
+    kept, made_anew = load_file(again.path / HEADS), load_file(fresh.path / HEADS)
+    assert all(torch.equal(heads[name], kept[name]) for name in heads)
+    assert not torch.equal(heads["decoder.blocks.0.widen.weight"], made_anew["decoder.blocks.0.widen.weight"])
+
+
+def test_heads_that_are_not_there_or_not_these_are_refused(store: Store) -> None:
+    with pytest.raises(UserError, match=r"the backbone has no heads\.safetensors to continue"):
+        pretrain(given_pairs(), None, given_start(), None, settings=settings(heads="continued"))
+    first = pretrain(given_pairs(), None, given_start(), None, settings=settings(steps=1))
+    with pytest.raises(UserError, match=r"pretrain\.heads: .*expected the weights decoder\.layers"):
+        pretrain(given_pairs(), None, first, None, settings=settings(objective=MASKED, heads="continued"))
+
+
+def test_the_length_is_given_once() -> None:
+    assert settings(steps=None, epochs=1.5).num_steps(20) == 4  # 30 texts, 8 a step
+    assert settings().num_steps(20) == 12
+    for wrong in ({"epochs": 1.0}, {"steps": None}):
+        with pytest.raises(ValueError, match="give either steps or epochs"):
+            settings(**wrong)
+
+
+def test_contexts_of_both_kinds_are_mixed_by_step_or_by_example() -> None:
+    queries, passages = [["q1", "q2"]] * 400, [["p1", "p2", "p3"]] * 400
+
+    by_example = one_of_each(queries, passages, "example", np.random.default_rng(0))
+    by_step = [one_of_each(queries, passages, "step", np.random.default_rng(seed)) for seed in range(60)]
+
+    counts = Counter(by_example)
+    assert sorted(counts) == ["p1", "p2", "p3", "q1", "q2"]
+    assert 160 < counts["q1"] + counts["q2"] < 240
+    kinds = [{context[0] for context in step} for step in by_step]
+    assert all(len(kind) == 1 for kind in kinds)
+    assert 18 < sum(kind == {"q"} for kind in kinds) < 42
+    assert set(one_of_each(queries, [[]] * 400, None, np.random.default_rng(0))) == {"q1", "q2"}
+    assert set(one_of_each([[]] * 400, passages, None, np.random.default_rng(0))) == {"p1", "p2", "p3"}
+
+
+def test_the_probe_is_logged_at_the_start_and_every_so_many_steps(store: Store) -> None:
+    wanted = settings(probe={"every": 5, "pairs": 20})
+
+    made = pretrain(given_pairs(), None, given_start(), given_pairs(), settings=wanted)
+
+    lines = [json.loads(line) for line in (made.path / "logs" / "metrics.jsonl").read_text().splitlines()]
+    probed = {line["step"]: line["probe_MRR@10"] for line in lines if "probe_MRR@10" in line}
+    assert list(probed) == [0, 5, 10]
+    assert len(set(probed.values())) > 1
+    names = {"mlm", "context", "gradient_norm", "gradient_norm_model", "gradient_norm_decoder", "tokens_per_second"}
+    assert all(names <= line.keys() for line in lines if line["step"])
+    # The probe only looks: without it the same weights come out.
+    without = pretrain(given_pairs(), None, given_start(), None, settings=settings())
+    name = "model.safetensors"
+    assert (made.path / name).read_bytes() == (without.path / name).read_bytes()

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from models import bert, cot_mae
-from models.encoder import DenseEncoder, Finetuning, load
+from models.encoder import DenseEncoder, Finetuning
 from models.tokens import Tokenizer
+from models.towers import load
 from storage.artifact import Artifact, source_of
 from storage.errors import UserError
 from storage.rows import write_rows
@@ -271,25 +272,31 @@ def test_from_weights_to_a_retriever_twice_is_the_same_to_the_byte(
     store: Store, backbone: Path, tmp_path: Path
 ) -> None:
     weights = source_of(backbone, [file for file in backbone.rglob("*") if file.is_file()])
-    start = Backbone(weights="tiny", start="random", layers=[0], dropout=0.1, pooling="mean", seed=3)
+    start = Backbone(weights="tiny", start="random", towers="siamese", layers=[0], dropout=0.1, pooling="mean", seed=3)
     objective = {
-        "decoder": "ar", "decoder_layers": 1, "window": 3, "text_mask_rate": 0.3, "context_mask_rate": 0.45,
-        "max_tokens": 24, "context_max_tokens": 12,
+        "decoder": "ar", "decoder_layers": 1, "window": 3, "text_mask_rate": 0.3, "context_mask_rate": None,
+        "symmetric": False, "max_tokens": 24, "context_max_tokens": 12,
     }  # fmt: skip
     before = {
         "paper": "cot_mae",
         "objective": objective,
+        "mix": None,
+        "heads": "fresh",
         "steps": 4,
+        "epochs": None,
         "batch": 8,
+        "probe": None,
         "fit": FITTING.model_dump(),
         "seed": 3,
     }
-    contexts = [{"passage_id": f"p{n}", "text": text, "contexts": [text[:20]]} for n, text in enumerate(TEXTS)]
+    contexts = [
+        {"passage_id": f"p{n}", "text": text, "queries": [text[:20]], "passages": []} for n, text in enumerate(TEXTS)
+    ]
     hashes: list[list[str]] = []
     for place in (store, Store(tmp_path / "other")):
         with session(Session(place, Execution(workers=1, threads=1, device="cpu"))) as current:
             pretrained = pretrain(
-                given_table("given_pairs", Pairs, contexts)(), initialise(weights, settings=start),
+                given_table("given_pairs", Pairs, contexts)(), None, initialise(weights, settings=start), None,
                 settings=Pretraining[cot_mae.Settings].model_validate(before),
             )  # fmt: skip
             retriever = train(
