@@ -15,7 +15,7 @@ def reporting(recipe: Recipe[Any], name: str, runs: list[str], trained: list[str
         absent["bm25_doc2query"] = "no pseudo-queries are made for retrieval, so no passage was expanded"
     return Reporting(
         recipe=name, title=recipe.title, paper=recipe.pretrain.paper, dataset=recipe.dataset.description,
-        generator=recipe.queries.generator if recipe.queries else "nobody", text=as_yaml(recipe),
+        generator=recipe.queries.generator if recipe.queries else None, text=as_yaml(recipe),
         runs={run: meaning(recipe, run) for run in runs},
         absent=absent, main=recipe.headline.run, baseline=recipe.headline.baseline, metric=recipe.headline.metric,
         reported=recipe.reported, trained=trained,

@@ -23,7 +23,7 @@ UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of pydantic mode
 
 
 def load_recipe(name: str, changes: Sequence[str] = ()) -> tuple[Recipe[Any], Path]:
-    """The recipe at a path, or shipped under a name, after `section.key=value` changes; and where it lies."""
+    """The recipe at a path, or shipped under a name or stem, after `section.key=value` changes; and where it lies."""
     path = find_recipe(name)
     value = _parse(path)
     for change in changes:
@@ -57,12 +57,20 @@ def find_recipe(name: str) -> Path:
             return path
         raise UserError(f"{path}: there is no such recipe file")
     shipped = shipped_recipes()
-    for known, file in shipped.items():
-        if name in (known, file.stem):
-            return file
+    if name in shipped:
+        return shipped[name]
+    by_stem = [file for file in shipped.values() if file.stem == name]
+    if len(by_stem) == 1:
+        return by_stem[0]
     near = difflib.get_close_matches(name, [*shipped, *(file.stem for file in shipped.values())], 1)
     hint = f"did you mean {near[0]}?" if near else f"shipped are {', '.join(shipped)}"
     raise UserError(f"{name}: no recipe has this name; {hint}")
+
+
+def recipe_name(path: Path) -> str:
+    """What runs and reports of a recipe are called: as `small/beir` where it is shipped, else its file's stem."""
+    shipped = {file.resolve(): name for name, file in shipped_recipes().items()}
+    return shipped.get(path.resolve(), path.stem)
 
 
 def shipped_recipes() -> dict[str, Path]:

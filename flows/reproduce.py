@@ -20,7 +20,7 @@ from rich.console import Console
 from flows.chain import chain
 from flows.interrupt import leave
 from flows.plan import planned
-from flows.read_recipe import load_recipe
+from flows.read_recipe import load_recipe, recipe_name
 from flows.recipe import Recipe
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -33,19 +33,19 @@ from tasks.stage import Done, Session, Stopped, session
 def run(name: str, folder: Path, changes: Sequence[str], until: str | None) -> None:
     """Run a recipe, say what each stage does, and end with a table and the path of the report."""
     recipe, path = load_recipe(name, changes)
-    store = Store(folder)
-    steps = until_step(planned(recipe, path.stem, store), until)
+    title, store = recipe_name(path), Store(folder)
+    steps = until_step(planned(recipe, title, store), until)
     missing = [step for step in steps if not step.cached]
     console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     counts = f"{len(steps)} stages, {len(steps) - len(missing)} cached, {len(missing)} to build"
     console.print(f"{recipe.title}: {counts}; store {store.root}")
     current = Session(store, recipe.execution, last=steps[-1].key if until else None, tell=console.print)
     try:
-        made = as_flow(recipe, path.stem, current) if missing else in_session(recipe, path.stem, current)
+        made = as_flow(recipe, title, current) if missing else in_session(recipe, title, current)
     except Stopped:
         console.print(f"stopped after {steps[-1].stage} {steps[-1].key}, as --until says")
         return
-    page = publish(store.root / "reports" / path.stem, made, [as_row(done) for done in current.done.values()])
+    page = publish(store.root / "reports" / title, made, [as_row(done) for done in current.done.values()])
     Console(highlight=False).print(terminal_table(page.with_suffix(".json")))
     print(f"report: {page}")
 

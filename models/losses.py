@@ -41,12 +41,17 @@ def contrastive_loss(
     return cross_entropy(scores_QP, positives_Q)
 
 
+def partner_losses(scores_NN: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """[N], the negative log-likelihood of each text's partner; 2k and 2k+1 are partners, no text meets itself."""
+    size = len(scores_NN)
+    scores_NN = scores_NN.float() / temperature
+    scores_NN = scores_NN.masked_fill(torch.eye(size, dtype=torch.bool, device=scores_NN.device), float("-inf"))
+    return cross_entropy(scores_NN, torch.arange(size, device=scores_NN.device) ^ 1, reduction="none")
+
+
 def partner_contrast(scores_NN: Tensor, *, temperature: float = 1.0) -> Tensor:
     """InfoNCE among N texts of which 2k and 2k+1 are partners: each against the N-2 others, not against itself.
 
     Equation 5 of query-as-context pre-training (coCondenser), equation 6 of the contrastive auto-encoder.
     """
-    size = len(scores_NN)
-    scores_NN = scores_NN.float() / temperature
-    scores_NN = scores_NN.masked_fill(torch.eye(size, dtype=torch.bool, device=scores_NN.device), float("-inf"))
-    return cross_entropy(scores_NN, torch.arange(size, device=scores_NN.device) ^ 1)
+    return partner_losses(scores_NN, temperature=temperature).mean()

@@ -117,6 +117,8 @@ def many_masks(words_BL: Tensor, budgets_B: Tensor, num_masks: int) -> Tensor:
     open_BRW = lengths_BRW > 0
     for _ in range(int(lengths_BW.max())):
         open_BRW = open_BRW & (lengths_BRW <= left_BR1)
+        if not open_BRW.any():
+            break
         wanted_BRW = lengths_BRW * open_BRW
         now_BRW = open_BRW & (wanted_BRW.cumsum(-1) <= left_BR1)
         taken_BRW, open_BRW = taken_BRW | now_BRW, open_BRW & ~now_BRW

@@ -22,7 +22,7 @@ from storage.errors import UserError
 from storage.files import write_atomically
 from storage.settings import Settings
 from storage.tables import Checkpoint, Metrics, Report
-from tasks.page.curves import losses
+from tasks.page.curves import losses, probes
 from tasks.page.figures import intervals, mark, marks, verdict, wins
 from tasks.page.render import page
 from tasks.stage import stage
@@ -39,8 +39,8 @@ class Reporting(Settings):
     paper: str
     dataset: str
     """The collection in words, with the attribution that it asks for."""
-    generator: str
-    """Who wrote the pseudo-queries."""
+    generator: str | None
+    """Who wrote the pseudo-queries, where there are any."""
     text: str
     """The recipe as it ran, without paths and what cannot change a result."""
     runs: dict[str, str]
@@ -70,7 +70,9 @@ def report(
 ) -> None:
     """Write `report.json` and `report.html`, and the checkpoints' training losses to `logs/curves.json`."""
     content = contents(metrics, quality, settings)
-    curves = {name: losses(one.path) for name, one in zip(settings.trained, checkpoints, strict=True)}
+    trained = dict(zip(settings.trained, checkpoints, strict=True))
+    curves = {name: losses(one.path) for name, one in trained.items()}
+    curves |= {f"{name}, retrieval probe": probes(one.path) for name, one in trained.items()}
     write_atomically(out / CURVES, _as_json({name: found for name, found in curves.items() if found}))
     write_atomically(out / "report.json", _as_json(content))
     write_atomically(out / "report.html", page(content))
@@ -143,7 +145,8 @@ def _notes(content: Mapping[str, Any]) -> list[str]:
     split = content["rows"][0]["split"]
     notes = [f"{queries:,} queries of split {split}; ▲ better, ▼ worse than {head['baseline']}"
              " (paired t-test, Holm, p < 0.05)"]  # fmt: skip
-    notes.append(f"pseudo-queries by {content['recipe']['generator']}")
+    if writer := content["recipe"]["generator"]:
+        notes.append(f"pseudo-queries by {writer}")
     notes += [f"no row {name}: {why}" for name, why in content["absent"].items()]
     tested = [row for row in content["comparisons"] if row["metric"] == head["metric"]]
     return notes + [verdict(row) for row in tested if (row["run"], row["baseline"]) == (head["main"], head["baseline"])]

@@ -1,4 +1,4 @@
-"""Training losses as a training logged them: JSON lines with a `step` and named numbers."""
+"""What a training logged: JSON lines with a `step` and named numbers, as curves."""
 
 from __future__ import annotations
 
@@ -6,14 +6,26 @@ import json
 from pathlib import Path
 from typing import Any
 
-NO_LOSS = ("step", "learning_rate", "rows_per_second", "tokens_per_second", "gradient_norm", "probe_")
+PROBE = "probe_"
+NO_LOSS = ("step", "learning_rate", "rows_per_second", "tokens_per_second", "gradient_norm", PROBE)
 POINTS = 160  # of a curve on the page; more would not be seen
 
 Point = tuple[float, float]
 
 
 def losses(checkpoint: Path) -> dict[str, list[Point]]:
-    """Each loss of a checkpoint's `logs/metrics.jsonl` by step, thinned to `POINTS` means; {} without a log.
+    """Each loss of a checkpoint's training by step, thinned to `POINTS` means; {} without a log."""
+    return {name: thinned(found) for name, found in _logged(checkpoint).items() if not name.startswith(NO_LOSS)}
+
+
+def probes(checkpoint: Path) -> dict[str, list[Point]]:
+    """What a pre-training's retrieval probe measured, by step; {} where it had none."""
+    found = _logged(checkpoint).items()
+    return {name.removeprefix(PROBE): thinned(points) for name, points in found if name.startswith(PROBE)}
+
+
+def _logged(checkpoint: Path) -> dict[str, list[tuple[int, float]]]:
+    """The numbers of `logs/metrics.jsonl` by name and step.
 
     A training that was cut off and resumed has logged some steps twice: the later line counts. Its last
     line may be torn: it is skipped.
@@ -23,18 +35,18 @@ def losses(checkpoint: Path) -> dict[str, list[Point]]:
         return {}
     curves: dict[str, dict[int, float]] = {}
     for line in path.read_text().splitlines():
-        for name, step, value in _losses_of(line):
+        for name, step, value in _numbers(line):
             curves.setdefault(name, {})[step] = value
-    return {name: thinned(sorted(found.items())) for name, found in curves.items()}
+    return {name: sorted(found.items()) for name, found in curves.items()}
 
 
-def _losses_of(line: str) -> list[tuple[str, int, float]]:
+def _numbers(line: str) -> list[tuple[str, int, float]]:
     try:
         entry: dict[str, Any] = json.loads(line)
     except json.JSONDecodeError:
         return []
     numbers = {name: value for name, value in entry.items() if isinstance(value, int | float)}
-    return [(name, int(entry["step"]), float(value)) for name, value in numbers.items() if not name.startswith(NO_LOSS)]
+    return [(name, int(entry["step"]), float(value)) for name, value in numbers.items()]
 
 
 def thinned(points: list[tuple[int, float]]) -> list[Point]:

@@ -1,0 +1,225 @@
+"""CPDAE: a discriminative auto-encoder, pre-trained by contrast.
+
+Two masked views of a text are encoded; a decoder of two linear layers reads off each vector which words the text has,
+all at once, so there are no earlier words to lean on. Common words are cheap to name and tell texts apart badly: the
+word distributions of a text's two views are therefore drawn together and those of other texts pushed away.
+
+Ma et al., A Contrastive Pre-training Approach to Learn Discriminative Autoencoder for Dense Retrieval, section 3.
+
+Shape suffixes: B texts, L length, H hidden, V vocabulary, W distinct words of a text, N = 2B views of which 2k and
+2k + 1 are of one text.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid, normalize, softplus
+from torch.special import entr
+from torch.utils.checkpoint import checkpoint
+
+from models.batch import Rows
+from models.bert import BertForMaskedLM, Transform, initialise
+from models.losses import partner_losses, recovery_loss
+from models.masking import IGNORED, replaced, single_tokens
+from models.objective import Losses, Vectors
+from models.pretraining import Drawn, Reads, Start, Terms, check_lengths, check_rates, framed
+from models.representation import pooled
+from models.tokens import Tokenizer, Tokens, pad
+
+NUMBERS_AT_ONCE = 2**22
+"""How large the mixtures of pairs of word distributions may become that are in memory at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the paper's table rows vary, and what it leaves open."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    reads: ClassVar[Reads] = "texts"
+    counts_terms: ClassVar[bool] = True
+
+    mask_rate: float
+    weighting: Literal["none", "idf"]
+    """What a word's part of the reconstruction loss is multiplied by; `idf` is the ablation IDF-REC."""
+    contrast: Literal["none", "words", "hidden"]
+    """Of what: of word distributions (CPDAE), or of the vectors themselves (CPDAE_R)."""
+    contrast_weight: float | None
+    """lambda; null, as the three below, for contrast none."""
+    contrast_temperature: float | None
+    anchors: Literal["first", "both"] | None
+    """Which of a text's views look for the other; the printed sum runs over one view a text."""
+    contrast_reduction: Literal["sum", "mean"] | None
+    reconstruction_reduction: Literal["sum", "per_positive", "mean"]
+    """Over the vocabulary: as printed, divided by the number of a text's distinct words, or by V."""
+    max_tokens: int
+
+    def __post_init__(self) -> None:
+        check_rates(mask_rate=self.mask_rate)
+        check_lengths(max_tokens=self.max_tokens)
+        given = (self.contrast_weight, self.contrast_temperature, self.anchors, self.contrast_reduction)
+        names = "contrast_weight, contrast_temperature, anchors and contrast_reduction"
+        if self.contrast == "none" and any(each is not None for each in given):
+            raise ValueError(f"contrast none: expected null for {names}")
+        if self.contrast != "none" and None in given:
+            raise ValueError(f"contrast {self.contrast}: expected values for {names}, found null")
+        if any(each is not None and each <= 0 for each in (self.contrast_weight, self.contrast_temperature)):
+            raise ValueError("contrast_weight and contrast_temperature: expected numbers above 0")
+
+
+@dataclass(frozen=True)
+class Batch(Rows):
+    """Two views of each text [B, 2, L], the ids to recover in them, and each text's distinct words [B, W].
+
+    Labels are IGNORED where nothing is asked, words where there are no more.
+    """
+
+    views: Tokens
+    labels: Tensor
+    words: Tensor
+
+    def num_terms(self, loss: str) -> int:
+        """The reconstruction is a mean over texts, the masked language model over masked tokens."""
+        return int((self.labels != IGNORED).sum()) if loss == "mlm" else len(self)
+
+
+def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+    """Crop, mask the crop twice as BERT does, token by token, and pad. Special tokens are no words of a text."""
+    texts = [framed(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
+    hidden = [single_tokens(ids, tokenizer, settings.mask_rate, random) for ids in texts for _ in range(2)]
+    inputs, labels = replaced([ids for ids in texts for _ in range(2)], hidden, tokenizer, random)
+    views, labels_NL = pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids
+    ids_B2L, mask_B2L, labels_B2L = (each.unflatten(0, (-1, 2)) for each in (views.ids, views.mask, labels_NL))
+    words_BW = pad([np.setdiff1d(ids, tokenizer.specials) for ids in texts], IGNORED).ids
+    return Batch(Tokens(ids_B2L, mask_B2L), labels_B2L, words_BW)
+
+
+class Pretraining(nn.Module):
+    """L = L_REC + L_MLM + lambda L_CL (equation 6)."""
+
+    weights: Tensor
+
+    def __init__(self, start: Start, settings: Settings) -> None:
+        super().__init__()
+        start.must_position(settings.max_tokens)
+        if start.terms is None:
+            raise ValueError("the decoder's start and IDF weights need counted terms, found none")
+        self.model, self.pooling, self.settings = start.model, start.pooling, settings
+        self.decoder = Decoder(start.model, start.terms)
+        size = start.model.config.vocab_size
+        weights_V = idf_weights(start.terms, size) if settings.weighting == "idf" else torch.ones(size)
+        self.register_buffer("weights", weights_V, persistent=False)
+
+    def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
+        """Each view passes once, for both of its losses; vectors [N, H] where they are contrasted."""
+        mask_NL = batch.views.mask.flatten(0, 1)
+        hidden_NLH = self.model.bert(batch.views.ids.flatten(0, 1), mask_NL)
+        vectors_NH = pooled(hidden_NLH, mask_NL, self.pooling)
+        words_NW = batch.words.repeat_interleave(2, 0)
+        losses_N = reconstruction_losses(self.decoder(vectors_NH), words_NW, self.weights)
+        if self.settings.reconstruction_reduction == "per_positive":
+            losses_N = losses_N / (words_NW != IGNORED).sum(1).clamp(min=1)
+        if self.settings.reconstruction_reduction == "mean":
+            losses_N = losses_N / len(self.weights)
+        return (vectors_NH,) if self.settings.contrast != "none" else (), {
+            "mlm": recovery_loss(self.model.vocabulary, hidden_NLH, batch.labels.flatten(0, 1)),
+            "reconstruction": losses_N.mean(),
+        }
+
+    def compare(self, vectors: Vectors, batch: Batch) -> Losses:
+        """lambda L_CL (equation 5); words are decoded here once more, since vectors are little to hand over."""
+        weight, temperature = self.settings.contrast_weight, self.settings.contrast_temperature
+        if weight is None or temperature is None:
+            return {}
+        (vectors_NH,) = vectors
+        if self.settings.contrast == "words":
+            scores_NN = -divergences(self.decoder(vectors_NH))
+        else:
+            units_NH = normalize(vectors_NH.float(), dim=1)
+            scores_NN = units_NH @ units_NH.T
+        losses = partner_losses(scores_NN, temperature=temperature)
+        losses = losses[::2] if self.settings.anchors == "first" else losses
+        return {"contrast": weight * (losses.sum() if self.settings.contrast_reduction == "sum" else losses.mean())}
+
+
+class Decoder(nn.Module):
+    """z = W2 LN(GELU(W1 h + b1)) + b2 (equation 2): a logit for each word of the vocabulary.
+
+    The paper states neither width nor start: width H; W1 as BERT starts; W2 a copy of the word embeddings; b2 the
+    logit of a word's mean chance to be in a text, without which V terms near log 2 would swamp the first steps.
+    """
+
+    def __init__(self, model: BertForMaskedLM, terms: Terms) -> None:
+        super().__init__()
+        config, words = model.config, model.bert.embeddings.word_embeddings.weight
+        self.transform = Transform(config)
+        self.apply(lambda module: initialise(module, config.initializer_range))
+        self.vocabulary = nn.Linear(config.hidden_size, config.vocab_size)
+        chance = float(terms.texts.sum()) / terms.num_texts / config.vocab_size
+        with torch.no_grad():
+            self.vocabulary.weight.copy_(words)
+            self.vocabulary.bias.fill_(math.log(chance / (1 - chance)))
+
+    def forward(self, vectors_NH: Tensor) -> Tensor:
+        """[N, V], in float32 whatever the encoder computes in: thousands of small numbers are summed."""
+        with torch.autocast(vectors_NH.device.type, enabled=False):
+            logits_NV: Tensor = self.vocabulary(self.transform(vectors_NH.float()))
+        return logits_NV
+
+
+def idf_weights(terms: Terms, size: int) -> Tensor:
+    """log((1 + texts) / texts with v) for each piece v, with mean 1 over the pieces that occur; [V].
+
+    The 1 keeps a piece of all texts above 0; one that never occurs counts as if in one text.
+    """
+    texts_V = torch.zeros(size, dtype=torch.double)
+    texts_V[: len(terms.texts)] = torch.tensor(terms.texts)
+    idf_V = torch.log((1 + terms.num_texts) / texts_V.clamp(min=1))
+    return (idf_V / idf_V[texts_V > 0].mean()).float()
+
+
+def reconstruction_losses(logits_NV: Tensor, words_NW: Tensor, weights_V: Tensor) -> Tensor:
+    """Binary cross-entropy over the vocabulary, summed (equation 4, whose second logarithm is of 1 - z^); [N].
+
+    -y log z^ - (1 - y) log(1 - z^) = softplus(z) - y z, so the second part is a sum over the text's words alone.
+    """
+    found_NW = words_NW != IGNORED
+    words_NW = words_NW.clamp(min=0)
+    named_NW = logits_NV.gather(1, words_NW) * weights_V[words_NW] * found_NW
+    return (softplus(logits_NV) * weights_V).sum(1) - named_NW.sum(1)
+
+
+def divergences(logits_NV: Tensor) -> Tensor:
+    """Jensen-Shannon divergences of all pairs of word distributions z~ = z^ / sum z^; [N, N], in [0, log 2].
+
+    JS(p, q) = H((p + q) / 2) - H(p) / 2 - H(q) / 2. Only the first is of pairs; it is computed for a block of rows at a
+    time, for one half of the matrix, and again in the backward pass, since N N V numbers would not fit.
+    """
+    logs_NV = logsigmoid(logits_NV)
+    shares_NV = (logs_NV - logs_NV.logsumexp(1, keepdim=True)).exp()
+    shares_NV = shares_NV.clamp(min=torch.finfo(shares_NV.dtype).tiny)  # the entropy has no gradient at 0
+    own_N, size = entropies(shares_NV), len(shares_NV)
+    mixed_NN, rows = shares_NV.new_zeros(size, size), max(1, NUMBERS_AT_ONCE // shares_NV.numel())
+    for first in range(0, size, rows):
+        some_RV, others_KV = shares_NV[first : first + rows], shares_NV[first:]
+        mixed_NN[first : first + rows, first:] = checkpoint(
+            mixed_entropies, some_RV, others_KV, use_reentrant=False, preserve_rng_state=False
+        )
+    return mixed_NN.triu() + mixed_NN.triu(1).T - (own_N[:, None] + own_N) / 2
+
+
+def mixed_entropies(some_RV: Tensor, others_KV: Tensor) -> Tensor:
+    """H((p + q) / 2) of all pairs of some distributions and others; [R, K]."""
+    return entropies((some_RV[:, None] + others_KV) / 2)
+
+
+def entropies(shares: Tensor) -> Tensor:
+    """H(p) = -sum p log p of the distributions along the last axis."""
+    total: Tensor = entr(shares).sum(-1)
+    return total

@@ -1,0 +1,148 @@
+"""DupMAE: RetroMAE, and a second decoder that makes the ordinary tokens' vectors tell the text's words too.
+
+RetroMAE trains the vector of [CLS] alone. Here the other tokens' hidden states are mapped to the vocabulary by
+one linear unit and pooled by their maximum; the result must give the words of the whole text, as a bag.
+
+Xiao and Liu, RetroMAE v2: Duplex Masked Auto-Encoder For Pre-Training Retrieval-Oriented Language Models, section
+3.2, equations 6-9. Settings choose between what is printed and what its authors released: which tokens are pooled,
+by which unit, how much a word counts, and how much the bag of words.
+
+Shape suffixes: B batch, L length, Q = L - 1 positions after [CLS], H hidden, V vocabulary, N selected positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from numpy.random import Generator
+from torch import Tensor, nn
+from torch.nn.functional import log_softmax
+
+from models import retro_mae
+from models.losses import masked_lm_loss, recovery_loss
+from models.masking import IGNORED
+from models.objective import Losses, Vectors
+from models.pretraining import Drawn, Start
+from models.representation import pooled
+from models.retro_mae import QUERY_STREAMS, EnhancedDecoder, context_stream
+from models.tokens import Tokenizer
+
+BowTarget = Literal["mean_over_length", "sum_over_set", "mean_over_set"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(retro_mae.Settings):
+    """RetroMAE's, and what the paper's table 3 and the release vary."""
+
+    cls_decoding: bool
+    """Whether RetroMAE's decoder is trained."""
+    ot_decoding: bool
+    """Whether the bag of words is decoded from ordinary tokens."""
+    bow_weight: float | None
+    """Beta, what the bag of words counts beside the other losses: 1 printed, 0.1 released. `ot_decoding` only."""
+    bow_target: BowTarget
+    """What each word of a text counts: 1 over the text's length (released), 1 (printed), 1 over their number."""
+    exclude_masked: bool
+    """Whether masked tokens are left out of the maximum, as printed."""
+    ot_head: Literal["tied", "own"]
+    """The masked language model's head (released), or a matrix of its own (printed)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.cls_decoding or self.ot_decoding):
+            raise ValueError("cls_decoding, ot_decoding: expected one of them at least")
+        if self.ot_decoding and self.bow_weight is None:
+            raise ValueError("OT decoding without a bag-of-words weight: expected a bow_weight above 0")
+        if not self.ot_decoding and self.bow_weight is not None:
+            raise ValueError("bow_weight: expected null without ot_decoding")
+        if self.bow_weight is not None and self.bow_weight <= 0:
+            raise ValueError("bow_weight: expected a number above 0")
+
+
+@dataclass(frozen=True)
+class Batch(retro_mae.Batch):
+    """RetroMAE's; the words to tell are those of the unmasked texts."""
+
+    def num_terms(self, loss: str) -> int:
+        """The bag of words is a mean over texts."""
+        return len(self) if loss == "bow" else super().num_terms(loss)
+
+
+def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+    """As RetroMAE's."""
+    return Batch(**vars(retro_mae.make_batch(drawn, tokenizer, settings, random)))
+
+
+class Pretraining(nn.Module):
+    """L = L_enc + L_dec + beta L_bow (equation 9, where beta is 1)."""
+
+    def __init__(self, start: Start, settings: Settings) -> None:
+        super().__init__()
+        start.must_position(settings.max_tokens)
+        self.model, self.pooling, self.settings = start.model, start.pooling, settings
+        if settings.cls_decoding:
+            self.decoder = EnhancedDecoder(start.model)
+        if settings.ot_decoding and settings.ot_head == "own":
+            config = start.model.config
+            self.projection = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+            nn.init.normal_(self.projection.weight, 0.0, config.initializer_range)
+
+    def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
+        """All losses are local to a chunk; no vectors are compared."""
+        hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask)
+        losses = self._encoder_and_bow(hidden_BLH, batch)
+        if self.settings.cls_decoding:
+            losses["decoder"] = self._decoder(pooled(hidden_BLH, batch.text.mask, self.pooling), batch)
+        return (), losses
+
+    def compare(self, vectors: Vectors, batch: Batch) -> Losses:
+        """Nothing: the objective has no contrast."""
+        return {}
+
+    def _decoder(self, vectors_BH: Tensor, batch: Batch) -> Tensor:
+        """L_dec (equations 2-5): every token from H1, which is made of h and its position, over H2."""
+        h1_BQH = QUERY_STREAMS[self.settings.query_stream](vectors_BH, self.model, batch.original.shape[1])
+        h2_BLH = context_stream(vectors_BH, self.model, batch.original)
+        decoded_NH = self.decoder(h1_BQH, h2_BLH, batch)
+        return masked_lm_loss(self.model.vocabulary(decoded_NH), batch.original[batch.words >= 0])
+
+    def _encoder_and_bow(self, hidden_BLH: Tensor, batch: Batch) -> Losses:
+        """L_enc and beta L_bow; with a tied head both read the same logits, [SEP]'s too."""
+        if self.settings.bow_weight is None:
+            return {"mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.labels)}
+        ordinary_BL = batch.text.mask.clone()
+        ordinary_BL[:, 0] = False
+        masked_BL = batch.labels != IGNORED
+        pool_BL = ordinary_BL & ~masked_BL if self.settings.exclude_masked else ordinary_BL
+        if self.settings.ot_head == "own":
+            mlm = recovery_loss(self.model.vocabulary, hidden_BLH, batch.labels)
+            logits_NV = self.projection(hidden_BLH[pool_BL])
+        else:
+            logits_NV, asked_N = self.model.vocabulary(hidden_BLH[ordinary_BL]), masked_BL[ordinary_BL]
+            mlm = masked_lm_loss(logits_NV[asked_N], batch.labels[masked_BL])
+            logits_NV = logits_NV[~asked_N] if self.settings.exclude_masked else logits_NV
+        maxima_BV = maxima(logits_NV, pool_BL)
+        weights_BV = word_weights(batch.original, batch.words >= 0, maxima_BV.shape[1], self.settings.bow_target)
+        return {"mlm": mlm, "bow": self.settings.bow_weight * bow_loss(maxima_BV, weights_BV)}
+
+
+def maxima(logits_NV: Tensor, pool_BL: Tensor) -> Tensor:
+    """mu [B, V] (equation 7): the largest logit of each word among a text's pooled tokens; N of them, text by text."""
+    return torch.stack([text_LV.max(0).values for text_LV in logits_NV.split(pool_BL.sum(1).tolist())])
+
+
+def word_weights(ids_BL: Tensor, own_BL: Tensor, num_words: int, target: BowTarget) -> Tensor:
+    """[B, V], what each word counts that is in the text; 0 for all others. `own_BL` is False at special tokens."""
+    counts_BV = own_BL.new_zeros(len(ids_BL), num_words, dtype=torch.float).scatter_add(1, ids_BL, own_BL.float())
+    present_BV = (counts_BV > 0).float()
+    if target == "sum_over_set":
+        return present_BV
+    lengths_BV = counts_BV if target == "mean_over_length" else present_BV
+    return present_BV / lengths_BV.sum(1, keepdim=True).clamp(min=1)
+
+
+def bow_loss(maxima_BV: Tensor, weights_BV: Tensor) -> Tensor:
+    """Cross-entropy of each text's words under a softmax over the vocabulary, a mean over texts (equation 8)."""
+    return -(weights_BV * log_softmax(maxima_BV.float(), dim=1)).sum(1).mean()

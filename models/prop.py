@@ -1,0 +1,173 @@
+"""PROP: which of two sets of words represents a text better?
+
+A query, says the query-likelihood model, is words drawn from its document. Pairs of word sets are drawn from a
+text's language model; the likelier of a pair is the text's ideal query of the two, and the model learns to tell
+which one that is. Here a bi-encoder does, as CPDAE's authors compare with: sets and text are encoded apart.
+
+Ma et al., PROP: Pre-training with Representative Words Prediction for Ad-hoc Retrieval, section 3. The bi-encoder is
+mentioned and not described by Ma et al., A Contrastive Pre-training Approach to Learn Discriminative Autoencoder for
+Dense Retrieval, section 4.1.2; its score is the dot product of fine-tuning.
+
+Shape suffixes: B texts, L length of a text, P pairs of sets a text, W words of a set, H hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from models.batch import Rows
+from models.losses import recovery_loss
+from models.masking import IGNORED, Ids, replaced, single_tokens
+from models.objective import Losses, Vectors
+from models.pretraining import Drawn, Reads, Start, Terms, check_lengths, check_rates, framed
+from models.representation import pooled
+from models.tokens import Tokenizer, Tokens, pad
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How sets are drawn and told apart."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    reads: ClassVar[Reads] = "texts"
+    counts_terms: ClassVar[bool] = True
+
+    mean_words: float
+    """lambda of the Poisson distribution of a set's length; a length of 0 is drawn again."""
+    pairs: int
+    """Pairs of word sets a text."""
+    margin: float
+    mask_rate: float
+    smoothing: float
+    """mu: how many words of the collection are added to each text's own."""
+    max_tokens: int
+    words_max_tokens: int
+    """Of a word set, with [CLS] and [SEP]."""
+
+    def __post_init__(self) -> None:
+        check_rates(mask_rate=self.mask_rate)
+        check_lengths(max_tokens=self.max_tokens, words_max_tokens=self.words_max_tokens)
+        for name in ("mean_words", "margin", "smoothing"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}: expected a number above 0")
+        if self.pairs < 1:
+            raise ValueError("pairs: expected 1 or more")
+
+
+@dataclass(frozen=True)
+class Batch(Rows):
+    """Masked texts with the ids to recover, and word sets [B, 2P, W + 2], of each pair the likelier first.
+
+    `ranked` is [B, P], False where a pair's sets are equally likely and nothing is asked.
+    """
+
+    text: Tokens
+    text_labels: Tensor
+    sets: Tokens
+    ranked: Tensor
+
+    def num_terms(self, loss: str) -> int:
+        """Masked tokens, or pairs that are ranked."""
+        return int((self.text_labels != IGNORED).sum() if loss == "mlm" else self.ranked.sum())
+
+
+def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+    """Crop, mask token by token as BERT does, and draw word sets from the unmasked crop's language model."""
+    if drawn.terms is None:
+        raise ValueError("word sets are drawn with the help of counted terms, found none")
+    language = LanguageModel(drawn.terms, tokenizer, settings.smoothing)
+    texts = [framed(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
+    hidden = [single_tokens(ids, tokenizer, settings.mask_rate, random) for ids in texts]
+    inputs, labels = replaced(texts, hidden, tokenizer, random)
+    sets: list[Ids] = []
+    ranked = np.zeros((len(texts), settings.pairs), dtype=bool)
+    for row, text in enumerate(texts):
+        own = text[~np.isin(text, tokenizer.specials)]
+        lengths = set_lengths(settings.mean_words, settings.pairs, settings.words_max_tokens - 2, random)
+        for pair, length in enumerate(lengths.tolist()):
+            words_2W, ranked[row, pair] = language.ranked_pair(own, length, random)
+            sets += [np.array([tokenizer.cls, *words, tokenizer.sep]) for words in words_2W.tolist()]
+    flat = pad(sets, tokenizer.pad)
+    ids, mask = (part.unflatten(0, (len(texts), -1)) for part in (flat.ids, flat.mask))
+    return Batch(
+        pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids, Tokens(ids, mask), torch.from_numpy(ranked)
+    )  # fmt: skip
+
+
+def set_lengths(mean_words: float, pairs: int, longest: int, random: Generator) -> Ids:
+    """Lengths from a Poisson distribution without its 0, [P]: arrivals up to the mean, given that there is one."""
+    first = -np.log1p(random.random(pairs) * np.expm1(-mean_words))
+    lengths: Ids = np.minimum(1 + random.poisson(np.maximum(0, mean_words - first)), longest)
+    return lengths
+
+
+class LanguageModel:
+    """P(w|d) = (count(w, d) + mu P(w|C)) / (|d| + mu): a text's words, smoothed by its collection's (Dirichlet)."""
+
+    def __init__(self, terms: Terms, tokenizer: Tokenizer, smoothing: float) -> None:
+        self.smoothing, self.counts_V = smoothing, terms.occurrences.copy()
+        self.counts_V[tokenizer.specials] = 0
+        self.running_V = np.cumsum(self.counts_V)
+
+    def ranked_pair(self, text: Ids, length: int, random: Generator) -> tuple[Ids, bool]:
+        """Two sets of as many words [2, W], the likelier first, and whether one is likelier."""
+        words_2W = self.draw(text, (2, length), random)
+        # Sorted, so that equal sets have equal sums.
+        first, second = np.sort(self.log_chances(text, words_2W)).sum(1).tolist()
+        return words_2W if first >= second else words_2W[::-1], first != second
+
+    def draw(self, text: Ids, shape: tuple[int, ...], random: Generator) -> Ids:
+        """Words by P(w|d): with chance |d| / (|d| + mu) one of the text, else one of the collection."""
+        own = random.random(shape) * (len(text) + self.smoothing) < len(text)
+        words: Ids = np.searchsorted(self.running_V, random.integers(self.running_V[-1], size=shape), side="right")
+        words[own] = random.choice(text, size=int(own.sum()))
+        return words
+
+    def log_chances(self, text: Ids, words: Ids) -> NDArray[np.float64]:
+        """log P(w|d) of each word."""
+        in_text = (words[..., None] == text).sum(-1)
+        in_collection = self.counts_V[words] / self.running_V[-1]
+        chances: NDArray[np.float64] = np.log((in_text + self.smoothing * in_collection) / (len(text) + self.smoothing))
+        return chances
+
+
+class Pretraining(nn.Module):
+    """L = L_ROP + L_MLM."""
+
+    def __init__(self, start: Start, settings: Settings) -> None:
+        super().__init__()
+        start.must_position(settings.max_tokens, settings.words_max_tokens)
+        self.model, self.pooling, self.margin = start.model, start.pooling, settings.margin
+
+    def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
+        """Both losses are local to a chunk: a text is compared with its own word sets alone."""
+        hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask)
+        texts_BH = pooled(hidden_BLH, batch.text.mask, self.pooling)
+        sets_BSH = self._sets(batch.sets).unflatten(0, (len(batch), -1))
+        scores_BP2 = (sets_BSH * texts_BH[:, None]).sum(-1).unflatten(1, (-1, 2))
+        return (), {
+            "mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.text_labels),
+            "ranking": ranking_loss(scores_BP2[batch.ranked], self.margin),
+        }
+
+    def compare(self, vectors: Vectors, batch: Batch) -> Losses:
+        """Nothing: the objective has no contrast."""
+        return {}
+
+    def _sets(self, sets: Tokens) -> Tensor:
+        ids, mask = sets.ids.flatten(0, 1), sets.mask.flatten(0, 1)
+        return pooled(self.model.bert(ids, mask), mask, self.pooling)
+
+
+def ranking_loss(scores_N2: Tensor, margin: float) -> Tensor:
+    """Mean of max(0, margin - p+ + p-), p the softmax of a pair's two scores; 0 where there is no pair."""
+    likelier_N, other_N = scores_N2.float().softmax(-1).unbind(-1)
+    return relu(margin - likelier_N + other_N).sum() / max(1, len(scores_N2))

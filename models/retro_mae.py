@@ -1,0 +1,175 @@
+"""RetroMAE: a masked auto-encoder whose decoder is too weak to do without the text's vector.
+
+A deep encoder reads a lightly masked text; one decoder layer must recover every token of it. The layer asks
+with the vector and a position alone, and each position sees another random half of the text, never itself. So
+every token teaches, and what the half does not tell, the vector has to.
+
+Xiao et al., RetroMAE; here by Xiao and Liu, DupMAE, section 3.1, equations 1-5. Two streams of queries: `sum` as
+printed and as RetroMAE's authors released it, `embedded` as in their later code.
+
+Shape suffixes: B batch, L length, Q = L - 1 positions after [CLS], R masks a text, H hidden, N asked positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from models.batch import Rows
+from models.bert import BertForMaskedLM, Embeddings, Layer, SelfAttention, initialise
+from models.losses import masked_lm_loss, recovery_loss
+from models.masking import IGNORED, budget, many_masks, mask_words, word_numbers
+from models.objective import Losses, Vectors
+from models.pretraining import Drawn, Reads, Start, check_lengths, check_rates, framed
+from models.representation import pooled
+from models.tokens import Tokenizer, Tokens, pad
+
+MOST_MASKS = 256  # of a text, as in the release; each position picks one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the papers' table rows vary."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    reads: ClassVar[Reads] = "texts"
+    counts_terms: ClassVar[bool] = False
+
+    text_mask_rate: float
+    decoder_mask_rate: float
+    """How much of the text is hidden from a position of the decoder."""
+    query_stream: Literal["sum", "embedded"]
+    """How the vector and a position become one: their sum, or dropped out and normalised as BERT's embeddings are."""
+    max_tokens: int
+    """Of a text, with [CLS] and [SEP]; a longer one is cropped at both ends."""
+
+    def __post_init__(self) -> None:
+        check_rates(text_mask_rate=self.text_mask_rate, decoder_mask_rate=self.decoder_mask_rate)
+        check_lengths(max_tokens=self.max_tokens)
+
+
+@dataclass(frozen=True)
+class Batch(Rows):
+    """Masked texts with the ids to recover, and what the decoder's masks are drawn from; all of the same crops."""
+
+    text: Tokens
+    labels: Tensor
+    original: Tensor
+    """[B, L], ids as they were before masking."""
+    words: Tensor
+    """[B, L], the number of each token's word; -1 for [CLS], [SEP] and padding."""
+    budgets: Tensor
+    """[B], how many tokens are hidden from a position of the decoder."""
+
+    def num_terms(self, loss: str) -> int:
+        """At how many positions a loss asks for a token; the decoder is asked for all of the text."""
+        return int({"mlm": self.labels != IGNORED, "decoder": self.words >= 0}[loss].sum())
+
+
+def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+    """Crop, add special tokens, mask and pad; budgets are shares of all tokens, the special ones too."""
+    texts = [framed(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
+    inputs, labels = mask_words(texts, tokenizer, settings.text_mask_rate, random, specials_count=True)
+    words = [word_numbers(ids, tokenizer) for ids in texts]
+    budgets = np.array([budget(len(ids), settings.decoder_mask_rate) for ids in texts])
+    return Batch(
+        pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids, pad(texts, tokenizer.pad).ids, pad(words, -1).ids,
+        torch.from_numpy(budgets),
+    )  # fmt: skip
+
+
+class Pretraining(nn.Module):
+    """L = L_enc + L_dec."""
+
+    def __init__(self, start: Start, settings: Settings) -> None:
+        super().__init__()
+        start.must_position(settings.max_tokens)
+        self.model, self.pooling, self.settings = start.model, start.pooling, settings
+        self.decoder = EnhancedDecoder(start.model)
+
+    def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
+        """Both losses are local to a chunk; no vectors are compared."""
+        hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask)
+        vectors_BH = pooled(hidden_BLH, batch.text.mask, self.pooling)
+        queries_BQH = QUERY_STREAMS[self.settings.query_stream](vectors_BH, self.model, batch.original.shape[1])
+        decoded_NH = self.decoder(queries_BQH, context_stream(vectors_BH, self.model, batch.original), batch)
+        return (), {
+            "mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.labels),
+            "decoder": masked_lm_loss(self.model.vocabulary(decoded_NH), batch.original[batch.words >= 0]),
+        }
+
+    def compare(self, vectors: Vectors, batch: Batch) -> Losses:
+        """Nothing: the objective has no contrast."""
+        return {}
+
+
+def summed_queries(vectors_BH: Tensor, model: BertForMaskedLM, length: int) -> Tensor:
+    """H1 [B, Q, H] as printed (equation 2): h + p_i."""
+    return vectors_BH[:, None] + model.bert.embeddings.position_embeddings.weight[1:length]
+
+
+def embedded_queries(vectors_BH: Tensor, model: BertForMaskedLM, length: int) -> Tensor:
+    """H1 [B, Q, H] as DupMAE's release has it: h in the place of a word's embedding, Dropout(LN(h + p_i + t_0))."""
+    embeddings: Embeddings = model.bert.embeddings
+    queries_BQH = summed_queries(vectors_BH, model, length) + embeddings.token_type_embeddings.weight[0]
+    embedded_BQH: Tensor = embeddings.dropout(embeddings.LayerNorm(queries_BQH))
+    return embedded_BQH
+
+
+QUERY_STREAMS = {"sum": summed_queries, "embedded": embedded_queries}
+
+
+def context_stream(vectors_BH: Tensor, model: BertForMaskedLM, ids_BL: Tensor) -> Tensor:
+    """H2 [B, L, H] (equation 2): h, then the embeddings of the tokens as they were before masking."""
+    return torch.cat([vectors_BH[:, None], model.bert.embeddings(ids_BL)[:, 1:]], dim=1)
+
+
+class EnhancedDecoder(nn.Module):
+    """One BERT layer from the query stream H1 over the context stream H2 (equation 3); only H1 is a residual."""
+
+    def __init__(self, model: BertForMaskedLM) -> None:
+        super().__init__()
+        self.layer = Layer(model.config)
+        self.layer.apply(lambda module: initialise(module, model.config.initializer_range))
+
+    def forward(self, queries_BQH: Tensor, context_BLH: Tensor, batch: Batch) -> Tensor:
+        """Hidden states [N, H] of the text's own tokens; past the attention no others are computed."""
+        asked_BQ = batch.words[:, 1:] >= 0
+        visible_BQL = position_specific_mask(batch.words, batch.budgets, batch.text.mask)
+        mixed_BQH = attend(self.layer.attention.self, queries_BQH, context_BLH, visible_BQL)
+        mixed_NH = self.layer.attention.output(mixed_BQH[asked_BQ], queries_BQH[asked_BQ])
+        decoded_NH: Tensor = self.layer.output(self.layer.intermediate(mixed_NH), mixed_NH)
+        return decoded_NH
+
+
+def position_specific_mask(words_BL: Tensor, budgets_B: Tensor, real_BL: Tensor) -> Tensor:
+    """M [B, Q, L] (equation 5), True where a position after [CLS] may see a column: a random mask's remains.
+
+    Words are hidden whole; [CLS] and [SEP] are seen by all, a position by itself and padding by none.
+    """
+    batch, length = words_BL.shape
+    hidden_BRL = many_masks(words_BL, budgets_B, num_masks=min(length, MOST_MASKS))
+    picked_BQ = torch.randint(hidden_BRL.shape[1], (batch, length - 1), device=words_BL.device)
+    hidden_BQL = hidden_BRL.gather(1, picked_BQ[..., None].expand(-1, -1, length))
+    itself_QL = torch.eye(length, dtype=torch.bool, device=words_BL.device)[1:]
+    return real_BL[:, None] & ~hidden_BQL & ~itself_QL
+
+
+def attend(weights: SelfAttention, queries_BQH: Tensor, context_BLH: Tensor, visible_BQL: Tensor) -> Tensor:
+    """Multi-head attention [B, Q, H] of one stream over another (equation 3)."""
+
+    def heads(projection: nn.Linear, x: Tensor) -> Tensor:
+        projected: Tensor = projection(x)
+        return projected.view(*x.shape[:2], weights.num_heads, -1).transpose(1, 2)
+
+    mixed_BAQD = scaled_dot_product_attention(
+        heads(weights.query, queries_BQH), heads(weights.key, context_BLH), heads(weights.value, context_BLH),
+        attn_mask=visible_BQL[:, None], dropout_p=weights.dropout if weights.training else 0.0,
+    )  # fmt: skip
+    return mixed_BAQD.transpose(1, 2).flatten(-2)

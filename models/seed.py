@@ -1,0 +1,99 @@
+"""SEED: a strong encoder made by a weak decoder.
+
+A strong decoder can write a text from its own language model and leave the encoder's vector unread. This one has
+few layers, each of which sees the vector and the last few tokens alone, so the text has to be in the vector.
+
+Lu et al., Less is More: Pre-train a Strong Text Encoder for Dense Retrieval Using a Weak Decoder, section 3; the
+main baseline of A Contrastive Pre-training Approach to Learn Discriminative Autoencoder for Dense Retrieval.
+
+Shape suffixes: B batch, L length of the text, H hidden.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from numpy.random import Generator
+from torch import Tensor, nn
+
+from models.batch import Rows
+from models.decoder import AutoRegressiveDecoder
+from models.losses import masked_lm_loss, recovery_loss
+from models.masking import IGNORED, replaced, single_tokens
+from models.objective import Losses, Vectors
+from models.pretraining import Drawn, Reads, Start, check_lengths, check_rates, framed
+from models.representation import pooled
+from models.tokens import Tokenizer, Tokens, pad
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How weak the decoder is, and how much the encoder has to recover."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    reads: ClassVar[Reads] = "texts"
+    counts_terms: ClassVar[bool] = False
+
+    decoder_layers: int
+    window: int
+    """The restricted span: how many tokens, its own included, a layer's position sees beside the vector."""
+    mask_rate: float
+    """Of the encoder's text; the decoder reads it unmasked."""
+    max_tokens: int
+    """Of a text, with [CLS] and [SEP]; a longer one is cropped at both ends."""
+
+    def __post_init__(self) -> None:
+        check_rates(mask_rate=self.mask_rate)
+        check_lengths(max_tokens=self.max_tokens)
+        wrong = [name for name in ("decoder_layers", "window") if getattr(self, name) < 1]
+        if wrong:
+            raise ValueError(f"{' and '.join(wrong)}: expected 1 or more")
+
+
+@dataclass(frozen=True)
+class Batch(Rows):
+    """Masked texts and the ids to recover; labels are IGNORED where nothing is asked."""
+
+    text: Tokens
+    text_labels: Tensor
+
+    def num_terms(self, loss: str) -> int:
+        """At how many positions a loss asks for a token; the decoder is asked for all but the first, [CLS]."""
+        asked = {"mlm": self.text_labels != IGNORED, "decoder": self.text.mask[:, 1:]}[loss]
+        return int(asked.sum())
+
+
+def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+    """Crop, add special tokens, mask as BERT does, token by token, and pad."""
+    texts = [framed(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
+    hidden = [single_tokens(ids, tokenizer, settings.mask_rate, random) for ids in texts]
+    inputs, labels = replaced(texts, hidden, tokenizer, random)
+    return Batch(pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids)
+
+
+class Pretraining(nn.Module):
+    """L = L_mlm + L_dec, where L_dec = - mean log P(x_t | the few tokens before x_t, h)."""
+
+    def __init__(self, start: Start, settings: Settings) -> None:
+        super().__init__()
+        start.must_position(settings.max_tokens)
+        self.model, self.pooling = start.model, start.pooling
+        self.decoder = AutoRegressiveDecoder(start.model, num_blocks=settings.decoder_layers, window=settings.window)
+
+    def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
+        """Both losses are local to a chunk; no vectors are compared."""
+        mask_BL, labels_BL = batch.text.mask, batch.text_labels
+        hidden_BLH = self.model.bert(batch.text.ids, mask_BL)
+        vectors_BH = pooled(hidden_BLH, mask_BL, self.pooling)
+        unmasked_BL = torch.where(labels_BL == IGNORED, batch.text.ids, labels_BL)
+        asked_BL = torch.where(mask_BL, unmasked_BL, IGNORED)
+        return (), {
+            "mlm": recovery_loss(self.model.vocabulary, hidden_BLH, labels_BL),
+            "decoder": masked_lm_loss(*self.decoder(vectors_BH, Tokens(unmasked_BL, mask_BL), asked_BL)),
+        }
+
+    def compare(self, vectors: Vectors, batch: Batch) -> Losses:
+        """Nothing: the objective has no contrast."""
+        return {}

@@ -1,0 +1,345 @@
+"""DupMAE: its bag of words against loops over tokens and words written from the formulas; RetroMAE's part is its."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from models import retro_mae
+from models.dup_mae import Batch, BowTarget, Pretraining, Settings, bow_loss, make_batch, maxima, word_weights
+from models.masking import IGNORED
+from models.objective import Losses
+from models.pretraining import Drawn
+from models.tokens import Tokenizer
+from tasks import fit as loop
+from tasks.fit import gradients
+from tests.models.test_retro_mae import fixed_mask, slow_losses
+from tests.slow import Array, bert_layers, log_softmax, numbers, vocabulary
+from tests.tiny import PIECES, start
+
+RELEASED = Settings(
+    text_mask_rate=0.3, decoder_mask_rate=0.5, query_stream="embedded", max_tokens=20, cls_decoding=True,
+    ot_decoding=True, bow_weight=0.1, bow_target="mean_over_length", exclude_masked=False, ot_head="tied",
+)  # fmt: skip
+PRINTED = dataclasses.replace(
+    RELEASED, query_stream="sum", bow_weight=1.0, bow_target="sum_over_set", exclude_masked=True, ot_head="own"
+)
+TIED_EXCLUDED = dataclasses.replace(RELEASED, exclude_masked=True, bow_target="mean_over_set")
+OWN_INCLUDED = dataclasses.replace(RELEASED, ot_head="own")
+OT_ALONE = dataclasses.replace(RELEASED, cls_decoding=False)
+CLS_ALONE = dataclasses.replace(RELEASED, ot_decoding=False, bow_weight=None)
+ALL = {
+    "released": RELEASED, "printed": PRINTED, "tied, excluded": TIED_EXCLUDED, "own, included": OWN_INCLUDED,
+    "ot": OT_ALONE, "cls": CLS_ALONE,
+}  # fmt: skip
+EACH = pytest.mark.parametrize("settings", ALL.values(), ids=ALL)
+BAGS = pytest.mark.parametrize("settings", [each for each in ALL.values() if each.ot_decoding])
+CLS, SEP = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]"))
+
+
+def batch(tokenizer: Tokenizer, settings: Settings, sizes: Sequence[int] = (30, 9, 18, 4)) -> Batch:
+    random = np.random.default_rng(0)
+    texts = [random.integers(5, len(PIECES), size=n).tolist() for n in sizes]
+    return make_batch(Drawn(texts), tokenizer, settings, random)
+
+
+def objective(settings: Settings, *, dropout: float = 0.0) -> Pretraining:
+    made = Pretraining(start(dropout=dropout), settings)
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            if not name.startswith("model."):
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    return made
+
+
+@pytest.fixture
+def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masks of the decoder that are not drawn."""
+    monkeypatch.setattr(retro_mae, "position_specific_mask", fixed_mask)
+
+
+# The losses, slowly
+
+
+def slow_bow(w: dict[str, Array], given: Batch, settings: Settings, projection: Array | None) -> float:
+    """Equations 6-8: one text, one word and one token at a time."""
+    of_texts = []
+    for number, mask in enumerate(given.text.mask):
+        length = int(mask.sum())
+        hidden = bert_layers(w, given.text.ids[number, :length].tolist())[-1]
+        scores = vocabulary(hidden, w) if projection is None else hidden @ projection.T
+        pool = [
+            place for place in range(1, length)
+            if not (settings.exclude_masked and given.labels[number, place] != IGNORED)
+        ]  # fmt: skip
+        mu = np.array([max(scores[place, word] for place in pool) for word in range(len(PIECES))])
+        text = given.original[number, 1 : length - 1].tolist()
+        weight = {"mean_over_length": 1 / len(text), "sum_over_set": 1.0, "mean_over_set": 1 / len(set(text))}
+        logs = log_softmax(mu)
+        of_texts.append(-sum(weight[settings.bow_target] * logs[word] for word in set(text)))
+    return float(np.mean(of_texts))
+
+
+@EACH
+@pytest.mark.usefixtures("fixed")
+@torch.no_grad()
+def test_losses_are_the_formulas(tokenizer: Tokenizer, settings: Settings) -> None:
+    made, given = objective(settings).eval(), batch(tokenizer, settings)
+
+    vectors, losses = made.encode(given)
+
+    assert vectors == ()
+    assert made.compare(vectors, given) == {}
+    w = numbers(made.model)
+    decoder = numbers(made.decoder if settings.cls_decoding else objective(RELEASED).decoder)
+    expected = slow_losses(w, decoder, given, settings, "cls")
+    if not settings.cls_decoding:
+        del expected["decoder"]
+    if settings.bow_weight is not None:
+        projection = numbers(made.projection)["weight"] if settings.ot_head == "own" else None
+        expected["bow"] = settings.bow_weight * slow_bow(w, given, settings, projection)
+    assert {name: loss.item() for name, loss in losses.items()} == pytest.approx(expected, abs=1e-4, rel=1e-5)
+
+
+@torch.no_grad()
+def test_the_rest_is_retro_mae(tokenizer: Tokenizer) -> None:
+    made, given = objective(CLS_ALONE), batch(tokenizer, CLS_ALONE)
+    settings = retro_mae.Settings(text_mask_rate=0.3, decoder_mask_rate=0.5, query_stream="embedded", max_tokens=20)
+    other = retro_mae.Pretraining(start(), settings)
+    other.load_state_dict(made.state_dict())
+
+    torch.manual_seed(5)
+    losses = made.encode(given)[1]
+    torch.manual_seed(5)
+
+    assert losses == other.encode(given)[1]
+    drawn = Drawn([[20, 21, 60, 61, 30]])
+    plain = retro_mae.make_batch(drawn, tokenizer, settings, np.random.default_rng(3))
+    ours = make_batch(drawn, tokenizer, CLS_ALONE, np.random.default_rng(3))
+    assert torch.equal(ours.text.ids, plain.text.ids)
+    assert torch.equal(ours.original, plain.original)
+
+
+# The bag of words by hand
+
+
+@pytest.mark.parametrize(
+    ("target", "weight"), [("mean_over_length", 1 / 4), ("sum_over_set", 1.0), ("mean_over_set", 1 / 3)]
+)
+def test_what_words_count(target: BowTarget, weight: float) -> None:
+    ids = torch.tensor([[CLS, 7, 9, 7, SEP, SEP, 0], [CLS, SEP, 0, 0, 0, 0, 0]])
+    own = torch.tensor([[False, True, True, True, True, False, False], [False] * 7])  # one text says "[SEP]" itself
+
+    weights = word_weights(ids, own, 12, target)
+
+    assert weights.shape == (2, 12)
+    assert {word: value for word, value in enumerate(weights[0].tolist()) if value} == pytest.approx(
+        {SEP: weight, 7: weight, 9: weight}
+    )
+    assert not weights[1].any()
+
+
+def test_maxima_and_their_cross_entropy_by_hand() -> None:
+    logits = torch.tensor([[1.0, 5.0, 0.0], [2.0, 3.0, -1.0], [0.0, 0.0, 0.0], [-3.0, -2.0, -9.0]])
+
+    mu = maxima(logits, torch.tensor([[False, True, True], [False, False, True], [True, False, False]]))
+
+    assert mu.tolist() == [[2, 5, 0], [0, 0, 0], [-3, -2, -9]]
+    loss = bow_loss(mu, torch.tensor([[0.5, 0, 0.5], [1, 0, 0], [0, 0, 0]]))
+    of_first = -0.5 * (2 + 0) + np.log(np.exp([2, 5, 0]).sum())
+    assert loss.item() == pytest.approx((of_first + np.log(3) + 0) / 3, rel=1e-6)
+
+
+# What must not influence what
+
+
+@BAGS
+def test_the_bag_reaches_pooled_tokens_alone(
+    tokenizer: Tokenizer, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, given = objective(settings), batch(tokenizer, settings)
+    hidden = made.model.bert(given.text.ids, given.text.mask).detach().requires_grad_()
+    monkeypatch.setattr(made.model.bert, "forward", lambda ids, mask: hidden)
+
+    (of_bow,) = torch.autograd.grad(made.encode(given)[1]["bow"], hidden)
+
+    allowed = given.text.mask.clone()
+    allowed[:, 0] = False
+    if settings.exclude_masked:
+        allowed &= given.labels == IGNORED
+    reached = of_bow.abs().amax(-1) > 0
+    assert not (reached & ~allowed).any()
+    assert reached.any(1).all()
+    masked = (given.labels != IGNORED) & reached
+    assert masked.any() == (not settings.exclude_masked)
+
+
+@EACH
+@torch.no_grad()
+def test_no_position_passes_a_vocabulary_head_twice(
+    tokenizer: Tokenizer, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, given = objective(settings), batch(tokenizer, settings)
+    passed = {"head": [], "own": []}
+    head = made.model.vocabulary
+
+    def counted(hidden: Tensor) -> Tensor:
+        passed["head"].append(len(hidden))
+        return head(hidden)
+
+    monkeypatch.setattr(made.model, "vocabulary", counted)
+    if hasattr(made, "projection"):
+        made.projection.register_forward_pre_hook(lambda module, inputs: passed["own"].append(len(inputs[0])))
+    made.encode(given)
+
+    ordinary, masked = int(given.text.mask[:, 1:].sum()), given.num_terms("mlm")
+    tied = settings.ot_decoding and settings.ot_head == "tied"
+    decoded = [given.num_terms("decoder")] if settings.cls_decoding else []
+    assert passed["head"] == [ordinary if tied else masked, *decoded]
+    if settings.ot_decoding and not tied:
+        assert passed["own"] == [ordinary - masked if settings.exclude_masked else ordinary]
+
+
+def test_only_what_is_trained_is_there() -> None:
+    def heads(settings: Settings) -> set[str]:
+        return {name.partition(".")[0] for name, _ in objective(settings).named_parameters()} - {"model"}
+
+    assert heads(RELEASED) == heads(CLS_ALONE) == {"decoder"}
+    assert heads(PRINTED) == {"decoder", "projection"}
+    assert heads(OT_ALONE) == set()
+    projection = Pretraining(start(), PRINTED).projection
+    assert projection.bias is None
+    assert projection.weight.std().item() == pytest.approx(0.02, rel=0.1)
+
+
+def test_means(tokenizer: Tokenizer) -> None:
+    given = batch(tokenizer, RELEASED)
+
+    part = given.rows(1, 3)
+
+    assert isinstance(part, Batch)
+    assert part.num_terms("bow") == 2
+    assert part.num_terms("decoder") == 9 + 18
+    assert part.num_terms("mlm") == int((given.labels[1:3] != IGNORED).sum())
+
+
+# Training
+
+
+@EACH
+def test_one_batch_can_be_learned_by_heart(tokenizer: Tokenizer, settings: Settings) -> None:
+    torch.manual_seed(0)
+    made, given = Pretraining(start(spread=0.0), settings), batch(tokenizer, settings)
+    optimiser = torch.optim.Adam(made.parameters(), lr=1e-2)
+    history = []
+    for _ in range(100):
+        optimiser.zero_grad()
+        losses = made.encode(given)[1]
+        torch.stack(list(losses.values())).sum().backward()
+        optimiser.step()
+        history.append({name: loss.item() for name, loss in losses.items()})
+
+    # A bag of k words has k maxima that share one softmax: its loss has a floor, the words' entropy.
+    words, floor = word_weights(given.original, given.words >= 0, len(PIECES), settings.bow_target), {}
+    totals = words.sum(1)
+    if settings.bow_weight is not None:
+        floor["bow"] = settings.bow_weight * (totals * (words > 0).sum(1).log()).mean().item()
+    for name in history[0]:
+        above = [each[name] - floor.get(name, 0.0) for each in (history[0], history[-1])]
+        assert above[1] < 0.3 * above[0], name
+
+
+def gradient(made: Pretraining, given: Batch, chunk: int | None) -> tuple[Losses, dict[str, Tensor]]:
+    made.zero_grad()
+    losses = gradients(made, given, chunk, (3, 5))
+    return losses, {name: value.grad.clone() for name, value in made.named_parameters() if value.grad is not None}
+
+
+@EACH
+@pytest.mark.parametrize("chunk", [1, 3])
+@pytest.mark.usefixtures("fixed", "store")
+def test_chunks_change_neither_losses_nor_gradients(tokenizer: Tokenizer, settings: Settings, chunk: int) -> None:
+    made, given = objective(settings).train(), batch(tokenizer, settings)
+
+    (losses, grads), (of_chunks, grads_of_chunks) = gradient(made, given, None), gradient(made, given, chunk)
+
+    torch.testing.assert_close(of_chunks, losses, atol=1e-5, rtol=1e-5)
+    largest = max(grad.abs().max().item() for grad in grads.values())
+    for name, grad in grads.items():
+        torch.testing.assert_close(grads_of_chunks[name], grad, atol=1e-5 * largest, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("store")
+def test_chunks_draw_masks_and_dropout_by_their_seeds(tokenizer: Tokenizer) -> None:
+    made, given = objective(RELEASED, dropout=0.2).train(), batch(tokenizer, RELEASED)
+    losses, grads = gradient(made, given, 3)
+
+    made.zero_grad()
+    direct: Losses = {}
+    for number, part in enumerate((given.rows(0, 3), given.rows(3, 4))):
+        torch.manual_seed(loop._mixed((3, 5, number)))
+        for name, loss in made.encode(part)[1].items():
+            share = part.num_terms(name) / given.num_terms(name)
+            direct[name] = direct.get(name, torch.zeros(())) + loss * share
+    torch.stack(list(direct.values())).sum().backward()
+
+    torch.testing.assert_close(losses, direct, atol=1e-6, rtol=1e-6)
+    expected = {name: value.grad for name, value in made.named_parameters() if value.grad is not None}
+    torch.testing.assert_close(grads, expected, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_equal_seeds_give_equal_losses(tokenizer: Tokenizer) -> None:
+    made, given = objective(RELEASED, dropout=0.1).train(), batch(tokenizer, RELEASED)
+
+    def losses(seed: int) -> dict[str, float]:
+        torch.manual_seed(seed)
+        return {name: loss.item() for name, loss in made.encode(given)[1].items()}
+
+    assert losses(1) == losses(1)
+    assert losses(1) != losses(2)
+
+
+@EACH
+@pytest.mark.parametrize("sizes", [(0, 0), (0, 6, 1)])
+def test_texts_without_words_are_no_trouble(tokenizer: Tokenizer, settings: Settings, sizes: Sequence[int]) -> None:
+    made, given = objective(settings), batch(tokenizer, settings, sizes)
+
+    losses = made.encode(given)[1]
+    torch.stack(list(losses.values())).sum().backward()
+
+    assert all(loss.isfinite() for loss in losses.values())
+    assert all(parameter.grad.isfinite().all() for parameter in made.parameters() if parameter.grad is not None)
+
+
+def test_a_text_all_masked_still_has_its_end_to_pool(tokenizer: Tokenizer) -> None:
+    settings = dataclasses.replace(TIED_EXCLUDED, text_mask_rate=1.0)
+    made, given = objective(settings), batch(tokenizer, settings)
+
+    assert ((given.labels != IGNORED) == (given.words >= 0)).all()
+    assert made.encode(given)[1]["bow"].isfinite()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"cls_decoding": False, "ot_decoding": False, "bow_weight": None}, "expected one of them at least"),
+        ({"bow_weight": None}, "OT decoding without a bag-of-words weight"),
+        ({"ot_decoding": False}, "bow_weight: expected null without ot_decoding"),
+        ({"bow_weight": 0.0}, "bow_weight: expected a number above 0"),
+        ({"text_mask_rate": 0.0}, "text_mask_rate"),
+        ({"decoder_mask_rate": 1.5}, "decoder_mask_rate"),
+        ({"max_tokens": 2}, "max_tokens"),
+    ],
+)
+def test_settings_that_mean_nothing(change: dict[str, float], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        dataclasses.replace(RELEASED, **change)
+
+
+def test_more_tokens_than_positions() -> None:
+    with pytest.raises(ValueError, match="max_tokens: expected at most 64, found 65"):
+        Pretraining(start(), dataclasses.replace(RELEASED, max_tokens=65))

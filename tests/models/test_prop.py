@@ -1,0 +1,275 @@
+"""PROP: how word sets are drawn and ranked, and its losses against loops written from the formulas."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from models.masking import IGNORED
+from models.objective import Losses
+from models.pretraining import Drawn, Terms
+from models.prop import Batch, LanguageModel, Pretraining, Settings, make_batch, ranking_loss, set_lengths
+from models.tokens import Tokenizer
+from tasks import fit
+from tests.slow import bert_layers, log_softmax, numbers, vocabulary
+from tests.tiny import PIECES, start
+
+V = len(PIECES)
+CLS, SEP, UNK, PAD, MASK = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]", "[UNK]", "[PAD]", "[MASK]"))
+COUNTS = np.random.default_rng(3).integers(0, 400, size=V)
+COUNTS[UNK], COUNTS[30] = 900, 0
+TERMS = Terms(num_texts=50, texts=COUNTS // 2, occurrences=COUNTS)
+SETTINGS = Settings(
+    mean_words=3.0, pairs=4, margin=1.0, mask_rate=0.15, smoothing=12.0, max_tokens=20, words_max_tokens=8
+)
+TEXT = np.array([5, 6, 6, 7, 7, 7, 40])
+
+
+def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS, seed: int = 0) -> Batch:
+    random = np.random.default_rng(seed)
+    texts = [random.integers(5, V, size=n).tolist() for n in (30, 9, 18, 4, 25)]
+    texts[1][3] = UNK
+    return make_batch(Drawn(texts, terms=TERMS), tokenizer, settings, random)
+
+
+def objective(settings: Settings = SETTINGS, *, dropout: float = 0.0, pooling: str = "cls") -> Pretraining:
+    return Pretraining(start(dropout=dropout, pooling=pooling, spread=0.05), settings)
+
+
+def chance(text: list[int], word: int, smoothing: float) -> float:
+    """P(w|d), from the formula; special tokens are no words."""
+    total = sum(count for number, count in enumerate(COUNTS) if number > 4)
+    in_collection = COUNTS[word] / total if word > 4 else 0.0
+    return (text.count(word) + smoothing * in_collection) / (len(text) + smoothing)
+
+
+# Word sets
+
+
+@pytest.mark.parametrize("smoothing", [0.01, 7.0, 1000.0])
+def test_words_are_drawn_from_the_smoothed_language_model(tokenizer: Tokenizer, smoothing: float) -> None:
+    model, random = LanguageModel(TERMS, tokenizer, smoothing), np.random.default_rng(0)
+
+    found = np.bincount(model.draw(TEXT, (2, 100_000), random).ravel(), minlength=V) / 200_000
+
+    expected = np.array([chance(TEXT.tolist(), word, smoothing) for word in range(V)])
+    assert expected.sum() == pytest.approx(1)
+    np.testing.assert_array_less(np.abs(found - expected), 5 * np.sqrt(expected / 200_000) + 1e-12)
+    assert not found[[PAD, UNK, CLS, SEP, MASK, 30]].any()
+    words = np.arange(5, V)
+    with np.errstate(divide="ignore"):  # piece 30 occurs nowhere
+        np.testing.assert_allclose(np.exp(model.log_chances(TEXT, words)), expected[words], rtol=1e-12)
+
+
+def test_an_empty_text_draws_from_the_collection(tokenizer: Tokenizer) -> None:
+    model, nothing = LanguageModel(TERMS, tokenizer, 5.0), np.array([], dtype=np.int64)
+
+    words = model.draw(nothing, (1000,), np.random.default_rng(0))
+
+    assert (COUNTS[words] > 0).all()
+    np.testing.assert_allclose(np.exp(model.log_chances(nothing, words)), [chance([], w, 5.0) for w in words])
+
+
+def test_lengths_are_poissons_without_zero() -> None:
+    lengths = set_lengths(3.0, 200_000, 5, np.random.default_rng(0))
+
+    mass = [math.exp(-3) * 3**n / math.factorial(n) / (1 - math.exp(-3)) for n in range(1, 5)]
+    expected = np.array([0, *mass, 1 - sum(mass)])  # what is longer is cut to 5
+    np.testing.assert_allclose(np.bincount(lengths) / 200_000, expected, atol=0.005)
+    assert set(set_lengths(1e-9, 100, 5, np.random.default_rng(0))) == {1}
+
+
+def test_a_pair_is_equally_long_and_the_likelier_set_stands_first(tokenizer: Tokenizer) -> None:
+    given = batch(tokenizer, dataclasses.replace(SETTINGS, pairs=50))
+
+    whole = torch.where(given.text_labels != IGNORED, given.text_labels, given.text.ids)
+    lengths, ties = set(), 0
+    for row in range(5):
+        text = [word for word in whole[row][given.text.mask[row]].tolist() if word > 4]
+        sets = [ids[mask].tolist() for ids, mask in zip(given.sets.ids[row], given.sets.mask[row], strict=True)]
+        assert len(sets) == 100
+        for pair in range(50):
+            first, second = sets[2 * pair], sets[2 * pair + 1]
+            assert len(first) == len(second)
+            assert [(each[0], each[-1]) for each in (first, second)] == [(CLS, SEP)] * 2
+            assert min(first[1:-1] + second[1:-1]) > 4
+            chances = [sum(math.log(chance(text, word, 12.0)) for word in each[1:-1]) for each in (first, second)]
+            lengths.add(len(first) - 2)
+            if given.ranked[row, pair]:
+                assert chances[0] > chances[1]
+            else:
+                ties += 1
+                assert chances[0] == pytest.approx(chances[1])
+    assert lengths == {1, 2, 3, 4, 5, 6}
+    assert ties
+
+
+def test_equal_sets_are_no_pair_in_whatever_order(tokenizer: Tokenizer) -> None:
+    counts = np.zeros(V, dtype=np.int64)
+    counts[[50, 51]] = 1, 3
+    terms = Terms(num_texts=1, texts=counts, occurrences=counts)
+    model = LanguageModel(terms, tokenizer, 2.0)
+
+    for seed in range(200):
+        words, ranked = model.ranked_pair(np.array([50, 51, 51]), 5, np.random.default_rng(seed))
+        common = (words == 51).sum(1)
+        assert ranked == (common[0] != common[1])
+        assert common[0] >= common[1]
+
+
+def test_texts_are_masked_token_by_token_and_sets_are_not(tokenizer: Tokenizer) -> None:
+    given = batch(tokenizer)
+
+    assert (given.text_labels != IGNORED).sum(1).tolist() == [3, 1, 3, 1, 3]
+    assert not (given.sets.ids == MASK).any()
+    assert given.sets.ids.shape == given.sets.mask.shape == (5, 8, given.sets.ids.shape[2])
+    assert given.sets.ids.shape[2] <= 8
+    for name in ("mlm", "ranking"):
+        assert given.num_terms(name) == sum(given.rows(n, n + 1).num_terms(name) for n in range(5))
+    assert given.num_terms("ranking") == int(given.ranked.sum())
+    part = given.rows(1, 3)
+    assert torch.equal(part.sets.ids, given.sets.ids[1:3])
+    assert torch.equal(part.ranked, given.ranked[1:3])
+
+
+def test_equal_seeds_draw_equally(tokenizer: Tokenizer) -> None:
+    one, same, other = (batch(tokenizer, seed=n) for n in (0, 0, 1))
+
+    assert torch.equal(one.sets.ids, same.sets.ids)
+    assert objective().encode(one)[1] == objective().encode(same)[1]
+    assert one.sets.ids.tolist() != other.sets.ids.tolist()
+
+
+# Losses
+
+
+def slow_losses(made: Pretraining, given: Batch, margin: float) -> dict[str, float]:
+    """Texts, pairs and tokens one by one."""
+    w, mlm, ranking = numbers(made.model), [], []
+
+    def vector(ids: list[int]) -> np.ndarray:
+        last = bert_layers(w, ids)[-1]
+        return last[0] if made.pooling == "cls" else last.mean(0)
+
+    for row in range(len(given)):
+        mask = given.text.mask[row]
+        ids, labels = given.text.ids[row][mask].tolist(), given.text_labels[row][mask].tolist()
+        logs = log_softmax(vocabulary(bert_layers(w, ids)[-1], w))
+        mlm += [-logs[place, label] for place, label in enumerate(labels) if label != IGNORED]
+        for pair in range(given.ranked.shape[1]):
+            if given.ranked[row, pair]:
+                likelier, other = (
+                    vector(ids) @ vector(given.sets.ids[row, n][given.sets.mask[row, n]].tolist())
+                    for n in (2 * pair, 2 * pair + 1)
+                )
+                p = 1 / (1 + math.exp(other - likelier))
+                ranking.append(max(0.0, margin - p + (1 - p)))
+    return {"mlm": float(np.mean(mlm)), "ranking": float(np.mean(ranking))}
+
+
+@pytest.mark.parametrize(("margin", "pooling"), [(1.0, "cls"), (0.3, "cls"), (1.0, "mean")])
+def test_losses_by_the_formulas(tokenizer: Tokenizer, margin: float, pooling: str) -> None:
+    made = objective(dataclasses.replace(SETTINGS, margin=margin), pooling=pooling).eval()
+    given = batch(tokenizer)
+    given.ranked[1, 2] = given.ranked[3, 0] = False
+
+    vectors, losses = made.encode(given)
+
+    assert vectors == ()
+    assert made.compare(vectors, given) == {}
+    expected = slow_losses(made, given, margin)
+    assert {name: loss.item() for name, loss in losses.items()} == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def test_the_hinge_by_hand() -> None:
+    scores = torch.tensor([[math.log(3.0), 0.0], [0.0, math.log(3.0)], [0.0, 0.0]], requires_grad=True)
+
+    # Of each pair the first has 3/4, 1/4 and 1/2 of the mass.
+    assert ranking_loss(scores, 1.0).item() == pytest.approx((0.5 + 1.5 + 1.0) / 3)
+    assert ranking_loss(scores, 0.25).item() == pytest.approx((0.0 + 0.75 + 0.25) / 3)
+    assert ranking_loss(scores[:0], 1.0).item() == 0
+    ranking_loss(scores, 0.25).backward()
+    assert scores.grad is not None
+    assert not scores.grad[0].any()
+    assert scores.grad[1, 0] < 0 < scores.grad[1, 1]
+
+
+def test_unranked_pairs_and_other_texts_sets_have_no_gradient(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, given = objective(), batch(tokenizer)
+    given = dataclasses.replace(given, ranked=torch.arange(20).reshape(5, 4) % 3 == 0)
+    hidden = made.model.bert(given.text.ids, given.text.mask).detach().requires_grad_()
+    of_sets = made.model.bert(given.sets.ids.flatten(0, 1), given.sets.mask.flatten(0, 1)).detach().requires_grad_()
+    monkeypatch.setattr(made.model.bert, "forward", lambda ids, mask: hidden if len(ids) == 5 else of_sets)
+
+    losses = made.encode(given)[1]
+    to_text, to_sets = torch.autograd.grad(losses["ranking"], (hidden, of_sets), retain_graph=True)
+    (of_mlm,) = torch.autograd.grad(losses["mlm"], hidden)
+
+    assert not to_text[:, 1:].any()
+    assert not to_sets[:, 1:].any()
+    reached = to_sets[:, 0].abs().amax(1).reshape(5, 4, 2) > 0
+    assert torch.equal(reached, given.ranked[..., None].expand(-1, -1, 2))
+    for row in range(5):  # a set's gradient points along its own text
+        for each in to_sets[8 * row : 8 * row + 8, 0]:
+            if each.any():
+                assert abs(torch.cosine_similarity(each, hidden[row, 0], dim=0).item()) == pytest.approx(1, abs=1e-5)
+    assert torch.equal(of_mlm.abs().amax(-1) > 0, given.text_labels != IGNORED)
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("chunk", [1, 2, 4])
+def test_chunks_change_neither_losses_nor_gradients(tokenizer: Tokenizer, chunk: int) -> None:
+    made, given = objective().train(), batch(tokenizer)
+    given.ranked[0] = given.ranked[2, :3] = False  # a chunk may have no pair at all
+
+    def gradients(chunk: int | None) -> tuple[Losses, list[torch.Tensor]]:
+        made.zero_grad()
+        losses = fit.gradients(made, given, chunk, (3, 5))
+        return losses, [parameter.grad.clone() for parameter in made.parameters()]
+
+    (losses, grads), (of_chunks, grads_of_chunks) = gradients(None), gradients(chunk)
+
+    torch.testing.assert_close(of_chunks, losses, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(grads_of_chunks, grads, atol=1e-5, rtol=1e-4)
+
+
+def test_one_batch_can_be_learned_by_heart(tokenizer: Tokenizer) -> None:
+    made, given = Pretraining(start(spread=0), SETTINGS), batch(tokenizer)
+    optimiser, found = torch.optim.AdamW(made.parameters(), lr=5e-3), []
+    for _ in range(80):
+        optimiser.zero_grad()
+        losses = made.encode(given)[1]
+        sum(losses.values()).backward()
+        optimiser.step()
+        found.append({name: loss.item() for name, loss in losses.items()})
+
+    assert found[-1]["mlm"] < 0.2 * found[0]["mlm"]
+    assert found[-1]["ranking"] < 0.3 * found[0]["ranking"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"mask_rate": 0.0}, "mask_rate"),
+        ({"words_max_tokens": 2}, "words_max_tokens"),
+        ({"max_tokens": 2}, "max_tokens"),
+        ({"mean_words": 0.0}, "mean_words: expected a number above 0"),
+        ({"margin": -1.0}, "margin: expected a number above 0"),
+        ({"smoothing": 0.0}, "smoothing: expected a number above 0"),
+        ({"pairs": 0}, "pairs: expected 1 or more"),
+    ],
+)
+def test_settings_that_mean_nothing(change: dict[str, float], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        dataclasses.replace(SETTINGS, **change)
+
+
+def test_what_is_needed_beside_the_settings(tokenizer: Tokenizer) -> None:
+    with pytest.raises(ValueError, match="max_tokens: expected at most 64, found 65"):
+        Pretraining(start(), dataclasses.replace(SETTINGS, words_max_tokens=65))
+    with pytest.raises(ValueError, match="counted terms, found none"):
+        make_batch(Drawn([[5]]), tokenizer, SETTINGS, np.random.default_rng(0))

@@ -1,0 +1,180 @@
+"""SEED: its batches, and its losses against loops over rows and columns written from the formulas."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from models.masking import IGNORED, budget
+from models.pretraining import Drawn
+from models.representation import Pooling
+from models.seed import Batch, Pretraining, Settings, make_batch
+from models.tokens import Tokenizer
+from tasks.fit import gradients
+from tests.slow import Array, attend, bert_layers, dense, embedded, gelu, log_softmax, norm, numbers, vocabulary
+from tests.tiny import PIECES, start
+
+SETTINGS = Settings(decoder_layers=3, window=2, mask_rate=0.3, max_tokens=20)
+SPECIALS = 5
+
+
+def texts(count: int = 8, longest: int = 30, seed: int = 0) -> list[list[int]]:
+    random = np.random.default_rng(seed)
+    return [random.integers(SPECIALS, len(PIECES), size=n).tolist() for n in random.integers(3, longest, size=count)]
+
+
+def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS) -> Batch:
+    return make_batch(Drawn(texts()), tokenizer, settings, np.random.default_rng(0))
+
+
+def objective(
+    settings: Settings = SETTINGS, *, pooling: Pooling = "cls", dropout: float = 0.0, spread: float = 0.2
+) -> Pretraining:
+    made = Pretraining(start(pooling=pooling, dropout=dropout, spread=spread), settings)
+    with torch.no_grad():
+        for parameter in made.decoder.parameters():
+            parameter.add_(torch.randn_like(parameter) * spread)
+    return made
+
+
+def slow_decoder(w: dict[str, Array], d: dict[str, Array], vector: Array, ids: list[int], window: int) -> list[float]:
+    """-log P(x_t | vector, what stands at most `window` before x_t, in each block) for t = 1 ... n and [SEP]."""
+    x = embedded(w, ids)
+    x[0] = vector
+    visible = [{0} | {column for column in range(1, row + 1) if row - column < window} for row in range(len(ids))]
+    for block in range(sum(name.endswith("widen.bias") for name in d)):
+        name = f"blocks.{block}"
+        mixed = attend(norm(x, d, f"{name}.attention_norm"), d, f"{name}.attention", visible)
+        x = x + dense(mixed, d, f"{name}.attention_output")
+        x = x + dense(gelu(dense(norm(x, d, f"{name}.mlp_norm"), d, f"{name}.widen")), d, f"{name}.narrow")
+    scores = log_softmax(vocabulary(norm(x, d, "norm"), w))
+    return [-scores[place - 1, ids[place]] for place in range(1, len(ids))]
+
+
+def test_the_encoder_reads_a_masked_crop(tokenizer: Tokenizer) -> None:
+    given = texts(60)
+
+    made = make_batch(Drawn(given), tokenizer, SETTINGS, np.random.default_rng(0))
+
+    for ids, mask, labels, text in zip(made.text.ids, made.text.mask, made.text_labels, given, strict=True):
+        original = torch.where(labels == IGNORED, ids, labels)[mask].tolist()
+        assert len(original) == min(20, len(text) + 2)
+        assert " ".join(map(str, original[1:-1])) in " ".join(map(str, text))
+        hidden = (labels != IGNORED).nonzero().flatten().tolist()
+        assert len(hidden) == budget(len(original) - 2, 0.3)
+        assert set(hidden) <= set(range(1, len(original) - 1))
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("window", [1, 2])
+@torch.no_grad()
+def test_losses_slowly(tokenizer: Tokenizer, window: int, pooling: Pooling, layers: int) -> None:
+    settings = dataclasses.replace(SETTINGS, window=window, decoder_layers=layers)
+    made, given = objective(settings, pooling=pooling).eval(), batch(tokenizer, settings)
+
+    vectors, losses = made.encode(given)
+
+    w, d = numbers(made.model), numbers(made.decoder)
+    recovered: list[float] = []
+    decoded: list[float] = []
+    for ids, mask, labels in zip(given.text.ids, given.text.mask, given.text_labels, strict=True):
+        masked, asked = ids[mask].tolist(), labels[mask].tolist()
+        hidden = bert_layers(w, masked)[-1]
+        scores = log_softmax(vocabulary(hidden, w))
+        recovered += [-scores[place, label] for place, label in enumerate(asked) if label != IGNORED]
+        original = [number if label == IGNORED else label for number, label in zip(masked, asked, strict=True)]
+        decoded += slow_decoder(w, d, hidden[0] if pooling == "cls" else hidden.mean(0), original, window)
+    assert vectors == ()
+    assert made.compare(vectors, given) == {}
+    found = {name: loss.item() for name, loss in losses.items()}
+    assert found == pytest.approx({"mlm": np.mean(recovered), "decoder": np.mean(decoded)}, rel=2e-5)
+    for loss, terms in (("mlm", recovered), ("decoder", decoded)):
+        assert given.num_terms(loss) == len(terms) == sum(given.rows(n, n + 1).num_terms(loss) for n in range(8))
+
+
+def test_the_decoder_hears_of_the_text_through_the_vector_and_the_last_few_tokens_alone(tokenizer: Tokenizer) -> None:
+    made, given = objective(), batch(tokenizer)
+    hidden = made.model.bert(given.text.ids, given.text.mask).detach().requires_grad_()
+    inputs: list[Tensor] = []
+    made.model.bert.forward = lambda ids, mask: hidden
+
+    def kept(ids: Tensor) -> Tensor:
+        inputs.append(made.model.bert.embeddings(ids).detach().requires_grad_())
+        return inputs[-1]
+
+    made.decoder.embeddings = kept
+    logits: list[Tensor] = []
+    made.decoder.register_forward_hook(lambda module, given, out: logits.append(out[0]))
+    _, losses = made.encode(given)
+
+    (of_hidden,) = torch.autograd.grad(losses["decoder"], hidden, retain_graph=True)
+    assert (of_hidden[:, 0].abs().amax(1) > 1e-6).all()
+    assert not of_hidden[:, 1:].any()
+    (of_hidden,) = torch.autograd.grad(losses["mlm"], hidden, retain_graph=True)
+    assert torch.equal(of_hidden.abs().amax(-1) > 0, given.text_labels != IGNORED)
+    for row in range(int(given.text.mask[0].sum()) - 1):  # three layers, each of which looks one token back
+        (of_tokens,) = torch.autograd.grad(logits[0][row].square().sum(), inputs[0], retain_graph=True)
+        assert set(of_tokens[0].abs().amax(-1).nonzero().flatten().tolist()) == set(range(max(1, row - 3), row + 1))
+        assert not of_tokens[1:].any()
+
+
+def test_the_vocabulary_head_sees_asked_positions_alone(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, given, seen = objective(), batch(tokenizer), []
+    head = made.model.vocabulary
+    for owner in (made.model, made.decoder):
+        monkeypatch.setattr(owner, "vocabulary", lambda hidden: seen.append(len(hidden)) or head(hidden))
+
+    made.encode(given)
+
+    assert seen == [given.num_terms("mlm"), given.num_terms("decoder")]
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_chunks_change_neither_losses_nor_gradients(tokenizer: Tokenizer, chunk: int) -> None:
+    given, found = batch(tokenizer), []
+    for size in (None, chunk):
+        made = objective().train()
+        losses = gradients(made, given, size, (1, 2))
+        found.append((losses, {name: each.grad for name, each in made.named_parameters()}))
+
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(found[0][1], found[1][1], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("store")
+def test_a_batch_is_learned_by_heart_and_equal_seeds_learn_equally(tokenizer: Tokenizer) -> None:
+    given = batch(tokenizer)
+    runs: list[list[dict[str, float]]] = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(0)
+        made = Pretraining(start(dropout=0.05, spread=0), SETTINGS).train()
+        optimiser = torch.optim.Adam(made.parameters(), lr=1e-2)
+        losses = []
+        for step in range(100 if not runs else 3):
+            found = gradients(made, given, None, (seed, step))
+            losses.append({name: loss.item() for name, loss in found.items()})
+            optimiser.step()
+            optimiser.zero_grad()
+        runs.append(losses)
+
+    for name in ("mlm", "decoder"):
+        assert runs[0][0][name] > 3
+        assert runs[0][-1][name] < 0.25 * runs[0][0][name]
+    assert runs[0][:3] == runs[1] != runs[2]
+
+
+@pytest.mark.parametrize(
+    "change", [{"mask_rate": 0.0}, {"mask_rate": 1.1}, {"max_tokens": 2}, {"decoder_layers": 0}, {"window": 0}]
+)
+def test_settings_that_mean_nothing(change: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(change))):
+        dataclasses.replace(SETTINGS, **change)
+
+
+def test_more_tokens_than_positions() -> None:
+    with pytest.raises(ValueError, match="max_tokens: expected at most 64, found 65"):
+        Pretraining(start(), dataclasses.replace(SETTINGS, max_tokens=65))
