@@ -1,8 +1,14 @@
-"""`pretrieve plan`: what a recipe would do, stage by stage, without doing it."""
+"""`pretrieve plan`: what a recipe would do and cost, stage by stage, without doing it.
+
+Neither data nor weights need be here. Tokens and FLOPs are upper bounds, since every text is taken to fill its
+`max_tokens`. Disk and hours stand only where this store holds the like, which is named below the table.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,11 +18,18 @@ from rich.table import Table
 
 from flows.chain import chain
 from flows.read_recipe import load_recipe
-from flows.recipe import Recipe
+from flows.recipe import Dataset, Elsewhere, Recipe
+from storage import datasets, sources
+from storage.artifact import Manifest
 from storage.store import Store, bytes_below
+from tasks.cost import Cost, Costs
 from tasks.stage import Done, Session, session
+from tasks.train import Training
 
-WIDTH = 120  # columns that a key needs whole
+WIDTH = 150  # columns that keys and the names of rounds need whole
+START = {"pretrain": 2, "train": 0, "index": 1}
+"""Which input of a stage is the checkpoint that it passes texts through."""
+EXAMPLES = {"pretrain": "texts", "train": "queries", "index": "passages"}
 
 
 def planned(recipe: Recipe[Any], name: str, store: Store) -> list[Done]:
@@ -27,42 +40,187 @@ def planned(recipe: Recipe[Any], name: str, store: Store) -> list[Done]:
 
 
 def show_plan(name: str, folder: Path, changes: Sequence[str]) -> None:
-    """Print the plan: expected disk and hours stand only where this store holds a stage of the same name to go by."""
+    """Print the plan as a table, and below it what is not here and what the numbers rest on."""
     recipe, path = load_recipe(name, changes)
     store = Store(folder)
-    steps, measured = planned(recipe, path.stem, store), measured_stages(store)
+    with sources.assuming_present() as absent:
+        steps = planned(recipe, path.stem, store)
+        bill, likes = Bill(recipe, steps), Likes(store)
     table = Table(title=f"{recipe.title} ({path.stem})", title_justify="left")
     for heading in ("stage", "round", "key", "state"):
         table.add_column(heading, no_wrap=heading != "round", overflow="fold")
-    table.add_column("disk", justify="right")
-    table.add_column("hours", justify="right")
+    for heading in ("tokens ≤", "FLOPs ≤", "disk", "hours"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    open_keys = without_key(steps)
     for step in steps:
-        table.add_row(step.stage, step.round, step.key, *_expected(step, store, measured))
+        key = "–" if _reference(step) in open_keys else step.key
+        table.add_row(step.stage, step.round, key, *_numbers(step, store, bill, likes))
     console = Console(highlight=False)
     console.width = max(console.width, WIDTH)
     console.print(table)
     missing = sum(not step.cached for step in steps)
     print(f"{len(steps)} stages: {len(steps) - missing} cached, {missing} to build; nothing was built")
+    for note in (*(f"not here: {each}" for each in absent), *bill.notes, *likes.notes):
+        print(note)
 
 
-def measured_stages(store: Store) -> dict[str, tuple[int, float]]:
-    """Median bytes and seconds of the artifacts that the store holds, by stage."""
-    sizes: dict[str, list[int]] = {}
-    seconds: dict[str, list[float]] = {}
-    for folder, manifest in store.manifests():
-        if manifest:
-            sizes.setdefault(manifest.stage, []).append(bytes_below(folder))
-            seconds.setdefault(manifest.stage, []).append(manifest.built["seconds"])
-    return {stage: (int(median(sizes[stage])), median(seconds[stage])) for stage in sizes}
+def without_key(steps: Sequence[Done]) -> set[str]:
+    """The stages that depend on something that is not here, so that their keys are not known yet."""
+    found: set[str] = set()
+    for step in steps:
+        if any(each.startswith("absent:") or each in found for each in _flat(step.inputs)):
+            found.add(_reference(step))
+    return found
 
 
-def _expected(step: Done, store: Store, measured: dict[str, tuple[int, float]]) -> tuple[str, str, str]:
+class Bill:
+    """Tokens and FLOPs of the stages that pass texts through an encoder."""
+
+    def __init__(self, recipe: Recipe[Any], steps: Sequence[Done]) -> None:
+        self.recipe, self.steps = recipe, {_reference(step): step for step in steps}
+        self.costs = Costs(sources.weights(recipe.backbone.weights).path, recipe.backbone)
+        self.notes: dict[str, None] = {}
+        self._of_query: dict[str, Cost] = {}
+        if self.costs.assumed:
+            self._note(f"FLOPs: {recipe.backbone.weights} is not here; it is taken to have the shape of BERT-base")
+
+    def of(self, step: Done) -> Cost | None:
+        """What a stage costs at most; None where nobody knows how many texts there are."""
+        number, each = self._examples(step), self._each(step)
+        if number is not None:
+            return each.times(number)
+        cost = f"{each.tokens:,.0f} tokens and {_in_powers(each.flops)} FLOPs at most"
+        self._note(f"{step.stage}: how many {EXAMPLES[step.stage]} there will be is not known yet; each has {cost}")
+        return None
+
+    def _each(self, step: Done) -> Cost:
+        """Of one text, pair or query."""
+        if step.stage == "pretrain":
+            return self.costs.pretraining(self.recipe.pretrain)
+        if step.stage == "index":
+            return self.costs.encoding(self.recipe.index.passage_max_tokens)
+        settings = self._training(step)
+        like = settings.model_copy(update={"epochs": 1, "seed": 0}).model_dump_json()
+        if like not in self._of_query:
+            self._of_query[like] = self.costs.training(settings)
+        return self._of_query[like]
+
+    def _examples(self, step: Done) -> int | None:
+        """How many texts, pairs or queries pass in all."""
+        recipe, data, corpora = self.recipe, self.recipe.dataset, self.recipe.corpora
+        if step.stage == "index":
+            return self._passages(step.inputs[0], data, corpora.retrieve)
+        if step.stage == "pretrain":
+            if recipe.pretrain.steps:
+                return recipe.pretrain.steps * recipe.pretrain.batch
+            pairs = self.steps[step.inputs[0]]
+            texts = pairs.rows or self._passages(pairs.inputs[0], corpora.pretrain_from or data, corpora.pretrain)
+            return None if texts is None else recipe.pretrain.num_steps(texts) * recipe.pretrain.batch
+        queries = self.steps[step.inputs[1]].rows
+        if queries is None and data.train_split:
+            queries = self._published(data, "queries", data.train_split)
+        settings, size = self._training(step), self._training(step).batch_queries
+        return None if queries is None else math.ceil(queries * settings.epochs / size) * size
+
+    def _passages(self, reference: str, data: Dataset | Elsewhere, part: str) -> int | None:
+        passages = self.steps[reference]
+        if passages.rows is not None:
+            return passages.rows
+        published = self._published(data, part)
+        if self.recipe.split.max_tokens is None:
+            return self.steps[passages.inputs[0]].rows or published
+        if part != "corpus" or published is None:
+            return None
+        self._note(f"passages are counted as {data.reader} has them: {published:,}, before long ones are split")
+        return published
+
+    def _published(self, data: Dataset | Elsewhere, part: str, split: str | None = None) -> int | None:
+        """How many rows a reader knows the whole collection to have."""
+        if isinstance(data, Dataset) and data.fraction is not None:
+            return None
+        known: dict[tuple[str, str | None], int] = getattr(datasets.reader(data.reader), "NUM_ROWS", {})
+        return known.get((part, split))
+
+    def _training(self, step: Done) -> Training:
+        return next(each.train for each in self.recipe.rounds if each.name == step.round)
+
+    def _note(self, words: str) -> None:
+        self.notes.setdefault(words)
+
+
+class Likes:
+    """What this store holds that is like a stage to build: of the same inputs, or from the same checkpoint."""
+
+    def __init__(self, store: Store) -> None:
+        found = [(folder, manifest) for folder, manifest in store.manifests() if manifest]
+        self.newest_first = sorted(found, key=lambda each: str(each[1].built["at"]), reverse=True)
+        self.notes: dict[str, None] = {}
+
+    def disk_and_hours(self, step: Done, cost: Cost | None) -> tuple[str, str]:
+        """As the newest such artifact tells; blank where there is none."""
+        found = next(self._like(step), None)
+        if found is None:
+            return "", ""
+        folder, manifest = found
+        seconds, basis = float(manifest.built["seconds"]), "made of the same inputs"
+        if passes_texts(step):
+            rate = tokens_a_second(folder, manifest)
+            if cost is None or not rate:
+                return f"~{in_units(bytes_below(folder))}", ""
+            seconds, basis = cost.tokens / rate, f"at {rate:,.0f} tokens a second, from the same checkpoint"
+        name = f"{manifest.stage}/{manifest.key}"
+        self.notes.setdefault(f"hours of {step.stage}: as {name} took, {basis}, on {manifest.built['device']}")
+        return f"~{in_units(bytes_below(folder))}", _in_hours(seconds)
+
+    def _like(self, step: Done) -> Iterator[tuple[Path, Manifest]]:
+        for folder, manifest in self.newest_first:
+            if manifest.stage == step.stage:
+                inputs, place = list(manifest.inputs.values()), START.get(step.stage, 0)
+                if inputs == step.inputs or (passes_texts(step) and inputs[place] == step.inputs[place]):
+                    yield folder, manifest
+
+
+def passes_texts(step: Done) -> bool:
+    """Whether a stage's work is to pass texts through an encoder; BM25's index has none."""
+    return step.stage in START and step.inputs[START[step.stage]] is not None
+
+
+def tokens_a_second(folder: Path, manifest: Manifest) -> float:
+    """What an artifact's log says, in the median; of an index, its passages' tokens at most by its seconds."""
+    if manifest.stage == "index":
+        passages = json.loads((folder / "index.json").read_text())["passages"]
+        return float(passages * manifest.settings["passage_max_tokens"] / manifest.built["seconds"])
+    rows = [json.loads(line) for line in (folder / "logs" / "metrics.jsonl").read_text().splitlines()]
+    return float(median([row["tokens_per_second"] for row in rows if "tokens_per_second" in row] or [0.0]))
+
+
+def _numbers(step: Done, store: Store, bill: Bill, likes: Likes) -> tuple[str, str, str, str, str]:
+    cost = bill.of(step) if passes_texts(step) else None
+    tokens, flops = (_in_powers(cost.tokens), _in_powers(cost.flops)) if cost else ("", "")
+    if passes_texts(step) and cost is None:
+        tokens = flops = "?"
     if step.cached:
-        return "cached", in_units(bytes_below(store.folder(step.stage, step.key))), ""
-    if step.stage not in measured:
-        return "to build", "", ""
-    size, seconds = measured[step.stage]
-    return "to build", f"~{in_units(size)}", f"~{seconds / 3600:.3f}"
+        return "cached", tokens, flops, in_units(bytes_below(store.folder(step.stage, step.key))), ""
+    return "to build", tokens, flops, *likes.disk_and_hours(step, cost)
+
+
+def _reference(step: Done) -> str:
+    return f"{step.stage}/{step.key}"
+
+
+def _flat(inputs: Sequence[Any]) -> Iterator[str]:
+    """The references among a stage's inputs, some of which are lists and some absent."""
+    for each in inputs:
+        yield from each if isinstance(each, list) else [] if each is None else [each]
+
+
+def _in_powers(number: float) -> str:
+    return f"{number:.2e}".replace("e+", "e")
+
+
+def _in_hours(seconds: float) -> str:
+    hours = seconds / 3600
+    return f"~{hours:,.1f}" if hours >= 1 else f"~{hours:.3f}"
 
 
 def in_units(num_bytes: float) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import importlib.util
 import os
 from collections.abc import Iterator
@@ -14,11 +16,49 @@ from storage.errors import UserError
 PROJECT_DATA = Path(__file__).resolve().parent.parent / "data"
 
 
+class Absent(Source):
+    """Stands for what is not here; its key is a name, so nothing that depends on it has a key yet."""
+
+    @property
+    def reference(self) -> str:
+        """How a plan names this input."""
+        return f"absent:{self.key}"
+
+
+_missing: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar("missing", default=None)
+
+
+@contextlib.contextmanager
+def assuming_present() -> Iterator[list[str]]:
+    """In this block what is not here is `Absent` instead of an error, and no hub is asked for weights.
+
+    The errors' words are collected in the list that the block is given, each once.
+    """
+    missing: list[str] = []
+    token = _missing.set(missing)
+    try:
+        yield missing
+    finally:
+        _missing.reset(token)
+
+
+def _absent(name: str, error: UserError) -> Absent:
+    missing = _missing.get()
+    if missing is None:
+        raise error
+    if str(error) not in missing:
+        missing.append(str(error))
+    return Absent(name, Path(name))
+
+
 def dataset(reader: str, path: str | None, part: str, split: str | None = None) -> Source:
     """The files of one part of a collection: corpus, documents, queries or qrels (of a split)."""
     collection = datasets.reader(reader)
-    folder = locate(path, reader)
-    return source_of(folder, collection.files(folder, part, split))
+    try:
+        folder = locate(path, reader)
+        return source_of(folder, collection.files(folder, part, split))
+    except UserError as error:
+        return _absent("/".join(filter(None, (reader, path, part, split))), error)
 
 
 def locate(path: str | None, reader: str) -> Path:
@@ -30,9 +70,8 @@ def locate(path: str | None, reader: str) -> Path:
         if candidate.exists():
             return candidate.resolve()
     places = ", ".join(dict.fromkeys(str(candidate) for candidate in tried))
-    raise UserError(
-        f"dataset.path: no data set at {places}; `make data` fetches the Wikipedia leads, or --set dataset.path=DIR"
-    )
+    fetch = getattr(datasets.reader(reader), "FETCH", f"lay the {reader} collection there")
+    raise UserError(f"dataset.path: no data set at {places}; {fetch}, or --set dataset.path=DIR")
 
 
 def _places() -> Iterator[Path]:
@@ -48,6 +87,13 @@ def weights(name: str) -> Source:
 
     A folder is known by its files' contents, a hub model by its commit.
     """
+    try:
+        return _weights(name)
+    except UserError as error:
+        return _absent(name, error)
+
+
+def _weights(name: str) -> Source:
     if name.startswith("package:"):
         return _folder(_in_package(name))
     if (folder := Path(name).expanduser()).is_dir():
@@ -57,10 +103,13 @@ def weights(name: str) -> Source:
 
 def tokenizer(name: str) -> Source:
     """The tokenizer of a model, known by its own file alone: other weights with the same vocabulary are the same."""
-    folder = weights(name).path
-    if not (file := folder / "tokenizer.json").is_file():
-        raise UserError(f"{folder}: expected a tokenizer.json; save the model's fast tokenizer there")
-    return source_of(folder, [file])
+    found, of_it = weights(name), f"{name}/tokenizer.json"
+    if isinstance(found, Absent):
+        return Absent(of_it, found.path)
+    if not (file := found.path / "tokenizer.json").is_file():
+        wanted = UserError(f"{found.path}: expected a tokenizer.json; save the model's fast tokenizer there")
+        return _absent(of_it, wanted)
+    return source_of(found.path, [file])
 
 
 def _folder(folder: Path) -> Source:
@@ -84,9 +133,11 @@ def _from_hub(name: str) -> Source:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    others = ["*.h5", "*.msgpack", "*.ot", "onnx/*", "openvino/*"]
+    here = _missing.get() is not None  # only what an earlier run has fetched
     try:
-        folder = Path(snapshot_download(name, ignore_patterns=["*.h5", "*.msgpack", "*.ot", "onnx/*", "openvino/*"]))
+        folder = Path(snapshot_download(name, ignore_patterns=others, local_files_only=here))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        why = type(error).__name__
-        raise UserError(f"{name}: neither a folder nor a model that the hub gave ({why}); give a folder") from None
+        gave = "the hub's cache here has (a run asks the hub)" if here else f"the hub gave ({type(error).__name__})"
+        raise UserError(f"{name}: neither a folder nor a model that {gave}; give a folder") from None
     return Source(folder.name, folder)

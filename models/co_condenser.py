@@ -1,0 +1,95 @@
+"""coCondenser: Condenser, and a contrast that draws the vectors of a pair together.
+
+Two texts that belong together (passages of one document, or, in query-as-context pre-training, a passage and a
+query generated from it) are to be nearer to each other than to any other text of the batch, on either side.
+
+Gao and Callan, Unsupervised Corpus Aware Language Model Pre-training for Dense Passage Retrieval; here by Wu et al.,
+Query-as-context Pre-training for Dense Passage Retrieval, section 2.1, equations 5-7. Passages and contexts are
+both masked, encoded and recovered; the vectors that are compared are those of the masked texts.
+
+Shape suffixes: B pairs, H hidden, N = 2B texts of which 2k and 2k + 1 are a pair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from numpy.random import Generator
+from torch import nn
+
+from models import condenser
+from models.batch import Rows
+from models.condenser import Head, Masked
+from models.losses import partner_contrast, recovery_loss
+from models.objective import Losses, Vectors
+from models.pretraining import Drawn, Reads, Start, check_lengths
+from models.tokens import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(condenser.Settings):
+    """Condenser's, and those of the contrast."""
+
+    reads: ClassVar[Reads] = "pairs"
+
+    temperature: float
+    """tau of equation 5."""
+    masked_lm_weight: float
+    """Of both recoveries beside the contrast: 1 in equation 7; in effect 2 in the release where it caches gradients."""
+    context_max_tokens: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_lengths(context_max_tokens=self.context_max_tokens)
+        if self.temperature <= 0 or self.masked_lm_weight <= 0:
+            raise ValueError("temperature and masked_lm_weight: expected numbers above 0")
+
+
+@dataclass(frozen=True)
+class Batch(Rows):
+    """Pairs of masked texts, each side padded for itself."""
+
+    text: Masked
+    context: Masked
+
+    def num_terms(self, loss: str) -> int:
+        """Both recoveries ask for the same tokens, of both sides."""
+        return self.text.num_asked + self.context.num_asked
+
+
+def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+    """Masked crops of the texts and of their contexts."""
+    sides = ((drawn.texts, settings.max_tokens), (drawn.contexts, settings.context_max_tokens))
+    return Batch(*(Masked.make(texts, longest, settings.mask_rate, tokenizer, random) for texts, longest in sides))
+
+
+class Pretraining(nn.Module):
+    """L = L_mlm + L_mlm^aux + L_co (equation 7)."""
+
+    def __init__(self, start: Start, settings: Settings) -> None:
+        super().__init__()
+        start.must_position(settings.max_tokens, settings.context_max_tokens)
+        self.model, self.settings = start.model, settings
+        self.head = Head(start.model, settings.head_layers, settings.head_from, start.pooling)
+
+    def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
+        """The vectors of the pairs [2B, H], text and context in turn, and the recoveries of all masked tokens."""
+        vectors, late, headed, labels = [], [], [], []
+        for side in (batch.text, batch.context):
+            vectors_BH, late_BLH, headed_BLH = self.head(self.model, side.tokens)
+            vectors.append(vectors_BH)
+            late.append(late_BLH.flatten(0, 1))
+            headed.append(headed_BLH.flatten(0, 1))
+            labels.append(side.labels.flatten())
+        weight, asked = self.settings.masked_lm_weight, torch.cat(labels)
+        return (torch.stack(vectors, dim=1).flatten(0, 1),), {
+            "mlm": weight * recovery_loss(self.model.vocabulary, torch.cat(late), asked),
+            "head": weight * recovery_loss(self.model.vocabulary, torch.cat(headed), asked),
+        }
+
+    def compare(self, vectors: Vectors, batch: Batch) -> Losses:
+        """Each text's partner against all other texts of the batch: 2B - 2 negatives (equation 5)."""
+        vectors_NH = vectors[0].float()
+        return {"contrast": partner_contrast(vectors_NH @ vectors_NH.T, temperature=self.settings.temperature)}

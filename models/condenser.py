@@ -1,0 +1,138 @@
+"""Condenser: a pre-training architecture that makes the last layers write the text into [CLS].
+
+In BERT [CLS] has little to do until the end. Here a short head of two layers must recover the masked tokens from
+[CLS] of the last layer and the *other* tokens as an early layer left them. Whatever the late layers have found out
+reaches the head through [CLS] alone, so that is where they put it.
+
+Gao and Callan, Condenser: a Pre-training Architecture for Dense Retrieval; here by Wu et al., Query-as-context
+Pre-training for Dense Passage Retrieval, section 2.1, equation 6. The head is dropped after pre-training.
+
+Shape suffixes: B batch, L length, H hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from numpy.random import Generator
+from torch import Tensor, nn
+
+from models.batch import Rows
+from models.bert import BertForMaskedLM, Layer, initialise
+from models.losses import recovery_loss
+from models.masking import IGNORED, mask_words
+from models.objective import Losses, Vectors
+from models.pretraining import Drawn, Reads, Start, check_lengths, check_rates, framed
+from models.representation import Pooling, pooled
+from models.tokens import Tokenizer, Tokens, pad
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the release varies."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    reads: ClassVar[Reads] = "texts"
+    counts_terms: ClassVar[bool] = False
+
+    head_layers: int
+    head_from: int
+    """M: the layer whose hidden states the head reads beside [CLS], counted from 1; 0 are the embeddings."""
+    mask_rate: float
+    max_tokens: int
+    """Of a text, with [CLS] and [SEP]; a longer one is cropped at both ends."""
+
+    def __post_init__(self) -> None:
+        check_rates(mask_rate=self.mask_rate)
+        check_lengths(max_tokens=self.max_tokens)
+        if self.head_layers < 1 or self.head_from < 0:
+            raise ValueError("head_layers: expected 1 or more; head_from: expected 0 or more")
+
+
+@dataclass(frozen=True)
+class Masked(Rows):
+    """Masked texts with the ids to recover; labels are IGNORED where nothing is asked."""
+
+    tokens: Tokens
+    labels: Tensor
+
+    @staticmethod
+    def make(
+        texts: Sequence[Sequence[int]], max_tokens: int, rate: float, tokenizer: Tokenizer, random: Generator
+    ) -> Masked:
+        """Crop, add special tokens, mask whole words and pad."""
+        crops = [framed(ids, max_tokens, tokenizer, random) for ids in texts]
+        inputs, labels = mask_words(crops, tokenizer, rate, random)
+        return Masked(pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids)
+
+    @property
+    def num_asked(self) -> int:
+        """How many tokens are to be recovered."""
+        return int((self.labels != IGNORED).sum())
+
+
+@dataclass(frozen=True)
+class Batch(Rows):
+    """Masked texts."""
+
+    text: Masked
+
+    def num_terms(self, loss: str) -> int:
+        """Both losses ask for the same tokens."""
+        return self.text.num_asked
+
+
+def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+    """Masked crops of the texts."""
+    return Batch(Masked.make(drawn.texts, settings.max_tokens, settings.mask_rate, tokenizer, random))
+
+
+class Pretraining(nn.Module):
+    """L = L_mlm + L_mlm^aux (equations 4 and 6)."""
+
+    def __init__(self, start: Start, settings: Settings) -> None:
+        super().__init__()
+        start.must_position(settings.max_tokens)
+        self.model = start.model
+        self.head = Head(start.model, settings.head_layers, settings.head_from, start.pooling)
+
+    def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
+        """Both losses are local to a chunk; no vectors are compared."""
+        _, late_BLH, headed_BLH = self.head(self.model, batch.text.tokens)
+        return (), {
+            "mlm": recovery_loss(self.model.vocabulary, late_BLH, batch.text.labels),
+            "head": recovery_loss(self.model.vocabulary, headed_BLH, batch.text.labels),
+        }
+
+    def compare(self, vectors: Vectors, batch: Batch) -> Losses:
+        """Nothing: the objective has no contrast."""
+        return {}
+
+
+class Head(nn.Module):
+    """BERT layers over [h_0^L, h_1^M ... h_n^M]: the text's vector, and its tokens as layer M left them."""
+
+    def __init__(self, model: BertForMaskedLM, num_layers: int, reads_from: int, pooling: Pooling) -> None:
+        super().__init__()
+        depth = model.config.num_hidden_layers
+        if reads_from >= depth:
+            raise ValueError(f"head_from: expected a layer before the last of the model's {depth}, found {reads_from}")
+        self.reads_from, self.pooling = reads_from, pooling
+        self.layers = nn.ModuleList(Layer(model.config) for _ in range(num_layers))
+        self.layers.apply(lambda module: initialise(module, model.config.initializer_range))
+
+    def forward(self, model: BertForMaskedLM, tokens: Tokens) -> tuple[Tensor, Tensor, Tensor]:
+        """The texts' vectors [B, H], the model's last hidden states [B, L, H], and the head's."""
+        visible = tokens.mask[:, None, None, :]
+        early_BLH = late_BLH = model.bert.embeddings(tokens.ids)
+        for number, layer in enumerate(model.bert.encoder.layer, start=1):
+            late_BLH = layer(late_BLH, visible)
+            early_BLH = late_BLH if number == self.reads_from else early_BLH
+        vectors_BH = pooled(late_BLH, tokens.mask, self.pooling)
+        headed_BLH = torch.cat([vectors_BH[:, None], early_BLH[:, 1:]], dim=1)
+        for layer in self.layers:
+            headed_BLH = layer(headed_BLH, visible)
+        return vectors_BH, late_BLH, headed_BLH

@@ -1,0 +1,330 @@
+"""coCondenser: both sides of its pairs, and its contrast against loops written from the formulas."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from models import condenser
+from models.co_condenser import Batch, Pretraining, Settings, make_batch
+from models.masking import IGNORED
+from models.objective import Losses
+from models.pretraining import Drawn
+from models.representation import Pooling
+from models.tokens import Tokenizer
+from tasks import fit
+from tests.slow import Array, bert_layer, bert_layers, log_softmax, numbers, vocabulary
+from tests.tiny import PIECES, SHAPE, start
+
+SETTINGS = Settings(
+    head_layers=2, head_from=1, mask_rate=0.3, temperature=1.0, masked_lm_weight=1.0, max_tokens=20,
+    context_max_tokens=10,
+)  # fmt: skip
+SPECIALS = 5
+NAMES = {"mlm", "head", "contrast"}
+
+
+def drawn(pairs: int = 5, seed: int = 0) -> Drawn:
+    random = np.random.default_rng(seed)
+    texts, contexts = (
+        [random.integers(SPECIALS, len(PIECES), size=n).tolist() for n in random.integers(3, longest, size=pairs)]
+        for longest in (30, 12)
+    )
+    return Drawn(texts, contexts)
+
+
+def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS, seed: int = 0) -> Batch:
+    return make_batch(drawn(seed=seed), tokenizer, settings, np.random.default_rng(seed))
+
+
+def objective(
+    settings: Settings = SETTINGS, *, pooling: Pooling = "cls", dropout: float = 0.0, spread: float = 0.2
+) -> Pretraining:
+    made = Pretraining(start(pooling=pooling, dropout=dropout, spread=spread), settings)
+    with torch.no_grad():
+        for parameter in made.head.parameters():
+            parameter.add_(torch.randn_like(parameter) * spread)
+    return made
+
+
+def losses_of(made: Pretraining, given: Batch) -> Losses:
+    vectors, local = made.encode(given)
+    return {**local, **made.compare(vectors, given)}
+
+
+# Batches
+
+
+def test_both_sides_are_masked_crops_of_their_own_length(tokenizer: Tokenizer) -> None:
+    given = drawn(40)
+
+    made = make_batch(given, tokenizer, SETTINGS, np.random.default_rng(0))
+
+    for side, sources, longest in ((made.text, given.texts, 20), (made.context, given.contexts, 10)):
+        assert side.tokens.ids.shape == side.labels.shape == (40, longest)
+        for ids, mask, labels, source in zip(side.tokens.ids, side.tokens.mask, side.labels, sources, strict=True):
+            original = torch.where(labels == IGNORED, ids, labels)[mask].tolist()
+            assert len(original) == min(longest, len(source) + 2)
+            assert " ".join(map(str, original[1:-1])) in " ".join(map(str, source))
+        assert 0 < (side.labels != IGNORED).sum() <= 0.4 * side.tokens.mask.sum()
+
+
+def test_rows_of_a_batch_and_equal_seeds(tokenizer: Tokenizer) -> None:
+    whole, again, other = batch(tokenizer), batch(tokenizer), batch(tokenizer, seed=1)
+
+    assert len(whole) == 5
+    assert torch.equal(whole.context.labels, again.context.labels)
+    assert not torch.equal(whole.text.labels, other.text.labels)
+    assert torch.equal(whole.rows(1, 3).context.tokens.ids, whole.context.tokens.ids[1:3])
+    for loss in ("mlm", "head"):
+        asked = (whole.text.labels != IGNORED).sum() + (whole.context.labels != IGNORED).sum()
+        assert whole.num_terms(loss) == int(asked)
+        assert whole.num_terms(loss) == sum(whole.rows(n, n + 1).num_terms(loss) for n in range(5))
+
+
+# The losses
+
+
+def slow_text(
+    made: Pretraining, masked: list[int], asked: list[int], pooling: Pooling
+) -> tuple[Array, list[float], list[float]]:
+    """h_0^L, and the cross-entropies of phi(h_i^L) and of phi(h_i^N) at the masked positions."""
+    w, h = numbers(made.model), numbers(made.head)
+    states = bert_layers(w, masked)
+    vector = states[-1][0] if pooling == "cls" else states[-1].mean(0)
+    x = states[made.settings.head_from].copy()
+    x[0] = vector
+    for layer in range(made.settings.head_layers):
+        x = bert_layer(x, h, f"layers.{layer}", [set(range(len(masked)))] * len(masked))
+    late, headed = (
+        [-log_softmax(vocabulary(hidden, w))[n, label] for n, label in enumerate(asked) if label != IGNORED]
+        for hidden in (states[-1], x)
+    )
+    return vector, late, headed
+
+
+def slow_contrast(vectors: list[Array], temperature: float) -> float:
+    """The mean of equation 5 over x_1, y_1, x_2, y_2 ...; the sum below the line leaves out the text itself."""
+    costs = []
+    for own, vector in enumerate(vectors):
+        scores = {other: vector @ vectors[other] / temperature for other in range(len(vectors)) if other != own}
+        partner = own + 1 if own % 2 == 0 else own - 1
+        highest = max(scores.values())
+        total = sum(math.exp(score - highest) for score in scores.values())
+        costs.append(math.log(total) + highest - scores[partner])
+    return float(np.mean(costs))
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize(("temperature", "weight", "head_from"), [(1.0, 1.0, 1), (3.0, 2.0, 0)])
+@torch.no_grad()
+def test_losses_slowly(
+    tokenizer: Tokenizer, temperature: float, weight: float, head_from: int, pooling: Pooling
+) -> None:
+    settings = dataclasses.replace(
+        SETTINGS, temperature=temperature, masked_lm_weight=weight, head_from=head_from, head_layers=1 + head_from
+    )
+    made, given = objective(settings, pooling=pooling).eval(), batch(tokenizer, settings)
+
+    (vectors,), local = made.encode(given)
+    found = {**local, **made.compare((vectors,), given)}
+
+    expected: list[Array] = []
+    late: list[float] = []
+    headed: list[float] = []
+    for row in range(len(given)):
+        for side in (given.text, given.context):
+            mask = side.tokens.mask[row]
+            vector, *costs = slow_text(
+                made, side.tokens.ids[row][mask].tolist(), side.labels[row][mask].tolist(), pooling
+            )
+            expected.append(vector)
+            late += costs[0]
+            headed += costs[1]
+    np.testing.assert_allclose(vectors.numpy(), np.stack(expected), atol=1e-4)
+    contrast = slow_contrast(expected, temperature)
+    assert contrast > 0.01
+    assert {name: loss.item() for name, loss in found.items()} == pytest.approx(
+        {"mlm": weight * np.mean(late), "head": weight * np.mean(headed), "contrast": contrast}, rel=3e-5
+    )
+
+
+def test_partners_of_two_pairs_are_one_zero_three_two(tokenizer: Tokenizer) -> None:
+    made, given = objective(dataclasses.replace(SETTINGS, temperature=0.5)), batch(tokenizer).rows(0, 2)
+    vectors = torch.randn(4, SHAPE["hidden_size"], generator=torch.Generator().manual_seed(0))
+
+    found = made.compare((vectors,), given)["contrast"]
+
+    scores = vectors @ vectors.T / 0.5
+    scores.fill_diagonal_(-math.inf)
+    torch.testing.assert_close(found, cross_entropy(scores, torch.tensor([1, 0, 3, 2])))
+
+
+def test_contrast_by_hand(tokenizer: Tokenizer) -> None:
+    made, given = objective(), batch(tokenizer).rows(0, 2)
+    alike, other = torch.eye(4)[[0, 0, 1, 1]] * math.sqrt(math.log(2)), torch.eye(4)
+
+    # e^(ln 2) for the partner beside 1 and 1; without likeness each of three has a third.
+    assert made.compare((alike,), given)["contrast"].item() == pytest.approx(math.log(2), rel=1e-6)
+    assert made.compare((other,), given)["contrast"].item() == pytest.approx(math.log(3), rel=1e-6)
+
+
+def test_no_text_meets_itself(tokenizer: Tokenizer) -> None:
+    made, given = objective(), batch(tokenizer)
+    vectors = torch.randn(10, 16, generator=torch.Generator().manual_seed(0))
+    longer = torch.cat([vectors, 9 * torch.eye(10)], dim=1)  # each gets a length that no other has a share in
+
+    contrasts = [made.compare((each,), given)["contrast"] for each in (vectors, longer)]
+
+    torch.testing.assert_close(*contrasts)
+
+
+def test_the_losses_are_the_same_where_partners_change_places(tokenizer: Tokenizer) -> None:
+    made, given = objective(), batch(tokenizer)
+
+    found, swapped = (losses_of(made, each) for each in (given, Batch(given.context, given.text)))
+
+    assert set(found) == NAMES
+    torch.testing.assert_close(found, swapped, atol=1e-5, rtol=1e-5)
+
+
+def test_the_weight_is_of_the_recoveries_alone(tokenizer: Tokenizer) -> None:
+    given = batch(tokenizer)
+    single, double = (
+        losses_of(objective(dataclasses.replace(SETTINGS, masked_lm_weight=weight)), given) for weight in (1.0, 2.0)
+    )
+
+    for name, share in {"mlm": 2, "head": 2, "contrast": 1}.items():
+        torch.testing.assert_close(double[name], share * single[name])
+
+
+def test_what_each_loss_asks_of_the_last_layer(tokenizer: Tokenizer) -> None:
+    made, given = objective(), batch(tokenizer)
+    outputs: list[Tensor] = []
+    made.model.bert.encoder.layer[-1].register_forward_hook(lambda module, inputs, out: outputs.append(out))
+    losses = losses_of(made, given)
+
+    assert [each.shape[:2] for each in outputs] == [(5, 20), (5, 10)]  # each side once, padded for itself
+    for hidden_BLH, side in zip(outputs, (given.text, given.context), strict=True):
+        first = torch.zeros_like(side.tokens.mask)
+        first[:, 0] = True
+        reached = {
+            name: torch.autograd.grad(loss, hidden_BLH, retain_graph=True)[0].abs().amax(-1) > 0
+            for name, loss in losses.items()
+        }
+        assert torch.equal(reached["mlm"], side.labels != IGNORED)
+        assert torch.equal(reached["head"], first)
+        assert torch.equal(reached["contrast"], first)
+
+
+def test_the_vocabulary_head_sees_asked_positions_alone(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, given, seen = objective(), batch(tokenizer), []
+    head = made.model.vocabulary
+    monkeypatch.setattr(made.model, "vocabulary", lambda hidden: seen.append(len(hidden)) or head(hidden))
+
+    made.encode(given)
+
+    assert seen == [given.num_terms("mlm")] * 2
+
+
+def test_condensers_head_can_be_continued() -> None:
+    single = condenser.Pretraining(
+        start(), condenser.Settings(head_layers=2, head_from=1, mask_rate=0.15, max_tokens=20)
+    )
+    shapes = [{name: value.shape for name, value in made.named_parameters()} for made in (single, objective())]
+
+    assert shapes[0] == shapes[1]
+    assert any(name.startswith("head.layers.1.") for name in shapes[0])
+
+
+# Training
+
+
+def direct_pass(made: Pretraining, given: Batch, spans: list[tuple[int, int]]) -> Losses:
+    """One graph over all chunks, each encoded under its seed; local losses weighted by what they ask for."""
+    passed = []
+    for number, span in enumerate(spans):
+        torch.manual_seed(fit._mixed((3, 5, number)))
+        passed.append(made.encode(given.rows(*span)))
+    losses = dict(made.compare((torch.cat([vectors[0] for vectors, _ in passed]),), given))
+    for name in ("mlm", "head"):
+        terms = [given.rows(*span).num_terms(name) for span in spans]
+        losses[name] = sum(local[name] * n for (_, local), n in zip(passed, terms, strict=True)) / sum(terms)
+    return losses
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_chunks_have_the_gradients_of_a_direct_pass(tokenizer: Tokenizer, chunk: int, dropout: float) -> None:
+    made, pairs = objective(dropout=dropout, spread=0.1).train(), drawn()
+    pairs = Drawn([[], *pairs.texts], [[], *pairs.contexts])  # a pair with nothing to ask for
+    given = make_batch(pairs, tokenizer, SETTINGS, np.random.default_rng(0))
+    spans = [(0, 6)] if dropout == 0 else [(n, min(6, n + chunk)) for n in range(0, 6, chunk)]
+
+    losses = fit.gradients(made, given, chunk, (3, 5))
+    found = {name: each.grad.clone() for name, each in made.named_parameters() if each.grad is not None}
+    made.zero_grad()
+    direct = direct_pass(made, given, spans)
+    sum(direct.values()).backward()
+
+    assert set(losses) == NAMES
+    for name, loss in direct.items():
+        assert losses[name].item() == pytest.approx(loss.item(), rel=1e-5)
+    expected = {name: each.grad for name, each in made.named_parameters() if each.grad is not None}
+    assert set(found) == set(expected)
+    largest = max(grad.abs().max().item() for grad in expected.values())
+    for name, grad in expected.items():
+        torch.testing.assert_close(found[name], grad, atol=1e-5 * max(1.0, largest), rtol=1e-4)
+
+
+@pytest.mark.usefixtures("store")
+def test_a_batch_is_learned_by_heart_and_equal_seeds_learn_equally(tokenizer: Tokenizer) -> None:
+    given, runs = batch(tokenizer), []
+    for seed in (0, 0, 1):
+        torch.manual_seed(0)
+        made = Pretraining(start(dropout=0.05, spread=0), SETTINGS).train()
+        optimiser, losses = torch.optim.Adam(made.parameters(), lr=5e-3), []
+        for step in range(100 if not runs else 3):
+            found = fit.gradients(made, given, 2, (seed, step))
+            losses.append({name: loss.item() for name, loss in found.items()})
+            optimiser.step()
+            optimiser.zero_grad()
+        runs.append(losses)
+
+    for name in NAMES:
+        assert runs[0][0][name] > 1
+        assert runs[0][-1][name] < 0.3 * runs[0][0][name]
+    assert runs[0][:3] == runs[1] != runs[2]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mask_rate": 0.0}, {"max_tokens": 2}, {"context_max_tokens": 2}, {"head_layers": 0}, {"head_from": -1},
+        {"temperature": 0.0}, {"masked_lm_weight": -1.0},
+    ],
+)  # fmt: skip
+def test_settings_that_mean_nothing(change: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(change))):
+        dataclasses.replace(SETTINGS, **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"head_from": 2}, "head_from: expected a layer before the last of the model's 2, found 2"),
+        ({"max_tokens": 65}, "max_tokens: expected at most 64, found 65"),
+        ({"context_max_tokens": 65}, "max_tokens: expected at most 64, found 65"),
+    ],
+)
+def test_what_the_model_has_not(change: dict[str, int], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Pretraining(start(), dataclasses.replace(SETTINGS, **change))

@@ -1,0 +1,241 @@
+"""Condenser: its batches, and its head against loops written from the formulas."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from models.condenser import Batch, Head, Pretraining, Settings, make_batch
+from models.masking import IGNORED, budget, word_numbers
+from models.pretraining import Drawn
+from models.representation import Pooling
+from models.tokens import Tokenizer
+from tasks import fit
+from tests.slow import bert_layer, bert_layers, log_softmax, numbers, vocabulary
+from tests.tiny import PIECES, SHAPE, start, tiny_bert
+
+SETTINGS = Settings(head_layers=2, head_from=1, mask_rate=0.3, max_tokens=20)
+SPECIALS = 5
+
+
+def texts(count: int = 8, longest: int = 30, seed: int = 0) -> list[list[int]]:
+    random = np.random.default_rng(seed)
+    return [random.integers(SPECIALS, len(PIECES), size=n).tolist() for n in random.integers(3, longest, size=count)]
+
+
+def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS, seed: int = 0) -> Batch:
+    return make_batch(Drawn(texts(seed=seed)), tokenizer, settings, np.random.default_rng(seed))
+
+
+def objective(settings: Settings = SETTINGS, *, pooling: Pooling = "cls", dropout: float = 0.0) -> Pretraining:
+    made = Pretraining(start(pooling=pooling, dropout=dropout), settings)
+    with torch.no_grad():
+        for parameter in made.head.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return made
+
+
+# Batches
+
+
+def test_whole_words_of_a_crop_are_hidden(tokenizer: Tokenizer) -> None:
+    given = texts(60)
+
+    made = make_batch(Drawn(given), tokenizer, SETTINGS, np.random.default_rng(0))
+
+    for ids, mask, labels, text in zip(
+        made.text.tokens.ids, made.text.tokens.mask, made.text.labels, given, strict=True
+    ):
+        hidden = (labels != IGNORED)[mask].numpy()
+        original = torch.where(labels == IGNORED, ids, labels)[mask].numpy()
+        assert len(original) == min(20, len(text) + 2)
+        assert " ".join(map(str, original[1:-1])) in " ".join(map(str, text))
+        assert (labels[~mask] == IGNORED).all()
+        assert not hidden[0]
+        assert not hidden[-1]
+        assert hidden.sum() <= budget(len(original) - 2, 0.3)
+        words = word_numbers(original, tokenizer)
+        assert all(len(set(hidden[words == word])) == 1 for word in range(words.max() + 1))
+
+
+def test_rows_of_a_batch_and_equal_seeds(tokenizer: Tokenizer) -> None:
+    whole, again, other = batch(tokenizer), batch(tokenizer), batch(tokenizer, seed=1)
+
+    assert torch.equal(whole.text.tokens.ids, again.text.tokens.ids)
+    assert torch.equal(whole.text.labels, again.text.labels)
+    assert not torch.equal(whole.text.labels, other.text.labels)
+    assert len(whole) == 8
+    assert torch.equal(whole.rows(2, 5).text.labels, whole.text.labels[2:5])
+    for loss in ("mlm", "head"):
+        assert whole.num_terms(loss) == int((whole.text.labels != IGNORED).sum())
+        assert whole.num_terms(loss) == sum(whole.rows(n, n + 1).num_terms(loss) for n in range(8))
+
+
+# The losses
+
+
+@pytest.mark.parametrize(("head_layers", "head_from"), [(2, 1), (1, 1), (2, 0), (3, 0)])
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@torch.no_grad()
+def test_losses_slowly(tokenizer: Tokenizer, head_layers: int, head_from: int, pooling: Pooling) -> None:
+    settings = dataclasses.replace(SETTINGS, head_layers=head_layers, head_from=head_from)
+    made, given = objective(settings, pooling=pooling).eval(), batch(tokenizer, settings)
+
+    vectors, losses = made.encode(given)
+
+    w, h = numbers(made.model), numbers(made.head)
+    costs: dict[str, list[float]] = {"mlm": [], "head": []}
+    for ids, mask, labels in zip(given.text.tokens.ids, given.text.tokens.mask, given.text.labels, strict=True):
+        masked = ids[mask].tolist()
+        states = bert_layers(w, masked)
+        x = states[head_from].copy()  # h_1^M ... h_n^M
+        x[0] = states[-1][0] if pooling == "cls" else states[-1].mean(0)  # h_0^L
+        for layer in range(head_layers):
+            x = bert_layer(x, h, f"layers.{layer}", [set(range(len(masked)))] * len(masked))
+        for name, hidden in (("mlm", states[-1]), ("head", x)):
+            chances = log_softmax(vocabulary(hidden, w))
+            costs[name] += [-chances[n, label] for n, label in enumerate(labels[mask].tolist()) if label != IGNORED]
+    assert vectors == ()
+    assert made.compare(vectors, given) == {}
+    found = {name: loss.item() for name, loss in losses.items()}
+    assert found == pytest.approx({name: np.mean(each) for name, each in costs.items()}, rel=2e-5)
+    assert given.num_terms("mlm") == len(costs["mlm"])
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_the_last_layer_reaches_the_head_through_the_vector_alone(tokenizer: Tokenizer, pooling: Pooling) -> None:
+    made, given = objective(pooling=pooling), batch(tokenizer)
+    outputs: list[Tensor] = []
+    for layer in made.model.bert.encoder.layer:
+        layer.register_forward_hook(lambda module, inputs, out: outputs.append(out))
+    losses = made.encode(given)[1]
+    early, late = outputs  # each layer has run once
+
+    (of_head,) = torch.autograd.grad(losses["head"], late, retain_graph=True)
+    (of_mlm,) = torch.autograd.grad(losses["mlm"], late, retain_graph=True)
+
+    mask, first = given.text.tokens.mask, torch.zeros_like(given.text.tokens.mask)
+    first[:, 0] = True
+    assert torch.equal(of_head.abs().amax(-1) > 0, first if pooling == "cls" else mask)
+    assert torch.equal(of_mlm.abs().amax(-1) > 0, given.text.labels != IGNORED)
+    (of_head,) = torch.autograd.grad(losses["head"], early)
+    assert torch.equal(of_head.abs().amax(-1) > 0, mask)
+
+
+def test_texts_of_a_batch_do_not_meet(tokenizer: Tokenizer) -> None:
+    made, given = objective(), batch(tokenizer)
+    embedded: list[Tensor] = []
+    made.model.bert.embeddings.register_forward_hook(lambda module, inputs, out: embedded.append(out))
+
+    _, _, headed_BLH = made.head(made.model, given.text.tokens)
+
+    (of_row,) = torch.autograd.grad(headed_BLH[2].square().sum(), embedded[0])
+    assert of_row[2].abs().max() > 1e-4
+    of_row[2] = 0
+    assert not of_row.any()
+
+
+def test_the_vocabulary_head_is_shared_and_sees_asked_positions_alone(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, given, seen = objective(), batch(tokenizer), []
+    head = made.model.vocabulary
+    monkeypatch.setattr(made.model, "vocabulary", lambda hidden: seen.append(len(hidden)) or head(hidden))
+
+    made.encode(given)[1]["head"].backward()
+
+    assert seen == [given.num_terms("mlm")] * 2
+    assert {name.partition(".")[0] for name, _ in made.head.named_parameters()} == {"layers"}
+    assert made.model.cls.predictions.transform.dense.weight.grad is not None
+    assert all(parameter.grad is not None for parameter in made.head.parameters())
+
+
+def test_the_head_starts_as_bert_does_and_leaves_the_model_as_it_is() -> None:
+    model = tiny_bert()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+
+    head = Head(model, 4, 1, "cls")
+
+    matrices = torch.cat([value.flatten() for value in head.parameters() if value.ndim > 1])
+    assert matrices.std().item() == pytest.approx(0.02, rel=0.03)
+    for name, value in head.named_parameters():
+        assert value.ndim > 1 or (value == (1 if "orm.weight" in name else 0)).all(), name
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_the_model_alone_sees_what_it_sees_with_the_head(tokenizer: Tokenizer) -> None:
+    made, given = objective(), batch(tokenizer).text.tokens
+
+    vectors_BH, late_BLH, _ = made.head(made.model, given)
+
+    assert torch.equal(late_BLH, made.model.bert(given.ids, given.mask))
+    assert torch.equal(vectors_BH, late_BLH[:, 0])
+
+
+# Training
+
+
+def gradient(made: Pretraining, given: Batch, chunk: int | None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    made.zero_grad()
+    losses = fit.gradients(made, given, chunk, (3, 5))
+    grads = {name: each.grad.clone() for name, each in made.named_parameters() if each.grad is not None}
+    return {name: loss.detach() for name, loss in losses.items()}, grads
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_chunks_change_neither_losses_nor_gradients(tokenizer: Tokenizer, chunk: int) -> None:
+    made, drawn = objective().train(), Drawn([[], *texts()])  # one text has nothing to ask for
+    given = make_batch(drawn, tokenizer, SETTINGS, np.random.default_rng(0))
+
+    (losses, grads), (of_chunks, grads_of_chunks) = gradient(made, given, None), gradient(made, given, chunk)
+
+    assert given.rows(0, 1).num_terms("mlm") == 0
+    assert set(losses) == {"mlm", "head"}
+    torch.testing.assert_close(of_chunks, losses, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(grads_of_chunks, grads, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("store")
+def test_a_batch_is_learned_by_heart_and_equal_seeds_learn_equally(tokenizer: Tokenizer) -> None:
+    given, runs = batch(tokenizer), []
+    for seed in (0, 0, 1):
+        torch.manual_seed(0)
+        made = Pretraining(start(dropout=0.05, spread=0), SETTINGS).train()
+        optimiser, losses = torch.optim.Adam(made.parameters(), lr=1e-2), []
+        for step in range(70 if not runs else 3):
+            found = fit.gradients(made, given, None, (seed, step))
+            losses.append({name: loss.item() for name, loss in found.items()})
+            optimiser.step()
+            optimiser.zero_grad()
+        runs.append(losses)
+
+    for name in ("mlm", "head"):
+        assert runs[0][0][name] > 3
+        assert runs[0][-1][name] < 0.25 * runs[0][0][name]
+    assert runs[0][:3] == runs[1] != runs[2]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "change", [{"mask_rate": 0.0}, {"mask_rate": 1.1}, {"max_tokens": 2}, {"head_layers": 0}, {"head_from": -1}]
+)
+def test_settings_that_mean_nothing(change: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(change))):
+        dataclasses.replace(SETTINGS, **change)
+
+
+@pytest.mark.parametrize("head_from", [2, 6])
+def test_a_head_that_would_read_the_last_layer_or_none(head_from: int) -> None:
+    told = f"head_from: expected a layer before the last of the model's {SHAPE['num_hidden_layers']}, found {head_from}"
+    with pytest.raises(ValueError, match=told):
+        Pretraining(start(), dataclasses.replace(SETTINGS, head_from=head_from))
+
+
+def test_more_tokens_than_positions() -> None:
+    with pytest.raises(ValueError, match="max_tokens: expected at most 64, found 65"):
+        Pretraining(start(), dataclasses.replace(SETTINGS, max_tokens=65))

@@ -1,0 +1,255 @@
+"""ICT: how sentences leave their texts, and the contrast against loops written from the formula."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from models.ict import Batch, Pretraining, Settings, make_batch, without
+from models.objective import Losses
+from models.pretraining import Drawn
+from models.representation import Pooling
+from models.tokens import Tokenizer
+from tasks import fit
+from tests.slow import Array, bert_layers, log_softmax, numbers
+from tests.tiny import PIECES, start
+
+SETTINGS = Settings(removal_rate=0.9, temperature=1.0, max_tokens=20, sentence_max_tokens=10)
+CLS, SEP = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]"))
+SPECIALS = 5
+
+
+def drawn(count: int = 6, seed: int = 0) -> Drawn:
+    """Texts of distinct ids, each with a run of them."""
+    random, texts, sentences = np.random.default_rng(seed), [], []
+    for _ in range(count):
+        texts.append(random.permutation(np.arange(SPECIALS, len(PIECES)))[: random.integers(8, 30)].tolist())
+        first = random.integers(len(texts[-1]) - 6)
+        sentences.append(texts[-1][first : first + random.integers(1, 7)])
+    return Drawn(texts, sentences)
+
+
+def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS, seed: int = 0) -> Batch:
+    return make_batch(drawn(seed=seed), tokenizer, settings, np.random.default_rng(seed))
+
+
+def objective(
+    settings: Settings = SETTINGS, *, pooling: Pooling = "cls", dropout: float = 0.0, spread: float = 0.2
+) -> Pretraining:
+    return Pretraining(start(pooling=pooling, dropout=dropout, spread=spread), settings)
+
+
+# Batches
+
+
+@pytest.mark.parametrize(
+    ("sentence", "text", "rest"),
+    [
+        ([7, 8], [7, 8, 9], [9]),
+        ([8, 9], [7, 8, 9], [7]),
+        ([8], [7, 8, 9], [7, 9]),
+        ([7, 8], [7, 9, 7, 8, 6], [7, 9, 6]),  # not where it only begins
+        ([7, 8], [7, 8, 9, 7, 8], [9, 7, 8]),  # once
+        ([7, 8], [7, 8], [7, 8]),  # nothing else is in it
+        ([8, 7], [7, 8, 9], [7, 8, 9]),  # not in it
+        ([7, 8, 9, 6], [7, 8, 9], [7, 8, 9]),
+        ([7], [], []),
+        ([], [7, 8], [7, 8]),
+    ],
+)
+def test_a_sentence_is_taken_out(sentence: list[int], text: list[int], rest: list[int]) -> None:
+    before = list(text)
+
+    assert list(without(sentence, text)) == rest
+    assert text == before
+
+
+def test_the_query_is_the_sentence_and_the_passage_the_rest(tokenizer: Tokenizer) -> None:
+    given, settings = drawn(80), dataclasses.replace(SETTINGS, removal_rate=1.0, max_tokens=64)
+
+    made = make_batch(given, tokenizer, settings, np.random.default_rng(0))
+
+    for row, (text, sentence) in enumerate(zip(given.texts, given.contexts, strict=True)):
+        query, passage = (each.ids[row][each.mask[row]].tolist() for each in (made.sentence, made.text))
+        assert query == [CLS, *sentence, SEP]
+        assert passage == [CLS, *(each for each in text if each not in sentence), SEP]
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.9])
+def test_so_many_sentences_leave_their_texts(tokenizer: Tokenizer, rate: float) -> None:
+    given, settings = drawn(2000), dataclasses.replace(SETTINGS, removal_rate=rate, max_tokens=64)
+
+    made = make_batch(given, tokenizer, settings, np.random.default_rng(0))
+
+    lengths = made.text.mask.sum(1).tolist()
+    kept = [length == len(text) + 2 for length, text in zip(lengths, given.texts, strict=True)]
+    assert 1 - np.mean(kept) == pytest.approx(rate, abs=0.03)  # three standard deviations at most
+    for row, (text, sentence) in enumerate(zip(given.texts, given.contexts, strict=True)):
+        assert lengths[row] == len(text) + 2 - (0 if kept[row] else len(sentence))
+
+
+def test_both_are_cropped_to_their_lengths(tokenizer: Tokenizer) -> None:
+    given, settings = drawn(60), dataclasses.replace(SETTINGS, max_tokens=9, sentence_max_tokens=4, removal_rate=1.0)
+
+    made = make_batch(given, tokenizer, settings, np.random.default_rng(0))
+
+    assert made.text.ids.shape == (60, 9)
+    assert made.sentence.ids.shape == (60, 4)
+    for row, (text, sentence) in enumerate(zip(given.texts, given.contexts, strict=True)):
+        rest = [each for each in text if each not in sentence]
+        for side, source in ((made.text, rest), (made.sentence, sentence)):
+            read = side.ids[row][side.mask[row]].tolist()
+            assert (read[0], read[-1]) == (CLS, SEP)
+            assert " ".join(map(str, read[1:-1])) in " ".join(map(str, source))
+
+
+def test_rows_of_a_batch_and_equal_seeds(tokenizer: Tokenizer) -> None:
+    whole, again = batch(tokenizer), batch(tokenizer)
+
+    assert len(whole) == 6
+    assert torch.equal(whole.text.ids, again.text.ids)
+    assert torch.equal(whole.sentence.ids, again.sentence.ids)
+    assert torch.equal(whole.rows(1, 4).text.mask, whole.text.mask[1:4])
+
+
+# The loss
+
+
+def slow_contrast(sentences: Array, texts: Array, temperature: float) -> float:
+    """The mean over i of -log(e^(q_i p_i / tau) / sum over j of e^(q_i p_j / tau))."""
+    costs = []
+    for i, q in enumerate(sentences):
+        scores = [q @ p / temperature for p in texts]
+        costs.append(math.log(sum(math.exp(score - max(scores)) for score in scores)) + max(scores) - scores[i])
+    return float(np.mean(costs))
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("temperature", [1.0, 4.0])
+@torch.no_grad()
+def test_the_loss_slowly(tokenizer: Tokenizer, temperature: float, pooling: Pooling) -> None:
+    made = objective(dataclasses.replace(SETTINGS, temperature=temperature), pooling=pooling).eval()
+    given, w = batch(tokenizer), numbers(made.model)
+
+    vectors, local = made.encode(given)
+    losses = made.compare(vectors, given)
+
+    sides = []
+    for side in (given.sentence, given.text):
+        hidden = [bert_layers(w, ids[mask].tolist())[-1] for ids, mask in zip(side.ids, side.mask, strict=True)]
+        sides.append(np.stack([each[0] if pooling == "cls" else each.mean(0) for each in hidden]))
+    for found, expected in zip(vectors, sides, strict=True):
+        np.testing.assert_allclose(found.numpy(), expected, atol=1e-4)
+    expected, other_way = slow_contrast(*sides, temperature), slow_contrast(*reversed(sides), temperature)
+    assert local == {}
+    assert {name: loss.item() for name, loss in losses.items()} == {"contrast": pytest.approx(expected, rel=3e-5)}
+    assert abs(expected - other_way) > 1e-3 * expected  # sentences look for texts
+
+
+def test_the_loss_by_hand(tokenizer: Tokenizer) -> None:
+    made, given = objective(dataclasses.replace(SETTINGS, temperature=0.5)), batch(tokenizer).rows(0, 2)
+    sentences, texts = torch.eye(2), torch.tensor([[math.log(3) / 2, 0.0], [0.0, 0.0]])
+
+    # The first gives its text 3 of 3 + 1, the second 1 of 1 + 1.
+    expected = -(math.log(3 / 4) + math.log(1 / 2)) / 2
+    assert made.compare((sentences, texts), given)["contrast"].item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_sentences_and_texts_both_learn_what_the_softmax_says(tokenizer: Tokenizer) -> None:
+    made, given, random = objective(dataclasses.replace(SETTINGS, temperature=2.0)), batch(tokenizer), torch.Generator()
+    sentences, texts = (torch.randn(6, 8, generator=random.manual_seed(n)).requires_grad_() for n in range(2))
+
+    made.compare((sentences, texts), given)["contrast"].backward()
+
+    scores = (sentences @ texts.T / 2).detach().double().numpy()
+    excess = (np.exp(log_softmax(scores)) - np.eye(6)) / (6 * 2)  # (p_ij - [i = j]) / (B tau)
+    np.testing.assert_allclose(sentences.grad.numpy(), excess @ texts.detach().numpy(), atol=1e-6)
+    np.testing.assert_allclose(texts.grad.numpy(), excess.T @ sentences.detach().numpy(), atol=1e-6)
+
+
+def test_the_contrast_reaches_the_encoder_through_the_vector_alone(tokenizer: Tokenizer) -> None:
+    made, given = objective(), batch(tokenizer)
+    outputs: list[Tensor] = []
+    made.model.bert.encoder.layer[-1].register_forward_hook(lambda module, inputs, out: outputs.append(out))
+
+    made.compare(made.encode(given)[0], given)["contrast"].backward(inputs=outputs)
+
+    assert [each.shape[:2] for each in outputs] == [given.sentence.ids.shape, given.text.ids.shape]
+    for each in outputs:
+        assert (each.grad[:, 0].abs().amax(1) > 0).all()
+        assert not each.grad[:, 1:].any()
+
+
+def test_nothing_is_learned_beside_the_model() -> None:
+    made = objective()
+
+    assert all(name.startswith("model.") for name, _ in made.named_parameters())
+
+
+# Training
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_chunks_have_the_gradients_of_a_direct_pass(tokenizer: Tokenizer, chunk: int, dropout: float) -> None:
+    made, given = objective(dropout=dropout, spread=0.1).train(), batch(tokenizer)
+    losses = fit.gradients(made, given, chunk, (3, 5))
+    found = {name: each.grad.clone() for name, each in made.named_parameters() if each.grad is not None}
+
+    made.zero_grad()
+    passed = []
+    for number, first in enumerate([0] if dropout == 0 else range(0, 6, chunk)):
+        torch.manual_seed(fit._mixed((3, 5, number)))
+        passed.append(made.encode(given.rows(first, 6 if dropout == 0 else min(6, first + chunk)))[0])
+    direct: Losses = made.compare(tuple(torch.cat(each) for each in zip(*passed, strict=True)), given)
+    sum(direct.values()).backward()
+
+    assert losses["contrast"].item() == pytest.approx(direct["contrast"].item(), rel=1e-5)
+    expected: dict[str, Tensor] = {name: each.grad for name, each in made.named_parameters() if each.grad is not None}
+    assert set(found) == set(expected)
+    largest = max(grad.abs().max().item() for grad in expected.values())
+    for name, grad in expected.items():
+        torch.testing.assert_close(found[name], grad, atol=1e-5 * max(1.0, largest), rtol=1e-4)
+
+
+@pytest.mark.usefixtures("store")
+def test_a_batch_is_learned_by_heart_and_equal_seeds_learn_equally(tokenizer: Tokenizer) -> None:
+    given, runs = batch(tokenizer), []
+    for seed in (0, 0, 1):
+        torch.manual_seed(0)
+        made = objective(dropout=0.05, spread=0.05).train()  # a fresh BERT's [CLS] hardly depends on its text
+        optimiser, losses = torch.optim.Adam(made.parameters(), lr=3e-3), []
+        for step in range(80 if not runs else 3):
+            losses.append(fit.gradients(made, given, None, (seed, step))["contrast"].item())
+            optimiser.step()
+            optimiser.zero_grad()
+        runs.append(losses)
+
+    assert runs[0][0] > 1
+    assert np.mean(runs[0][-5:]) < 0.1 * runs[0][0]
+    assert runs[0][:3] == runs[1] != runs[2]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"removal_rate": 0.0}, {"removal_rate": 1.1}, {"temperature": 0.0}, {"max_tokens": 2},
+        {"sentence_max_tokens": 2},
+    ],
+)  # fmt: skip
+def test_settings_that_mean_nothing(change: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(change))):
+        dataclasses.replace(SETTINGS, **change)
+
+
+@pytest.mark.parametrize("change", [{"max_tokens": 65}, {"sentence_max_tokens": 65}])
+def test_more_tokens_than_positions(change: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="max_tokens: expected at most 64, found 65"):
+        Pretraining(start(), dataclasses.replace(SETTINGS, **change))

@@ -1,0 +1,261 @@
+"""SimCSE: its two readings, and its contrast against loops written from the formula."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models import bert
+from models.bert import SelfAttention
+from models.objective import Losses
+from models.pretraining import Drawn
+from models.representation import Pooling
+from models.sim_cse import Batch, Pretraining, Settings, make_batch
+from models.tokens import Tokenizer
+from tasks import fit
+from tests.slow import Array, bert_layers, dense, numbers
+from tests.tiny import PIECES, SHAPE, start
+
+SETTINGS = Settings(temperature=0.05, dropout=0.1, max_tokens=20)
+CLS, SEP = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]"))
+SPECIALS = 5
+
+
+def texts(count: int = 6, longest: int = 30, seed: int = 0) -> list[list[int]]:
+    random = np.random.default_rng(seed)
+    return [random.integers(SPECIALS, len(PIECES), size=n).tolist() for n in random.integers(3, longest, size=count)]
+
+
+def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS, seed: int = 0) -> Batch:
+    return make_batch(Drawn(texts(seed=seed)), tokenizer, settings, np.random.default_rng(seed))
+
+
+def objective(
+    settings: Settings = SETTINGS, *, pooling: Pooling = "cls", dropout: float = 0.0, spread: float = 0.2
+) -> Pretraining:
+    made = Pretraining(start(pooling=pooling, dropout=dropout, spread=spread), settings)
+    with torch.no_grad():
+        for parameter in made.projection.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return made
+
+
+# Batches
+
+
+def test_texts_are_cropped_and_not_masked(tokenizer: Tokenizer) -> None:
+    given = texts(60)
+
+    made = make_batch(Drawn(given), tokenizer, SETTINGS, np.random.default_rng(0))
+
+    for ids, mask, text in zip(made.text.ids, made.text.mask, given, strict=True):
+        read = ids[mask].tolist()
+        assert (read[0], read[-1], len(read)) == (CLS, SEP, min(20, len(text) + 2))
+        assert " ".join(map(str, read[1:-1])) in " ".join(map(str, text))
+
+
+def test_rows_of_a_batch_and_equal_seeds(tokenizer: Tokenizer) -> None:
+    whole, again = batch(tokenizer), batch(tokenizer)
+
+    assert len(whole) == 6
+    assert torch.equal(whole.text.ids, again.text.ids)
+    assert torch.equal(whole.rows(1, 4).text.ids, whole.text.ids[1:4])
+
+
+# Dropout
+
+
+def test_the_network_drops_what_the_settings_say_and_is_saved_as_it_was(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    made = objective(dataclasses.replace(SETTINGS, dropout=0.3), dropout=0.2)
+
+    dropped = [module.p for module in made.model.modules() if isinstance(module, nn.Dropout)]
+    dropped += [module.dropout for module in made.model.modules() if isinstance(module, SelfAttention)]
+    bert.save(made.model, tmp_path)
+    saved = json.loads((tmp_path / bert.CONFIG).read_text())
+
+    assert dropped == [0.3] * (1 + 3 * SHAPE["num_hidden_layers"])
+    assert saved["hidden_dropout_prob"] == saved["attention_probs_dropout_prob"] == 0.2
+    assert made.model.config.hidden_dropout_prob == made.model.config.attention_probs_dropout_prob == 0.2
+
+
+def test_attention_drops_too(tokenizer: Tokenizer) -> None:
+    made, given = objective(dropout=0.0).train(), batch(tokenizer)
+    for module in made.model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+
+    (first, second), _ = made.encode(given)
+
+    assert ((first - second).abs().amax(1) > 1e-4).all()
+
+
+def test_readings_differ_in_training_alone_and_are_drawn_from_the_seed(tokenizer: Tokenizer) -> None:
+    made, given = objective(dropout=0.0), batch(tokenizer)
+
+    def readings(seed: int) -> tuple[Tensor, ...]:
+        torch.manual_seed(seed)
+        vectors, local = made.encode(given)
+        assert local == {}
+        return vectors
+
+    made.train()
+    (first, second), again, other = readings(0), readings(0), readings(1)
+    assert ((first - second).abs().amax(1) > 1e-3).all()
+    assert torch.equal(first, again[0])
+    assert torch.equal(second, again[1])
+    assert not torch.allclose(first, other[0], atol=1e-3)
+    made.eval()
+    assert torch.equal(*readings(0))
+
+
+# The loss
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@torch.no_grad()
+def test_readings_slowly(tokenizer: Tokenizer, pooling: Pooling) -> None:
+    made, given = objective(pooling=pooling).eval(), batch(tokenizer)
+
+    (first, second), _ = made.encode(given)
+
+    w, own = numbers(made.model), numbers(made)
+    expected = []
+    for ids, mask in zip(given.text.ids, given.text.mask, strict=True):
+        hidden = bert_layers(w, ids[mask].tolist())[-1]
+        expected.append(np.tanh(dense(hidden[0] if pooling == "cls" else hidden.mean(0), own, "projection")))
+    np.testing.assert_allclose(first.numpy(), np.stack(expected), atol=1e-4)
+    assert torch.equal(first, second)
+
+
+def slow_contrast(first: Array, second: Array, temperature: float) -> float:
+    """The mean over i of -log(e^(cos(z_i, z'_i) / tau) / sum over j of e^(cos(z_i, z'_j) / tau))."""
+    costs = []
+    for i, z in enumerate(first):
+        scores = [z @ other / math.sqrt((z @ z) * (other @ other)) / temperature for other in second]
+        costs.append(math.log(sum(math.exp(score - max(scores)) for score in scores)) + max(scores) - scores[i])
+    return float(np.mean(costs))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.05])
+def test_the_loss_slowly(tokenizer: Tokenizer, temperature: float) -> None:
+    made, given = objective(dataclasses.replace(SETTINGS, temperature=temperature)), batch(tokenizer)
+    random = torch.Generator().manual_seed(0)
+    first, second = (torch.randn(6, SHAPE["hidden_size"], generator=random) * 3 for _ in range(2))
+
+    losses = made.compare((first, second), given)
+
+    expected = slow_contrast(first.double().numpy(), second.double().numpy(), temperature)
+    other_way = slow_contrast(second.double().numpy(), first.double().numpy(), temperature)
+    assert {name: loss.item() for name, loss in losses.items()} == {"contrast": pytest.approx(expected, rel=1e-5)}
+    assert abs(expected - other_way) > 1e-4 * expected  # first readings look for second ones
+
+
+def test_a_vectors_length_does_not_count(tokenizer: Tokenizer) -> None:
+    made, given, random = objective(), batch(tokenizer), torch.Generator().manual_seed(0)
+    first, second, lengths = (torch.rand(6, size, generator=random) for size in (32, 32, 1))
+
+    found = [made.compare(each, given)["contrast"] for each in ((first, second), (first * (lengths + 0.1), second * 7))]
+
+    torch.testing.assert_close(*found, atol=1e-5, rtol=1e-5)
+
+
+def test_both_readings_learn_and_through_the_vector_alone(tokenizer: Tokenizer) -> None:
+    made, given = objective().train(), batch(tokenizer)
+    outputs: list[Tensor] = []
+    made.model.bert.encoder.layer[-1].register_forward_hook(lambda module, inputs, out: outputs.append(out))
+
+    made.compare(made.encode(given)[0], given)["contrast"].backward(inputs=outputs)
+
+    assert len(outputs) == 2
+    for each in outputs:
+        assert (each.grad[:, 0].abs().amax(1) > 0).all()
+        assert not each.grad[:, 1:].any()
+
+
+def test_the_projection_is_no_part_of_the_model(tokenizer: Tokenizer) -> None:
+    made = objective()
+    heads = {name for name, _ in made.named_parameters() if not name.startswith("model.")}
+
+    assert heads == {"projection.weight", "projection.bias"}
+    fresh = Pretraining(start(), SETTINGS).projection
+    assert fresh.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert not fresh.bias.any()
+
+
+# Training
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("chunk", [1, 4, 6])
+def test_chunks_have_the_gradients_of_a_direct_pass(tokenizer: Tokenizer, chunk: int) -> None:
+    made, given = objective(dataclasses.replace(SETTINGS, dropout=0.3), spread=0.1).train(), batch(tokenizer)
+    losses = fit.gradients(made, given, chunk, (3, 5))
+    found = {name: each.grad.clone() for name, each in made.named_parameters() if each.grad is not None}
+
+    made.zero_grad()
+    passed = []
+    for number, first in enumerate(range(0, 6, chunk)):
+        torch.manual_seed(fit._mixed((3, 5, number)))
+        passed.append(made.encode(given.rows(first, min(6, first + chunk)))[0])
+    direct = made.compare(tuple(torch.cat(each) for each in zip(*passed, strict=True)), given)
+    sum(direct.values()).backward()
+
+    assert losses["contrast"].item() == pytest.approx(direct["contrast"].item(), rel=1e-5)
+    expected = {name: each.grad for name, each in made.named_parameters() if each.grad is not None}
+    assert set(found) == set(expected)
+    largest = max(grad.abs().max().item() for grad in expected.values())
+    for name, grad in expected.items():
+        torch.testing.assert_close(found[name], grad, atol=1e-5 * max(1.0, largest), rtol=1e-4)
+
+
+@pytest.mark.usefixtures("store")
+def test_chunks_without_dropout_are_the_whole_batch(tokenizer: Tokenizer) -> None:
+    made, given = objective(spread=0.1).eval(), batch(tokenizer)
+    found: list[tuple[Losses, dict[str, Tensor]]] = []
+    for chunk in (None, 2):
+        made.zero_grad()
+        losses = {name: loss.detach() for name, loss in fit.gradients(made, given, chunk, (3, 5)).items()}
+        found.append(
+            (losses, {name: each.grad.clone() for name, each in made.named_parameters() if each.grad is not None})
+        )
+
+    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("store")
+def test_a_batch_is_learned_by_heart_and_equal_seeds_learn_equally(tokenizer: Tokenizer) -> None:
+    given, runs = batch(tokenizer), []
+    for seed in (0, 0, 1):
+        torch.manual_seed(0)
+        made = Pretraining(start(spread=0.05), SETTINGS).train()  # a fresh BERT's [CLS] hardly depends on its text
+        optimiser, losses = torch.optim.Adam(made.parameters(), lr=3e-3), []
+        for step in range(80 if not runs else 3):
+            losses.append(fit.gradients(made, given, None, (seed, step))["contrast"].item())
+            optimiser.step()
+            optimiser.zero_grad()
+        runs.append(losses)
+
+    assert runs[0][0] > 1.5
+    assert np.mean(runs[0][-5:]) < 0.1 * runs[0][0]
+    assert runs[0][:3] == runs[1] != runs[2]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "change", [{"dropout": 0.0}, {"dropout": 1.0}, {"dropout": -0.1}, {"temperature": 0.0}, {"max_tokens": 2}]
+)
+def test_settings_that_mean_nothing(change: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(change))):
+        dataclasses.replace(SETTINGS, **change)
+
+
+def test_more_tokens_than_positions() -> None:
+    with pytest.raises(ValueError, match="max_tokens: expected at most 64, found 65"):
+        Pretraining(start(), dataclasses.replace(SETTINGS, max_tokens=65))

@@ -1,0 +1,307 @@
+"""A plan needs neither data nor weights, counts what trainings cost, and tells hours only where some were measured."""
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+from torch import Tensor, nn
+
+from flows.plan import show_plan
+from flows.read_recipe import load_recipe, shipped_recipes
+from models import bert
+from models.encoder import Finetuning
+from models.objective import Losses, Vectors
+from models.tokens import Tokens, pad
+from storage import sources
+from storage.errors import UserError
+from storage.rows import write_rows
+from storage.store import Store
+from storage.tables import Pairs
+from tasks import cost
+from tasks.cost import Costs, counted
+from tasks.initialise import initialise
+from tasks.pretrain import pretrain
+from tasks.stage import stage
+from tests.tiny import PIECES, SHAPE, WORDS, save_backbone, save_tokenizer
+
+NOWHERE = ["dataset.path=nowhere", "backbone.weights=nobody/nothing"]
+LAYERS, LENGTH = 6, 24
+SMALL_LENGTHS = [
+    f"{name}={LENGTH}"
+    for name in (
+        "pretrain.objective.max_tokens", "pretrain.objective.context_max_tokens", "index.passage_max_tokens",
+        "rounds.0.train.passage_max_tokens", "rounds.1.train.passage_max_tokens",
+    )
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def plan(capsys: pytest.CaptureFixture[str], store: Path, recipe: str, changes: Sequence[str]) -> tuple[Any, str]:
+    """The rows of the table by stage and round, and what is printed below it."""
+    show_plan(recipe, store, changes)
+    printed = capsys.readouterr().out
+    table, _, below = printed.partition("└")
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in table.splitlines() if line.startswith("│")]
+    names = ("key", "state", "tokens", "flops", "disk", "hours")
+    return {(row[0], row[1]): dict(zip(names, row[2:], strict=True)) for row in cells}, below
+
+
+def shape_only(folder: Path) -> Path:
+    """A tiny backbone's shape and tokenizer, without weights."""
+    bert.BertConfig(**SHAPE | {"num_hidden_layers": LAYERS}).save(folder)
+    save_tokenizer(folder)
+    return folder
+
+
+def test_a_recipe_whose_data_and_weights_are_absent_is_planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, below = plan(capsys, tmp_path / "store", "cot_mae", [*NOWHERE, "backbone.layers=[0]"])
+
+    assert {row["key"] for row in rows.values()} == {"–"}
+    assert {row["state"] for row in rows.values()} == {"to build"}
+    assert rows["pretrain", ""]["tokens"] == f"{1_200_000 * 512 * 4 * 128:.2e}".replace("e+", "e")
+    # 8 * 128 positions of passages, 32 of the query, for each of 502,939 queries, filled up to whole batches of 64.
+    assert rows["train", "retriever_1"]["tokens"] == f"{23_576 * 64 * (16 * 128 + 32):.2e}".replace("e+", "e")
+    assert rows["index", "retriever_1"]["tokens"] == f"{8_841_823 * 128:.2e}".replace("e+", "e")
+    assert all(float(rows[name, "retriever_1"]["flops"]) > 1e14 for name in ("train", "index"))
+    assert not any(row["hours"] or row["disk"] for row in rows.values())
+    assert "not here: dataset.path: no data set at" in below
+    assert "microsoft.github.io/msmarco" in below
+    assert "not here: nobody/nothing: neither a folder nor a model" in below
+    assert "nobody/nothing is not here; it is taken to have the shape of BERT-base" in below
+    assert not (tmp_path / "store").exists()
+
+
+def test_what_is_not_known_is_a_question_with_the_cost_of_one_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, below = plan(capsys, tmp_path / "store", "masked_lm", [*NOWHERE, "backbone.layers=[0]"])
+
+    assert rows["pretrain", ""]["tokens"] == rows["pretrain", ""]["flops"] == "?"
+    assert "pretrain: how many texts there will be is not known yet; each has 512 tokens and" in below
+
+
+def test_epochs_are_over_the_texts_that_the_reader_knows_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = [*NOWHERE, "backbone.layers=[0]", "corpora.pretrain_from=null", "corpora.pretrain=corpus"]
+    changes += ["pretrain.epochs=3", "pretrain.steps=null", "pretrain.batch=64"]
+
+    rows, below = plan(capsys, tmp_path / "store", "masked_lm", changes)
+    sliced, _ = plan(capsys, tmp_path / "store", "masked_lm", [*changes, "dataset.fraction=0.5"])
+
+    assert float(rows["pretrain", ""]["tokens"]) == pytest.approx(3 * 8_841_823 * 512, rel=0.01)
+    assert "passages are counted as msmarco has them: 8,841,823" in below
+    assert sliced["pretrain", ""]["tokens"] == sliced["train", "retriever_1"]["tokens"] == "?"
+
+
+def test_only_keys_that_depend_on_what_is_absent_are_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    backbone = save_backbone(tmp_path)
+    changes = ["dataset.path=nowhere", f"backbone.weights={backbone}", *SMALL_LENGTHS]
+
+    rows, below = plan(capsys, tmp_path / "store", "cot_mae", changes)
+
+    assert [name for name, row in rows.items() if row["key"] != "–"] == [("initialise", "")]
+    assert "BERT-base" not in below
+
+
+@stage(version=1, table=Pairs)
+def given_pairs(out: Path) -> None:
+    """Texts with a context each."""
+    texts = [" ".join(WORDS[place:] + WORDS[:place]) for place in range(len(WORDS))]
+    write_rows(out, Pairs, [
+        {"passage_id": text[:9], "text": text, "queries": [], "passages": [text]} for text in texts
+    ])  # fmt: skip
+
+
+def test_hours_come_from_a_pretraining_of_the_same_start_which_is_named(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "backbone").mkdir()
+    backbone = save_backbone(tmp_path / "backbone")
+    changes = [f"backbone.weights={backbone}", "dataset.path=nowhere", *SMALL_LENGTHS]
+    small = [*changes, "pretrain.steps=3", "pretrain.batch=4", "pretrain.mix=null", "pretrain.probe=null"]
+    recipe, _ = load_recipe("cot_mae", small)
+    start = initialise(sources.weights(recipe.backbone.weights), settings=recipe.backbone)
+    made = pretrain(given_pairs(), None, start, None, settings=recipe.pretrain)
+    log = [json.loads(line) for line in (made.path / "logs" / "metrics.jsonl").read_text().splitlines()]
+    rate = sorted(row["tokens_per_second"] for row in log)[1]
+
+    rows, below = plan(capsys, store.root, "cot_mae", changes)
+    other, said = plan(capsys, store.root, "cot_mae", [*changes, "backbone.dropout=0.0"])
+
+    tokens = float(rows["pretrain", ""]["tokens"])
+    assert float(rows["pretrain", ""]["hours"].strip("~").replace(",", "")) == pytest.approx(
+        tokens / rate / 3600, rel=0.01
+    )
+    assert f"hours of pretrain: as {made.reference} took, at {rate:,.0f} tokens a second, from the same" in below
+    assert rows["initialise", ""]["state"] == "cached"
+    assert not rows["train", "retriever_1"]["hours"]
+    # Another start: nothing is known of its pre-training; but its own making has the same inputs.
+    assert not other["pretrain", ""]["hours"]
+    assert other["initialise", ""]["disk"].startswith("~")
+    assert f"hours of initialise: as {start.reference} took, made of the same inputs" in said
+
+
+class Plain(nn.Module):
+    """A BERT and nothing else."""
+
+    def __init__(self, model: bert.BertForMaskedLM) -> None:
+        super().__init__()
+        self.model = model
+
+    def encode(self, batch: Tokens) -> tuple[Vectors, Losses]:
+        hidden: Tensor = self.model.bert(batch.ids, batch.mask)
+        return (), {"sum": hidden.sum()}
+
+    def compare(self, vectors: Vectors, batch: Tokens) -> Losses:
+        return {}
+
+
+def by_hand(length: int) -> int:
+    """Forward, of one text: 2 m n k for every product of [m, k] by [k, n]."""
+    hidden, inner = SHAPE["hidden_size"], SHAPE["intermediate_size"]
+    projections, widening = 4 * 2 * length * hidden * hidden, 2 * 2 * length * hidden * inner
+    return LAYERS * (projections + widening + 2 * 2 * length * length * hidden)
+
+
+def test_flops_are_those_counted_by_hand(tmp_path: Path) -> None:
+    backbone = load_recipe("cot_mae")[0].backbone
+    costs = Costs(shape_only(tmp_path), backbone)
+    texts = pad([costs.ids(LENGTH)] * 3)
+
+    trained = counted(Plain(costs.encoder.passage), texts, chunked=False)
+
+    assert not costs.assumed
+    assert trained.flops == pytest.approx(3 * 3 * by_hand(LENGTH), rel=0.01)
+    assert trained.tokens == 3 * LENGTH
+    assert costs.encoding(LENGTH).flops == pytest.approx(by_hand(LENGTH), rel=0.01)
+    half = Costs(tmp_path, backbone.model_copy(update={"layers": [0, 5, 2]}))
+    assert half.encoding(LENGTH).flops * 2 == costs.encoding(LENGTH).flops
+
+
+def test_a_training_costs_by_its_passages_and_chunks_encode_twice(tmp_path: Path) -> None:
+    recipe, _ = load_recipe("cot_mae")
+    costs = Costs(shape_only(tmp_path), recipe.backbone)
+    whole = recipe.rounds[0].train.model_copy(update={"query_max_tokens": 8, "passage_max_tokens": LENGTH})
+    whole = whole.model_copy(update={"passages_per_query": 5, "fit": whole.fit.model_copy(update={"chunk": None})})
+    chunked = whole.model_copy(update={"fit": whole.fit.model_copy(update={"chunk": 1})})
+
+    expected = counted(Finetuning(costs.encoder, 1.0), costs.examples(whole, 5), chunked=False)
+
+    assert costs.training(whole) == expected
+    assert expected.tokens == 8 + 5 * LENGTH
+    assert costs.training(chunked).flops - expected.flops == pytest.approx(by_hand(8) + 5 * by_hand(LENGTH), rel=0.01)
+
+
+PAPERS = {load_recipe(name)[0].pretrain.paper: name for name in shipped_recipes() if name.startswith("small/")}
+
+
+@pytest.mark.parametrize("paper", sorted(PAPERS))
+def test_products_that_are_not_computed_count_as_if_they_were(
+    paper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, _ = load_recipe(PAPERS[paper])
+    objective = recipe.pretrain.objective
+    lengths = [each.name for each in dataclasses.fields(objective) if each.name.endswith("max_tokens")]
+    short = dataclasses.replace(objective, **dict.fromkeys(lengths, LENGTH))
+    settings = recipe.pretrain.model_copy(update={"objective": short})
+    backbone = recipe.backbone.model_copy(update={"layers": None})
+
+    found = Costs(shape_only(tmp_path), backbone).pretraining(settings)
+    monkeypatch.setattr(cost, "Uncomputed", contextlib.nullcontext)
+    computed = Costs(tmp_path, backbone).pretraining(settings)
+
+    assert found == computed
+    assert found.flops > 3 * by_hand(LENGTH)
+    assert found.tokens >= LENGTH
+
+
+def test_a_tokenizer_is_made_where_the_backbones_is_absent(tmp_path: Path) -> None:
+    recipe, _ = load_recipe("cot_mae", SMALL_LENGTHS)
+    own = Costs(shape_only(tmp_path), recipe.backbone)
+    (tmp_path / "tokenizer.json").unlink()
+
+    made = Costs(tmp_path, recipe.backbone)
+
+    assert made.tokenizer.num_words == own.tokenizer.num_words == len(PIECES)
+    assert made.pretraining(recipe.pretrain) == own.pretraining(recipe.pretrain)
+
+
+def test_settings_that_do_not_fit_are_told_before_anything_runs(tmp_path: Path) -> None:
+    recipe, _ = load_recipe("cot_mae")
+    costs = Costs(shape_only(tmp_path), recipe.backbone)
+
+    with pytest.raises(UserError, match=r"pretrain\.objective: max_tokens: expected at most 64, found 128"):
+        costs.pretraining(recipe.pretrain)
+    with pytest.raises(UserError, match="train: a text has 128 tokens, but the model positions for 64"):
+        costs.training(recipe.rounds[0].train)
+    with pytest.raises(UserError, match="index: a text has 65 tokens"):
+        costs.encoding(65)
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    with pytest.raises(UserError, match=r"backbone: .*expected model_type bert, found t5"):
+        Costs(tmp_path, recipe.backbone)
+
+
+def test_absent_sources_are_errors_but_where_they_may_be(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no data set at"):
+        sources.dataset("beir", "nowhere", "corpus")
+    (tmp_path / "empty").mkdir()
+
+    with sources.assuming_present() as missing:
+        queries = sources.dataset("beir", "nowhere", "queries", "dev")
+        corpus, again = (sources.dataset("beir", "empty", "corpus") for _ in range(2))
+        weights, pieces = sources.weights("empty"), sources.tokenizer("empty")
+        with pytest.raises(UserError, match="there is no reader 'bier'"):
+            sources.dataset("bier", "nowhere", "corpus")
+
+    assert queries.reference == "absent:beir/nowhere/queries/dev"
+    assert corpus == again
+    assert weights.reference == "absent:empty"
+    assert pieces.reference == "absent:empty/tokenizer.json"
+    assert [each.split(":")[0] for each in missing] == [
+        "dataset.path", str(tmp_path / "empty" / "corpus.jsonl"), str(tmp_path / "empty")
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="no data set at"):
+        sources.dataset("beir", "nowhere", "corpus")
+
+
+def test_what_is_here_is_known_by_its_content_in_a_plan_too(tmp_path: Path) -> None:
+    folder = str(save_backbone(tmp_path))
+    expected = sources.weights(folder), sources.tokenizer(folder)
+
+    with sources.assuming_present() as missing:
+        assert (sources.weights(folder), sources.tokenizer(folder)) == expected
+
+    assert missing == []
+
+
+def test_no_hub_is_asked_for_a_plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[bool] = []
+
+    def snapshot_download(name: str, *, ignore_patterns: list[str], local_files_only: bool) -> str:
+        asked.append(local_files_only)
+        if name == "some/model":
+            return str(tmp_path / "1234abcd")
+        raise LocalEntryNotFoundError("not here")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    with sources.assuming_present() as missing:
+        assert sources.weights("some/model").reference == "source/1234abcd"
+        assert sources.weights("other/model").reference == "absent:other/model"
+    with pytest.raises(UserError, match="nor a model that the hub gave"):
+        sources.weights("other/model")
+
+    assert asked == [True, True, False]
+    assert missing == [
+        "other/model: neither a folder nor a model that the hub's cache here has (a run asks the hub); give a folder"
+    ]

@@ -1,0 +1,163 @@
+"""What recipes call printed is printed: a line whose comment names a section stands in printed_constants.csv, and back.
+
+Where $PRETRIEVE_PAPERS is a folder of the papers' texts, each row's quote must be found in its paper.
+"""
+
+import csv
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+RECIPES = sorted(file for file in CONFIGS.glob("*.yaml") if file.stem != "quickstart")
+SOURCE = re.compile(r"\b(?:section|table|equation|appendix) [0-9A-Z][0-9.]*(?<!\.)")
+TITLES = {
+    "cot_mote": "CoT-MoTE: Exploring ConTextual Masked Auto-Encoder Pre-training with Mixture-of-Textual-Experts",
+    "cpdae": "A Contrastive Pre-training Approach to Learn Discriminative Autoencoder for Dense Retrieval",
+    "dup_mae": "RetroMAE v2: Duplex Masked Auto-Encoder For Pre-Training Retrieval-Oriented Language Models",
+    "query_as_context": "Query-as-context Pre-training for Dense Passage Retrieval",
+}
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A row of the table."""
+
+    paper: str
+    key: str
+    """Dotted; a round may be `*`."""
+    recipes: str
+    """Patterns of file stems, apart by blanks."""
+    value: str
+    where: str
+    quote: str
+
+    def is_in(self, recipe: Path) -> bool:
+        return any(fnmatchcase(recipe.stem, pattern) for pattern in self.recipes.split())
+
+
+@dataclass(frozen=True)
+class Line:
+    """A value of a recipe with the sources that the comment on its line names."""
+
+    key: str
+    value: object
+    number: int
+    sources: frozenset[str]
+
+
+def constants() -> list[Constant]:
+    with (Path(__file__).parent / "printed_constants.csv").open(encoding="utf-8", newline="") as file:
+        return [Constant(**row) for row in csv.DictReader(file)]
+
+
+@cache
+def lines(recipe: Path) -> list[Line]:
+    """Every value of a recipe, a list of scalars being one; an alias's values stand at the line that it repeats."""
+    text = recipe.read_text(encoding="utf-8")
+    comments = [comment_of(row) for row in text.splitlines()]
+    node = yaml.compose(text, yaml.SafeLoader)
+    assert node is not None
+    return [
+        Line(key, value, number, frozenset(SOURCE.findall(comments[number - 1])))
+        for key, value, number in values(node, ())
+    ]
+
+
+def comment_of(row: str) -> str:
+    """What follows a value on its line; no value of our recipes has ` #` in it."""
+    return row.partition(" #")[2]
+
+
+def values(node: yaml.Node, path: tuple[str, ...]) -> Iterator[tuple[str, object, int]]:
+    """Dotted key, value and line number of all that a node holds."""
+    if isinstance(node, yaml.MappingNode):
+        for key, inner in node.value:
+            yield from values(inner, (*path, str(key.value)))
+    elif isinstance(node, yaml.SequenceNode) and not all(isinstance(each, yaml.ScalarNode) for each in node.value):
+        for number, inner in enumerate(node.value):
+            yield from values(inner, (*path, str(number)))
+    else:
+        yield ".".join(path), plain(yaml.serialize(node)), node.start_mark.line + 1
+
+
+def plain(text: str) -> object:
+    return yaml.safe_load(text)
+
+
+def same(found: object, printed: str) -> bool:
+    """Equal in value and kind: 1 is not true, and 1.0e-4 no text."""
+    expected = plain(printed)
+    return type(found) is type(expected) and found == expected
+
+
+TABLE = constants()
+
+
+def test_there_are_recipes_and_each_pattern_names_some() -> None:
+    assert len(RECIPES) > 30
+    for row in TABLE:
+        for pattern in row.recipes.split():
+            assert any(fnmatchcase(recipe.stem, pattern) for recipe in RECIPES), f"{row.key}: {pattern} names no recipe"
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_each_value_that_a_comment_calls_printed_is_in_the_table(recipe: Path) -> None:
+    cited = [line for line in lines(recipe) if line.sources]
+    for line in cited:
+        place = f"{recipe.name} line {line.number}: {line.key}"
+        beside = {other.key.rpartition(".")[2] for other in cited if other.number == line.number}
+        assert len(beside) == 1, f"{place}: whose source is it? Give each value a line of its own"
+        for source in line.sources:
+            rows = [
+                row for row in TABLE if row.is_in(recipe) and row.where == source and fnmatchcase(line.key, row.key)
+            ]
+            assert rows, f"{place}: no row of the table says {source}"
+            assert all(same(line.value, row.value) for row in rows), f"{place}: {line.value!r}, printed {rows[0].value}"
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_each_row_of_the_table_is_met_and_cited(recipe: Path) -> None:
+    for row in (row for row in TABLE if row.is_in(recipe)):
+        found = [line for line in lines(recipe) if fnmatchcase(line.key, row.key)]
+        assert found, f"{recipe.name} has no {row.key}"
+        for line in found:
+            place = f"{recipe.name} line {line.number}: {line.key}"
+            assert same(line.value, row.value), f"{place}: {line.value!r}, printed {row.value} ({row.where})"
+            assert row.where in line.sources, f"{place}: its comment does not name {row.where}"
+
+
+def test_nothing_printed_stands_in_a_comment_without_a_value() -> None:
+    """A source beside a section's name or a bracket would be nobody's."""
+    for recipe in RECIPES:
+        cited = {line.number for line in lines(recipe) if line.sources}
+        for number, row in enumerate(recipe.read_text(encoding="utf-8").splitlines(), 1):
+            if not row.startswith("#") and SOURCE.search(comment_of(row)):
+                assert number in cited, f"{recipe.name} line {number}: a source without a value"
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.paper}-{row.key}-{row.value}")
+def test_the_paper_prints_what_is_quoted(row: Constant) -> None:
+    if not (folder := os.environ.get("PRETRIEVE_PAPERS")):
+        pytest.skip("PRETRIEVE_PAPERS names no folder with the papers' texts")
+    assert squeezed(row.quote) in paper(Path(folder), TITLES[row.paper])
+
+
+@cache
+def paper(folder: Path, title: str) -> str:
+    """The text of the paper that has this title at its head."""
+    texts = [squeezed(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.txt"))]
+    found = [text for text in texts if title in text[:500]]
+    assert len(found) == 1, f"{folder}: expected one text titled {title!r}, found {len(found)}"
+    return found[0]
+
+
+def squeezed(text: str) -> str:
+    return " ".join(text.split())
