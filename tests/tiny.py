@@ -38,10 +38,13 @@ def save_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "model_max_length": 64}\n')
 
 
-def tiny_bert(*, seed: int = 0, dropout: float = 0.0, spread: float = 0.2) -> bert.BertForMaskedLM:
+def tiny_bert(
+    *, seed: int = 0, dropout: float = 0.0, spread: float = 0.2, max_position_embeddings: int = 64
+) -> bert.BertForMaskedLM:
     """Random weights, biases and LayerNorms too: far enough from 0 that a wrong one shows."""
     torch.manual_seed(seed)
-    config = bert.BertConfig(**SHAPE, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    shape = {**SHAPE, "max_position_embeddings": max_position_embeddings}
+    config = bert.BertConfig(**shape, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     model = bert.BertForMaskedLM(config)
     if spread:
         with torch.no_grad():
