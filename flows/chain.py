@@ -26,7 +26,7 @@ from tasks.initialise import initialise
 from tasks.label import adopt_positives, adopt_pseudo_queries, label_passages
 from tasks.mine import mine
 from tasks.pair_contexts import Contexts, Pairing, pair_contexts
-from tasks.pretrain import pretrain
+from tasks.pretrain import check, pretrain
 from tasks.probe import Drawing, draw_probe, draw_probe_of_pairs
 from tasks.query_quality import ROUND_TRIP_CUTOFF, pseudo_queries_as_queries, query_quality
 from tasks.report import report
@@ -49,7 +49,9 @@ class Examples:
 
 def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     """Every stage of the recipe called `name`, in order; the report is the last."""
-    backbone = initialise(sources.weights(recipe.backbone.weights), settings=recipe.backbone)
+    weights = sources.weights(recipe.backbone.weights)
+    check(recipe.pretrain, recipe.backbone, weights.path)
+    backbone = initialise(weights, settings=recipe.backbone)
     passages, spans = split(recipe, recipe.corpora.retrieve), pretraining_passages(recipe)
     queries, qrels = topics(recipe, recipe.dataset.eval_split)  # early: bad qrels are told before hours of work
     bm25 = index(passages, None, None, settings=recipe.bm25)

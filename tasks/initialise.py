@@ -70,9 +70,7 @@ def initialise(out: Path, weights: Source, *, settings: Backbone) -> None:
 
 def _encoder(folder: Path, settings: Backbone) -> DenseEncoder:
     if settings.start == "random":
-        config = bert.BertConfig.load(folder)
-        num_layers = config.num_hidden_layers if settings.layers is None else len(settings.layers)
-        model = bert.BertForMaskedLM(replace(config, num_hidden_layers=num_layers))
+        model = bert.BertForMaskedLM(shape(folder, settings))
         return towers.raised(DenseEncoder(model, settings.pooling), settings.towers)
     if not (folder / towers.SHARING).exists():
         model = bert.load(folder, layers=settings.layers)
@@ -83,6 +81,12 @@ def _encoder(folder: Path, settings: Backbone) -> DenseEncoder:
     if settings.layers is not None:
         raise ValueError(f"{folder} holds two towers, which are taken whole; expected null for layers")
     return DenseEncoder(encoder.passage, settings.pooling, encoder.query)
+
+
+def shape(folder: Path, settings: Backbone) -> bert.BertConfig:
+    """The shape of a folder's model, with as many layers as the settings keep."""
+    config = bert.BertConfig.load(folder)
+    return config if settings.layers is None else replace(config, num_hidden_layers=len(settings.layers))
 
 
 def save_checkpoint(encoder: DenseEncoder, out: Path, *, tokenizer: Path) -> None:

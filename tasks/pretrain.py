@@ -18,7 +18,8 @@ from pydantic import Field, model_validator
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from models import pretraining, towers
+from models import bert, pretraining, towers
+from models.encoder import DenseEncoder
 from models.objective import Batch
 from models.tokens import Tokenizer
 from storage.artifact import Artifact
@@ -27,7 +28,7 @@ from storage.rows import read_table
 from storage.settings import Settings
 from storage.tables import Checkpoint, Pairs, Terms
 from tasks.fit import Fitting, fit, take_up
-from tasks.initialise import HEADS, save_checkpoint
+from tasks.initialise import HEADS, Backbone, save_checkpoint, shape
 from tasks.probe import Probe, Watch
 from tasks.stage import stage
 
@@ -98,6 +99,36 @@ def pretrain(
     save_checkpoint(encoder, out, tokenizer=start.path)
     if heads:
         save_file({name: each.detach().contiguous() for name, each in heads.items()}, out / HEADS)
+
+
+def check(settings: Pretraining[Any], backbone: Backbone, folder: Path) -> None:
+    """Refuse before anything is built what the stage would refuse hours later: its modules are made without memory.
+
+    Where the backbone's folder is not here, as in a plan, nothing is refused.
+    """
+    if not (folder / bert.CONFIG).is_file():
+        return
+    paper = import_module(f"models.{settings.paper}")
+    with torch.device("meta"):
+        try:
+            config = shape(folder, backbone)
+            encoder = towers.raised(DenseEncoder(bert.BertForMaskedLM(config), backbone.pooling), backbone.towers)
+        except ValueError as error:
+            raise UserError(f"backbone: {error}") from None
+        ones = np.ones(config.vocab_size, dtype=np.int64)
+        try:
+            objective = paper.Pretraining(
+                pretraining.Start(encoder, pretraining.Terms(1000, ones, ones)), settings.objective
+            )
+        except ValueError as error:
+            raise UserError(f"pretrain.objective: {error}") from None
+    if settings.heads == "continued":
+        continue_heads(heads_of(objective, encoder), folder if backbone.start == "weights" else Path(backbone.start))
+    trained = {id(parameter) for parameter in objective.parameters()}
+    if any(id(parameter) not in trained for parameter in encoder.parameters()):
+        raise UserError(
+            f"backbone.towers: {settings.paper} pre-trains one BERT; expected siamese, not {backbone.towers}"
+        )
 
 
 class Data:

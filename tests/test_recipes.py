@@ -6,6 +6,8 @@ import pytest
 
 from flows.read_recipe import find_recipe, load_recipe, recipe_name, shipped_recipes
 from storage.errors import UserError
+from storage.sources import weights
+from tasks.pretrain import check
 
 
 @pytest.mark.parametrize("name", shipped_recipes())
@@ -104,3 +106,51 @@ def test_values_the_paper_states_have_no_default(tmp_path: Path) -> None:
         (tmp_path / "short.yaml").write_text(text)
         with pytest.raises(UserError, match=f"{key}: this key is missing"):
             load_recipe(str(tmp_path / "short.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("small/dup_mae", "pretrain.objective.bow_weight=null", "OT decoding without a bag-of-words weight"),
+        ("small/cot_mae", "pretrain.objective.window=3", "decoder ae: expected a .*, and null for window"),
+        ("quickstart", "contexts.pseudo_queries=9", "at most the 5 that are generated, found 9"),
+        ("quickstart", "queries.for=[retrieve]", "expected `pretrain` in queries.for"),
+        ("small/retro_mae", "contexts={pseudo_queries: 5, passages: [], alone: null}", "reads texts; expected null"),
+        ("small/ict", "contexts={pseudo_queries: 0, passages: [nearby], alone: itself}", "reads sentences"),
+        ("small/co_condenser", "contexts=null", "reads pairs; expected contexts"),
+        ("small/co_condenser", "contexts.pseudo_queries=0", "expected pseudo_queries above 0, or some passages"),
+        ("small/cot_mae", "pretrain.mix=null", r"pretrain\.mix: expected step or example"),
+        ("quickstart", "pretrain.mix=step", r"pretrain\.mix: .* else null"),
+        ("small/retro_mae", "dataset.train_split=null", "expected a generator"),
+        ("small/sim_cse", "pretrain.objective.dropout=0.0", "it makes the two readings"),
+        ("small/cpdae", "pretrain.objective.contrast=none", "contrast none: expected null"),
+        ("small/prop", "pretrain.epochs=2", "give either steps or epochs"),
+    ],
+)  # fmt: skip
+def test_what_a_paper_cannot_do_is_refused_when_the_recipe_is_loaded(name: str, change: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        load_recipe(name, [change])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("small/retro_mae", "backbone.towers=separate", r"pre-trains one BERT; expected siamese, not separate"),
+        ("small/condenser", "pretrain.objective.head_from=3", r"head_from: expected a layer before the last of .* 3"),
+        ("small/masked_lm", "pretrain.objective.max_tokens=900", "max_tokens: expected at most 512, found 900"),
+        ("small/co_condenser", "pretrain.heads=continued", r"the backbone has no heads\.safetensors to continue"),
+    ],
+)  # fmt: skip
+def test_what_a_backbone_cannot_do_is_refused_before_anything_is_built(name: str, change: str, said: str) -> None:
+    recipe, _ = load_recipe(name, [change])
+    folder = weights(recipe.backbone.weights).path
+
+    with pytest.raises(UserError, match=said):
+        check(recipe.pretrain, recipe.backbone, folder)
+
+
+@pytest.mark.parametrize("name", [name for name in shipped_recipes() if name.startswith("small/")])
+def test_every_small_recipe_suits_its_backbone(name: str) -> None:
+    recipe, _ = load_recipe(name)
+
+    check(recipe.pretrain, recipe.backbone, weights(recipe.backbone.weights).path)
