@@ -11,6 +11,7 @@ from storage.artifact import Manifest
 from storage.errors import UserError
 from storage.files import write_atomically, writing
 from storage.store import LOGS, MANIFEST, Store
+from tasks.initialise import beside
 
 
 def export_checkpoint(key: str, folder: Path, store_folder: Path) -> None:
@@ -49,6 +50,7 @@ tags: [retrieval, pretrieve]
 Made by the `{manifest.stage}` stage of pretrieve {manifest.built["at"]} with {versions}.
 It opens with `AutoModel.from_pretrained(FOLDER)`; where the folder has `modules.json`, also with
 `SentenceTransformer(FOLDER)`.
+{" ".join(beside(manifest.files))}
 
 ## Settings
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -95,3 +96,12 @@ def save_checkpoint(encoder: DenseEncoder, out: Path, *, tokenizer: Path) -> Non
     copy_tokenizer(tokenizer, out)
     if (out / towers.QUERY).is_dir():
         copy_tokenizer(tokenizer, out / towers.QUERY)
+
+
+def beside(files: Iterable[str]) -> Iterator[str]:
+    """What a checkpoint's files hold beside the encoder of passages, in sentences."""
+    names = set(files)
+    if towers.SHARING in names:
+        yield f"Queries have an encoder of their own in `{towers.QUERY}/`; `{towers.SHARING}` says what both share."
+    if HEADS in names:
+        yield f"`{HEADS}` holds decoder and heads, for a later pre-training to continue."

@@ -15,7 +15,7 @@ from models.towers import load
 from storage.artifact import Source, source_of
 from storage.errors import UserError
 from storage.store import Store
-from tasks.initialise import HEADS, Backbone, initialise
+from tasks.initialise import HEADS, Backbone, beside, initialise
 from tests.tiny import PIECES, save_backbone, save_tokenizer
 
 ALL = Backbone(weights="tiny", start="weights", towers="siamese", layers=None, dropout=0.1, pooling="mean", seed=1)
@@ -143,6 +143,7 @@ def test_two_towers_start_alike_and_are_taken_up_again(store: Store, weights: Pa
     ids = torch.tensor([[2, 20, 30, 3]])
     assert torch.equal(encoder.query.bert(ids, ids > 0), encoder.passage.bert(ids, ids > 0))
     assert Tokenizer.load(made / "query").pieces(["kings"]) == Tokenizer.load(made).pieces(["kings"])
+    assert "Queries have an encoder of their own" in " ".join(beside(file.name for file in made.iterdir()))
     again = initialise(source(made), settings=ALL.model_copy(update={"towers": kind})).path
     assert towers.sharing(load(again)) == kind
     with pytest.raises(UserError, match=f"holds towers that are {kind}; expected towers: {kind}"):
