@@ -136,7 +136,7 @@ class Bill:
 
     def _published(self, data: Dataset | Elsewhere, part: str, split: str | None = None) -> int | None:
         """How many rows a reader knows the whole collection to have."""
-        if isinstance(data, Dataset) and False:
+        if isinstance(data, Dataset) and data.fraction is not None:
             return None
         known: dict[tuple[str, str | None], int] = getattr(datasets.reader(data.reader), "NUM_ROWS", {})
         return known.get((part, split))
