@@ -85,44 +85,50 @@ def pair_contexts(
     total = num_rows(passages.path)
     rows = progress(read_rows(passages, Passages), total=total, what="pairing contexts", unit="passages")
     neighbours = Neighbours(load_tokenizer(str(tokenizer.path / "tokenizer.json")), settings)
-    paired = _with_passages(rows, neighbours, settings)
-    if settings.pseudo_queries:
-        if pseudo_queries is None:
-            raise ValueError("pseudo-queries are asked for but not given")
-        paired = _with_queries(paired, read_rows(pseudo_queries, PseudoQueries), settings.pseudo_queries)
-    if not (num_pairs := write_rows(out, Pairs, paired)):
+    asked = Asked(read_rows(pseudo_queries, PseudoQueries) if pseudo_queries else iter(()), settings.pseudo_queries)
+    if not (num_pairs := write_rows(out, Pairs, _pairs(rows, asked, neighbours, settings))):
         raise UserError(
             f"{passages.reference}: no passage has the contexts asked for, so there is nothing to pre-train on"
         )
+    asked.end()
     if num_pairs < total:
         log.warning("%d of %d passages lack a pseudo-query or a neighbour and are left out", total - num_pairs, total)
 
 
-def _with_passages(passages: Iterator[Row], neighbours: Neighbours, settings: Pairing) -> Iterator[Row]:
+def _pairs(passages: Iterator[Row], asked: Asked, neighbours: Neighbours, settings: Pairing) -> Iterator[Row]:
     for _, group in groupby(passages, key=itemgetter("doc_id")):
         document = list(group)
         for place, passage in enumerate(document):
-            text = passage_text(passage["title"], passage["text"])
+            text, queries = _text(passage), asked.of(passage["passage_id"])
             found = neighbours.of(document, place)
-            if settings.neighbours and not found:
-                if settings.alone == "leave_out":
-                    continue
-                found = [text]
-            yield {"passage_id": passage["passage_id"], "text": text, "queries": [], "passages": found}
+            if settings.neighbours and settings.alone == "itself":
+                found = found or [text]
+            if (settings.pseudo_queries and not queries) or (settings.passages and not found):
+                continue
+            yield {"passage_id": passage["passage_id"], "text": text, "queries": queries, "passages": found}
 
 
-def _with_queries(pairs: Iterator[Row], pseudo_queries: Iterator[Row], number: int) -> Iterator[Row]:
-    """Walk both tables side by side: pseudo-queries come in the order of their passages."""
-    groups = groupby(pseudo_queries, key=itemgetter("passage_id"))
-    waiting = next(groups, None)
-    for pair in pairs:
-        if waiting is None or waiting[0] != pair["passage_id"]:
-            continue
-        by_rank = sorted(waiting[1], key=itemgetter("rank"))
-        yield {**pair, "queries": [row["text"] for row in islice(by_rank, number)]}
-        waiting = next(groups, None)
-    if waiting is not None:
-        raise ValueError(f"the pseudo-queries of {waiting[0]} are out of the passages' order, or of other passages")
+class Asked:
+    """The pseudo-queries, which come in the order of their passages, walked side by side with these."""
+
+    def __init__(self, pseudo_queries: Iterator[Row], number: int) -> None:
+        self.groups, self.number = groupby(pseudo_queries, key=itemgetter("passage_id")), number
+        self.waiting = next(self.groups, None)
+
+    def of(self, passage_id: str) -> list[str]:
+        """The first of the next passage's, by rank; [] if it has none."""
+        if not self.number or self.waiting is None or self.waiting[0] != passage_id:
+            return []
+        by_rank = sorted(self.waiting[1], key=itemgetter("rank"))
+        self.waiting = next(self.groups, None)
+        return [row["text"] for row in islice(by_rank, self.number)]
+
+    def end(self) -> None:
+        """Complain of pseudo-queries that no passage has taken."""
+        if self.number and self.waiting is not None:
+            raise ValueError(
+                f"the pseudo-queries of {self.waiting[0]} are out of the passages' order, or of other passages"
+            )
 
 
 class Neighbours:

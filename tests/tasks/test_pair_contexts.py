@@ -165,6 +165,18 @@ def test_several_kinds_beside_pseudo_queries(pairs: Pairs_) -> None:
     assert all(len(row[3]) == 3 for row in found)
 
 
+def test_a_passage_that_is_left_out_for_want_of_a_neighbour_takes_its_queries_along(pairs: Pairs_) -> None:
+    rows = [*document("a", ["alone."]), *document("b", ["one.", "two."]), *document("c", ["three.", "four."])]
+    asked = [{"passage_id": row["passage_id"], "rank": 0, "text": row["passage_id"]} for row in rows[:-1]]
+    wanted = Contexts(pseudo_queries=1, passages=["nearby"], alone="leave_out")
+
+    found = pairs(wanted, rows, asked)
+
+    assert found == [
+        ("b#0", "one.", ["b#0"], ["two."]), ("b#1", "two.", ["b#1"], ["one."]), ("c#0", "three.", ["c#0"], ["four."]),
+    ]  # fmt: skip
+
+
 def test_sentences_are_the_passages_own(pairs: Pairs_) -> None:
     wanted = Contexts(pseudo_queries=0, passages=["sentences"], alone=None)
 
