@@ -41,7 +41,7 @@ def reproduce(
 
 @app.command()
 def plan(recipe: RecipeName, store: StoreFolder = DEFAULT_STORE, changes: Changes = None) -> None:
-    """List the stages of a recipe: key, cached or to build, expected disk and hours. Builds nothing."""
+    """List the stages of a recipe: key, state, tokens, FLOPs, disk, hours. Needs neither data nor weights."""
     from flows.plan import show_plan
 
     show_plan(recipe, store, changes or [])

@@ -5,6 +5,8 @@ leads to; `part` is "corpus" (what is retrieved), "documents" (longer source tex
 has them), "queries" or "qrels"; `split` names a split of the topics and is None for texts.
 A reader streams, keeps the collection's order, and raises `UserError` with the file and row for
 everything a user can mend: a missing file, a malformed row, an id that stands twice, an empty text.
+A reader may also say `NUM_ROWS`, how many rows the whole collection has by (part, split), for plans where it is not
+here, and `FETCH`, where it is to be had.
 To add a data set, add a file here; `tests/storage/datasets/test_contract.py` finds it.
 """
 

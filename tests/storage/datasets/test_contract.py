@@ -34,4 +34,4 @@ def test_names_the_readers_where_one_is_unknown() -> None:
     with pytest.raises(UserError) as error:
         datasets.reader("bier")
 
-    assert str(error.value) == "dataset.reader: there is no reader 'bier'; known are beir, vital_wikipedia"
+    assert str(error.value) == "dataset.reader: there is no reader 'bier'; known are beir, msmarco, vital_wikipedia"
