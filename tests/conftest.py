@@ -1,5 +1,7 @@
 """What every test may use: a store of its own."""
 
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,3 +16,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
     """A store in a temporary folder, current for the stages that the test calls."""
     with session(Session(Store(tmp_path / "store"), Execution(workers=1, threads=1, device="cpu"))) as current:
         yield current.store
+
+
+# Started in the background by a shell, Python ignores Ctrl-C, and so would every process that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
