@@ -16,7 +16,15 @@ class Representation:
     """Views of B texts; a view that the encoder has not is None."""
 
     dense: Tensor | None = None
-    """[B, H]"""
+    """[B, D]"""
+    lexical: Tensor | None = None
+    """[B, V], a weight for each word piece."""
+    tokens: Tensor | None = None
+    """[B, L, D]"""
+    token_mask: Tensor | None = None
+    """[B, L], which of the tokens are compared."""
+    token_ids: Tensor | None = None
+    """[B, L], which word piece each of them is, where only equal ones are compared."""
 
 
 def pooled(hidden_BLH: Tensor, mask_BL: Tensor, pooling: Pooling) -> Tensor:

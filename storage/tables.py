@@ -105,6 +105,31 @@ class Negatives(Table):
     schema = _schema(query_id=pa.string(), passage_id=pa.string(), rank=pa.int32(), score=pa.float32())
 
 
+class Vectors(Table):
+    """What a retriever makes of all passages, view by view: `storage.vectors` and `vectors.json` say how it lies."""
+
+
+class TeacherScores(Table):
+    """What a cross-encoder says of pairs: higher is more relevant; only differences within a query mean anything."""
+
+    schema = _schema(query_id=pa.string(), passage_id=pa.string(), score=pa.float32())
+
+
+class Weights(Table):
+    """`weights.json`: what each of several runs counts when they are fused."""
+
+
+class Overlap(Table):
+    """How much two runs agree: means over their common queries of the share of the first k passages that both have,
+    and of rank-biased overlap (Webber et al. 2010).
+    """
+
+    schema = _schema(
+        run_a=pa.string(), run_b=pa.string(), queries=pa.int64(), overlap_10=pa.float64(), overlap_100=pa.float64(),
+        overlap_1000=pa.float64(), rbo=pa.float64(),
+    )  # fmt: skip
+
+
 class Metrics(Table):
     """Values by query: folder with `rows.parquet`, `comparisons.parquet`, `queries.parquet`."""
 
