@@ -7,24 +7,38 @@ makes what is missing. `flows.reproduce` runs it as a Prefect flow.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from flows.describe import reporting
-from flows.recipe import STARTS, PseudoQuerying, Recipe
+from flows.recipe import PseudoQuerying, Recipe
+from flows.round import Few, Member, row
+from flows.rounds import Examples, Rounds, expanded
 from storage import sources
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.store import Store
-from storage.tables import Checkpoint, Index, Pairs, Passages, Positives, PseudoQueries, Qrels, Queries, Report, Terms
+from storage.tables import (
+    Checkpoint,
+    Index,
+    Overlap,
+    Pairs,
+    Passages,
+    PseudoQueries,
+    Qrels,
+    Queries,
+    Report,
+    Run,
+    Terms,
+)
 from tasks.count_terms import count_terms
 from tasks.evaluate import Evaluation, evaluate
+from tasks.fuse import fuse
 from tasks.generate_queries import generate_queries
 from tasks.index import index
 from tasks.ingest import Corpus, Topics, ingest_corpus, ingest_qrels, ingest_queries
 from tasks.initialise import initialise
 from tasks.label import adopt_positives, adopt_pseudo_queries, label_passages
-from tasks.mine import mine
+from tasks.overlap import Overlapping, overlap
 from tasks.pair_contexts import Contexts, Pairing, pair_contexts
 from tasks.pretrain import check, pretrain
 from tasks.probe import Drawing, draw_probe, draw_probe_of_pairs
@@ -33,18 +47,10 @@ from tasks.report import report
 from tasks.search import Search, search
 from tasks.split_corpus import split_corpus
 from tasks.stage import in_round
-from tasks.train import train
 from tasks.train_generator import train_generator
 
 Start = Artifact[Checkpoint]
-
-
-@dataclass(frozen=True)
-class Examples:
-    """What retrievers learn from: queries, and for each its relevant documents and a passage of each."""
-
-    queries: Artifact[Queries]
-    positives: Artifact[Positives]
+PERSISTENCE = 0.99  # of rank-biased overlap: nine tenths of its weight lie on the first hundred ranks
 
 
 def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
@@ -64,28 +70,66 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     pretrained = pretrain(pairs, counts(recipe, pairs), backbone, probe, settings=recipe.pretrain)
     examples = examples or pseudo_examples(passages, writer)
 
-    runs = {"bm25": search(bm25, queries, None, passages, settings=recipe.search)}
+    rounds = Rounds(recipe, store, passages, bm25, examples, {"pretrained": pretrained, "backbone": backbone})
+    for each in expanded(recipe.rounds):
+        rounds.run(each)
+    runs = rankings(recipe, rounds, queries)
     if writer.writes("retrieve"):
-        expanded = index(passages, None, writer.write(passages), settings=recipe.bm25)
-        runs["bm25_doc2query"] = search(expanded, queries, None, passages, settings=recipe.search)
-
-    indexes = {"bm25": bm25}
-    retrievers: dict[str, Start] = {"pretrained": pretrained, "backbone": backbone}
-    for each in recipe.rounds:
-        with in_round(each.name):
-            start = starting_point(each.start, recipe, retrievers, store)
-            mined = search(indexes[each.mine_with], examples.queries, retrievers.get(each.mine_with), passages,
-                           settings=Search(documents=recipe.train_documents))  # fmt: skip
-            negatives = mine(mined, examples.positives, passages, settings=each.mine)
-            retriever = train(start, examples.queries, passages, examples.positives, negatives, settings=each.train)
-            dense = index(passages, retriever, None, settings=recipe.index)
-            runs[each.name] = search(dense, queries, retriever, passages, settings=recipe.search)
-        retrievers[each.name], indexes[each.name] = retriever, dense
+        enlarged = index(passages, None, writer.write(passages), settings=recipe.bm25)
+        runs["bm25_doc2query"] = search(enlarged, None, queries, None, passages, settings=deep(recipe, "bm25"))
 
     metrics = evaluate(qrels, passages, list(runs.values()), settings=evaluation(recipe, list(runs)))
     quality = round_trip(recipe, spans, pseudo_queries)
-    trained = {"pre-training": pretrained} | {each.name: retrievers[each.name] for each in recipe.rounds}
-    return report(metrics, quality, list(trained.values()), settings=reporting(recipe, name, list(runs), list(trained)))
+    agreement = overlapping(recipe, runs)
+    trained = {"pre-training": pretrained} | {name: made.checkpoint for name, made in rounds.made.items()}
+    stored = {"bm25": bm25} | {name: made.vectors for name, made in rounds.made.items()} | rounds.quick
+    settings = reporting(recipe, name, rows(recipe, list(runs)), list(trained), list(stored))
+    return report(metrics, queries, quality, agreement, list(trained.values()), list(stored.values()),
+                  settings=settings)  # fmt: skip
+
+
+def rankings(recipe: Recipe[Any], rounds: Rounds, queries: Artifact[Queries]) -> dict[str, Artifact[Run]]:
+    """Every row of the report: BM25, each round and its views, then what is made of several, by name."""
+    documents = recipe.search.documents
+    runs = {"bm25": rounds.found("bm25", queries, documents)}
+    for each in expanded(recipe.rounds):
+        with in_round(each.name):
+            runs[each.name] = rounds.found(each.name, queries, documents)
+            for view in each.rows:
+                runs[row(each.name, view)] = rounds.found(each.name, queries, documents, view)
+    for fusion in recipe.fusions:
+        members = [Member.read(each) for each in fusion.members]
+        with in_round(fusion.name):
+            found = [rounds.found(each.round, queries, documents, each.view) for each in members]
+            runs[fusion.name] = fuse(found, rounds.learned(fusion, members), settings=fusion.fuse)
+    for quick in recipe.approximate:
+        with in_round(quick.name):
+            runs[quick.name] = rounds.approximately(quick, queries, documents)
+    if recipe.teacher is not None:
+        runs["teacher"] = rounds.reranked(runs[recipe.teacher.reranks], queries)
+    return runs
+
+
+def overlapping(recipe: Recipe[Any], runs: dict[str, Artifact[Run]]) -> Artifact[Overlap] | None:
+    """How much the views of a retriever agree, and approximate indexes with exact ones; None where there are none."""
+    names = [row(each.name, view) for each in expanded(recipe.rounds) for view in each.rows]
+    names += [name for quick in recipe.approximate for name in (quick.exact, quick.name)]
+    names = list(dict.fromkeys(names))
+    if len(names) < 2:
+        return None
+    return overlap(
+        [runs[name] for name in names], settings=Overlapping(names=names, depth=recipe.search.documents, p=PERSISTENCE)
+    )
+
+
+def rows(recipe: Recipe[Any], runs: list[str]) -> list[str]:
+    """The rows of the report: the runs, and the means of those that are samples."""
+    return [*runs, *(each.name for each in recipe.rounds if isinstance(each.queries, Few))]
+
+
+def deep(recipe: Recipe[Any], view: str) -> Search:
+    """As deep as the evaluation searches."""
+    return Search(documents=recipe.search.documents, view=view)
 
 
 def split(recipe: Recipe[Any], texts: Literal["corpus", "documents"]) -> Artifact[Passages]:
@@ -148,7 +192,8 @@ def topics(recipe: Recipe[Any], name: str) -> tuple[Artifact[Queries], Artifact[
 def judged_examples(recipe: Recipe[Any], passages: Artifact[Passages], bm25: Artifact[Index]) -> Examples:
     """The train split; where a document is relevant, its passage that BM25 ranks highest is the positive."""
     queries, qrels = topics(recipe, recipe.dataset.train_split or "")
-    found = search(bm25, queries, None, passages, settings=Search(documents=recipe.train_documents))
+    found = search(bm25, None, queries, None, passages,
+                   settings=Search(documents=recipe.train_documents, view="bm25"))  # fmt: skip
     return Examples(queries, label_passages(qrels, passages, found))
 
 
@@ -189,34 +234,16 @@ class Writer:
         return generate_queries(passages, self.generator, settings=self.settings.generate)
 
 
-def starting_point(name: str, recipe: Recipe[Any], known: dict[str, Start], store: Store) -> Start:
-    """The checkpoint a round starts from: by word, by the name of an earlier round, by key or by folder."""
-    if name in known:
-        return known[name]
-    if name == "random":
-        return initialise(
-            sources.weights(recipe.backbone.weights), settings=recipe.backbone.model_copy(update={"start": "random"})
-        )
-    if Path(name).is_dir():
-        return initialise(sources.weights(name), settings=recipe.backbone)
-    found = [
-        folder
-        for folder, whole in store.manifests()
-        if whole and whole.schema == "Checkpoint" and folder.name.startswith(name)
-    ]
-    if len(found) != 1:
-        words = ", ".join((*STARTS, *(each for each in known if each not in STARTS)))
-        raise UserError(
-            f"rounds: start {name!r} names {len(found)} checkpoints; expected {words}, a key of this store or a folder"
-        )
-    return Artifact(found[0].parent.name, found[0].name, found[0])
-
-
 def evaluation(recipe: Recipe[Any], runs: list[str]) -> Evaluation:
     """How the runs are measured; comparisons with runs that this recipe has not are left out."""
-    tested = [each for each in recipe.evaluate.comparisons if {each.run, each.baseline} <= set(runs)]
+    few = {each.name for each in recipe.rounds if isinstance(each.queries, Few)}
+    known = {*runs, *few}
+    tested = [each for each in recipe.evaluate.comparisons if {each.run, each.baseline} <= known]
     values = recipe.evaluate.model_dump() | {"comparisons": tested}
-    return Evaluation(split=recipe.dataset.eval_split, names=runs, **values)
+    averaged = {
+        each.name: [one.name for one in expanded([each])] for each in recipe.rounds if isinstance(each.queries, Few)
+    }
+    return Evaluation(split=recipe.dataset.eval_split, names=runs, averaged=averaged, **values)
 
 
 def round_trip(
@@ -227,5 +254,5 @@ def round_trip(
         return None
     sampled = pseudo_queries_as_queries(pseudo_queries, settings=recipe.queries.quality)
     bm25 = index(spans, None, None, settings=recipe.bm25)
-    found = search(bm25, sampled, None, spans, settings=Search(documents=ROUND_TRIP_CUTOFF))
+    found = search(bm25, None, sampled, None, spans, settings=Search(documents=ROUND_TRIP_CUTOFF, view="bm25"))
     return query_quality(spans, pseudo_queries, found, settings=recipe.queries.quality)

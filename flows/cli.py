@@ -93,6 +93,20 @@ def export(
 
 
 @app.command()
+def search(
+    key: Annotated[str, typer.Argument(help="Key of a retriever, of vectors or of an index, or the beginning of it.")],
+    question: Annotated[str, typer.Argument(help="What to look for, in quotes.")],
+    store: StoreFolder = DEFAULT_STORE,
+    top: Annotated[int, typer.Option(min=1, help="How many passages.")] = 10,
+    view: Annotated[str | None, typer.Option(help="Rank by dense, late, lexical or sum; all, if not given.")] = None,
+) -> None:
+    """Print the top passages for a question, with their scores by view."""
+    from flows.search import show_answer
+
+    show_answer(key, question, store, top, view)
+
+
+@app.command()
 def doctor(store: StoreFolder = DEFAULT_STORE) -> None:
     """Check Python, packages, Java, GPU, disk and Prefect: what works and what to do."""
     from flows.doctor import examine

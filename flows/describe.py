@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from flows.recipe import Recipe, as_yaml
+from flows.round import Few, Round, row
+from flows.rounds import expanded
 from tasks.report import Reporting
 
 
-def reporting(recipe: Recipe[Any], name: str, runs: list[str], trained: list[str]) -> Reporting:
+def reporting(recipe: Recipe[Any], name: str, runs: list[str], trained: list[str], stored: list[str]) -> Reporting:
     """What the report says beside the numbers."""
     absent = {}
     if "bm25_doc2query" not in runs:
@@ -16,21 +18,47 @@ def reporting(recipe: Recipe[Any], name: str, runs: list[str], trained: list[str
     return Reporting(
         recipe=name, title=recipe.title, paper=recipe.pretrain.paper, dataset=recipe.dataset.description,
         generator=recipe.queries.generator if recipe.queries else None, text=as_yaml(recipe),
-        runs={run: meaning(recipe, run) for run in runs},
+        runs=meanings(recipe, runs),
         absent=absent, main=recipe.headline.run, baseline=recipe.headline.baseline, metric=recipe.headline.metric,
-        reported=recipe.reported, trained=trained,
+        reported=recipe.reported, trained=trained, stored=stored,
+        views={each.name: [row(each.name, view) for view in each.rows] for each in expanded(recipe.rounds)},
     )  # fmt: skip
 
 
-def meaning(recipe: Recipe[Any], run: str) -> str:
-    """What a run is, in a sentence."""
-    if run == "bm25":
-        return f"Lucene's BM25 (k1 {recipe.bm25.k1}, b {recipe.bm25.b}) over the passages"
-    if run == "bm25_doc2query" and recipe.queries:
-        return f"BM25 over the passages with their pseudo-queries appended, written by {recipe.queries.generator}"
-    each = next(one for one in recipe.rounds if one.name == run)
+def meanings(recipe: Recipe[Any], runs: list[str]) -> dict[str, str]:
+    """What each row is, in a sentence."""
+    found = {
+        "bm25": f"Lucene's BM25 (k1 {recipe.bm25.k1}, b {recipe.bm25.b}) over the passages",
+        "teacher": f"the cross-encoder's order of the first passages of {recipe.teacher.reranks}"
+        if recipe.teacher
+        else "",
+    }
+    if recipe.queries:
+        written = f"with their pseudo-queries appended, written by {recipe.queries.generator}"
+        found["bm25_doc2query"] = f"BM25 over the passages {written}"
+    for each in expanded(recipe.rounds):
+        found[each.name] = trained(each)
+        found |= {row(each.name, view): f"{each.name} by its {view} view alone" for view in each.rows}
+    for ensemble in recipe.fusions:
+        members = ", ".join(ensemble.members)
+        found[ensemble.name] = f"{members}, fused by {ensemble.fuse.kind}"
+    for quick in recipe.approximate:
+        found[quick.name] = f"{quick.exact} through {quick.index.engine}, an approximate index"
+    for each in recipe.rounds:
+        if isinstance(each.queries, Few):
+            found[each.name] = (
+                f"mean over {len(each.queries.samples)} samples of {each.queries.queries:,} train queries"
+            )
+    return {run: found[run] for run in runs}
+
+
+def trained(each: Round) -> str:
+    """What a round's retriever is."""
     starts = {
         "pretrained": "the pre-trained checkpoint", "backbone": "the backbone's weights, without the pre-training",
         "random": "random weights, without the pre-training",
     }  # fmt: skip
-    return f"bi-encoder, from {starts.get(each.start, each.start)}, with negatives mined by {each.mine_with}"
+    views = " + ".join(each.train.retriever.views)
+    taught = ", distilled from the cross-encoder" if each.train.distillation else ""
+    start = starts.get(each.start, each.start)
+    return f"{views} bi-encoder, from {start}, with negatives mined by {each.mine_with}{taught}"

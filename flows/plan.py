@@ -7,8 +7,7 @@ Neither data nor weights need be here. Tokens and FLOPs are upper bounds, since 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,6 +18,7 @@ from rich.table import Table
 from flows.chain import chain
 from flows.read_recipe import load_recipe
 from flows.recipe import Dataset, Elsewhere, Recipe
+from flows.rounds import expanded
 from storage import datasets, sources
 from storage.artifact import Manifest
 from storage.store import Store, bytes_below
@@ -27,9 +27,12 @@ from tasks.stage import Done, Session, session
 from tasks.train import Training
 
 WIDTH = 150  # columns that keys and the names of rounds need whole
-START = {"pretrain": 2, "train": 0, "index": 1}
+START = {"pretrain": 2, "train": 0, "encode": 1, "train_teacher": 0, "score": 0, "rerank": 0}
 """Which input of a stage is the checkpoint that it passes texts through."""
-EXAMPLES = {"pretrain": "texts", "train": "queries", "index": "passages"}
+EXAMPLES = {
+    "pretrain": "texts", "train": "queries", "encode": "passages", "train_teacher": "queries", "score": "pairs",
+    "rerank": "pairs",
+}  # fmt: skip
 
 
 def planned(recipe: Recipe[Any], name: str, store: Store) -> list[Done]:
@@ -80,7 +83,7 @@ class Bill:
         self.recipe, self.steps = recipe, {_reference(step): step for step in steps}
         self.costs = Costs(sources.weights(recipe.backbone.weights).path, recipe.backbone)
         self.notes: dict[str, None] = {}
-        self._of_query: dict[str, Cost] = {}
+        self._known: dict[str, Cost] = {}
         if self.costs.assumed:
             self._note(f"FLOPs: {recipe.backbone.weights} is not here; it is taken to have the shape of BERT-base")
 
@@ -97,18 +100,30 @@ class Bill:
         """Of one text, pair or query."""
         if step.stage == "pretrain":
             return self.costs.pretraining(self.recipe.pretrain)
-        if step.stage == "index":
-            return self.costs.encoding(self.recipe.index.passage_max_tokens)
+        teaching = self.recipe.teacher
+        if teaching and step.stage in ("score", "rerank"):
+            reading = teaching.score if step.stage == "score" else teaching.rerank
+            return self._once(f"{reading}", lambda: self.costs.scoring(reading))
+        if teaching and teaching.train and step.stage == "train_teacher":
+            training = teaching.train
+            return self._once(f"{training}", lambda: self.costs.teaching(training))
         settings = self._training(step)
-        like = settings.model_copy(update={"epochs": 1, "seed": 0}).model_dump_json()
-        if like not in self._of_query:
-            self._of_query[like] = self.costs.training(settings)
-        return self._of_query[like]
+        if step.stage == "encode":
+            views, length = settings.retriever, self.recipe.encode.passage_max_tokens
+            return self._once(f"{views}", lambda: self.costs.encoding(views, length))
+        like = settings.model_copy(update={"epochs": 1, "steps": None, "seed": 0}).model_dump_json()
+        return self._once(like, lambda: self.costs.training(settings))
+
+    def _once(self, like: str, cost: Callable[[], Cost]) -> Cost:
+        """Counted the first time it is asked for."""
+        if like not in self._known:
+            self._known[like] = cost()
+        return self._known[like]
 
     def _examples(self, step: Done) -> int | None:
         """How many texts, pairs or queries pass in all."""
         recipe, data, corpora = self.recipe, self.recipe.dataset, self.recipe.corpora
-        if step.stage == "index":
+        if step.stage == "encode":
             return self._passages(step.inputs[0], data, corpora.retrieve)
         if step.stage == "pretrain":
             if recipe.pretrain.steps:
@@ -116,11 +131,22 @@ class Bill:
             pairs = self.steps[step.inputs[0]]
             texts = pairs.rows or self._passages(pairs.inputs[0], corpora.pretrain_from or data, corpora.pretrain)
             return None if texts is None else recipe.pretrain.num_steps(texts) * recipe.pretrain.batch
+        if step.stage in ("score", "rerank"):
+            return None if None in (rows := self._pairs(step)) else sum(row or 0 for row in rows)
         queries = self.steps[step.inputs[1]].rows
         if queries is None and data.train_split:
             queries = self._published(data, "queries", data.train_split)
-        settings, size = self._training(step), self._training(step).batch_queries
-        return None if queries is None else math.ceil(queries * settings.epochs / size) * size
+        if recipe.teacher and recipe.teacher.train and step.stage == "train_teacher":
+            size = recipe.teacher.train.batch_queries
+            return queries and -(-queries * recipe.teacher.train.epochs // size) * size
+        settings = self._training(step)
+        if settings.steps:
+            return settings.steps * settings.batch_queries
+        return queries and settings.num_steps(queries) * settings.batch_queries
+
+    def _pairs(self, step: Done) -> list[int | None]:
+        """The rows whose pairs are scored: positives and negatives, or the lists that are re-ranked."""
+        return [self.steps[each].rows for each in (step.inputs[4:6] if step.stage == "score" else step.inputs[1:2])]
 
     def _passages(self, reference: str, data: Dataset | Elsewhere, part: str) -> int | None:
         passages = self.steps[reference]
@@ -142,7 +168,7 @@ class Bill:
         return known.get((part, split))
 
     def _training(self, step: Done) -> Training:
-        return next(each.train for each in self.recipe.rounds if each.name == step.round)
+        return next(each.train for each in expanded(self.recipe.rounds) if each.name == step.round)
 
     def _note(self, words: str) -> None:
         self.notes.setdefault(words)
@@ -181,14 +207,14 @@ class Likes:
 
 
 def passes_texts(step: Done) -> bool:
-    """Whether a stage's work is to pass texts through an encoder; BM25's index has none."""
-    return step.stage in START and step.inputs[START[step.stage]] is not None
+    """Whether a stage's work is to pass texts through an encoder."""
+    return step.stage in START
 
 
 def tokens_a_second(folder: Path, manifest: Manifest) -> float:
-    """What an artifact's log says, in the median; of an index, its passages' tokens at most by its seconds."""
-    if manifest.stage == "index":
-        passages = json.loads((folder / "index.json").read_text())["passages"]
+    """What an artifact's log says, in the median; of vectors, their passages' tokens at most by the seconds."""
+    if manifest.stage == "encode":
+        passages = json.loads((folder / "vectors.json").read_text())["passages"]
         return float(passages * manifest.settings["passage_max_tokens"] / manifest.built["seconds"])
     rows = [json.loads(line) for line in (folder / "logs" / "metrics.jsonl").read_text().splitlines()]
     return float(median([row["tokens_per_second"] for row in rows if "tokens_per_second" in row] or [0.0]))

@@ -7,25 +7,25 @@ the recipe's unless the section names its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
 import yaml
 from pydantic import Field, model_validator
 
+from flows.round import Approximate, Ensemble, Few, Member, Round, Suiting, Teaching, row
 from storage.settings import Settings
+from tasks.encode import Encoding
 from tasks.engines.bm25 import Bm25
-from tasks.engines.dense import Dense
+from tasks.engines.exact import Exact
 from tasks.evaluate import Comparison
 from tasks.generate_queries import Generation
 from tasks.initialise import Backbone
-from tasks.mine import Mining
 from tasks.pair_contexts import Contexts
 from tasks.pretrain import Pretraining
 from tasks.query_quality import Sampling
-from tasks.search import Search
 from tasks.split_corpus import Splitting
 from tasks.stage import Execution
-from tasks.train import Training
 from tasks.train_generator import GeneratorTraining
 
 STARTS = ("pretrained", "backbone", "random")
@@ -86,16 +86,11 @@ class PseudoQuerying(Settings):
         return self
 
 
-class Round(Settings):
-    """One round of mining and training; its name is its row in the report."""
+class Depth(Settings):
+    """How much is searched for."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
-    mine_with: str
-    """`bm25`, or the name of an earlier round whose retriever mines."""
-    mine: Mining
-    start: str
-    """pretrained, backbone, random, an earlier round to continue, or a checkpoint by key or folder."""
-    train: Training
+    documents: Annotated[int, Field(gt=0)]
+    """Different documents that every list has, unless fewer match."""
 
 
 class Headline(Settings):
@@ -130,11 +125,16 @@ class Recipe(Settings, Generic[P]):
     """Null where the paper reads texts alone."""
     pretrain: Pretraining[P]
     bm25: Bm25
-    index: Dense
+    encode: Encoding
+    index: Exact
+    """How a round's vectors are searched: exactly."""
+    teacher: Teaching | None = None
     rounds: Annotated[list[Round], Field(min_length=1)]
+    fusions: list[Ensemble] = Field(default_factory=list)
+    approximate: list[Approximate] = Field(default_factory=list)
     train_documents: Annotated[int, Field(gt=0)]
     """Documents found for each training query: what mining and labelling have to choose from."""
-    search: Search
+    search: Depth
     """How deep the evaluation's queries search."""
     evaluate: Testing
     headline: Headline
@@ -144,16 +144,27 @@ class Recipe(Settings, Generic[P]):
 
     @model_validator(mode="after")
     def _runs_exist(self) -> Recipe[P]:
-        known = ["bm25", "bm25_doc2query", *(each.name for each in self.rounds)]
+        known = self.row_names()
         tested = [name for each in self.evaluate.comparisons for name in (each.run, each.baseline)]
-        for name in (*tested, self.headline.run, self.headline.baseline):
+        reranked = [self.teacher.reranks] if self.teacher else []
+        for name in (*tested, self.headline.run, self.headline.baseline, *reranked):
             if name not in known:
                 raise ValueError(
-                    f"evaluate and headline: {name!r} is no run of this recipe; expected {', '.join(known)}"
+                    f"evaluate, headline and teacher: {name!r} is no run of this recipe; expected {', '.join(known)}"
                 )
         if self.headline.metric not in self.evaluate.metrics:
             raise ValueError(f"headline.metric: {self.headline.metric} is none of evaluate.metrics")
         return self
+
+    def row_names(self) -> list[str]:
+        """Every row that the report may have."""
+        known = ["bm25", "bm25_doc2query"]
+        for each in self.rounds:
+            samples = each.queries.samples if isinstance(each.queries, Few) else []
+            names = [each.name, *(Few.name(each.name, sample) for sample in samples)]
+            known += [*names, *(row(name, view) for name in (names[1:] or names) for view in each.rows)]
+        known += [*(each.name for each in self.fusions), *(quick.name for quick in self.approximate)]
+        return [*known, *(["teacher"] if self.teacher else [])]
 
     @model_validator(mode="after")
     def _contexts_are_what_the_paper_reads(self) -> Recipe[P]:
@@ -183,15 +194,45 @@ class Recipe(Settings, Generic[P]):
 
     @model_validator(mode="after")
     def _rounds_follow(self) -> Recipe[P]:
-        earlier: list[str] = []
+        earlier: dict[str, Round] = {}
         for each in self.rounds:
-            if each.name in earlier or each.name in ("bm25", "bm25_doc2query", *STARTS):
+            if each.name in ("bm25", "bm25_doc2query", "teacher", *STARTS):
                 raise ValueError(f"rounds: the name {each.name!r} is taken; give each round its own")
             if each.mine_with not in ("bm25", *earlier):
                 known = ", ".join(("bm25", *earlier))
                 raise ValueError(f"rounds: {each.name} mines with {each.mine_with!r}, which is none of {known}")
-            earlier.append(each.name)
+            _views_there(f"rounds: {each.name}.mine_views", each.mine_views, earlier.get(each.mine_with))
+            _views_there(f"rounds: {each.name}.rows", each.rows, each)
+            if isinstance(each.queries, Suiting):
+                if each.queries.round not in earlier:
+                    raise ValueError(f"rounds: {each.name}.queries: {each.queries.round!r} is no earlier round")
+                _views_there(f"rounds: {each.name}.queries", each.queries.views, earlier[each.queries.round])
+            if (each.train.distillation or each.mine.miner == "cross_encoder") and self.teacher is None:
+                raise ValueError(f"rounds: {each.name} reads a teacher's scores; expected a section teacher")
+            if not isinstance(each.queries, Few):  # several trainings: nothing can go on from their mean
+                earlier[each.name] = each
+        names = self.row_names()
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"rounds: the name {min(twice)!r} is taken; give each round its own")
+        for ensemble in self.fusions:
+            for member in map(Member.read, ensemble.members):
+                if member.round not in ("bm25", *earlier):
+                    raise ValueError(f"fusions: {ensemble.name}: {member.round!r} is no round of this recipe")
+                if member.view:
+                    _views_there(f"fusions: {ensemble.name}", [member.view], earlier.get(member.round))
+        for quick in self.approximate:
+            if quick.round not in earlier or quick.view not in earlier[quick.round].rows:
+                raise ValueError(
+                    f"approximate: {quick.name}: expected a round with {quick.view} among its rows, to compare with"
+                )
         return self
+
+
+def _views_there(what: str, views: Sequence[str], of: Round | None) -> None:
+    """Refuse views that a round's retriever has not."""
+    there = of.train.retriever.views if of else ()
+    if missing := set(views) - set(there):
+        raise ValueError(f"{what}: expected views of {', '.join(there) or 'no retriever'}, found {min(missing)}")
 
 
 def as_yaml(recipe: Recipe[Any]) -> str:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -55,14 +56,14 @@ class BertConfig:
         except TypeError as error:
             raise ValueError(f"{path}: {str(error).partition('() ')[2]}") from None
 
-    def save(self, folder: Path) -> None:
-        """Write config.json as `transformers` reads it."""
-        value = {"architectures": ["BertForMaskedLM"], "model_type": "bert", "hidden_act": "gelu", **self.__dict__}
+    def save(self, folder: Path, architecture: str = "BertForMaskedLM", **more: Any) -> None:
+        """Write config.json as `transformers` reads it, with what an architecture needs `more`."""
+        value = {"architectures": [architecture], "model_type": "bert", "hidden_act": "gelu", **more, **self.__dict__}
         (folder / CONFIG).write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
 
 
 class Embeddings(nn.Module):
-    """Words, positions and a token type of 0, then LayerNorm and dropout."""
+    """Words, positions and token types, 0 where none are given, then LayerNorm and dropout."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -72,11 +73,12 @@ class Embeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, ids_BL: Tensor) -> Tensor:
+    def forward(self, ids_BL: Tensor, types_BL: Tensor | None = None) -> Tensor:
         length, longest = ids_BL.shape[1], self.position_embeddings.num_embeddings
         if length > longest:
             raise ValueError(f"a text has {length} tokens, but the model positions for {longest}; lower max_tokens")
-        words_BLH = self.word_embeddings(ids_BL) + self.token_type_embeddings.weight[0]
+        types = self.token_type_embeddings.weight[0] if types_BL is None else self.token_type_embeddings(types_BL)
+        words_BLH = self.word_embeddings(ids_BL) + types
         dropped_BLH: Tensor = self.dropout(self.LayerNorm(words_BLH + self.position_embeddings.weight[:length]))
         return dropped_BLH
 
@@ -176,9 +178,9 @@ class Bert(nn.Module):
         self.embeddings = Embeddings(config)
         self.encoder = Layers(config)
 
-    def forward(self, ids_BL: Tensor, mask_BL: Tensor) -> Tensor:
-        """Last hidden states [B, L, H]; padding is never attended to."""
-        hidden_BLH: Tensor = self.embeddings(ids_BL)
+    def forward(self, ids_BL: Tensor, mask_BL: Tensor, types_BL: Tensor | None = None) -> Tensor:
+        """Last hidden states [B, L, H]; padding is never attended to, and tokens without types are of type 0."""
+        hidden_BLH: Tensor = self.embeddings(ids_BL, types_BL)
         visible = mask_BL[:, None, None, :].bool()
         for layer in self.encoder.layer:
             hidden_BLH = layer(hidden_BLH, visible)

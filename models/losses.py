@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, log_softmax, softmax
 
 from models.masking import IGNORED
 
@@ -27,18 +27,36 @@ def recovery_loss(vocabulary: Callable[[Tensor], Tensor], hidden_BLH: Tensor, la
     return masked_lm_loss(vocabulary(hidden_BLH[asked_BL]), labels_BL[asked_BL])
 
 
-def contrastive_loss(
+def contrastive_losses(
     scores_QP: Tensor, positives_Q: Tensor, *, temperature: float = 1.0, excluded_QP: Tensor | None = None
 ) -> Tensor:
-    """InfoNCE: the mean negative log-likelihood of each query's positive among all passages of the batch.
+    """InfoNCE: [Q], the negative log-likelihood of each query's positive among all passages of the batch.
 
-    Equation 12 of query-as-context pre-training. `excluded_QP` is True where a passage is known to be
-    relevant but is not the positive in question: it then counts neither for nor against.
+    `excluded_QP` is True where a passage is known to be relevant but is not the positive in question: it then
+    counts neither for nor against.
     """
     scores_QP = scores_QP.float() / temperature
     if excluded_QP is not None:
         scores_QP = scores_QP.masked_fill(excluded_QP, float("-inf"))
-    return cross_entropy(scores_QP, positives_Q)
+    return cross_entropy(scores_QP, positives_Q, reduction="none")
+
+
+def contrastive_loss(
+    scores_QP: Tensor, positives_Q: Tensor, *, temperature: float = 1.0, excluded_QP: Tensor | None = None
+) -> Tensor:
+    """The mean of `contrastive_losses`: equation 12 of query-as-context pre-training."""
+    return contrastive_losses(scores_QP, positives_Q, temperature=temperature, excluded_QP=excluded_QP).mean()
+
+
+def distillation_loss(
+    scores_QG: Tensor, teacher_QG: Tensor, *, temperature: float = 1.0, teacher_temperature: float = 1.0
+) -> Tensor:
+    """Cross-entropy of a softmax over each query's own passages under the teacher's: DupMAE, equation 15.
+
+    Its gradients are those of the Kullback-Leibler divergence, from which it differs by the teacher's entropy.
+    """
+    wanted_QG = softmax(teacher_QG.float() / teacher_temperature, dim=1)
+    return -(wanted_QG * log_softmax(scores_QG.float() / temperature, dim=1)).sum(1).mean()
 
 
 def partner_losses(scores_NN: Tensor, *, temperature: float = 1.0) -> Tensor:

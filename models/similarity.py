@@ -1,14 +1,12 @@
-"""How alike queries and passages are: functions from two representations to scores [queries, passages]."""
+"""How alike queries and passages are: what the similarities of all views are made of."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from models.representation import Representation
 
-
-def dot(queries: Representation, passages: Representation) -> Tensor:
-    """Inner products of the dense views [Q, P]."""
-    if queries.dense is None or passages.dense is None:
-        raise ValueError("the dot product needs a dense view on both sides")
-    return queries.dense @ passages.dense.T
+def inner_products(queries_QD: Tensor, passages_PD: Tensor) -> Tensor:
+    """Of every query with every passage [Q, P], in single precision also where autocast would round."""
+    with torch.autocast(queries_QD.device.type, enabled=False):
+        return queries_QD.float() @ passages_PD.float().T

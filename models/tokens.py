@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import punctuation
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,8 @@ class Tokenizer:
         self.continues = np.zeros(self.num_words, dtype=bool)
         """[V], True for a piece that continues the word to its left (`##ing`)."""
         self.continues[[number for piece, number in pieces.items() if piece.startswith("##") and len(piece) > 2]] = True
+        self.punctuation = np.array(sorted(pieces[each] for each in punctuation if each in pieces), dtype=np.int64)
+        """[n], the pieces that are a punctuation character, of those on a keyboard: what ColBERT leaves out."""
 
     @staticmethod
     def load(folder: Path) -> Tokenizer:

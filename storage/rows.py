@@ -46,6 +46,16 @@ def read_table(artifact: Artifact[Any], table: type[Table], columns: Sequence[st
     return pa.concat_tables(found).cast(schema) if found else schema.empty_table()
 
 
+def in_one_piece(rows: pa.Table) -> pa.Table:
+    """The same with each column in one chunk, to take single rows of.
+
+    Of several chunks `take` joins all before it takes, each time; and a column of strings holds 2 GiB at most, which
+    the texts of a large collection exceed: they become large strings.
+    """
+    wide = [field.with_type(pa.large_string()) if field.name == "text" else field for field in rows.schema]
+    return rows.cast(pa.schema(wide)).combine_chunks()
+
+
 def read_rows(artifact: Artifact[Any], table: type[Table]) -> Iterator[dict[str, Any]]:
     """Rows one by one, in order, with one record batch in memory."""
     names = _schema(table).names

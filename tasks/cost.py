@@ -25,16 +25,22 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from models import towers
+from models import cross_encoder, towers
 from models.bert import CONFIG, BertConfig, BertForMaskedLM
-from models.encoder import DenseEncoder, Examples, Finetuning
+from models.cross_encoder import CrossEncoder, Groups, pad_pairs
+from models.encoder import DenseEncoder
+from models.finetuning import Examples, Finetuning
 from models.objective import Batch, Objective
 from models.pretraining import Drawn, Start, Terms
+from models.retriever import Retriever
+from models.retriever import Settings as Views
 from models.tokens import FILES, Tokenizer, num_tokens, pad
 from storage.errors import UserError
 from tasks.initialise import Backbone
 from tasks.pretrain import Pretraining
+from tasks.score import Scoring
 from tasks.train import Training
+from tasks.train_teacher import TeacherTraining
 
 BERT_BASE = BertConfig(
     vocab_size=30_522, hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072
@@ -82,18 +88,49 @@ class Costs:
     def training(self, settings: Training) -> Cost:
         """Of one query with its passages; all passages cost the same, so two tell of any number."""
         chunked = _below(settings.fit.chunk, settings.batch_queries)
-        objective = Finetuning(self.encoder, settings.temperature)
         with naming("train"):
+            objective = Finetuning(self.retriever(settings.retriever), settings.loss)
             one, two = (counted(objective, self.examples(settings, group), chunked=chunked) for group in (1, 2))
         more = settings.passages_per_query - 1
         return Cost(one.tokens + more * (two.tokens - one.tokens), one.flops + more * (two.flops - one.flops))
 
-    def encoding(self, max_tokens: int) -> Cost:
+    def teaching(self, settings: TeacherTraining) -> Cost:
+        """Of one query with its passages, read with it."""
+        group = settings.passages_per_query
+        one = counted(
+            cross_encoder.Finetuning(self._reader("teacher.train")), self.pairs(settings.max_tokens), chunked=False
+        )
+        return one.times(group)
+
+    def scoring(self, settings: Scoring) -> Cost:
+        """Of one pair."""
+        reader = self._reader("teacher.score")
+        with torch.no_grad(), counting() as counter:
+            reader(self.pairs(settings.max_tokens).pairs)
+        return Cost(settings.max_tokens, counter.get_total_flops())
+
+    def pairs(self, max_tokens: int) -> Groups:
+        """One query with one passage."""
+        pair = self.ids(max_tokens), max_tokens // 2
+        return Groups(pad_pairs(self.tokenizer, [pair]), 1)
+
+    def _reader(self, section: str) -> CrossEncoder:
+        """A cross-encoder of the backbone's shape."""
+        with naming(section):
+            return CrossEncoder(self.encoder.passage.config)
+
+    def encoding(self, views: Views, max_tokens: int) -> Cost:
         """Of one passage."""
         tokens = pad([self.ids(max_tokens)])
-        with naming("index"), torch.no_grad(), counting() as counter:
-            self.encoder(tokens, "passage")
+        with naming("encode"):
+            retriever = self.retriever(views)
+            with torch.no_grad(), counting() as counter:
+                retriever(tokens, "passage")
         return Cost(max_tokens, counter.get_total_flops())
+
+    def retriever(self, views: Views) -> Retriever:
+        """The backbone with the views of a round."""
+        return Retriever(self.encoder, views, self.tokenizer)
 
     def drawn(self, objective: Any) -> Drawn:
         """A text so long that a context can be cut out of it and it still fills all its tokens."""
@@ -110,7 +147,8 @@ class Costs:
     def examples(self, settings: Training, group: int) -> Examples:
         """One query with so many passages."""
         passages = pad([self.ids(settings.passage_max_tokens)] * group)
-        return Examples(pad([self.ids(settings.query_max_tokens)]), passages, group, None)
+        teacher = torch.zeros(ROWS, group) if settings.distillation else None
+        return Examples(pad([self.ids(settings.query_max_tokens)]), passages, group, None, teacher=teacher)
 
     def ids(self, length: int) -> list[int]:
         """So many word pieces."""

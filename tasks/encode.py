@@ -1,4 +1,4 @@
-"""Texts to vectors with a checkpoint.
+"""Texts to vectors with a retriever: what all its views make of every passage, written once and searched by any engine.
 
 What shares a batch is decided by the texts alone, never by how the run is executed: padding and the shape of
 a product move the last bits of a vector, and equal builds must be equal to the byte.
@@ -6,49 +6,129 @@ a product move the last bits of a vector, and equal builds must be equal to the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
+from pydantic import Field
+from torch import Tensor
 
-from models.representation import Role
+from models import retriever
+from models.representation import Representation, Role
 from models.tokens import Tokenizer
-from models.towers import load
-from storage.vectors import Vectors
-from tasks.stage import execution
+from storage.artifact import Artifact
+from storage.errors import UserError
+from storage.files import write_atomically
+from storage.rows import num_rows, read_rows
+from storage.settings import Settings
+from storage.tables import Checkpoint, Passages, Vectors, passage_text
+from storage.vectors import VECTORS_JSON, Encoded, SparseRows, TokenRows, bytes_per_passage, is_finished, write_shard
+from tasks.device import choose_device
+from tasks.progress import bar
+from tasks.stage import stage
 
 TOKENS_PER_BATCH = {"cpu": 4096, "cuda": 65_536}  # with padding; what measures well on each
+LEXICAL_TOKENS_PER_BATCH = {"cpu": 1024, "cuda": 16_384}  # each token has a weight for every word piece first
+PASSAGES_PER_SHARD = {"dense": 8192, "lexical": 2048, "late": 512}  # the least of a retriever's views: some 100 MB
+
+
+class Encoding(Settings):
+    """How much of a text a retriever reads."""
+
+    query_max_tokens: int = Field(gt=2)
+    """With [CLS] and [SEP]; not yet used when passages are encoded, but queries must be read as the vectors say."""
+    passage_max_tokens: int = Field(gt=2)
 
 
 class TextEncoder:
-    """A checkpoint's tokenizer and encoder, on the device of the run."""
+    """A checkpoint's tokenizer and retriever, on the device of the run."""
 
     def __init__(self, checkpoint: Path) -> None:
-        self.device = device()
+        self.device = choose_device()
         self.tokenizer = Tokenizer.load(checkpoint)
-        self.encoder = load(checkpoint).to(self.device).eval()
+        self.retriever = retriever.load(checkpoint).to(self.device).eval()
+        limits = LEXICAL_TOKENS_PER_BATCH if "lexical" in self.retriever.views else TOKENS_PER_BATCH
+        self.tokens_per_batch = limits[self.device.type]
 
     def __call__(
         self, texts: Sequence[str], role: Role, max_tokens: int, done: Callable[[int], object] = lambda number: None
-    ) -> Vectors:
-        """The texts' vectors, [texts, dimension], in their order; `done` is told of each batch's size."""
+    ) -> Encoded:
+        """All views of the texts, in their order; `done` is told of each batch's size."""
         ids = self.tokenizer.encode(list(texts), max_tokens)
-        vectors: list[Vectors] = []
+        encoded: list[Encoded] = []
         order: list[int] = []
-        for batch in batches([len(each) for each in ids], TOKENS_PER_BATCH[self.device.type]):
-            vectors.append(self._vectors([ids[place] for place in batch], role))
+        for batch in batches([len(each) for each in ids], self.tokens_per_batch):
+            encoded.append(self._encoded([ids[place] for place in batch], role))
             order += batch
             done(len(batch))
-        return np.concatenate(vectors)[np.argsort(order)]
+        return Encoded.concatenated(encoded).taken(np.argsort(order))
 
     @torch.inference_mode()
-    def _vectors(self, ids: list[list[int]], role: Role) -> Vectors:
-        dense_BD = self.encoder(self.tokenizer.pad_batch(ids).to(self.device), role).dense
-        if dense_BD is None:
-            raise ValueError("the checkpoint's encoder makes no dense vectors")
-        vectors_BD: Vectors = dense_BD.float().cpu().numpy()
-        return vectors_BD
+    def _encoded(self, ids: list[list[int]], role: Role) -> Encoded:
+        return as_rows(self.retriever(self.tokenizer.pad_batch(ids).to(self.device), role))
+
+
+def as_rows(made: Representation) -> Encoded:
+    """A batch's views as they are stored: no weight that is 0, no token that is never compared."""
+    dense = None if made.dense is None else made.dense.float().cpu().numpy()
+    lexical = None if made.lexical is None else _sparse(made.lexical.float())
+    late = None if made.tokens is None else _tokens(made.tokens.float(), made.token_mask, made.token_ids)
+    return Encoded(dense, lexical, late)
+
+
+def _sparse(weights_BV: Tensor) -> SparseRows:
+    rows, ids = weights_BV.nonzero(as_tuple=True)  # in the order of rows, and of word pieces within one
+    values = weights_BV[rows, ids].cpu().numpy()
+    return SparseRows(_offsets((weights_BV != 0).sum(1)), ids.cpu().numpy().astype(np.int32), values)
+
+
+def _tokens(vectors_BLD: Tensor, mask_BL: Tensor | None, ids_BL: Tensor | None) -> TokenRows:
+    if mask_BL is None:
+        raise ValueError("the retriever does not say which of its tokens are compared")
+    ids = np.empty(0, np.int32) if ids_BL is None else ids_BL[mask_BL].cpu().numpy().astype(np.int32)
+    return TokenRows(_offsets(mask_BL.sum(1)), vectors_BLD[mask_BL].cpu().numpy(), ids)
+
+
+def _offsets(counts_B: Tensor) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.concatenate([np.zeros(1, np.int64), counts_B.cumsum(0).cpu().numpy()])
+
+
+@stage(version=1, table=Vectors)
+def encode(out: Path, passages: Artifact[Passages], checkpoint: Artifact[Checkpoint], *, settings: Encoding) -> None:
+    """Write what the checkpoint's retriever makes of every passage, shard by shard, and `vectors.json`."""
+    encoder = TextEncoder(checkpoint.path)
+    _check(encoder, settings)
+    views = encoder.retriever.views
+    total, rows, shard = num_rows(passages.path), read_rows(passages, Passages), 0
+    with bar(what="encoding", unit="passages", total=total) as counter:
+        while block := list(islice(rows, min(PASSAGES_PER_SHARD[view] for view in views))):
+            if is_finished(out, shard, views):
+                counter.update(len(block))
+            else:
+                texts = [passage_text(row["title"], row["text"]) for row in block]
+                write_shard(out, shard, encoder(texts, "passage", settings.passage_max_tokens, counter.update))
+            shard += 1
+    late = encoder.retriever.settings.late
+    description = {
+        "passages": total,
+        "shards": shard,
+        "views": {view: getattr(encoder.retriever.settings, view).weight for view in views},
+        "exact_match": late is not None and late.exact_match,
+        **settings.model_dump(),
+        "bytes_per_passage": bytes_per_passage(out),
+    }
+    write_atomically(out / VECTORS_JSON, json.dumps(description, indent=1, sort_keys=True) + "\n")
+
+
+def _check(encoder: TextEncoder, settings: Encoding) -> None:
+    """Refuse more tokens than the encoder has positions."""
+    for name, tokens in settings.model_dump().items():
+        if tokens > encoder.retriever.encoder.num_positions:
+            limit = encoder.retriever.encoder.num_positions
+            raise UserError(f"{name}: the checkpoint reads at most {limit} tokens, found {tokens}; set it to so many")
 
 
 def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
@@ -61,12 +141,3 @@ def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
         batch.append(place)
     if batch:
         yield batch
-
-
-def device() -> torch.device:
-    """The device that the run's settings name; auto takes a GPU where there is one."""
-    torch.set_num_threads(execution().threads)
-    name = execution().device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)

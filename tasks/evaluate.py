@@ -48,6 +48,11 @@ class Evaluation(Settings):
     """The runs' names, in the order in which they are given."""
     comparisons: list[Comparison]
     """Pairs to test; those of one metric are the family of Holm's correction."""
+    averaged: dict[str, list[str]] = Field(default_factory=dict)
+    """Rows that are the means of several runs, such as those of few-shot samples, query by query.
+
+    Their `spread` is the sample standard deviation of the means of these runs.
+    """
     seed: int
     resamples: int = Field(ge=10_000)
     """Draws of the randomisation test."""
@@ -62,13 +67,18 @@ class Evaluation(Settings):
 
     @model_validator(mode="after")
     def _named(self) -> Evaluation:
+        for name, members in self.averaged.items():
+            if not members or name in self.names or set(members) - set(self.names) or len(set(members)) < len(members):
+                raise ValueError(
+                    f"averaged: {name}: expected some of the runs {self.names}, each once, and a name of its own"
+                )
         for each in self.comparisons:
-            if unknown := {each.run, each.baseline} - set(self.names):
+            if unknown := {each.run, each.baseline} - {*self.names, *self.averaged}:
                 raise ValueError(f"comparison of {', '.join(sorted(unknown))}, which is none of the runs {self.names}")
         return self
 
 
-@stage(version=1, table=Metrics)
+@stage(version=2, table=Metrics)
 def evaluate(
     out: Path,
     qrels: Artifact[Qrels],
@@ -88,8 +98,10 @@ def evaluate(
     for name, run in zip(settings.names, runs, strict=True):
         documents = fold(read_table(run, Run, ["query_id", "passage_id", "score"]), known, _deepest(settings.metrics))
         values[name] = measure(known.grades, documents, settings.metrics)
+    for name, members in settings.averaged.items():
+        values[name] = {each: np.mean([values[run][each] for run in members], axis=0) for each in settings.metrics}
     _write(out / "queries.parquet", QUERIES, _by_query(values, known.query_ids))
-    _write(out / "rows.parquet", ROWS, _means(values, settings.split))
+    _write(out / "rows.parquet", ROWS, _means(values, settings))
     _write(out / "comparisons.parquet", COMPARISONS, compare(values, settings))
 
 
@@ -136,12 +148,20 @@ def _ranx() -> dict[str, Any]:
     return {"MRR": reciprocal_rank, "nDCG": ndcg, "recall": recall, "success": hit_rate}
 
 
-def _means(values: Mapping[str, Mapping[str, Values]], split: str) -> list[dict[str, Any]]:
+def _means(values: Mapping[str, Mapping[str, Values]], settings: Evaluation) -> list[dict[str, Any]]:
     return [
-        {"run": run, "split": split, "metric": metric, "value": float(found.mean()), "queries": len(found)}
+        {
+            "run": run, "split": settings.split, "metric": metric, "value": float(found.mean()),
+            "queries": len(found), "spread": _spread([values[each][metric] for each in settings.averaged.get(run, [])]),
+        }
         for run, metrics in values.items()
         for metric, found in metrics.items()
-    ]
+    ]  # fmt: skip
+
+
+def _spread(members: Sequence[Values]) -> float | None:
+    """The sample standard deviation of several runs' means; None for a run that is no mean of several."""
+    return float(np.std([each.mean() for each in members], ddof=1)) if len(members) > 1 else None
 
 
 def _by_query(values: Mapping[str, Mapping[str, Values]], query_ids: pa.Array) -> pa.Table:
@@ -158,7 +178,8 @@ def _by_query(values: Mapping[str, Mapping[str, Values]], query_ids: pa.Array) -
 
 QUERIES = pa.schema([("run", pa.string()), ("query_id", pa.string()), ("metric", pa.string()), ("value", pa.float64())])
 ROWS = pa.schema(
-    [(name, pa.string()) for name in ("run", "split", "metric")] + [("value", pa.float64()), ("queries", pa.int64())]
+    [(name, pa.string()) for name in ("run", "split", "metric")]
+    + [("value", pa.float64()), ("queries", pa.int64()), ("spread", pa.float64())]
 )
 COMPARISONS = pa.schema(
     [(name, pa.string()) for name in ("run", "baseline", "metric")]

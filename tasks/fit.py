@@ -1,4 +1,4 @@
-"""The one training loop: AdamW, a linear schedule with warm-up, gradient caching, checkpoints that resume exactly.
+"""The one training loop: AdamW, a linear schedule with warm-up, checkpoints that resume exactly.
 
 Step s draws everything (data, masks, dropout) from generators seeded by (seed, s), so a resumed run needs
 weights, optimiser and step alone to end with the weights of an unbroken one.
@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,14 @@ from pydantic import Field
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from models.objective import Batch, Losses, Objective, Vectors, joined, num_terms
+from models.objective import Batch
 from models.tokens import num_tokens
 from storage.files import flush, write_atomically
 from storage.settings import Settings
+from tasks import world
+from tasks.device import choose_device
+from tasks.gradients import gradient_norms, gradients
 from tasks.progress import bar
-from tasks.stage import execution
 
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
 STATE = Path("scratch") / "training"
@@ -58,24 +60,24 @@ def fit(
 ) -> None:  # fmt: skip
     """Train the objective in place for so many steps; `batch_of(step)` gives each step's batch.
 
-    What an earlier attempt saved below `out` is taken up. Losses, gradient norms by part, tokens a second and what
-    `probing` finds go to `out/logs/metrics.jsonl` and to TensorBoard's files beside it. Raises `Diverged` where a
-    loss is not finite.
+    What an earlier attempt saved below `out` is taken up. Losses, gradient norms by part, tokens a second, what the
+    objective observes and what `probing` finds go to `out/logs/metrics.jsonl` and to TensorBoard's files beside it.
+    Of processes that train together only the first writes. Raises `Diverged` where a loss is not finite.
     """
     device = choose_device()
-    torch.set_num_threads(execution().threads)
     torch.use_deterministic_algorithms(device.type == "cpu")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs time, saves from nothing
     objective.to(device).train()
     groups = parameter_groups(objective, settings.weight_decay)
     optimiser = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
     first = restore(out / STATE, objective, optimiser)
-    saved = time.monotonic()
+    world.wait_for_all()  # the first process replaces what the others read
+    saved, writes = time.monotonic(), world.rank() == 0
     with (
-        Metrics(out / "logs", first) as metrics,
-        bar(what="training", unit="steps", total=steps, done=first) as counter,
+        Metrics(out / "logs", first) if writes else Silence() as metrics,
+        bar(what="training", unit="steps", total=steps, done=first, shown=writes) as counter,
     ):
-        if not first and (probed := probing(0)):
+        if writes and not first and (probed := probing(0)):
             metrics.write(0, probed)
         for step in range(first, steps):
             started, rate = time.monotonic(), settings.learning_rate * schedule(step, steps, settings.warmup_ratio)
@@ -98,87 +100,15 @@ def fit(
                 "tokens_per_second": tokens / seconds,
                 "gradient_norm": norm,
             }
-            metrics.write(step + 1, {**values, "learning_rate": rate, **rates, **norms, **probing(step + 1)})
+            if writes:
+                seen = {**getattr(objective, "observed", {}), **probing(step + 1)}
+                metrics.write(step + 1, {**values, "learning_rate": rate, **rates, **norms, **seen})
             counter.set_postfix({name: f"{value:.3f}" for name, value in values.items()}, refresh=False)
             counter.update(1)
-            if time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS:
+            if writes and time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS:
                 checkpoint(out / STATE, step + 1, objective, optimiser)
                 saved = time.monotonic()
     objective.to("cpu").eval()
-
-
-def gradients(objective: Any, batch: Batch, chunk: int | None, seed: tuple[int, int]) -> Losses:
-    """Add the gradients of the summed losses over a batch to the parameters, and return the losses.
-
-    With chunks, vectors are computed without a graph, the comparison's gradients at the vectors are kept, and
-    each chunk is passed again under the same dropout to carry them on: GradCache (Gao et al. 2021). A local loss
-    is the mean over the whole batch: each chunk counts by its share of the terms.
-    """
-    size = len(batch)
-    spans = [(start, min(size, start + (chunk or size))) for start in range(0, size, chunk or size)]
-    if len(spans) == 1:
-        vectors, local = _encode(objective, batch, (*seed, 0))
-        losses = {**local, **objective.compare(vectors, batch)}
-        torch.stack(list(losses.values())).sum().backward()
-        return losses
-    losses, cached = _compared(objective, batch, spans, seed)
-    for number, span in enumerate(spans):
-        part = batch.rows(*span)
-        vectors, local = _encode(objective, part, (*seed, number))
-        share = {name: num_terms(part, name) / max(1, num_terms(batch, name)) for name in local}
-        carried = [(vector * _part(grad, span, size)).sum() for vector, grad in zip(vectors, cached, strict=True)]
-        torch.stack([*carried, *(loss * share[name] for name, loss in local.items())]).sum().backward()
-        for name, loss in local.items():
-            losses[name] = losses.get(name, torch.zeros_like(loss)) + loss.detach() * share[name]
-    return losses
-
-
-def _compared(
-    objective: Any, batch: Batch, spans: Sequence[tuple[int, int]], seed: tuple[int, int]
-) -> tuple[Losses, Vectors]:
-    """The losses of the comparison, and its gradients at the vectors of the whole batch."""
-    chunks: list[Vectors] = []
-    with torch.no_grad():
-        for number, span in enumerate(spans):
-            chunks.append(_encode(objective, batch.rows(*span), (*seed, number))[0])
-            if not chunks[0]:
-                return {}, ()
-    leaves = tuple(vector.detach().requires_grad_() for vector in joined(chunks))
-    losses = dict(objective.compare(leaves, batch))
-    torch.stack(list(losses.values())).sum().backward()
-    return losses, tuple(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves)
-
-
-def _part(grad: Tensor, span: tuple[int, int], size: int) -> Tensor:
-    """The gradients that belong to some of a batch's rows, each of which may have several vectors."""
-    vectors = len(grad) // size
-    return grad[span[0] * vectors : span[1] * vectors]
-
-
-def _encode(objective: Objective, batch: Batch, seed: tuple[int, int, int]) -> tuple[Vectors, Losses]:
-    torch.manual_seed(_mixed(seed))
-    device = choose_device()
-    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.type == "cuda"):
-        return objective.encode(batch)
-
-
-def _mixed(seed: tuple[int, ...]) -> int:
-    """One seed of several numbers, different for different numbers."""
-    value = 0
-    for number in seed:
-        value = (value * 1_000_003 + number + 1) % (2**63 - 1)
-    return value
-
-
-def gradient_norms(objective: nn.Module) -> dict[str, float]:
-    """The gradient's norm in each of the objective's parts, where it has several: its encoder, its decoder, a head."""
-    parts: dict[str, list[Tensor]] = {}
-    for name, parameter in objective.named_parameters():
-        if parameter.grad is not None:
-            parts.setdefault(name.partition(".")[0], []).append(parameter.grad)
-    if len(parts) < 2:
-        return {}
-    return {f"gradient_norm_{part}": nn.utils.get_total_norm(found).item() for part, found in parts.items()}
 
 
 def schedule(step: int, steps: int, warmup_ratio: float) -> float:
@@ -196,14 +126,6 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
         if parameter.requires_grad:
             groups[parameter.ndim > 1].append(parameter)
     return [{"params": groups[True], "weight_decay": weight_decay}, {"params": groups[False], "weight_decay": 0.0}]
-
-
-def choose_device() -> torch.device:
-    """The device that `execution.device` names; `auto` is the first GPU where there is one."""
-    wanted = execution().device
-    if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(wanted)
 
 
 def checkpoint(folder: Path, step: int, objective: nn.Module, optimiser: torch.optim.Optimizer) -> None:
@@ -253,6 +175,19 @@ def restore(folder: Path, objective: nn.Module, optimiser: torch.optim.Optimizer
         state.setdefault(int(number), {})[inner] = value
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
     return int(found[-1].name)
+
+
+class Silence:
+    """What a process writes that is not the first."""
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """Nothing."""
+
+    def __enter__(self) -> Silence:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
 
 
 class Metrics:

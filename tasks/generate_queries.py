@@ -18,7 +18,7 @@ from storage.errors import UserError
 from storage.rows import num_rows, read_rows, write_rows
 from storage.settings import Settings
 from storage.tables import Checkpoint, Passages, PseudoQueries, passage_text
-from tasks.encode import device
+from tasks.device import choose_device
 from tasks.generators.sampling import Sampler
 from tasks.progress import bar
 from tasks.stage import stage
@@ -59,7 +59,7 @@ def generate_queries(
             if (out / f"{name}.parquet").exists():
                 counter.update(len(shard))
                 continue
-            sampler = sampler or Sampler(generator.path, settings, device())
+            sampler = sampler or Sampler(generator.path, settings, choose_device())
             write_rows(out, PseudoQueries, _queries(shard, sampler, settings.prefix, counter.update), name)
     if not num_rows(out):
         raise UserError(f"{generator.path}: wrote only empty queries for {passages.path}; name another generator")

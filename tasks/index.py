@@ -1,7 +1,8 @@
 """Build an index of passages with an engine: `engine: bm25` means `tasks/engines/bm25.py`.
 
-An engine's module has `build(out, passages, checkpoint, pseudo_queries, settings)`, `open_index(path,
-checkpoint, ids) -> Searcher`, and `VIEW`, the name of its ranked lists in a Run.
+An engine's module has `VIEWS`, the names of what it can search, which are those of its ranked lists in a Run;
+`build(out, passages, vectors, pseudo_queries, settings)`; and `open_index(path, vectors, encode, ids, view) ->
+Searcher`, where `encode` makes vectors of queries and is None, like the vectors, for an engine that searches texts.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from storage.artifact import Artifact
 from storage.files import write_atomically
 from storage.rows import num_rows
 from storage.settings import Settings
-from storage.tables import Checkpoint, Index, Passages, PseudoQueries
+from storage.store import SCRATCH
+from storage.tables import Index, Passages, PseudoQueries, Vectors
 from tasks.stage import stage
 
 INDEX_JSON = "index.json"
@@ -27,18 +29,23 @@ class EngineSettings(Settings):
     engine: str
 
 
-@stage(version=1, table=Index)
+@stage(version=2, table=Index)
 def index(
     out: Path,
     passages: Artifact[Passages],
-    checkpoint: Artifact[Checkpoint] | None,
+    vectors: Artifact[Vectors] | None,
     pseudo_queries: Artifact[PseudoQueries] | None,
     *,
     settings: EngineSettings,
 ) -> None:
     """Write the engine's index of all passages and `index.json`, which says what it is."""
-    engine(settings.engine).build(out, passages, checkpoint, pseudo_queries, settings)
-    description = {**settings.model_dump(mode="json"), "passages": num_rows(passages.path)}
+    engine(settings.engine).build(out, passages, vectors, pseudo_queries, settings)
+    total = num_rows(passages.path)
+    description = {
+        **settings.model_dump(mode="json"),
+        "passages": total,
+        "bytes_per_passage": _bytes(out) / max(1, total),
+    }
     write_atomically(out / INDEX_JSON, json.dumps(description, indent=1, sort_keys=True) + "\n")
 
 
@@ -48,6 +55,12 @@ def engine(name: str) -> ModuleType:
 
 
 def describe(path: Path) -> dict[str, object]:
-    """What `index.json` says: the engine's settings and the number of passages."""
+    """What `index.json` says: the engine's settings, the number of passages and what one takes in the index alone."""
     description: dict[str, object] = json.loads((path / INDEX_JSON).read_text())
     return description
+
+
+def _bytes(out: Path) -> int:
+    """What the engine has written: nothing where it searches the vectors themselves."""
+    files = (path for path in out.rglob("*") if path.is_file() and path.relative_to(out).parts[0] != SCRATCH)
+    return sum(path.stat().st_size for path in files)

@@ -14,6 +14,7 @@ from pydantic import Field
 from models import bert, towers
 from models.encoder import DenseEncoder
 from models.representation import Pooling
+from models.retriever import HEADS, SETTINGS, WEIGHTS
 from models.tokens import Tokenizer, copy_tokenizer
 from models.towers import Towers
 from storage.artifact import Source
@@ -21,9 +22,6 @@ from storage.errors import UserError
 from storage.settings import Settings
 from storage.tables import Checkpoint
 from tasks.stage import stage
-
-HEADS = "heads.safetensors"
-"""What a pre-training learned beside the encoder: decoders and heads, by their names in the paper's file."""
 
 
 class Backbone(Settings):
@@ -48,7 +46,8 @@ class Backbone(Settings):
 def initialise(out: Path, weights: Source, *, settings: Backbone) -> None:
     """Write the starting checkpoint; a vocabulary head that the weights lack starts at random.
 
-    Where the weights are a checkpoint of ours with towers or pre-training heads, both are taken over.
+    Where the weights are a checkpoint of ours with towers, pre-training heads or a retriever's views, these are taken
+    over.
     """
     torch.manual_seed(settings.seed)
     try:
@@ -65,8 +64,9 @@ def initialise(out: Path, weights: Source, *, settings: Backbone) -> None:
             tower.config, hidden_dropout_prob=settings.dropout, attention_probs_dropout_prob=settings.dropout
         )
     save_checkpoint(encoder, out, tokenizer=weights.path)
-    if settings.start == "weights" and (weights.path / HEADS).is_file():
-        shutil.copyfile(weights.path / HEADS, out / HEADS)
+    for name in (HEADS, SETTINGS, WEIGHTS):
+        if settings.start == "weights" and (weights.path / name).is_file():
+            shutil.copyfile(weights.path / name, out / name)
 
 
 def _encoder(folder: Path, settings: Backbone) -> DenseEncoder:
@@ -103,5 +103,7 @@ def beside(files: Iterable[str]) -> Iterator[str]:
     names = set(files)
     if towers.SHARING in names:
         yield f"Queries have an encoder of their own in `{towers.QUERY}/`; `{towers.SHARING}` says what both share."
+    if SETTINGS in names:
+        yield f"`{SETTINGS}` says which views of a text are compared, and `{WEIGHTS}` holds what they learned."
     if HEADS in names:
         yield f"`{HEADS}` holds decoder and heads, for a later pre-training to continue."

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.rows import read_rows, read_table, write_rows
+from storage.rows import parts, read_rows, read_table, write_rows
 from storage.tables import Passages, Positives, PseudoQueries, Qrels, Queries, Run
 from tasks.stage import stage
 
 log = logging.getLogger(__name__)
 
 Row = dict[str, Any]
+
+ROWS_PER_BATCH = 1_000_000  # each batch looks all wanted passages up, so the more rows share one the better
 
 
 @stage(version=1, table=Positives)
@@ -32,7 +35,7 @@ def label_passages(out: Path, qrels: Artifact[Qrels], passages: Artifact[Passage
     of_document = _passages_by_document(passages, {row["doc_id"] for row in relevant})
     if missing := {row["doc_id"] for row in relevant} - of_document.keys():
         raise UserError(f"{qrels.path}: document {min(missing)} is relevant but has no passage in {passages.path}")
-    best = _best(read_rows(bm25_run, Run), relevant, of_document)
+    best = _best(bm25_run, relevant, of_document)
     write_rows(out, Positives, (
         {"query_id": query_id, "passage_id": best.get((query_id, doc_id), of_document[doc_id][0]), "doc_id": doc_id}
         for query_id, doc_id in ((row["query_id"], row["doc_id"]) for row in relevant)
@@ -71,17 +74,27 @@ def _passages_by_document(passages: Artifact[Passages], doc_ids: Iterable[str]) 
     return found
 
 
-def _best(run: Iterable[Row], relevant: list[Row], of_document: dict[str, list[str]]) -> dict[tuple[str, str], str]:
+def _best(run: Artifact[Run], relevant: Sequence[Row], of_document: dict[str, list[str]]) -> dict[tuple[str, str], str]:
     """The highest passage in the run of each relevant pair of query and document that has one there."""
-    pairs = {(row["query_id"], row["doc_id"]) for row in relevant}
-    document = {passage_id: doc_id for doc_id, all_of_it in of_document.items() for passage_id in all_of_it}
-    ranks: dict[tuple[str, str], int] = {}
-    best: dict[tuple[str, str], str] = {}
-    for row in run:
-        pair = (row["query_id"], document.get(row["passage_id"], ""))
-        if pair in pairs and row["rank"] < ranks.get(pair, row["rank"] + 1):
-            ranks[pair], best[pair] = row["rank"], row["passage_id"]
-    return best
+    pairs = dict.fromkeys((row["query_id"], row["doc_id"]) for row in relevant)
+    wanted = [(*pair, passage_id) for pair in pairs for passage_id in of_document[pair[1]]]
+    columns = list(zip(*wanted, strict=True)) or [(), (), ()]
+    names = ("query_id", "doc_id", "passage_id")
+    passages = pa.table({name: pa.array(each, pa.string()) for name, each in zip(names, columns, strict=True)})
+    best: dict[tuple[str, str], Row] = {}
+    for rows in _batches(run):
+        for row in rows.join(passages, ["query_id", "passage_id"], join_type="inner", use_threads=False).to_pylist():
+            pair = row["query_id"], row["doc_id"]
+            if pair not in best or row["rank"] < best[pair]["rank"]:
+                best[pair] = row
+    return {pair: row["passage_id"] for pair, row in best.items()}
+
+
+def _batches(run: Artifact[Run]) -> Iterator[pa.Table]:
+    for path in parts(run.path):
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(ROWS_PER_BATCH, columns=["query_id", "passage_id", "rank"]):
+                yield pa.Table.from_batches([batch])
 
 
 def _adopted(passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries]) -> Iterator[Row]:

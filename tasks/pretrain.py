@@ -21,6 +21,7 @@ from torch import nn
 from models import bert, pretraining, towers
 from models.encoder import DenseEncoder
 from models.objective import Batch
+from models.retriever import HEADS
 from models.tokens import Tokenizer
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -28,7 +29,7 @@ from storage.rows import read_table
 from storage.settings import Settings
 from storage.tables import Checkpoint, Pairs, Terms
 from tasks.fit import Fitting, fit, take_up
-from tasks.initialise import HEADS, Backbone, save_checkpoint, shape
+from tasks.initialise import Backbone, save_checkpoint, shape
 from tasks.probe import Probe, Watch
 from tasks.stage import stage
 
@@ -66,7 +67,7 @@ class Pretraining(Settings, Generic[P]):
         return self.steps or math.ceil(num_texts * (self.epochs or 0) / self.batch)
 
 
-@stage(version=2, table=Checkpoint)
+@stage(version=2, table=Checkpoint, trains=True)
 def pretrain(
     out: Path,
     pairs: Artifact[Pairs],

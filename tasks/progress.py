@@ -21,11 +21,11 @@ def progress(items: Iterable[T], *, what: str, unit: str, total: int | None = No
             counter.update(1)
 
 
-def bar(*, what: str, unit: str, total: int | None = None, done: int = 0) -> tqdm[None]:
-    """A bar for work that counts by itself: `update(n)`, `set_postfix(loss=...)`."""
+def bar(*, what: str, unit: str, total: int | None = None, done: int = 0, shown: bool = True) -> tqdm[None]:
+    """A bar for work that counts by itself: `update(n)`, `set_postfix(loss=...)`; not drawn where it is not shown."""
     terminal = sys.stderr.isatty()
     return tqdm(
-        desc=f"  {what}", unit=f" {unit}", total=total, initial=done, leave=False, smoothing=0.1,
+        desc=f"  {what}", disable=not shown, unit=f" {unit}", total=total, initial=done, leave=False, smoothing=0.1,
         dynamic_ncols=terminal, ascii=not terminal, file=sys.stderr if terminal else Lines(),
         mininterval=0.2 if terminal else SECONDS_BETWEEN_LINES, delay=0 if terminal else SECONDS_BETWEEN_LINES,
     )  # fmt: skip

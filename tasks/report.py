@@ -20,10 +20,13 @@ from rich.text import Text
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.files import write_atomically
+from storage.rows import read_table
 from storage.settings import Settings
-from storage.tables import Checkpoint, Metrics, Report
-from tasks.page.curves import losses, probes
-from tasks.page.figures import intervals, mark, marks, verdict, wins
+from storage.tables import Checkpoint, Metrics, Overlap, Queries, Report
+from storage.vectors import VECTORS_JSON, describe_vectors
+from tasks.index import describe
+from tasks.page.curves import losses, observed, probes
+from tasks.page.figures import clearest_wins, intervals, mark, marks, verdict, wins
 from tasks.page.render import page
 from tasks.stage import stage
 
@@ -57,22 +60,34 @@ class Reporting(Settings):
     """What the paper prints: `source`, and values by metric, or by run and metric."""
     trained: list[str]
     """The names of the trainings whose checkpoints are given, in their order."""
+    stored: list[str]
+    """Whose vectors, or which indexes, are given, in their order."""
+    views: dict[str, list[str]]
+    """Runs that have several views, and the rows of these."""
 
 
-@stage(version=1, table=Report)
+@stage(version=2, table=Report)
 def report(
     out: Path,
     metrics: Artifact[Metrics],
+    queries: Artifact[Queries],
     quality: Artifact[Any] | None,
+    agreement: Artifact[Overlap] | None,
     checkpoints: Sequence[Artifact[Checkpoint]],
+    stored: Sequence[Artifact[Any]],
     *,
     settings: Reporting,
 ) -> None:
     """Write `report.json` and `report.html`, and the checkpoints' training losses to `logs/curves.json`."""
     content = contents(metrics, quality, settings)
+    content["experts"] = experts(metrics, queries, settings)
+    content["overlap"] = read_table(agreement, Overlap).to_pylist() if agreement else []
+    content["storage"] = [storage(name, each.path) for name, each in zip(settings.stored, stored, strict=True)]
     trained = dict(zip(settings.trained, checkpoints, strict=True))
     curves = {name: losses(one.path) for name, one in trained.items()}
     curves |= {f"{name}, retrieval probe": probes(one.path) for name, one in trained.items()}
+    for name, one in trained.items():
+        curves |= {f"{name}, {title}": found for title, found in observed(one.path).items()}
     write_atomically(out / CURVES, _as_json({name: found for name, found in curves.items() if found}))
     write_atomically(out / "report.json", _as_json(content))
     write_atomically(out / "report.html", page(content))
@@ -106,6 +121,27 @@ def contents(metrics: Artifact[Metrics], quality: Artifact[Any] | None, settings
         "reported": settings.reported,
         "inputs": {"metrics": metrics.key, "quality": quality and quality.key},
     }
+
+
+def experts(metrics: Artifact[Metrics], queries: Artifact[Queries], settings: Reporting) -> list[dict[str, Any]]:
+    """For each run of several views: how many queries each view wins by the headline's metric, and its clearest."""
+    by_query = pq.read_table(metrics.path / "queries.parquet")
+    texts = read_table(queries, Queries)
+    known = dict(zip(texts["query_id"].to_pylist(), texts["text"].to_pylist(), strict=True))
+    return [
+        {"run": run, "views": clearest_wins(by_query, names, settings.metric, known)}
+        for run, names in settings.views.items()
+        if len(names) > 1
+    ]
+
+
+def storage(name: str, folder: Path) -> dict[str, Any]:
+    """What vectors or an index take for a passage, by part."""
+    if (folder / VECTORS_JSON).is_file():
+        found = describe_vectors(folder)
+        return {"name": name, "kind": "vectors", "parts": found["bytes_per_passage"]}
+    found = describe(folder)
+    return {"name": name, "kind": found["engine"], "parts": {"index": found["bytes_per_passage"]}}
 
 
 def publish(folder: Path, made: Artifact[Report], stages: Sequence[Mapping[str, object]]) -> Path:

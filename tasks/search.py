@@ -1,4 +1,4 @@
-"""Search an index with a set of queries.
+"""Search an index with a set of queries, by one of its views.
 
 Where several passages of a document match, a list of so many passages has fewer documents, and recall at
 a cutoff would be cut short; so each query's list is deepened until it has the documents that are asked for.
@@ -6,15 +6,19 @@ a cutoff would be cut short; so each query's list is deepened until it has the d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pydantic import Field
 
+from models.retriever import SUM
 from storage.artifact import Artifact
+from storage.errors import UserError
 from storage.rows import read_table, write_table
 from storage.settings import Settings
-from storage.tables import Checkpoint, Index, Passages, Queries, Run
+from storage.tables import Checkpoint, Index, Passages, Queries, Run, Vectors
+from storage.vectors import Encoded, describe_vectors
+from tasks.encode import TextEncoder
 from tasks.hits import Hits, Lookup, PassageIds, Searcher, passage_ids, run_rows
 from tasks.index import describe, engine
 from tasks.progress import bar
@@ -24,37 +28,66 @@ QUERIES_PER_SHARD = 1024  # a finished shard is never searched again
 
 
 class Search(Settings):
-    """How deep to search."""
+    """What to search, and how deep."""
 
+    view: str
+    """What the lists are made by, and their name in the run: dense, lexical, late, their weighted sum, or bm25."""
     documents: int = Field(gt=0)
     """Different documents that every list has, unless fewer match; it ends with the passage that brings the last."""
 
 
-@stage(version=1, table=Run)
+@stage(version=2, table=Run)
 def search(
     out: Path,
     index: Artifact[Index],
+    vectors: Artifact[Vectors] | None,
     queries: Artifact[Queries],
     checkpoint: Artifact[Checkpoint] | None,
     passages: Artifact[Passages],
     *,
     settings: Search,
 ) -> None:
-    """Write each query's ranked passages, in the order of the queries; a query that finds nothing has no row."""
-    rows, module = read_table(queries, Queries), engine(str(describe(index.path)["engine"]))
+    """Write each query's ranked passages, in the order of the queries; a query that finds nothing has no row.
+
+    An index of vectors is searched with these and the checkpoint that made them, which encodes the queries.
+    """
+    rows, name = read_table(queries, Queries), str(describe(index.path)["engine"])
+    _check(settings.view, name, vectors)
     starts = range(0, len(rows), QUERIES_PER_SHARD)
     missing = [start for start in starts if not (out / f"{_part(start)}.parquet").exists()]
     if not missing:
         return
     ids = passage_ids(passages)
-    searcher: Searcher = module.open_index(index.path, checkpoint, ids)
-    with bar(what=f"searching ({describe(index.path)['engine']})", unit="queries", total=len(rows)) as counter:
+    encode = None if vectors is None else query_encoder(vectors, checkpoint)
+    searcher: Searcher = engine(name).open_index(index.path, vectors, encode, ids, settings.view)
+    with bar(what=f"searching ({name}, {settings.view})", unit="queries", total=len(rows)) as counter:
         counter.update(sum(len(rows[start : start + QUERIES_PER_SHARD]) for start in starts if start not in missing))
         for start in missing:
             block = rows[start : start + QUERIES_PER_SHARD]
             found = deepened(searcher(block["text"].to_pylist()), len(block), settings.documents, ids)
-            write_table(out, Run, run_rows(block["query_id"].to_pylist(), found, ids, module.VIEW), _part(start))
+            write_table(out, Run, run_rows(block["query_id"].to_pylist(), found, ids, settings.view), _part(start))
             counter.update(len(block))
+
+
+def query_encoder(
+    vectors: Artifact[Vectors], checkpoint: Artifact[Checkpoint] | None
+) -> Callable[[Sequence[str]], Encoded]:
+    """What makes vectors of queries as the stored ones of passages were made."""
+    if checkpoint is None:
+        raise TypeError("vectors are searched with the checkpoint that made them")
+    encoder, max_tokens = TextEncoder(checkpoint.path), int(describe_vectors(vectors.path)["query_max_tokens"])
+    return lambda texts: encoder(texts, "query", max_tokens)
+
+
+def _check(view: str, name: str, vectors: Artifact[Vectors] | None) -> None:
+    """Refuse a view that the engine does not search or the vectors do not have."""
+    found, among = engine(name).VIEWS, ""
+    if vectors is not None:
+        stored = describe_vectors(vectors.path)["views"]
+        found = tuple(each for each in found if each in stored or each == SUM)
+        among = f" and a retriever of {', '.join(stored)}"
+    if view not in found:
+        raise UserError(f"search.view: expected {' or '.join(found)} for engine {name}{among}, found {view}")
 
 
 def deepened(lookup: Lookup, num_queries: int, documents: int, ids: PassageIds) -> list[Hits]:

@@ -12,16 +12,13 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import inspect
-import os
-import platform
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache, update_wrapper
-from importlib.metadata import PackageNotFoundError, version
+from functools import update_wrapper
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from storage.artifact import Artifact, File, Manifest, Source, hash_of, key_of
@@ -30,11 +27,10 @@ from storage.rows import num_rows
 from storage.settings import Settings
 from storage.store import Store
 from storage.tables import Table
+from tasks.machine import cpu_seconds, described
 
 T = TypeVar("T", bound=Table)
 Input = Artifact[Any] | Source | Sequence[Artifact[Any]] | None
-
-PACKAGES = ("torch", "transformers", "tokenizers", "pyarrow", "faiss-cpu", "pyserini", "ranx", "prefect", "sentencex")
 
 
 class Execution(Settings):
@@ -46,6 +42,8 @@ class Execution(Settings):
     """Threads of PyTorch and FAISS."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
+    processes: int = 1
+    """Processes that train a model together, each on a GPU of its own, through torchrun."""
 
 
 @dataclass(frozen=True)
@@ -111,17 +109,17 @@ def execution() -> Execution:
     return _session.get().execution
 
 
-def stage(*, version: int, table: type[T]) -> Callable[[Callable[..., None]], Stage[T]]:
-    """Turn `body(out, *inputs, settings=...)` into a stage that writes one `table`."""
-    return lambda body: Stage(body, version, table)
+def stage(*, version: int, table: type[T], trains: bool = False) -> Callable[[Callable[..., None]], Stage[T]]:
+    """Turn `body(out, *inputs, settings=...)` into a stage of one `table`; `trains`: maybe in several processes."""
+    return lambda body: Stage(body, version, table, trains)
 
 
 class Stage(Generic[T]):
     """A step of the chain; call it with its inputs, get its artifact."""
 
-    def __init__(self, body: Callable[..., None], version: int, table: type[T]) -> None:
+    def __init__(self, body: Callable[..., None], version: int, table: type[T], trains: bool) -> None:
         update_wrapper(self, body)
-        self.body, self.version, self.table = body, version, table
+        self.body, self.version, self.table, self.trains = body, version, table, trains
         self.name: str = body.__name__
         self.parameters = [name for name in inspect.signature(body).parameters if name not in ("out", "settings")]
 
@@ -164,12 +162,20 @@ class Job:
                 return manifest
             for artifact in self._artifacts():
                 store.check(artifact)
-            started, cpu = time.monotonic(), _cpu_seconds()
+            started, cpu = time.monotonic(), cpu_seconds()
             work = store.begin(name, self.key)
-            keywords = {"settings": self.settings} if self.settings else {}
             with full_disk_in_words(work):
-                self.stage.body(work, *self.inputs, **keywords)
+                self._fill(work, store)
                 return store.publish(name, self.key, lambda files, logs: self._manifest(files, logs, started, cpu))
+
+    def _fill(self, work: Path, store: Store) -> None:
+        """Run the stage's body, in several processes where it trains and the run says so."""
+        if self.stage.trains and execution().processes > 1:
+            from tasks.ranks import run_together
+
+            run_together(self.stage.body, work, self.inputs, self.settings, store)
+        else:
+            self.stage.body(work, *self.inputs, **({"settings": self.settings} if self.settings else {}))
 
     def _artifacts(self) -> Iterator[Artifact[Any]]:
         for each in self.inputs:
@@ -183,12 +189,9 @@ class Job:
         built = {
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(time.monotonic() - started, 3),
-            "cpu_seconds": round(_cpu_seconds() - cpu, 3),
-            "peak_memory_mib": _peak_memory_mib(),
-            "device": _device_name(),
-            "machine": {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
+            "cpu_seconds": round(cpu_seconds() - cpu, 3),
             "execution": execution().model_dump(mode="json"),
-            "versions": _versions(),
+            **described(execution().device),
         }
         return Manifest(
             stage=made_by.name, version=made_by.version, key=self.key, settings=self.values, inputs=self.references,
@@ -268,29 +271,3 @@ def _manifest_table(manifest: Manifest) -> list[dict[str, Any]]:
         {"what": f"file {name}", "value": f"{file.bytes:,} bytes {file.sha256[:12]}"} for name, file in listed.items()
     ]
     return rows
-
-
-def _cpu_seconds() -> float:
-    return sum(os.times()[:4])
-
-
-def _peak_memory_mib() -> int:
-    own, children = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return max(own, children) // 1024
-
-
-def _device_name() -> str:
-    torch = sys.modules.get("torch")
-    wanted = execution().device
-    if torch is not None and wanted != "cpu" and torch.cuda.is_available():
-        return str(torch.cuda.get_device_name())
-    return platform.processor() or platform.machine()
-
-
-@cache
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in PACKAGES:
-        with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found

@@ -47,12 +47,12 @@ def attend(x: Array, w: dict[str, Array], name: str, visible: Sequence[set[int]]
     return out
 
 
-def embedded(w: dict[str, Array], ids: list[int]) -> Array:
+def embedded(w: dict[str, Array], ids: list[int], types: Sequence[int] | None = None) -> Array:
     name = "bert.embeddings"
     rows = [
         w[f"{name}.word_embeddings.weight"][number]
         + w[f"{name}.position_embeddings.weight"][place]
-        + w[f"{name}.token_type_embeddings.weight"][0]
+        + w[f"{name}.token_type_embeddings.weight"][types[place] if types else 0]
         for place, number in enumerate(ids)
     ]
     return norm(np.array(rows), w, f"{name}.LayerNorm")
@@ -72,9 +72,9 @@ def bert_layer(x: Array, w: dict[str, Array], name: str, visible: Sequence[set[i
     return norm(x + widened, w, f"{name}.output.LayerNorm")
 
 
-def bert_layers(w: dict[str, Array], ids: list[int]) -> list[Array]:
+def bert_layers(w: dict[str, Array], ids: list[int], types: Sequence[int] | None = None) -> list[Array]:
     """Hidden states of a text without padding: the embeddings, then after each layer."""
-    states = [embedded(w, ids)]
+    states = [embedded(w, ids, types)]
     for layer in range(SHAPE["num_hidden_layers"]):
         states.append(bert_layer(states[-1], w, f"bert.encoder.layer.{layer}", [set(range(len(ids)))] * len(ids)))
     return states

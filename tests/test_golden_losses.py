@@ -23,7 +23,7 @@ from models.objective import Batch
 from models.pretraining import Drawn, Start, Terms
 from models.tokens import Tokenizer
 from storage.store import Store
-from tasks.fit import gradients
+from tasks.gradients import gradients
 from tasks.stage import Execution, Session, session
 from tests.tiny import PIECES, save_tokenizer, tiny_bert
 

@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from flows.plan import show_plan
 from flows.read_recipe import load_recipe, shipped_recipes
 from models import bert
-from models.encoder import Finetuning
+from models.finetuning import Finetuning
 from models.objective import Losses, Vectors
+from models.retriever import Settings as Views
 from models.tokens import Tokens, pad
+from models.views import dense, lexical
 from storage import sources
 from storage.errors import UserError
 from storage.rows import write_rows
@@ -28,14 +30,15 @@ from tasks.cost import Costs, counted
 from tasks.initialise import initialise
 from tasks.pretrain import pretrain
 from tasks.stage import stage
-from tests.tiny import PIECES, SHAPE, WORDS, save_backbone, save_tokenizer
+from tasks.train_teacher import TeacherTraining
+from tests.tiny import LEXICAL, PIECES, SHAPE, WORDS, save_backbone, save_tokenizer
 
 NOWHERE = ["dataset.path=nowhere", "backbone.weights=nobody/nothing"]
 LAYERS, LENGTH = 6, 24
 SMALL_LENGTHS = [
     f"{name}={LENGTH}"
     for name in (
-        "pretrain.objective.max_tokens", "pretrain.objective.context_max_tokens", "index.passage_max_tokens",
+        "pretrain.objective.max_tokens", "pretrain.objective.context_max_tokens", "encode.passage_max_tokens",
         "rounds.0.train.passage_max_tokens", "rounds.1.train.passage_max_tokens",
     )
 ]  # fmt: skip
@@ -73,8 +76,8 @@ def test_a_recipe_whose_data_and_weights_are_absent_is_planned(
     assert rows["pretrain", ""]["tokens"] == f"{1_200_000 * 512 * 4 * 128:.2e}".replace("e+", "e")
     # 8 * 128 positions of passages, 32 of the query, for each of 502,939 queries, filled up to whole batches of 64.
     assert rows["train", "retriever_1"]["tokens"] == f"{23_576 * 64 * (16 * 128 + 32):.2e}".replace("e+", "e")
-    assert rows["index", "retriever_1"]["tokens"] == f"{8_841_823 * 128:.2e}".replace("e+", "e")
-    assert all(float(rows[name, "retriever_1"]["flops"]) > 1e14 for name in ("train", "index"))
+    assert rows["encode", "retriever_1"]["tokens"] == f"{8_841_823 * 128:.2e}".replace("e+", "e")
+    assert all(float(rows[name, "retriever_1"]["flops"]) > 1e14 for name in ("train", "encode"))
     assert not any(row["hours"] or row["disk"] for row in rows.values())
     assert "not here: dataset.path: no data set at" in below
     assert "microsoft.github.io/msmarco" in below
@@ -152,6 +155,9 @@ def test_hours_come_from_a_pretraining_of_the_same_start_which_is_named(
     assert f"hours of initialise: as {start.reference} took, made of the same inputs" in said
 
 
+DENSE = Views(dense=dense.Settings(dim=None))
+
+
 class Plain(nn.Module):
     """A BERT and nothing else."""
 
@@ -184,9 +190,9 @@ def test_flops_are_those_counted_by_hand(tmp_path: Path) -> None:
     assert not costs.assumed
     assert trained.flops == pytest.approx(3 * 3 * by_hand(LENGTH), rel=0.01)
     assert trained.tokens == 3 * LENGTH
-    assert costs.encoding(LENGTH).flops == pytest.approx(by_hand(LENGTH), rel=0.01)
+    assert costs.encoding(DENSE, LENGTH).flops == pytest.approx(by_hand(LENGTH), rel=0.01)
     half = Costs(tmp_path, backbone.model_copy(update={"layers": [0, 5, 2]}))
-    assert half.encoding(LENGTH).flops * 2 == costs.encoding(LENGTH).flops
+    assert half.encoding(DENSE, LENGTH).flops * 2 == costs.encoding(DENSE, LENGTH).flops
 
 
 def test_a_training_costs_by_its_passages_and_chunks_encode_twice(tmp_path: Path) -> None:
@@ -196,11 +202,29 @@ def test_a_training_costs_by_its_passages_and_chunks_encode_twice(tmp_path: Path
     whole = whole.model_copy(update={"passages_per_query": 5, "fit": whole.fit.model_copy(update={"chunk": None})})
     chunked = whole.model_copy(update={"fit": whole.fit.model_copy(update={"chunk": 1})})
 
-    expected = counted(Finetuning(costs.encoder, 1.0), costs.examples(whole, 5), chunked=False)
+    expected = counted(
+        Finetuning(costs.retriever(whole.retriever), whole.loss), costs.examples(whole, 5), chunked=False
+    )  # fmt: skip
 
     assert costs.training(whole) == expected
     assert expected.tokens == 8 + 5 * LENGTH
     assert costs.training(chunked).flops - expected.flops == pytest.approx(by_hand(8) + 5 * by_hand(LENGTH), rel=0.01)
+
+
+def test_a_vocabulary_head_and_a_cross_encoder_have_their_price(tmp_path: Path) -> None:
+    costs = Costs(shape_only(tmp_path), load_recipe("cot_mae")[0].backbone)
+    splade = Views(lexical=lexical.Settings(**LEXICAL))
+    hidden, words = SHAPE["hidden_size"], SHAPE["vocab_size"]
+    head = 2 * LENGTH * hidden * (hidden + words)
+    teaching = TeacherTraining(
+        query_max_tokens=8, max_tokens=LENGTH, epochs=1, batch_queries=2, passages_per_query=4, seed=1,
+        fit={"learning_rate": 1.0, "warmup_ratio": 0.0, "weight_decay": 0.0, "max_gradient_norm": None, "chunk": None},
+    )  # fmt: skip
+
+    assert costs.encoding(splade, LENGTH).flops == pytest.approx(by_hand(LENGTH) + head, rel=0.01)
+    assert costs.scoring(teaching).flops == pytest.approx(by_hand(LENGTH), rel=0.01)
+    assert costs.teaching(teaching).flops == pytest.approx(4 * 3 * by_hand(LENGTH), rel=0.01)
+    assert costs.teaching(teaching).tokens == 4 * LENGTH
 
 
 PAPERS = {load_recipe(name)[0].pretrain.paper: name for name in shipped_recipes() if name.startswith("small/")}
@@ -245,8 +269,8 @@ def test_settings_that_do_not_fit_are_told_before_anything_runs(tmp_path: Path) 
         costs.pretraining(recipe.pretrain)
     with pytest.raises(UserError, match="train: a text has 128 tokens, but the model positions for 64"):
         costs.training(recipe.rounds[0].train)
-    with pytest.raises(UserError, match="index: a text has 65 tokens"):
-        costs.encoding(65)
+    with pytest.raises(UserError, match="encode: a text has 65 tokens"):
+        costs.encoding(DENSE, 65)
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     with pytest.raises(UserError, match=r"backbone: .*expected model_type bert, found t5"):
         Costs(tmp_path, recipe.backbone)

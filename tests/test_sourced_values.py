@@ -18,7 +18,9 @@ import yaml
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 RECIPES = sorted(file for file in CONFIGS.glob("*.yaml") if file.stem != "quickstart")
 SOURCE = re.compile(r"\b(?:section|table|equation|appendix) [0-9A-Z][0-9.]*(?<!\.)")
+MERGE = "tag:yaml.org,2002:merge"
 TITLES = {
+    "came": "CAME: Competitively Learning a Mixture-of-Experts Model for First-stage Retrieval",
     "cot_mote": "CoT-MoTE: Exploring ConTextual Masked Auto-Encoder Pre-training with Mixture-of-Textual-Experts",
     "cpdae": "A Contrastive Pre-training Approach to Learn Discriminative Autoencoder for Dense Retrieval",
     "dup_mae": "RetroMAE v2: Duplex Masked Auto-Encoder For Pre-Training Retrieval-Oriented Language Models",
@@ -77,10 +79,16 @@ def comment_of(row: str) -> str:
 
 
 def values(node: yaml.Node, path: tuple[str, ...]) -> Iterator[tuple[str, object, int]]:
-    """Dotted key, value and line number of all that a node holds."""
+    """Dotted key, value and line number of all that a node holds, also of what `<<` merges into it."""
     if isinstance(node, yaml.MappingNode):
+        own = {key.value for key, _ in node.value}
         for key, inner in node.value:
-            yield from values(inner, (*path, str(key.value)))
+            if key.tag == MERGE:
+                merged = yaml.MappingNode(inner.tag, [each for each in inner.value if each[0].value not in own])
+                merged.start_mark = inner.start_mark
+                yield from values(merged, path)
+            else:
+                yield from values(inner, (*path, str(key.value)))
     elif isinstance(node, yaml.SequenceNode) and not all(isinstance(each, yaml.ScalarNode) for each in node.value):
         for number, inner in enumerate(node.value):
             yield from values(inner, (*path, str(number)))

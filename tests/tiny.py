@@ -9,6 +9,10 @@ from models import bert
 from models.encoder import DenseEncoder, save_pooling
 from models.pretraining import Start, Terms
 from models.representation import Pooling
+from models.retriever import Retriever
+from models.retriever import Settings as Views
+from models.tokens import Tokenizer as WordPieces
+from models.views import dense, late, lexical
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = list("abcdefghijklmnopqrstuvwxyz")
@@ -24,8 +28,8 @@ SHAPE = {
 }  # fmt: skip
 
 
-def save_tokenizer(folder: Path) -> None:
-    """Write tokenizer.json, its configuration and vocab.txt."""
+def fast_tokenizer() -> Tokenizer:
+    """BERT's word pieces of `PIECES`."""
     numbers = {piece: number for number, piece in enumerate(PIECES)}
     fast = Tokenizer(models.WordPiece(numbers, unk_token="[UNK]"))
     fast.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -33,6 +37,17 @@ def save_tokenizer(folder: Path) -> None:
     fast.decoder = decoders.WordPiece()
     fast.post_processor = processors.BertProcessing(("[SEP]", numbers["[SEP]"]), ("[CLS]", numbers["[CLS]"]))
     fast.add_special_tokens(SPECIALS)
+    return fast
+
+
+def tiny_tokenizer() -> WordPieces:
+    """The same, as models read it."""
+    return WordPieces(fast_tokenizer())
+
+
+def save_tokenizer(folder: Path) -> None:
+    """Write tokenizer.json, its configuration and vocab.txt."""
+    fast = fast_tokenizer()
     fast.save(str(folder / "tokenizer.json"))
     (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "model_max_length": 64}\n')
@@ -68,3 +83,40 @@ def start(
 ) -> Start:
     """What a paper's pre-training of the tiny BERT begins with."""
     return Start(DenseEncoder(tiny_bert(seed=seed, dropout=dropout, spread=spread), pooling), terms)
+
+
+LATE = {
+    "dim": 8, "bias": False, "normalise": False, "exact_match": False, "skip_punctuation": True, "query_masks": None,
+    "use_cls": True, "use_sep": True,
+}  # fmt: skip
+LEXICAL = {
+    "activation": "log1p_relu", "head": "mlm", "pool_specials": True, "top_passages": None, "top_queries": None
+}  # fmt: skip
+RETRIEVERS = {
+    "dpr": Views(dense=dense.Settings(dim=None)),
+    "splade": Views(lexical=lexical.Settings(**LEXICAL)),
+    "colbert": Views(late=late.Settings(**LATE | {"normalise": True, "query_masks": 12})),
+    "coil": Views(
+        dense=dense.Settings(dim=6), late=late.Settings(**LATE | {"exact_match": True, "use_cls": False})
+    ),
+    "hybrid": Views(dense=dense.Settings(dim=None, weight=0.5), lexical=lexical.Settings(**LEXICAL, weight=2.0)),
+    "duplex": Views(
+        dense=dense.Settings(dim=16),
+        lexical=lexical.Settings(**LEXICAL | {"activation": "none", "pool_specials": False, "top_passages": 9}),
+    ),
+    "mixture": Views(
+        dense=dense.Settings(dim=None), late=late.Settings(**LATE), lexical=lexical.Settings(**LEXICAL),
+        shared_layers=1,
+    ),
+}  # fmt: skip
+"""One of each kind that the papers have."""
+
+
+def tiny_retriever(kind: str, *, seed: int = 0, dropout: float = 0.0, spread: float = 0.2) -> Retriever:
+    """A retriever of one of the kinds, over the tiny BERT."""
+    encoder = DenseEncoder(tiny_bert(seed=seed, dropout=dropout, spread=spread), "cls")
+    made = Retriever(encoder, RETRIEVERS[kind], tiny_tokenizer())
+    with torch.no_grad():
+        for parameter in made.own().values():  # copies of layers are all alike at first, projections small
+            parameter.add_(torch.randn_like(parameter) * spread)
+    return made

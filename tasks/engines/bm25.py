@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import repeat
 from pathlib import Path
@@ -23,13 +23,14 @@ from pydantic import Field
 
 from storage.artifact import Artifact
 from storage.rows import num_rows, read_rows, read_table
-from storage.tables import Checkpoint, Passages, PseudoQueries, passage_text
+from storage.tables import Passages, PseudoQueries, Vectors, passage_text
+from storage.vectors import Encoded
 from tasks.hits import Hits, Lookup, PassageIds, Searcher
 from tasks.index import EngineSettings, describe
 from tasks.progress import progress
 from tasks.stage import execution
 
-VIEW = "lexical"
+VIEWS = ("bm25",)
 LUCENE = Path("logs/lucene")  # below logs/: Lucene writes random ids, so its bytes are not hashed
 HITS_PER_CALL = 200_000  # Java holds all hits of a call at once
 JVM_OPTIONS = ("-Xmx1g", "-XX:+UseSerialGC", "-Xrs")  # -Xrs: Ctrl-C and SIGTERM stay Python's
@@ -46,13 +47,13 @@ class Bm25(EngineSettings):
 def build(
     out: Path,
     passages: Artifact[Passages],
-    checkpoint: Artifact[Checkpoint] | None,
+    vectors: Artifact[Vectors] | None,
     pseudo_queries: Artifact[PseudoQueries] | None,
     settings: Bm25,
 ) -> None:
     """Index every passage's text, with its pseudo-queries appended where they are given, into one segment."""
-    if checkpoint is not None:
-        raise TypeError("BM25 reads no checkpoint")
+    if vectors is not None:
+        raise TypeError("BM25 reads no vectors")
     if (out / LUCENE).exists():  # renamed there when it was whole
         return
     unfinished = out / "scratch" / "lucene"
@@ -98,10 +99,16 @@ def _write_lucene(folder: Path, texts: Iterator[tuple[str, str]]) -> None:
     (folder / "write.lock").unlink(missing_ok=True)
 
 
-def open_index(path: Path, checkpoint: Artifact[Checkpoint] | None, ids: PassageIds) -> Searcher:
+def open_index(
+    path: Path,
+    vectors: Artifact[Vectors] | None,
+    encode: Callable[[Sequence[str]], Encoded] | None,
+    ids: PassageIds,
+    view: str,
+) -> Searcher:
     """Open a Lucene index for search with the k1 and b that `index.json` names."""
-    if checkpoint is not None:
-        raise TypeError("BM25 reads no checkpoint")
+    if vectors is not None or encode is not None:
+        raise TypeError("BM25 reads no vectors")
     settings = describe(path)
     searcher = java("io.anserini.search.SimpleSearcher")(str(path / LUCENE))
     searcher.set_bm25(float(str(settings["k1"])), float(str(settings["b"])))

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any
 
 PROBE = "probe_"
-NO_LOSS = ("step", "learning_rate", "rows_per_second", "tokens_per_second", "gradient_norm", PROBE)
+OBSERVED = {
+    "mean weight of each expert": ("weight_",),
+    "share of queries that each expert wins": ("wins_",),
+    "competition": ("entropy", "ties"),
+    "word pieces with a weight": ("nonzero_",),
+    "size of positives' scores": ("positive_",),
+}
+"""What a training tells beside its losses, by picture: how the names begin in its log."""
+BESIDE = tuple(prefix for prefixes in OBSERVED.values() for prefix in prefixes)
+NO_LOSS = ("step", "learning_rate", "rows_per_second", "tokens_per_second", "gradient_norm", PROBE, *BESIDE)
 POINTS = 160  # of a curve on the page; more would not be seen
 
 Point = tuple[float, float]
@@ -22,6 +31,21 @@ def probes(checkpoint: Path) -> dict[str, list[Point]]:
     """What a pre-training's retrieval probe measured, by step; {} where it had none."""
     found = _logged(checkpoint).items()
     return {name.removeprefix(PROBE): thinned(points) for name, points in found if name.startswith(PROBE)}
+
+
+def observed(checkpoint: Path) -> dict[str, dict[str, list[Point]]]:
+    """What else a training told, by picture and by step; pictures without a curve are left out."""
+    logged, found = _logged(checkpoint), {}
+    for title, prefixes in OBSERVED.items():
+        curves = {name: thinned(points) for name, points in logged.items() if name.startswith(prefixes)}
+        if curves:
+            found[title] = {_bare(name, prefixes): points for name, points in curves.items()}
+    return found
+
+
+def _bare(name: str, prefixes: tuple[str, ...]) -> str:
+    """What the curve is of: the view, where the picture says the rest."""
+    return next((name.removeprefix(each) for each in prefixes if each.endswith("_") and name.startswith(each)), name)
 
 
 def _logged(checkpoint: Path) -> dict[str, list[tuple[int, float]]]:

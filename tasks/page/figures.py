@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 SIGNIFICANT = 0.05
+EXAMPLES = 5  # queries that each view is shown with
 
 Row = Mapping[str, Any]
 
@@ -45,6 +46,25 @@ def wins(by_query: pa.Table, comparisons: Sequence[Row], metric: str) -> list[di
                 "better": int((difference > 0).sum()), "equal": int((difference == 0).sum()),
                 "worse": int((difference < 0).sum()),
             })  # fmt: skip
+    return found
+
+
+def clearest_wins(
+    by_query: pa.Table, runs: Sequence[str], metric: str, texts: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """For each run: on how many queries it alone is best, on how many several are, and its clearest wins."""
+    of_metric = by_query.filter(pc.equal(by_query["metric"], metric)).sort_by("query_id")
+    values = np.stack([_values(of_metric, run) for run in runs])
+    query_ids = of_metric.filter(pc.equal(of_metric["run"], runs[0]))["query_id"].to_pylist()
+    best, found = values.max(0), []
+    shared = int(((values == best).sum(0) > 1).sum())
+    for number, run in enumerate(runs):
+        ahead = values[number] - np.delete(values, number, axis=0).max(0)
+        clear = np.argsort(-ahead, kind="stable")[:EXAMPLES]
+        found.append({
+            "run": run, "wins": int((ahead > 0).sum()), "shared": shared,
+            "queries": [texts.get(query_ids[place], query_ids[place]) for place in clear if ahead[place] > 0],
+        })  # fmt: skip
     return found
 
 

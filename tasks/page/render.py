@@ -27,7 +27,7 @@ LONGEST_STAGES = 16  # as many as the page shows the time of
 
 def page(content: Mapping[str, Any]) -> str:
     """The HTML of a `report.json`'s content. Equal content makes equal bytes."""
-    parts = {"stages": [], "curves": {}, **content}
+    parts = {"stages": [], "curves": {}, "experts": [], "overlap": [], "storage": [], **content}
     return _template().render(
         parts,
         css=(FOLDER / "report.css").read_text(),
@@ -62,6 +62,7 @@ def _template() -> Template:
         "direction": direction,
         "mark": mark,
         "verdict": verdict,
+        "sized": sized,
     }
     return environment.get_template("report.html.j2")
 
@@ -72,6 +73,11 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def sized(number: float) -> str:
+    """Bytes as they are read: `1,536`, `12.5`, `0`."""
+    return f"{number:,.0f}" if number >= 100 or number == round(number) else f"{number:,.1f}"
 
 
 def _verdicts(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -103,16 +109,18 @@ def _table(content: Mapping[str, Any]) -> dict[str, Any]:
     metrics = list(dict.fromkeys(row["metric"] for row in content["rows"]))
     best = {metric: max(values[run, metric] for run in content["runs"]) for metric in metrics}
     marked = marks(content)
+    spreads = {(row["run"], row["metric"]): row.get("spread") for row in content["rows"]}
     lines = [
         (
             run,
             [
-                (values[run, metric], values[run, metric] == best[metric], marked.get((run, metric), 0))
+                (values[run, metric], values[run, metric] == best[metric], marked.get((run, metric), 0),
+                 spreads[run, metric])
                 for metric in metrics
             ],
         )
         for run in content["runs"]
-    ]
+    ]  # fmt: skip
     return {"metrics": metrics, "lines": lines}
 
 

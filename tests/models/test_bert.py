@@ -46,6 +46,37 @@ def test_hidden_states_and_logits_with_padding(both: tuple[bert.BertForMaskedLM,
     assert logits.std() > 0.5  # numbers that could be told apart
 
 
+def test_token_types(both: tuple[bert.BertForMaskedLM, transformers.BertForMaskedLM]) -> None:
+    (ours, reference), (ids, mask) = both, batch()
+    types = (torch.arange(12) >= torch.tensor([[4], [2], [0], [12]])).long()
+
+    hidden = ours.bert(ids, mask, types)
+
+    expected = reference.bert(ids, mask.long(), token_type_ids=types).last_hidden_state
+    torch.testing.assert_close(hidden[mask], expected[mask], **PRECISION)
+    assert (hidden[3] - ours.bert(ids, mask)[3]).abs().max() < 1e-5  # all of type 0
+    assert (hidden[0] - ours.bert(ids, mask)[0]).abs().max() > 0.1
+
+
+def test_tokens_without_types_are_of_type_0() -> None:
+    ours, (ids, mask) = tiny_bert().eval(), batch()
+
+    assert torch.equal(ours.bert(ids, mask), ours.bert(ids, mask, torch.zeros_like(ids)))
+    assert torch.equal(ours.bert.embeddings(ids), ours.bert.embeddings(ids, torch.zeros_like(ids)))
+
+
+def test_gradients_of_token_types(both: tuple[bert.BertForMaskedLM, transformers.BertForMaskedLM]) -> None:
+    (ours, reference), (ids, mask) = both, batch()
+    types = (torch.arange(12) >= torch.tensor([[4], [2], [0], [12]])).long()
+
+    ours.bert(ids, mask, types)[mask].square().mean().backward()
+    reference.bert(ids, mask.long(), token_type_ids=types).last_hidden_state[mask].square().mean().backward()
+
+    expected = dict(reference.named_parameters())
+    for name, parameter in ours.bert.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[f"bert.{name}"].grad, **PRECISION)
+
+
 def test_gradients(both: tuple[bert.BertForMaskedLM, transformers.BertForMaskedLM]) -> None:
     (ours, reference), (ids, mask) = both, batch()
     labels = torch.randint(5, SHAPE["vocab_size"], (int(mask.sum()),), generator=torch.Generator().manual_seed(1))

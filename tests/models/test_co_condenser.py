@@ -16,7 +16,7 @@ from models.objective import Losses
 from models.pretraining import Drawn
 from models.representation import Pooling
 from models.tokens import Tokenizer
-from tasks import fit
+from tasks import gradients as loop
 from tests.slow import Array, bert_layer, bert_layers, log_softmax, numbers, vocabulary
 from tests.tiny import PIECES, SHAPE, start
 
@@ -248,7 +248,7 @@ def direct_pass(made: Pretraining, given: Batch, spans: list[tuple[int, int]]) -
     """One graph over all chunks, each encoded under its seed; local losses weighted by what they ask for."""
     passed = []
     for number, span in enumerate(spans):
-        torch.manual_seed(fit._mixed((3, 5, number)))
+        torch.manual_seed(loop.mixed((3, 5, number)))
         passed.append(made.encode(given.rows(*span)))
     losses = dict(made.compare((torch.cat([vectors[0] for vectors, _ in passed]),), given))
     for name in ("mlm", "head"):
@@ -266,7 +266,7 @@ def test_chunks_have_the_gradients_of_a_direct_pass(tokenizer: Tokenizer, chunk:
     given = make_batch(pairs, tokenizer, SETTINGS, np.random.default_rng(0))
     spans = [(0, 6)] if dropout == 0 else [(n, min(6, n + chunk)) for n in range(0, 6, chunk)]
 
-    losses = fit.gradients(made, given, chunk, (3, 5))
+    losses = loop.gradients(made, given, chunk, (3, 5))
     found = {name: each.grad.clone() for name, each in made.named_parameters() if each.grad is not None}
     made.zero_grad()
     direct = direct_pass(made, given, spans)
@@ -290,7 +290,7 @@ def test_a_batch_is_learned_by_heart_and_equal_seeds_learn_equally(tokenizer: To
         made = Pretraining(start(dropout=0.05, spread=0), SETTINGS).train()
         optimiser, losses = torch.optim.Adam(made.parameters(), lr=5e-3), []
         for step in range(100 if not runs else 3):
-            found = fit.gradients(made, given, 2, (seed, step))
+            found = loop.gradients(made, given, 2, (seed, step))
             losses.append({name: loss.item() for name, loss in found.items()})
             optimiser.step()
             optimiser.zero_grad()

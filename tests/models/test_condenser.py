@@ -12,7 +12,7 @@ from models.masking import IGNORED, budget, word_numbers
 from models.pretraining import Drawn
 from models.representation import Pooling
 from models.tokens import Tokenizer
-from tasks import fit
+from tasks import gradients as loop
 from tests.slow import bert_layer, bert_layers, log_softmax, numbers, vocabulary
 from tests.tiny import PIECES, SHAPE, start, tiny_bert
 
@@ -179,7 +179,7 @@ def test_the_model_alone_sees_what_it_sees_with_the_head(tokenizer: Tokenizer) -
 
 def gradient(made: Pretraining, given: Batch, chunk: int | None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     made.zero_grad()
-    losses = fit.gradients(made, given, chunk, (3, 5))
+    losses = loop.gradients(made, given, chunk, (3, 5))
     grads = {name: each.grad.clone() for name, each in made.named_parameters() if each.grad is not None}
     return {name: loss.detach() for name, loss in losses.items()}, grads
 
@@ -206,7 +206,7 @@ def test_a_batch_is_learned_by_heart_and_equal_seeds_learn_equally(tokenizer: To
         made = Pretraining(start(dropout=0.05, spread=0), SETTINGS).train()
         optimiser, losses = torch.optim.Adam(made.parameters(), lr=1e-2), []
         for step in range(70 if not runs else 3):
-            found = fit.gradients(made, given, None, (seed, step))
+            found = loop.gradients(made, given, None, (seed, step))
             losses.append({name: loss.item() for name, loss in found.items()})
             optimiser.step()
             optimiser.zero_grad()

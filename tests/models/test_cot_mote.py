@@ -24,7 +24,7 @@ from models.pretraining import Drawn, Start
 from models.representation import Pooling
 from models.tokens import Tokenizer, pad
 from models.towers import Towers, raised
-from tasks.fit import gradients
+from tasks.gradients import gradients
 from tests.models.test_seed import slow_decoder
 from tests.slow import Array, bert_layers, log_softmax, numbers, vocabulary
 from tests.tiny import PIECES, SHAPE, start

@@ -14,7 +14,7 @@ from models.masking import IGNORED
 from models.objective import Losses
 from models.pretraining import Drawn, Terms
 from models.tokens import Tokenizer
-from tasks import fit
+from tasks import gradients as loop
 from tests.slow import Array, bert_layers, dense, gelu, log_softmax, norm, numbers, vocabulary
 from tests.tiny import PIECES, SHAPE, start
 
@@ -344,14 +344,14 @@ def test_reconstruction_and_contrast_reach_the_encoder_through_the_vector_alone(
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_chunks_have_the_gradients_of_a_direct_pass(tokenizer: Tokenizer, settings: Settings, dropout: float) -> None:
     made, given = objective(settings, dropout=dropout).train(), batch(tokenizer)
-    losses = fit.gradients(made, given, 2, (3, 5))
+    losses = loop.gradients(made, given, 2, (3, 5))
     found = [parameter.grad.clone() for parameter in made.parameters()]
 
     made.zero_grad()
     chunks = [given.rows(0, 2), given.rows(2, 4), given.rows(4, 5)]
     passed = []
     for number, chunk in enumerate(chunks):
-        torch.manual_seed(fit._mixed((3, 5, number)))
+        torch.manual_seed(loop.mixed((3, 5, number)))
         passed.append(made.encode(chunk))
     direct = dict(
         made.compare(tuple(torch.cat(each) for each in zip(*(each for each, _ in passed), strict=True)), given)

@@ -13,7 +13,7 @@ from models.objective import Losses
 from models.pretraining import Drawn
 from models.representation import Pooling
 from models.tokens import Tokenizer
-from tasks import fit
+from tasks import gradients as loop
 from tests.slow import Array, bert_layers, log_softmax, numbers
 from tests.tiny import PIECES, start
 
@@ -197,13 +197,13 @@ def test_nothing_is_learned_beside_the_model() -> None:
 @pytest.mark.parametrize("chunk", [1, 4])
 def test_chunks_have_the_gradients_of_a_direct_pass(tokenizer: Tokenizer, chunk: int, dropout: float) -> None:
     made, given = objective(dropout=dropout, spread=0.1).train(), batch(tokenizer)
-    losses = fit.gradients(made, given, chunk, (3, 5))
+    losses = loop.gradients(made, given, chunk, (3, 5))
     found = {name: each.grad.clone() for name, each in made.named_parameters() if each.grad is not None}
 
     made.zero_grad()
     passed = []
     for number, first in enumerate([0] if dropout == 0 else range(0, 6, chunk)):
-        torch.manual_seed(fit._mixed((3, 5, number)))
+        torch.manual_seed(loop.mixed((3, 5, number)))
         passed.append(made.encode(given.rows(first, 6 if dropout == 0 else min(6, first + chunk)))[0])
     direct: Losses = made.compare(tuple(torch.cat(each) for each in zip(*passed, strict=True)), given)
     sum(direct.values()).backward()
@@ -224,7 +224,7 @@ def test_a_batch_is_learned_by_heart_and_equal_seeds_learn_equally(tokenizer: To
         made = objective(dropout=0.05, spread=0.05).train()  # a fresh BERT's [CLS] hardly depends on its text
         optimiser, losses = torch.optim.Adam(made.parameters(), lr=3e-3), []
         for step in range(80 if not runs else 3):
-            losses.append(fit.gradients(made, given, None, (seed, step))["contrast"].item())
+            losses.append(loop.gradients(made, given, None, (seed, step))["contrast"].item())
             optimiser.step()
             optimiser.zero_grad()
         runs.append(losses)

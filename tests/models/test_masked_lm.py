@@ -10,7 +10,7 @@ from models.masked_lm import Batch, Pretraining, Settings, make_batch
 from models.masking import IGNORED, budget, word_numbers
 from models.pretraining import Drawn
 from models.tokens import Tokenizer
-from tasks.fit import gradients
+from tasks.gradients import gradients
 from tests.slow import bert_layers, log_softmax, numbers, vocabulary
 from tests.tiny import PIECES, SHAPE, start
 

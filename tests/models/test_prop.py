@@ -12,7 +12,7 @@ from models.objective import Losses
 from models.pretraining import Drawn, Terms
 from models.prop import Batch, LanguageModel, Pretraining, Settings, make_batch, ranking_loss, set_lengths
 from models.tokens import Tokenizer
-from tasks import fit
+from tasks import gradients as loop
 from tests.slow import bert_layers, log_softmax, numbers, vocabulary
 from tests.tiny import PIECES, start
 
@@ -228,7 +228,7 @@ def test_chunks_change_neither_losses_nor_gradients(tokenizer: Tokenizer, chunk:
 
     def gradients(chunk: int | None) -> tuple[Losses, list[torch.Tensor]]:
         made.zero_grad()
-        losses = fit.gradients(made, given, chunk, (3, 5))
+        losses = loop.gradients(made, given, chunk, (3, 5))
         return losses, [parameter.grad.clone() for parameter in made.parameters()]
 
     (losses, grads), (of_chunks, grads_of_chunks) = gradients(None), gradients(chunk)

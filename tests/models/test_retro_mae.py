@@ -25,8 +25,8 @@ from models.retro_mae import (
     summed_queries,
 )
 from models.tokens import Tokenizer
-from tasks import fit as loop
-from tasks.fit import gradients
+from tasks import gradients as loop
+from tasks.gradients import gradients
 from tests.slow import Array, bert_layers, dense, embedded, gelu, log_softmax, norm, numbers, vocabulary
 from tests.tiny import PIECES, SHAPE, start, tiny_bert
 
@@ -412,7 +412,7 @@ def test_chunks_draw_masks_and_dropout_by_their_seeds(tokenizer: Tokenizer) -> N
     made.zero_grad()
     direct: Losses = {}
     for number, part in enumerate((given.rows(0, 3), given.rows(3, 4))):
-        torch.manual_seed(loop._mixed((3, 5, number)))
+        torch.manual_seed(loop.mixed((3, 5, number)))
         for name, loss in made.encode(part)[1].items():
             share = part.num_terms(name) / given.num_terms(name)
             direct[name] = direct.get(name, torch.zeros(())) + loss * share

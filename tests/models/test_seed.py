@@ -12,7 +12,7 @@ from models.pretraining import Drawn
 from models.representation import Pooling
 from models.seed import Batch, Pretraining, Settings, make_batch
 from models.tokens import Tokenizer
-from tasks.fit import gradients
+from tasks.gradients import gradients
 from tests.slow import Array, attend, bert_layers, dense, embedded, gelu, log_softmax, norm, numbers, vocabulary
 from tests.tiny import PIECES, start
 

@@ -17,7 +17,7 @@ from models.pretraining import Drawn
 from models.representation import Pooling
 from models.sim_cse import Batch, Pretraining, Settings, make_batch
 from models.tokens import Tokenizer
-from tasks import fit
+from tasks import gradients as loop
 from tests.slow import Array, bert_layers, dense, numbers
 from tests.tiny import PIECES, SHAPE, start
 
@@ -194,13 +194,13 @@ def test_the_projection_is_no_part_of_the_model(tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize("chunk", [1, 4, 6])
 def test_chunks_have_the_gradients_of_a_direct_pass(tokenizer: Tokenizer, chunk: int) -> None:
     made, given = objective(dataclasses.replace(SETTINGS, dropout=0.3), spread=0.1).train(), batch(tokenizer)
-    losses = fit.gradients(made, given, chunk, (3, 5))
+    losses = loop.gradients(made, given, chunk, (3, 5))
     found = {name: each.grad.clone() for name, each in made.named_parameters() if each.grad is not None}
 
     made.zero_grad()
     passed = []
     for number, first in enumerate(range(0, 6, chunk)):
-        torch.manual_seed(fit._mixed((3, 5, number)))
+        torch.manual_seed(loop.mixed((3, 5, number)))
         passed.append(made.encode(given.rows(first, min(6, first + chunk)))[0])
     direct = made.compare(tuple(torch.cat(each) for each in zip(*passed, strict=True)), given)
     sum(direct.values()).backward()
@@ -219,7 +219,7 @@ def test_chunks_without_dropout_are_the_whole_batch(tokenizer: Tokenizer) -> Non
     found: list[tuple[Losses, dict[str, Tensor]]] = []
     for chunk in (None, 2):
         made.zero_grad()
-        losses = {name: loss.detach() for name, loss in fit.gradients(made, given, chunk, (3, 5)).items()}
+        losses = {name: loss.detach() for name, loss in loop.gradients(made, given, chunk, (3, 5)).items()}
         found.append(
             (losses, {name: each.grad.clone() for name, each in made.named_parameters() if each.grad is not None})
         )
@@ -235,7 +235,7 @@ def test_a_batch_is_learned_by_heart_and_equal_seeds_learn_equally(tokenizer: To
         made = Pretraining(start(spread=0.05), SETTINGS).train()  # a fresh BERT's [CLS] hardly depends on its text
         optimiser, losses = torch.optim.Adam(made.parameters(), lr=3e-3), []
         for step in range(80 if not runs else 3):
-            losses.append(fit.gradients(made, given, None, (seed, step))["contrast"].item())
+            losses.append(loop.gradients(made, given, None, (seed, step))["contrast"].item())
             optimiser.step()
             optimiser.zero_grad()
         runs.append(losses)

@@ -38,6 +38,17 @@ def test_pieces_that_continue_a_word(tokenizer: Tokenizer) -> None:
     assert tokenizer.num_words == len(PIECES)
 
 
+def test_punctuation(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    assert [PIECES[number] for number in tokenizer.punctuation] == [".", ","]
+
+    save_tokenizer(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(path.read_text().replace('"."', '"..."').replace('","', '"##,"'))
+    none = Tokenizer.load(tmp_path).punctuation
+    assert none.tolist() == []
+    assert none.dtype == "int64"
+
+
 def test_padding() -> None:
     tokens = pad([[1, 2], [3], [4, 5, 6], []], padding=9)
 

@@ -61,7 +61,9 @@ def built(made, on_one_thread, passages: Artifact[Passages]) -> Artifact[Index]:
 
 @pytest.fixture(scope="module")
 def run(made, built: Artifact[Index], queries: Artifact[Queries], passages: Artifact[Passages]) -> pa.Table:
-    return read_table(made(search, built, queries, None, passages, settings=Search(documents=1000)), Run)
+    return read_table(
+        made(search, built, None, queries, None, passages, settings=Search(view="bm25", documents=1000)), Run
+    )
 
 
 def lists(run: pa.Table) -> dict[str, list[tuple[str, float]]]:
@@ -97,7 +99,7 @@ def test_odd_texts_are_found_and_odd_queries_find_nothing(run: pa.Table) -> None
 def test_a_run_is_ordered_by_score_then_by_descending_id(run: pa.Table) -> None:
     for query in lists(run).values():
         assert query == sorted(query, key=lambda hit: (hit[1], hit[0]), reverse=True)
-    assert set(run["view"].to_pylist()) == {"lexical"}
+    assert set(run["view"].to_pylist()) == {"bm25"}
     ranks = [row["rank"] for row in run.to_pylist() if row["query_id"] == "q0"]
     assert ranks == list(range(1, len(ranks) + 1))
 
@@ -111,7 +113,7 @@ def test_pseudo_queries_are_found_with_their_passage(written, made, passages: Ar
     assert added[place("d0#0")] == "chimney"
     assert sum(map(bool, added)) == 2
     expanded = made(index, passages, None, expansions, settings=SETTINGS)
-    found = bm25.open_index(expanded.path, None, passage_ids(passages))(["gargoyle"])([0], 10)
+    found = bm25.open_index(expanded.path, None, None, passage_ids(passages), "bm25")(["gargoyle"])([0], 10)
     assert found[0].places.tolist() == [place("d3#1")]
 
 
@@ -126,9 +128,12 @@ def test_an_index_that_was_cut_off_is_made_again(passages: Artifact[Passages], t
     half.mkdir(parents=True)
     (half / "_0.cfs").write_text("half a segment")
     index.body(tmp_path, passages, None, None, settings=SETTINGS)
-    hits: list[Hits] = bm25.open_index(tmp_path, None, passage_ids(passages))(["walrus"])([0], 10)
+    hits: list[Hits] = bm25.open_index(tmp_path, None, None, passage_ids(passages), "bm25")(["walrus"])([0], 10)
     assert len(hits[0].places) == 3
-    assert json.loads((tmp_path / "index.json").read_text())["passages"] == 305
+    description = json.loads((tmp_path / "index.json").read_text())
+    assert description["passages"] == 305
+    size = sum(path.stat().st_size for path in (tmp_path / bm25.LUCENE).iterdir())
+    assert description["bytes_per_passage"] == size / 305 > 10
     shutil.rmtree(half.parent, ignore_errors=True)
 
 

@@ -108,7 +108,8 @@ def test_the_stage_writes_means_comparisons_and_values(written, made) -> None:
     out = made(evaluate, qrels, passages, runs, settings=settings)
 
     values = {(row["run"], row["metric"]): row for row in pq.read_table(out.path / "rows.parquet").to_pylist()}
-    assert values["good", "MRR@10"] == {"run": "good", "split": "dev", "metric": "MRR@10", "value": 1.0, "queries": 30}
+    assert values["good", "MRR@10"] == {"run": "good", "split": "dev", "metric": "MRR@10", "value": 1.0, "queries": 30,
+                                        "spread": None}  # fmt: skip
     assert (
         values["half", "MRR@10"]["value"] == 0.5
     )  # 15 queries are missing and count 0, q0 with the first document among them
@@ -140,3 +141,56 @@ def test_a_split_without_judgements_is_an_error(written, made) -> None:
     settings = Evaluation(split="test", metrics=["MRR@10"], names=["a"], comparisons=[], seed=1, resamples=10_000)
     with pytest.raises(UserError, match="'test'"):
         made(evaluate, empty, written(Passages, []), [written(Run, [])], settings=settings)
+
+
+def test_a_row_may_be_the_mean_of_several_runs(written, made) -> None:
+    docs = [f"d{n}" for n in range(6)]
+    text = {"title": "", "text": "x", "start": 0, "end": 1, "num_tokens": 1}
+    passages = written(Passages, [{"passage_id": doc, "doc_id": doc, **text} for doc in docs])
+    qrels = written(Qrels, [{"query_id": f"q{n}", "doc_id": docs[n], "grade": 1} for n in range(6)])
+
+    def run(found: set[int]) -> object:
+        rows = [{"query_id": f"q{n}", "passage_id": docs[n], "view": "dense", "rank": 1, "score": 1.0} for n in found]
+        return written(Run, rows)
+
+    settings = Evaluation(
+        split="dev", metrics=["MRR@10"], names=["few_0", "few_1", "bm25"], seed=1, resamples=10_000,
+        averaged={"few": ["few_0", "few_1"]}, comparisons=[Comparison(run="few", baseline="bm25")],
+    )  # fmt: skip
+    out = made(evaluate, qrels, passages, [run({0, 1, 2}), run({0}), run({5})], settings=settings)
+
+    rows = {row["run"]: row for row in pq.read_table(out.path / "rows.parquet").to_pylist()}
+    by_query = {
+        row["query_id"]: row["value"]
+        for row in pq.read_table(out.path / "queries.parquet").to_pylist()
+        if row["run"] == "few"
+    }
+    assert by_query == {"q0": 1.0, "q1": 0.5, "q2": 0.5, "q3": 0.0, "q4": 0.0, "q5": 0.0}
+    assert rows["few"]["value"] == pytest.approx(2 / 6)
+    assert rows["few"]["spread"] == pytest.approx(np.std([3 / 6, 1 / 6], ddof=1))
+    assert rows["few_0"]["spread"] is None
+    compared = pq.read_table(out.path / "comparisons.parquet").to_pylist()
+    assert compared[0]["difference"] == pytest.approx(2 / 6 - 1 / 6)
+
+
+@pytest.mark.parametrize("averaged", [{"few": ["b"]}, {"few": []}, {"few": ["a", "a"]}, {"a": ["a"]}])
+def test_what_is_averaged_must_be_there(averaged: dict[str, list[str]]) -> None:
+    with pytest.raises(ValueError, match=r"averaged: (few|a): expected some of the runs"):
+        Evaluation(
+            split="dev", metrics=["MRR@10"], names=["a"], seed=1, resamples=10_000, comparisons=[], averaged=averaged
+        )
+
+
+def test_the_mean_of_one_run_has_no_spread(written, made) -> None:
+    passages = written(Passages, [
+        {"passage_id": "d", "doc_id": "d", "title": "", "text": "x", "start": 0, "end": 1, "num_tokens": 1}
+    ])  # fmt: skip
+    qrels = written(Qrels, [{"query_id": "q", "doc_id": "d", "grade": 1}])
+    run = written(Run, [{"query_id": "q", "passage_id": "d", "view": "dense", "rank": 1, "score": 1.0}])
+    settings = Evaluation(
+        split="dev", metrics=["MRR@10"], names=["few_0"], seed=1, resamples=10_000, comparisons=[],
+        averaged={"few": ["few_0"]},
+    )  # fmt: skip
+    out = made(evaluate, qrels, passages, [run], settings=settings)
+    rows = {row["run"]: row for row in pq.read_table(out.path / "rows.parquet").to_pylist()}
+    assert (rows["few"]["value"], rows["few"]["spread"]) == (1.0, None)

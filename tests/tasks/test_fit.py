@@ -12,14 +12,19 @@ import transformers
 from torch import Tensor, nn
 from transformers.trainer_pt_utils import get_parameter_names
 
+from models import finetuning
 from models.cot_mae import Pretraining, Settings, make_batch
-from models.encoder import Examples, Finetuning
+from models.finetuning import Examples, Finetuning
 from models.objective import Batch, Losses, num_terms
 from models.pretraining import Drawn
+from models.retriever import Retriever
+from models.retriever import Settings as Views
 from models.tokens import Tokenizer, pad
+from models.views import dense
 from tasks import fit as loop
-from tasks.fit import Diverged, Fitting, fit, gradients, parameter_groups, schedule
-from tests.tiny import PIECES, save_tokenizer, start
+from tasks.fit import Diverged, Fitting, fit, parameter_groups, schedule
+from tasks.gradients import gradients, mixed
+from tests.tiny import PIECES, save_tokenizer, start, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 FITTING = Fitting(learning_rate=3e-3, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None)
@@ -37,7 +42,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 def objective(kind: str, *, dropout: float = 0.0, spread: float = 0.0) -> nn.Module:
     given = start(dropout=dropout, spread=spread)
     if kind == "contrast":
-        return Finetuning(given.encoder, 1.0)
+        retriever = Retriever(given.encoder, Views(dense=dense.Settings(dim=None)), tiny_tokenizer())
+        return Finetuning(retriever, finetuning.Settings(contrasts=["sum"], temperature=1.0))
     torch.manual_seed(1)
     return Pretraining(given, settings(kind))
 
@@ -279,7 +285,7 @@ def test_chunks_with_dropout_are_a_direct_pass_under_the_same_seeds(kind: str, t
     parts = [batch.rows(start, min(8, start + 3)) for start in (0, 3, 6)]
     passed = []
     for number, part in enumerate(parts):
-        torch.manual_seed(loop._mixed((3, 5, number)))
+        torch.manual_seed(mixed((3, 5, number)))
         passed.append(made.encode(part))
     vectors = tuple(torch.cat(each) for each in zip(*(vectors for vectors, _ in passed), strict=True))
     direct = dict(made.compare(vectors, batch))

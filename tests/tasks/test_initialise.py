@@ -10,12 +10,13 @@ from safetensors.torch import load_file, save_file
 
 from models import bert, towers
 from models.encoder import load_pooling
+from models.retriever import HEADS
 from models.tokens import Tokenizer
 from models.towers import load
 from storage.artifact import Source, source_of
 from storage.errors import UserError
 from storage.store import Store
-from tasks.initialise import HEADS, Backbone, beside, initialise
+from tasks.initialise import Backbone, beside, initialise
 from tests.tiny import PIECES, save_backbone, save_tokenizer
 
 ALL = Backbone(weights="tiny", start="weights", towers="siamese", layers=None, dropout=0.1, pooling="mean", seed=1)

@@ -14,13 +14,13 @@ from models import bert, cot_mae
 from models.encoder import load_pooling
 from models.objective import Batch
 from models.pretraining import Drawn
+from models.retriever import HEADS
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import write_rows
 from storage.store import Store
 from storage.tables import Checkpoint, Pairs
 from tasks.fit import Fitting
-from tasks.initialise import HEADS
 from tasks.pretrain import Pretraining, one_of_each, pretrain, visited
 from tasks.stage import Execution, Session, session, stage
 from tests.tiny import WORDS, save_backbone

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from scipy import stats
 
 from storage.artifact import Artifact
 from storage.errors import UserError
-from tasks.page.curves import losses, thinned
-from tasks.page.figures import direction, intervals, top, verdict, wins
+from storage.tables import Overlap, Queries
+from tasks.page.curves import losses, observed, thinned
+from tasks.page.figures import clearest_wins, direction, intervals, top, verdict, wins
+from tasks.page.render import page as page_of
 from tasks.report import Reporting, contents, publish, report, terminal_table
 
 SETTINGS = Reporting(
@@ -23,6 +26,7 @@ SETTINGS = Reporting(
     generator="a small T5", text="paper: cot_mae\nseed: 42\n", runs={"bm25": "Lucene", "dense": "A bi-encoder"},
     absent={"bm25_doc2query": "queries.for lacks retrieve"}, main="dense", baseline="bm25", metric="MRR@10",
     reported={"source": "Table 1", "MRR@10": 0.394, "bm25": {"MRR@10": 0.187}}, trained=["dense"],
+    stored=["bm25", "dense"], views={"both": ["dense", "bm25"], "dense": []},
 )  # fmt: skip
 VALUES = {"bm25": [0.0, 0.5, 1.0, 0.25], "dense": [1.0, 0.5, 1.0, 0.5]}
 
@@ -75,9 +79,44 @@ def checkpoint(tmp_path: Path) -> Artifact[Any]:
 
 
 @pytest.fixture
-def made(tmp_path: Path, metrics: Artifact[Any], quality: Artifact[Any], checkpoint: Artifact[Any]) -> Artifact[Any]:
-    report.body(tmp_path / "made", metrics, quality, [checkpoint], settings=SETTINGS)
-    return Artifact("report", "r" * 24, tmp_path / "made")
+def beside(tmp_path: Path, written: Any) -> tuple[Artifact[Any], Artifact[Any], list[Artifact[Any]]]:
+    """The questions, how much the runs agree, and what they are searched in."""
+    asked = written(Queries, [{"query_id": f"q{n}", "text": f"what is <{n}>"} for n in range(4)])
+    agreement = written(Overlap, [
+        {"run_a": "bm25", "run_b": "dense", "queries": 4, "overlap_10": 0.25, "overlap_100": 0.5, "overlap_1000": 0.75,
+         "rbo": 0.625}
+    ])  # fmt: skip
+    for name, text in (
+        ("lucene", {"engine": "bm25", "bytes_per_passage": 91.25}),
+        ("vectors", {"bytes_per_passage": {"dense": 1536.0, "lexical": 480.5}}),
+    ):
+        (tmp_path / name).mkdir()
+        file = "index.json" if name == "lucene" else "vectors.json"
+        (tmp_path / name / file).write_text(json.dumps(text))
+    return (
+        asked,
+        agreement,
+        [Artifact("index", "i" * 24, tmp_path / "lucene"), Artifact("encode", "e" * 24, tmp_path / "vectors")],
+    )
+
+
+@pytest.fixture
+def make(
+    metrics: Artifact[Any], quality: Artifact[Any], checkpoint: Artifact[Any],
+    beside: tuple[Artifact[Any], Artifact[Any], list[Artifact[Any]]],
+) -> Callable[[Path], Artifact[Any]]:  # fmt: skip
+    asked, agreement, stored = beside
+
+    def build(folder: Path) -> Artifact[Any]:
+        report.body(folder, metrics, asked, quality, agreement, [checkpoint], stored, settings=SETTINGS)
+        return Artifact("report", "r" * 24, folder)
+
+    return build
+
+
+@pytest.fixture
+def made(tmp_path: Path, make: Callable[[Path], Artifact[Any]]) -> Artifact[Any]:
+    return make(tmp_path / "made")
 
 
 STAGES = [
@@ -93,11 +132,9 @@ def test_rows_and_comparisons_are_those_of_the_metrics(metrics: Artifact[Any]) -
     assert content["comparisons"] == [comparison()]
 
 
-def test_equal_inputs_make_equal_bytes(
-    tmp_path: Path, metrics: Artifact[Any], quality: Artifact[Any], checkpoint: Artifact[Any]
-) -> None:
+def test_equal_inputs_make_equal_bytes(tmp_path: Path, make: Callable[[Path], Artifact[Any]]) -> None:
     for name in ("first", "second"):
-        report.body(tmp_path / name, metrics, quality, [checkpoint], settings=SETTINGS)
+        make(tmp_path / name)
 
     for file in ("report.json", "report.html"):
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
@@ -164,6 +201,62 @@ def test_absent_rows_and_the_papers_numbers_are_shown(made: Artifact[Any]) -> No
     assert "There is no row <code>bm25_doc2query</code>: queries.for lacks retrieve" in page
     assert "<td>0.394</td><td>0.750</td>" in page
     assert "<td>0.187</td><td>0.438</td>" in page
+
+
+def test_which_view_wins_which_queries(made: Artifact[Any]) -> None:
+    content, page = json.loads((made.path / "report.json").read_text()), (made.path / "report.html").read_text()
+
+    assert content["experts"] == [{"run": "both", "views": [
+        {"run": "dense", "wins": 2, "shared": 2, "queries": ["what is <0>", "what is <3>"]},
+        {"run": "bm25", "wins": 0, "shared": 2, "queries": []},
+    ]}]  # fmt: skip
+    assert "<li>what is &lt;0&gt;</li>" in page
+    assert "dense alone is best on 2 queries" in page
+
+
+def test_wins_need_all_others_to_be_worse() -> None:
+    values = {"a": [1.0, 0.5, 0.0, 0.2], "b": [0.5, 0.5, 0.0, 0.9], "c": [0.9, 0.1, 0.0, 0.1]}
+
+    found = clearest_wins(by_query(values).take([5, 1, 0, 3, 2, 4, *range(6, 12)]), ["a", "b", "c"], "MRR@10", {})
+
+    assert [(each["wins"], each["shared"], each["queries"]) for each in found] == [
+        (1, 2, ["q0"]), (1, 2, ["q3"]), (0, 2, [])
+    ]  # fmt: skip
+
+
+def test_agreement_and_storage_are_shown(made: Artifact[Any]) -> None:
+    page = (made.path / "report.html").read_text()
+
+    assert "<td>0.250</td><td>0.500</td><td>0.750</td><td>0.625</td>" in page
+    assert re.search(r'bm25</th><td class="text">bm25</td><td class="text"></td><td>91.2</td>', page)
+    assert re.search(
+        r"dense 1,536, lexical 480</td><td>2,016</td>|dense 1,536, lexical 480.5</td><td>2,01[67]</td>", page
+    )
+
+
+def test_what_a_training_tells_beside_its_losses(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "metrics.jsonl"
+    log.parent.mkdir()
+    log.write_text(
+        '{"step": 1, "contrast_late": 2.0, "weight_late": 0.4, "wins_late": 0.3, "ties": 0.1, "entropy": 1.0}\n'
+    )
+
+    assert losses(tmp_path) == {"contrast_late": [(1.0, 2.0)]}
+    assert observed(tmp_path) == {
+        "mean weight of each expert": {"late": [(1.0, 0.4)]},
+        "share of queries that each expert wins": {"late": [(1.0, 0.3)]},
+        "competition": {"ties": [(1.0, 0.1)], "entropy": [(1.0, 1.0)]},
+    }
+
+
+def test_the_spread_of_a_mean_over_samples_stands_beside_it(
+    make: Callable[[Path], Artifact[Any]], tmp_path: Path
+) -> None:
+    made = make(tmp_path / "made")
+    content = json.loads((made.path / "report.json").read_text())
+    content["rows"][1]["spread"] = 0.0125
+
+    assert "0.750</strong>&nbsp;±&nbsp;0.013" in page_of(content) or "±&nbsp;0.012" in page_of(content)
 
 
 def test_the_interval_is_students(metrics: Artifact[Any]) -> None:

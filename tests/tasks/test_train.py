@@ -8,24 +8,37 @@ import numpy as np
 import pytest
 import torch
 
-from models import bert, cot_mae
-from models.encoder import DenseEncoder, Finetuning
+from models import bert, cot_mae, retriever
+from models.finetuning import Distillation, Finetuning
+from models.retriever import Settings, load
 from models.tokens import Tokenizer
-from models.towers import load
+from models.views import dense
 from storage.artifact import Artifact, source_of
 from storage.errors import UserError
 from storage.rows import write_rows
 from storage.store import Store
-from storage.tables import Checkpoint, Negatives, Pairs, Passages, Positives, Queries, Table, passage_text
+from storage.tables import (
+    Checkpoint,
+    Negatives,
+    Pairs,
+    Passages,
+    Positives,
+    Queries,
+    Table,
+    TeacherScores,
+    passage_text,
+)  # fmt: skip
+from tasks.examples import TrainingData
 from tasks.fit import Fitting
 from tasks.initialise import Backbone, initialise
 from tasks.pretrain import Pretraining, pretrain
 from tasks.stage import Execution, Session, session, stage
-from tasks.train import Training, TrainingData, train
-from tests.tiny import WORDS, save_backbone
+from tasks.train import Batches, Teacher, Training, train
+from tests.tiny import RETRIEVERS, WORDS, save_backbone
 
 FITTING = Fitting(learning_rate=3e-3, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None)
 TRAINING = Training(
+    retriever=Settings(dense=dense.Settings(dim=None)), contrasts=["sum"],
     epochs=4, batch_queries=4, passages_per_query=3, temperature=1.0, mask_known_positives=True, query_max_tokens=12,
     passage_max_tokens=20, fit=FITTING, seed=5,
 )  # fmt: skip
@@ -81,11 +94,14 @@ class Given:
     ) -> Any:
         return (
             self.start, self.written(Queries, queries(names)), self.written(Passages, passages()),
-            self.written(Positives, positives(positive)), self.written(Negatives, negatives(negative)),
+            self.written(Positives, positives(positive)), self.written(Negatives, negatives(negative)), None,
         )  # fmt: skip
 
     def data(self, settings: Training = TRAINING, **changes: Any) -> TrainingData:
-        return TrainingData.read(*self.inputs(**changes), settings)
+        return TrainingData.read(*self.inputs(**changes)[1:5], settings)
+
+    def batches(self, settings: Training = TRAINING, **changes: Any) -> Batches:
+        return Batches(self.data(settings, **changes), Tokenizer.load(self.start.path), settings, None)
 
 
 @pytest.fixture
@@ -94,24 +110,16 @@ def given(written: Any, backbone: Path) -> Given:
 
 
 def shown(data: TrainingData, epochs: int) -> list[dict[str, list[str]]]:
-    """For each epoch, each query and the passages that its batches show with it, by their texts."""
-    settings, tokenizer = data.settings, data.tokenizer
-    names = {
-        tuple(ids): f"p{n}" for n, ids in enumerate(tokenizer.encode(passages_texts(), settings.passage_max_tokens))
-    }
-    asked = {tuple(ids): f"q{n}" for n, ids in enumerate(tokenizer.encode(data.queries, settings.query_max_tokens))}
+    """For each epoch, each query and the passages that its steps show with it."""
     found: list[dict[str, list[str]]] = [{} for _ in range(epochs)]
-    count = 0
-    for step in range(len(data.queries) * epochs // settings.batch_queries):
-        batch = data.batch(step)
-        rows = [
-            names[tuple(ids[mask].tolist())] for ids, mask in zip(batch.passages.ids, batch.passages.mask, strict=True)
-        ]
-        for place, (ids, mask) in enumerate(zip(batch.queries.ids, batch.queries.mask, strict=True)):
-            query = asked[tuple(ids[mask].tolist())]
-            first = place * batch.group
-            assert query not in found[count // len(data.queries)]
-            found[count // len(data.queries)][query] = rows[first : first + batch.group]
+    count, group = 0, data.settings.passages_per_query
+    names = data.query_ids.to_pylist()
+    for step in range(len(names) * epochs // data.settings.batch_queries):
+        chosen, passages = data.shown(step)
+        for place, query in enumerate(chosen):
+            assert names[query] not in found[count // len(names)]
+            own = passages[place * group : (place + 1) * group]
+            found[count // len(names)][names[query]] = [f"p{number}" for number in own]
             count += 1
     return found
 
@@ -162,15 +170,23 @@ def test_queries_without_a_positive_are_left_out(given: Given) -> None:
 
 
 def test_passages_that_are_not_there(given: Given) -> None:
-    start, asked, texts, relevant, _ = given.inputs()
+    _, asked, texts, relevant, *_ = given.inputs()
     wrong = given.written(Negatives, [{"query_id": "q0", "passage_id": "p99", "rank": 1, "score": 1.0}])
 
     with pytest.raises(UserError, match="passage 'p99' is not among"):
-        TrainingData.read(start, asked, texts, relevant, wrong, TRAINING)
+        TrainingData.read(asked, texts, relevant, wrong, TRAINING)
+
+
+def test_queries_that_nothing_was_mined_for_can_be_left_out(given: Given) -> None:
+    _, *tables, _ = given.inputs()
+
+    data = TrainingData.read(*tables, TRAINING, mined_only=True)
+
+    assert data.query_ids.to_pylist() == [query for query in POSITIVES if query in NEGATIVES]
 
 
 def test_texts_are_cut_and_have_their_titles(given: Given) -> None:
-    data = given.data(TRAINING.model_copy(update={"passage_max_tokens": 6, "query_max_tokens": 3}))
+    data = given.batches(TRAINING.model_copy(update={"passage_max_tokens": 6, "query_max_tokens": 3}))
     tokenizer, ids = data.tokenizer, {tuple(row.tolist()) for step in range(9) for row in data.batch(step).passages.ids}
 
     assert data.batch(0).queries.ids.shape == (4, 3)
@@ -188,16 +204,15 @@ def slow_excluded(documents: list[str], relevant: list[set[str]], group: int) ->
 
 @pytest.mark.parametrize("masked", [True, False])
 def test_a_batchs_loss_is_the_formulas(given: Given, masked: bool) -> None:
-    data = given.data(
-        TRAINING.model_copy(update={"mask_known_positives": masked, "batch_queries": 6, "temperature": 2.0})
-    )
-    objective, batch = Finetuning(DenseEncoder(bert.load(given.start.path).eval(), "cls"), 2.0), data.batch(0)
+    settings = TRAINING.model_copy(update={"mask_known_positives": masked, "batch_queries": 6, "temperature": 2.0})
+    data = given.batches(settings)
+    objective, batch = Finetuning(retriever.load(given.start.path), settings.loss), data.batch(0)
     vectors = tuple(each.detach() for each in objective.encode(batch)[0])
     loss = objective.compare(vectors, batch)["contrastive"].item()
 
     tokenizer = data.tokenizer
     names = {tuple(ids): n for n, ids in enumerate(tokenizer.encode(passages_texts(), 20))}
-    asked = {tuple(ids): n for n, ids in enumerate(tokenizer.encode(data.queries, 12))}
+    asked = {tuple(ids): n for n, ids in enumerate(tokenizer.encode(data.data.queries, 12))}
     documents = [
         DOCUMENTS[names[tuple(ids[mask].tolist())]]
         for ids, mask in zip(batch.passages.ids, batch.passages.mask, strict=True)
@@ -219,7 +234,7 @@ def test_a_batchs_loss_is_the_formulas(given: Given, masked: bool) -> None:
 
 
 def test_a_step_is_the_same_whatever_went_before(given: Given) -> None:
-    one, other = given.data(), given.data()
+    one, other = given.batches(), given.batches()
     for step in range(3):
         other.batch(step)
 
@@ -236,7 +251,7 @@ def test_a_tiny_retriever_learns_twenty_texts(store: Store, backbone: Path, writ
     asked = [{"query_id": f"q{n}", "text": " ".join(text.split()[:3])} for n, text in enumerate(TEXTS)]
     inputs = (
         Artifact[Checkpoint]("initialise", "tiny", backbone), written(Queries, asked), written(Passages, passages()),
-        written(Positives, positives({f"q{n}": [f"p{n}"] for n in range(20)})), written(Negatives, []),
+        written(Positives, positives({f"q{n}": [f"p{n}"] for n in range(20)})), written(Negatives, []), None,
     )  # fmt: skip
     changes = {"epochs": 40, "batch_queries": 10, "passages_per_query": 2, "mask_known_positives": False}
 
@@ -299,11 +314,11 @@ def test_from_weights_to_a_retriever_twice_is_the_same_to_the_byte(
                 given_table("given_pairs", Pairs, contexts)(), None, initialise(weights, settings=start), None,
                 settings=Pretraining[cot_mae.Settings].model_validate(before),
             )  # fmt: skip
-            retriever = train(
+            trained = train(
                 pretrained, given_table("given_queries", Queries, queries(POSITIVES))(),
                 given_table("given_passages", Passages, passages())(),
                 given_table("given_positives", Positives, positives(POSITIVES))(),
-                given_table("given_negatives", Negatives, negatives(NEGATIVES))(), settings=TRAINING,
+                given_table("given_negatives", Negatives, negatives(NEGATIVES))(), None, settings=TRAINING,
             )  # fmt: skip
             assert len(current.done) == 8
         manifests = [place.manifest(*reference.split("/")) for reference in current.done]
@@ -311,8 +326,67 @@ def test_from_weights_to_a_retriever_twice_is_the_same_to_the_byte(
 
     assert hashes[0] == hashes[1]
     assert len(hashes[0]) == 8
-    assert load(retriever.path).pooling == "mean"
+    assert load(trained.path).encoder.pooling == "mean"
     assert not torch.equal(
-        bert.load(retriever.path).bert.encoder.layer[0].output.dense.weight,
+        bert.load(trained.path).bert.encoder.layer[0].output.dense.weight,
         bert.load(pretrained.path).bert.encoder.layer[0].output.dense.weight,
     )
+
+
+@pytest.mark.parametrize("kind", RETRIEVERS)
+def test_every_kind_of_retriever_learns_twenty_texts(
+    kind: str, store: Store, backbone: Path, written: Any, tmp_path: Path
+) -> None:
+    asked = [{"query_id": f"q{n}", "text": " ".join(text.split()[:3])} for n, text in enumerate(TEXTS)]
+    inputs = (
+        Artifact[Checkpoint]("initialise", "tiny", backbone), written(Queries, asked), written(Passages, passages()),
+        written(Positives, positives({f"q{n}": [f"p{n}"] for n in range(20)})), written(Negatives, []), None,
+    )  # fmt: skip
+    changes = {
+        "retriever": RETRIEVERS[kind], "epochs": None, "steps": 60, "batch_queries": 10, "passages_per_query": 2,
+        "mask_known_positives": False,
+    }  # fmt: skip
+
+    train.body(tmp_path, *inputs, settings=TRAINING.model_copy(update=changes))
+
+    made, tokenizer = load(tmp_path), Tokenizer.load(tmp_path)
+    with torch.inference_mode():
+        found = made(tokenizer.pad_batch(tokenizer.encode([row["text"] for row in asked], 12)), "query")
+        scores = made.scores(found, made(tokenizer.pad_batch(tokenizer.encode(passages_texts(), 20)), "passage"))["sum"]
+    assert made.settings == RETRIEVERS[kind]
+    assert float((scores.argmax(1) == torch.arange(20)).float().mean()) > 0.9
+
+
+def test_a_teachers_scores_lie_where_the_passages_are(given: Given) -> None:
+    scored = {
+        (q, p): float(n) for n, (q, p) in enumerate((q, p) for q in NEGATIVES for p in (*POSITIVES[q], *NEGATIVES[q]))
+    }
+    rows = [{"query_id": q, "passage_id": p, "score": score} for (q, p), score in scored.items()]
+    rows.append({"query_id": "q9", "passage_id": "p0", "score": -1.0})
+    distilled = TRAINING.model_copy(update={"distillation": Distillation(teacher_temperature=1.0, contrast_weight=0.0)})
+    data = TrainingData.read(*given.inputs()[1:5], distilled, mined_only=True)
+    teacher = Teacher.read(given.written(TeacherScores, rows[::-1]), data)
+    made = Batches(data, Tokenizer.load(given.start.path), distilled, teacher)
+
+    for step in range(6):
+        chosen, shown_places = data.shown(step)
+        found = made.batch(step).teacher
+        assert found is not None
+        expected = [
+            [scored[data.query_ids[query].as_py(), f"p{place}"] for place in shown_places[n * 3 : n * 3 + 3]]
+            for n, query in enumerate(chosen)
+        ]
+        assert found.tolist() == expected
+
+
+def test_a_pair_that_the_teacher_has_not_scored(given: Given) -> None:
+    data = given.data()
+    teacher = Teacher.read(given.written(TeacherScores, [{"query_id": "q0", "passage_id": "p0", "score": 1.0}]), data)
+
+    with pytest.raises(UserError, match=r"no score of query .* with passage 'p2'"):
+        teacher.of([0], [0, 2])
+
+
+def test_either_steps_or_epochs() -> None:
+    with pytest.raises(ValueError, match="either steps or epochs"):
+        Training.model_validate(TRAINING.model_dump() | {"steps": 3})

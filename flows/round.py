@@ -1,0 +1,138 @@
+"""The shape of a recipe's rounds: what each mines with, learns from and trains, and the rows made of several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from storage.settings import Settings
+from tasks.engines.candidates import Candidates
+from tasks.engines.exact import Exact
+from tasks.engines.faiss import Faiss
+from tasks.engines.seismic import Seismic
+from tasks.fuse import Fusion, LearnFusion
+from tasks.miners.cross_encoder import CrossEncoder
+from tasks.miners.margin import Margin
+from tasks.miners.top import Top
+from tasks.miners.union import Union
+from tasks.score import Reranking, Scoring
+from tasks.train import Training, View
+from tasks.train_teacher import TeacherTraining
+
+Miner = Annotated[Top | Union | Margin | CrossEncoder, Field(discriminator="miner")]
+Engine = Annotated[Exact | Faiss | Seismic | Candidates, Field(discriminator="engine")]
+
+
+class Few(Settings):
+    """Learning from few queries (CPDAE, table 2): the same for every system of equal seed."""
+
+    queries: Annotated[int, Field(gt=0)]
+    """How many are drawn of those that have a positive."""
+    samples: Annotated[list[int], Field(min_length=1)]
+    """A training for each; the row of the round is their mean."""
+
+    @staticmethod
+    def name(of: str, sample: int) -> str:
+        """What the training of a sample is called."""
+        return f"{of}_{sample}"
+
+
+class Suiting(Settings):
+    """Learning from the queries on which one of several views is best (CAME, section 5.3)."""
+
+    round: str
+    """An earlier round."""
+    views: Annotated[list[View], Field(min_length=2)]
+    view: View
+    """The one whose queries are kept."""
+    cutoff: Annotated[int, Field(gt=0)]
+
+
+class Round(Settings):
+    """One round of mining and training; its name is its row in the report."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
+    queries: Few | Suiting | None = None
+    """Which train queries are learned from; null for all."""
+    mine_with: str
+    """`bm25`, or the name of an earlier round whose retriever mines."""
+    mine_views: list[View] = Field(default_factory=list)
+    """Mine from the lists of these views, each for itself, and not from the ranking of all."""
+    mine: Miner
+    start: str
+    """pretrained, backbone, random, an earlier round to continue, or a checkpoint by key or folder."""
+    train: Training
+    fuse: Fusion | None = None
+    """How the views' lists make one ranking; null adds up their scores for every passage."""
+    rows: list[View] = Field(default_factory=list)
+    """Views whose own ranking is a row, called NAME_VIEW."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A ranking that is fused: that of a round, or of one of its views."""
+
+    round: str
+    view: str | None
+
+    @staticmethod
+    def read(text: str) -> Member:
+        """`ROUND` or `ROUND/VIEW`."""
+        name, _, view = text.partition("/")
+        return Member(name, view or None)
+
+
+class Ensemble(Settings):
+    """A row that is made of several rankings."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
+    members: Annotated[
+        list[Annotated[str, Field(pattern=r"^[a-z0-9_]+(/(dense|late|lexical))?$")]], Field(min_length=2)
+    ]
+    """ROUND, or ROUND/VIEW."""
+    fuse: Fusion
+    learn: LearnFusion | None = None
+    """How a `linear` fusion learns what each member counts; null for all others."""
+
+    @model_validator(mode="after")
+    def _learned(self) -> Ensemble:
+        if (self.fuse.kind == "linear") != (self.learn is not None):
+            raise ValueError("learn: expected settings where fuse.kind is linear, else null")
+        return self
+
+
+class Approximate(Settings):
+    """A row that is searched with an approximate index, beside the exact one."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
+    round: str
+    view: View
+    index: Engine
+
+    @property
+    def exact(self) -> str:
+        """The row it should equal."""
+        return row(self.round, self.view)
+
+
+class Teaching(Settings):
+    """The cross-encoder that distils and filters."""
+
+    weights: str | None
+    """A BERT or a cross-encoder by folder, package:NAME/FOLDER or hub name; null takes the pre-trained checkpoint."""
+    mine_with: str
+    """Whose ranking its negatives are drawn from."""
+    mine: Miner
+    train: TeacherTraining | None
+    """Null where the weights are a trained cross-encoder's."""
+    score: Scoring
+    reranks: str
+    """The row whose first passages it re-orders: its own quality."""
+    rerank: Reranking
+
+
+def row(name: str, view: str) -> str:
+    """What the row of a view is called."""
+    return f"{name}_{view}"

@@ -1,0 +1,210 @@
+"""The rounds of a recipe: mine, train, encode, index, search, as often as it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flows.recipe import STARTS, Recipe
+from flows.round import Approximate, Ensemble, Few, Member, Round, Suiting
+from storage import sources
+from storage.artifact import Artifact, Source
+from storage.errors import UserError
+from storage.store import Store
+from storage.tables import (
+    Checkpoint,
+    Index,
+    Negatives,
+    Passages,
+    Positives,
+    Queries,
+    Run,
+    TeacherScores,
+    Vectors,
+    Weights,
+)  # fmt: skip
+from tasks.choose_queries import FewShot, Suited, sample_queries, suited_queries
+from tasks.encode import encode
+from tasks.fuse import Fusion, fuse, learn_fusion
+from tasks.index import index
+from tasks.initialise import initialise
+from tasks.mine import mine
+from tasks.miners.top import Top
+from tasks.score import rerank, score
+from tasks.search import Search, search
+from tasks.stage import in_round
+from tasks.train import train
+from tasks.train_teacher import train_teacher
+
+Start = Artifact[Checkpoint]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What retrievers learn from: queries, and for each its relevant documents and a passage of each."""
+
+    queries: Artifact[Queries]
+    positives: Artifact[Positives]
+
+
+@dataclass(frozen=True)
+class Searchable:
+    """A retriever and what it made of the passages."""
+
+    checkpoint: Start
+    vectors: Artifact[Vectors]
+    index: Artifact[Index]
+    views: Sequence[str]
+    fusion: Fusion | None
+
+
+@dataclass
+class Rounds:
+    """What the rounds so far have made."""
+
+    recipe: Recipe[Any]
+    store: Store
+    passages: Artifact[Passages]
+    bm25: Artifact[Index]
+    examples: Examples
+    starts: dict[str, Start]
+    """The pre-trained checkpoint and the backbone, by word."""
+    made: dict[str, Searchable] = field(default_factory=dict)
+    quick: dict[str, Artifact[Index]] = field(default_factory=dict)
+    """Approximate indexes, by the rows that they give."""
+    _teacher: Start | Source | None = None
+
+    def run(self, each: Round) -> None:
+        """Mine, train, encode and index; the retriever is then known by the round's name."""
+        with in_round(each.name):
+            start, queries = self.starting_point(each.start), self.asked(each)
+            negatives = self.mined(each, queries)
+            scores = self.scored(queries, negatives) if each.train.distillation else None
+            retriever = train(start, queries, self.passages, self.examples.positives, negatives, scores,
+                              settings=each.train)  # fmt: skip
+            vectors = encode(self.passages, retriever, settings=self.recipe.encode)
+            flat = index(self.passages, vectors, None, settings=self.recipe.index)
+        views = each.train.retriever.views
+        self.made[each.name] = Searchable(retriever, vectors, flat, views, each.fuse)
+
+    def asked(self, each: Round) -> Artifact[Queries]:
+        """The train queries of a round: all, a few, or those that suit an expert."""
+        queries, positives = self.examples.queries, self.examples.positives
+        if isinstance(each.queries, Few):
+            few = FewShot(queries=each.queries.queries, sample=each.queries.samples[0], seed=self.recipe.seed)
+            return sample_queries(queries, positives, settings=few)
+        if isinstance(each.queries, Suiting):
+            wanted = each.queries
+            runs = [self.found(wanted.round, queries, self.recipe.train_documents, view) for view in wanted.views]
+            settings = Suited(names=list(wanted.views), expert=wanted.view, cutoff=wanted.cutoff)
+            return suited_queries(queries, runs, positives, self.passages, settings=settings)
+        return queries
+
+    def mined(self, each: Round, queries: Artifact[Queries]) -> Artifact[Negatives]:
+        """The negatives of a round, from one ranking or from those of several views."""
+        depth, positives = self.recipe.train_documents, self.examples.positives
+        views: Sequence[str | None] = each.mine_views or [None]
+        runs = [self.found(each.mine_with, queries, depth, view) for view in views]
+        scores = None
+        if each.mine.miner == "cross_encoder":
+            wide = Top(miner="top", depth=each.mine.depth, negatives=None, seed=each.mine.seed)
+            scores = self.scored(queries, mine(runs, positives, self.passages, None, settings=wide))
+        return mine(runs, positives, self.passages, scores, settings=each.mine)
+
+    def found(self, name: str, queries: Artifact[Queries], documents: int, view: str | None = None) -> Artifact[Run]:
+        """What a round, or BM25, finds; by one of its views, or by all as the round ranks."""
+        if name == "bm25":
+            return search(self.bm25, None, queries, None, self.passages,
+                          settings=Search(documents=documents, view="bm25"))  # fmt: skip
+        made = self.made[name]
+        if view is None and made.fusion is not None:
+            runs = [self.found(name, queries, documents, each) for each in made.views]
+            return fuse(runs, None, settings=made.fusion)
+        chosen = view or (made.views[0] if len(made.views) == 1 else "sum")
+        settings = Search(documents=documents, view=chosen)
+        return search(made.index, made.vectors, queries, made.checkpoint, self.passages, settings=settings)
+
+    def approximately(self, quick: Approximate, queries: Artifact[Queries], documents: int) -> Artifact[Run]:
+        """What an approximate index of a round's vectors finds."""
+        made = self.made[quick.round]
+        self.quick[quick.name] = built = index(self.passages, made.vectors, None, settings=quick.index)
+        settings = Search(documents=documents, view=quick.view)
+        return search(built, made.vectors, queries, made.checkpoint, self.passages, settings=settings)
+
+    def learned(self, ensemble: Ensemble, members: Sequence[Member]) -> Artifact[Weights] | None:
+        """What each member counts, learned of the train queries; None where nothing is learned."""
+        if ensemble.learn is None:
+            return None
+        queries, positives = self.examples.queries, self.examples.positives
+        runs = [self.found(each.round, queries, self.recipe.train_documents, each.view) for each in members]
+        return learn_fusion(runs, positives, self.passages, settings=ensemble.learn)
+
+    def scored(self, queries: Artifact[Queries], negatives: Artifact[Negatives]) -> Artifact[TeacherScores]:
+        """What the teacher says of every positive and every negative."""
+        teaching = self.recipe.teacher
+        if teaching is None:
+            raise UserError("teacher: a round distils or mines with a cross-encoder, but the recipe has no teacher")
+        return score(self.teacher(), queries, self.passages, self.examples.positives, negatives,
+                     settings=teaching.score)  # fmt: skip
+
+    def teacher(self) -> Start | Source:
+        """The recipe's cross-encoder, trained when it is first asked for."""
+        teaching = self.recipe.teacher
+        if self._teacher is None and teaching is not None:
+            with in_round("teacher"):
+                start = sources.weights(teaching.weights) if teaching.weights else self.starts["pretrained"]
+                self._teacher = start
+                if teaching.train is not None:
+                    queries, positives = self.examples.queries, self.examples.positives
+                    found = self.found(teaching.mine_with, queries, self.recipe.train_documents)
+                    negatives = mine([found], positives, self.passages, None, settings=teaching.mine)
+                    self._teacher = train_teacher(start, queries, self.passages, positives, negatives,
+                                                  settings=teaching.train)  # fmt: skip
+        if self._teacher is None:
+            raise UserError("teacher: the recipe has none")
+        return self._teacher
+
+    def reranked(self, run: Artifact[Run], queries: Artifact[Queries]) -> Artifact[Run]:
+        """A ranking as the teacher would have it."""
+        if self.recipe.teacher is None:
+            raise UserError("teacher: the recipe has none")
+        with in_round("teacher"):
+            return rerank(self.teacher(), run, queries, self.passages, settings=self.recipe.teacher.rerank)
+
+    def starting_point(self, name: str) -> Start:
+        """The checkpoint a round starts from: by word, by the name of an earlier round, by key or by folder."""
+        recipe, known = self.recipe, self.starts | {each: made.checkpoint for each, made in self.made.items()}
+        if name in known:
+            return known[name]
+        if name == "random":
+            return initialise(
+                sources.weights(recipe.backbone.weights),
+                settings=recipe.backbone.model_copy(update={"start": "random"}),
+            )
+        if Path(name).is_dir():
+            return initialise(sources.weights(name), settings=recipe.backbone)
+        found = [
+            folder
+            for folder, whole in self.store.manifests()
+            if whole and whole.schema == "Checkpoint" and folder.name.startswith(name)
+        ]
+        if len(found) != 1:
+            words = ", ".join((*STARTS, *(each for each in known if each not in STARTS)))
+            raise UserError(
+                f"rounds: start {name!r} names {len(found)} checkpoints; expected {words}, a key of this store "
+                "or a folder"
+            )
+        return Artifact(found[0].parent.name, found[0].name, found[0])
+
+
+def expanded(rounds: Sequence[Round]) -> Iterator[Round]:
+    """Every training that the rounds stand for: a round of few queries is one for each sample."""
+    for each in rounds:
+        if isinstance(each.queries, Few):
+            for sample in each.queries.samples:
+                few = each.queries.model_copy(update={"samples": [sample]})
+                yield each.model_copy(update={"name": each.queries.name(each.name, sample), "queries": few})
+        else:
+            yield each

@@ -1,0 +1,142 @@
+"""CAME: experts that read layers of their own above common ones, and compete for what each query teaches.
+
+No one way to match suits all queries: some ask for a word, some for a phrase, some for a meaning. So a lexical, a
+local (here `late`) and a global (here `dense`) expert share the lower layers of one BERT. After all have learned from
+everything, each learns most from those queries whose positive it already ranks best.
+
+Cai et al. 2023, CAME: Competitively Learning a Mixture-of-Experts Model for First-stage Retrieval, sections 3.2, 3.3.
+
+Shape suffixes: B batch, L length, H hidden, Q queries, P passages, E views.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softmax
+
+from models.bert import BertForMaskedLM
+from models.losses import contrastive_losses
+from models.objective import Losses
+from models.tokens import Tokens
+
+ORDER = ("dense", "late", "lexical")
+"""The first of these that a model has owns the BERT's upper layers, so that its folder opens as that expert."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Competition:
+    """How the experts learn: alike at first (equation 9), then in competition (equations 10 and 11)."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    temperature: float
+    """Tau: the lower, the more the best expert takes."""
+    scope: Literal["batch", "group"]
+    """Among which passages an expert's rank counts: all that its loss contrasts, or the query's own group."""
+    standardised: float
+    """In which first share of the steps all experts learn alike; 0 for none, as on hard negatives."""
+    scale: float
+    """The sum of a query's weights in competition: 1 printed; the number of experts keeps the losses' size."""
+
+    def __post_init__(self) -> None:
+        if not (self.temperature > 0 and self.scale > 0):
+            raise ValueError("competition: expected a temperature and a scale above 0")
+        if not 0 <= self.standardised <= 1:
+            raise ValueError("competition: expected standardised, a share of the steps, from 0 to 1")
+
+
+class Experts(nn.Module):
+    """The layers that each view reads for itself, above those that all share (section 3.2).
+
+    It holds copies only, by view and by the number of the layer copied; what is the BERT's own stays there.
+    """
+
+    def __init__(self, model: BertForMaskedLM, views: Sequence[str], shared_layers: int) -> None:
+        super().__init__()
+        layers = model.bert.encoder.layer
+        if not 0 <= shared_layers <= len(layers):
+            raise ValueError(f"shared_layers: expected 0 to {len(layers)}, the model's layers, found {shared_layers}")
+        self.views, self.shared_layers = tuple(views), shared_layers
+        owner = min(views, key=ORDER.index)
+        self.private = nn.ModuleDict()
+        for view in views:
+            if view != owner and shared_layers < len(layers):
+                upper = {str(number): layers[number] for number in range(shared_layers, len(layers))}
+                self.private[view] = nn.ModuleDict(copy.deepcopy(upper))
+
+    def forward(self, model: BertForMaskedLM, tokens: Tokens) -> dict[str, Tensor]:
+        """Last hidden states [B, L, H] by view; the shared layers run once (equations 2 to 6)."""
+        visible = tokens.mask[:, None, None, :].bool()
+        layers = model.bert.encoder.layer
+        shared_BLH = _through(layers[: self.shared_layers], model.bert.embeddings(tokens.ids), visible)
+        own_BLH = _through(layers[self.shared_layers :], shared_BLH, visible)
+        return {
+            view: _through(cast(nn.ModuleDict, self.private[view]).values(), shared_BLH, visible)
+            if view in self.private else own_BLH
+            for view in self.views
+        }  # fmt: skip
+
+
+def competing(
+    scores: Mapping[str, Tensor],
+    positives_Q: Tensor,
+    group: int,
+    settings: Competition,
+    progress: float,
+    temperature: float,
+    excluded_QP: Tensor | None,
+) -> tuple[Losses, dict[str, float]]:
+    """The contrastive loss of each view's scores [Q, P], weighted by query, and what was seen of the weights.
+
+    Passages lie in groups, `group` to a query. While `progress` is below the standardised share of the training
+    every weight is 1 (equation 9), afterwards the views compete (equations 10, 11). `temperature` is the contrast's.
+    What is excluded neither contrasts nor ranks.
+    """
+    rivals_QP = _rivals(next(iter(scores.values())), positives_Q, group, settings.scope, excluded_QP)
+    ranks_QE = torch.stack([_ranks(each, positives_Q, rivals_QP) for each in scores.values()], dim=1)
+    weights_QE = settings.scale * softmax(1 / ranks_QE / settings.temperature, dim=1)
+    if progress < settings.standardised:
+        weights_QE = torch.ones_like(weights_QE)
+    losses: Losses = {}
+    for (view, scores_QP), weights_Q in zip(scores.items(), weights_QE.unbind(1), strict=True):
+        losses_Q = contrastive_losses(scores_QP, positives_Q, temperature=temperature, excluded_QP=excluded_QP)
+        losses[view] = (weights_Q * losses_Q).mean()
+    return losses, _observed(tuple(scores), ranks_QE, weights_QE)
+
+
+def _through(layers: Iterable[nn.Module], hidden_BLH: Tensor, visible: Tensor) -> Tensor:
+    for layer in layers:
+        hidden_BLH = layer(hidden_BLH, visible)
+    return hidden_BLH
+
+
+def _rivals(scores_QP: Tensor, positives_Q: Tensor, group: int, scope: str, excluded_QP: Tensor | None) -> Tensor:
+    """[Q, P], True where a passage counts in the rank of a query's positive."""
+    rivals_QP = torch.ones_like(scores_QP, dtype=torch.bool) if excluded_QP is None else ~excluded_QP
+    if scope == "batch":
+        return rivals_QP
+    groups_P = torch.arange(scores_QP.shape[1], device=scores_QP.device) // group
+    return rivals_QP & (groups_P == (positives_Q // group)[:, None])
+
+
+def _ranks(scores_QP: Tensor, positives_Q: Tensor, rivals_QP: Tensor) -> Tensor:
+    """[Q], the rank of each query's positive: ahead of it are only those that score more. It has no gradient."""
+    better_QP = scores_QP > scores_QP.gather(1, positives_Q[:, None])
+    return 1 + (better_QP & rivals_QP).sum(1)
+
+
+def _observed(views: Sequence[str], ranks_QE: Tensor, weights_QE: Tensor) -> dict[str, float]:
+    """Over the batch's queries: mean weights, who ranks the positive best, the weights' entropy, how often best tie."""
+    best_QE = ranks_QE == ranks_QE.amin(1, keepdim=True)
+    num_best_Q1 = best_QE.sum(1, keepdim=True)
+    shares_QE = weights_QE / weights_QE.sum(1, keepdim=True)
+    entropy, ties = torch.special.entr(shares_QE).sum(1).mean(), (num_best_Q1 > 1).float().mean()
+    names = [*(f"weight_{view}" for view in views), *(f"wins_{view}" for view in views), "entropy", "ties"]
+    values = torch.cat([weights_QE.mean(0), (best_QE / num_best_Q1).mean(0), torch.stack([entropy, ties])])
+    return dict(zip(names, values.tolist(), strict=True))

@@ -1,0 +1,183 @@
+"""A cross-encoder: one BERT reads query and passage together, and [CLS] says how relevant the passage is.
+
+It sees every word of one beside every word of the other, so it ranks better than vectors that are compared, and
+costs a pass through BERT for each pair. Retrievers learn from it (DupMAE, equation 15), and it re-ranks what they find.
+
+Trained as in RetroMAE's repository: a cross-entropy over each query's positive and its hard negatives. A folder is
+that of Hugging Face's BertForSequenceClassification with one label, which sentence-transformers opens too.
+
+Shape suffixes: B pairs, L length, H hidden, Q queries, G passages of a query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from models import bert
+from models.batch import Rows
+from models.bert import WEIGHTS, BertConfig
+from models.objective import Losses, Vectors
+from models.tokens import Tokenizer, Tokens
+
+POOLER = ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
+CLASSIFIER = ("classifier.weight", "classifier.bias")
+ONE_LABEL: dict[str, Any] = {
+    "id2label": {"0": "LABEL_0"},
+    "label2id": {"LABEL_0": 0},
+    # Else sentence-transformers squeezes one label's score into 0 to 1.
+    "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"},
+}
+
+Pair = tuple[list[int], int]
+"""[CLS] query [SEP] passage [SEP], and how many of them come before the passage."""
+
+
+@dataclass(frozen=True)
+class PairTokens(Rows):
+    """A padded batch of pairs; types [B, L] are 1 for the passage and its [SEP], 0 elsewhere."""
+
+    tokens: Tokens
+    types: Tensor
+
+
+def paired(
+    tokenizer: Tokenizer, query: Sequence[int], passage: Sequence[int], *, query_max_tokens: int, max_tokens: int
+) -> Pair:
+    """A pair of word pieces: the query cut to `query_max_tokens` with [CLS] and [SEP], then the passage to fit."""
+    asked = [tokenizer.cls, *query[: query_max_tokens - 2], tokenizer.sep]
+    return [*asked, *passage[: max_tokens - len(asked) - 1], tokenizer.sep], len(asked)
+
+
+def pad_pairs(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> PairTokens:
+    """The pairs, padded to the longest of them."""
+    tokens = tokenizer.pad_batch([ids for ids, _ in pairs])
+    begins_B1 = torch.tensor([begin for _, begin in pairs])[:, None]
+    after_BL = torch.arange(tokens.ids.shape[1]) >= begins_B1
+    return PairTokens(tokens, (after_BL & tokens.mask).long())
+
+
+class Pooler(nn.Module):
+    """What becomes of [CLS]: Linear, tanh."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden_BLH: Tensor) -> Tensor:
+        return torch.tanh(self.dense(hidden_BLH[:, 0].float()))
+
+
+class PooledBert(bert.Bert):
+    """BERT with a pooler."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.pooler = Pooler(config)
+
+
+class CrossEncoder(nn.Module):
+    """BERT, its pooler, dropout, and one logit."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        if config.type_vocab_size < 2:
+            raise ValueError(f"a cross-encoder needs token types 0 and 1, found {config.type_vocab_size} types")
+        self.config = config
+        self.bert = PooledBert(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.classifier = nn.Linear(config.hidden_size, 1)
+        self.apply(lambda module: bert.initialise(module, config.initializer_range))
+
+    def forward(self, pairs: PairTokens) -> Tensor:
+        """[B], how relevant each passage is to its query; float32 also under autocast, so that few scores tie."""
+        hidden_BLH = self.bert(pairs.tokens.ids, pairs.tokens.mask, pairs.types)
+        with torch.autocast(hidden_BLH.device.type, enabled=False):
+            scores_B1: Tensor = self.classifier(self.dropout(self.bert.pooler(hidden_BLH)))
+        return scores_B1[:, 0]
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Q queries, each with G passages, its positive first: Q * G pairs, group after group."""
+
+    pairs: PairTokens
+    group: int
+
+    def __len__(self) -> int:
+        return len(self.pairs) // self.group
+
+    def rows(self, start: int, stop: int) -> Groups:
+        """Some of the queries with their passages."""
+        return replace(self, pairs=self.pairs.rows(start * self.group, stop * self.group))
+
+    def to(self, device: torch.device) -> Groups:
+        """The same on another device."""
+        return replace(self, pairs=self.pairs.to(device))
+
+
+class Finetuning(nn.Module):
+    """Listwise: the negative log-likelihood of each query's positive among its own passages, not those of others."""
+
+    def __init__(self, encoder: CrossEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def encode(self, batch: Groups) -> tuple[Vectors, Losses]:
+        """No vectors; the loss, whose mean is over queries."""
+        scores_QG = self.encoder(batch.pairs).view(len(batch), batch.group)
+        return (), {"listwise": cross_entropy(scores_QG, scores_QG.new_zeros(len(batch), dtype=torch.long))}
+
+    def compare(self, vectors: Vectors, batch: Groups) -> Losses:
+        """Nothing: no query meets another's passages."""
+        return {}
+
+
+def load(folder: Path) -> CrossEncoder:
+    """The cross-encoder of a Hugging Face folder, in evaluation mode."""
+    encoder, found = _read(folder)
+    if missing := [name for name in (*POOLER, *CLASSIFIER) if name not in found]:
+        raise ValueError(f"{folder / WEIGHTS}: expected a cross-encoder of one label, found no {missing[0]}")
+    return encoder.eval()
+
+
+def begin(folder: Path) -> CrossEncoder:
+    """The start of a training: a cross-encoder, or a BERT, whose pooler and classifier are random where it has none."""
+    return _read(folder)[0]
+
+
+def save(encoder: CrossEncoder, folder: Path) -> None:
+    """Write config.json and model.safetensors; scores are logits in sentence-transformers too."""
+    encoder.config.save(folder, "BertForSequenceClassification", **ONE_LABEL)
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def _read(folder: Path) -> tuple[CrossEncoder, set[str]]:
+    """A cross-encoder with the weights of a folder, and which of its head's weights these are."""
+    body = bert.load(folder)
+    encoder = CrossEncoder(body.config)
+    wanted, found = encoder.state_dict(), _head(folder)
+    for name, tensor in found.items():
+        if tensor.shape != wanted[name].shape:
+            shapes = f"{list(wanted[name].shape)}, as with one label, found {list(tensor.shape)}"
+            raise ValueError(f"{folder / WEIGHTS}: expected {name} of shape {shapes}")
+    read = {f"bert.{name}": tensor for name, tensor in body.bert.state_dict().items()}
+    encoder.load_state_dict(wanted | read | found)
+    return encoder, set(found)
+
+
+def _head(folder: Path) -> dict[str, Tensor]:
+    """A folder's pooler and classifier, as far as it has them; a bare encoder's pooler has no `bert.` before it."""
+    with safe_open(folder / WEIGHTS, framework="pt") as file:
+        stored = file.keys()
+        names = {name if name in CLASSIFIER else f"bert.{name.removeprefix('bert.')}": name for name in stored}
+        return {name: file.get_tensor(names[name]) for name in (*POOLER, *CLASSIFIER) if name in names}

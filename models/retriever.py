@@ -1,0 +1,198 @@
+"""A retriever: towers that read texts, and up to three views of what they make of them, each with its own similarity.
+
+Which views there are is all that sets the retrievers of the papers apart: `dense` alone is DPR, `lexical` SPLADE,
+`late` ColBERT, `late` with exact matches beside `dense` COIL. Dense and lexical are CoT-MoTE's hybrid, and, projected
+and cut to the largest weights, DupMAE's representation. In CAME's mixture all three read layers of their own above
+common ones (`shared_layers`). A pair's score is the weighted sum of its views' scores.
+
+A checkpoint's folder holds the towers as Hugging Face has them, `retriever.json`, which says what the views are, and
+`retriever.safetensors`, what they learned beside the towers. A folder without them is a plain BERT: dense.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, cast, get_args
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from models import towers
+from models.bert import BertForMaskedLM
+from models.came import Experts
+from models.encoder import DenseEncoder
+from models.representation import Representation, Role
+from models.tokens import Tokenizer, Tokens
+from models.views import dense, late, lexical
+from models.views.dense import Settings as Dense
+from models.views.late import Settings as Late
+from models.views.lexical import Settings as Lexical
+
+SETTINGS, WEIGHTS = "retriever.json", "retriever.safetensors"
+HEADS = "heads.safetensors"
+"""What a pre-training learned beside the encoder: decoders and heads, by their names in the paper's file."""
+
+View = Literal["dense", "late", "lexical"]
+VIEWS: tuple[str, ...] = get_args(View)
+SUM = "sum"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Which views a retriever has."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    dense: Dense | None = None
+    """One vector."""
+    late: Late | None = None
+    """A vector for each token."""
+    lexical: Lexical | None = None
+    """A weight for each word piece."""
+    shared_layers: int | None = None
+    """Layers that all views read; above them each has its own (CAME, section 3.2). Null: all read the same."""
+
+    def __post_init__(self) -> None:
+        if not self.views:
+            raise ValueError(f"expected one of {', '.join(VIEWS)} at least")
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """Those that there are."""
+        return tuple(view for view in VIEWS if getattr(self, view) is not None)
+
+    @staticmethod
+    def read(value: Mapping[str, Any]) -> Settings:
+        """What `retriever.json` says."""
+        kinds: dict[str, Any] = {"dense": Dense, "late": Late, "lexical": Lexical}
+        views = {view: kind(**value[view]) for view, kind in kinds.items() if value.get(view) is not None}
+        return Settings(**views, shared_layers=value.get("shared_layers"))
+
+
+class Retriever(nn.Module):
+    """Towers and views. Heads that a view learns are the same for queries and passages; experts are a tower's own."""
+
+    def __init__(self, encoder: DenseEncoder, settings: Settings, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self.encoder, self.settings = encoder, settings
+        config = encoder.passage.config
+        made: dict[str, nn.Module] = {}
+        if settings.dense:
+            made["dense"] = dense.View(config, settings.dense, tokenizer, encoder.pooling)
+        if settings.late:
+            made["late"] = late.View(config, settings.late, tokenizer)
+        if settings.lexical:
+            made["lexical"] = lexical.View(config, settings.lexical, tokenizer)
+        self.heads = nn.ModuleDict(made)
+        self.experts = nn.ModuleDict()
+        if settings.shared_layers is not None:
+            if (found := towers.sharing(encoder)) not in ("siamese", "separate"):
+                raise ValueError(f"shared_layers: expected towers that are siamese or separate, found {found}")
+            for role, tower in self._towers():
+                self.experts[role] = Experts(tower, self.views, settings.shared_layers)
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """Those that it has."""
+        return self.settings.views
+
+    @property
+    def late(self) -> late.View | None:
+        """The view that needs to know of the tokens themselves."""
+        return cast(late.View, self.heads["late"]) if self.settings.late else None
+
+    @property
+    def lexical(self) -> lexical.View | None:
+        """The view with a weight for each word piece."""
+        return cast(lexical.View, self.heads["lexical"]) if self.settings.lexical else None
+
+    def forward(self, tokens: Tokens, role: Role) -> Representation:
+        """All views of a batch of texts."""
+        read = self.late.augmented(tokens, role) if self.late else tokens
+        tower, found = self.encoder.tower(role), Representation()
+        for view, hidden_BLH in self._hidden(tower, read, role).items():
+            made: Representation = self.heads[view](hidden_BLH, read, role, tower)
+            found = dataclasses.replace(found, **{name: part for name, part in vars(made).items() if part is not None})
+        return found
+
+    def scores(self, queries: Representation, passages: Representation) -> dict[str, Tensor]:
+        """[Q, P] by view, and last their weighted sum."""
+        found = {view: cast(Any, self.heads[view]).similarity(queries, passages) for view in self.views}
+        weighted = [getattr(self.settings, view).weight * found[view] for view in self.views]
+        return {**found, SUM: torch.stack(weighted).sum(0)}
+
+    def own(self) -> dict[str, nn.Parameter]:
+        """What is learned beside the towers, by name."""
+        return {name: each for name, each in self.named_parameters() if not name.startswith("encoder.")}
+
+    def _hidden(self, tower: BertForMaskedLM, tokens: Tokens, role: Role) -> dict[str, Tensor]:
+        """The last layer's states [B, L, H] that each view reads."""
+        if self.settings.shared_layers is not None:
+            experts = self.experts[role if role in self.experts else "passage"]
+            found: dict[str, Tensor] = experts(tower, tokens)
+            return found
+        hidden_BLH = tower.bert(tokens.ids, tokens.mask)
+        return dict.fromkeys(self.views, hidden_BLH)
+
+    def _towers(self) -> Iterator[tuple[Role, BertForMaskedLM]]:
+        yield "passage", self.encoder.passage
+        if self.encoder.query is not self.encoder.passage:
+            yield "query", self.encoder.query
+
+
+def save(retriever: Retriever, folder: Path) -> None:
+    """Write a retriever to a checkpoint's folder; the tokenizer's files are not written."""
+    towers.save(retriever.encoder, folder)
+    (folder / SETTINGS).write_text(json.dumps(dataclasses.asdict(retriever.settings), indent=1) + "\n")
+    if own := retriever.own():
+        save_file({name: each.detach().cpu().contiguous() for name, each in own.items()}, folder / WEIGHTS)
+
+
+def load(folder: Path) -> Retriever:
+    """The retriever of a checkpoint's folder, in evaluation mode."""
+    retriever = Retriever(towers.load(folder), settings_of(folder), Tokenizer.load(folder))
+    _take_up(retriever, folder)
+    return retriever.eval()
+
+
+def begin(folder: Path, settings: Settings) -> Retriever:
+    """A retriever to train, from a checkpoint: it goes on where the folder has the same views, else these are new.
+
+    New experts are copies of the towers' layers; a lexical view's own matrix is that of DupMAE's pre-training, where
+    there was one; what else a view learns starts at random.
+    """
+    retriever = Retriever(towers.load(folder), settings, Tokenizer.load(folder))
+    if (folder / SETTINGS).is_file() and settings_of(folder) == settings:
+        _take_up(retriever, folder)
+    elif retriever.lexical and retriever.lexical.projection and (folder / HEADS).is_file():
+        pretrained = load_file(folder / HEADS).get("projection.weight")
+        if pretrained is not None:
+            with torch.no_grad():
+                retriever.lexical.projection.weight.copy_(pretrained)
+    return retriever
+
+
+def settings_of(folder: Path) -> Settings:
+    """The views of a checkpoint's folder."""
+    path = folder / SETTINGS
+    if not path.is_file():
+        return Settings(dense=Dense(dim=None))
+    try:
+        return Settings.read(json.loads(path.read_text()))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path}: expected the views of a retriever: {error}") from None
+
+
+def _take_up(retriever: Retriever, folder: Path) -> None:
+    own = retriever.own()
+    found = load_file(folder / WEIGHTS) if own or (folder / WEIGHTS).is_file() else {}
+    if {name: each.shape for name, each in own.items()} != {name: each.shape for name, each in found.items()}:
+        raise ValueError(f"{folder / WEIGHTS}: its weights are not those of {SETTINGS}; expected {', '.join(own)}")
+    with torch.no_grad():
+        for name, each in own.items():
+            each.copy_(found[name])

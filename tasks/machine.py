@@ -1,0 +1,61 @@
+"""What a manifest says of the machine that built an artifact, and what it took."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import resource
+import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "pyarrow",
+    "faiss-cpu",
+    "pyseismic-lsr",
+    "pyserini",
+    "ranx",
+    "prefect",
+    "sentencex",
+)
+
+
+def described(device: str) -> dict[str, Any]:
+    """The most memory that this process or a child of it has had, the device it may use, machine and packages."""
+    return {
+        "peak_memory_mib": _peak_memory_mib(),
+        "device": _device_name(device),
+        "machine": {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
+        "versions": _versions(),
+    }
+
+
+def cpu_seconds() -> float:
+    """What this process and its finished children have taken."""
+    return sum(os.times()[:4])
+
+
+def _peak_memory_mib() -> int:
+    own, children = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return max(own, children) // 1024
+
+
+def _device_name(wanted: str) -> str:
+    torch = sys.modules.get("torch")
+    if torch is not None and wanted != "cpu" and torch.cuda.is_available():
+        return str(torch.cuda.get_device_name())
+    return platform.processor() or platform.machine()
+
+
+@cache
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found

@@ -1,0 +1,71 @@
+"""Train a cross-encoder to tell a query's positive from its hard negatives; retrievers learn from its scores."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from pydantic import Field
+
+from models import cross_encoder
+from models.cross_encoder import Finetuning, Groups, pad_pairs, paired
+from models.tokens import Tokenizer, copy_tokenizer
+from storage.artifact import Artifact, Source
+from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries
+from tasks.examples import TrainingData
+from tasks.fit import Fitting, fit
+from tasks.score import Scoring, opened
+from tasks.stage import stage
+
+
+class TeacherTraining(Scoring):
+    """What a teacher reads of pairs, and how it is trained."""
+
+    epochs: int = Field(gt=0)
+    """How often every query is visited."""
+    batch_queries: int = Field(gt=0)
+    passages_per_query: int = Field(gt=1)
+    """The positive and, beside it, hard negatives."""
+    fit: Fitting
+    """A chunk is so many queries, each with its passages."""
+    seed: int
+
+
+@stage(version=1, table=Checkpoint, trains=True)
+def train_teacher(
+    out: Path,
+    start: Artifact[Checkpoint] | Source,
+    queries: Artifact[Queries],
+    passages: Artifact[Passages],
+    positives: Artifact[Positives],
+    negatives: Artifact[Negatives],
+    *,
+    settings: TeacherTraining,
+) -> None:
+    """Write the cross-encoder that so many epochs over the queries with a positive make of the start."""
+    torch.manual_seed(settings.seed)
+    tokenizer, encoder = opened(start.path, cross_encoder.begin, settings, "start of the teacher")
+    data = TrainingData.read(queries, passages, positives, negatives, settings)
+    batches = Batches(data, tokenizer, settings)
+    fit(Finetuning(encoder), batches.batch, batches.steps, out=out, settings=settings.fit, seed=settings.seed)
+    cross_encoder.save(encoder, out)
+    copy_tokenizer(start.path, out)
+
+
+class Batches:
+    """The steps' queries with their passages, as word pieces."""
+
+    def __init__(self, data: TrainingData, tokenizer: Tokenizer, settings: TeacherTraining) -> None:
+        self.data, self.tokenizer, self.settings = data, tokenizer, settings
+        self.steps = math.ceil(len(data.queries) * settings.epochs / settings.batch_queries)
+
+    def batch(self, step: int) -> Groups:
+        """The queries of a step, each with its positive and negatives."""
+        settings, (chosen, shown) = self.settings, self.data.shown(step)
+        limits = {"query_max_tokens": settings.query_max_tokens, "max_tokens": settings.max_tokens}
+        group = settings.passages_per_query
+        asked = self.tokenizer.pieces([self.data.queries[query] for query in chosen])
+        texts = self.tokenizer.pieces(self.data.texts(shown))
+        pairs = [paired(self.tokenizer, asked[n // group], text, **limits) for n, text in enumerate(texts)]
+        return Groups(pad_pairs(self.tokenizer, pairs), group)

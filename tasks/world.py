@@ -1,0 +1,108 @@
+"""The processes that train one model together: which of them this one is, and what they tell each other.
+
+Where nobody has started several, this one is the first of one, and there is nothing to tell.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+ELEMENTS_PER_BUCKET = 2**25  # gradients that are added up at a time: 128 MiB
+
+
+def rank() -> int:
+    """This process's number, from 0."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def size() -> int:
+    """How many processes there are."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def local_rank() -> int | None:
+    """This process's number on its host; None where it was not started with others."""
+    return int(os.environ["LOCAL_RANK"]) if dist.is_initialized() else None
+
+
+def wait_for_all() -> None:
+    """Go on when all processes have come here."""
+    if size() > 1:
+        dist.barrier()
+
+
+def dealt(spans: Sequence[object], to: int | None = None) -> range:
+    """The numbers of the spans that are a process's, this one's if none is named: neighbours, one more or less each."""
+    number = rank() if to is None else to
+    return range(len(spans) * number // size(), len(spans) * (number + 1) // size())
+
+
+def gathered(parts: tuple[Tensor, ...], rows: Sequence[int]) -> tuple[Tensor, ...]:
+    """What all processes have, one after the other; `rows` is how many examples each process has.
+
+    An example may have several rows in a part. What comes of other processes has no gradient.
+    """
+    if size() == 1:
+        return parts
+    return tuple(_gathered(part, rows) for part in parts)
+
+
+def _gathered(part: Tensor, rows: Sequence[int]) -> Tensor:
+    """Collectives want equal shapes, so shorter parts are filled up, and cut again."""
+    each = len(part) // rows[rank()]
+    longest = part.new_zeros(max(rows) * each, *part.shape[1:])
+    longest[: len(part)] = part
+    found = [torch.empty_like(longest) for _ in rows]
+    dist.all_gather(found, longest)
+    return torch.cat([one[: count * each] for one, count in zip(found, rows, strict=True)])
+
+
+def add_up(values: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The sums over all processes of numbers that each has by the same names."""
+    if size() == 1 or not values:
+        return values
+    stacked = torch.stack([value.float() for value in values.values()])
+    dist.all_reduce(stacked)
+    return dict(zip(values, stacked.unbind(), strict=True))
+
+
+def add_up_gradients(module: nn.Module) -> None:
+    """Make every parameter's gradient the sum over all processes; one that no process has stays absent."""
+    if size() == 1:
+        return
+    parameters = [each for each in module.parameters() if each.requires_grad]
+    there = torch.tensor([each.grad is not None for each in parameters], dtype=torch.int32, device=parameters[0].device)
+    dist.all_reduce(there, op=dist.ReduceOp.MAX)
+    used = [each for each, some in zip(parameters, there.tolist(), strict=True) if some]
+    for each in used:
+        each.grad = torch.zeros_like(each) if each.grad is None else each.grad
+    for bucket in _buckets(used):
+        flat = torch.cat([each.grad.flatten() for each in bucket if each.grad is not None])
+        dist.all_reduce(flat)
+        for each, part in zip(bucket, flat.split([one.numel() for one in bucket]), strict=True):
+            each.grad = part.view_as(each)
+
+
+def share_gradients(module: nn.Module) -> None:
+    """Divide gradients that every process has alike, so that adding them up gives them once."""
+    if size() > 1:
+        for each in module.parameters():
+            if each.grad is not None:
+                each.grad /= size()
+
+
+def _buckets(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+    buckets: list[list[nn.Parameter]] = []
+    filled = ELEMENTS_PER_BUCKET
+    for each in parameters:
+        if filled + each.numel() > ELEMENTS_PER_BUCKET or each.dtype != buckets[-1][0].dtype:
+            buckets.append([])
+            filled = 0
+        buckets[-1].append(each)
+        filled += each.numel()
+    return buckets

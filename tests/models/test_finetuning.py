@@ -1,0 +1,283 @@
+"""Training a retriever: each loss by its formula, for every kind of view, whole and in chunks."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import exp, log
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from models.came import Competition
+from models.finetuning import Distillation, Examples, Finetuning, Flops, Settings, known_positives
+from models.retriever import Retriever
+from models.tokens import Tokens, pad
+from tasks.gradients import gradients
+from tests.models.test_losses import slow_contrast
+from tests.tiny import RETRIEVERS, SHAPE, tiny_retriever, tiny_tokenizer
+
+pytestmark = pytest.mark.usefixtures("one_thread", "store")
+PLAIN = Settings(contrasts=["sum"], temperature=4.0)
+PRICE = Flops(queries=0.3, passages=0.2, ramp=0.5)
+COMPETITION = Competition(temperature=0.5, scope="batch", standardised=0.2, scale=1.0)
+
+
+def random_tokens(count: int, seed: int) -> Tokens:
+    """[CLS] some of few words [SEP], so that word pieces meet."""
+    random, pieces = np.random.default_rng(seed), tiny_tokenizer()
+    lengths = random.integers(1, 7, size=count)
+    return pad([[pieces.cls, *random.integers(40, 52, size=length), pieces.sep] for length in lengths])
+
+
+def examples(group: int, *, queries: int = 4, **changes: Any) -> Examples:
+    return replace(
+        Examples(random_tokens(queries, 1), random_tokens(queries * group, 2), group, None, progress=0.5), **changes
+    )
+
+
+def exclusions(queries: int, group: int) -> Tensor:
+    excluded = torch.zeros(queries, queries * group, dtype=torch.bool)
+    excluded[0, group] = excluded[queries - 1, 0] = True
+    return excluded
+
+
+def slow_scores(retriever: Retriever, batch: Examples) -> dict[str, Tensor]:
+    """Every query with every passage, one by one, by the papers' formulas in double precision."""
+    retriever.eval()
+    with torch.no_grad():
+        queries, passages = retriever(batch.queries, "query"), retriever(batch.passages, "passage")
+    size = (len(batch.queries.ids), len(batch.passages.ids))
+    found: dict[str, Tensor] = {}
+    for view in retriever.views:
+        found[view] = torch.tensor(
+            [[_slow(view, queries, passages, q, p) for p in range(size[1])] for q in range(size[0])]
+        )
+    weights = {view: getattr(retriever.settings, view).weight for view in retriever.views}
+    found["sum"] = sum((weights[view] * found[view] for view in retriever.views), torch.zeros(size))
+    return found
+
+
+def _slow(view: str, queries: Any, passages: Any, q: int, p: int) -> float:
+    if view != "late":
+        return float(getattr(queries, view)[q].double() @ getattr(passages, view)[p].double())
+    total = 0.0
+    for i in range(queries.tokens.shape[1]):
+        if not queries.token_mask[q, i]:
+            continue
+        seen = [j for j in range(passages.tokens.shape[1]) if passages.token_mask[p, j]]
+        if queries.token_ids is not None:
+            seen = [j for j in seen if passages.token_ids[p, j] == queries.token_ids[q, i]]
+        products = [float(queries.tokens[q, i].double() @ passages.tokens[p, j].double()) for j in seen]
+        best = max(products, default=0.0)
+        total += max(best, 0.0) if queries.token_ids is not None else best
+    return total
+
+
+@pytest.mark.parametrize("kind", RETRIEVERS)
+@pytest.mark.parametrize("masked", [False, True])
+def test_each_query_is_contrasted_with_all_passages_of_the_batch(kind: str, masked: bool) -> None:
+    retriever = tiny_retriever(kind).eval()
+    views = ["sum", *retriever.views]
+    objective = Finetuning(retriever, replace(PLAIN, contrasts=views))
+    excluded = exclusions(4, 3)
+    batch = examples(3, excluded=excluded if masked else None)
+
+    vectors, local = objective.encode(batch)
+    losses = objective.compare(vectors, batch)
+
+    assert local == {}
+    scores = slow_scores(retriever, batch)
+    for view in views:
+        expected = slow_contrast(scores[view], [0, 3, 6, 9], 4.0, excluded if masked else None)
+        name = "contrastive" if view == "sum" else f"contrast_{view}"
+        assert losses[name].item() == pytest.approx(expected, rel=1e-4), view
+
+
+@pytest.mark.parametrize("kind", RETRIEVERS)
+def test_chunks_with_dropout_are_a_direct_pass_under_the_same_seeds(kind: str) -> None:
+    retriever = tiny_retriever(kind, dropout=0.2, spread=0.1).train()
+    lexical = "lexical" in retriever.views
+    objective = Finetuning(retriever, replace(PLAIN, flops=PRICE if lexical else None))
+    batch = examples(2, queries=7, excluded=exclusions(7, 2))
+    losses = gradients(objective, batch, 3, (3, 5))
+    cached = {name: each.grad for name, each in objective.named_parameters() if each.grad is not None}
+    objective.zero_grad()
+
+    direct = directly(objective, batch, chunk=3)
+
+    assert set(losses) == set(direct)
+    for name, loss in direct.items():
+        assert losses[name].item() == pytest.approx(loss, abs=1e-5, rel=1e-5)
+    expected = {name: each.grad for name, each in objective.named_parameters() if each.grad is not None}
+    assert set(cached) == set(expected)
+    scale = max(float(each.abs().max()) for each in expected.values())
+    assert max(float((cached[name] - each).abs().max()) for name, each in expected.items()) < 1e-5 * scale
+
+
+def directly(objective: Finetuning, batch: Examples, chunk: int) -> dict[str, float]:
+    """One graph over all chunks, each under the seed that the loop gives it."""
+    from tasks import gradients as loop
+
+    spans = [(at, min(len(batch), at + chunk)) for at in range(0, len(batch), chunk)]
+    passed = []
+    for number, span in enumerate(spans):
+        torch.manual_seed(loop.mixed((3, 5, number)))
+        passed.append(objective.encode(batch.rows(*span))[0])
+    losses = objective.compare(tuple(torch.cat(each) for each in zip(*passed, strict=True)), batch)
+    torch.stack(list(losses.values())).sum().backward()
+    return {name: loss.item() for name, loss in losses.items()}
+
+
+@pytest.mark.parametrize(("progress", "share"), [(0.0, 0.0), (0.25, 0.25), (0.5, 1.0), (0.9, 1.0)])
+def test_word_pieces_cost_the_square_of_their_mean_weight(progress: float, share: float) -> None:
+    retriever = tiny_retriever("splade").eval()
+    batch = examples(2, progress=progress)
+    objective = Finetuning(retriever, replace(PLAIN, flops=PRICE))
+
+    losses = objective.compare(objective.encode(batch)[0], batch)
+
+    for name, tokens, role, price in (
+        ("flops_queries", batch.queries, "query", 0.3), ("flops_passages", batch.passages, "passage", 0.2)
+    ):  # fmt: skip
+        weights = retriever(tokens, role).lexical.detach().double().numpy()
+        expected = sum(
+            (sum(abs(weights[n, v]) for n in range(len(weights))) / len(weights)) ** 2
+            for v in range(SHAPE["vocab_size"])
+        )
+        assert losses[name].item() == pytest.approx(share * price * expected, rel=1e-5)
+        assert objective.observed[name.replace("flops", "nonzero")] == pytest.approx((weights != 0).sum(1).mean())
+
+
+@pytest.mark.parametrize("contrast_weight", [0.0, 0.3])
+def test_soft_labels_are_a_cross_entropy_over_the_querys_own_passages(contrast_weight: float) -> None:
+    retriever = tiny_retriever("hybrid").eval()
+    teacher = torch.randn(4, 3, generator=torch.Generator().manual_seed(4)) * 3
+    batch = examples(3, teacher=teacher)
+    distillation = Distillation(teacher_temperature=2.0, contrast_weight=contrast_weight)
+    objective = Finetuning(retriever, replace(PLAIN, distillation=distillation))
+
+    losses = objective.compare(objective.encode(batch)[0], batch)
+
+    scores = slow_scores(retriever, batch)["sum"]
+    expected = 0.0
+    for query in range(4):
+        wanted = [exp(float(value) / 2.0) for value in teacher[query]]
+        own = [float(scores[query, query * 3 + place]) / 4.0 for place in range(3)]
+        total = log(sum(exp(value - max(own)) for value in own)) + max(own)
+        expected -= sum(weight / sum(wanted) * (value - total) for weight, value in zip(wanted, own, strict=True)) / 4
+    assert losses["distillation"].item() == pytest.approx(expected, rel=1e-4)
+    contrast = slow_contrast(scores, [0, 3, 6, 9], 4.0, None)
+    if contrast_weight:
+        assert losses["contrastive"].item() == pytest.approx(contrast_weight * contrast, rel=1e-4)
+    else:
+        assert set(losses) == {"distillation"}
+
+
+@pytest.mark.parametrize("progress", [0.1, 0.5])
+def test_experts_learn_alike_and_then_compete(progress: float) -> None:
+    retriever = tiny_retriever("mixture").eval()
+    batch = examples(3, progress=progress)
+    objective = Finetuning(retriever, replace(PLAIN, contrasts=[], competition=COMPETITION))
+
+    losses = objective.compare(objective.encode(batch)[0], batch)
+
+    scores = slow_scores(retriever, batch)
+    ranks = {
+        view: [1 + sum(float(each) > float(row[query * 3]) for each in row) for query, row in enumerate(scores[view])]
+        for view in retriever.views
+    }
+    for view in retriever.views:
+        expected = 0.0
+        for query in range(4):
+            powers = {each: exp(1 / ranks[each][query] / 0.5) for each in retriever.views}
+            weight = 1.0 if progress < 0.2 else powers[view] / sum(powers.values())
+            expected += weight * slow_contrast(scores[view][query : query + 1], [query * 3], 4.0, None) / 4
+        assert losses[f"contrast_{view}"].item() == pytest.approx(expected, rel=1e-4)
+    weights = [objective.observed[f"weight_{view}"] for view in retriever.views]
+    assert sum(weights) == pytest.approx(3.0 if progress < 0.2 else 1.0)
+
+
+def test_the_sizes_of_several_views_are_told() -> None:
+    retriever = tiny_retriever("hybrid").eval()
+    objective, batch = Finetuning(retriever, PLAIN), examples(2)
+
+    objective.compare(objective.encode(batch)[0], batch)
+
+    scores = slow_scores(retriever, batch)
+    for view in ("dense", "lexical"):
+        expected = np.mean([abs(float(scores[view][query, query * 2])) for query in range(4)])
+        assert objective.observed[f"positive_{view}"] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "said"),
+    [
+        ("dpr", {"contrasts": []}, "expected some of sum and the views"),
+        ("mixture", {"competition": COMPETITION}, "expected some of sum and the views"),
+        ("dpr", {"contrasts": ["lexical"]}, "expected sum or views of dense, found lexical"),
+        ("dpr", {"flops": PRICE}, "expected a retriever with a lexical view"),
+    ],
+)  # fmt: skip
+def test_what_a_retriever_cannot_be_trained_with(kind: str, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Finetuning(tiny_retriever(kind), replace(PLAIN, **changes))
+
+
+def test_settings_that_make_no_sense() -> None:
+    with pytest.raises(ValueError, match="flops: expected"):
+        Flops(queries=-1.0, passages=0.0, ramp=0.0)
+    with pytest.raises(ValueError, match="distillation: expected"):
+        Distillation(teacher_temperature=0.0, contrast_weight=0.0)
+
+
+def test_rows_keep_queries_with_their_passages() -> None:
+    batch = examples(3, teacher=torch.zeros(4, 3), excluded=exclusions(4, 3))
+
+    part = batch.rows(1, 3)
+
+    assert len(part) == 2
+    assert torch.equal(part.queries.ids, batch.queries.ids[1:3])
+    assert torch.equal(part.passages.ids, batch.passages.ids[3:9])
+    assert torch.equal(part.passages.mask, batch.passages.mask[3:9])
+
+
+def slow_exclusions(relevant: list[set[str]], documents: list[str], group: int) -> Tensor:
+    excluded = torch.zeros(len(relevant), len(documents), dtype=torch.bool)
+    for query in range(len(relevant)):
+        for column in range(len(documents)):
+            if documents[column] in relevant[query] and column != query * group:
+                excluded[query, column] = True
+    return excluded
+
+
+def test_known_positives_are_told_by_their_document() -> None:
+    relevant = [{"a"}, {"b", "c"}, {"c"}]
+    documents = ["a", "x", "b", "a", "c", "y"]  # two passages a query, the first its positive
+
+    excluded = known_positives(relevant, documents, 2)
+
+    assert excluded is not None
+    assert excluded.tolist() == [
+        [False, False, False, True, False, False],
+        [False, False, False, False, True, False],
+        [False] * 6,
+    ]
+    assert torch.equal(excluded, slow_exclusions(relevant, documents, 2))
+
+
+def random_batches() -> Iterator[tuple[list[set[str]], list[str], int]]:
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        group = int(random.integers(1, 4))
+        documents = [f"d{n}" for n in random.integers(9, size=5 * group)]
+        yield [{documents[q * group], f"d{q}"} for q in range(5)], documents, group
+
+
+def test_known_positives_of_random_batches() -> None:
+    for relevant, documents, group in random_batches():
+        excluded, expected = known_positives(relevant, documents, group), slow_exclusions(relevant, documents, group)
+
+        assert (excluded is None) == (not expected.any())
+        assert excluded is None or torch.equal(excluded, expected)

@@ -1,0 +1,190 @@
+"""A retriever of any views: its scores, its files, and what it goes on with."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import save_file
+
+from models import retriever as retrievers
+from models import towers
+from models.encoder import DenseEncoder
+from models.representation import Representation
+from models.retriever import Retriever, Settings, begin, load, save
+from models.tokens import Tokens
+from models.views import dense, lexical
+from tests.models.test_finetuning import random_tokens
+from tests.tiny import (
+    LEXICAL,
+    RETRIEVERS,
+    SHAPE,
+    save_backbone,
+    save_tokenizer,
+    tiny_bert,
+    tiny_retriever,
+    tiny_tokenizer,
+)
+
+
+def parts(found: Representation) -> dict[str, torch.Tensor]:
+    return {name: part for name, part in vars(found).items() if part is not None}
+
+
+def equal(one: Representation, other: Representation) -> bool:
+    mine, theirs = parts(one), parts(other)
+    return set(mine) == set(theirs) and all(torch.equal(part, theirs[name]) for name, part in mine.items())
+
+
+def written(made: Retriever, folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    save(made, folder)
+    save_tokenizer(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", RETRIEVERS)
+def test_a_saved_retriever_comes_back(kind: str, tmp_path: Path) -> None:
+    made, tokens = tiny_retriever(kind).eval(), random_tokens(5, 1)
+    again = load(written(made, tmp_path / "saved"))
+
+    assert again.settings == made.settings
+    assert not again.training
+    for role in ("query", "passage"):
+        assert equal(made(tokens, role), again(tokens, role))
+    assert made.settings.views == again.views
+
+
+@pytest.mark.parametrize("kind", RETRIEVERS)
+def test_its_folder_opens_in_transformers(kind: str, tmp_path: Path) -> None:
+    made, tokens = tiny_retriever(kind).eval(), random_tokens(5, 1)
+
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(written(made, tmp_path / "saved")).eval()
+
+    with torch.no_grad():
+        hidden = theirs.bert(tokens.ids, tokens.mask).last_hidden_state
+        ours = made.encoder.passage.bert(tokens.ids, tokens.mask)
+    torch.testing.assert_close(ours[tokens.mask], hidden[tokens.mask], atol=1e-5, rtol=1e-5)
+
+
+def test_the_sum_is_weighted() -> None:
+    made = tiny_retriever("hybrid").eval()
+    queries, passages = made(random_tokens(3, 1), "query"), made(random_tokens(4, 2), "passage")
+
+    scores = made.scores(queries, passages)
+
+    assert list(scores) == ["dense", "lexical", "sum"]
+    torch.testing.assert_close(scores["sum"], 0.5 * scores["dense"] + 2.0 * scores["lexical"])
+
+
+def test_a_plain_folder_is_dense(tmp_path: Path) -> None:
+    made = load(save_backbone(tmp_path))
+
+    assert made.settings == Settings(dense=dense.Settings(dim=None))
+    assert made.own() == {}
+    tokens = random_tokens(3, 1)
+    torch.testing.assert_close(made(tokens, "query").dense, towers.load(tmp_path)(tokens, "query").dense)
+
+
+def test_the_same_views_go_on_and_others_start_anew(tmp_path: Path) -> None:
+    folder = written(tiny_retriever("mixture"), tmp_path / "saved")
+    before = load(folder).own()
+
+    same = begin(folder, RETRIEVERS["mixture"])
+    torch.manual_seed(9)
+    other = begin(folder, RETRIEVERS["colbert"])
+
+    assert all(torch.equal(each, before[name]) for name, each in same.own().items())
+    projection = "heads.late.projection.weight"
+    assert not torch.equal(other.own()[projection], before[projection])
+    torch.manual_seed(9)
+    assert torch.equal(begin(folder, RETRIEVERS["colbert"]).own()[projection], other.own()[projection])
+
+
+def test_new_experts_read_what_the_bert_reads(tmp_path: Path) -> None:
+    made = begin(written(tiny_retriever("dpr"), tmp_path / "saved"), RETRIEVERS["mixture"]).eval()
+    plain, tokens = load(tmp_path / "saved"), random_tokens(4, 3)
+
+    hidden = plain.encoder.passage.bert(tokens.ids, tokens.mask)
+    for states in made._hidden(made.encoder.passage, tokens, "query").values():
+        assert torch.equal(states, hidden)
+
+
+def test_towers_that_share_attention_have_no_experts() -> None:
+    encoder = towers.raised(DenseEncoder(tiny_bert(), "cls"), "mixture")
+
+    with pytest.raises(ValueError, match="expected towers that are siamese or separate, found mixture"):
+        Retriever(encoder, RETRIEVERS["mixture"], tiny_tokenizer())
+
+
+def test_each_tower_has_experts_of_its_own(tmp_path: Path) -> None:
+    encoder = towers.raised(DenseEncoder(tiny_bert(), "cls"), "separate")
+    made = Retriever(encoder, RETRIEVERS["mixture"], tiny_tokenizer())
+    with torch.no_grad():
+        for name, each in made.named_parameters():
+            each.add_(0.1 if "query" in name else 0.0)
+
+    tokens = random_tokens(3, 1)
+    assert not equal(made.eval()(tokens, "query"), made(tokens, "passage"))
+    again = load(written(made, tmp_path / "saved"))
+    for role in ("query", "passage"):
+        assert equal(made(tokens, role), again(tokens, role))
+
+
+@pytest.mark.parametrize("kind", RETRIEVERS)
+def test_padding_changes_no_view(kind: str) -> None:
+    made = tiny_retriever(kind).eval()
+    queries, passages = random_tokens(3, 1), random_tokens(4, 2)
+
+    def padded(tokens: Tokens) -> Tokens:
+        return Tokens(
+            torch.nn.functional.pad(tokens.ids, (0, 5)), torch.nn.functional.pad(tokens.mask, (0, 5), value=False)
+        )
+
+    short = made.scores(made(queries, "query"), made(passages, "passage"))
+    long = made.scores(made(padded(queries), "query"), made(padded(passages), "passage"))
+    for view, scores in short.items():
+        torch.testing.assert_close(long[view], scores, atol=1e-4, rtol=1e-4)
+
+
+def test_a_retriever_without_views() -> None:
+    with pytest.raises(ValueError, match="expected one of dense, late, lexical at least"):
+        Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [('{"dense": {"dimension": 3}}', "expected the views"), ("[]", "expected the views"), ("{", "expected the views")],
+)
+def test_a_damaged_description_is_named(tmp_path: Path, text: str, said: str) -> None:
+    folder = written(tiny_retriever("dpr"), tmp_path / "saved")
+    (folder / retrievers.SETTINGS).write_text(text)
+
+    with pytest.raises(ValueError, match=said) as error:
+        load(folder)
+    assert str(folder) in str(error.value)
+
+
+def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
+    folder = written(tiny_retriever("coil"), tmp_path / "saved")
+    text = (folder / retrievers.SETTINGS).read_text()
+    (folder / retrievers.SETTINGS).write_text(text.replace('"dim": 6', '"dim": 7'))
+
+    with pytest.raises(ValueError, match=r"its weights are not those of retriever\.json"):
+        load(folder)
+
+
+def test_dup_maes_own_matrix_is_taken_from_its_pretraining(tmp_path: Path) -> None:
+    folder = written(tiny_retriever("dpr"), tmp_path / "saved")
+    views = Settings(lexical=lexical.Settings(**LEXICAL | {"head": "own", "activation": "none"}))
+    pretrained = torch.randn(SHAPE["vocab_size"], SHAPE["hidden_size"])
+    (folder / retrievers.SETTINGS).unlink()
+    save_file({"projection.weight": pretrained}, folder / retrievers.HEADS)
+
+    made = begin(folder, views).eval()
+
+    tokens = random_tokens(2, 1)
+    hidden = made.encoder.passage.bert(tokens.ids, tokens.mask)
+    for row in range(2):
+        expected = (hidden[row][tokens.mask[row]] @ pretrained.T).amax(0)
+        torch.testing.assert_close(made(tokens, "passage").lexical[row], expected)

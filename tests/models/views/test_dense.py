@@ -1,0 +1,74 @@
+"""The dense view: pooled, projected, and compared in single precision."""
+
+import pytest
+import torch
+
+from models.representation import Pooling, Representation
+from models.tokens import Tokenizer, pad
+from models.views.dense import Settings, View
+from tests.tiny import SHAPE, tiny_bert
+
+TOKENS = pad([[2, 60, 61, 62, 3], [2, 63, 3], [2, 3]])
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("dim", [None, 7])
+def test_vectors_and_scores_by_the_formula(tokenizer: Tokenizer, pooling: Pooling, dim: int | None) -> None:
+    model = tiny_bert()
+    view = View(model.config, Settings(dim=dim), tokenizer, pooling)
+    hidden = model.bert(TOKENS.ids, TOKENS.mask).detach()
+
+    queries, passages = (view(hidden, TOKENS, role, model) for role in ("query", "passage"))
+
+    assert (queries.lexical, queries.tokens, queries.token_mask, queries.token_ids) == (None,) * 4
+    wanted = []
+    for row, length in enumerate([5, 3, 2]):
+        states = hidden[row, :length].double()
+        vector = states[0] if pooling == "cls" else sum(states) / length
+        if view.projection is not None:
+            vector = torch.stack([sum(w * x for w, x in zip(each, vector, strict=True))
+                                  for each in view.projection.weight.detach().double()])  # fmt: skip
+        wanted.append(vector)
+    assert queries.dense is not None
+    assert queries.dense.shape == (3, dim or SHAPE["hidden_size"])
+    torch.testing.assert_close(queries.dense.double(), torch.stack(wanted), rtol=1e-5, atol=1e-5)
+    scores = torch.tensor([[sum(a * b for a, b in zip(q, p, strict=True)) for p in wanted] for q in wanted])
+    torch.testing.assert_close(view.similarity(queries, passages), scores.float(), rtol=1e-4, atol=1e-4)
+
+
+def test_the_projection_is_one_matrix_that_starts_as_berts_do(tokenizer: Tokenizer) -> None:
+    torch.manual_seed(0)
+    view = View(tiny_bert().config, Settings(dim=384), tokenizer, "cls")
+
+    assert [(name, each.shape) for name, each in view.named_parameters()] == [("projection.weight", (384, 32))]
+    assert view.projection is not None
+    assert view.projection.weight.std().item() == pytest.approx(0.02, rel=0.03)
+    assert not list(View(tiny_bert().config, Settings(dim=None), tokenizer, "cls").parameters())
+
+
+def test_autocast_rounds_nothing(tokenizer: Tokenizer) -> None:
+    model = tiny_bert()
+    view = View(model.config, Settings(dim=9), tokenizer, "mean")
+    hidden = torch.randn(3, 5, 32)
+
+    def scores() -> torch.Tensor:
+        made = view(hidden, TOKENS, "query", model)
+        return view.similarity(made, made)
+
+    exact = scores()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(scores(), exact)
+    assert exact.dtype == torch.float32
+    made = Representation(dense=torch.full((1, 2), 300.0, dtype=torch.float16))
+    assert view.similarity(made, made).item() == 180_000  # more than half precision holds
+
+
+def test_settings_that_are_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(ValueError, match="dim: expected 1 or more"):
+        Settings(dim=0)
+    for weight in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="weight: expected a number above 0"):
+            Settings(dim=None, weight=weight)
+    view = View(tiny_bert().config, Settings(dim=None), tokenizer, "cls")
+    with pytest.raises(ValueError, match="expected a dense part on both sides"):
+        view.similarity(Representation(), Representation(dense=torch.ones(1, 2)))

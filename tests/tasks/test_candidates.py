@@ -1,0 +1,155 @@
+"""Late interaction by candidates against MaxSim of all passages by the formula."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from storage.artifact import Artifact
+from storage.errors import UserError
+from storage.tables import Passages
+from storage.vectors import Encoded
+from tasks.engines import candidates, faiss
+from tasks.engines.candidates import Candidates, proposed
+from tasks.hits import Hits
+from tasks.index import index
+from tests.tasks import clustered
+from tests.tasks.stored import names
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+COUNT, DEPTH = 250, 10
+IDS = names(COUNT)
+ROWS = clustered.tokens(np.random.default_rng(0), COUNT)
+QUERIES = [*clustered.tokens(np.random.default_rng(1), 15, longest=6), ROWS[0][:0]]
+TOKENS = sum(len(row) for row in ROWS)
+ALL = Candidates(
+    engine="candidates", factory="Flat", ef_search=None, nprobe=None, tokens_per_query_token=TOKENS, candidates=COUNT
+)
+SOME = Candidates(
+    engine="candidates", factory="IVF16,PQ8x4", ef_search=None, nprobe=4, tokens_per_query_token=60, candidates=40
+)
+
+
+@pytest.fixture(scope="module")
+def passages(written) -> Artifact[Passages]:
+    return written(Passages, clustered.passage_rows(COUNT))
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    encoded = Encoded(late=clustered.as_tokens(ROWS))
+    return clustered.vectors_in(tmp_path_factory.mktemp("vectors"), encoded, rows=40)
+
+
+@pytest.fixture(scope="module")
+def find(made, passages: Artifact[Passages], vectors: Artifact) -> Callable[..., list[Hits]]:
+    """find(settings, depth) -> what a new index finds for QUERIES."""
+
+    def found(settings: Candidates, depth: int = DEPTH) -> list[Hits]:
+        return search(made(index, passages, vectors, None, settings=settings), vectors, depth)
+
+    return found
+
+
+def search(built: Artifact, vectors: Artifact, depth: int = DEPTH) -> list[Hits]:
+    encode = clustered.asking(Encoded(late=clustered.as_tokens(QUERIES)))
+    searcher = candidates.open_index(built.path, vectors, encode, IDS, "late")
+    return searcher([str(number) for number in range(len(QUERIES))])(range(len(QUERIES)), depth)
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[Hits]:
+    """All passages that have a token, by MaxSim; nothing for a query without tokens."""
+    found = []
+    for query in QUERIES:
+        places = np.array([place for place, row in enumerate(ROWS) if len(row) and len(query)], np.int64)
+        scores = np.array([clustered.max_sim(query, ROWS[place]) for place in places])
+        found.append(IDS.in_order(places, scores.astype(np.float32)))
+    return found
+
+
+def cut(hits: list[Hits], depth: int = DEPTH) -> list[Hits]:
+    return [Hits(each.places[:depth], each.scores[:depth]) for each in hits]
+
+
+def nearly(found: list[Hits], wanted: list[Hits]) -> bool:
+    pairs = list(zip(found, wanted, strict=True))
+    return all(np.array_equal(f.places, w.places) and np.allclose(f.scores, w.scores, rtol=2e-7) for f, w in pairs)
+
+
+def test_all_tokens_and_all_candidates_find_what_a_loop_over_all_finds(find, expected: list[Hits]) -> None:
+    assert any(not len(row) for row in ROWS)
+    assert nearly(find(ALL, COUNT + 10), expected)
+    assert nearly(find(ALL), cut(expected))
+
+
+def test_a_compressed_index_finds_most_with_exact_scores(find, expected: list[Hits]) -> None:
+    found = find(SOME)
+    assert 0.8 < clustered.recall(found, cut(expected)) < 1
+    for hits, everything in zip(found, expected, strict=True):
+        scores = dict(zip(everything.places, everything.scores, strict=True))
+        listed = np.array([scores[place] for place in hits.places], np.float32)
+        assert nearly([hits], [IDS.in_order(hits.places, listed)])
+
+
+def test_more_candidates_and_more_tokens_find_more(find, expected: list[Hits]) -> None:
+    few = SOME.model_copy(update={"candidates": DEPTH, "tokens_per_query_token": 10, "nprobe": 1})
+    assert all(len(hits.places) <= DEPTH for hits in find(few, depth=COUNT))  # no list is longer than the candidates
+    recalls = [
+        clustered.recall(find(few.model_copy(update=change)), cut(expected))
+        for change in ({}, {"tokens_per_query_token": 60}, {"tokens_per_query_token": 60, "candidates": 60})
+    ]
+    assert recalls == sorted(set(recalls))
+
+
+def test_what_a_query_token_did_not_find_counts_as_the_worst_that_it_found() -> None:
+    offsets = np.array([0, 2, 2, 3, 5])  # passages of 2, 0, 1 and 2 tokens
+    tokens_LK = np.array([[0, 1, 3], [2, 4, -1]])
+    scores_LK = np.array([[0.9, 0.8, 0.5], [0.7, 0.6, -9.0]], np.float32)
+    # By hand: passage 0: 0.9 + 0.6 (its own worst stands for what is missing) = 1.5; passage 2: 0.5 + 0.7 = 1.2;
+    # passage 3: 0.5 + 0.6 = 1.1. Passage 1 has no token.
+    assert proposed(scores_LK, tokens_LK, offsets, names(4), 9).tolist() == [0, 2, 3]
+    assert proposed(scores_LK, tokens_LK, offsets, names(4), 2).tolist() == [0, 2]
+    nothing = proposed(np.full((2, 3), -9.0, np.float32), np.full((2, 3), -1), offsets, names(4), 9)
+    assert not len(nothing)
+
+
+def test_a_query_token_counts_a_passage_once_by_its_best() -> None:
+    offsets, scores_LK = np.array([0, 3, 4, 5]), np.array([[0.5, 0.9, 0.6, 0.7, 0.1]], np.float32)
+    # Passage 0 has three tokens, whose gains above the worst (0.4, 0.5 and 0.6 against 0.8) add up to more.
+    assert proposed(scores_LK, np.array([[0, 3, 1, 2, 4]]), offsets, names(3), 9).tolist() == [1, 0, 2]
+
+
+def test_missing_similarities_below_zero_are_no_gain() -> None:
+    """With 0 for what is missing, passage 1, which only one query token found, would come first."""
+    tokens_LK, scores_LK = np.array([[0, 1], [0, 2]]), np.array([[-0.2, -0.3], [-0.2, -0.9]], np.float32)
+    assert proposed(scores_LK, tokens_LK, np.arange(4), names(3), 1).tolist() == [0]
+
+
+@pytest.mark.parametrize("kind", [ALL, SOME], ids=lambda kind: kind.factory)
+def test_an_index_is_the_same_each_time_and_when_it_is_read_again(
+    made, passages: Artifact[Passages], vectors: Artifact, kind: Candidates
+) -> None:
+    one, other = (made(index, passages, vectors, None, settings=kind) for _ in range(2))
+    assert (one.path / faiss.INDEX).read_bytes() == (other.path / faiss.INDEX).read_bytes()
+    assert clustered.same(search(one, vectors), search(other, vectors))
+
+
+def test_exact_matches_are_refused(passages: Artifact[Passages], tmp_path: Path) -> None:
+    coil = clustered.vectors_in(tmp_path, Encoded(late=clustered.as_tokens(ROWS)), exact_match=True)
+    with pytest.raises(UserError, match=r"exact_match.*search it with \{engine: exact\}"):
+        index.body(tmp_path / "index", passages, coil, None, settings=ALL)
+
+
+def test_passages_without_any_token_cannot_be_indexed(passages: Artifact[Passages], tmp_path: Path) -> None:
+    empty = clustered.vectors_in(tmp_path, Encoded(late=clustered.as_tokens([ROWS[0][:0]] * COUNT)))
+    with pytest.raises(UserError, match="no vectors to index"):
+        index.body(tmp_path / "index", passages, empty, None, settings=ALL)
+
+
+@pytest.mark.parametrize("change", [{"candidates": 0}, {"tokens_per_query_token": 0}, {"nprobe": 3}, {"refine": 2}])
+def test_settings_that_mean_nothing_are_refused(change: dict[str, int]) -> None:
+    with pytest.raises(ValidationError):
+        Candidates.model_validate(ALL.model_dump() | change)

@@ -1,0 +1,121 @@
+"""Few queries and suited ones: drawn alike for every system, and chosen by reciprocal ranks."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from storage.errors import UserError
+from storage.rows import read_rows
+from storage.tables import Passages, Positives, Queries, Run
+from tasks.choose_queries import FewShot, Suited, sample_queries, suited_queries
+
+
+@pytest.fixture
+def asked(written: Any) -> Any:
+    return written(Queries, [{"query_id": f"q{n}", "text": f"text {n}"} for n in range(20)])
+
+
+@pytest.fixture
+def labels(written: Any) -> Any:
+    """Every query but the first three has a positive; the last has two."""
+    pairs = [(f"q{n}", f"d{n}") for n in range(3, 20)] + [("q19", "d0")]
+    return written(Positives, [{"query_id": q, "passage_id": f"{d}#0", "doc_id": d} for q, d in pairs])
+
+
+def chosen(table: Any) -> list[str]:
+    return [row["query_id"] for row in read_rows(table, Queries)]
+
+
+def test_a_sample_is_of_queries_with_a_positive_in_their_order(asked: Any, labels: Any, made: Any) -> None:
+    def sampled(size: int, sample: int) -> list[str]:
+        return chosen(made(sample_queries, asked, labels, settings=FewShot(queries=size, sample=sample, seed=4)))
+
+    found = {(size, sample): sampled(size, sample) for size in (5, 17) for sample in (0, 1)}
+
+    possible = [f"q{n}" for n in range(3, 20)]
+    for (size, _), names in found.items():
+        assert len(names) == size
+        assert names == [name for name in possible if name in names]
+    assert found[5, 0] != found[5, 1]
+    assert found[17, 0] == possible
+    assert found[5, 0] == sampled(5, 0)
+
+
+def test_more_than_there_are(asked: Any, labels: Any, made: Any) -> None:
+    with pytest.raises(UserError, match="expected 18 queries with a positive or more, found 17"):
+        made(sample_queries, asked, labels, settings=FewShot(queries=18, sample=0, seed=4))
+
+
+def test_queries_suit_who_ranks_their_positive_best(asked: Any, labels: Any, written: Any, made: Any) -> None:
+    random = np.random.default_rng(3)
+    ids = written(Passages, [
+        {"passage_id": f"d{d}#{n}", "doc_id": f"d{d}", "title": "", "text": "x", "start": 0, "end": 1, "num_tokens": 1}
+        for d in range(20) for n in range(2)
+    ])  # fmt: skip
+    orders = [{f"q{n}": random.permutation(20)[: random.integers(1, 20)].tolist() for n in range(20)} for _ in range(3)]
+    runs = [
+        written(Run, [
+            {"query_id": q, "passage_id": f"d{d}#{random.integers(2)}", "view": "dense", "rank": rank, "score": -rank}
+            for q, found in order.items() for rank, d in enumerate(found, start=1)
+        ])
+        for order in orders
+    ]  # fmt: skip
+
+    def reciprocal(order: dict[str, list[int]], query: str) -> float:
+        relevant = {int(query[1:])} | ({0} if query == "q19" else set())
+        ranks = [rank for rank, document in enumerate(order[query][:10], start=1) if document in relevant]
+        return 1 / min(ranks) if ranks else 0.0
+
+    for place, expert in enumerate(("late", "dense", "lexical")):
+        settings = Suited(names=["late", "dense", "lexical"], expert=expert, cutoff=10)
+        found = chosen(made(suited_queries, asked, runs, labels, ids, settings=settings))
+        expected = [
+            f"q{n}" for n in range(3, 20)
+            if reciprocal(orders[place], f"q{n}") == max(reciprocal(order, f"q{n}") for order in orders)
+        ]  # fmt: skip
+        assert found == expected
+        assert 0 < len(expected) < 17
+
+
+def suiting(written: Any, made: Any, asked: Any, labels: Any, lists: list[dict[str, list[str]]], expert: str) -> Any:
+    """What suits an expert, late or dense, where each ranks whole documents as said."""
+    ids = written(Passages, [
+        {"passage_id": f"d{d}#0", "doc_id": f"d{d}", "title": "", "text": "x", "start": 0, "end": 1, "num_tokens": 1}
+        for d in range(20)
+    ])  # fmt: skip
+    runs = [
+        written(Run, [
+            {"query_id": q, "passage_id": f"{d}#0", "view": "late", "rank": rank, "score": -rank}
+            for q, found in each.items() for rank, d in enumerate(found, start=1)
+        ])
+        for each in lists
+    ]  # fmt: skip
+    settings = Suited(names=["late", "dense"], expert=expert, cutoff=2)
+    return made(suited_queries, asked, runs, labels, ids, settings=settings)
+
+
+def test_a_query_that_nobody_answers_suits_everybody(asked: Any, labels: Any, written: Any, made: Any) -> None:
+    late = {"q3": ["d3"], "q4": ["d1", "d4"], "q5": ["d5"], "q6": ["d1", "d2", "d6"], "q19": ["d1", "d0"]}
+    dense = {"q3": ["d1", "d3"], "q4": ["d4"], "q5": ["d5"], "q19": ["d2", "d19"]}
+
+    by_late, by_dense = (
+        chosen(suiting(written, made, asked, labels, [late, dense], each)) for each in ("late", "dense")
+    )
+
+    # Late wins q3, dense q4; q5 and q19 are ties, and of all others no run finds a positive among the first two.
+    assert by_late == [f"q{n}" for n in range(3, 20) if n != 4]
+    assert by_dense == [f"q{n}" for n in range(4, 20)]
+
+
+def test_an_expert_that_nothing_suits(asked: Any, written: Any, made: Any) -> None:
+    labels = written(Positives, [{"query_id": "q3", "passage_id": "d3#0", "doc_id": "d3"}])
+    with pytest.raises(UserError, match="none of its queries suits dense"):
+        suiting(written, made, asked, labels, [{"q3": ["d3"]}, {"q3": ["d1"]}], "dense")
+
+
+def test_an_expert_that_is_not_there(asked: Any, labels: Any, written: Any, made: Any) -> None:
+    with pytest.raises(UserError, match="expected one of late, dense for 2 runs"):
+        suiting(written, made, asked, labels, [{}, {}], "lexical")
+    with pytest.raises(UserError, match="expected one of late, dense for 1 runs"):
+        suiting(written, made, asked, labels, [{}], "dense")

@@ -1,0 +1,221 @@
+"""Exact search against scores in double precision, pair by pair, in every view and in their sum."""
+
+import tempfile
+import tracemalloc
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.vectors import Encoded, SparseRows, TokenRows
+from tasks import bounds, rescoring
+from tasks.engines import exact
+from tasks.engines.exact import Exhaustive, sort_keys
+from tasks.hits import Hits
+from tasks.rescoring import Stored, similarity
+from tests.tasks.stored import expected, names, numbers, offsets, store, texts
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+VIEWS = [("dense", False), ("lexical", False), ("late", False), ("late", True), ("sum", False), ("sum", True)]
+
+
+def engine(folder: Path, view: str) -> Exhaustive:
+    stored = Stored(folder, similarity(folder, view))
+    return Exhaustive(stored, names(len(stored)))
+
+
+def same(one: list[Hits], other: list[Hits]) -> bool:
+    return len(one) == len(other) and all(
+        np.array_equal(a.places, b.places) and np.array_equal(a.scores, b.scores)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def portion(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    for module in (exact, bounds, rescoring):
+        monkeypatch.setattr(module, "BYTES", size)
+
+
+@pytest.mark.parametrize(("view", "exact_match"), VIEWS)
+@settings(max_examples=25, deadline=None)
+@given(
+    count=st.integers(1, 60), depth=st.integers(1, 70), queries=st.integers(1, 6), kinds=st.integers(1, 60),
+    rows=st.integers(1, 60), size=st.sampled_from([1, 3000, 2**26]), signed=st.booleans(), seed=st.integers(0, 2**16),
+)  # fmt: skip
+def test_lists_are_those_of_double_precision_with_ties_by_id(
+    view: str, exact_match: bool, count: int, depth: int, queries: int, kinds: int, rows: int, size: int, signed: bool,
+    seed: int,
+) -> None:  # fmt: skip
+    draw = np.random.default_rng(seed)
+    asked = texts(draw, queries, signed=signed, ids=exact_match)
+    passages = texts(draw, kinds, signed=signed, ids=exact_match).taken(
+        draw.integers(0, kinds, count)
+    )  # some are equal
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        portion(patch, size)
+        find = engine(store(Path(folder), passages, rows=rows, exact_match=exact_match), view)
+        found = find(asked, depth)
+    for number, hits in enumerate(found):
+        wanted = list(islice(expected(asked.taken([number]), passages, view, exact_match), depth))
+        assert hits.places.tolist() == [place for place, _ in wanted]
+        assert hits.scores.dtype == np.float32
+        assert hits.scores.tolist() == [score for _, score in wanted]
+
+
+def nearly_equal(draw: np.random.Generator, view: str) -> tuple[Encoded, Encoded]:
+    """A query and 1,500 passages whose scores differ by less than single precision adds up."""
+    values = np.full((1500, 64), 1000, np.float32) + draw.integers(0, 3, (1500, 64)).astype(np.float32) * 2**-13
+    ones = np.ones((1, 64), np.float32)
+    if view == "dense":
+        return Encoded(dense=ones), Encoded(dense=values)
+    if view == "lexical":
+        rows = [SparseRows(offsets([64] * len(x)), np.tile(np.arange(64, dtype=np.int32), len(x)), x.ravel())
+                for x in (ones, values)]  # fmt: skip
+        return Encoded(lexical=rows[0]), Encoded(lexical=rows[1])
+    none = np.empty(0, np.int32)
+    tokens = [TokenRows(offsets([1] * len(x)), x, none) for x in (ones, values)]
+    return Encoded(late=tokens[0]), Encoded(late=tokens[1])
+
+
+@pytest.mark.parametrize("view", ["dense", "lexical", "late"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_more_is_scored_while_rounding_might_hide_a_better_one(view: str, sign: int, tmp_path: Path) -> None:
+    query, passages = nearly_equal(np.random.default_rng(1), view)
+    if sign == -1:
+        query = Encoded(
+            None if query.dense is None else -query.dense,
+            query.lexical and SparseRows(query.lexical.offsets, query.lexical.ids, -query.lexical.values),
+            query.late and TokenRows(query.late.offsets, -query.late.vectors, query.late.ids),
+        )
+    found = engine(store(tmp_path, passages, rows=400), view)(query, 5)[0]
+    wanted = list(islice(expected(query, passages, view), 5))
+    assert found.places.tolist() == [place for place, _ in wanted]
+
+
+def test_no_list_depends_on_the_queries_beside_it_the_tiles_or_the_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = np.random.default_rng(2)
+
+    def normal(*shape: int) -> np.ndarray:
+        return draw.standard_normal(shape, dtype=np.float32)
+
+    def made(count: int) -> Encoded:
+        lengths = draw.integers(1, 20, count)
+        words = np.concatenate([np.sort(draw.choice(500, n, replace=False)) for n in lengths]).astype(np.int32)
+        total = int(lengths.sum())
+        return Encoded(
+            normal(count, 30), SparseRows(offsets(lengths), words, normal(total)),
+            TokenRows(offsets(lengths), normal(total, 16), draw.integers(0, 50, total).astype(np.int32)),
+        )  # fmt: skip
+
+    passages, queries = made(700), made(9)
+    for view, exact_match in VIEWS:
+        name = f"{view}{exact_match}"
+        one = engine(store(tmp_path / f"one{name}", passages, rows=700, exact_match=exact_match), view)
+        other = engine(store(tmp_path / f"other{name}", passages, rows=64, exact_match=exact_match), view)
+        together = one(queries, 20)
+        assert same(together, [one(queries.taken([number]), 20)[0] for number in range(9)])
+        assert same(together, other(queries, 20))
+        with monkeypatch.context() as patch:
+            portion(patch, 40_000)
+            assert same(together, one(queries, 20))
+            assert same(together, other(queries, 20))
+        assert same(one(queries, 5), [Hits(hits.places[:5], hits.scores[:5]) for hits in together])
+
+
+@pytest.mark.parametrize(("view", "exact_match"), [("lexical", False), ("late", True)])
+def test_passages_without_a_match_follow_by_id_and_none_of_them_is_scored(
+    view: str, exact_match: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def word(number: int, count: int) -> Encoded:
+        ids, ones = np.full(count, number, np.int32), np.ones(count, np.float32)
+        starts = offsets([1] * count)
+        return Encoded(lexical=SparseRows(starts, ids, ones), late=TokenRows(starts, ones[:, None], ids))
+
+    passages = Encoded.concatenated([word(1, 3), word(2, 997)])
+    find, deepest = engine(store(tmp_path, passages, rows=300, exact_match=exact_match), view), []
+    proposed = find._proposed
+    monkeypatch.setattr(find, "_proposed", lambda queries, kept: deepest.append(kept) or proposed(queries, kept))
+    found = find(word(1, 1), 10)[0]
+    assert [f"p{place}" for place in found.places] == ["p2", "p1", "p0"] + [f"p{n}" for n in range(999, 992, -1)]
+    assert found.scores.tolist() == [1.0] * 3 + [0.0] * 7
+    assert deepest == [42]
+    assert len(find(word(1, 1), 5000)[0].places) == 1000
+
+
+@pytest.mark.parametrize(("view", "exact_match"), VIEWS)
+@pytest.mark.parametrize("signed", [False, True])
+def test_bounds_are_above_the_scores_and_close(view: str, exact_match: bool, signed: bool, tmp_path: Path) -> None:
+    draw = np.random.default_rng(3)
+    queries, passages = (texts(draw, count, words=30, signed=signed, ids=exact_match) for count in (20, 200))
+    stored = Stored(store(tmp_path, passages, rows=200, exact_match=exact_match), similarity(tmp_path, view))
+    bound_QP = bounds.upper_bounds(queries, stored.similarity, torch.device("cpu"))(passages).numpy()
+    pairs = np.divmod(np.arange(20 * 200), 200)
+    score_QP = stored.scores(queries, *pairs).reshape(20, 200)
+    assert (bound_QP >= score_QP).all()
+    assert np.abs(bound_QP - score_QP).max() < 1e-3 * np.abs(score_QP).max()
+
+
+def test_every_rounding_on_the_way_has_its_share_of_a_bound(tmp_path: Path) -> None:
+    """Random numbers round up and down alike, so that half of all sums without a share are too small."""
+    draw, cpu = np.random.default_rng(7), torch.device("cpu")
+    rows = SparseRows(offsets([40] * 50), np.tile(np.arange(40, dtype=np.int32), 50), draw.random(2000, np.float32))
+    made = Encoded(draw.standard_normal((50, 9), np.float32), rows, texts(draw, 50).late)
+    compared = similarity(store(tmp_path, made, rows=50), "sum")
+    views = {view: bounds._view_bounds(made, view, compared, cpu)(rescoring.part(made, view)).double()
+             for view in compared.weights}  # fmt: skip
+    weights_NV = torch.from_numpy(rescoring.in_columns(rows, 40)).double()
+    assert (views["lexical"] >= weights_NV @ weights_NV.T).all()
+    total = sum(compared.weights[view] / 3 * views[view] for view in views)
+    thirds = rescoring.Similarity({view: weight / 3 for view, weight in compared.weights.items()}, exact_match=False)
+    assert (bounds.upper_bounds(made, thirds, cpu)(made) >= total).all()
+
+
+def test_a_search_holds_a_tile_not_the_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, size = np.random.default_rng(4), 2**18
+    passages = Encoded(
+        numbers(draw, 20_000, 64),
+        late=TokenRows(offsets([4] * 20_000), numbers(draw, 80_000, 32), np.empty(0, np.int32)),
+    )
+    folder = store(tmp_path, passages, rows=5000)  # 5 MB and 10 MB
+    queries = passages.rows(0, 10).taken(range(10))
+    tiles: list[int] = []
+    original = bounds._tensor
+    monkeypatch.setattr(bounds, "_tensor", lambda array, on: tiles.append(array.nbytes) or original(array, on))
+    portion(monkeypatch, size)
+    find = engine(folder, "sum")
+    tracemalloc.start()
+    try:
+        find(queries, 10)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert max(tiles) <= size
+    assert peak < 8 * size  # 2 MB, of 15
+
+
+def test_sort_keys_rise_with_the_score_then_with_the_rank() -> None:
+    scores = torch.tensor([-torch.inf, -3.0, -1e-30, -0.0, 0.0, 1e-30, 2.0, torch.inf])
+    keys = sort_keys(scores[:, None], torch.tensor([0, 2**32 - 1]))
+    flat = keys.flatten().tolist()
+    assert flat[6:8] == flat[8:10]  # -0.0 is 0.0
+    assert flat[:8] + flat[10:] == sorted(set(flat))
+
+
+def test_passages_that_are_not_those_of_the_vectors_are_refused(tmp_path: Path) -> None:
+    folder = store(tmp_path, texts(np.random.default_rng(5), 4), rows=4)
+    with pytest.raises(ValueError, match="holds 4 passages' vectors, the passages are 5"):
+        Exhaustive(Stored(folder, similarity(folder, "dense")), names(5))
+
+
+def test_no_passages_give_empty_lists(tmp_path: Path) -> None:
+    draw = np.random.default_rng(6)
+    folder = store(tmp_path, texts(draw, 0), rows=1)
+    for view in ("dense", "lexical", "late"):
+        found = engine(folder, view)(texts(draw, 2), 10)
+        assert [len(hits.places) for hits in found] == [0, 0]

@@ -1,0 +1,207 @@
+"""FAISS engines against a loop over all vectors: what is found, that scores are exact, that bytes repeat."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from storage.artifact import Artifact
+from storage.errors import UserError
+from storage.tables import Passages
+from storage.vectors import Encoded
+from tasks.engines import faiss
+from tasks.engines.faiss import Faiss
+from tasks.hits import Hits
+from tasks.index import index
+from tasks.stage import Execution, Session, session
+from tests.tasks import clustered
+from tests.tasks.stored import names
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+COUNT, DEPTH = 1500, 20
+IDS = names(COUNT)
+VECTORS = clustered.dense(np.random.default_rng(0), COUNT)
+QUERIES = clustered.dense(np.random.default_rng(1), 40)
+KINDS = [
+    Faiss(engine="faiss", factory="Flat", ef_search=None, nprobe=None, refine=1),
+    Faiss(engine="faiss", factory="HNSW16", ef_search=64, nprobe=None, refine=1),
+    Faiss(engine="faiss", factory="IVF16,Flat", ef_search=None, nprobe=4, refine=1),
+    Faiss(engine="faiss", factory="IVF16,PQ8x4", ef_search=None, nprobe=8, refine=4),
+    Faiss(engine="faiss", factory="IVF16_HNSW8,SQ8", ef_search=16, nprobe=4, refine=1),
+]
+
+
+@pytest.fixture(scope="module")
+def passages(written) -> Artifact[Passages]:
+    return written(Passages, clustered.passage_rows(COUNT))
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return clustered.vectors_in(tmp_path_factory.mktemp("vectors"), Encoded(dense=VECTORS), rows=400)
+
+
+@pytest.fixture(scope="module")
+def find(made, passages: Artifact[Passages], vectors: Artifact) -> Callable[..., list[Hits]]:
+    """find(settings, depth) -> what a new index finds for QUERIES."""
+
+    def found(settings: Faiss, depth: int = DEPTH) -> list[Hits]:
+        return search(made(index, passages, vectors, None, settings=settings), vectors, depth)
+
+    return found
+
+
+def search(built: Artifact, vectors: Artifact, depth: int = DEPTH) -> list[Hits]:
+    searcher = faiss.open_index(built.path, vectors, clustered.asking(Encoded(dense=QUERIES)), IDS, "dense")
+    texts = [str(number) for number in range(len(QUERIES))]
+    return searcher(texts)(range(len(QUERIES)), depth)
+
+
+def scores(query: np.ndarray) -> list[float]:
+    return [sum(float(a) * float(b) for a, b in zip(query, vector, strict=True)) for vector in VECTORS]
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[Hits]:
+    return [clustered.truth(scores(query), COUNT, IDS) for query in QUERIES]
+
+
+def cut(hits: list[Hits], depth: int = DEPTH) -> list[Hits]:
+    return [Hits(each.places[:depth], each.scores[:depth]) for each in hits]
+
+
+def test_flat_finds_the_best_of_all(find, expected: list[Hits]) -> None:
+    assert clustered.same(find(KINDS[0]), cut(expected))
+    assert clustered.same(find(KINDS[0], depth=3 * COUNT), expected)  # a list that is deeper than the collection
+
+
+def test_a_search_of_the_whole_index_misses_nothing(find, expected: list[Hits]) -> None:
+    assert clustered.same(find(KINDS[2].model_copy(update={"nprobe": 16})), cut(expected))
+    # By inner product, a graph has a few passages that no other leads to.
+    assert clustered.recall(find(KINDS[1].model_copy(update={"ef_search": COUNT})), cut(expected)) > 0.98
+
+
+@pytest.mark.parametrize("kind", KINDS[1:], ids=lambda kind: kind.factory)
+def test_what_is_found_has_its_exact_score_and_is_most_of_the_best(find, expected: list[Hits], kind: Faiss) -> None:
+    found = find(kind)
+    assert clustered.recall(found, cut(expected)) > 0.85
+    for hits, all_hits in zip(found, expected, strict=True):
+        assert len(hits.places) <= DEPTH
+        score = dict(zip(all_hits.places, all_hits.scores, strict=True))
+        assert clustered.same([hits], [IDS.in_order(hits.places, np.array([score[p] for p in hits.places]))])
+
+
+def test_refinement_brings_back_what_compression_lost(find, expected: list[Hits]) -> None:
+    coarse = Faiss(engine="faiss", factory="PQ2x4", ef_search=None, nprobe=None, refine=1)
+    deeper = coarse.model_copy(update={"refine": 10})
+    lost, kept = (clustered.recall(find(kind), cut(expected)) for kind in (coarse, deeper))
+    assert lost < 0.8 < kept
+
+
+def test_more_cells_and_more_candidates_find_more(find, expected: list[Hits]) -> None:
+    cells = KINDS[2].model_copy(update={"factory": "IVF64,Flat"})
+    one, eight = (find(cells.model_copy(update={"nprobe": number}), depth=200) for number in (1, 8))
+    assert clustered.recall(one, cut(expected, 200)) < 0.6 < clustered.recall(eight, cut(expected, 200))
+    assert all(len(hits.places) < 200 for hits in one)  # a cell has fewer; FAISS fills up with -1
+    graph = KINDS[1].model_copy(update={"factory": "HNSW4"})
+    few, many = (find(graph.model_copy(update={"ef_search": number}), depth=1) for number in (1, 400))
+    assert clustered.recall(few, cut(expected, 1)) < clustered.recall(many, cut(expected, 1))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.factory)
+def test_an_index_is_the_same_each_time_and_when_it_is_read_again(
+    made, passages: Artifact[Passages], vectors: Artifact, kind: Faiss, tmp_path: Path
+) -> None:
+    one = made(index, passages, vectors, None, settings=kind)
+    with session(Session(None, Execution(workers=1, threads=2, device="cpu"))):  # type: ignore[arg-type]
+        other = made(index, passages, vectors, None, settings=kind)
+    assert (one.path / faiss.INDEX).read_bytes() == (other.path / faiss.INDEX).read_bytes()
+    assert clustered.same(search(one, vectors), search(one, vectors))
+
+
+def test_a_list_does_not_depend_on_how_many_are_held_at_once(
+    made, passages: Artifact[Passages], vectors: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = made(index, passages, vectors, None, settings=KINDS[1])
+    together = search(built, vectors)
+    monkeypatch.setattr("tasks.shortlist.PAIRS", 120)
+    assert clustered.same(search(built, vectors), together)
+
+
+def test_a_finished_index_is_not_built_again(made, passages: Artifact[Passages], vectors: Artifact) -> None:
+    built = made(index, passages, vectors, None, settings=KINDS[1])
+    before = (built.path / faiss.INDEX).stat().st_mtime_ns
+    index.body(built.path, passages, vectors, None, settings=KINDS[1])
+    assert (built.path / faiss.INDEX).stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        ("Flatt", "FAISS makes no 'Flatt' for vectors of 16 dimensions .*could not parse"),
+        ("PQ5", "FAISS makes no 'PQ5' for vectors of 16 dimensions .*multiple of the number of subquantizers"),
+        ("PQ4x11", "'PQ4x11' cannot be trained on 1500 vectors .*1500.* number of clusters .2048"),
+    ],
+)
+def test_what_faiss_cannot_make_is_an_error_that_says_why(
+    passages: Artifact[Passages], vectors: Artifact, tmp_path: Path, factory: str, message: str
+) -> None:
+    with pytest.raises(UserError, match=rf"index\.factory: {message}"):
+        index.body(tmp_path, passages, vectors, None, settings=KINDS[0].model_copy(update={"factory": factory}))
+
+
+def test_more_cells_than_vectors_is_an_error_that_says_what_to_do(written, tmp_path: Path) -> None:
+    few = clustered.vectors_in(tmp_path / "vectors", Encoded(dense=VECTORS[:10]))
+    with pytest.raises(UserError, match=r"'IVF16,Flat' cannot be trained on 10 vectors .*name fewer cells"):
+        index.body(tmp_path, written(Passages, clustered.passage_rows(10)), few, None, settings=KINDS[2])
+
+
+def test_no_passages_and_no_dense_view_are_errors(
+    written, passages: Artifact[Passages], vectors: Artifact, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="no vectors to index"):
+        index.body(tmp_path, written(Passages, []), vectors, None, settings=KINDS[0])
+    other = clustered.vectors_in(tmp_path / "other", Encoded(lexical=clustered.as_sparse([{1: 1.0}] * COUNT)))
+    with pytest.raises(UserError, match="indexes the dense view, and the retriever has lexical"):
+        index.body(tmp_path, passages, other, None, settings=KINDS[0])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"factory": "HNSW32", "ef_search": None, "nprobe": None}, "ef_search: give a number"),
+        ({"factory": "Flat", "ef_search": 10, "nprobe": None}, "ef_search: give null"),
+        ({"factory": "IVF8,Flat", "ef_search": None, "nprobe": None}, "nprobe: give a number"),
+        ({"factory": "Flat", "ef_search": None, "nprobe": 1}, "nprobe: give null"),
+        ({"factory": "IVF8,Flat", "ef_search": None, "nprobe": 9}, "9 is more cells"),
+        ({"factory": "IVF8,Flat", "ef_search": None, "nprobe": 0}, "greater than 0"),
+        ({"factory": "Flat", "ef_search": None, "nprobe": None, "refine": 0}, "greater than 0"),
+        ({"factory": "Flat", "ef_search": None}, "nprobe"),
+        ({"factory": "NSG16", "ef_search": None, "nprobe": None}, "cannot be built shard by shard"),
+    ],
+)
+def test_search_parameters_have_to_fit_the_factory(values: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Faiss.model_validate({"engine": "faiss", "refine": 1, **values})
+
+
+def test_training_sees_a_part_of_every_shard_and_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = [VECTORS[:740], VECTORS[740:760], VECTORS[760:]]
+    assert len(faiss._sample(shards.__getitem__, 3)) == COUNT
+    monkeypatch.setattr(faiss, "TRAINING_VECTORS", 1200)
+    sample = faiss._sample(shards.__getitem__, 3)
+    assert np.array_equal(sample, np.concatenate([shards[0][::2], shards[1], shards[2][::2]]))
+    monkeypatch.setattr(faiss, "TRAINING_VECTORS", 3)
+    assert np.array_equal(faiss._sample(shards.__getitem__, 3), VECTORS[[0, 740, 760]])
+
+
+def test_equal_scores_at_the_end_of_a_list_fall_by_passage_id(written, made, tmp_path: Path) -> None:
+    """FAISS keeps the first of the equal ones; a run wants those of the greatest ids."""
+    equal = np.repeat(QUERIES[:1], 25, axis=0)
+    vectors = clustered.vectors_in(tmp_path, Encoded(dense=np.concatenate([equal, -VECTORS[:75]])))
+    built = made(index, written(Passages, clustered.passage_rows(100)), vectors, None, settings=KINDS[0])
+    searcher = faiss.open_index(built.path, vectors, clustered.asking(Encoded(dense=QUERIES)), names(100), "dense")
+    found = searcher(["0"])([0], 10)[0]
+    assert found.places.tolist() == [9, 8, 7, 6, 5, 4, 3, 24, 23, 22]  # p9 is behind p24 in the order of bytes

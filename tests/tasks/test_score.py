@@ -1,0 +1,278 @@
+"""A teacher's scores: which pairs, in which order, with what number; and runs in a new order."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models import cross_encoder
+from models.cross_encoder import pad_pairs, paired
+from models.tokens import Tokenizer
+from storage.artifact import Artifact, Source
+from storage.errors import UserError
+from storage.rows import parts, read_table
+from storage.store import Store
+from storage.tables import Negatives, Passages, Positives, Queries, Run, TeacherScores, passage_text
+from tasks import score as scoring
+from tasks.score import Reranking, Scoring, rerank, score
+from tests.models.test_cross_encoder import folder_of, tiny_cross_encoder
+from tests.tiny import WORDS, save_backbone
+
+SETTINGS = Scoring(query_max_tokens=6, max_tokens=14)
+RERANKING = Reranking(query_max_tokens=6, max_tokens=14, depth=4)
+PASSAGES = [
+    {"passage_id": f"p{n}", "doc_id": f"d{n // 2}", "title": "king" if n % 4 == 0 else "", "text": text, "start": 0,
+     "end": len(text), "num_tokens": 8}
+    for n in range(30)
+    for text in [" ".join(np.random.default_rng(n).choice(WORDS, size=n % 13))]
+]  # fmt: skip
+QUERIES = {
+    f"q{n}": " ".join(np.random.default_rng(100 + n).choice(WORDS, size=n % 7 + 1)) for n in (3, 1, 7, 2, 0, 9, 4)
+}
+POSITIVES = [("q0", "p5"), ("q3", "p0"), ("q0", "p2"), ("q7", "p9"), ("q8", "p1"), ("q2", "p28"), ("q2", "p12")]
+NEGATIVES = [
+    ("q0", "p9"), ("q0", "p7"), ("q0", "p5"), ("q3", "p9"), ("q3", "p9"), ("q1", "p29"), ("q1", "p3"), ("q8", "p4"),
+    ("q7", "p13"), ("q7", "p14"), ("q7", "p4"),
+]  # fmt: skip
+EXPECTED = [
+    ("q3", "p0"), ("q3", "p9"), ("q1", "p29"), ("q1", "p3"), ("q7", "p9"), ("q7", "p13"), ("q7", "p14"), ("q7", "p4"),
+    ("q2", "p28"), ("q2", "p12"), ("q0", "p5"), ("q0", "p2"), ("q0", "p9"), ("q0", "p7"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    return Source("teacher", folder_of(tiny_cross_encoder(), tmp_path_factory.mktemp("teacher")))
+
+
+class Given:
+    """The tables above as artifacts, with changes."""
+
+    def __init__(self, written: Any) -> None:
+        self.written = written
+        self.queries = written(Queries, [{"query_id": name, "text": text} for name, text in QUERIES.items()])
+        self.passages = written(Passages, PASSAGES)
+
+    def inputs(
+        self, positives: Iterable[tuple[str, str]] = POSITIVES, negatives: Iterable[tuple[str, str]] = NEGATIVES
+    ) -> Any:
+        right = [{"query_id": query, "passage_id": passage, "doc_id": "d"} for query, passage in positives]
+        wrong = [{"query_id": query, "passage_id": passage, "rank": 1, "score": 0.5} for query, passage in negatives]
+        return self.queries, self.passages, self.written(Positives, right), self.written(Negatives, wrong)
+
+    def run(self, lists: dict[str, list[int]], view: str = "dense") -> Artifact[Run]:
+        return self.written(  # type: ignore[no-any-return]
+            Run,
+            [
+                {"query_id": query, "passage_id": f"p{n}", "view": view, "rank": rank + 1, "score": -float(rank)}
+                for query, found in lists.items()
+                for rank, n in enumerate(found)
+            ],
+        )
+
+
+@pytest.fixture
+def given(written: Any, store: Store) -> Given:
+    return Given(written)
+
+
+def pairs_of(folder: Path) -> list[tuple[str, str]]:
+    rows = read_table(Artifact[TeacherScores]("score", "x", folder), TeacherScores)
+    return list(zip(rows["query_id"].to_pylist(), rows["passage_id"].to_pylist(), strict=True))
+
+
+def scores_of(folder: Path) -> list[float]:
+    found: list[float] = read_table(Artifact[TeacherScores]("score", "x", folder), TeacherScores)["score"].to_pylist()
+    return found
+
+
+def slow_score(teacher: Source, query: str, passage: str) -> float:
+    """One pair, alone in its batch."""
+    tokenizer, row = Tokenizer.load(teacher.path), PASSAGES[int(passage[1:])]
+    asked, text = tokenizer.pieces([QUERIES[query], passage_text(row["title"], row["text"])])
+    pair = paired(tokenizer, asked, text, query_max_tokens=6, max_tokens=14)
+    with torch.inference_mode():
+        return float(cross_encoder.load(teacher.path)(pad_pairs(tokenizer, [pair]))[0])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in parts(folder)}
+
+
+def test_each_pair_once_in_the_order_of_the_queries(given: Given, teacher: Source, tmp_path: Path) -> None:
+    score.body(tmp_path, teacher, *given.inputs(), settings=SETTINGS)
+
+    assert pairs_of(tmp_path) == EXPECTED
+    assert scores_of(tmp_path) == pytest.approx([slow_score(teacher, *pair) for pair in EXPECTED], abs=1e-5)
+    assert np.std(scores_of(tmp_path)) > 0.1
+
+
+@pytest.mark.parametrize("queries", [1, 2, 3])
+def test_shards_hold_whole_queries(
+    given: Given, teacher: Source, tmp_path: Path, queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "QUERIES_PER_SHARD", queries)
+
+    score.body(tmp_path, teacher, *given.inputs(), settings=SETTINGS)
+
+    assert pairs_of(tmp_path) == EXPECTED
+    assert len(parts(tmp_path)) == -(-5 // queries)
+    assert scores_of(tmp_path) == pytest.approx([slow_score(teacher, *pair) for pair in EXPECTED], abs=1e-5)
+
+
+def test_little_batches_are_put_back_in_order(
+    given: Given, teacher: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "TOKENS_PER_BATCH", {"cpu": 20})
+
+    score.body(tmp_path, teacher, *given.inputs(), settings=SETTINGS)
+
+    assert scores_of(tmp_path) == pytest.approx([slow_score(teacher, *pair) for pair in EXPECTED], abs=1e-5)
+
+
+class Killed(BaseException):
+    """Stands for a kill."""
+
+
+def test_a_killed_scoring_keeps_its_finished_shards(
+    given: Given, teacher: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "QUERIES_PER_SHARD", 2)
+    inputs, counted, forward = given.inputs(), [], cross_encoder.CrossEncoder.forward
+    score.body(tmp_path / "whole", teacher, *inputs, settings=SETTINGS)
+
+    def dying(self: Any, pairs: Any) -> Any:
+        counted.append(len(pairs))
+        if len(counted) == 2:
+            raise Killed
+        return forward(self, pairs)
+
+    monkeypatch.setattr(cross_encoder.CrossEncoder, "forward", dying)
+    with pytest.raises(Killed):
+        score.body(tmp_path / "killed", teacher, *inputs, settings=SETTINGS)
+    assert len(parts(tmp_path / "killed")) == 1
+    score.body(tmp_path / "killed", teacher, *inputs, settings=SETTINGS)
+    score.body(tmp_path / "killed", Source("gone", tmp_path), *inputs, settings=SETTINGS)  # nothing is opened
+
+    assert counted == [4, 6, 6, 4]
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+
+
+def test_queries_and_passages_without_words(given: Given, teacher: Source, tmp_path: Path) -> None:
+    blank = given.written(Queries, [{"query_id": "q0", "text": ""}])
+    _, passages, positives, negatives = given.inputs([("q0", "p13")], [("q0", "p2")])  # p13 is empty too
+
+    score.body(tmp_path, teacher, blank, passages, positives, negatives, settings=SETTINGS)
+
+    assert pairs_of(tmp_path) == [("q0", "p13"), ("q0", "p2")]
+
+
+def test_nothing_was_mined(given: Given, teacher: Source, tmp_path: Path) -> None:
+    score.body(tmp_path, teacher, *given.inputs(negatives=[]), settings=SETTINGS)
+
+    assert set(pairs_of(tmp_path)) == {pair for pair in POSITIVES if pair[0] != "q8"}
+
+
+def test_nothing_to_score(given: Given, teacher: Source, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="none of its queries has a positive or a negative"):
+        score.body(tmp_path, teacher, *given.inputs([("q8", "p1")], []), settings=SETTINGS)
+
+
+def test_passages_that_are_not_there(given: Given, teacher: Source, tmp_path: Path) -> None:
+    inputs = given.inputs(negatives=[("q0", "p99")])
+
+    with pytest.raises(UserError, match=f"{inputs[3].reference}: passage 'p99' is not among"):
+        score.body(tmp_path, teacher, *inputs, settings=SETTINGS)
+
+
+def test_teachers_that_cannot_score(given: Given, teacher: Source, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="teacher: max_tokens: expected at most 64, found 65"):
+        score.body(tmp_path, teacher, *given.inputs(), settings=SETTINGS.model_copy(update={"max_tokens": 65}))
+
+    (tmp_path / "bert").mkdir()
+    plain = Source("bert", save_backbone(tmp_path / "bert"))
+    with pytest.raises(UserError, match=r"expected a cross-encoder of one label, found no bert\.pooler"):
+        score.body(tmp_path / "out", plain, *given.inputs(), settings=SETTINGS)
+
+    encoder = tiny_cross_encoder()
+    with torch.no_grad():
+        encoder.classifier.bias.fill_(float("nan"))
+    (tmp_path / "broken").mkdir()
+    broken = Source("broken", folder_of(encoder, tmp_path / "broken"))
+    with pytest.raises(UserError, match="source/broken: its score of query 'q3' with passage 'p0' is not a number"):
+        score.body(tmp_path / "out", broken, *given.inputs(), settings=SETTINGS)
+    assert not parts(tmp_path / "out")
+
+
+LISTS = {"q3": [4, 9, 1, 22, 17, 3], "q0": [5, 6], "q9": [13, 26, 12, 0, 1], "q4": [2]}
+"""Passages p13 and p26, p0 are cut or empty; the run's own order of queries is not the table's."""
+
+
+def slow_lists(teacher: Source, lists: dict[str, list[int]], depth: int) -> list[tuple[str, str, int]]:
+    """By rounded scores, so that two ways of padding agree."""
+    rows = []
+    for query in (name for name in QUERIES if name in lists):
+        found = [(round(slow_score(teacher, query, f"p{n}"), 5), f"p{n}") for n in lists[query][:depth]]
+        rows += [(query, name, rank + 1) for rank, (_, name) in enumerate(sorted(found, reverse=True))]
+    return rows
+
+
+@pytest.mark.parametrize(("depth", "queries"), [(1, 128), (4, 128), (4, 1), (100, 3)])
+def test_reranked_lists(
+    given: Given, teacher: Source, tmp_path: Path, depth: int, queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "QUERIES_PER_SHARD", queries)
+    settings = RERANKING.model_copy(update={"depth": depth})
+
+    rerank.body(tmp_path, teacher, given.run(LISTS), given.queries, given.passages, settings=settings)
+
+    rows = read_table(Artifact[Run]("rerank", "x", tmp_path), Run).to_pylist()
+    assert [(row["query_id"], row["passage_id"], row["rank"]) for row in rows] == slow_lists(teacher, LISTS, depth)
+    assert {row["view"] for row in rows} == {"reranked"}
+    for row in rows:
+        assert row["score"] == pytest.approx(slow_score(teacher, row["query_id"], row["passage_id"]), abs=1e-5)
+
+
+def test_equal_scores_fall_by_passage_id(given: Given, tmp_path: Path) -> None:
+    encoder = tiny_cross_encoder()
+    with torch.no_grad():
+        encoder.classifier.weight.zero_()
+    (tmp_path / "flat").mkdir()
+    flat = Source("flat", folder_of(encoder, tmp_path / "flat"))
+
+    rerank.body(
+        tmp_path / "out", flat, given.run({"q3": [10, 9, 1, 22, 17]}), given.queries, given.passages, settings=RERANKING
+    )
+
+    rows = read_table(Artifact[Run]("rerank", "x", tmp_path / "out"), Run)
+    assert rows["passage_id"].to_pylist() == ["p9", "p22", "p10", "p1"]
+
+
+def test_a_killed_reranking_keeps_its_finished_shards(
+    given: Given, teacher: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "QUERIES_PER_SHARD", 1)
+    inputs = given.run(LISTS), given.queries, given.passages
+    rerank.body(tmp_path / "whole", teacher, *inputs, settings=RERANKING)
+    rerank.body(tmp_path / "half", teacher, *inputs, settings=RERANKING)
+    (tmp_path / "half" / "part-00002.parquet").unlink()
+    kept = {path.name: path.stat().st_mtime_ns for path in parts(tmp_path / "half")}
+
+    rerank.body(tmp_path / "half", teacher, *inputs, settings=RERANKING)
+
+    assert contents(tmp_path / "half") == contents(tmp_path / "whole")
+    assert len(kept) == 3
+    assert kept.items() <= {path.name: path.stat().st_mtime_ns for path in parts(tmp_path / "half")}.items()
+
+
+def test_runs_that_cannot_be_reranked(given: Given, teacher: Source, tmp_path: Path, written: Any) -> None:
+    rows = [
+        {"query_id": "q3", "passage_id": "p1", "view": view, "rank": 1, "score": 1.0} for view in ("dense", "lexical")
+    ]
+    with pytest.raises(UserError, match="expected the lists of one view, found dense, lexical"):
+        rerank.body(tmp_path, teacher, written(Run, rows), given.queries, given.passages, settings=RERANKING)
+    with pytest.raises(UserError, match="it has no list of a query of"):
+        rerank.body(tmp_path, teacher, given.run({"q8": [1]}), given.queries, given.passages, settings=RERANKING)

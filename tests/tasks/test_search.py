@@ -1,0 +1,159 @@
+"""Encode, index, search: what a run holds is what the retriever was trained to say, whatever is cut off on the way."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from models import retriever
+from models.tokens import Tokenizer
+from storage.artifact import Artifact
+from storage.errors import UserError
+from storage.rows import read_table
+from storage.tables import Checkpoint, Index, Passages, Queries, Run, Vectors
+from tasks.encode import Encoding, encode
+from tasks.engines.bm25 import Bm25
+from tasks.engines.exact import Exact
+from tasks.index import index
+from tasks.search import Search, search
+from tests.tiny import RETRIEVERS, WORDS, save_tokenizer, tiny_retriever
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+EXACT = Exact(engine="exact")
+DRAW = random.Random(1)
+TEXTS = [" ".join(DRAW.choices([*WORDS, ",", "kings"], k=DRAW.randint(1, 30))) for _ in range(80)] + ["king stone"] * 3
+ASKED = [" ".join(DRAW.choices(WORDS, k=DRAW.randint(1, 10))) for _ in range(30)]
+
+
+@pytest.fixture(scope="module")
+def passages(written) -> Artifact[Passages]:
+    blank = {"title": "", "start": 0, "end": 1, "num_tokens": 1}
+    rows = [{"passage_id": f"p{n}", "doc_id": f"d{n % 60}", "text": text, **blank} for n, text in enumerate(TEXTS)]
+    return written(Passages, rows)
+
+
+@pytest.fixture(scope="module")
+def queries(written) -> Artifact[Queries]:
+    return written(Queries, [{"query_id": f"q{n}", "text": text} for n, text in enumerate(ASKED)])
+
+
+class Made:
+    """A retriever's checkpoint, vectors and index, for exact search."""
+
+    def __init__(self, folder: Path, made, kind: str, passages: Artifact[Passages]) -> None:
+        retriever.save(tiny_retriever(kind), folder)
+        save_tokenizer(folder)
+        self.checkpoint: Artifact[Checkpoint] = Artifact("train", kind, folder)
+        settings = Encoding(query_max_tokens=8, passage_max_tokens=24)
+        self.vectors: Artifact[Vectors] = made(encode, passages, self.checkpoint, settings=settings)
+        self.index: Artifact[Index] = made(index, passages, self.vectors, None, settings=EXACT)
+        self.passages, self.made = passages, made
+
+    def inputs(self, queries: Artifact[Queries]) -> tuple[Artifact, ...]:
+        return self.index, self.vectors, queries, self.checkpoint, self.passages
+
+    def run(self, queries: Artifact[Queries], view: str, documents: int = 60) -> pa.Table:
+        found = self.made(search, *self.inputs(queries), settings=Search(view=view, documents=documents))
+        return read_table(found, Run)
+
+
+@pytest.fixture(scope="module")
+def mixture(made, passages: Artifact[Passages], tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return Made(tmp_path_factory.mktemp("mixture"), made, "mixture", passages)
+
+
+@pytest.mark.parametrize("kind", RETRIEVERS)
+def test_a_pair_scores_in_the_run_what_it_scores_in_training(
+    kind: str, made, passages: Artifact[Passages], queries: Artifact[Queries], tmp_path: Path
+) -> None:
+    searched = Made(tmp_path, made, kind, passages)
+    model, tokenizer = retriever.load(tmp_path), Tokenizer.load(tmp_path)
+    with torch.inference_mode():
+        read = [model(tokenizer.pad_batch(tokenizer.encode(texts, tokens)), role)
+                for texts, tokens, role in ((ASKED, 8, "query"), (TEXTS, 24, "passage"))]  # fmt: skip
+        trained = {view: scores.numpy() for view, scores in model.scores(*read).items()}
+    assert set(trained) == {*RETRIEVERS[kind].views, "sum"}
+    for view, scores_QP in trained.items():
+        rows = searched.run(queries, view).to_pylist()
+        found = np.full_like(scores_QP, np.nan)
+        for row in rows:
+            found[int(row["query_id"][1:]), int(row["passage_id"][1:])] = row["score"]
+        there = ~np.isnan(found)
+        assert there.sum() >= 60 * len(ASKED)  # every document
+        assert np.abs(found - scores_QP)[there].max() < 1e-5 * np.abs(scores_QP).max()
+        assert {row["view"] for row in rows} == {view}
+
+
+def test_lists_end_with_the_passage_that_brings_the_last_document(mixture: Made, queries: Artifact[Queries]) -> None:
+    rows = mixture.run(queries, "sum", documents=20).to_pylist()
+    for number in range(len(ASKED)):
+        found = [row for row in rows if row["query_id"] == f"q{number}"]
+        documents = [int(row["passage_id"][1:]) % 60 for row in found]
+        assert len(set(documents)) == 20
+        assert documents.count(documents[-1]) == 1
+        assert [row["rank"] for row in found] == list(range(1, len(found) + 1))
+        keys = [(row["score"], row["passage_id"]) for row in found]
+        assert keys == sorted(keys, reverse=True)
+
+
+def test_shards_make_the_same_run_and_are_never_searched_again(
+    mixture: Made, queries: Artifact[Queries], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Search(view="late", documents=10)
+    whole = mixture.made(search, *mixture.inputs(queries), settings=settings)
+    monkeypatch.setattr("tasks.search.QUERIES_PER_SHARD", 7)
+    sharded = mixture.made(search, *mixture.inputs(queries), settings=settings)
+    assert len(list(sharded.path.glob("*.parquet"))) == 5
+    one, other = read_table(whole, Run), read_table(sharded, Run)
+    assert one.drop_columns("score") == other.drop_columns("score")
+    assert np.allclose(one["score"], other["score"], rtol=1e-5)
+
+    (sharded.path / "part-00004.parquet").unlink()  # as if it had been killed here
+    untouched = {path: path.stat().st_mtime_ns for path in sharded.path.glob("*.parquet")}
+    search.body(sharded.path, *mixture.inputs(queries), settings=settings)
+    assert read_table(sharded, Run) == other
+    assert all(path.stat().st_mtime_ns == time for path, time in untouched.items())
+
+
+@pytest.mark.parametrize(("kind", "view", "there"), [
+    ("dpr", "late", "dense or sum"),
+    ("hybrid", "bm25", "dense or lexical or sum"),
+])  # fmt: skip
+def test_a_view_that_is_not_there_is_an_error_that_names_those_that_are(
+    kind: str, view: str, there: str, made, passages: Artifact[Passages], queries: Artifact[Queries], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=rf"search\.view: expected {there} for engine exact and .*, found {view}"):
+        Made(tmp_path, made, kind, passages).run(queries, view)
+
+
+def test_an_index_without_vectors_needs_no_encoder(
+    written, passages: Artifact[Passages], queries: Artifact[Queries], tmp_path: Path
+) -> None:
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "index.json").write_text(json.dumps(Bm25(engine="bm25", k1=0.9, b=0.4).model_dump()))
+    bm25: Artifact[Index] = Artifact("index", "bm25", tmp_path / "index")
+    with pytest.raises(UserError, match=r"search\.view: expected bm25 for engine bm25, found dense"):
+        search.body(tmp_path, bm25, None, queries, None, passages, settings=Search(view="dense", documents=1))
+    none = written(Queries, [])
+    search.body(tmp_path, bm25, None, none, None, passages, settings=Search(view="bm25", documents=1))
+
+
+def test_nothing_is_built_and_the_index_says_so(mixture: Made) -> None:
+    assert [path.name for path in mixture.index.path.iterdir()] == ["index.json"]
+    description = json.loads((mixture.index.path / "index.json").read_text())
+    assert description == {"engine": "exact", "passages": 83, "bytes_per_passage": 0.0}
+
+
+def test_vectors_of_other_passages_are_refused(written, mixture: Made, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="expected the vectors of the passages"):
+        index.body(tmp_path, written(Passages, []), mixture.vectors, None, settings=EXACT)
+
+
+@pytest.mark.parametrize("documents", [1, 10_000])
+def test_any_depth_is_answered(documents: int, mixture: Made, queries: Artifact[Queries]) -> None:
+    rows = mixture.run(queries, "lexical", documents=documents)
+    assert len(rows) == (30 if documents == 1 else 30 * 83)

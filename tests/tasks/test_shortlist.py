@@ -1,0 +1,77 @@
+"""Every approximate engine through its stages, set so that it looks at everything: its run is that of exact search."""
+
+import random
+
+import pyarrow.compute as pc
+import pytest
+
+from models import retriever
+from storage.artifact import Artifact
+from storage.rows import read_table
+from storage.tables import Checkpoint, Passages, Queries, Run, Vectors
+from tasks.encode import Encoding, encode
+from tasks.engines.candidates import Candidates
+from tasks.engines.exact import Exact
+from tasks.engines.faiss import Faiss
+from tasks.engines.seismic import Seismic
+from tasks.index import EngineSettings, describe, index
+from tasks.search import Search, search
+from tests.tiny import WORDS, save_tokenizer, tiny_retriever
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+ENGINES: dict[str, EngineSettings] = {
+    "dense": Faiss(engine="faiss", factory="HNSW16", ef_search=200, nprobe=None, refine=1),
+    "lexical": Seismic(engine="seismic", heap_factor=0, query_cut=1000, summary_energy=1),
+    "late": Candidates(
+        engine="candidates", factory="Flat", ef_search=None, nprobe=None, tokens_per_query_token=5000, candidates=100
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def passages(written) -> Artifact[Passages]:
+    draw, blank = random.Random(1), {"title": "", "start": 0, "end": 1, "num_tokens": 1}
+    texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 30))) for _ in range(80)] + ["king stone"] * 3
+    rows = [{"passage_id": f"p{n}", "doc_id": f"d{n % 60}", "text": text, **blank} for n, text in enumerate(texts)]
+    return written(Passages, rows)
+
+
+@pytest.fixture(scope="module")
+def queries(written) -> Artifact[Queries]:
+    draw = random.Random(2)
+    asked = [" ".join(draw.choices(WORDS, k=draw.randint(1, 6))) for _ in range(30)]
+    return written(Queries, [{"query_id": f"q{n}", "text": text} for n, text in enumerate(asked)])
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Artifact[Checkpoint]:
+    folder = tmp_path_factory.mktemp("mixture")
+    retriever.save(tiny_retriever("mixture"), folder)
+    save_tokenizer(folder)
+    return Artifact("train", "mixture", folder)
+
+
+@pytest.fixture(scope="module")
+def vectors(made, passages: Artifact[Passages], checkpoint: Artifact[Checkpoint]) -> Artifact[Vectors]:
+    return made(encode, passages, checkpoint, settings=Encoding(query_max_tokens=8, passage_max_tokens=24))
+
+
+@pytest.mark.parametrize("view", ENGINES)
+@pytest.mark.parametrize("documents", [5, 60])
+def test_an_engine_that_looks_at_everything_finds_what_exact_search_finds(
+    made, passages, queries, checkpoint, vectors, view: str, documents: int
+) -> None:
+    if view == "lexical":
+        pytest.importorskip("seismic", reason="pyseismic-lsr has no wheel for this machine")
+
+    def run(settings: EngineSettings):
+        built = made(index, passages, vectors, None, settings=settings)
+        assert (float(describe(built.path)["bytes_per_passage"]) > 0) == (settings.engine != "exact")
+        asked = Search(view=view, documents=documents)
+        return read_table(made(search, built, vectors, queries, checkpoint, passages, settings=asked), Run)
+
+    exact, approximate = run(Exact(engine="exact")), run(ENGINES[view])
+    if view == "lexical":  # exact search also lists passages that share no word piece with the query
+        exact = exact.filter(pc.greater(exact["score"], 0))
+    assert len(exact) >= 150
+    assert approximate == exact
