@@ -1,0 +1,150 @@
+"""Every kind of retriever, teacher and index in one small recipe on real data, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.read_recipe import find_recipe
+from tests.test_end_to_end import WHEEL, hashes, run
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not WHEEL.exists(), reason="`make data` fetches the Wikipedia leads"),
+]
+VIEWS = ["lexical", "late", "dense"]
+
+
+def recipe() -> dict[str, Any]:
+    """CAME's, made very small, and after it rounds of every other kind."""
+    value: dict[str, Any] = yaml.safe_load(find_recipe("small/came").read_text())
+    value["title"] = "Everything, very small"
+    value["dataset"]["fraction"] = 0.012
+    value["backbone"]["layers"] = [0, 5]
+    value["pretrain"] |= {"steps": 1, "batch": 4, "probe": None}
+    value["execution"] = {"threads": 1, "workers": 1}
+    first, second = value["rounds"]
+    for each in (first, second):
+        each["train"] |= {"steps": 2, "batch_queries": 4, "query_max_tokens": 12, "passage_max_tokens": 24}
+        each["train"]["retriever"] = each["train"]["retriever"] | {"shared_layers": 1}
+    value["encode"] = {"query_max_tokens": 12, "passage_max_tokens": 24}
+    plain = first["train"] | {"competition": None, "contrasts": ["sum"], "flops": None}
+    lexical, late = first["train"]["retriever"]["lexical"], first["train"]["retriever"]["late"]
+    mine = {"miner": "top", "depth": 20, "negatives": 4}
+    value["rounds"] += [
+        {"name": "few", "queries": {"queries": 8, "samples": [0, 1]}, "mine_with": "bm25", "mine": mine,
+         "start": "pretrained", "train": plain | {"retriever": {"dense": {"dim": None}}}},
+        {"name": "suited", "queries": {"round": "retriever_1", "views": VIEWS, "view": "late", "cutoff": 10},
+         "mine_with": "retriever_1", "mine": {"miner": "margin", "depth": 20, "negatives": 4, "margin": 0.0},
+         "start": "pretrained", "rows": ["late"], "train": plain | {"retriever": {"late": late}}},
+        {"name": "distilled", "mine_with": "suited",
+         "mine": {"miner": "cross_encoder", "depth": 20, "negatives": 4, "margin": 0.0}, "start": "pretrained",
+         "rows": ["dense", "lexical"],
+         "train": plain | {"retriever": {"dense": {"dim": 32}, "lexical": lexical},
+                           "distillation": {"teacher_temperature": 1.0, "contrast_weight": 0.1}}},
+    ]  # fmt: skip
+    reading = {"query_max_tokens": 12, "max_tokens": 36}
+    value["teacher"] = {
+        "weights": None, "mine_with": "bm25", "mine": mine, "score": reading, "reranks": "retriever_1",
+        "rerank": reading | {"depth": 5},
+        "train": reading | {"epochs": 1, "batch_queries": 16, "passages_per_query": 2, "fit": plain["fit"]},
+    }  # fmt: skip
+    value["fusions"] = [each for each in value["fusions"] if each["fuse"]["kind"] in ("linear", "max_rr")]
+    value["approximate"] = [
+        {"name": "quick", "round": "distilled", "view": "dense",
+         "index": {"engine": "faiss", "factory": "HNSW8", "ef_search": 64, "nprobe": None, "refine": 2}},
+        {"name": "seismic", "round": "distilled", "view": "lexical", "index": {"engine": "seismic"}},
+        {"name": "candidates", "round": "suited", "view": "late",
+         "index": {"engine": "candidates", "factory": "Flat", "ef_search": None, "nprobe": None,
+                   "tokens_per_query_token": 200, "candidates": 60}},
+    ]  # fmt: skip
+    value["search"] = {"documents": 20}
+    value["train_documents"] = 20
+    value["evaluate"]["comparisons"] = [{"run": "distilled", "baseline": "few"}]
+    return value
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the recipe has run to its report."""
+    place = tmp_path_factory.mktemp("everything")
+    (place / "everything.yaml").write_text(yaml.safe_dump(recipe(), sort_keys=False))
+    done = run(place, "reproduce", "everything.yaml", changes=[])
+    assert done.returncode == 0, done.stderr
+    return place
+
+
+@pytest.fixture(scope="module")
+def report(finished: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((finished / "artifacts" / "reports" / "everything" / "report.json").read_text())
+    return value
+
+
+def test_every_row_is_measured(report: dict[str, Any]) -> None:
+    values = {(row["run"], row["metric"]): row["value"] for row in report["rows"]}
+    names = {run for run, _ in values}
+
+    experts = {f"{name}{view}" for name in ("retriever_1", "retriever_2") for view in ("", *(f"_{v}" for v in VIEWS))}
+    assert names == experts | {
+        "bm25",
+        "few", "few_0", "few_1", "suited", "suited_late", "distilled", "distilled_dense", "distilled_lexical",
+        "retriever_1_linear", "retriever_1_max_rr", "quick", "seismic", "candidates", "teacher",
+    }  # fmt: skip
+    assert values["suited", "MRR@10"] == values["suited_late", "MRR@10"]  # its only view
+    assert values["candidates", "MRR@10"] == values["suited_late", "MRR@10"]  # Flat, and more candidates than matter
+    few = [values[f"few_{sample}", "MRR@10"] for sample in (0, 1)]
+    assert values["few", "MRR@10"] == pytest.approx(sum(few) / 2)
+    assert next(row["spread"] for row in report["rows"] if row["run"] == "few") is not None
+
+
+def test_the_report_compares_rankings_and_tells_what_they_take(finished: Path, report: dict[str, Any]) -> None:
+    agreement = {(row["run_a"], row["run_b"]): row["overlap_10"] for row in report["overlap"]}
+    stored = {each["name"]: sum(each["parts"].values()) for each in report["storage"]}
+    page = (finished / "artifacts" / "reports" / "everything" / "report.html").read_text()
+
+    assert agreement["suited_late", "candidates"] == 1.0
+    assert agreement["distilled_dense", "quick"] > 0.9
+    assert {"bm25", "retriever_1", "distilled", "quick", "seismic", "candidates"} <= set(stored)
+    assert stored["distilled"] > 4 * 32
+    assert [each["run"] for each in report["experts"]] == ["retriever_1", "retriever_2", "distilled"]
+    assert {"retriever_1, mean weight of each expert", "retriever_1, word pieces with a weight"} <= set(
+        report["curves"]
+    )
+    assert "Which view wins which queries: retriever_1" in page
+    assert "How much rankings agree" in page
+
+
+def test_a_second_run_builds_nothing(finished: Path) -> None:
+    before = hashes(finished / "artifacts")
+
+    done = run(finished, "reproduce", "everything.yaml", changes=[])
+
+    assert done.returncode == 0, done.stderr
+    assert "0 to build" in done.stderr
+    assert hashes(finished / "artifacts") == before
+
+
+def test_a_question_is_answered_with_the_scores_of_every_view(finished: Path, report: dict[str, Any]) -> None:
+    keys = {each["round"]: each["key"] for each in report["stages"] if each["stage"] == "train"}
+
+    answered = run(finished, "search", keys["retriever_2"], "a river in Africa", "--top", "2")
+    by_one = run(finished, "search", keys["retriever_2"], "a river in Africa", "--top", "2", "--view", "lexical")
+
+    assert answered.returncode == by_one.returncode == 0, answered.stderr + by_one.stderr
+    heading = next(line for line in answered.stdout.splitlines() if "passage" in line)
+    assert [name for name in heading.split() if name in ("sum", *VIEWS)] == ["sum", "dense", "late", "lexical"]
+    assert sum(line.startswith(("│ 1 ", "│ 2 ")) for line in answered.stdout.splitlines()) == 2
+
+
+def test_a_retriever_that_is_exported_is_a_backbone_of_its_kind(finished: Path, report: dict[str, Any]) -> None:
+    key = next(each["key"] for each in report["stages"] if (each["stage"], each["round"]) == ("train", "distilled"))
+
+    done = run(finished, "export", key, "model")
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads((finished / "model" / "retriever.json").read_text())["dense"]["dim"] == 32
+    assert "retriever.safetensors" in (finished / "model" / "README.md").read_text()
