@@ -12,7 +12,8 @@ from tasks.engines.candidates import Candidates
 from tasks.engines.exact import Exact
 from tasks.engines.faiss import Faiss
 from tasks.engines.seismic import Seismic
-from tasks.fuse import Fusion, LearnFusion
+from tasks.fuse import Fusion
+from tasks.learn_fusion import LearnFusion
 from tasks.miners.cross_encoder import CrossEncoder
 from tasks.miners.margin import Margin
 from tasks.miners.top import Top

@@ -27,9 +27,10 @@ from storage.tables import (
 )  # fmt: skip
 from tasks.choose_queries import FewShot, Suited, sample_queries, suited_queries
 from tasks.encode import encode
-from tasks.fuse import Fusion, fuse, learn_fusion
+from tasks.fuse import Fusion, fuse
 from tasks.index import index
 from tasks.initialise import initialise
+from tasks.learn_fusion import learn_fusion
 from tasks.mine import mine
 from tasks.miners.top import Top
 from tasks.score import rerank, score

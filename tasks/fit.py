@@ -71,7 +71,7 @@ def fit(
     groups = parameter_groups(objective, settings.weight_decay)
     optimiser = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
     first = restore(out / STATE, objective, optimiser)
-    world.wait_for_all()  # the first process replaces what the others read
+    world.check_alike(objective)  # when all have read; the first process will replace it
     saved, writes = time.monotonic(), world.rank() == 0
     with (
         Metrics(out / "logs", first) if writes else Silence() as metrics,
@@ -105,9 +105,12 @@ def fit(
                 metrics.write(step + 1, {**values, "learning_rate": rate, **rates, **norms, **seen})
             counter.set_postfix({name: f"{value:.3f}" for name, value in values.items()}, refresh=False)
             counter.update(1)
-            if writes and time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS:
-                checkpoint(out / STATE, step + 1, objective, optimiser)
+            if world.first_says(time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS):
+                world.check_alike(objective)
+                if writes:
+                    checkpoint(out / STATE, step + 1, objective, optimiser)
                 saved = time.monotonic()
+    world.check_alike(objective)
     objective.to("cpu").eval()
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from models.objective import Batch, Losses, Objective, Vectors, joined, num_terms
+from storage.errors import UserError
 from tasks import world
 from tasks.device import choose_device
 
@@ -55,7 +56,10 @@ def cut(size: int, chunk: int | None) -> list[Span]:
     if -(-size // chunk) >= world.size():
         return [(start, min(size, start + chunk)) for start in range(0, size, chunk)]
     if size < world.size():
-        raise ValueError(f"a batch of {size} rows cannot be shared by {world.size()} processes; train with fewer")
+        raise UserError(
+            f"execution.processes: a batch of {size} rows cannot be shared by {world.size()} processes; "
+            f"expected at most {size}"
+        )
     bounds = [size * number // world.size() for number in range(world.size() + 1)]
     return list(pairwise(bounds))
 
@@ -73,6 +77,7 @@ def _compared(objective: Any, batch: Batch, spans: Sequence[Span], seed: tuple[i
         for numbers in (world.dealt(spans, each) for each in range(world.size()))
     ]
     vectors = world.gathered(joined(chunks), rows)
+    torch.manual_seed(mixed((*seed, len(spans))))  # the same for all processes, whichever chunks they had
     leaves = tuple(vector.detach().requires_grad_() for vector in vectors)
     losses = dict(objective.compare(leaves, batch))
     torch.stack(list(losses.values())).sum().backward()

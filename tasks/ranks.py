@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
 import json
+import logging
 import os
 import shutil
 import signal
@@ -25,14 +25,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.files import write_atomically
 from storage.settings import Settings
 from storage.store import SCRATCH, Store
+from tasks import calls
 from tasks.stage import Execution, Session, execution, session
 
 ALONE_IN_A_STEP = timedelta(hours=2)  # how long processes wait for one that probes or writes a checkpoint
+PARENT = "PRETRIEVE_PARENT"  # the process that a process must not outlive
 KILLED = "killed"
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
@@ -45,34 +46,53 @@ def run_together(
     body: Callable[..., None], out: Path, inputs: Sequence[Any], settings: Settings | None, store: Store
 ) -> None:
     """Run the body in `execution.processes` processes; end with what the first that failed said, where one fails."""
-    number, folder = execution().processes, Path(tempfile.mkdtemp(prefix="pretrieve-ranks-"))
+    number = execution().processes
+    _check_devices(number)
+    scratch = out / SCRATCH
+    scratch.mkdir(parents=True, exist_ok=True)
+    for left in scratch.glob("ranks-*"):  # by a run that was killed
+        shutil.rmtree(left)
+    folder = Path(tempfile.mkdtemp(dir=scratch, prefix="ranks-"))
     try:
         job = {
-            "body": _name(body), "out": str(out), "store": str(store.root),
-            "inputs": [_as_json(each) for each in inputs],
-            "settings": None if settings is None else _settings_as_json(settings),
-            "execution": execution().model_dump(mode="json"), "folder": str(folder),
+            "call": calls.as_json(body, inputs, settings), "out": str(out), "folder": str(folder),
+            "store": str(store.root), "execution": execution().model_dump(mode="json"),
         }  # fmt: skip
         write_atomically(folder / "job.json", json.dumps(job))
         command = [sys.executable, "-m", "tasks.ranks", str(folder / "job.json"), str(number)]
-        process = subprocess.Popen(command, env=_environment())
+        # Ctrl-C is for this process alone, which then ends the others.
+        process = subprocess.Popen(command, env=_environment(), start_new_session=True)
         try:
             code = process.wait()
         finally:
             _end(process)
         if code:
-            _raise(folder, number)
+            _raise(folder, number, killed=code < 0)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _check_devices(number: int) -> None:
+    """Refuse more processes than there are GPUs for them."""
+    import torch
+
+    wanted = execution().device
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return
+    if wanted not in ("auto", "cuda"):
+        raise UserError(f"execution.device: {number} processes take a GPU each; expected auto or cuda, found {wanted}")
+    if (found := torch.cuda.device_count()) < number:
+        raise UserError(f"execution.processes: expected at most {found}, one for each GPU that is here, found {number}")
+
+
 def _environment() -> dict[str, str]:
-    """Ours, with a thread for each core that a process may use, and this project where Python finds it."""
-    project = str(Path(__file__).resolve().parent.parent)
-    paths = [project, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    """Ours, with as many threads as each process may use; modules are found where we find them, and nowhere else."""
     return os.environ | {
-        "OMP_NUM_THREADS": str(execution().threads), "PYTHONPATH": os.pathsep.join(path for path in paths if path)
-    }  # fmt: skip
+        "OMP_NUM_THREADS": str(execution().threads),
+        "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
+        "PYTHONSAFEPATH": "1",  # else `-m` looks in the working folder first
+        PARENT: str(os.getpid()),
+    }
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -85,29 +105,37 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _raise(folder: Path, number: int) -> None:
+def _raise(folder: Path, number: int, *, killed: bool) -> None:
     """Say what the first that failed said; others have only lost it. A process that was killed has said nothing."""
     found = [json.loads(path.read_text()) for path in folder.glob("failed-*.json")]
-    if not found or (folder / KILLED).exists():
+    if killed or (folder / KILLED).exists():
         raise Failed(f"one of {number} processes was killed from outside, or had no memory left; run again to go on")
+    if not found:
+        raise Failed(f"torchrun could not start {number} processes; what it said stands above")
     said = min(found, key=lambda each: each["at"])
     if said["user"]:
         raise UserError(said["message"])
-    raise Failed(f"process {said['rank'] + 1} of {number}: {said['message']}")
+    failure = Failed(f"process {said['rank'] + 1} of {number}: {said['message']}")
+    failure.add_note(f"there:\n{said['traceback']}")
+    raise failure
 
 
 def launch(path: Path, number: int) -> None:
     """Start the processes with torchrun's launcher, and note whether one was killed."""
     from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    _die_with_parent()
+    logging.disable()  # what went wrong is told by our parent
+    os.environ[PARENT] = str(os.getpid())
     try:
         run.main(["--standalone", f"--nproc-per-node={number}", "-m", "tasks.ranks", str(path)])
     except ChildFailedError as error:
         codes = {failure.exitcode for failure in error.failures.values()}
         if any(code < 0 and code != -signal.SIGTERM for code in codes):  # SIGTERM is how torchrun ends the others
             write_atomically(path.parent / KILLED, "")
+        sys.exit(1)
+    except SignalException:  # our parent's wish
         sys.exit(1)
 
 
@@ -116,18 +144,20 @@ def work(path: Path) -> None:
     import torch
     import torch.distributed as dist
 
-    _die_with_parent()
-    job = json.loads(path.read_text())
+    job, rank = json.loads(path.read_text()), int(os.environ["RANK"])
     on_gpu = job["execution"]["device"] != "cpu" and torch.cuda.is_available()
-    if on_gpu:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=ALONE_IN_A_STEP)
     try:
+        if on_gpu:
+            device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+            torch.cuda.set_device(device)
+            dist.init_process_group("nccl", timeout=ALONE_IN_A_STEP, device_id=device)
+        else:
+            dist.init_process_group("gloo", timeout=ALONE_IN_A_STEP)
         with session(Session(Store(Path(job["store"])), Execution.model_validate(job["execution"]))):
-            _run(job, dist.get_rank())
+            _run(job, rank)
         dist.barrier()
     except BaseException as error:  # noqa: BLE001  (whatever it is, the others must not wait for this one)
-        _tell(Path(job["folder"]), dist.get_rank(), error)
+        _tell(Path(job["folder"]), rank, error)
         os._exit(1)
     dist.destroy_process_group()
 
@@ -139,69 +169,29 @@ def _run(job: Mapping[str, Any], rank: int) -> None:
         (out / SCRATCH).mkdir(parents=True)
         (Path(job["out"]) / SCRATCH / "training").mkdir(parents=True, exist_ok=True)
         (out / SCRATCH / "training").symlink_to(Path(job["out"]) / SCRATCH / "training", target_is_directory=True)
-    body = _named(job["body"])
-    keywords = {} if job["settings"] is None else {"settings": _settings_of(job["settings"])}
-    getattr(body, "body", body)(out, *(_of_json(each) for each in job["inputs"]), **keywords)
+    calls.call(job["call"], out)
 
 
 def _tell(folder: Path, rank: int, error: BaseException) -> None:
     """Leave what went wrong where the parent looks."""
     message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-    if not isinstance(error, UserError):
-        traceback.print_exception(error)
-    said = {"rank": rank, "user": isinstance(error, UserError), "message": message, "at": time.time()}
+    said = {
+        "rank": rank, "at": time.time(), "user": isinstance(error, UserError), "message": message,
+        "traceback": "".join(traceback.format_exception(error)),
+    }  # fmt: skip
     write_atomically(folder / f"failed-{rank}.json", json.dumps(said))
 
 
 def _die_with_parent() -> None:
-    """End when the launcher ends, even by `kill -9`. Linux only: elsewhere nothing is done."""
+    """End when the process that started this one ends, even by `kill -9`. Linux only: elsewhere nothing is done."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
-
-
-def _name(thing: Any) -> str:
-    return f"{thing.__module__}:{thing.__qualname__}"
-
-
-def _named(name: str) -> Any:
-    module, _, place = name.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in place.split("."):
-        found = getattr(found, part)
-    return found
-
-
-def _settings_as_json(settings: Settings) -> dict[str, Any]:
-    """The values with the name of their class, and of what it is generic in."""
-    made = type(settings).__pydantic_generic_metadata__
-    kind, of = made["origin"] or type(settings), [_name(each) for each in made["args"]]
-    return {"class": _name(kind), "of": of, "values": settings.model_dump(mode="json", by_alias=True)}
-
-
-def _settings_of(value: Mapping[str, Any]) -> Settings:
-    kind = _named(value["class"])
-    if value["of"]:
-        kind = kind[tuple(_named(each) for each in value["of"])]
-    made: Settings = kind.model_validate(value["values"])
-    return made
-
-
-def _as_json(given: Any) -> Any:
-    if isinstance(given, Artifact):
-        return {"stage": given.stage, "key": given.key, "path": str(given.path)}
-    if isinstance(given, Source):
-        return {"key": given.key, "path": str(given.path)}
-    return given if given is None else [_as_json(each) for each in given]
-
-
-def _of_json(value: Any) -> Any:
-    if isinstance(value, dict):
-        path = Path(value["path"])
-        return Artifact(value["stage"], value["key"], path) if "stage" in value else Source(value["key"], path)
-    return value if value is None else [_of_json(each) for each in value]
+        if os.getppid() != int(os.environ[PARENT]):  # it ended before we could ask
+            os._exit(1)
 
 
 if __name__ == "__main__":
+    _die_with_parent()
     if len(sys.argv) == 3:
         launch(Path(sys.argv[1]), int(sys.argv[2]))
     else:

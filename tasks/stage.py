@@ -21,6 +21,8 @@ from functools import update_wrapper
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from pydantic import Field
+
 from storage.artifact import Artifact, File, Manifest, Source, hash_of, key_of
 from storage.files import full_disk_in_words
 from storage.rows import num_rows
@@ -42,7 +44,7 @@ class Execution(Settings):
     """Threads of PyTorch and FAISS."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
-    processes: int = 1
+    processes: int = Field(default=1, gt=0)
     """Processes that train a model together, each on a GPU of its own, through torchrun."""
 
 

@@ -15,6 +15,10 @@ from torch import Tensor, nn
 ELEMENTS_PER_BUCKET = 2**25  # gradients that are added up at a time: 128 MiB
 
 
+class Different(Exception):
+    """Processes that train one model have come to have several."""
+
+
 def rank() -> int:
     """This process's number, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
@@ -30,10 +34,34 @@ def local_rank() -> int | None:
     return int(os.environ["LOCAL_RANK"]) if dist.is_initialized() else None
 
 
-def wait_for_all() -> None:
-    """Go on when all processes have come here."""
-    if size() > 1:
-        dist.barrier()
+def first_says(yes: bool) -> bool:
+    """The first process's answer, in all of them."""
+    if size() == 1:
+        return yes
+    answer = torch.tensor(yes, dtype=torch.int32, device=_device())
+    dist.broadcast(answer, 0)
+    return bool(answer.item())
+
+
+def check_alike(module: nn.Module) -> None:
+    """Raise where a process's weights are not, bit for bit, those of the others."""
+    if size() == 1:
+        return
+    names, parameters = zip(*module.named_parameters(), strict=True)
+    sums = torch.stack([each.detach().contiguous().view(torch.int32).sum() for each in parameters])
+    largest, smallest = sums.clone(), sums
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
+    if different := (largest != smallest).nonzero().flatten().tolist():
+        raise Different(
+            f"{names[different[0]]} and {len(different) - 1} more weights are not the same in all {size()} processes; "
+            "run again to go on from the last checkpoint, with execution.processes=1 if it comes back"
+        )
+
+
+def _device() -> torch.device:
+    """Where what is told must lie."""
+    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
 
 
 def dealt(spans: Sequence[object], to: int | None = None) -> range:

@@ -21,7 +21,7 @@ from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries
 from tasks import fit as loop
 from tasks import world
 from tasks.gradients import cut
-from tasks.ranks import Failed, run_together
+from tasks.ranks import PARENT, Failed, run_together
 from tasks.stage import Execution, Session, session
 from tasks.train import Training, train
 from tests.tasks import together
@@ -45,7 +45,9 @@ def done_together(body: Callable[..., None], asked: together.Asked, current: Ses
 
 
 def test_two_processes_have_the_gradients_of_one(two: Session, tmp_path: Path) -> None:
-    asked = together.Asked(kinds=["mixture", "coil", "duplex"], chunk=2)  # four chunks, the last of one query
+    asked = together.Asked(
+        kinds=["mixture", "coil", "duplex", "cot_mae"], chunk=2
+    )  # four chunks, the last of one query
     done_together(together.write_gradients, asked, two, tmp_path / "two")
     (tmp_path / "one").mkdir()
     together.write_gradients(tmp_path / "one", settings=asked)
@@ -66,7 +68,7 @@ def test_chunks_are_dealt_as_neighbours(monkeypatch: pytest.MonkeyPatch) -> None
     assert cut(7, 2) == [(0, 2), (2, 4), (4, 6), (6, 7)]
     assert cut(7, None) == [(0, 2), (2, 4), (4, 7)]  # one for each
     assert cut(7, 6) == [(0, 2), (2, 4), (4, 7)]
-    with pytest.raises(ValueError, match="a batch of 2 rows cannot be shared by 3 processes"):
+    with pytest.raises(UserError, match="a batch of 2 rows cannot be shared by 3 processes"):
         cut(2, None)
 
 
@@ -76,6 +78,7 @@ def test_chunks_are_dealt_as_neighbours(monkeypatch: pytest.MonkeyPatch) -> None
         (together.complain, UserError, "^expected something else$"),
         (together.break_down, Failed, "process 2 of 2: ZeroDivisionError: nothing to divide by"),
         (together.vanish, Failed, "one of 2 processes was killed"),
+        (together.drift, Failed, "Different: weight and 0 more weights are not the same in all 2 processes"),
     ],
 )
 def test_what_goes_wrong_in_one_is_told(
@@ -150,7 +153,7 @@ def dying(out: Path, *inputs: Any, settings: Training) -> None:
         if step == last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    loop.checkpoint = kill_after
+    loop.checkpoint = kill_after  # type: ignore[assignment]
     train.body(out, *inputs, settings=settings)
 
 
@@ -162,7 +165,8 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a process learns of its parent's end on Linux only")
-def test_killed_from_outside_nothing_stays_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_ended_from_outside_nothing_stays_behind(end: signal.Signals, tmp_path: Path) -> None:
     program = f"""
 from pathlib import Path
 from storage.store import Store
@@ -172,7 +176,10 @@ from tests.tasks import together
 with session(Session(Store(Path({str(tmp_path)!r})), Execution(threads=1, device="cpu", processes=2))) as current:
     run_together(together.linger, Path({str(tmp_path)!r}), (), together.Asked(kinds=[], chunk=None), current.store)
 """
-    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=os.environ | {"TELL": str(tmp_path)})
+    with (tmp_path / "stderr.txt").open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program], cwd=ROOT, env=os.environ | {"TELL": str(tmp_path)}, stderr=stderr
+        )
     told = [tmp_path / f"{rank}.pid" for rank in range(2)]
     deadline = time.monotonic() + 60
     while not all(path.exists() and path.read_text() for path in told) and time.monotonic() < deadline:
@@ -180,10 +187,60 @@ with session(Session(Store(Path({str(tmp_path)!r})), Execution(threads=1, device
     pids = [int(path.read_text()) for path in told]
     assert all(map(alive, pids))
 
-    process.kill()
+    process.send_signal(end)
     process.wait()
 
     deadline = time.monotonic() + 20
     while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not any(map(alive, pids))
+    assert "elastic" not in (tmp_path / "stderr.txt").read_text()  # torchrun is quiet
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a process learns of its parent's end on Linux only")
+def test_a_launcher_whose_parent_ended_at_once_starts_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tasks.ranks", str(tmp_path / "job.json"), "2"]
+
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {PARENT: "1"}, timeout=30, capture_output=True, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_stage_of_two_leaves_what_a_stage_of_one_does(tmp_path: Path) -> None:
+    asked, made = together.Asked(kinds=["coil"], chunk=2), []
+    for processes in (1, 2):
+        execution = Execution(workers=1, threads=1, device="cpu", processes=processes)
+        current = Session(Store(tmp_path / str(processes)), execution)
+        with session(current):
+            made.append(together.learn(settings=asked))
+        assert not list((tmp_path / str(processes) / ".work").iterdir())
+    one, two = (Store(each.path.parent.parent).manifest(each.stage, each.key) for each in made)
+
+    assert one
+    assert two
+    assert (one.key, set(one.files), one.settings) == (two.key, set(two.files), two.settings)
+    assert (one.built["execution"]["processes"], two.built["execution"]["processes"]) == (1, 2)
+    for line, other in zip(*(losses(each.path) for each in made), strict=True):
+        assert other == pytest.approx(line, rel=1e-4)
+        assert line["positive_late"]
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "said"),
+    [
+        ("cuda:1", 4, "execution.device: 2 processes take a GPU each; expected auto or cuda, found cuda:1"),
+        ("cuda", 1, "execution.processes: expected at most 1, one for each GPU that is here, found 2"),
+        ("auto", 1, "execution.processes: expected at most 1"),
+    ],
+)
+def test_each_process_needs_a_gpu_of_its_own(
+    device: str, gpus: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    current = Session(Store(tmp_path), Execution(device=device, processes=2))
+
+    with session(current), pytest.raises(UserError, match=said):
+        done_together(together.vanish, together.Asked(kinds=[], chunk=None), current, tmp_path / "out")

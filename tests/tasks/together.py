@@ -5,17 +5,25 @@ import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
+import torch.distributed as dist
 from safetensors.torch import save_file
 
+from models import cot_mae
 from models.finetuning import Examples, Finetuning, Flops
 from models.finetuning import Settings as Losses
+from models.objective import Batch
+from models.pretraining import Drawn
 from storage.errors import UserError
 from storage.settings import Settings
+from storage.tables import Checkpoint
 from tasks import world
+from tasks.fit import Fitting, fit, weights
 from tasks.gradients import gradients
+from tasks.stage import stage
 from tests.models.test_finetuning import exclusions, random_tokens
-from tests.tiny import tiny_retriever
+from tests.tiny import start, tiny_retriever, tiny_tokenizer
 
 
 class Asked(Settings):
@@ -26,7 +34,7 @@ class Asked(Settings):
 
 
 class Mixed(Finetuning):
-    """A retriever's objective with a local loss beside it, and a parameter that only the comparison reads."""
+    """A retriever's objective with a local loss beside it, and a comparison with parameter and chance of its own."""
 
     def __init__(self, *given: object) -> None:
         super().__init__(*given)  # type: ignore[arg-type]
@@ -37,7 +45,8 @@ class Mixed(Finetuning):
         return vectors, {"local": vectors[0].flatten(1).pow(2).mean(1).mean()}
 
     def compare(self, vectors: tuple[torch.Tensor, ...], batch: Examples) -> dict[str, torch.Tensor]:
-        return {name: self.scale * loss for name, loss in super().compare(vectors, batch).items()}
+        chance = 1 + torch.rand(())
+        return {name: chance * self.scale * loss for name, loss in super().compare(vectors, batch).items()}
 
 
 def write_gradients(out: Path, *, settings: Asked) -> None:
@@ -48,6 +57,26 @@ def write_gradients(out: Path, *, settings: Asked) -> None:
 
 def found_gradients(kind: str, chunk: int | None) -> dict[str, torch.Tensor]:
     torch.manual_seed(3)
+    objective, batch = pretraining() if kind == "cot_mae" else training(kind)
+    losses = gradients(objective, batch, chunk, (3, 5))
+    found = {name: each.grad for name, each in objective.named_parameters() if each.grad is not None}
+    return found | {f"loss {name}": loss.detach().float() for name, loss in losses.items()}
+
+
+def pretraining() -> tuple[torch.nn.Module, Batch]:
+    """Local losses alone, each a mean over as many positions as are masked."""
+    settings = cot_mae.Settings(
+        decoder="ae", decoder_layers=1, window=None, text_mask_rate=0.3, context_mask_rate=0.45, symmetric=False,
+        max_tokens=24, context_max_tokens=12,
+    )  # fmt: skip
+    random = np.random.default_rng(1)
+    texts, contexts = ([[5 + n] * (3 + 4 * n) for n in range(7)] for _ in range(2))
+    batch = cot_mae.make_batch(Drawn(texts, contexts), tiny_tokenizer(), settings, random)
+    return cot_mae.Pretraining(start(dropout=0.2, spread=0.1), settings).train(), batch
+
+
+def training(kind: str) -> tuple[torch.nn.Module, Batch]:
+    """What a retriever's comparison says, with a local loss beside it."""
     retriever = tiny_retriever(kind, dropout=0.2, spread=0.1).train()
     flops = Flops(queries=0.3, passages=0.2, ramp=0.0) if "lexical" in retriever.views else None
     objective = Mixed(retriever, Losses(contrasts=["sum"], temperature=2.0, flops=flops))
@@ -55,30 +84,28 @@ def found_gradients(kind: str, chunk: int | None) -> dict[str, torch.Tensor]:
     batch = Examples(
         random_tokens(queries, 1), random_tokens(queries * group, 2), group, exclusions(queries, group), progress=0.5
     )
-    losses = gradients(objective, batch, chunk, (3, 5))
-    found = {name: each.grad for name, each in objective.named_parameters() if each.grad is not None}
-    return found | {f"loss {name}": loss.detach().float() for name, loss in losses.items()}
+    return objective, batch
 
 
 def complain(out: Path, *, settings: Asked) -> None:
     """One finds that the user can mend something, the other waits for it."""
     if world.rank() == 1:
         raise UserError("expected something else")
-    world.wait_for_all()
+    dist.barrier()
 
 
 def break_down(out: Path, *, settings: Asked) -> None:
     """One has an error of ours."""
     if world.rank() == 1:
         raise ZeroDivisionError("nothing to divide by")
-    world.wait_for_all()
+    dist.barrier()
 
 
 def vanish(out: Path, *, settings: Asked) -> None:
     """One is killed."""
     if world.rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    world.wait_for_all()
+    dist.barrier()
 
 
 def linger(out: Path, *, settings: Asked) -> None:
@@ -86,3 +113,26 @@ def linger(out: Path, *, settings: Asked) -> None:
     parent = Path(os.environ["TELL"])
     (parent / f"{world.rank()}.pid").write_text(str(os.getpid()))
     time.sleep(60)
+
+
+@stage(version=1, table=Checkpoint, trains=True)
+def learn(out: Path, *, settings: Asked) -> None:
+    """Train for three steps, and write the weights."""
+    torch.manual_seed(3)
+    objective, batch = training(settings.kinds[0])
+    fitting = Fitting(
+        learning_rate=1e-3, warmup_ratio=0.0, weight_decay=0.0, max_gradient_norm=1.0, chunk=settings.chunk
+    )
+    fit(objective, lambda step: batch, 3, out=out, settings=fitting, seed=3)
+    save_file(weights(objective), out / "weights.safetensors")
+
+
+def drift(out: Path, *, settings: Asked) -> None:
+    """One has other weights than the other."""
+    line = torch.nn.Linear(2, 2)
+    for parameter in line.parameters():
+        torch.nn.init.ones_(parameter)
+    world.check_alike(line)
+    if world.rank() == 1:
+        line.weight.data[1, 1] += 1e-7
+    world.check_alike(line)

@@ -1,0 +1,63 @@
+"""A call that is written as JSON is made as it was."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.read_recipe import load_recipe
+from storage.artifact import Artifact, Source
+from storage.settings import Settings
+from tasks import calls
+
+found: list[Any] = []
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+class Odd(Settings):
+    """Values that JSON has no words for."""
+
+    rates: tuple[float, ...]
+    folder: Path
+    colour: Colour
+    tiny: float = 5e-324
+
+
+def remember(out: Path, *inputs: Any, settings: Settings | None = None) -> None:
+    """A body that keeps what it is given."""
+    found[:] = [out, inputs, settings]
+
+
+def called(*inputs: Any, settings: Settings | None = None) -> list[Any]:
+    calls.call(json.loads(json.dumps(calls.as_json(remember, inputs, settings))), Path("out"))
+    return found
+
+
+def test_inputs_come_back() -> None:
+    artifact, source = Artifact[Any]("train", "ab12", Path("/a b/ü")), Source("cd34", Path("relative"))
+
+    assert called(artifact, source, None, [artifact, artifact], []) == [
+        Path("out"), (artifact, source, None, [artifact, artifact], []), None
+    ]  # fmt: skip
+
+
+def test_what_json_cannot_say_comes_back() -> None:
+    odd = Odd(rates=(0.1, 1e-4), folder=Path("x"), colour=Colour.RED)
+
+    assert called(settings=odd)[2] == odd
+
+
+@pytest.mark.parametrize("name", ["cot_mae", "small/dup_mae", "small/cpdae", "small/came", "small/retrievers"])
+def test_a_recipes_trainings_come_back(name: str) -> None:
+    recipe, _ = load_recipe(name)
+
+    for settings in (recipe.pretrain, *(each.train for each in recipe.rounds)):
+        back = called(settings=settings)[2]
+        assert type(back) is type(settings)
+        assert back == settings
+        assert back.model_dump(mode="json") == settings.model_dump(mode="json")
