@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from flows.describe import reporting
 from flows.recipe import PseudoQuerying, Recipe
-from flows.round import Few, Member, row
+from flows.round import Few, Member, exact, row
 from flows.rounds import Examples, Rounds, expanded
 from storage import sources
 from storage.artifact import Artifact, Source
@@ -28,7 +28,6 @@ from storage.tables import (
     Queries,
     Report,
     Run,
-    Terms,
 )
 from tasks.count_terms import count_terms
 from tasks.evaluate import Evaluation, evaluate
@@ -40,7 +39,7 @@ from tasks.initialise import initialise
 from tasks.label import adopt_positives, adopt_pseudo_queries, label_passages
 from tasks.overlap import Overlapping, overlap
 from tasks.pair_contexts import Contexts, Pairing, pair_contexts
-from tasks.pretrain import check, pretrain
+from tasks.pretrain import Pretraining, check, pretrain
 from tasks.probe import Drawing, draw_probe, draw_probe_of_pairs
 from tasks.query_quality import ROUND_TRIP_CUTOFF, pseudo_queries_as_queries, query_quality
 from tasks.report import report
@@ -56,7 +55,8 @@ PERSISTENCE = 0.99  # of rank-biased overlap: nine tenths of its weight lie on t
 def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     """Every stage of the recipe called `name`, in order; the report is the last."""
     weights = sources.weights(recipe.backbone.weights)
-    check(recipe.pretrain, recipe.backbone, weights.path)
+    if recipe.pretrain is not None:
+        check(recipe.pretrain, recipe.backbone, weights.path)
     backbone = initialise(weights, settings=recipe.backbone)
     passages, spans = split(recipe, recipe.corpora.retrieve), pretraining_passages(recipe)
     queries, qrels = topics(recipe, recipe.dataset.eval_split)  # early: bad qrels are told before hours of work
@@ -65,12 +65,12 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     examples = judged_examples(recipe, passages, bm25) if recipe.dataset.train_split else None
     writer = Writer.of(recipe, examples, passages)
     pseudo_queries = writer.write(spans) if writer.writes("pretrain") else None
-    pairs = pair_contexts(spans, pseudo_queries, pieces(recipe), settings=pairing(recipe))
-    probe = probing(recipe, passages, pairs)
-    pretrained = pretrain(pairs, counts(recipe, pairs), backbone, probe, settings=recipe.pretrain)
+    starts = {"backbone": backbone}
+    if recipe.pretrain is not None:
+        starts["pretrained"] = pretrained(recipe, recipe.pretrain, backbone, passages, spans, pseudo_queries)
     examples = examples or pseudo_examples(passages, writer)
 
-    rounds = Rounds(recipe, store, passages, bm25, examples, {"pretrained": pretrained, "backbone": backbone})
+    rounds = Rounds(recipe, store, passages, bm25, examples, starts)
     for each in expanded(recipe.rounds):
         rounds.run(each)
     runs = rankings(recipe, rounds, queries)
@@ -80,11 +80,12 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
 
     metrics = evaluate(qrels, passages, list(runs.values()), settings=evaluation(recipe, list(runs)))
     quality = round_trip(recipe, spans, pseudo_queries)
-    agreement = overlapping(recipe, runs)
-    trained = {"pre-training": pretrained} | {name: made.checkpoint for name, made in rounds.made.items()}
+    agreements = overlapping(recipe, runs)
+    trained = {"pre-training": starts["pretrained"]} if "pretrained" in starts else {}
+    trained |= {name: made.checkpoint for name, made in rounds.made.items()}
     stored = {"bm25": bm25} | {name: made.vectors for name, made in rounds.made.items()} | rounds.quick
     settings = reporting(recipe, name, rows(recipe, list(runs)), list(trained), list(stored))
-    return report(metrics, queries, quality, agreement, list(trained.values()), list(stored.values()),
+    return report(metrics, queries, quality, agreements, list(trained.values()), list(stored.values()),
                   settings=settings)  # fmt: skip
 
 
@@ -110,16 +111,16 @@ def rankings(recipe: Recipe[Any], rounds: Rounds, queries: Artifact[Queries]) ->
     return runs
 
 
-def overlapping(recipe: Recipe[Any], runs: dict[str, Artifact[Run]]) -> Artifact[Overlap] | None:
-    """How much the views of a retriever agree, and approximate indexes with exact ones; None where there are none."""
-    names = [row(each.name, view) for each in expanded(recipe.rounds) for view in each.rows]
-    names += [name for quick in recipe.approximate for name in (quick.exact, quick.name)]
-    names = list(dict.fromkeys(names))
-    if len(names) < 2:
-        return None
-    return overlap(
-        [runs[name] for name in names], settings=Overlapping(names=names, depth=recipe.search.documents, p=PERSISTENCE)
-    )
+def overlapping(recipe: Recipe[Any], runs: dict[str, Artifact[Run]]) -> list[Artifact[Overlap]]:
+    """How much the views of each retriever agree, and each approximate index with exact search."""
+    views = [[row(each.name, view) for view in each.rows] for each in expanded(recipe.rounds)]
+    groups = [names for names in views if len(names) > 1]
+    groups += [[exact(recipe.rounds, quick), quick.name] for quick in recipe.approximate]
+    depth = recipe.search.documents
+    return [
+        overlap([runs[name] for name in names], settings=Overlapping(names=names, depth=depth, p=PERSISTENCE))
+        for names in groups
+    ]
 
 
 def rows(recipe: Recipe[Any], runs: list[str]) -> list[str]:
@@ -161,16 +162,23 @@ def pairing(recipe: Recipe[Any]) -> Pairing:
     return Pairing(**contexts.model_dump(), max_tokens=split.max_tokens, language=split.language, seed=recipe.seed)
 
 
-def counts(recipe: Recipe[Any], pairs: Artifact[Pairs]) -> Artifact[Terms] | None:
-    """How often terms occur, for papers that ask."""
-    return count_terms(pairs, pieces(recipe)) if recipe.pretrain.objective.counts_terms else None
+def pretrained(
+    recipe: Recipe[Any], settings: Pretraining[Any], backbone: Start, passages: Artifact[Passages],
+    spans: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries] | None,
+) -> Start:  # fmt: skip
+    """What the recipe's paper makes of the backbone, on the spans and their contexts."""
+    pairs = pair_contexts(spans, pseudo_queries, pieces(recipe), settings=pairing(recipe))
+    counts = count_terms(pairs, pieces(recipe)) if settings.objective.counts_terms else None
+    return pretrain(pairs, counts, backbone, probing(recipe, settings, passages, pairs), settings=settings)
 
 
-def probing(recipe: Recipe[Any], passages: Artifact[Passages], pairs: Artifact[Pairs]) -> Artifact[Pairs] | None:
+def probing(
+    recipe: Recipe[Any], pretraining: Pretraining[Any], passages: Artifact[Passages], pairs: Artifact[Pairs]
+) -> Artifact[Pairs] | None:
     """What the pre-training is probed with: questions of the train split, or pseudo-queries where there are none."""
-    if recipe.pretrain.probe is None:
+    if pretraining.probe is None:
         return None
-    settings = Drawing(pairs=recipe.pretrain.probe.pairs, seed=recipe.pretrain.seed)
+    settings = Drawing(pairs=pretraining.probe.pairs, seed=pretraining.seed)
     if recipe.dataset.train_split is None:
         return draw_probe_of_pairs(pairs, settings=settings)
     return draw_probe(*topics(recipe, recipe.dataset.train_split), passages, settings=settings)

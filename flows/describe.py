@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flows.recipe import Recipe, as_yaml
-from flows.round import Few, Round, row
+from flows.round import Few, Round, exact, row
 from flows.rounds import expanded
 from tasks.report import Reporting
 
@@ -16,7 +16,8 @@ def reporting(recipe: Recipe[Any], name: str, runs: list[str], trained: list[str
     if "bm25_doc2query" not in runs:
         absent["bm25_doc2query"] = "no pseudo-queries are made for retrieval, so no passage was expanded"
     return Reporting(
-        recipe=name, title=recipe.title, paper=recipe.pretrain.paper, dataset=recipe.dataset.description,
+        recipe=name, title=recipe.title, paper=recipe.pretrain.paper if recipe.pretrain else "none",
+        dataset=recipe.dataset.description,
         generator=recipe.queries.generator if recipe.queries else None, text=as_yaml(recipe),
         runs=meanings(recipe, runs),
         absent=absent, main=recipe.headline.run, baseline=recipe.headline.baseline, metric=recipe.headline.metric,
@@ -43,7 +44,7 @@ def meanings(recipe: Recipe[Any], runs: list[str]) -> dict[str, str]:
         members = ", ".join(ensemble.members)
         found[ensemble.name] = f"{members}, fused by {ensemble.fuse.kind}"
     for quick in recipe.approximate:
-        found[quick.name] = f"{quick.exact} through {quick.index.engine}, an approximate index"
+        found[quick.name] = f"{exact(recipe.rounds, quick)} through {quick.index.engine}, an approximate index"
     for each in recipe.rounds:
         if isinstance(each.queries, Few):
             found[each.name] = (
@@ -58,7 +59,8 @@ def trained(each: Round) -> str:
         "pretrained": "the pre-trained checkpoint", "backbone": "the backbone's weights, without the pre-training",
         "random": "random weights, without the pre-training",
     }  # fmt: skip
-    views = " + ".join(each.train.retriever.views)
+    views, start = " + ".join(each.views), starts.get(each.start, each.start)
+    if each.train is None:
+        return f"{views} bi-encoder: {start}, as it is"
     taught = ", distilled from the cross-encoder" if each.train.distillation else ""
-    start = starts.get(each.start, each.start)
     return f"{views} bi-encoder, from {start}, with negatives mined by {each.mine_with}{taught}"

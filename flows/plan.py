@@ -24,7 +24,7 @@ from storage.artifact import Manifest
 from storage.store import Store, bytes_below
 from tasks.cost import Cost, Costs
 from tasks.stage import Done, Session, session
-from tasks.train import Training
+from tasks.train import PLAIN, Training
 
 WIDTH = 150  # columns that keys and the names of rounds need whole
 START = {"pretrain": 2, "train": 0, "encode": 1, "train_teacher": 0, "score": 0, "rerank": 0}
@@ -98,7 +98,7 @@ class Bill:
 
     def _each(self, step: Done) -> Cost:
         """Of one text, pair or query."""
-        if step.stage == "pretrain":
+        if step.stage == "pretrain" and self.recipe.pretrain:
             return self.costs.pretraining(self.recipe.pretrain)
         teaching = self.recipe.teacher
         if teaching and step.stage in ("score", "rerank"):
@@ -107,10 +107,11 @@ class Bill:
         if teaching and teaching.train and step.stage == "train_teacher":
             training = teaching.train
             return self._once(f"{training}", lambda: self.costs.teaching(training))
-        settings = self._training(step)
         if step.stage == "encode":
-            views, length = settings.retriever, self.recipe.encode.passage_max_tokens
+            of_round = next(each for each in expanded(self.recipe.rounds) if each.name == step.round)
+            views, length = of_round.train.retriever if of_round.train else PLAIN, self.recipe.encode.passage_max_tokens
             return self._once(f"{views}", lambda: self.costs.encoding(views, length))
+        settings = self._training(step)
         like = settings.model_copy(update={"epochs": 1, "steps": None, "seed": 0}).model_dump_json()
         return self._once(like, lambda: self.costs.training(settings))
 
@@ -125,7 +126,7 @@ class Bill:
         recipe, data, corpora = self.recipe, self.recipe.dataset, self.recipe.corpora
         if step.stage == "encode":
             return self._passages(step.inputs[0], data, corpora.retrieve)
-        if step.stage == "pretrain":
+        if step.stage == "pretrain" and recipe.pretrain:
             if recipe.pretrain.steps:
                 return recipe.pretrain.steps * recipe.pretrain.batch
             pairs = self.steps[step.inputs[0]]
@@ -168,7 +169,8 @@ class Bill:
         return known.get((part, split))
 
     def _training(self, step: Done) -> Training:
-        return next(each.train for each in expanded(self.recipe.rounds) if each.name == step.round)
+        trained = (each.train for each in expanded(self.recipe.rounds) if each.name == step.round)
+        return next(training for training in trained if training is not None)
 
     def _note(self, words: str) -> None:
         self.notes.setdefault(words)

@@ -38,7 +38,9 @@ def load_recipe(name: str, changes: Sequence[str] = ()) -> tuple[Recipe[Any], Pa
 
 def _shape(value: dict[str, Any], path: Path) -> type[Recipe[Any]]:
     """The recipe's shape, with the settings of the paper that `pretrain.paper` names."""
-    section = value.get("pretrain")
+    section = value.get("pretrain", {})
+    if section is None:
+        return cast(type[Recipe[Any]], Recipe.__class_getitem__(Settings))
     paper = section.get("paper") if isinstance(section, dict) else None
     papers = sorted(
         file.stem for file in PAPERS.glob("[!_]*.py") if "class Settings" in file.read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 import yaml
 from pydantic import Field, model_validator
 
-from flows.round import Approximate, Ensemble, Few, Member, Round, Suiting, Teaching, row
+from flows.round import SEARCHED_VIEW, Approximate, Ensemble, Few, Member, Round, Suiting, Teaching, row
 from storage.settings import Settings
 from tasks.encode import Encoding
 from tasks.engines.bm25 import Bm25
@@ -123,7 +123,8 @@ class Recipe(Settings, Generic[P]):
     """Null where neither pre-training nor BM25 asks for pseudo-queries."""
     contexts: Contexts | None
     """Null where the paper reads texts alone."""
-    pretrain: Pretraining[P]
+    pretrain: Pretraining[P] | None
+    """Null where the backbone's weights are pre-trained already, and every round starts from them."""
     bm25: Bm25
     encode: Encoding
     index: Exact
@@ -168,6 +169,10 @@ class Recipe(Settings, Generic[P]):
 
     @model_validator(mode="after")
     def _contexts_are_what_the_paper_reads(self) -> Recipe[P]:
+        if self.pretrain is None:
+            if self.contexts is not None:
+                raise ValueError("contexts: without pretrain nothing reads them; expected null")
+            return self
         paper, reads = self.pretrain.paper, cast(Any, self.pretrain.objective).reads
         kinds = self.contexts.passages if self.contexts else []
         if (self.contexts is None) != (reads == "texts"):
@@ -195,23 +200,29 @@ class Recipe(Settings, Generic[P]):
     @model_validator(mode="after")
     def _rounds_follow(self) -> Recipe[P]:
         earlier: dict[str, Round] = {}
+        names = self.row_names()
         for each in self.rounds:
             if each.name in ("bm25", "bm25_doc2query", "teacher", *STARTS):
                 raise ValueError(f"rounds: the name {each.name!r} is taken; give each round its own")
-            if each.mine_with not in ("bm25", *earlier):
+            if each.mine_with not in (None, "bm25", *earlier):
                 known = ", ".join(("bm25", *earlier))
                 raise ValueError(f"rounds: {each.name} mines with {each.mine_with!r}, which is none of {known}")
-            _views_there(f"rounds: {each.name}.mine_views", each.mine_views, earlier.get(each.mine_with))
+            if each.start == "pretrained" and self.pretrain is None:
+                raise ValueError(f"rounds: {each.name} starts from a pre-training, but pretrain is null")
+            if each.start in names and each.start not in earlier:
+                raise ValueError(
+                    f"rounds: {each.name} starts from {each.start!r}; expected an earlier round of one sample"
+                )
+            _views_there(f"rounds: {each.name}.mine_views", each.mine_views, earlier.get(each.mine_with or ""))
             _views_there(f"rounds: {each.name}.rows", each.rows, each)
             if isinstance(each.queries, Suiting):
                 if each.queries.round not in earlier:
                     raise ValueError(f"rounds: {each.name}.queries: {each.queries.round!r} is no earlier round")
                 _views_there(f"rounds: {each.name}.queries", each.queries.views, earlier[each.queries.round])
-            if (each.train.distillation or each.mine.miner == "cross_encoder") and self.teacher is None:
+            if each.reads_a_teacher and self.teacher is None:
                 raise ValueError(f"rounds: {each.name} reads a teacher's scores; expected a section teacher")
             if not isinstance(each.queries, Few):  # several trainings: nothing can go on from their mean
                 earlier[each.name] = each
-        names = self.row_names()
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"rounds: the name {min(twice)!r} is taken; give each round its own")
         for ensemble in self.fusions:
@@ -221,16 +232,19 @@ class Recipe(Settings, Generic[P]):
                 if member.view:
                     _views_there(f"fusions: {ensemble.name}", [member.view], earlier.get(member.round))
         for quick in self.approximate:
-            if quick.round not in earlier or quick.view not in earlier[quick.round].rows:
+            if quick.round not in earlier or earlier[quick.round].row_of(quick.view) is None:
                 raise ValueError(
                     f"approximate: {quick.name}: expected a round with {quick.view} among its rows, to compare with"
                 )
+            if quick.view != SEARCHED_VIEW[quick.index.engine]:
+                view = SEARCHED_VIEW[quick.index.engine]
+                raise ValueError(f"approximate: {quick.name}: {quick.index.engine} searches {view}, not {quick.view}")
         return self
 
 
 def _views_there(what: str, views: Sequence[str], of: Round | None) -> None:
     """Refuse views that a round's retriever has not."""
-    there = of.train.retriever.views if of else ()
+    there = of.views if of else ()
     if missing := set(views) - set(there):
         raise ValueError(f"{what}: expected views of {', '.join(there) or 'no retriever'}, found {min(missing)}")
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from storage.settings import Settings
 from tasks.engines.candidates import Candidates
-from tasks.engines.exact import Exact
 from tasks.engines.faiss import Faiss
 from tasks.engines.seismic import Seismic
 from tasks.fuse import Fusion
@@ -23,11 +23,12 @@ from tasks.train import Training, View
 from tasks.train_teacher import TeacherTraining
 
 Miner = Annotated[Top | Union | Margin | CrossEncoder, Field(discriminator="miner")]
-Engine = Annotated[Exact | Faiss | Seismic | Candidates, Field(discriminator="engine")]
+Engine = Annotated[Faiss | Seismic | Candidates, Field(discriminator="engine")]
+SEARCHED_VIEW = {"faiss": "dense", "seismic": "lexical", "candidates": "late"}
 
 
 class Few(Settings):
-    """Learning from few queries (CPDAE, table 2): the same for every system of equal seed."""
+    """Learning from few queries (CPDAE, table 3): the same for every system of equal seed."""
 
     queries: Annotated[int, Field(gt=0)]
     """How many are drawn of those that have a positive."""
@@ -51,24 +52,64 @@ class Suiting(Settings):
     cutoff: Annotated[int, Field(gt=0)]
 
 
+def _is_few(value: Any) -> str:
+    return "few" if isinstance(value, Few) or (isinstance(value, dict) and "samples" in value) else "suited"
+
+
+Chosen = Annotated[Annotated[Few, Tag("few")] | Annotated[Suiting, Tag("suited")], Discriminator(_is_few)]
+
+
 class Round(Settings):
     """One round of mining and training; its name is its row in the report."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
-    queries: Few | Suiting | None = None
+    queries: Chosen | None = None
     """Which train queries are learned from; null for all."""
-    mine_with: str
+    mine_with: str | None
     """`bm25`, or the name of an earlier round whose retriever mines."""
     mine_views: list[View] = Field(default_factory=list)
     """Mine from the lists of these views, each for itself, and not from the ranking of all."""
-    mine: Miner
+    mine: Miner | None
     start: str
     """pretrained, backbone, random, an earlier round to continue, or a checkpoint by key or folder."""
-    train: Training
+    train: Training | None
+    """Null, with no mining, where the start itself is the retriever: its dense view."""
     fuse: Fusion | None = None
     """How the views' lists make one ranking; null adds up their scores for every passage."""
     rows: list[View] = Field(default_factory=list)
     """Views whose own ranking is a row, called NAME_VIEW."""
+
+    @model_validator(mode="after")
+    def _trained_on_what_is_mined(self) -> Round:
+        if len({self.mine_with is None, self.mine is None, self.train is None}) > 1:
+            raise ValueError("give mine_with, mine and train, or set all three to null")
+        if self.mine and (self.mine.miner == "union") != (len(self.mine_views) > 1):
+            found = ", ".join(self.mine_views) or "none"
+            raise ValueError(f"mine_views: the miner union reads two views or more, and no other does; found {found}")
+        if self.train is None and (self.queries is not None or self.fuse is not None):
+            raise ValueError("queries and fuse: expected null where nothing is trained")
+        if self.fuse and self.fuse.kind == "linear":
+            raise ValueError("fuse: a linear fusion is learned; give it among `fusions`")
+        if self.fuse and len(self.views) < 2:
+            raise ValueError(f"fuse: expected a retriever of several views, found {', '.join(self.views)}")
+        return self
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """Those of its retriever."""
+        return self.train.retriever.views if self.train else ("dense",)
+
+    @property
+    def reads_a_teacher(self) -> bool:
+        """Whether a cross-encoder's scores take part."""
+        distils = self.train is not None and self.train.distillation is not None
+        return distils or (self.mine is not None and self.mine.miner == "cross_encoder")
+
+    def row_of(self, view: str) -> str | None:
+        """The row that a view alone ranks; None where there is none."""
+        if view in self.rows:
+            return row(self.name, view)
+        return self.name if self.views == (view,) else None
 
 
 @dataclass(frozen=True)
@@ -112,17 +153,13 @@ class Approximate(Settings):
     view: View
     index: Engine
 
-    @property
-    def exact(self) -> str:
-        """The row it should equal."""
-        return row(self.round, self.view)
-
 
 class Teaching(Settings):
     """The cross-encoder that distils and filters."""
 
     weights: str | None
-    """A BERT or a cross-encoder by folder, package:NAME/FOLDER or hub name; null takes the pre-trained checkpoint."""
+    """A BERT or a cross-encoder by folder, package:NAME/FOLDER or hub name; null takes the pre-trained checkpoint, or
+    the backbone where nothing is pre-trained."""
     mine_with: str
     """Whose ranking its negatives are drawn from."""
     mine: Miner
@@ -137,3 +174,9 @@ class Teaching(Settings):
 def row(name: str, view: str) -> str:
     """What the row of a view is called."""
     return f"{name}_{view}"
+
+
+def exact(rounds: Sequence[Round], quick: Approximate) -> str:
+    """The row that an approximate one should equal."""
+    found = next(each.row_of(quick.view) for each in rounds if each.name == quick.round)
+    return found or row(quick.round, quick.view)

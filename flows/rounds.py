@@ -71,7 +71,7 @@ class Rounds:
     bm25: Artifact[Index]
     examples: Examples
     starts: dict[str, Start]
-    """The pre-trained checkpoint and the backbone, by word."""
+    """The backbone and, where there is one, the pre-trained checkpoint, by word."""
     made: dict[str, Searchable] = field(default_factory=dict)
     quick: dict[str, Artifact[Index]] = field(default_factory=dict)
     """Approximate indexes, by the rows that they give."""
@@ -80,15 +80,20 @@ class Rounds:
     def run(self, each: Round) -> None:
         """Mine, train, encode and index; the retriever is then known by the round's name."""
         with in_round(each.name):
-            start, queries = self.starting_point(each.start), self.asked(each)
-            negatives = self.mined(each, queries)
-            scores = self.scored(queries, negatives) if each.train.distillation else None
-            retriever = train(start, queries, self.passages, self.examples.positives, negatives, scores,
-                              settings=each.train)  # fmt: skip
+            retriever = self.trained(each)
             vectors = encode(self.passages, retriever, settings=self.recipe.encode)
             flat = index(self.passages, vectors, None, settings=self.recipe.index)
-        views = each.train.retriever.views
-        self.made[each.name] = Searchable(retriever, vectors, flat, views, each.fuse)
+        self.made[each.name] = Searchable(retriever, vectors, flat, each.views, each.fuse)
+
+    def trained(self, each: Round) -> Start:
+        """The retriever of a round: of its queries, their positives and what was mined for them."""
+        start = self.starting_point(each.start)
+        if each.train is None:
+            return start
+        queries = self.asked(each)
+        negatives = self.mined(each, queries)
+        scores = self.scored(queries, negatives) if each.train.distillation else None
+        return train(start, queries, self.passages, self.examples.positives, negatives, scores, settings=each.train)
 
     def asked(self, each: Round) -> Artifact[Queries]:
         """The train queries of a round: all, a few, or those that suit an expert."""
@@ -105,6 +110,8 @@ class Rounds:
 
     def mined(self, each: Round, queries: Artifact[Queries]) -> Artifact[Negatives]:
         """The negatives of a round, from one ranking or from those of several views."""
+        if each.mine is None or each.mine_with is None:
+            raise TypeError(f"round {each.name} mines nothing")
         depth, positives = self.recipe.train_documents, self.examples.positives
         views: Sequence[str | None] = each.mine_views or [None]
         runs = [self.found(each.mine_with, queries, depth, view) for view in views]
@@ -155,7 +162,9 @@ class Rounds:
         teaching = self.recipe.teacher
         if self._teacher is None and teaching is not None:
             with in_round("teacher"):
-                start = sources.weights(teaching.weights) if teaching.weights else self.starts["pretrained"]
+                start: Start | Source = self.starts.get("pretrained", self.starts["backbone"])
+                if teaching.weights is not None:
+                    start = sources.weights(teaching.weights)
                 self._teacher = start
                 if teaching.train is not None:
                     queries, positives = self.examples.queries, self.examples.positives

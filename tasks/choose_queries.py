@@ -21,7 +21,7 @@ from tasks.stage import stage
 
 
 class FewShot(Settings):
-    """Which few queries (CPDAE, table 2)."""
+    """Which few queries (CPDAE, table 3)."""
 
     queries: int = Field(gt=0)
     """How many, of those that have a positive."""

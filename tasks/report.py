@@ -72,7 +72,7 @@ def report(
     metrics: Artifact[Metrics],
     queries: Artifact[Queries],
     quality: Artifact[Any] | None,
-    agreement: Artifact[Overlap] | None,
+    agreements: Sequence[Artifact[Overlap]],
     checkpoints: Sequence[Artifact[Checkpoint]],
     stored: Sequence[Artifact[Any]],
     *,
@@ -81,7 +81,7 @@ def report(
     """Write `report.json` and `report.html`, and the checkpoints' training losses to `logs/curves.json`."""
     content = contents(metrics, quality, settings)
     content["experts"] = experts(metrics, queries, settings)
-    content["overlap"] = read_table(agreement, Overlap).to_pylist() if agreement else []
+    content["overlap"] = [row for each in agreements for row in read_table(each, Overlap).to_pylist()]
     content["storage"] = [storage(name, each.path) for name, each in zip(settings.stored, stored, strict=True)]
     trained = dict(zip(settings.trained, checkpoints, strict=True))
     curves = {name: losses(one.path) for name, one in trained.items()}

@@ -20,6 +20,7 @@ from models.retriever import Settings as Views
 from models.retriever import View as View
 from models.tokens import Tokenizer, Tokens, copy_tokenizer
 from models.towers import QUERY
+from models.views.dense import Settings as Dense
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import read_table
@@ -28,6 +29,9 @@ from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, 
 from tasks.examples import TrainingData
 from tasks.fit import Fitting, fit
 from tasks.stage import stage
+
+PLAIN = Views(dense=Dense(dim=None))
+"""What a checkpoint is searched by where nothing else is said of it."""
 
 
 class Training(Settings):

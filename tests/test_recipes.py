@@ -138,6 +138,15 @@ def test_values_the_paper_states_have_no_default(tmp_path: Path) -> None:
         ("small/retrievers", "rounds.3.train.retriever.late.query_masks=16", r"no passage has a \[MASK\] to match"),
         ("small/retrievers", "rounds.0.train.flops={queries: 0.1, passages: 0.1, ramp: 0.0}", "with a lexical view"),
         ("small/dup_mae", "teacher=null", "'teacher' is no run of this recipe"),
+        ("small/came", "rounds.1.mine.miner=top", "the miner union reads two views or more, and no other does"),
+        ("small/came", "rounds.1.mine_views=[late]", "found late"),
+        ("small/came", "rounds.0.fuse.kind=linear", "a linear fusion is learned; give it among `fusions`"),
+        ("small/retrievers", "rounds.0.fuse={kind: sum, depth: 10}", "of several views, found dense"),
+        ("small/retrievers", "approximate.0.index={engine: seismic}", "dpr_hnsw: seismic searches lexical, not dense"),
+        ("small/retrievers", "rounds.0.train=null", "give mine_with, mine and train, or set all three to null"),
+        ("small/retrievers", "pretrain=null", "dpr starts from a pre-training, but pretrain is null"),
+        ("small/cot_mae", "pretrain=null", "without pretrain nothing reads them; expected null"),
+        ("small/cpdae", "rounds.0.queries={queries: 20, samples: [0, 1], more: 1}", "more: unknown key"),
     ],
 )  # fmt: skip
 def test_what_a_paper_cannot_do_is_refused_when_the_recipe_is_loaded(name: str, change: str, said: str) -> None:

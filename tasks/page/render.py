@@ -63,6 +63,7 @@ def _template() -> Template:
         "mark": mark,
         "verdict": verdict,
         "sized": sized,
+        "short": short,
     }
     return environment.get_template("report.html.j2")
 
@@ -73,6 +74,11 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def short(number: float) -> str:
+    """A number of an axis or a legend in three digits: `1,240`, `12.3`, `0.0123`."""
+    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
 
 
 def sized(number: float) -> str:

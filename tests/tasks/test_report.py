@@ -108,7 +108,7 @@ def make(
     asked, agreement, stored = beside
 
     def build(folder: Path) -> Artifact[Any]:
-        report.body(folder, metrics, asked, quality, agreement, [checkpoint], stored, settings=SETTINGS)
+        report.body(folder, metrics, asked, quality, [agreement], [checkpoint], stored, settings=SETTINGS)
         return Artifact("report", "r" * 24, folder)
 
     return build
