@@ -28,6 +28,7 @@ from models.pretraining import Drawn, Start
 from models.representation import pooled
 from models.retro_mae import QUERY_STREAMS, EnhancedDecoder, context_stream
 from models.tokens import Tokenizer
+from models.views.lexical import maxima
 
 BowTarget = Literal["mean_over_length", "sum_over_set", "mean_over_set"]
 
@@ -126,11 +127,6 @@ class Pretraining(nn.Module):
         maxima_BV = maxima(logits_NV, pool_BL)
         weights_BV = word_weights(batch.original, batch.words >= 0, maxima_BV.shape[1], self.settings.bow_target)
         return {"mlm": mlm, "bow": self.settings.bow_weight * bow_loss(maxima_BV, weights_BV)}
-
-
-def maxima(logits_NV: Tensor, pool_BL: Tensor) -> Tensor:
-    """mu [B, V] (equation 7): the largest logit of each word among a text's pooled tokens; N of them, text by text."""
-    return torch.stack([text_LV.max(0).values for text_LV in logits_NV.split(pool_BL.sum(1).tolist())])
 
 
 def word_weights(ids_BL: Tensor, own_BL: Tensor, num_words: int, target: BowTarget) -> Tensor:

@@ -1,0 +1,117 @@
+"""`pretrieve search`: what a key stands for, and what is said where it stands for nothing that can be searched."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.search import open_key, show_answer, table
+from storage.artifact import Artifact
+from storage.errors import UserError
+from storage.rows import write_rows
+from storage.store import Store
+from storage.tables import Checkpoint, Passages
+from tasks.answer import answer
+from tasks.encode import Encoding, encode
+from tasks.engines.bm25 import Bm25
+from tasks.engines.exact import Exact
+from tasks.engines.faiss import Faiss
+from tasks.index import index
+from tasks.stage import stage
+from tests.tiny import save_tokenizer, tiny_retriever
+
+TEXTS = ["river mountain", "castle painting", "[music] planet", "ocean tree", "king letter"]
+
+
+@stage(version=1, table=Passages)
+def given_passages(out: Path) -> None:
+    """Five short ones."""
+    write_rows(out, Passages, (
+        {"passage_id": f"p{n}", "doc_id": f"p{n}", "title": "[Title]" if n == 2 else "", "text": text, "start": 0,
+         "end": len(text), "num_tokens": 2}
+        for n, text in enumerate(TEXTS)
+    ))  # fmt: skip
+
+
+@stage(version=1, table=Checkpoint)
+def given_retriever(out: Path) -> None:
+    """All views, untrained."""
+    from models import retriever
+
+    retriever.save(tiny_retriever("mixture"), out)
+    save_tokenizer(out)
+
+
+@pytest.fixture
+def built(store: Store) -> dict[str, Artifact[Any]]:
+    """A retriever, its vectors, and indexes."""
+    passages, retriever = given_passages(), given_retriever()
+    vectors = encode(passages, retriever, settings=Encoding(query_max_tokens=8, passage_max_tokens=12))
+    quick = Faiss(engine="faiss", factory="Flat", ef_search=None, nprobe=None, refine=1)
+    return {
+        "passages": passages, "retriever": retriever, "vectors": vectors,
+        "exact": index(passages, vectors, None, settings=Exact(engine="exact")),
+        "faiss": index(passages, vectors, None, settings=quick),
+        "bm25": index(passages, None, None, settings=Bm25(engine="bm25", k1=0.9, b=0.4)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "views"),
+    [
+        ("retriever", ["sum", "dense", "late", "lexical"]), ("vectors", ["sum", "dense", "late", "lexical"]),
+        ("exact", ["sum", "dense", "late", "lexical"]), ("faiss", ["dense", "late", "lexical"]), ("bm25", ["bm25"]),
+    ],
+)  # fmt: skip
+def test_a_key_of_any_kind_is_searched(
+    name: str, views: list[str], built: dict[str, Artifact[Any]], store: Store
+) -> None:
+    opened = open_key(built[name].key[:10], store)
+    parts = (opened.passages, opened.index, opened.vectors, opened.checkpoint)
+
+    found = answer("river", *parts, top=3, view=None)
+
+    assert [each.rank for each in found] == list(range(1, len(found) + 1))
+    assert list(found[0].scores) == views
+    first = [each.scores[views[0]] for each in found]
+    assert first == sorted(first, reverse=True)
+    assert len(found) == (1 if name == "bm25" else 3)
+    if "sum" in views:
+        for each in found:
+            assert each.scores["sum"] == pytest.approx(sum(each.scores[view] for view in views[1:]), rel=1e-5)
+
+
+def test_a_view_may_be_named_and_more_may_be_asked_for_than_there_is(built: dict[str, Artifact[Any]]) -> None:
+    found = answer("tree", built["passages"], None, built["vectors"], built["retriever"], top=99, view="late")
+
+    assert len(found) == len(TEXTS)
+    assert next(iter(found[0].scores)) == "late"
+    with pytest.raises(UserError, match="--view words: expected one of dense, lexical, late, sum"):
+        answer("tree", built["passages"], None, built["vectors"], built["retriever"], top=1, view="words")
+
+
+def test_the_table_shows_texts_as_they_are(built: dict[str, Artifact[Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    store = built["bm25"].path.parent.parent
+
+    show_answer(built["bm25"].key, "planet [bold]", store, 5, None)
+    said = capsys.readouterr().out
+    show_answer(built["bm25"].key, "zebra", store, 5, None)
+
+    assert "[Title] · [music] planet" in said
+    assert "planet [bold]" in said
+    assert "nothing matches" in capsys.readouterr().out
+    assert table([], "?").columns
+
+
+def test_what_cannot_be_searched_is_named(built: dict[str, Artifact[Any]], store: Store) -> None:
+    with pytest.raises(UserError, match="made Passages; expected an index, vectors or a checkpoint"):
+        open_key(built["passages"].key, store)
+    with pytest.raises(UserError, match="expected some words"):
+        show_answer(built["bm25"].key, "  ", store.root, 5, None)
+
+
+def test_a_retriever_that_has_encoded_nothing(store: Store) -> None:
+    made = given_retriever()
+
+    with pytest.raises(UserError, match="no passages were encoded with this checkpoint"):
+        open_key(made.key, store)
