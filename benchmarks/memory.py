@@ -1,9 +1,9 @@
 """How much memory encoding and searching take as a collection grows: `python -m benchmarks.memory`.
 
 Counted is anonymous memory, which the kernel cannot drop; stored vectors are memory-mapped, and their pages are the
-file's. Each stage runs in a process of its own on collections of random passages, for each view; the peak is sampled
-every few milliseconds, less what the process has before the stage begins. What grows with the collection is the ids
-and places of its passages; vectors would take the bytes that stand beside them.
+file's. Each stage runs in a fresh process, on collections of random passages, for each view; the peak is sampled every
+few milliseconds, and what imports take is in it. What grows with the collection is the ids and places of its passages;
+vectors would take the bytes that stand beside them.
 
 Writes `benchmarks/results/memory.json`.
 """
@@ -44,7 +44,7 @@ from tasks.search import Search, search
 from tasks.stage import Execution, Session, session
 
 SIZES = (16_000, 64_000, 256_000)
-WORDS, LENGTH, QUERIES, DEPTH = 2_000, 24, 64, 100
+WORDS, LENGTH, QUERIES, DEPTH, SPREAD = 2_000, 24, 64, 100, 0.2
 VIEWS = {
     "dense": Settings(dense=dense.Settings(dim=None)),
     "lexical": Settings(lexical=lexical.Settings(
@@ -59,53 +59,65 @@ RESULT = Path(__file__).parent / "results" / "memory.json"
 
 
 def main() -> None:
-    """Measure every view at every size, each in a process of its own, and write the table."""
+    """Measure every view at every size, and write the table."""
     rows = [measured(view, size) for view in VIEWS for size in SIZES]
     machine = {"cores": os.cpu_count(), "system": platform.platform(), "torch": torch.__version__}
     write_atomically(RESULT, json.dumps({"rows": rows, "machine": machine}, indent=1) + "\n")
 
 
 def measured(view: str, size: int) -> dict[str, Any]:
-    """One row, as a process of its own tells it."""
-    command = [sys.executable, "-m", "benchmarks.memory", view, str(size)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    said = ", ".join(f"{name} {value:,}" for name, value in row.items() if name != "view")
-    print(f"{view}: {said}")
+    """One row: a collection is made, encoded and searched, each in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        made, encoded, searched = (told(step, view, size, folder) for step in ("make", "encode", "search"))
+        row = {"view": view, "passages": size, "imports_MiB": made, "encoding_MiB": encoded, "searching_MiB": searched}
+        row["stored_MiB"] = round(bytes_per_passage(Path(folder) / "vectors")[view] * size / 2**20, 1)
+    print(", ".join(f"{name} {value}" for name, value in row.items()))
     return row
 
 
-def measure(view: str, size: int) -> dict[str, Any]:
-    """Encode so many passages and search them, and say what both took beside what was there, in MiB."""
-    with tempfile.TemporaryDirectory() as name, session(Session(Store(Path(name)), Execution(threads=1, device="cpu"))):
-        folder = Path(name)
-        passages, queries, checkpoint = (folder / each for each in ("passages", "queries", "checkpoint"))
-        random = np.random.default_rng(0)
-        write_rows(passages, Passages, (
-            {"passage_id": f"p{n}", "doc_id": f"p{n}", "title": "", "text": text(random), "start": 0, "end": 1,
-             "num_tokens": LENGTH} for n in range(size)
-        ))  # fmt: skip
-        write_rows(queries, Queries, ({"query_id": f"q{n}", "text": text(random)} for n in range(QUERIES)))
-        save_checkpoint(checkpoint, VIEWS[view])
-        corpus: Artifact[Passages] = Artifact("benchmark", "passages", passages)
-        asked: Artifact[Queries] = Artifact("benchmark", "queries", queries)
-        made: Artifact[Checkpoint] = Artifact("benchmark", "checkpoint", checkpoint)
-        vectors: Artifact[Vectors] = Artifact("benchmark", "vectors", folder / "vectors")
-        flat: Artifact[Index] = Artifact("benchmark", "index", folder / "index")
-        for each in (vectors.path, flat.path, folder / "run"):
-            each.mkdir()
-        lengths = Encoding(query_max_tokens=LENGTH, passage_max_tokens=LENGTH)
-        with Peak() as encoding:
-            encode.body(vectors.path, corpus, made, settings=lengths)
-        index.body(flat.path, corpus, vectors, None, settings=Exact(engine="exact"))
-        settings = Search(documents=DEPTH, view=view)
-        with Peak() as searching:
-            search.body(folder / "run", flat, vectors, asked, made, corpus, settings=settings)
-        stored = bytes_per_passage(vectors.path)[view] * size
-        return {
-            "view": view, "passages": size, "stored_MiB": round(stored / 2**20, 1),
-            "encoding_MiB": encoding.mebibytes, "searching_MiB": searching.mebibytes,
-        }  # fmt: skip
+def told(step: str, view: str, size: int, folder: str) -> float:
+    """What a process of its own says of a step."""
+    command = [sys.executable, "-m", "benchmarks.memory", step, view, str(size), folder]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(done.stdout.splitlines()[-1])
+
+
+def work(step: str, view: str, size: int, folder: Path) -> float:
+    """Do one step, and tell the most memory that it had: in MiB; of `make`, what there was at its begin."""
+    passages, queries, checkpoint, vectors, flat = (
+        folder / each for each in ("passages", "queries", "checkpoint", "vectors", "index")
+    )
+    corpus: Artifact[Passages] = Artifact("benchmark", "passages", passages)
+    asked: Artifact[Queries] = Artifact("benchmark", "queries", queries)
+    retriever: Artifact[Checkpoint] = Artifact("benchmark", "checkpoint", checkpoint)
+    stored: Artifact[Vectors] = Artifact("benchmark", "vectors", vectors)
+    exact: Artifact[Index] = Artifact("benchmark", "index", flat)
+    before = anonymous() / 2**10
+    with session(Session(Store(folder / "store"), Execution(threads=1, device="cpu"))), Peak() as peak:
+        if step == "make":
+            make(passages, queries, size)
+            save_checkpoint(checkpoint, VIEWS[view])
+            for each in (vectors, flat, folder / "run"):
+                each.mkdir()
+            return round(before, 1)
+        if step == "encode":
+            lengths = Encoding(query_max_tokens=LENGTH, passage_max_tokens=LENGTH)
+            encode.body(vectors, corpus, retriever, settings=lengths)
+            index.body(flat, corpus, stored, None, settings=Exact(engine="exact"))
+        else:
+            settings = Search(documents=DEPTH, view=view)
+            search.body(folder / "run", exact, stored, asked, retriever, corpus, settings=settings)
+    return peak.mebibytes
+
+
+def make(passages: Path, queries: Path, size: int) -> None:
+    """Random passages and questions."""
+    random = np.random.default_rng(0)
+    write_rows(passages, Passages, (
+        {"passage_id": f"p{n}", "doc_id": f"p{n}", "title": "", "text": text(random), "start": 0, "end": 1,
+         "num_tokens": LENGTH} for n in range(size)
+    ))  # fmt: skip
+    write_rows(queries, Queries, ({"query_id": f"q{n}", "text": text(random)} for n in range(QUERIES)))
 
 
 def text(random: np.random.Generator) -> str:
@@ -121,18 +133,22 @@ def save_checkpoint(folder: Path, views: Settings) -> None:
     )  # fmt: skip
     tokenizer: Tokenizer = numbered(WORDS)
     folder.mkdir()
-    retriever.save(Retriever(DenseEncoder(bert.BertForMaskedLM(config), "cls"), views, tokenizer), folder)
+    made = Retriever(DenseEncoder(bert.BertForMaskedLM(config), "cls"), views, tokenizer)
+    with torch.no_grad():
+        for parameter in made.parameters():  # else all texts are nearly alike, and every score is a tie
+            parameter.add_(torch.randn_like(parameter) * SPREAD)
+    retriever.save(made, folder)
     tokenizer._fast.pre_tokenizer = WhitespaceSplit()
     tokenizer._fast.save(str(folder / "tokenizer.json"))
 
 
 class Peak:
-    """The most anonymous memory that this process has in a block, less what it had before."""
+    """The most anonymous memory that this process has in a block."""
 
     mebibytes = 0.0
 
     def __enter__(self) -> Peak:
-        self._before, self._most, self._over = anonymous(), 0, threading.Event()
+        self._most, self._over = anonymous(), threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
         return self
@@ -140,7 +156,7 @@ class Peak:
     def __exit__(self, *exception: object) -> None:
         self._over.set()
         self._thread.join()
-        self.mebibytes = round((self._most - self._before) / 2**10, 1)
+        self.mebibytes = round(self._most / 2**10, 1)
 
     def _watch(self) -> None:
         while not self._over.is_set():
@@ -155,7 +171,7 @@ def anonymous() -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        print(json.dumps(measure(sys.argv[1], int(sys.argv[2]))))
+    if len(sys.argv) > 1:
+        print(work(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])))
     else:
         main()

@@ -29,6 +29,7 @@ from tests.tasks.test_train import NEGATIVES, POSITIVES, TRAINING, negatives, pa
 from tests.tiny import RETRIEVERS, save_backbone
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
