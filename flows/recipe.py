@@ -147,12 +147,17 @@ class Recipe(Settings, Generic[P]):
     def _runs_exist(self) -> Recipe[P]:
         known = self.row_names()
         tested = [name for each in self.evaluate.comparisons for name in (each.run, each.baseline)]
-        reranked = [self.teacher.reranks] if self.teacher else []
-        for name in (*tested, self.headline.run, self.headline.baseline, *reranked):
+        for name in (*tested, self.headline.run, self.headline.baseline):
             if name not in known:
                 raise ValueError(
-                    f"evaluate, headline and teacher: {name!r} is no run of this recipe; expected {', '.join(known)}"
+                    f"evaluate and headline: {name!r} is no run of this recipe; expected {', '.join(known)}"
                 )
+        means = [each.name for each in self.rounds if isinstance(each.queries, Few)]
+        lists = [name for name in known if name not in ("teacher", "bm25_doc2query", *means)]
+        if self.teacher and self.teacher.reranks not in lists:
+            raise ValueError(f"teacher.reranks: expected one of {', '.join(lists)}, found {self.teacher.reranks!r}")
+        if self.teacher and self.teacher.mine_with not in ("bm25", *(each.name for each in self.rounds)):
+            raise ValueError(f"teacher.mine_with: expected bm25 or a round, found {self.teacher.mine_with!r}")
         if self.headline.metric not in self.evaluate.metrics:
             raise ValueError(f"headline.metric: {self.headline.metric} is none of evaluate.metrics")
         return self
@@ -221,6 +226,8 @@ class Recipe(Settings, Generic[P]):
                 _views_there(f"rounds: {each.name}.queries", each.queries.views, earlier[each.queries.round])
             if each.reads_a_teacher and self.teacher is None:
                 raise ValueError(f"rounds: {each.name} reads a teacher's scores; expected a section teacher")
+            if each.reads_a_teacher and self.teacher and self.teacher.mine_with not in ("bm25", *earlier):
+                raise ValueError(f"teacher.mine_with: {each.name} needs the teacher before {self.teacher.mine_with!r}")
             if not isinstance(each.queries, Few):  # several trainings: nothing can go on from their mean
                 earlier[each.name] = each
         if twice := {name for name in names if names.count(name) > 1}:

@@ -51,6 +51,12 @@ class Suiting(Settings):
     """The one whose queries are kept."""
     cutoff: Annotated[int, Field(gt=0)]
 
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Suiting:
+        if self.view not in self.views:
+            raise ValueError(f"view: expected one of {', '.join(self.views)}, found {self.view}")
+        return self
+
 
 def _is_few(value: Any) -> str:
     return "few" if isinstance(value, Few) or (isinstance(value, dict) and "samples" in value) else "suited"
@@ -169,6 +175,16 @@ class Teaching(Settings):
     reranks: str
     """The row whose first passages it re-orders: its own quality."""
     rerank: Reranking
+
+    @model_validator(mode="after")
+    def _trained(self) -> Teaching:
+        if self.train is None and self.weights is None:
+            raise ValueError("give the weights of a trained cross-encoder, or how to train one (train)")
+        if self.mine.miner != "top":
+            raise ValueError(
+                f"mine.miner: a teacher's negatives are of one ranking; expected top, found {self.mine.miner}"
+            )
+        return self
 
 
 def row(name: str, view: str) -> str:
