@@ -25,10 +25,10 @@ quickstart: environment data ## the whole pipeline on 3,000 Wikipedia leads, at 
 	$(BIN)/pretrieve reproduce quickstart
 
 test: lint data ## ruff, mypy and every test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: lint ## ruff, mypy and the fast tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"
 
 lint: environment ## ruff and mypy
 	$(BIN)/ruff check .
