@@ -39,13 +39,15 @@ from tasks.initialise import initialise
 from tasks.label import adopt_positives, adopt_pseudo_queries, label_passages
 from tasks.overlap import Overlapping, overlap
 from tasks.pair_contexts import Contexts, Pairing, pair_contexts
-from tasks.pretrain import Pretraining, check, pretrain
+from tasks.pretrain import Pretraining, pretrain
+from tasks.pretrain import check as check_pretraining
 from tasks.probe import Drawing, draw_probe, draw_probe_of_pairs
 from tasks.query_quality import ROUND_TRIP_CUTOFF, pseudo_queries_as_queries, query_quality
 from tasks.report import report
 from tasks.search import Search, search
 from tasks.split_corpus import split_corpus
 from tasks.stage import in_round
+from tasks.train import check as check_training
 from tasks.train_generator import train_generator
 
 Start = Artifact[Checkpoint]
@@ -56,7 +58,11 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     """Every stage of the recipe called `name`, in order; the report is the last."""
     weights = sources.weights(recipe.backbone.weights)
     if recipe.pretrain is not None:
-        check(recipe.pretrain, recipe.backbone, weights.path)
+        check_pretraining(recipe.pretrain, recipe.backbone, weights.path)
+    for each in recipe.rounds:
+        if each.train is not None:
+            with in_round(each.name):
+                check_training(each.train, recipe.encode, recipe.backbone, weights.path)
     backbone = initialise(weights, settings=recipe.backbone)
     passages, spans = split(recipe, recipe.corpora.retrieve), pretraining_passages(recipe)
     queries, qrels = topics(recipe, recipe.dataset.eval_split)  # early: bad qrels are told before hours of work

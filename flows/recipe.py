@@ -18,7 +18,7 @@ from storage.settings import Settings
 from tasks.encode import Encoding
 from tasks.engines.bm25 import Bm25
 from tasks.engines.exact import Exact
-from tasks.evaluate import Comparison
+from tasks.evaluate import METRIC, Comparison
 from tasks.generate_queries import Generation
 from tasks.initialise import Backbone
 from tasks.pair_contexts import Contexts
@@ -104,7 +104,7 @@ class Headline(Settings):
 class Testing(Settings):
     """How runs are measured and which are tested against each other."""
 
-    metrics: Annotated[list[str], Field(min_length=1)]
+    metrics: Annotated[list[Annotated[str, Field(pattern=METRIC.pattern)]], Field(min_length=1)]
     comparisons: list[Comparison]
     seed: int
     resamples: Annotated[int, Field(ge=10_000)]
@@ -224,6 +224,10 @@ class Recipe(Settings, Generic[P]):
                 if each.queries.round not in earlier:
                     raise ValueError(f"rounds: {each.name}.queries: {each.queries.round!r} is no earlier round")
                 _views_there(f"rounds: {each.name}.queries", each.queries.views, earlier[each.queries.round])
+            if each.train is None and each.start in earlier and earlier[each.start].views != ("dense",):
+                raise ValueError(
+                    f"rounds: {each.name} is not trained, and ranks by one dense vector, which {each.start} has not"
+                )
             if each.reads_a_teacher and self.teacher is None:
                 raise ValueError(f"rounds: {each.name} reads a teacher's scores; expected a section teacher")
             if each.reads_a_teacher and self.teacher and self.teacher.mine_with not in ("bm25", *earlier):
@@ -246,7 +250,21 @@ class Recipe(Settings, Generic[P]):
             if quick.view != SEARCHED_VIEW[quick.index.engine]:
                 view = SEARCHED_VIEW[quick.index.engine]
                 raise ValueError(f"approximate: {quick.name}: {quick.index.engine} searches {view}, not {quick.view}")
+            _can_be_approximated(quick, earlier[quick.round])
         return self
+
+
+def _can_be_approximated(quick: Approximate, of: Round) -> None:
+    """Refuse views whose vectors an engine cannot index."""
+    views = of.train.retriever if of.train else None
+    if quick.view == "lexical" and views and views.lexical and views.lexical.activation == "none":
+        raise ValueError(
+            f"approximate: {quick.name}: seismic needs weights above 0, which activation none does not give"
+        )
+    if quick.view == "late" and views and views.late and views.late.exact_match:
+        raise ValueError(
+            f"approximate: {quick.name}: candidates compare all tokens; exact matches are searched exactly"
+        )
 
 
 def _views_there(what: str, views: Sequence[str], of: Round | None) -> None:

@@ -32,7 +32,7 @@ class Few(Settings):
 
     queries: Annotated[int, Field(gt=0)]
     """How many are drawn of those that have a positive."""
-    samples: Annotated[list[int], Field(min_length=1)]
+    samples: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
     """A training for each; the row of the round is their mean."""
 
     @staticmethod

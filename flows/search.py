@@ -49,7 +49,9 @@ def show_answer(key: str, question: str, folder: Path, top: int, view: str | Non
 
 def table(found: list[Answer], question: str) -> Table:
     """Ranks, scores by view, ids and texts."""
-    made = Table(title=escaped(question), title_justify="left", show_lines=True)
+    made = Table(
+        title=escaped(textwrap.shorten(question, SNIPPET, placeholder=" …")), title_justify="left", show_lines=True
+    )
     made.add_column("", justify="right")
     views = list(found[0].scores) if found else []
     for view in views:

@@ -66,6 +66,13 @@ class Settings:
         """Those that there are."""
         return tuple(view for view in VIEWS if getattr(self, view) is not None)
 
+    @property
+    def parts(self) -> tuple[object, ...]:
+        """What decides which weights there are beside the towers, and so whether a training can go on with them."""
+        late = self.late and (self.late.dim, self.late.bias)
+        head = self.lexical and self.lexical.head
+        return self.views, self.shared_layers, self.dense and self.dense.dim, late, head
+
     @staticmethod
     def read(value: Mapping[str, Any]) -> Settings:
         """What `retriever.json` says."""
@@ -161,13 +168,13 @@ def load(folder: Path) -> Retriever:
 
 
 def begin(folder: Path, settings: Settings) -> Retriever:
-    """A retriever to train, from a checkpoint: it goes on where the folder has the same views, else these are new.
+    """A retriever to train, from a checkpoint: it goes on where the folder's views learned the same parts, else anew.
 
     New experts are copies of the towers' layers; a lexical view's own matrix is that of DupMAE's pre-training, where
     there was one; what else a view learns starts at random.
     """
     retriever = Retriever(towers.load(folder), settings, Tokenizer.load(folder))
-    if (folder / SETTINGS).is_file() and settings_of(folder) == settings:
+    if (folder / SETTINGS).is_file() and settings_of(folder).parts == settings.parts:
         _take_up(retriever, folder)
     elif retriever.lexical and retriever.lexical.projection and (folder / HEADS).is_file():
         pretrained = load_file(folder / HEADS).get("projection.weight")

@@ -9,7 +9,7 @@ import numpy as np
 from models.retriever import SUM
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.rows import read_table
+from storage.rows import rows_at
 from storage.tables import Checkpoint, Index, Passages, Vectors
 from storage.vectors import describe_vectors
 from tasks.engines import exact
@@ -54,7 +54,7 @@ def answer(
         for each in _views(vectors):
             stored = Stored(vectors.path, similarity(vectors.path, each))
             scores[each] = stored.scores(encode([question]), numbers, hits.places).tolist()
-    rows = read_table(passages, Passages, ["passage_id", "title", "text"]).take(hits.places).to_pylist()
+    rows = rows_at(passages, Passages, hits.places.tolist(), ["passage_id", "title", "text"]).to_pylist()
     return [
         Answer(number + 1, **row, scores={name: found[number] for name, found in scores.items()})
         for number, row in enumerate(rows)

@@ -28,7 +28,7 @@ from tasks.fold import Matrix, fold, judged
 from tasks.significance import Values, holm, paired_t_test, randomisation_test
 from tasks.stage import stage
 
-METRIC = re.compile(r"(MRR|nDCG|recall|success)@([1-9][0-9]*)")
+METRIC = re.compile(r"^(MRR|nDCG|recall|success)@([1-9][0-9]*)$")
 
 
 class Comparison(Settings):

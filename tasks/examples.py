@@ -77,7 +77,8 @@ class TrainingData:
     ) -> TrainingData:  # fmt: skip
         """Number the queries that have a positive (`mined_only`: and negatives), and the passages that take part."""
         corpus = in_one_piece(read_table(passages, Passages, ["passage_id", "doc_id", "title", "text"]))
-        relevant, hard = read_table(positives, Positives), read_table(negatives, Negatives)
+        names = ["query_id", "passage_id"]
+        relevant, hard = read_table(positives, Positives, names), read_table(negatives, Negatives, names)
         asked = read_table(queries, Queries)
         asked = asked.filter(pc.is_in(asked["query_id"], value_set=relevant["query_id"].combine_chunks()))
         if mined_only:

@@ -12,13 +12,14 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from models import finetuning, retriever
+from models import bert, finetuning, retriever, towers
 from models.came import Competition
+from models.encoder import DenseEncoder
 from models.finetuning import Distillation, Examples, Finetuning, Flops, known_positives
 from models.retriever import Retriever
 from models.retriever import Settings as Views
 from models.retriever import View as View
-from models.tokens import Tokenizer, Tokens, copy_tokenizer
+from models.tokens import FILES, Tokenizer, Tokens, copy_tokenizer
 from models.towers import QUERY
 from models.views.dense import Settings as Dense
 from storage.artifact import Artifact
@@ -26,8 +27,10 @@ from storage.errors import UserError
 from storage.rows import read_table
 from storage.settings import Settings
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, TeacherScores
+from tasks.encode import Encoding
 from tasks.examples import TrainingData
 from tasks.fit import Fitting, fit
+from tasks.initialise import Backbone, shape
 from tasks.stage import stage
 
 PLAIN = Views(dense=Dense(dim=None))
@@ -67,6 +70,10 @@ class Training(Settings):
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("give either steps or epochs, and set the other to null")
         self.loss.check(self.retriever.views)
+        if len(set(self.contrasts)) < len(self.contrasts):
+            raise ValueError(f"contrasts: expected each once, found {', '.join(self.contrasts)}")
+        if self.distillation and self.passages_per_query < 2:
+            raise ValueError("passages_per_query: soft labels of one passage teach nothing; expected 2 or more")
         return self
 
     @property
@@ -105,6 +112,28 @@ def train(
     fit(Finetuning(made, settings.loss), batches.batch, batches.steps, out=out, settings=settings.fit,
         seed=settings.seed)  # fmt: skip
     save_retriever(made, out, tokenizer=start.path)
+
+
+def check(settings: Training, encoding: Encoding, backbone: Backbone, folder: Path) -> None:
+    """Refuse before anything is built what a round would refuse hours later: its retriever is made without memory.
+
+    Where the backbone's folder is not here, as in a plan, nothing is refused.
+    """
+    if not (folder / bert.CONFIG).is_file() or not (folder / FILES[0]).is_file():
+        return
+    try:
+        with torch.device("meta"):
+            encoder = DenseEncoder(bert.BertForMaskedLM(shape(folder, backbone)), backbone.pooling)
+            made = Retriever(towers.raised(encoder, backbone.towers), settings.retriever, Tokenizer.load(folder))
+    except ValueError as error:
+        raise UserError(f"train.retriever: {error}") from None
+    limits = {
+        "train.query_max_tokens": settings.query_max_tokens, "train.passage_max_tokens": settings.passage_max_tokens,
+        "encode.query_max_tokens": encoding.query_max_tokens, "encode.passage_max_tokens": encoding.passage_max_tokens,
+    }  # fmt: skip
+    for name, found in limits.items():
+        if found > made.encoder.num_positions:
+            raise UserError(f"{name}: expected at most {made.encoder.num_positions}, found {found}")
 
 
 def begin(folder: Path, settings: Training) -> Retriever:

@@ -188,3 +188,14 @@ def test_dup_maes_own_matrix_is_taken_from_its_pretraining(tmp_path: Path) -> No
     for row in range(2):
         expected = (hidden[row][tokens.mask[row]] @ pretrained.T).amax(0)
         torch.testing.assert_close(made(tokens, "passage").lexical[row], expected)
+
+
+def test_a_setting_without_weights_does_not_start_views_anew(tmp_path: Path) -> None:
+    folder = written(tiny_retriever("mixture"), tmp_path / "saved")
+    before, views = load(folder).own(), RETRIEVERS["mixture"]
+    changed = Settings(
+        dense=dense.Settings(dim=None, weight=0.5), late=views.late, shared_layers=views.shared_layers,
+        lexical=lexical.Settings(**LEXICAL | {"top_passages": 3}),
+    )  # fmt: skip
+
+    assert all(torch.equal(each, before[name]) for name, each in begin(folder, changed).own().items())

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from storage.artifact import Artifact
-from storage.rows import num_rows, parts, read_rows, read_table, write_rows, write_table
+from storage.rows import num_rows, parts, read_rows, read_table, rows_at, write_rows, write_table
 from storage.tables import Pairs, Queries
 
 
@@ -59,3 +59,14 @@ def test_arrow_tables_are_cast_to_the_schema(tmp_path: Path) -> None:
     write_table(tmp_path, Queries, pa.table({"text": ["t"], "query_id": pa.array(["q"], pa.large_string())}))
 
     assert read_table(artifact(tmp_path), Queries).to_pylist() == [{"query_id": "q", "text": "t"}]
+
+
+def test_rows_by_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.rows.ROWS_PER_GROUP", 3)
+    for part in range(2):
+        rows = ({"query_id": f"q{part * 7 + n}", "text": str(part * 7 + n)} for n in range(7))
+        write_rows(tmp_path, Queries, rows, f"part-{part:05d}")
+    given = artifact(tmp_path)
+
+    assert rows_at(given, Queries, [12, 0, 7, 5], ["text"])["text"].to_pylist() == ["12", "0", "7", "5"]
+    assert rows_at(given, Queries, [], ["text"]).num_rows == 0

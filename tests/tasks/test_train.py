@@ -28,13 +28,14 @@ from storage.tables import (
     TeacherScores,
     passage_text,
 )  # fmt: skip
+from tasks.encode import Encoding
 from tasks.examples import TrainingData
 from tasks.fit import Fitting
 from tasks.initialise import Backbone, initialise
 from tasks.pretrain import Pretraining, pretrain
 from tasks.stage import Execution, Session, session, stage
-from tasks.train import Batches, Teacher, Training, train
-from tests.tiny import RETRIEVERS, WORDS, save_backbone
+from tasks.train import Batches, Teacher, Training, check, train
+from tests.tiny import LATE, RETRIEVERS, WORDS, save_backbone
 
 FITTING = Fitting(learning_rate=3e-3, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None)
 TRAINING = Training(
@@ -390,3 +391,45 @@ def test_a_pair_that_the_teacher_has_not_scored(given: Given) -> None:
 def test_either_steps_or_epochs() -> None:
     with pytest.raises(ValueError, match="either steps or epochs"):
         Training.model_validate(TRAINING.model_dump() | {"steps": 3})
+
+
+def test_a_batch_knows_how_much_is_done(given: Given) -> None:
+    batches = given.batches(TRAINING.model_copy(update={"epochs": None, "steps": 8}))
+
+    assert [batches.batch(step).progress for step in (0, 2, 7)] == [0, 0.25, 7 / 8]
+
+
+def test_new_heads_are_drawn_by_the_seed(given: Given, store: Store, tmp_path: Path) -> None:
+    settings = TRAINING.model_copy(update={"retriever": RETRIEVERS["coil"], "epochs": None, "steps": 1})
+    found = []
+    for number in range(2):
+        torch.manual_seed(number)
+        (tmp_path / str(number)).mkdir()
+        train.body(tmp_path / str(number), *given.inputs(), settings=settings)
+        found.append((tmp_path / str(number) / "retriever.safetensors").read_bytes())
+
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"retriever": {"late": {**LATE, "dim": 99}}}, "late.dim: expected at most the model's 32"),
+        ({"retriever": {"dense": {"dim": None}, "late": LATE, "shared_layers": 9}}, "shared_layers: expected 0 to 2"),
+        ({"passage_max_tokens": 65}, "train.passage_max_tokens: expected at most 64, found 65"),
+    ],
+)  # fmt: skip
+def test_what_a_backbone_cannot_be_trained_as(backbone: Path, changes: dict[str, Any], said: str) -> None:
+    settings = Training.model_validate(TRAINING.model_dump() | changes)
+    shape = Backbone(weights="tiny", start="weights", towers="siamese", layers=None, dropout=0.0, pooling="cls", seed=3)
+
+    with pytest.raises(UserError, match=said):
+        check(settings, Encoding(query_max_tokens=8, passage_max_tokens=16), shape, backbone)
+
+
+def test_soft_labels_need_two_passages() -> None:
+    distillation = {"teacher_temperature": 1.0, "contrast_weight": 0.0}
+    with pytest.raises(ValueError, match="soft labels of one passage"):
+        Training.model_validate(TRAINING.model_dump() | {"passages_per_query": 1, "distillation": distillation})
+    with pytest.raises(ValueError, match="expected each once"):
+        Training.model_validate(TRAINING.model_dump() | {"contrasts": ["sum", "sum"]})
