@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,9 +48,7 @@ def show_answer(key: str, question: str, folder: Path, top: int, view: str | Non
 
 def table(found: list[Answer], question: str) -> Table:
     """Ranks, scores by view, ids and texts."""
-    made = Table(
-        title=escaped(textwrap.shorten(question, SNIPPET, placeholder=" …")), title_justify="left", show_lines=True
-    )
+    made = Table(title=escaped(cut(question)), title_justify="left", show_lines=True)
     made.add_column("", justify="right")
     views = list(found[0].scores) if found else []
     for view in views:
@@ -59,10 +56,16 @@ def table(found: list[Answer], question: str) -> Table:
     made.add_column("passage", overflow="fold", ratio=1)
     for each in found:
         title = f"{each.title} · " if each.title else ""
-        text = textwrap.shorten(f"{title}{each.text}", SNIPPET, placeholder=" …")
+        text = cut(f"{title}{each.text}")
         scores = [f"{each.scores[view]:.3f}" for view in views]
         made.add_row(str(each.rank), *scores, f"[bold]{escaped(each.passage_id)}[/bold]  {escaped(text)}")
     return made
+
+
+def cut(text: str) -> str:
+    """In one line, and of at most `SNIPPET` characters: not at words, which not every script sets apart."""
+    line = " ".join(text.split())
+    return line if len(line) <= SNIPPET else f"{line[: SNIPPET - 1]}…"
 
 
 def escaped(text: str) -> str:

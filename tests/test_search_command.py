@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flows.search import open_key, show_answer, table
+from flows.search import SNIPPET, cut, open_key, show_answer, table
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import write_rows
@@ -115,3 +115,9 @@ def test_a_retriever_that_has_encoded_nothing(store: Store) -> None:
 
     with pytest.raises(UserError, match="no passages were encoded with this checkpoint"):
         open_key(made.key, store)
+
+
+def test_a_long_text_is_cut_in_any_script() -> None:
+    assert cut("a  river\nin Africa") == "a river in Africa"
+    assert cut("河" * SNIPPET) == "河" * SNIPPET
+    assert cut("河" * 1000) == "河" * (SNIPPET - 1) + "…"
