@@ -114,8 +114,10 @@ def train(
     save_retriever(made, out, tokenizer=start.path)
 
 
-def check(settings: Training, encoding: Encoding, backbone: Backbone, folder: Path) -> None:
-    """Refuse before anything is built what a round would refuse hours later: its retriever is made without memory.
+def check(name: str, settings: Training, encoding: Encoding, backbone: Backbone, folder: Path) -> None:
+    """Refuse before anything is built what a round, called `name`, would refuse hours later.
+
+    Its retriever is made without memory.
 
     Where the backbone's folder is not here, as in a plan, nothing is refused.
     """
@@ -126,14 +128,14 @@ def check(settings: Training, encoding: Encoding, backbone: Backbone, folder: Pa
             encoder = DenseEncoder(bert.BertForMaskedLM(shape(folder, backbone)), backbone.pooling)
             made = Retriever(towers.raised(encoder, backbone.towers), settings.retriever, Tokenizer.load(folder))
     except ValueError as error:
-        raise UserError(f"train.retriever: {error}") from None
+        raise UserError(f"rounds: {name}: train.retriever: {error}") from None
     limits = {
-        "train.query_max_tokens": settings.query_max_tokens, "train.passage_max_tokens": settings.passage_max_tokens,
+        f"rounds: {name}: train.query_max_tokens": settings.query_max_tokens, f"rounds: {name}: train.passage_max_tokens": settings.passage_max_tokens,
         "encode.query_max_tokens": encoding.query_max_tokens, "encode.passage_max_tokens": encoding.passage_max_tokens,
     }  # fmt: skip
-    for name, found in limits.items():
+    for key, found in limits.items():
         if found > made.encoder.num_positions:
-            raise UserError(f"{name}: expected at most {made.encoder.num_positions}, found {found}")
+            raise UserError(f"{key}: expected at most {made.encoder.num_positions}, found {found}")
 
 
 def begin(folder: Path, settings: Training) -> Retriever:
