@@ -130,9 +130,11 @@ def check(name: str, settings: Training, encoding: Encoding, backbone: Backbone,
     except ValueError as error:
         raise UserError(f"rounds: {name}: train.retriever: {error}") from None
     limits = {
-        f"rounds: {name}: train.query_max_tokens": settings.query_max_tokens, f"rounds: {name}: train.passage_max_tokens": settings.passage_max_tokens,
-        "encode.query_max_tokens": encoding.query_max_tokens, "encode.passage_max_tokens": encoding.passage_max_tokens,
-    }  # fmt: skip
+        f"rounds: {name}: train.query_max_tokens": settings.query_max_tokens,
+        f"rounds: {name}: train.passage_max_tokens": settings.passage_max_tokens,
+        "encode.query_max_tokens": encoding.query_max_tokens,
+        "encode.passage_max_tokens": encoding.passage_max_tokens,
+    }
     for key, found in limits.items():
         if found > made.encoder.num_positions:
             raise UserError(f"{key}: expected at most {made.encoder.num_positions}, found {found}")
