@@ -96,7 +96,7 @@ def _offsets(counts_B: Tensor) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.concatenate([np.zeros(1, np.int64), counts_B.cumsum(0).cpu().numpy()])
 
 
-@stage(version=1, table=Vectors)
+@stage(version=1, table=Vectors, gpu=True)
 def encode(out: Path, passages: Artifact[Passages], checkpoint: Artifact[Checkpoint], *, settings: Encoding) -> None:
     """Write what the checkpoint's retriever makes of every passage, shard by shard, and `vectors.json`."""
     encoder = TextEncoder(checkpoint.path)

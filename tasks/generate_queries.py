@@ -44,7 +44,7 @@ class Generation(Settings):
     """Passage tokens of a batch, with padding; each is decoded `queries_per_passage` times at once."""
 
 
-@stage(version=1, table=PseudoQueries)
+@stage(version=1, table=PseudoQueries, gpu=True)
 def generate_queries(
     out: Path, passages: Artifact[Passages], generator: Artifact[Checkpoint] | Source, *, settings: Generation
 ) -> None:

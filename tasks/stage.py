@@ -38,14 +38,21 @@ Input = Artifact[Any] | Source | Sequence[Artifact[Any]] | None
 class Execution(Settings):
     """How to run, never what comes out: no value here is in a key."""
 
-    workers: int = 2
-    """Processes that split the corpus."""
+    workers: int = Field(default=2, gt=0)
+    """Processes that split the corpus and mine."""
     threads: int = 2
     """Threads of PyTorch and FAISS."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     processes: int = Field(default=1, gt=0)
-    """Processes that train a model together, each on a GPU of its own, through torchrun."""
+    """Processes of each host that use one model together, each on a GPU of its own: to train it, through torchrun, to
+    encode with it, or to write queries."""
+    hosts: int = Field(default=1, gt=0)
+    """Hosts that train together; on all but the one that runs the stage runs `pretrieve join`."""
+    rendezvous: str | None = None
+    """HOST:PORT of the host that runs the stage, where it meets the others; null where there is one host."""
+    dask: str | None = None
+    """Address of a Dask scheduler whose workers split, write queries, encode and mine; null for processes of ours."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +81,10 @@ class Session:
     last: str | None = None
     """The key of the stage after which to stop; None goes to the end of the chain."""
     tell: Callable[[str], None] = lambda line: None
-    done: dict[str, Done] = field(default_factory=dict)
+    jobs: dict[str, Job] = field(default_factory=dict)
     """Stages by `<stage>/<key>`, in the order in which they were first called."""
+    done: dict[str, Done] = field(default_factory=dict)
+    """What is known of each."""
 
 
 class Stopped(Exception):
@@ -111,50 +120,100 @@ def execution() -> Execution:
     return _session.get().execution
 
 
-def stage(*, version: int, table: type[T], trains: bool = False) -> Callable[[Callable[..., None]], Stage[T]]:
-    """Turn `body(out, *inputs, settings=...)` into a stage of one `table`; `trains`: maybe in several processes."""
-    return lambda body: Stage(body, version, table, trains)
+def stage(
+    *, version: int, table: type[T], trains: bool = False, gpu: bool | Callable[[Any], bool] = False
+) -> Callable[[Callable[..., None]], Stage[T]]:
+    """Turn `body(out, *inputs, settings=...)` into a stage of one `table`.
+
+    `trains`: in several processes where the run says so. `gpu`: whether workers with a GPU run it; a function tells it
+    of the settings.
+    """
+    return lambda body: Stage(body, version, table, trains, gpu if callable(gpu) else lambda settings: gpu)
 
 
 class Stage(Generic[T]):
     """A step of the chain; call it with its inputs, get its artifact."""
 
-    def __init__(self, body: Callable[..., None], version: int, table: type[T], trains: bool) -> None:
+    def __init__(
+        self, body: Callable[..., None], version: int, table: type[T], trains: bool, gpu: Callable[[Any], bool]
+    ) -> None:
         update_wrapper(self, body)
-        self.body, self.version, self.table, self.trains = body, version, table, trains
+        self.body, self.version, self.table, self.trains, self.gpu = body, version, table, trains, gpu
         self.name: str = body.__name__
         self.parameters = [name for name in inspect.signature(body).parameters if name not in ("out", "settings")]
 
     def __call__(self, *inputs: Input, settings: Settings | None = None) -> Artifact[T]:
         """The artifact of these inputs and settings: from the store if it is whole there, else built."""
-        job = Job(self, inputs, settings)
-        current = _session.get()
-        artifact: Artifact[T] = Artifact(self.name, job.key, current.store.folder(self.name, job.key))
-        if artifact.reference in current.done:
-            return artifact
-        manifest = current.store.manifest(self.name, job.key)
-        cached = manifest is not None
-        if not current.planning:
-            manifest = _run(job, current, cached)
-        current.done[artifact.reference] = Done(
-            self.name, _round.get(), job.key, cached, float(manifest.built["seconds"]) if manifest else 0.0,
-            manifest.rows if manifest else None, list(job.references.values()),
-        )  # fmt: skip
-        if artifact.key == current.last:
-            raise Stopped
-        return artifact
+        job, current = Job(self, inputs, settings, _round.get()), _session.get()
+        if job.reference not in current.done:
+            current.jobs[job.reference] = job
+            current.done[job.reference] = job.looked_up(current) if current.planning else job.run(current)
+            if job.key == current.last:
+                raise Stopped
+        return Artifact(self.name, job.key, current.store.folder(self.name, job.key))
 
 
 class Job:
     """One call of a stage: what it would make is known by its key before anything is built."""
 
-    def __init__(self, made_by: Stage[Any], inputs: Sequence[Input], settings: Settings | None) -> None:
+    def __init__(
+        self, made_by: Stage[Any], inputs: Sequence[Input], settings: Settings | None, in_round: str = ""
+    ) -> None:
         if len(inputs) != len(made_by.parameters):
             raise TypeError(f"{made_by.name} takes {made_by.parameters}, got {len(inputs)} inputs")
-        self.stage, self.inputs, self.settings = made_by, inputs, settings
+        self.stage, self.inputs, self.settings, self.round = made_by, inputs, settings, in_round
         self.values: dict[str, Any] = settings.model_dump(mode="json") if settings else {}
         self.references = {name: _reference(each) for name, each in zip(made_by.parameters, inputs, strict=True)}
         self.key = key_of(made_by.name, made_by.version, self.values, self.references)
+
+    @property
+    def reference(self) -> str:
+        """What other stages call its artifact."""
+        return f"{self.stage.name}/{self.key}"
+
+    @property
+    def label(self) -> str:
+        """Stage, round and the beginning of the key, for people."""
+        return f"{self.stage.name}{f' ({self.round})' if self.round else ''} {self.key[:8]}"
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether workers with a GPU run it."""
+        return self.stage.gpu(self.settings)
+
+    def needs(self) -> list[str]:
+        """References of the artifacts that must be whole before it can be built."""
+        return [artifact.reference for artifact in self._artifacts()]
+
+    def run(self, current: Session) -> Done:
+        """Build it, or find it whole; as a task of the flow that runs, if one does."""
+        done = self.looked_up(current)
+        if not done.cached:
+            current.tell(f"{self.label} …")
+        if _in_a_flow():
+            from tasks.as_task import run_as_task
+
+            return self.told(current, run_as_task(self, current, done.cached), done.cached)
+        return self.told(current, self.build(current), done.cached)
+
+    def looked_up(self, current: Session) -> Done:
+        """What the store has of it."""
+        return self._done(current.store.manifest(self.stage.name, self.key), None)
+
+    def told(self, current: Session, manifest: Manifest, cached: bool) -> Done:
+        """Say that it is whole."""
+        rows = f", {manifest.rows:,} rows" if manifest.rows is not None else ""
+        how = "cached" if cached else f"built in {manifest.built['seconds']:.1f} s"
+        current.tell(f"{self.label}: {how}{rows}")
+        return self._done(manifest, cached)
+
+    def _done(self, manifest: Manifest | None, cached: bool | None) -> Done:
+        found = manifest is not None
+        return Done(
+            self.stage.name, self.round, self.key, found if cached is None else cached,
+            float(manifest.built["seconds"]) if manifest else 0.0, manifest.rows if manifest else None,
+            list(self.references.values()),
+        )  # fmt: skip
 
     def build(self, current: Session) -> Manifest:
         """Make the artifact, or find that another process has made it meanwhile."""
@@ -208,68 +267,9 @@ def _reference(given: Input) -> Any:
     return [each.reference for each in given]
 
 
-def _run(job: Job, current: Session, cached: bool) -> Manifest:
-    place = f" ({_round.get()})" if _round.get() else ""
-    label = f"{job.stage.name}{place} {job.key[:8]}"
-    if not cached:
-        current.tell(f"{label} …")
-    manifest = _as_prefect_task(job, current, label, cached) if _in_a_flow() else job.build(current)
-    rows = f", {manifest.rows:,} rows" if manifest.rows is not None else ""
-    how = "cached" if cached else f"built in {manifest.built['seconds']:.1f} s"
-    current.tell(f"{label}: {how}{rows}")
-    return manifest
-
-
 def _in_a_flow() -> bool:
     if "prefect" not in sys.modules:  # a flow that runs has imported it
         return False
     from prefect.context import FlowRunContext
 
     return FlowRunContext.get() is not None
-
-
-def _as_prefect_task(job: Job, current: Session, label: str, cached: bool) -> Manifest:
-    """Run the job as a task whose Prefect result is its manifest, under the artifact's key.
-
-    Prefect remembers a result even when the folder is gone, so `refresh_cache` says when it is.
-    """
-    from prefect import task
-    from prefect.artifacts import create_table_artifact
-
-    key = f"{job.stage.name}-{job.key}"
-
-    def describe(manifest: Manifest) -> None:
-        create_table_artifact(
-            key=key.replace("_", "-"), table=_manifest_table(manifest), description=f"{job.stage.name} {job.key}"
-        )
-
-    def build() -> str:
-        manifest = job.build(current)
-        describe(manifest)
-        return manifest.as_json()
-
-    as_task = task(
-        name=job.stage.name, task_run_name=label, cache_key_fn=lambda *_: key, refresh_cache=not cached,
-        persist_result=True, result_serializer="json", tags=[job.stage.name],
-    )  # fmt: skip
-    state = as_task(build)(return_state=True)
-    manifest = Manifest.from_json(state.result())
-    if state.name == "Cached":
-        describe(manifest)
-    return manifest
-
-
-def _manifest_table(manifest: Manifest) -> list[dict[str, Any]]:
-    rows = [
-        {"what": "key", "value": manifest.key},
-        {"what": "rows", "value": "" if manifest.rows is None else f"{manifest.rows:,}"},
-        {"what": "hash", "value": manifest.hash},
-        {"what": "seconds", "value": str(manifest.built["seconds"])},
-    ]
-    rows += [{"what": f"setting {name}", "value": str(value)} for name, value in manifest.settings.items()]
-    rows += [{"what": f"input {name}", "value": str(value)} for name, value in manifest.inputs.items()]
-    listed = {**manifest.files, **manifest.logs}
-    rows += [
-        {"what": f"file {name}", "value": f"{file.bytes:,} bytes {file.sha256[:12]}"} for name, file in listed.items()
-    ]
-    return rows

@@ -89,7 +89,7 @@ class Training(Settings):
         return self.steps or math.ceil(num_queries * (self.epochs or 0) / self.batch_queries)
 
 
-@stage(version=2, table=Checkpoint, trains=True)
+@stage(version=2, table=Checkpoint, trains=True, gpu=True)
 def train(
     out: Path,
     start: Artifact[Checkpoint],

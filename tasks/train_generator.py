@@ -71,7 +71,7 @@ class GeneratorTraining(Settings):
         return self
 
 
-@stage(version=1, table=Checkpoint)
+@stage(version=1, table=Checkpoint, gpu=True)
 def train_generator(
     out: Path, queries: Artifact[Queries], positives: Artifact[Positives], passages: Artifact[Passages],
     start: Artifact[Checkpoint], *, settings: GeneratorTraining,
