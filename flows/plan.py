@@ -35,11 +35,11 @@ EXAMPLES = {
 }  # fmt: skip
 
 
-def planned(recipe: Recipe[Any], name: str, store: Store) -> list[Done]:
-    """Every stage of the recipe, in order, with its key and whether the store has it."""
+def planned(recipe: Recipe[Any], name: str, store: Store) -> Session:
+    """Every stage of the recipe, in order: how it would be called, its key, and whether the store has it."""
     with session(Session(store, recipe.execution, planning=True)) as plan:
         chain(recipe, name, store)
-    return list(plan.done.values())
+    return plan
 
 
 def show_plan(name: str, folder: Path, changes: Sequence[str]) -> None:
@@ -47,7 +47,7 @@ def show_plan(name: str, folder: Path, changes: Sequence[str]) -> None:
     recipe, path = load_recipe(name, changes)
     store = Store(folder)
     with sources.assuming_present() as absent:
-        steps = planned(recipe, path.stem, store)
+        steps = list(planned(recipe, path.stem, store).done.values())
         bill, likes = Bill(recipe, steps), Likes(store)
     table = Table(title=f"{recipe.title} ({path.stem})", title_justify="left")
     for heading in ("stage", "round", "key", "state"):

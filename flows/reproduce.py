@@ -34,7 +34,7 @@ def run(name: str, folder: Path, changes: Sequence[str], until: str | None) -> N
     """Run a recipe, say what each stage does, and end with a table and the path of the report."""
     recipe, path = load_recipe(name, changes)
     title, store = recipe_name(path), Store(folder)
-    steps = until_step(planned(recipe, title, store), until)
+    steps = until_step(list(planned(recipe, title, store).done.values()), until)
     missing = [step for step in steps if not step.cached]
     console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     counts = f"{len(steps)} stages, {len(steps) - len(missing)} cached, {len(missing)} to build"

@@ -29,6 +29,7 @@ HOMES = {
 }
 # Importing these takes seconds or starts a process; a recipe is read without them.
 NEVER_AT_IMPORT = {"faiss", "jnius", "pandas", "prefect", "pyserini", "ranx", "seismic"}
+LOADED_BY_WORKERS = {"flows/deployed.py"}  # by Prefect, which is loaded then
 MODULES = sorted(file for folder in MAY_IMPORT for file in (ROOT / folder).rglob("*.py"))
 
 
@@ -75,7 +76,9 @@ def test_heavy_packages_stay_at_home(file: Path) -> None:
 
 @pytest.mark.parametrize("file", MODULES, ids=name)
 def test_a_module_loads_without_engines_and_servers(file: Path) -> None:
-    assert not {module for module, loaded in imports(file) if loaded and module.split(".")[0] in NEVER_AT_IMPORT}
+    assert name(file) in LOADED_BY_WORKERS or not {
+        module for module, loaded in imports(file) if loaded and module.split(".")[0] in NEVER_AT_IMPORT
+    }
 
 
 def test_models_need_torch_and_transformers_alone() -> None:

@@ -1,0 +1,140 @@
+"""What the Prefect UI offers to run: the flows of prefect.yaml's deployments, their parameters as forms.
+
+A worker runs these; its environment says where the store is (PRETRIEVE_STORE). All but `run_stage` plan a recipe, and
+run what they are for, and what that needs, by `flows.route`. Prefect shows a function's first lines beside its form.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from prefect import flow, get_run_logger
+from pydantic import Field
+
+from flows.plan import planned
+from flows.read_recipe import find_recipe, load_recipe, recipe_name, shipped_recipes
+from flows.reproduce import as_row
+from flows.route import Request, run_all
+from storage.artifact import Artifact
+from storage.errors import UserError
+from storage.store import Store
+from tasks.report import publish
+from tasks.stage import Job, Session, session
+
+CHANGE = r"^[A-Za-z0-9_.]+=.*$"
+
+Shipped = Annotated[
+    str,
+    Field(title="shipped", description="A recipe of configs/.", json_schema_extra={"enum": list(shipped_recipes())}),
+]
+Own = Annotated[
+    str, Field(title="file", description="The path of a YAML file that every worker can read.", pattern=r"\.ya?ml$")
+]
+RecipeName = Annotated[Shipped | Own, Field(description="What to run: a recipe of configs/, or a file of your own.")]
+Changes = Annotated[
+    list[Annotated[str, Field(pattern=CHANGE)]],
+    Field(description="Values to change, one a line, such as rounds.1.train.epochs=2.", max_length=100),
+]
+Goal = Annotated[
+    str | None, Field(description="Only what this stage or round needs, such as split_corpus; empty for all.")
+]
+StageName = Annotated[
+    str, Field(description="The stage's key or the beginning of it, as `pretrieve plan` lists it.", min_length=4)
+]
+
+
+@flow(flow_run_name="{recipe}", persist_result=False)
+def reproduce(recipe: RecipeName = "quickstart", changes: Changes = [], until: Goal = None) -> None:  # noqa: B006
+    """From corpus to report; what the store has is reused."""
+    run_recipe(recipe, changes, until)
+
+
+@flow(flow_run_name="{recipe}", persist_result=False)
+def generate_queries(recipe: RecipeName = "quickstart", changes: Changes = []) -> None:  # noqa: B006
+    """Split the corpus and write its pseudo-queries."""
+    run_recipe(recipe, changes, "generate_queries")
+
+
+@flow(flow_run_name="{recipe}", persist_result=False)
+def pretrain(recipe: RecipeName = "quickstart", changes: Changes = []) -> None:  # noqa: B006
+    """Everything up to the pre-trained encoder."""
+    run_recipe(recipe, changes, "pretrain")
+
+
+@flow(flow_run_name="{recipe}", persist_result=False)
+def finetune(recipe: RecipeName = "quickstart", changes: Changes = []) -> None:  # noqa: B006
+    """Everything up to the retrievers of all rounds and their vectors."""
+    run_recipe(recipe, changes, "encode")
+
+
+@flow(flow_run_name="{recipe}", persist_result=False)
+def evaluate(recipe: RecipeName = "quickstart", changes: Changes = []) -> None:  # noqa: B006
+    """Everything up to the metrics, without the report."""
+    run_recipe(recipe, changes, "evaluate")
+
+
+@flow(flow_run_name="{recipe} {stage}", persist_result=False)
+def run_stage(recipe: RecipeName, stage: StageName, changes: Changes = []) -> None:  # noqa: B006
+    """One stage of a recipe, on a worker with a GPU; what it needs must be whole.
+
+    The other flows start it; started again, it goes on from what it had finished.
+    """
+    plan = _plan(recipe, changes)
+    found = [job for job in plan.jobs.values() if job.key.startswith(stage)]
+    if len(found) != 1:
+        raise UserError(
+            f"stage {stage}: {len(found)} stages of {recipe} have a key that begins so; the recipe, its data or the "
+            "code may have changed since the key was listed: start the run of the whole recipe again"
+        )
+    [job] = found
+    if missing := [each for each in job.needs() if not plan.done[each].cached]:
+        raise UserError(f"{job.label}: needs {', '.join(missing)}, which the store {plan.store.root} has not")
+    with session(_building(plan)) as current:
+        job.run(current)
+
+
+def run_recipe(recipe: str, changes: list[str], goal: str | None) -> None:
+    """Run the stages of a recipe that a goal needs, or all and publish the report."""
+    plan, path = _plan(recipe, changes), find_recipe(recipe)
+    jobs = needed_for(plan, goal) if goal else plan.jobs
+    missing = sum(not plan.done[reference].cached for reference in jobs)
+    current = _building(plan)
+    current.tell(f"{len(jobs)} stages, {len(jobs) - missing} cached, {missing} to build; store {plan.store.root}")
+    with session(current):
+        run_all(jobs, Request(recipe if recipe in shipped_recipes() else str(path.resolve()), list(changes)), current)
+    done = [current.done[reference] for reference in jobs]
+    if done[-1].stage == "report":
+        made = Artifact[Any]("report", done[-1].key, plan.store.folder("report", done[-1].key))
+        page = publish(plan.store.root / "reports" / recipe_name(path), made, [as_row(each) for each in done])
+        current.tell(f"report: {page}")
+
+
+def needed_for(plan: Session, goal: str) -> Mapping[str, Job]:
+    """The jobs of a stage or a round, and all that they need, in the plan's order."""
+    wanted = [reference for reference, job in plan.jobs.items() if goal in (job.stage.name, job.round)]
+    if not wanted:
+        names = dict.fromkeys(job.stage.name for job in plan.jobs.values())
+        raise UserError(f"until {goal}: this recipe has no such stage or round; expected one of {', '.join(names)}")
+    needed: set[str] = set()
+    while wanted:
+        reference = wanted.pop()
+        if reference not in needed:
+            needed.add(reference)
+            wanted += plan.jobs[reference].needs()
+    return {reference: job for reference, job in plan.jobs.items() if reference in needed}
+
+
+def _plan(name: str, changes: list[str]) -> Session:
+    recipe, path = load_recipe(name, changes)
+    store = os.environ.get("PRETRIEVE_STORE")
+    if not store:
+        raise UserError("PRETRIEVE_STORE: the worker's environment must name the store; set it where workers start")
+    return planned(recipe, recipe_name(path), Store(Path(store)))
+
+
+def _building(plan: Session) -> Session:
+    """A session that builds what a plan has planned, and tells the run's log."""
+    return Session(plan.store, plan.execution, tell=get_run_logger().info)
