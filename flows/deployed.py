@@ -52,7 +52,7 @@ def reproduce(recipe: RecipeName = "quickstart", changes: Changes = [], until: G
     run_recipe(recipe, changes, until)
 
 
-@flow(flow_run_name="{recipe}", persist_result=False)
+@flow(name="generate_queries", flow_run_name="{recipe}", persist_result=False)
 def generate_queries(recipe: RecipeName = "quickstart", changes: Changes = []) -> None:  # noqa: B006
     """Split the corpus and write its pseudo-queries."""
     run_recipe(recipe, changes, "generate_queries")
@@ -76,7 +76,7 @@ def evaluate(recipe: RecipeName = "quickstart", changes: Changes = []) -> None: 
     run_recipe(recipe, changes, "evaluate")
 
 
-@flow(flow_run_name="{recipe} {stage}", persist_result=False)
+@flow(name="run_stage", flow_run_name="{recipe} {stage}", persist_result=False)
 def run_stage(recipe: RecipeName, stage: StageName, changes: Changes = []) -> None:  # noqa: B006
     """One stage of a recipe, on a worker with a GPU; what it needs must be whole.
 

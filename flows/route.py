@@ -50,7 +50,7 @@ def run_all(jobs: Mapping[str, Job], request: Request, current: Session) -> None
     this run is cancelled, Prefect's server cancels them.
     """
     children = Children(request, current)
-    left, futures = dict(jobs), {}
+    left, futures = dict(jobs), dict[str, Any]()
     try:
         while left:
             for reference, job in left.items():
