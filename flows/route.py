@@ -94,7 +94,6 @@ class Children:
         """Have a worker build the job when the futures `after` are done; a future of its manifest."""
         from tasks.as_task import task_of
 
-        self.current.tell(f"{job.label} … on the gpu pool")
         return task_of(job, False, lambda: self.build(job)).submit(wait_for=after)
 
     def leave(self) -> None:
@@ -103,6 +102,7 @@ class Children:
 
     def build(self, job: Job) -> Manifest:
         """Have a child run build the job, and wait for it."""
+        self.current.tell(f"{job.label} … on the gpu pool")
         store = self.current.store
         for lost in range(LOST_AT_MOST):
             self._run(job, lost)

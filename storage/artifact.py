@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from storage.files import sha256_of
+from storage.remembered import sha256_of_source
 from storage.tables import Table
 
 T = TypeVar("T", bound=Table, covariant=True)
@@ -49,7 +49,9 @@ class Source:
 
 def source_of(path: Path, files: Sequence[Path]) -> Source:
     """The data set or model at `path`, known by the contents of the `files` of it that are read."""
-    contents = [[file.name if file == path else str(file.relative_to(path)), sha256_of(file)] for file in sorted(files)]
+    contents = [
+        [file.name if file == path else str(file.relative_to(path)), sha256_of_source(file)] for file in sorted(files)
+    ]
     return Source(hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:24], path)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +32,8 @@ def writing(path: Path) -> Iterator[Path]:
     After a crash either the whole file or no file has the name. A full disk is a `UserError`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Processes of several hosts or containers may have the same number.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with full_disk_in_words(path):
             yield temporary
