@@ -76,7 +76,7 @@ def evaluate(recipe: RecipeName = "quickstart", changes: Changes = []) -> None: 
     run_recipe(recipe, changes, "evaluate")
 
 
-@flow(name="run_stage", flow_run_name="{recipe} {stage}", persist_result=False)
+@flow(name="run_stage", persist_result=False)
 def run_stage(recipe: RecipeName, stage: StageName, changes: Changes = []) -> None:  # noqa: B006
     """One stage of a recipe, on a worker with a GPU; what it needs must be whole.
 
