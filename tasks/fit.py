@@ -26,6 +26,7 @@ from storage.files import flush, write_atomically
 from storage.settings import Settings
 from tasks import world
 from tasks.device import choose_device
+from tasks.ending import HeldBack
 from tasks.gradients import gradient_norms, gradients
 from tasks.progress import bar
 
@@ -62,7 +63,8 @@ def fit(
 
     What an earlier attempt saved below `out` is taken up. Losses, gradient norms by part, tokens a second, what the
     objective observes and what `probing` finds go to `out/logs/metrics.jsonl` and to TensorBoard's files beside it.
-    Of processes that train together only the first writes. Raises `Diverged` where a loss is not finite.
+    Of processes that train together only the first writes. Raises `Diverged` where a loss is not finite. SIGTERM, in
+    any of them, has all end their step and save a checkpoint before it does what it does.
     """
     device = choose_device()
     torch.use_deterministic_algorithms(device.type == "cpu")
@@ -76,6 +78,7 @@ def fit(
     with (
         Metrics(out / "logs", first) if writes else Silence() as metrics,
         bar(what="training", unit="steps", total=steps, done=first, shown=writes) as counter,
+        HeldBack() as sigterm,
     ):
         if writes and not first and (probed := probing(0)):
             metrics.write(0, probed)
@@ -105,11 +108,16 @@ def fit(
                 metrics.write(step + 1, {**values, "learning_rate": rate, **rates, **norms, **seen})
             counter.set_postfix({name: f"{value:.3f}" for name, value in values.items()}, refresh=False)
             counter.update(1)
-            if world.first_says(time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS):
+            due = writes and time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS
+            due, ending = world.any_says(due, sigterm.noted)
+            if due or ending:
                 world.check_alike(objective)
                 if writes:
                     checkpoint(out / STATE, step + 1, objective, optimiser)
                 saved = time.monotonic()
+            if ending:
+                world.wait_for_all()  # one that ended earlier would have torchrun end the one that saves
+                sigterm.deliver()
     world.check_alike(objective)
     objective.to("cpu").eval()
 

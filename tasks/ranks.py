@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,11 @@ from storage.files import write_atomically
 from storage.settings import Settings
 from storage.store import SCRATCH, Store
 from tasks import calls
+from tasks.ending import HeldBack, unwinding
 from tasks.stage import Execution, Session, execution, session
 
 ALONE_IN_A_STEP = timedelta(hours=2)  # how long processes wait for one that probes or writes a checkpoint
+TO_SAVE = 120  # seconds in which processes that are told to end must have ended their step and saved a checkpoint
 PARENT = "PRETRIEVE_PARENT"  # the process that a process must not outlive
 KILLED = "killed"
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
@@ -48,19 +50,14 @@ def run_together(
     """Run the body in `execution.processes` processes; end with what the first that failed said, where one fails."""
     number = execution().processes
     _check_devices(number)
-    scratch = out / SCRATCH
-    scratch.mkdir(parents=True, exist_ok=True)
-    for left in scratch.glob("ranks-*"):  # by a run that was killed
-        shutil.rmtree(left)
-    folder = Path(tempfile.mkdtemp(dir=scratch, prefix="ranks-"))
-    try:
+    with unwinding(), _folder_for(out) as folder:
         job = {
             "call": calls.as_json(body, inputs, settings), "out": str(out), "folder": str(folder),
             "store": str(store.root), "execution": execution().model_dump(mode="json"),
         }  # fmt: skip
         write_atomically(folder / "job.json", json.dumps(job))
         command = [sys.executable, "-m", "tasks.ranks", str(folder / "job.json"), str(number)]
-        # Ctrl-C is for this process alone, which then ends the others.
+        # Ctrl-C and SIGTERM are for this process alone, which then ends the others.
         process = subprocess.Popen(command, env=_environment(), start_new_session=True)
         try:
             code = process.wait()
@@ -68,6 +65,18 @@ def run_together(
             _end(process)
         if code:
             _raise(folder, number, killed=code < 0)
+
+
+@contextlib.contextmanager
+def _folder_for(out: Path) -> Iterator[Path]:
+    """Where the processes find their job and tell what went wrong; it goes at the end of the block."""
+    scratch = out / SCRATCH
+    scratch.mkdir(parents=True, exist_ok=True)
+    for left in scratch.glob("ranks-*"):  # by a run that was killed
+        shutil.rmtree(left)
+    folder = Path(tempfile.mkdtemp(dir=scratch, prefix="ranks-"))
+    try:
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -96,13 +105,17 @@ def _environment() -> dict[str, str]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Have the launcher end its processes, where it still runs."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=20)
-        process.kill()
-        process.wait()
+    """Have the launcher end its processes, where it still runs; those that train save a checkpoint before."""
+    if process.poll() is not None:
+        return
+    with HeldBack():  # a second SIGTERM must not break this off
+        try:
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=TO_SAVE + 10)
+        finally:
+            process.kill()
+            process.wait()
 
 
 def _raise(folder: Path, number: int, *, killed: bool) -> None:
@@ -129,10 +142,12 @@ def launch(path: Path, number: int) -> None:
     logging.disable()  # what went wrong is told by our parent
     os.environ[PARENT] = str(os.getpid())
     try:
-        run.main(["--standalone", f"--nproc-per-node={number}", "-m", "tasks.ranks", str(path)])
+        grace = f"--shutdown-timeout={TO_SAVE}"
+        run.main(["--standalone", f"--nproc-per-node={number}", grace, "-m", "tasks.ranks", str(path)])
     except ChildFailedError as error:
         codes = {failure.exitcode for failure in error.failures.values()}
-        if any(code < 0 and code != -signal.SIGTERM for code in codes):  # SIGTERM is how torchrun ends the others
+        # With SIGTERM torchrun ends the others when one has failed; where there is nothing else, it came from outside.
+        if codes == {-signal.SIGTERM} or any(code < 0 and code != -signal.SIGTERM for code in codes):
             write_atomically(path.parent / KILLED, "")
         sys.exit(1)
     except SignalException:  # our parent's wish

@@ -34,13 +34,19 @@ def local_rank() -> int | None:
     return int(os.environ["LOCAL_RANK"]) if dist.is_initialized() else None
 
 
-def first_says(yes: bool) -> bool:
-    """The first process's answer, in all of them."""
+def any_says(*said: bool) -> tuple[bool, ...]:
+    """For each question, whether a process says yes; all have the same answers."""
     if size() == 1:
-        return yes
-    answer = torch.tensor(yes, dtype=torch.int32, device=_device())
-    dist.broadcast(answer, 0)
-    return bool(answer.item())
+        return said
+    answers = torch.tensor(said, dtype=torch.int32, device=_device())
+    dist.all_reduce(answers, op=dist.ReduceOp.MAX)
+    return tuple(bool(answer) for answer in answers.tolist())
+
+
+def wait_for_all() -> None:
+    """Go on when every process has come as far as this."""
+    if size() > 1:
+        dist.barrier()
 
 
 def check_alike(module: nn.Module) -> None:

@@ -1,5 +1,6 @@
 """What processes of a test do together: bodies of stages, found by their names."""
 
+import json
 import os
 import signal
 import time
@@ -118,13 +119,30 @@ def linger(out: Path, *, settings: Asked) -> None:
 @stage(version=1, table=Checkpoint, trains=True)
 def learn(out: Path, *, settings: Asked) -> None:
     """Train for three steps, and write the weights."""
+    train_for(3, out, settings)
+
+
+def forty_steps(out: Path, *, settings: Asked) -> None:
+    """Train for forty."""
+    train_for(40, out, settings)
+
+
+def train_for(steps: int, out: Path, settings: Asked) -> None:
+    """Train, and write the weights and the steps that this process has done."""
     torch.manual_seed(3)
     objective, batch = training(settings.kinds[0])
     fitting = Fitting(
         learning_rate=1e-3, warmup_ratio=0.0, weight_decay=0.0, max_gradient_norm=1.0, chunk=settings.chunk
     )
-    fit(objective, lambda step: batch, 3, out=out, settings=fitting, seed=3)
+    visited: list[int] = []
+
+    def batch_of(step: int) -> Batch:
+        visited.append(step)
+        return batch
+
+    fit(objective, batch_of, steps, out=out, settings=fitting, seed=3)
     save_file(weights(objective), out / "weights.safetensors")
+    (out / "visited.json").write_text(json.dumps(visited))
 
 
 def drift(out: Path, *, settings: Asked) -> None:

@@ -1,0 +1,209 @@
+"""SIGTERM in the middle of a training: a checkpoint of the step reached, the signal's own end, the same bytes later."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.exceptions import TerminationSignal
+from prefect.utilities.engine import capture_sigterm
+
+from models.objective import Batch
+from storage.store import Store
+from tasks import fit as loop
+from tasks.ending import HeldBack, unwinding
+from tasks.fit import fit
+from tasks.ranks import run_together
+from tasks.stage import Execution, Session, session
+from tests.tasks import together
+from tests.tasks.test_fit import FITTING, batches, equal, lines, objective, run
+from tests.tiny import tiny_tokenizer
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+ROOT = Path(__file__).resolve().parent.parent.parent
+STEPS = 7
+
+
+class Ended(BaseException):
+    """What a handler of SIGTERM may raise."""
+
+
+def raise_ended(*_: object) -> None:
+    raise Ended
+
+
+@pytest.fixture
+def handled() -> Iterator[Callable[[Any], None]]:
+    """handled(handler) sets what SIGTERM does until the end of the test."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield lambda handler: signal.signal(signal.SIGTERM, handler)
+    signal.signal(signal.SIGTERM, before)
+
+
+def told_in(step: int, visited: list[int]) -> Callable[[int], Batch]:
+    """Batches; this process gets SIGTERM twice while it makes that of the step."""
+    batch_of = batches("contrast", tiny_tokenizer())
+
+    def made(now: int) -> Batch:
+        visited.append(now)
+        for _ in range(2 if now == step else 0):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return batch_of(now)
+
+    return made
+
+
+def checkpoints(out: Path) -> list[str]:
+    return [path.name for path in (out / loop.STATE).glob("*")]
+
+
+def test_a_training_ends_its_step_and_saves_and_goes_on_from_there(
+    tmp_path: Path, handled: Callable[[Any], None]
+) -> None:
+    visited: list[int] = []
+    batch_of = told_in(3, visited)
+    unbroken = run(objective("contrast", dropout=0.1), batches("contrast", tiny_tokenizer()), STEPS, tmp_path / "whole")
+    handled(raise_ended)
+
+    with pytest.raises(Ended):
+        run(objective("contrast", dropout=0.1), batch_of, STEPS, tmp_path / "told")
+
+    assert signal.getsignal(signal.SIGTERM) is raise_ended
+    assert checkpoints(tmp_path / "told") == ["000000004"]
+    assert lines(tmp_path / "told")[-1]["step"] == 4
+    resumed = run(objective("contrast", dropout=0.1), batches("contrast", tiny_tokenizer()), STEPS, tmp_path / "told")
+    assert visited == [0, 1, 2, 3]
+    assert equal(unbroken, resumed)
+    assert lines(tmp_path / "told") == lines(tmp_path / "whole")
+
+
+def test_where_nobody_ends_it_the_training_goes_on(tmp_path: Path, handled: Callable[[Any], None]) -> None:
+    handled(signal.SIG_IGN)
+    visited: list[int] = []
+
+    run(objective("contrast"), told_in(3, visited), STEPS, tmp_path)
+
+    assert visited == list(range(STEPS))
+    assert checkpoints(tmp_path) == ["000000004"]
+
+
+def test_prefects_own_signal_comes_when_the_checkpoint_is_there(tmp_path: Path, handled: Callable[[Any], None]) -> None:
+    handled(signal.SIG_IGN)  # where Prefect sends the signal on to
+
+    with pytest.raises(TerminationSignal), capture_sigterm():
+        run(objective("contrast"), told_in(2, []), STEPS, tmp_path)
+
+    assert checkpoints(tmp_path) == ["000000003"]
+
+
+def test_a_signal_after_the_last_look_is_not_lost(handled: Callable[[Any], None]) -> None:
+    handled(raise_ended)
+
+    with pytest.raises(Ended), HeldBack():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is raise_ended
+    with pytest.raises(Ended), unwinding():  # a handler that is there stays
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def alone(out: Path) -> None:
+    """A training in this process, slow enough to be told."""
+    slow_down()
+    fit(objective("contrast"), batches("contrast", tiny_tokenizer()), 60, out=out, settings=FITTING, seed=3)
+
+
+def slowly(out: Path, *, settings: together.Asked) -> None:
+    """A training among others, slow enough to be told."""
+    slow_down()
+    together.train_for(40, out, settings)
+
+
+def slow_down() -> None:
+    """Each step waits a little."""
+    schedule = loop.schedule
+
+    def waiting(*given: Any) -> float:
+        time.sleep(0.2)
+        return schedule(*given)
+
+    loop.schedule = waiting
+
+
+PROGRAM = """
+import sys, signal
+from pathlib import Path
+from storage.store import Store
+from tasks.ranks import run_together
+from tasks.stage import Execution, Session, session
+from tests.tasks import test_ending, together
+out = Path(sys.argv[1])
+processes = int(sys.argv[2])
+if sys.argv[3] == "handled":
+    signal.signal(signal.SIGTERM, test_ending.raise_ended)
+with session(Session(Store(out / "store"), Execution(threads=1, device="cpu", processes=processes))) as current:
+    try:
+        if processes == 1:
+            test_ending.alone(out)
+        else:
+            run_together(test_ending.slowly, out, (), together.Asked(kinds=["coil"], chunk=2), current.store)
+    except test_ending.Ended:
+        print("ended in order")
+"""
+
+
+def told_from_outside(out: Path, processes: int, handler: str) -> tuple[int, str]:
+    """Run the program, tell it to end after some steps; its exit code and what it said."""
+    out.mkdir()
+    command = [sys.executable, "-c", PROGRAM, str(out), str(processes), handler]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    metrics, deadline = out / "logs" / "metrics.jsonl", time.monotonic() + 180
+    while time.monotonic() < deadline and process.poll() is None:
+        if metrics.exists() and metrics.read_text().count("\n") >= 3:
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=180)
+    return process.returncode, said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("processes", "handler", "code"),
+    [(1, "default", -signal.SIGTERM), (2, "default", -signal.SIGTERM), (2, "handled", 0)],
+)
+def test_told_from_outside_it_saves_and_ends_as_the_signal_says(
+    processes: int, handler: str, code: int, tmp_path: Path
+) -> None:
+    out = tmp_path / "told"
+
+    ended, said = told_from_outside(out, processes, handler)
+
+    assert ended == code, said
+    assert ("ended in order" in said) == (handler == "handled")
+    reached = json.loads((out / "logs" / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+    assert checkpoints(out) == [f"{reached:09d}"]
+    assert 3 <= reached < 40
+    assert not list((out / "scratch").glob("ranks-*"))
+
+
+@pytest.mark.slow
+def test_two_that_were_told_go_on_to_the_bytes_of_an_unbroken_training(tmp_path: Path) -> None:
+    asked, execution = together.Asked(kinds=["coil"], chunk=2), Execution(threads=1, device="cpu", processes=2)
+    told_from_outside(tmp_path / "told", 2, "default")
+    (reached,) = map(int, checkpoints(tmp_path / "told"))
+    (tmp_path / "whole").mkdir()
+
+    with session(Session(Store(tmp_path / "store"), execution)) as current:
+        for name in ("told", "whole"):
+            run_together(together.forty_steps, tmp_path / name, (), asked, current.store)
+
+    first, second = ((tmp_path / name / "weights.safetensors").read_bytes() for name in ("told", "whole"))
+    assert first == second
+    assert lines(tmp_path / "told") == lines(tmp_path / "whole")
+    assert json.loads((tmp_path / "told" / "visited.json").read_text()) == list(range(reached, 40))
