@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows.plan import in_units
+from tasks.units import in_units
 
 GIB = 1024**3
 NEEDED = ("torch", "transformers", "prefect", "pyserini", "pandas", "pyarrow", "ranx", "sentencex")

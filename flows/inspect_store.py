@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
-from flows.plan import in_units
 from storage.artifact import Manifest
 from storage.errors import UserError
 from storage.store import Store, bytes_below
+from tasks.units import in_units
 
 out = Console(highlight=False, soft_wrap=True)
 

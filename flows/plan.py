@@ -25,6 +25,7 @@ from storage.store import Store, bytes_below
 from tasks.cost import Cost, Costs
 from tasks.stage import Done, Session, session
 from tasks.train import PLAIN, Training
+from tasks.units import in_units
 
 WIDTH = 150  # columns that keys and the names of rounds need whole
 START = {"pretrain": 2, "train": 0, "encode": 1, "train_teacher": 0, "score": 0, "rerank": 0}
@@ -249,12 +250,3 @@ def _in_powers(number: float) -> str:
 def _in_hours(seconds: float) -> str:
     hours = seconds / 3600
     return f"~{hours:,.1f}" if hours >= 1 else f"~{hours:.3f}"
-
-
-def in_units(num_bytes: float) -> str:
-    """A size as people write it."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if num_bytes < 1024:
-            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1024
-    return f"{num_bytes:.1f} TiB"

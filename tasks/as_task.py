@@ -1,12 +1,17 @@
-"""A stage as a Prefect task: its name and key, its manifest as the result, and a table of it in the UI."""
+"""A stage as a Prefect task: its name and key, its manifest as the result; in the UI its progress and its manifest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from storage.artifact import Manifest
+from storage.artifact import File, Manifest
+from tasks.show_progress import courtesy, progress_shown
 from tasks.stage import Job, Session
+from tasks.units import duration, in_units
+
+FILES_SHOWN, LETTERS_SHOWN = 30, 90
 
 
 def run_as_task(job: Job, current: Session, cached: bool) -> Manifest:
@@ -28,7 +33,8 @@ def task_of(job: Job, cached: bool, build: Callable[[], Manifest]) -> Any:
     key = f"{job.stage.name}-{job.key}"
 
     def build_and_describe() -> str:
-        manifest = build()
+        with progress_shown(artifact_key(f"{job.stage.name}-{job.key[:8]}-progress")):
+            manifest = build()
         describe(job, manifest)
         return manifest.as_json()
 
@@ -42,21 +48,61 @@ def describe(job: Job, manifest: Manifest) -> None:
     """Show the manifest as a table in the UI."""
     from prefect.artifacts import create_table_artifact
 
-    key = f"{job.stage.name}-{job.key}".replace("_", "-")
-    create_table_artifact(key=key, table=_manifest_table(manifest), description=f"{job.stage.name} {job.key}")
+    rows = f", {manifest.rows:,} rows" if manifest.rows is not None else ""
+    words = f"{job.label}{rows}, built in {duration(manifest.built['seconds'])}. `pretrieve show {job.key}` shows more."
+    with courtesy():
+        key = artifact_key(f"{job.stage.name}-{job.key}")
+        create_table_artifact(key=key, table=manifest_table(manifest), description=words)
 
 
-def _manifest_table(manifest: Manifest) -> list[dict[str, Any]]:
-    rows = [
-        {"what": "key", "value": manifest.key},
-        {"what": "rows", "value": "" if manifest.rows is None else f"{manifest.rows:,}"},
-        {"what": "hash", "value": manifest.hash},
-        {"what": "seconds", "value": str(manifest.built["seconds"])},
+def artifact_key(name: str) -> str:
+    """A name as Prefect takes it: small letters, digits and dashes."""
+    return "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in name.lower())
+
+
+def manifest_table(manifest: Manifest) -> list[dict[str, str]]:
+    """What is known of an artifact, the most asked for first, in cells of a line or two."""
+    built, listed = manifest.built, {**manifest.files, **manifest.logs}
+    found = [
+        *([] if manifest.rows is None else [("artifact", "rows", f"{manifest.rows:,}")]),
+        ("artifact", "size", in_units(sum(file.bytes for file in listed.values()))),
+        ("artifact", "built in", duration(built["seconds"])),
+        ("artifact", "built at", str(built["at"])),
+        ("artifact", "device", str(built.get("device", ""))),
+        ("artifact", "key", manifest.key),
+        ("artifact", "hash", manifest.hash),
+        *(("input", *each) for each in _inputs(manifest.inputs)),
+        *(("setting", *each) for each in _flat(manifest.settings)),
+        *(("file", *each) for each in _files(listed)),
     ]
-    rows += [{"what": f"setting {name}", "value": str(value)} for name, value in manifest.settings.items()]
-    rows += [{"what": f"input {name}", "value": str(value)} for name, value in manifest.inputs.items()]
-    listed = {**manifest.files, **manifest.logs}
-    rows += [
-        {"what": f"file {name}", "value": f"{file.bytes:,} bytes {file.sha256[:12]}"} for name, file in listed.items()
-    ]
-    return rows
+    return [{"part": part, "name": name, "value": _short(value)} for part, name, value in found]
+
+
+def _inputs(inputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each input as stage/key; of a list each under its number."""
+    for name, value in inputs.items():
+        if isinstance(value, list):
+            yield from ((f"{name}.{place}", each) for place, each in enumerate(value))
+        elif value is not None:
+            yield name, value
+
+
+def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Settings as a recipe's `--set` names them: `fit.learning_rate`."""
+    for name, value in settings.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _files(files: Mapping[str, File]) -> Iterator[tuple[str, str]]:
+    for name, file in list(files.items())[:FILES_SHOWN]:
+        yield name, f"{in_units(file.bytes)}, sha256 {file.sha256[:12]}"
+    if more := list(files.values())[FILES_SHOWN:]:
+        yield f"{len(more)} more", in_units(sum(file.bytes for file in more))
+
+
+def _short(value: str) -> str:
+    text = " ".join(value.split())
+    return text if len(text) <= LETTERS_SHOWN else f"{text[: LETTERS_SHOWN - 1]}…"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from tqdm import tqdm
@@ -11,6 +13,8 @@ from tqdm import tqdm
 T = TypeVar("T")
 
 SECONDS_BETWEEN_LINES = 15.0  # where the output is a file or a log, which keeps every line
+
+_watcher: contextvars.ContextVar[Callable[[tqdm[None]], None] | None] = contextvars.ContextVar("watcher", default=None)
 
 
 def progress(items: Iterable[T], *, what: str, unit: str, total: int | None = None, done: int = 0) -> Iterator[T]:
@@ -24,11 +28,24 @@ def progress(items: Iterable[T], *, what: str, unit: str, total: int | None = No
 def bar(*, what: str, unit: str, total: int | None = None, done: int = 0, shown: bool = True) -> tqdm[None]:
     """A bar for work that counts by itself: `update(n)`, `set_postfix(loss=...)`; not drawn where it is not shown."""
     terminal = sys.stderr.isatty()
-    return tqdm(
+    made = tqdm(
         desc=f"  {what}", disable=not shown, unit=f" {unit}", total=total, initial=done, leave=False, smoothing=0.1,
         dynamic_ncols=terminal, ascii=not terminal, file=sys.stderr if terminal else Lines(),
         mininterval=0.2 if terminal else SECONDS_BETWEEN_LINES, delay=0 if terminal else SECONDS_BETWEEN_LINES,
     )  # fmt: skip
+    if shown and (watcher := _watcher.get()):
+        watcher(made)
+    return made
+
+
+@contextlib.contextmanager
+def watched_by(watcher: Callable[[tqdm[None]], None]) -> Iterator[None]:
+    """Bars that are begun in this block are given to `watcher` too."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
 
 
 class Lines:

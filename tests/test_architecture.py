@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "storage": {"storage"},
 }
 HOMES = {
-    "prefect": ("flows/", "tasks/stage.py", "tasks/as_task.py"),
+    "prefect": ("flows/", "tasks/stage.py", "tasks/as_task.py", "tasks/show_progress.py"),
     "pyserini": ("tasks/engines/bm25.py",),
     "jnius": ("tasks/engines/bm25.py",),
     "jnius_config": ("tasks/engines/bm25.py",),

@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from tasks.page.figures import direction, mark, marks, probability, top, verdict
+from tasks.units import duration, short
 
 FOLDER = Path(__file__).parent
 # What query_quality measures, in words; anything else it writes is shown under its own name.
@@ -40,7 +41,7 @@ def page(content: Mapping[str, Any]) -> str:
         times=_times(parts["stages"]),
         quality_figures=_quality(content["quality"] or {}),
         lengths=_lengths((content["quality"] or {}).get("words", {})),
-        beside=_beside_the_paper(content),
+        beside=beside_the_paper(content),
     )
 
 
@@ -66,19 +67,6 @@ def _template() -> Template:
         "short": short,
     }
     return environment.get_template("report.html.j2")
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def short(number: float) -> str:
-    """A number of an axis or a legend in three digits: `1,240`, `12.3`, `0.0123`."""
-    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
 
 
 def sized(number: float) -> str:
@@ -186,7 +174,7 @@ def _lengths(words: Mapping[str, int]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _beside_the_paper(content: Mapping[str, Any]) -> list[tuple[str, str, float, float | None]]:
+def beside_the_paper(content: Mapping[str, Any]) -> list[tuple[str, str, float, float | None]]:
     """Run, metric, the paper's value and ours, for each value that the recipe reports."""
     ours = {(row["run"], row["metric"].lower()): row["value"] for row in content["rows"]}
     main, found = content["headline"]["main"], []

@@ -1,0 +1,25 @@
+"""Seconds, bytes and rates as people write them."""
+
+from __future__ import annotations
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: `4.2 s`, `3 min 20 s`, `5 h 12 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def in_units(num_bytes: float) -> str:
+    """A size as people write it."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.1f} TiB"
+
+
+def short(number: float) -> str:
+    """A number in three digits or whole: `1,240`, `12.3`, `0.0123`."""
+    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
