@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,9 +18,10 @@ from prefect.utilities.engine import capture_sigterm
 from models.objective import Batch
 from storage.store import Store
 from tasks import fit as loop
+from tasks import world
 from tasks.ending import HeldBack, unwinding
 from tasks.fit import fit
-from tasks.ranks import run_together
+from tasks.ranks import Failed, run_together
 from tasks.stage import Execution, Session, session
 from tests.tasks import together
 from tests.tasks.test_fit import FITTING, batches, equal, lines, objective, run
@@ -57,6 +59,10 @@ def told_in(step: int, visited: list[int]) -> Callable[[int], Batch]:
         return batch_of(now)
 
     return made
+
+
+def last_step(out: Path) -> int:
+    return int(lines(out)[-1]["step"])
 
 
 def checkpoints(out: Path) -> list[str]:
@@ -120,6 +126,8 @@ def alone(out: Path) -> None:
 
 def slowly(out: Path, *, settings: together.Asked) -> None:
     """A training among others, slow enough to be told."""
+    if "TELL" in os.environ:
+        (Path(os.environ["TELL"]) / f"{world.rank()}.pid").write_text(str(os.getpid()))
     slow_down()
     together.train_for(40, out, settings)
 
@@ -139,7 +147,7 @@ PROGRAM = """
 import sys, signal
 from pathlib import Path
 from storage.store import Store
-from tasks.ranks import run_together
+from tasks.ranks import Failed, run_together
 from tasks.stage import Execution, Session, session
 from tests.tasks import test_ending, together
 out = Path(sys.argv[1])
@@ -157,16 +165,20 @@ with session(Session(Store(out / "store"), Execution(threads=1, device="cpu", pr
 """
 
 
+def wait_for_steps(out: Path) -> None:
+    """Until a few steps are logged."""
+    metrics, deadline = out / "logs" / "metrics.jsonl", time.monotonic() + 180
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 3):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def told_from_outside(out: Path, processes: int, handler: str) -> tuple[int, str]:
     """Run the program, tell it to end after some steps; its exit code and what it said."""
     out.mkdir()
     command = [sys.executable, "-c", PROGRAM, str(out), str(processes), handler]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    metrics, deadline = out / "logs" / "metrics.jsonl", time.monotonic() + 180
-    while time.monotonic() < deadline and process.poll() is None:
-        if metrics.exists() and metrics.read_text().count("\n") >= 3:
-            break
-        time.sleep(0.1)
+    wait_for_steps(out)
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=180)
     return process.returncode, said
@@ -186,10 +198,27 @@ def test_told_from_outside_it_saves_and_ends_as_the_signal_says(
 
     assert ended == code, said
     assert ("ended in order" in said) == (handler == "handled")
-    reached = json.loads((out / "logs" / "metrics.jsonl").read_text().splitlines()[-1])["step"]
-    assert checkpoints(out) == [f"{reached:09d}"]
-    assert 3 <= reached < 40
+    assert checkpoints(out) == [f"{last_step(out):09d}"]
+    assert 3 <= last_step(out) < 40
     assert not list((out / "scratch").glob("ranks-*"))
+
+
+@pytest.mark.slow
+def test_one_that_is_told_has_all_save_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TELL", str(tmp_path))
+
+    def tell_the_second() -> None:
+        wait_for_steps(tmp_path)
+        os.kill(int((tmp_path / "1.pid").read_text()), signal.SIGTERM)
+
+    thread = threading.Thread(target=tell_the_second)
+    thread.start()
+    asked, execution = together.Asked(kinds=["coil"], chunk=2), Execution(threads=1, device="cpu", processes=2)
+    with session(Session(Store(tmp_path / "store"), execution)) as current, pytest.raises(Failed, match="was killed"):
+        run_together(slowly, tmp_path, (), asked, current.store)
+    thread.join()
+
+    assert checkpoints(tmp_path) == [f"{last_step(tmp_path):09d}"]
 
 
 @pytest.mark.slow
