@@ -1,0 +1,161 @@
+"""A server, its workers and runs of a small recipe on them, for the tests of what goes wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from tests.services.servers import (
+    Service,
+    post,
+    register,
+    run_of,
+    start_run,
+    start_server,
+    start_worker,
+    stopping,
+    wait_for,
+    wait_for_end,
+)
+
+ROUND = (
+    "{name: retriever_1, start: backbone, mine_with: bm25, mine: {miner: top, depth: 50, negatives: 8}, train: "
+    "{retriever: {dense: {dim: null}}, contrasts: [sum], epochs: 2, batch_queries: 16, passages_per_query: 2, "
+    "temperature: 1.0, mask_known_positives: true, query_max_tokens: 32, passage_max_tokens: 64, fit: {learning_rate: "
+    "5.0e-5, warmup_ratio: 0.1, weight_decay: 0.01, max_gradient_norm: 1.0, chunk: null}}}"
+)
+CHANGES = [
+    "dataset.fraction=0.02", "backbone.layers=[0]", "queries.generate.shard_passages=40",
+    "queries.quality.passages=20", "pretrain.steps=12", "pretrain.probe=null", "execution.threads=1",
+    f"rounds=[{ROUND}]", "evaluate.comparisons=[]", "headline.run=retriever_1",
+]  # fmt: skip
+"""The quickstart on a fiftieth of its leads, with one round that needs nothing of the pre-training."""
+TRAINING = [
+    "queries.train.vocabulary=1000", "queries.train.layers=2", "queries.train.hidden_size=64",
+    "queries.train.input_max_tokens=24", "queries.train.batch=2", "queries.train.copy_steps=0",
+]  # fmt: skip
+"""A generator of which a step takes some hundredths of a second."""
+
+
+def long_training(steps: int, seed: int = 1) -> list[str]:
+    """Changes that give train_generator a beginning, a middle and an end; another seed is another artifact."""
+    return [*TRAINING, f"queries.train.steps={steps}", f"queries.train.seed={seed}"]
+
+
+@dataclass
+class Lab:
+    """A registered server and a store; what it starts ends with the block."""
+
+    home: Path
+    server: Service
+    stack: ExitStack
+    workers: dict[str, Service] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    @property
+    def store(self) -> Path:
+        return self.home / "store"
+
+    def work(self, pool: str, name: str, limit: int | None = 1) -> Service:
+        """Start a worker."""
+        worker = start_worker(self.url, pool, name, self.store, self.home, limit=limit)
+        self.workers[name] = worker
+        self.stack.enter_context(stopping(worker))
+        return worker
+
+    def ask(self, goal: str, *changes: str, flow: str = "reproduce") -> str:
+        """Start a run of the small recipe that ends with a stage; its id."""
+        return start_run(self.url, f"{flow}/cpu", recipe="quickstart", changes=[*CHANGES, *changes], until=goal)
+
+    def children(self, run: str) -> list[dict[str, Any]]:
+        """The child runs of a run, the first first."""
+        rows = post(self.url, "flow_runs", flow_runs={"parent_flow_run_id": {"any_": [run]}})
+        return sorted(rows, key=lambda row: str(row["expected_start_time"]))
+
+    def child_in(self, stage: str, run: str, minutes: float = 4) -> dict[str, Any]:
+        """The child run of a stage, once it has trained a few steps."""
+
+        def working() -> dict[str, Any] | None:
+            for child in self.children(run):
+                if child["name"].startswith(stage) and child["state_type"] == "RUNNING" and self.steps(child) > 2:
+                    return child
+            return None
+
+        found = wait_for(working, minutes, f"{stage} of run {run} trains")
+        assert found
+        return found
+
+    def work_folder(self, child: dict[str, Any]) -> Path:
+        """Where a child builds, or has left what it had."""
+        return next(self.store.glob(f".work/{child['name'].split()[0]}-{child['name'].split()[-1]}*"))
+
+    def steps(self, child: dict[str, Any]) -> int:
+        """How many steps its training has logged."""
+        folders = list(self.store.glob(f".work/{child['name'].split()[0]}-{child['name'].split()[-1]}*"))
+        logs = [path for folder in folders for path in folder.glob("logs/metrics.jsonl")]
+        lines = [line for path in logs for line in path.read_text().splitlines() if line.endswith("}")]
+        return int(json.loads(lines[-1])["step"]) if lines else 0
+
+    def state(self, run: str) -> str:
+        """Running, Crashed, …"""
+        return str(run_of(self.url, run)["state_name"])
+
+    def end(self, run: str, minutes: float = 5) -> dict[str, Any]:
+        """The run, when it has ended."""
+        return wait_for_end(self.url, run, minutes)
+
+    def completed(self, run: str, minutes: float = 5) -> dict[str, Any]:
+        """The run, when it has ended well."""
+        ended = self.end(run, minutes)
+        assert ended["state_name"] == "Completed", ended["state"]["message"]
+        return ended
+
+    def set_state(self, run: str, kind: str) -> None:
+        """Put a run into a state, as an automation or an operator does."""
+        body = {"state": {"type": kind}, "force": True}
+        httpx.post(f"{self.url}/flow_runs/{run}/set_state", json=body, timeout=30).raise_for_status()
+
+    def retry(self, run: str) -> None:
+        """What the Retry button does."""
+        body = {"state": {"type": "SCHEDULED", "name": "AwaitingRetry", "message": "Retried by a test."}}
+        answer = httpx.post(f"{self.url}/flow_runs/{run}/set_state", json=body, timeout=30).raise_for_status().json()
+        assert answer["status"] == "ACCEPT", answer
+
+    def cancel(self, run: str) -> None:
+        """What the Cancel button does."""
+        self.set_state(run, "CANCELLING")
+
+    def logs(self, run: str) -> str:
+        """What a run has told the server."""
+        return "\n".join(str(row["message"]) for row in post(self.url, "logs", logs={"flow_run_id": {"any_": [run]}}))
+
+    def manifests(self) -> dict[str, dict[str, Any]]:
+        """Every published artifact's manifest by stage/key."""
+        found = [json.loads(path.read_text()) for path in self.store.glob("[!.]*/*/manifest.json")]
+        return {f"{manifest['stage']}/{manifest['key']}": manifest for manifest in found}
+
+
+def process_of(run: dict[str, Any]) -> psutil.Process:
+    """The process that runs a flow run."""
+    return psutil.Process(int(str(run["infrastructure_pid"]).split(":")[-1]))
+
+
+def laboratory(home: Path) -> Iterator[Lab]:
+    """A lab with a server on which everything is registered, and a worker of the cpu pool."""
+    with ExitStack() as stack:
+        server = start_server(home)
+        stack.enter_context(stopping(server))
+        register(server.url, home)
+        lab = Lab(home, server, stack)
+        lab.work("cpu", "cpu-0", limit=None)
+        yield lab

@@ -1,0 +1,95 @@
+"""However a worker or its process dies, the run ends by itself, a retry goes on, and no stage runs twice at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.services.lab import Lab, laboratory, long_training, process_of
+from tests.services.servers import run_of, wait_for
+
+MINUTES_TO_CRASH = 3.0  # a heartbeat every 30 s, three of which may be missing, and a busy machine
+KINDS = ["process", "worker", "both", "stopped"]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    yield from laboratory(tmp_path_factory.mktemp("lab"))
+
+
+def worker_of(child: dict[str, Any], lab: Lab) -> psutil.Process:
+    """The worker that started a child's process."""
+    parents = {each.pid for each in process_of(child).parents()}
+    [pid] = [worker.pid for worker in lab.workers.values() if worker.pid in parents]
+    return psutil.Process(pid)
+
+
+def kill(kind: str, process: psutil.Process, worker: psutil.Process) -> None:
+    """Die in one of four ways."""
+    if kind == "stopped":  # SIGTERM, as `docker stop` and systemd have it: the worker takes its run with it
+        worker.send_signal(signal.SIGTERM)
+        assert not psutil.wait_procs([worker, process], timeout=60)[1]
+        return
+    for victim in [process] if kind == "process" else [worker] if kind == "worker" else [worker, process]:
+        os.kill(victim.pid, signal.SIGKILL)
+
+
+def test_a_run_whose_worker_died_ends_by_itself_and_goes_on_when_retried(lab: Lab) -> None:
+    for number in range(len(KINDS)):
+        lab.work("gpu", f"gpu-{number}")
+    runs = {kind: lab.ask("train_generator", *long_training(1500, seed)) for seed, kind in enumerate(KINDS)}
+    children = {kind: lab.child_in("train_generator", run) for kind, run in runs.items()}
+
+    for kind, child in children.items():
+        kill(kind, process_of(child), worker_of(child, lab))
+
+    for kind, child in children.items():
+        ended = lab.end(child["id"], MINUTES_TO_CRASH)
+        assert ended["state_name"] in ("Crashed", "Completed" if kind == "worker" else "Crashed"), (
+            kind,
+            ended["state"],
+        )
+        parent = lab.end(runs[kind], 1)
+        assert parent["state_name"] == ("Completed" if ended["state_name"] == "Completed" else "Failed")
+    before = {kind: lab.steps(child) for kind, child in children.items()}
+    assert min(before.values()) > 2
+
+    lab.work("gpu", "gpu-after")
+    for run in runs.values():
+        if lab.state(run) != "Completed":
+            lab.retry(run)
+    for kind, run in runs.items():
+        lab.completed(run, 8)
+        assert [child["id"] for child in lab.children(run)] == [children[kind]["id"]]  # the same child, resumed
+    assert len([each for each in lab.manifests() if each.startswith("train_generator/")]) == len(KINDS)
+    assert not (lab.store / ".damaged").exists()  # where a second build of an artifact would have put the first
+
+
+def test_a_retry_beside_an_orphan_waits_for_it(lab: Lab) -> None:
+    """A run that the server believes to be dead may be alive: the lock keeps a second one from its work."""
+    worker = lab.work("gpu", "gpu-orphan")
+    lab.work("gpu", "gpu-second")
+    run = lab.ask("train_generator", *long_training(1500, seed=99))
+    child = lab.child_in("train_generator", run)
+    orphan = process_of(child)
+
+    lab.set_state(child["id"], "CRASHED")  # as an automation does that hears no heartbeat
+    lab.end(run, 2)
+    lab.retry(run)
+    second = wait_for(
+        lambda: row if (row := run_of(lab.url, child["id"]))["run_count"] == 2 else None, 3, "the child starts again"
+    )
+    assert second
+    assert process_of(second).pid != orphan.pid
+    steps = lab.steps(child)
+    if orphan.is_running():  # it works, the other waits
+        wait_for(lambda: "another run builds it; waiting" in lab.logs(child["id"]), 3, "the second says that it waits")
+        assert lab.steps(child) >= steps
+    lab.completed(run, 8)
+    assert worker.alive()
+    assert not (lab.store / ".damaged").exists()
