@@ -118,6 +118,7 @@ def main() -> None:
     """Run the command line; failures become one line on standard error and an exit code."""
     from flows.interrupt import INTERRUPTED, leave
     from storage.errors import UserError
+    from storage.lock import LeaseLost
 
     try:
         code = app(standalone_mode=False) or 0
@@ -125,6 +126,8 @@ def main() -> None:
             leave()
     except UserError as error:
         code = _complain(str(error), 2)
+    except LeaseLost as error:
+        code = _complain(str(error), 1)
     except Exception as error:
         if getattr(error, "exit_code", None) == 2 and hasattr(error, "format_message"):  # the command line's own
             code = _complain(error.format_message(), 2)

@@ -3,7 +3,7 @@
     STORE/<stage>/<key>/            a published artifact with its manifest.json
     STORE/.work/<stage>-<key>/      one being built, or kept from a build that was cut off
     STORE/.damaged/<stage>-<key>/   one whose bytes were not those of its manifest
-    STORE/.locks/<stage>-<key>      held by whoever builds it; the kernel frees it when the holder dies
+    STORE/.locks/                   who builds what (storage.lock)
 
 A stage builds in `.work`, the manifest is written last, and one rename publishes the folder.
 """
@@ -11,7 +11,6 @@ A stage builds in `.work`, the manifest is written last, and one rename publishe
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import time
@@ -20,9 +19,11 @@ from pathlib import Path
 
 from storage.artifact import Artifact, File, Manifest
 from storage.files import flush, full_disk_in_words, sha256_of, write_atomically
+from storage.lock import Check, Locks, locks_of
 
 MANIFEST = "manifest.json"
 LOGS, SCRATCH = "logs", "scratch"
+LEASE = 60.0  # seconds after which another host may take over what a host that died was building
 
 
 class DamagedArtifact(Exception):
@@ -32,8 +33,9 @@ class DamagedArtifact(Exception):
 class Store:
     """Artifacts below one folder."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root.resolve()
+    def __init__(self, root: Path, lease: float = LEASE) -> None:
+        self.root, self._lease = root.resolve(), lease
+        self._held: dict[str, Check] = {}
 
     def folder(self, stage: str, key: str) -> Path:
         """Where the artifact lies once it is whole."""
@@ -99,28 +101,24 @@ class Store:
 
     @contextlib.contextmanager
     def lock(self, stage: str, key: str, waiting: Callable[[], None]) -> Iterator[None]:
-        """Hold the right to build an artifact; `waiting` is called once if another process has it."""
-        path = self.root / ".locks" / f"{stage}-{key}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w") as file:
+        """Hold the right to build an artifact; `waiting` is called once if another process has it.
+
+        Raises `storage.lock.LeaseLost` within the block where hosts share the store and another may build it.
+        """
+        name = self.work(stage, key).name
+        with self._locks().hold(name, waiting) as self._held[name]:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                waiting()
-                fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+                yield
+            finally:
+                del self._held[name]
 
     def is_being_built(self, work: Path) -> bool:
         """Whether a process holds the lock of this work folder's artifact."""
-        path = self.root / ".locks" / work.name
-        if not path.exists():
-            return False
-        with path.open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+        return self._locks().is_held(work.name)
+
+    def _locks(self) -> Locks:
+        """Asked for each time: another host may have begun to share the store."""
+        return locks_of(self.root / ".locks", self._lease)
 
     def begin(self, stage: str, key: str) -> Path:
         """The work folder, with whatever an earlier build that was cut off has left in it."""
@@ -146,6 +144,8 @@ class Store:
             flush(path)
         write_atomically(work / MANIFEST, manifest.as_json())
         folder.parent.mkdir(parents=True, exist_ok=True)
+        if check := self._held.get(work.name):
+            check()
         if folder.exists():
             self.set_aside(stage, key)
         os.rename(work, folder)

@@ -27,6 +27,7 @@ from typing import Any
 
 from storage.errors import UserError
 from storage.files import write_atomically
+from storage.lock import LeaseLost
 from storage.settings import Settings
 from storage.store import SCRATCH, Store
 from tasks import calls
@@ -61,6 +62,9 @@ def run_together(
         process = subprocess.Popen(command, env=_environment(), start_new_session=True)
         try:
             code = process.wait()
+        except LeaseLost:  # another may write there now: nothing must be saved
+            process.kill()
+            raise
         finally:
             _end(process)
         if code:

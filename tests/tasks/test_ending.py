@@ -16,6 +16,7 @@ from prefect.exceptions import TerminationSignal
 from prefect.utilities.engine import capture_sigterm
 
 from models.objective import Batch
+from storage.lock import LeaseLost
 from storage.store import Store
 from tasks import fit as loop
 from tasks import world
@@ -146,6 +147,7 @@ def slow_down() -> None:
 PROGRAM = """
 import sys, signal
 from pathlib import Path
+from storage.lock import LeaseLost
 from storage.store import Store
 from tasks.ranks import Failed, run_together
 from tasks.stage import Execution, Session, session
@@ -219,6 +221,27 @@ def test_one_that_is_told_has_all_save_and_end(tmp_path: Path, monkeypatch: pyte
     thread.join()
 
     assert checkpoints(tmp_path) == [f"{last_step(tmp_path):09d}"]
+
+
+@pytest.mark.slow
+def test_several_whose_lease_is_lost_save_nothing(tmp_path: Path) -> None:
+    def lose(*_: object) -> None:
+        raise LeaseLost
+
+    def lose_it() -> None:
+        wait_for_steps(tmp_path)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, lose)
+    thread = threading.Thread(target=lose_it)
+    thread.start()
+    asked, execution = together.Asked(kinds=["coil"], chunk=2), Execution(threads=1, device="cpu", processes=2)
+    with session(Session(Store(tmp_path / "store"), execution)) as current, pytest.raises(LeaseLost):
+        run_together(slowly, tmp_path, (), asked, current.store)
+    thread.join()
+    signal.signal(signal.SIGUSR1, before)
+
+    assert not checkpoints(tmp_path)
 
 
 @pytest.mark.slow

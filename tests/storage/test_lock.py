@@ -1,0 +1,99 @@
+"""Locks of one host, and what a store that hosts share says without its Redis. Leases: tests/services/test_lease.py."""
+
+import multiprocessing
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from storage.errors import UserError
+from storage.lock import LOCKS, _name_of_shared
+from storage.store import Store
+
+PASSWORD = "s3cret-word"
+
+
+@pytest.fixture(autouse=True)
+def no_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(LOCKS, raising=False)
+
+
+def hold(store: Path, told: list[str]) -> None:
+    with Store(store).lock("made", "k1", lambda: told.append("waiting")):
+        told.append("holding")
+
+
+def test_one_holds_and_the_other_waits_and_says_so_once(tmp_path: Path) -> None:
+    store, told = Store(tmp_path), list[str]()
+    other = threading.Thread(target=hold, args=(tmp_path, told))
+    assert not store.is_being_built(store.work("made", "k1"))
+
+    with store.lock("made", "k1", lambda: told.append("never")):
+        assert store.is_being_built(store.work("made", "k1"))
+        assert not store.is_being_built(store.work("made", "k2"))
+        other.start()
+        while not told:
+            other.join(0.05)
+        other.join(0.2)
+        assert told == ["waiting"]
+    other.join(60)
+
+    assert told == ["waiting", "holding"]
+    assert not store.is_being_built(store.work("made", "k1"))
+
+
+def test_a_shared_store_is_refused_to_who_does_not_know_its_redis(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.begin("made", "k1")
+    (tmp_path / ".locks").mkdir()
+    (tmp_path / ".locks" / "shared").write_text("0123\n")
+
+    for ask in (lambda: hold(tmp_path, []), lambda: store.is_being_built(store.work("made", "k1"))):
+        with pytest.raises(UserError, match=r"\.locks/shared: hosts share this store.*expected .* in PRETRIEVE_LOCKS"):
+            ask()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"http://:{PASSWORD}@localhost:6379/0", f"redis://:{PASSWORD}@localhost:{PASSWORD}/0", PASSWORD,
+        f"unix://:{PASSWORD}@/tmp/redis.sock", f"redis://:{PASSWORD}@localhost:6379/0?max_connections={PASSWORD}",
+    ],
+)  # fmt: skip
+def test_an_address_that_is_none_is_refused_without_its_password(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LOCKS, address)
+
+    with pytest.raises(UserError, match="PRETRIEVE_LOCKS: expected redis://:PASSWORD@HOST") as raised:
+        hold(tmp_path, [])
+
+    assert PASSWORD not in str(raised.value)
+    assert raised.value.__suppress_context__ or raised.value.__context__ is None
+
+
+def test_a_redis_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setenv(LOCKS, f"redis://:{PASSWORD}@127.0.0.1:{port}/0")
+
+    with pytest.raises(UserError, match=f"PRETRIEVE_LOCKS: no answer from Redis at 127.0.0.1:{port}") as raised:
+        hold(tmp_path, [])
+    with pytest.raises(UserError, match=f"127.0.0.1:{port}"):
+        Store(tmp_path).is_being_built(tmp_path / ".work" / "made-k1")
+
+    assert PASSWORD not in str(raised.value)
+    assert PASSWORD not in (tmp_path / ".locks" / "shared").read_text()
+
+
+def test_all_who_share_a_store_at_once_give_it_one_name(tmp_path: Path) -> None:
+    path = tmp_path / ".locks" / "shared"
+
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        names = pool.map(_name_of_shared, [path] * 40, chunksize=1)
+
+    assert set(names) == {path.read_text().strip()}
+    assert len(names[0]) == 32
+    assert [each.name for each in path.parent.iterdir()] == ["shared"]
