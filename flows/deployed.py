@@ -16,12 +16,12 @@ from pydantic import Field
 
 from flows.plan import planned
 from flows.read_recipe import find_recipe, load_recipe, recipe_name, shipped_recipes
-from flows.reproduce import as_row
+from flows.reproduce import published
 from flows.route import Request, run_all
+from flows.ui import show_lineage, show_run
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store import Store
-from tasks.report import publish
 from tasks.stage import Job, Session, session
 
 CHANGE = r"^[A-Za-z0-9_.]+=.*$"
@@ -105,11 +105,14 @@ def run_recipe(recipe: str, changes: list[str], goal: str | None) -> None:
     current.tell(f"{len(jobs)} stages, {len(jobs) - missing} cached, {missing} to build; store {plan.store.root}")
     with session(current):
         run_all(jobs, Request(recipe if recipe in shipped_recipes() else str(path.resolve()), list(changes)), current)
-    done = [current.done[reference] for reference in jobs]
-    if done[-1].stage == "report":
-        made = Artifact[Any]("report", done[-1].key, plan.store.folder("report", done[-1].key))
-        page = publish(plan.store.root / "reports" / recipe_name(path), made, [as_row(each) for each in done])
-        current.tell(f"report: {page}")
+    done, name = [current.done[reference] for reference in jobs], recipe_name(path)
+    if done[-1].stage != "report":
+        show_lineage(name, done)
+        return
+    made = Artifact[Any]("report", done[-1].key, plan.store.folder("report", done[-1].key))
+    page = published(name, made, plan.store, done)
+    show_run(name, page, done)
+    current.tell(f"report: {page}")
 
 
 def needed_for(plan: Session, goal: str) -> Mapping[str, Job]:

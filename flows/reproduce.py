@@ -41,11 +41,10 @@ def run(name: str, folder: Path, changes: Sequence[str], until: str | None) -> N
     console.print(f"{recipe.title}: {counts}; store {store.root}")
     current = Session(store, recipe.execution, last=steps[-1].key if until else None, tell=console.print)
     try:
-        made = as_flow(recipe, title, current) if missing else in_session(recipe, title, current)
+        page = as_flow(recipe, title, current) if missing else in_session(recipe, title, current)
     except Stopped:
         console.print(f"stopped after {steps[-1].stage} {steps[-1].key}, as --until says")
         return
-    page = publish(store.root / "reports" / title, made, [as_row(done) for done in current.done.values()])
     Console(highlight=False).print(terminal_table(page.with_suffix(".json")))
     print(f"report: {page}")
 
@@ -63,29 +62,34 @@ def until_step(steps: list[Done], until: str | None) -> list[Done]:
     return steps[: places[-1] + 1]
 
 
-def as_row(done: Done) -> dict[str, object]:
-    """A stage as the report lists it."""
-    return dataclasses.asdict(done)
-
-
-def in_session(recipe: Recipe[Any], name: str, current: Session) -> Artifact[Report]:
-    """The chain as plain calls."""
+def in_session(recipe: Recipe[Any], name: str, current: Session) -> Path:
+    """The chain as plain calls; where its report is."""
     with session(current):
-        return chain(recipe, name, current.store)
+        made = chain(recipe, name, current.store)
+    return published(name, made, current.store, list(current.done.values()))
 
 
-def as_flow(recipe: Recipe[Any], name: str, current: Session) -> Artifact[Report]:
+def published(name: str, made: Artifact[Report], store: Store, stages: Sequence[Done]) -> Path:
+    """Put a recipe's newest report where people look, with the stages of the run."""
+    return publish(store.root / "reports" / name, made, [dataclasses.asdict(each) for each in stages])
+
+
+def as_flow(recipe: Recipe[Any], name: str, current: Session) -> Path:
     """The chain as a Prefect flow in this process; every stage is a task of it."""
     prepare_prefect(current.store)
     from prefect import flow
 
-    outcome: list[Artifact[Report] | Stopped] = []
+    from flows.ui import show_run
+
+    outcome: list[Path | Stopped] = []
 
     def reproduce(recipe: str) -> None:
         """From corpus to report."""
         end_servers_with_this_process()
         try:
-            outcome.append(in_session(settings, name, current))
+            page = in_session(settings, name, current)
+            show_run(name, page, list(current.done.values()))
+            outcome.append(page)
         except Stopped as stopped:  # a wish, not a failure of the run
             outcome.append(stopped)
         except KeyboardInterrupt:

@@ -20,6 +20,13 @@ from tasks.stage import Done
 from tasks.units import duration
 
 
+def show_run(recipe: str, page: Path, done: Sequence[Done]) -> None:
+    """All that is shown of a recipe that has run to its report, whose page is at `page`."""
+    show_metrics(page.with_suffix(".json"))
+    show_lineage(recipe, done)
+    link_report(page)
+
+
 def show_metrics(report_json: Path) -> None:
     """A table of what a report measured, with the paper's numbers beside ours."""
     from prefect.artifacts import create_table_artifact
