@@ -107,6 +107,14 @@ def search(
 
 
 @app.command()
+def register() -> None:
+    """Tell the Prefect server at PREFECT_API_URL of the work pools, deployments and automations."""
+    from flows.register import register_all
+
+    register_all()
+
+
+@app.command()
 def doctor(store: StoreFolder = DEFAULT_STORE) -> None:
     """Check Python, packages, Java, GPU, disk and Prefect: what works and what to do."""
     from flows.doctor import examine

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -83,12 +83,17 @@ def free_port() -> int:
 
 
 def wait_for(condition: Callable[[], T], minutes: float, what: str = "the condition", every: float = 0.5) -> T:
-    """Ask again until the answer is true; it is returned. An HTTP error counts as not yet."""
+    """Ask again until the answer is true; it is returned. A server that is away or in trouble counts as not yet."""
     deadline = time.monotonic() + 60 * minutes
     while True:
-        with contextlib.suppress(httpx.HTTPError):
+        try:
             if answer := condition():
                 return answer
+        except httpx.TransportError:
+            pass
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code < 500:
+                raise
         assert time.monotonic() < deadline, f"{what}: not within {minutes} minutes"
         time.sleep(every)
 
@@ -105,7 +110,8 @@ def start_server(home: Path, port: int | None = None, **more: str) -> Service:
     """A Prefect server on SQLite in `home`, healthy; `more` is for its environment. `url` ends with /api."""
     port = port or free_port()
     command = [*PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    server = start("server", command, environment(home, **more), home / "logs" / "server.log")
+    env = environment(home, **{"PREFECT_UI_URL": f"http://127.0.0.1:{port}"} | more)
+    server = start("server", command, env, home / "logs" / "server.log")
     server.url = f"http://127.0.0.1:{port}/api"
     try:
         wait_for(lambda: answers(server.url) or not server.alive(), 4, "the server answers")
@@ -173,10 +179,10 @@ def post(url: str, what: str, **filters: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def start_run(url: str, deployment: str, **parameters: Any) -> str:
+def start_run(url: str, deployment: str, *, tags: Sequence[str] = (), **parameters: Any) -> str:
     """Ask for a run of `flow/deployment`; its id."""
     found = httpx.get(f"{url}/deployments/name/{deployment}", timeout=30).raise_for_status().json()
-    body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
+    body = {"parameters": parameters, "state": {"type": "SCHEDULED"}, "tags": list(tags)}
     created = httpx.post(f"{url}/deployments/{found['id']}/create_flow_run", json=body, timeout=30)
     return str(created.raise_for_status().json()["id"])
 

@@ -1,0 +1,114 @@
+"""`pretrieve register`: what the server at PREFECT_API_URL must know before workers start.
+
+The work pools, the deployments of prefect.yaml and the automations, each by its name, so that registering again
+changes nothing. What an operator has decided on the server stays: a pool's type and settings (process, Kubernetes,
+Slurm), whether the schedule or an automation is switched on.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from flows.read_recipe import PROJECT
+from storage.errors import UserError
+
+POOLS = {"cpu": "Runs of recipes, and their stages that need no GPU.", "gpu": "Stages that need a GPU, one a worker."}
+
+
+def register_all(tell: Callable[[str], None] = print) -> None:
+    """Register everything and `tell` what. A `UserError` where the server cannot be had."""
+    from prefect.client.orchestration import get_client
+
+    from flows.automations import settle_automations
+
+    check_server()
+    with get_client(sync_client=True) as client:
+        for name, description in POOLS.items():
+            _make_pool(client, name, description)
+        switched_on = _schedules_switched_on(client)
+        deployments = _deploy()
+        _switch_on(client, switched_on)
+        tell(f"work pools: {', '.join(POOLS)}")
+        tell(f"deployments: {', '.join(deployments)}")
+        for line in settle_automations(client):
+            tell(f"automation: {line}")
+
+
+def check_server() -> str:
+    """The address of the server that this process' settings name, which answers and lets us in; else a `UserError`."""
+    import httpx
+    from prefect.settings import get_current_settings
+
+    api = get_current_settings().api
+    if not (url := api.url):
+        raise UserError(
+            "PREFECT_API_URL is not set: name the server, as http://127.0.0.1:4200/api (`pretrieve up` starts one)"
+        )
+    secret = api.auth_string.get_secret_value() if api.auth_string else ""
+    user, _, password = secret.partition(":")
+    verify: Any = not api.tls_insecure_skip_verify and (api.ssl_cert_file or True)
+    try:
+        answer = httpx.get(
+            f"{url.rstrip('/')}/admin/version", auth=(user, password) if secret else None, timeout=20, verify=verify
+        )
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise UserError(
+            f"PREFECT_API_URL={url} does not answer ({type(error).__name__}): start the server, or correct the address"
+        ) from None
+    if answer.status_code in (401, 403):
+        raise UserError(
+            f"the server at {url} refuses this user ({answer.status_code}): set PREFECT_API_AUTH_STRING to the "
+            "user:password that the server was started with (PREFECT_SERVER_API_AUTH_STRING)"
+        )
+    if answer.status_code != 200:
+        raise UserError(f"PREFECT_API_URL={url} is no Prefect API ({answer.status_code}); it ends with /api")
+    return url
+
+
+def _make_pool(client: Any, name: str, description: str) -> None:
+    """A pool of local processes, where there is no pool of this name yet."""
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.exceptions import ObjectAlreadyExists
+    from prefect.workers.process import ProcessWorker
+
+    template = ProcessWorker.get_default_base_job_template()
+    pool = WorkPoolCreate(name=name, type="process", description=description, base_job_template=template)
+    try:
+        client.create_work_pool(pool)
+    except ObjectAlreadyExists:
+        return
+
+
+def _deploy() -> list[str]:
+    """Have Prefect read prefect.yaml; the deployments' names as `flow/name`."""
+    import yaml
+
+    file = PROJECT / "prefect.yaml"
+    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, env=os.environ | {"NO_COLOR": "1"})
+    if done.returncode:
+        said = " ".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-3:])
+        raise UserError(f"{file} could not be deployed: {said}")
+    listed = yaml.safe_load(file.read_text())["deployments"]
+    return [f"{each['entrypoint'].partition(':')[2]}/{each['name']}" for each in listed]
+
+
+def _schedules_switched_on(client: Any) -> list[tuple[str, str]]:
+    """Id and slug of the deployments' schedules that are active now: deploying again sets them as in the file."""
+    return [
+        (str(deployment.id), schedule.slug)
+        for deployment in client.read_deployments()
+        for schedule in deployment.schedules
+        if schedule.active and schedule.slug and "pretrieve" in deployment.tags
+    ]
+
+
+def _switch_on(client: Any, schedules: list[tuple[str, str]]) -> None:
+    for deployment, slug in schedules:
+        found = next((each for each in client.read_deployment(deployment).schedules if each.slug == slug), None)
+        if found and not found.active:
+            client.update_deployment_schedule(deployment, found.id, active=True)

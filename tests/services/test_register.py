@@ -1,0 +1,190 @@
+"""Registering twice leaves one of each and keeps what was decided; a failed scheduled run tells somebody."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import queue
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.services.servers import (
+    PRETRIEVE,
+    ROOT,
+    Service,
+    environment,
+    free_port,
+    post,
+    register,
+    start_run,
+    start_server,
+    stopping,
+    wait_for,
+    wait_for_end,
+)
+
+DEPLOYMENTS = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
+
+
+def deployments(url: str) -> dict[str, dict[str, Any]]:
+    """By `flow/name`; the flow's name is its function's."""
+    return {f"{row['entrypoint'].partition(':')[2]}/{row['name']}": row for row in post(url, "deployments")}
+
+
+def test_every_deployment_is_there_with_pool_limit_and_form(server: Service) -> None:
+    found = deployments(server.url)
+
+    assert set(found) == {
+        "reproduce/cpu", "generate_queries/cpu", "pretrain/cpu", "finetune/cpu", "evaluate/cpu", "run_stage/gpu"
+    }  # fmt: skip
+    for row in found.values():
+        [listed] = [each for each in DEPLOYMENTS if each["entrypoint"] == row["entrypoint"]]
+        limit = row["global_concurrency_limit"]
+        assert row["work_pool_name"] == row["name"] == listed["work_pool"]["name"]
+        assert (limit["limit"] if limit else None) == listed.get("concurrency_limit", {}).get("limit")
+        assert set(row["tags"]) >= {"pretrieve"}
+        assert row["pull_steps"][0]["prefect.deployments.steps.set_working_directory"]["directory"] == (
+            "{{ $PRETRIEVE_HOME }}"
+        )
+        assert "recipe" in row["parameter_openapi_schema"]["properties"]
+    [weekly] = found["reproduce/cpu"]["schedules"]
+    assert (weekly["slug"], weekly["active"], weekly["schedule"]["timezone"]) == ("weekly", False, "UTC")
+    assert (ROOT / "configs" / f"{weekly['parameters']['recipe']}.yaml").is_file()
+
+
+def test_registering_again_changes_nothing_and_keeps_what_was_decided(server: Service, tmp_path: Path) -> None:
+    url, reproduce = server.url, deployments(server.url)["reproduce/cpu"]
+    weekly = f"{url}/deployments/{reproduce['id']}/schedules/{reproduce['schedules'][0]['id']}"
+    httpx.patch(weekly, json={"active": True}).raise_for_status()
+    zombies = next(row for row in post(url, "automations") if row["name"] == "Crash zombie flows")
+    before = {(row["id"], row["updated"]) for row in post(url, "automations")}
+    pools = {row["id"] for row in post(url, "work_pools")}
+
+    said = register(url, tmp_path).stdout
+
+    assert {row["id"] for row in deployments(url).values()} >= {reproduce["id"]}
+    assert len(post(url, "deployments")) == 6
+    assert deployments(url)["reproduce/cpu"]["schedules"][0]["active"]
+    assert {row["id"] for row in post(url, "work_pools")} == pools
+    assert {(row["id"], row["updated"]) for row in post(url, "automations")} == before
+    assert "reproduce/cpu" in said
+    httpx.patch(weekly, json={"active": False}).raise_for_status()
+
+    # A changed automation is mended, and one that was switched off stays off.
+    changed = {**zombies, "enabled": False, "description": "something else"}
+    httpx.put(f"{url}/automations/{zombies['id']}", json=without_ids(changed)).raise_for_status()
+    register(url, tmp_path)
+    [mended] = [row for row in post(url, "automations") if row["name"] == "Crash zombie flows"]
+    assert (mended["id"], mended["description"], mended["enabled"]) == (zombies["id"], zombies["description"], False)
+    httpx.patch(f"{url}/automations/{zombies['id']}", json={"enabled": True}).raise_for_status()
+
+
+def without_ids(automation: dict[str, Any]) -> dict[str, Any]:
+    """An automation as the server takes it."""
+    kept = {name: automation[name] for name in ("name", "description", "enabled", "actions")}
+    return kept | {"trigger": {name: value for name, value in automation["trigger"].items() if name != "id"}}
+
+
+@pytest.fixture
+def listener() -> Iterator[tuple[str, queue.Queue[dict[str, Any]]]]:
+    """An address with a secret path, and what is posted to it."""
+    received: queue.Queue[dict[str, Any]] = queue.Queue()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            received.put({"path": self.path, "type": self.headers["Content-Type"], "body": json.loads(body)})
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    listening = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=listening.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{listening.server_port}/services/T0/xyzzy-secret", received
+    listening.shutdown()
+    listening.server_close()
+
+
+def test_a_failed_scheduled_run_posts_and_others_do_not(
+    server: Service,
+    worker: Callable[..., Service],
+    listener: tuple[str, queue.Queue[dict[str, Any]]],
+    tmp_path: Path,
+) -> None:
+    url, (address, received) = server.url, listener
+    register(url, tmp_path, PRETRIEVE_WEBHOOK=address)
+    again = register(url, tmp_path, PRETRIEVE_WEBHOOK=address)
+    named = [row["name"] for row in post(url, "automations")]
+    assert len(named) == len(set(named)) == 3
+    cpu = worker("cpu", "cpu-0", tmp_path / "store")
+    # They fail at once, with quotes, braces and a line's end in what they say.
+    failing = {"recipe": "quickstart", "until": 'no "such" {{ stage }}\n'}
+    by_hand = start_run(url, "reproduce/cpu", **failing)
+    scheduled = start_run(url, "reproduce/cpu", tags=tags_of_a_scheduled_run(url), **failing)
+
+    told = wait_for(lambda: None if received.empty() else received.get(), 5, "the webhook is called")
+    ended = [wait_for_end(url, run, 3) for run in (by_hand, scheduled)]
+
+    text = told["body"]["text"]
+    assert [row["state_name"] for row in ended] == ["Failed", "Failed"]
+    assert (told["path"], told["type"]) == ("/services/T0/xyzzy-secret", "application/json")
+    for part in ("reproduce", ended[1]["name"], "Failed", 'no "such" {{ stage }}', f"/runs/flow-run/{scheduled}"):
+        assert part in text
+    assert not any(by_hand in each["body"]["text"] for each in list(received.queue))
+    # The address is a secret: in no log, and masked where the server shows it.
+    shown = json.dumps([post(url, "automations"), post(url, "block_documents"), post(url, "logs")])
+    for said in (shown, server.said(), cpu.said(), again.stdout, again.stderr):
+        assert "xyzzy" not in said
+
+    register(url, tmp_path)
+
+    assert {row["name"] for row in post(url, "automations")} == set(named) - {"Tell of failed scheduled runs"}
+    assert not [row for row in post(url, "block_documents") if row["name"] == "pretrieve-webhook"]
+
+
+def tags_of_a_scheduled_run(url: str) -> list[str]:
+    """What Prefect's scheduler puts on a run: a schedule is added, and removed when the first run is there."""
+    reproduce = deployments(url)["reproduce/cpu"]["id"]
+    tomorrow = {"schedule": {"interval": 86400.0}, "active": True, "slug": "tomorrow"}
+    added = httpx.post(f"{url}/deployments/{reproduce}/schedules", json=[tomorrow], timeout=30)
+    [schedule] = added.raise_for_status().json()
+    runs = wait_for(lambda: post(url, "flow_runs", flow_runs={"tags": {"all_": ["auto-scheduled"]}}), 2, "a run")
+    httpx.delete(f"{url}/deployments/{reproduce}/schedules/{schedule['id']}", timeout=30).raise_for_status()
+    tags: list[str] = runs[0]["tags"]
+    return tags
+
+
+def refused(home: Path, **more: str) -> str:
+    """What `pretrieve register` says where it refuses."""
+    done = subprocess.run(
+        [*PRETRIEVE, "register"], cwd=home, env=environment(home, **more), capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    return done.stderr
+
+
+def test_what_is_wrong_with_a_server_is_one_line(tmp_path: Path) -> None:
+    closed = f"http://127.0.0.1:{free_port()}/api"
+
+    assert "PREFECT_API_URL is not set" in refused(tmp_path)
+    assert closed in refused(tmp_path, PREFECT_API_URL=closed)
+    locked = start_server(tmp_path / "locked", PREFECT_SERVER_API_AUTH_STRING="someone:hunter2")
+    with stopping(locked):
+        assert "PREFECT_API_AUTH_STRING" in refused(tmp_path, PREFECT_API_URL=locked.url)
+        wrong = refused(tmp_path, PREFECT_API_URL=locked.url, PREFECT_API_AUTH_STRING="someone:swordfish")
+        assert "401" in wrong
+        assert "swordfish" not in wrong
+        assert "ends with /api" in refused(
+            tmp_path, PREFECT_API_URL=locked.url.removesuffix("/api"), PREFECT_API_AUTH_STRING="someone:hunter2"
+        )
