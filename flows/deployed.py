@@ -7,12 +7,13 @@ run what they are for, and what that needs, by `flows.route`. Prefect shows a fu
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ParamSpec, get_type_hints
 
-from prefect import flow, get_run_logger
+from prefect import Flow, flow, get_run_logger
 from pydantic import Field
+from pydantic.fields import FieldInfo
 
 from flows.plan import planned
 from flows.read_recipe import find_recipe, load_recipe, recipe_name, shipped_recipes
@@ -23,6 +24,8 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store import Store
 from tasks.stage import Job, Session, session
+
+P = ParamSpec("P")
 
 CHANGE = r"^[A-Za-z0-9_.]+=.*$"
 
@@ -46,37 +49,57 @@ StageName = Annotated[
 ]
 
 
-@flow(flow_run_name="{recipe}", persist_result=False)
+def offered(flow_run_name: str | None = None) -> Callable[[Callable[P, None]], Flow[P, None]]:
+    """Make a function a flow of its name, whose form says of each field what the field's annotation says.
+
+    Prefect takes that from a docstring's `Args`, and has nothing else.
+    """
+
+    def as_flow(function: Callable[P, None]) -> Flow[P, None]:
+        words, fields = function.__doc__ or "", get_type_hints(function, include_extras=True)
+        told = [f"    {name}: {_description(kind)}" for name, kind in fields.items() if name != "return"]
+        function.__doc__ = "\n".join([words.rstrip(), "", "Args:", *told])
+        name = function.__name__
+        return flow(name=name, description=words, flow_run_name=flow_run_name, persist_result=False)(function)
+
+    return as_flow
+
+
+def _description(annotation: Any) -> str:
+    return next(each.description or "" for each in annotation.__metadata__ if isinstance(each, FieldInfo))
+
+
+@offered(flow_run_name="{recipe}")
 def reproduce(recipe: RecipeName = "quickstart", changes: Changes = [], until: Goal = None) -> None:  # noqa: B006
     """From corpus to report; what the store has is reused."""
     run_recipe(recipe, changes, until)
 
 
-@flow(name="generate_queries", flow_run_name="{recipe}", persist_result=False)
+@offered(flow_run_name="{recipe}")
 def generate_queries(recipe: RecipeName = "quickstart", changes: Changes = []) -> None:  # noqa: B006
     """Split the corpus and write its pseudo-queries."""
     run_recipe(recipe, changes, "generate_queries")
 
 
-@flow(flow_run_name="{recipe}", persist_result=False)
+@offered(flow_run_name="{recipe}")
 def pretrain(recipe: RecipeName = "quickstart", changes: Changes = []) -> None:  # noqa: B006
     """Everything up to the pre-trained encoder."""
     run_recipe(recipe, changes, "pretrain")
 
 
-@flow(flow_run_name="{recipe}", persist_result=False)
+@offered(flow_run_name="{recipe}")
 def finetune(recipe: RecipeName = "quickstart", changes: Changes = []) -> None:  # noqa: B006
     """Everything up to the retrievers of all rounds and their vectors."""
     run_recipe(recipe, changes, "encode")
 
 
-@flow(flow_run_name="{recipe}", persist_result=False)
+@offered(flow_run_name="{recipe}")
 def evaluate(recipe: RecipeName = "quickstart", changes: Changes = []) -> None:  # noqa: B006
     """Everything up to the metrics, without the report."""
     run_recipe(recipe, changes, "evaluate")
 
 
-@flow(name="run_stage", persist_result=False)
+@offered()
 def run_stage(recipe: RecipeName, stage: StageName, changes: Changes = []) -> None:  # noqa: B006
     """One stage of a recipe, on a worker with a GPU; what it needs must be whole.
 

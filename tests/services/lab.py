@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,16 @@ class Lab:
         lines = [line for path in logs for line in path.read_text().splitlines() if line.endswith("}")]
         return int(json.loads(lines[-1])["step"]) if lines else 0
 
+    def trained(self, child: dict[str, Any]) -> bool:
+        """Whether its artifact is published."""
+        stage, key = child["name"].split()[0], child["name"].split()[-1]
+        return any(self.store.glob(f"{stage}/{key}*/manifest.json"))
+
+    def take(self, server: Service) -> None:
+        """Go on with another server, which ends with the block."""
+        self.server = server
+        self.stack.enter_context(stopping(server))
+
     def state(self, run: str) -> str:
         """Running, Crashed, …"""
         return str(run_of(self.url, run)["state_name"])
@@ -150,6 +160,7 @@ def process_of(run: dict[str, Any]) -> psutil.Process:
     return psutil.Process(int(str(run["infrastructure_pid"]).split(":")[-1]))
 
 
+@contextmanager
 def laboratory(home: Path) -> Iterator[Lab]:
     """A lab with a server on which everything is registered, and a worker of the cpu pool."""
     with ExitStack() as stack:

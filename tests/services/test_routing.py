@@ -23,7 +23,8 @@ SIDE_BY_SIDE = long_training(300)  # train_generator and train (retriever_1): ne
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    yield from laboratory(tmp_path_factory.mktemp("lab"))
+    with laboratory(tmp_path_factory.mktemp("lab")) as lab:
+        yield lab
 
 
 def at(run: dict[str, Any]) -> tuple[datetime, datetime]:

@@ -19,7 +19,8 @@ KINDS = ["process", "worker", "both", "stopped"]
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    yield from laboratory(tmp_path_factory.mktemp("lab"))
+    with laboratory(tmp_path_factory.mktemp("lab")) as lab:
+        yield lab
 
 
 def worker_of(child: dict[str, Any], lab: Lab) -> psutil.Process:

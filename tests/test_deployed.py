@@ -1,0 +1,129 @@
+"""The flows that the Prefect UI offers: their forms, what a goal needs, what is refused. Workers are in `services`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.utilities.callables import parameter_schema
+
+from flows import deployed
+from flows.deployed import needed_for, run_stage
+from flows.plan import planned
+from flows.read_recipe import load_recipe, shipped_recipes
+from flows.route import runs_elsewhere
+from storage import sources
+from storage.errors import UserError
+from storage.store import Store
+from tasks.stage import Session
+
+FLOWS = [
+    deployed.reproduce, deployed.generate_queries, deployed.pretrain, deployed.finetune, deployed.evaluate,
+    deployed.run_stage,
+]  # fmt: skip
+
+
+def plan_of(recipe: str, store: Path) -> Session:
+    """A recipe's plan, whether its data and weights are here or not."""
+    with sources.assuming_present():
+        return planned(load_recipe(recipe)[0], recipe, Store(store))
+
+
+@pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
+def test_a_form_offers_the_shipped_recipes_and_a_file_and_says_what_each_field_is(flow: Any) -> None:
+    schema = parameter_schema(flow).model_dump()
+
+    fields = schema["properties"]
+    shipped, own = fields["recipe"]["anyOf"]
+    assert shipped["enum"] == list(shipped_recipes())
+    assert own["pattern"] == r"\.ya?ml$"
+    assert all(field.get("description") for field in fields.values()), fields
+    assert fields["changes"]["items"]["pattern"]
+    assert fields["changes"]["maxItems"] == 100
+    assert flow.description
+    assert "Args" not in flow.description
+
+
+@pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
+def test_a_flow_is_called_as_its_function(flow: Any) -> None:
+    assert flow.name == flow.fn.__name__
+    assert flow.persist_result is False
+
+
+def test_what_cannot_be_a_change_is_refused_before_a_run_starts() -> None:
+    with pytest.raises(Exception, match="pattern"):
+        deployed.reproduce.validate_parameters({"recipe": "quickstart", "changes": ["no equals sign"]})
+
+
+def test_a_goal_needs_its_ancestors_alone_in_the_order_of_the_plan(tmp_path: Path) -> None:
+    plan = plan_of("quickstart", tmp_path)
+
+    jobs = needed_for(plan, "pretrain")
+
+    assert list(jobs) == [reference for reference in plan.jobs if reference in jobs]
+    assert [job.stage.name for job in jobs.values()][-1] == "pretrain"
+    stages = {job.stage.name for job in jobs.values()}
+    assert {"ingest_corpus", "split_corpus", "train_generator", "generate_queries", "pair_contexts"} <= stages
+    assert not {"train", "encode", "evaluate", "report", "mine"} & stages
+    for job in jobs.values():
+        assert set(job.needs()) <= jobs.keys()
+
+
+def test_a_goal_may_be_a_round(tmp_path: Path) -> None:
+    jobs = needed_for(plan_of("quickstart", tmp_path), "retriever_1")
+
+    assert {job.round for job in jobs.values()} == {"", "retriever_1"}
+
+
+def test_an_unknown_goal_is_refused_with_what_there_is(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"until pretrian: .*expected one of .*pretrain"):
+        needed_for(plan_of("quickstart", tmp_path), "pretrian")
+
+
+GPU = {"train_generator", "generate_queries", "pretrain", "train", "train_teacher", "encode", "score", "rerank"}
+
+
+@pytest.mark.parametrize("recipe", ["quickstart", "small/came", "small/retrievers"])
+def test_what_needs_a_gpu_is_what_passes_texts_through_a_model(recipe: str, tmp_path: Path) -> None:
+    plan = plan_of(recipe, tmp_path)
+
+    for job in plan.jobs.values():
+        dense = job.stage.name == "search" and job.values["view"] != "bm25"
+        assert runs_elsewhere(job, plan.store) == (job.stage.name in GPU or dense), job.label
+
+
+@pytest.mark.parametrize("recipe", list(shipped_recipes()))
+def test_a_full_reproduction_makes_a_few_hundred_task_runs_at_most(recipe: str, tmp_path: Path) -> None:
+    jobs = plan_of(recipe, tmp_path).jobs.values()
+
+    # A stage's task; and of one that runs elsewhere, the link to its child run, and the task there.
+    assert sum(3 if job.needs_gpu else 1 for job in jobs) <= 400
+
+
+def test_without_a_store_a_worker_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PRETRIEVE_STORE", raising=False)
+
+    with pytest.raises(UserError, match="PRETRIEVE_STORE"):
+        run_stage.fn("quickstart", "0123")
+
+
+@pytest.fixture
+def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """The plan of a recipe whose data and weights count as present, in an empty store."""
+    plan = plan_of("quickstart", tmp_path)
+    monkeypatch.setenv("PRETRIEVE_STORE", str(tmp_path))
+    monkeypatch.setattr(deployed, "_plan", lambda recipe, changes: plan)
+    return plan
+
+
+def test_a_stage_that_the_recipe_has_not_is_named(listed: Session) -> None:
+    with pytest.raises(UserError, match=r"stage zzzz: 0 stages of quickstart .* start the run of the whole recipe"):
+        run_stage.fn("quickstart", "zzzz")
+
+
+def test_a_stage_whose_inputs_are_not_whole_names_them(listed: Session) -> None:
+    [job] = [job for job in listed.jobs.values() if job.stage.name == "pretrain"]
+
+    with pytest.raises(UserError, match="needs pair_contexts/"):
+        run_stage.fn("quickstart", job.key)
