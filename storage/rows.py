@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -75,13 +76,36 @@ def rows_at(artifact: Artifact[Any], table: type[Table], places: Sequence[int], 
     return pa.concat_tables(found).take(np.argsort(np.concatenate(where)))
 
 
-def read_rows(artifact: Artifact[Any], table: type[Table]) -> Iterator[dict[str, Any]]:
-    """Rows one by one, in order, with one record batch in memory."""
-    names = _schema(table).names
-    for path in parts(artifact.path):
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=ROWS_PER_GROUP, columns=names):
-                yield from batch.to_pylist()
+def read_rows(
+    artifact: Artifact[Any], table: type[Table], first: int = 0, last: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """Rows one by one, in order, with one record batch in memory; from row `first` up to `last`, or all.
+
+    Only the groups that hold some of them are read.
+    """
+    names, start, paths = _schema(table).names, 0, parts(artifact.path)
+    for path, count in zip(paths, _row_counts(tuple(paths), artifact.path.stat().st_mtime_ns), strict=True):
+        low, high = max(first - start, 0), min(count if last is None else last - start, count)
+        start += count
+        if low < high:
+            yield from _rows_of(path, names, low, high)
+
+
+def _rows_of(path: Path, names: Sequence[str], low: int, high: int) -> Iterator[dict[str, Any]]:
+    """A file's rows from `low` up to `high`."""
+    with pq.ParquetFile(path) as file:
+        ends = np.cumsum([file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)])
+        groups = range(int(np.searchsorted(ends, low, "right")), int(np.searchsorted(ends, high)) + 1)
+        start = int(ends[groups[0] - 1]) if groups[0] else 0
+        for batch in file.iter_batches(batch_size=ROWS_PER_GROUP, row_groups=list(groups), columns=names):
+            yield from batch.slice(max(low - start, 0), max(high - max(low, start), 0)).to_pylist()
+            start += batch.num_rows
+
+
+@lru_cache(maxsize=8)
+def _row_counts(paths: tuple[Path, ...], changed: int) -> list[int]:
+    """How many rows each file has: counted again when their folder has changed, not for each shard of a stage."""
+    return [pq.read_metadata(path).num_rows for path in paths]
 
 
 def num_rows(folder: Path) -> int:

@@ -145,9 +145,14 @@ def write_shard(folder: Path, shard: int, encoded: Encoded) -> None:
                 np.save(file, np.ascontiguousarray(array), allow_pickle=False)
 
 
+def shard_files(shard: int, views: Sequence[str]) -> list[str]:
+    """The files of these views' shard, below the folder."""
+    return [str(_path(Path(), view, shard, name)) for view in views for name in FILES[view]]
+
+
 def is_finished(folder: Path, shard: int, views: Sequence[str]) -> bool:
     """Whether all files of these views' shard are there."""
-    return all(_path(folder, view, shard, name).exists() for view in views for name in FILES[view])
+    return all((folder / file).exists() for file in shard_files(shard, views))
 
 
 def read_shard(folder: Path, shard: int, view: str | None = None) -> Encoded:

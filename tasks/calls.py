@@ -24,11 +24,11 @@ def as_json(body: Callable[..., None], inputs: Sequence[Any], settings: Settings
     }
 
 
-def call(written: Mapping[str, Any], out: Path) -> None:
-    """Make the call that `as_json` wrote, for a folder."""
+def call(written: Mapping[str, Any], *given: object) -> None:
+    """Make the call that `as_json` wrote, with what is given before its inputs: first the folder."""
     body = _named(written["body"])
     keywords = {} if written["settings"] is None else {"settings": _settings_of(written["settings"])}
-    getattr(body, "body", body)(out, *(_input_of(each) for each in written["inputs"]), **keywords)
+    getattr(body, "body", body)(*given, *(_input_of(each) for each in written["inputs"]), **keywords)
 
 
 def _name(thing: Any) -> str:

@@ -6,9 +6,9 @@ a product move the last bits of a vector, and equal builds must be equal to the 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from models import retriever
+from models.bert import BertConfig
 from models.representation import Representation, Role
 from models.tokens import Tokenizer
 from storage.artifact import Artifact
@@ -25,9 +26,9 @@ from storage.files import write_atomically
 from storage.rows import num_rows, read_rows
 from storage.settings import Settings
 from storage.tables import Checkpoint, Passages, Vectors, passage_text
-from storage.vectors import VECTORS_JSON, Encoded, SparseRows, TokenRows, bytes_per_passage, is_finished, write_shard
+from storage.vectors import VECTORS_JSON, Encoded, SparseRows, TokenRows, bytes_per_passage, shard_files, write_shard
 from tasks.device import choose_device
-from tasks.progress import bar
+from tasks.shards import Job, Shard, kept, row_shards, run_shards
 from tasks.stage import stage
 
 TOKENS_PER_BATCH = {"cpu": 4096, "cuda": 65_536}  # with padding; what measures well on each
@@ -99,35 +100,46 @@ def _offsets(counts_B: Tensor) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 @stage(version=1, table=Vectors, gpu=True)
 def encode(out: Path, passages: Artifact[Passages], checkpoint: Artifact[Checkpoint], *, settings: Encoding) -> None:
     """Write what the checkpoint's retriever makes of every passage, shard by shard, and `vectors.json`."""
-    encoder = TextEncoder(checkpoint.path)
-    _check(encoder, settings)
-    views = encoder.retriever.views
-    total, rows, shard = num_rows(passages.path), read_rows(passages, Passages), 0
-    with bar(what="encoding", unit="passages", total=total) as counter:
-        while block := list(islice(rows, min(PASSAGES_PER_SHARD[view] for view in views))):
-            if is_finished(out, shard, views):
-                counter.update(len(block))
-            else:
-                texts = [passage_text(row["title"], row["text"]) for row in block]
-                write_shard(out, shard, encoder(texts, "passage", settings.passage_max_tokens, counter.update))
-            shard += 1
-    late = encoder.retriever.settings.late
+    _check(checkpoint.path, settings)
+    made_by, total = retriever.settings_of(checkpoint.path), num_rows(passages.path)
+    shards = _shards(total, made_by.views)
+    job = Job(write_part, out, (passages, checkpoint), settings, what="encoding", unit="passages", on_gpus=True)
+    run_shards(job, shards)
     description = {
         "passages": total,
-        "shards": shard,
-        "views": {view: getattr(encoder.retriever.settings, view).weight for view in views},
-        "exact_match": late is not None and late.exact_match,
+        "shards": len(shards),
+        "views": {view: getattr(made_by, view).weight for view in made_by.views},
+        "exact_match": made_by.late is not None and made_by.late.exact_match,
         **settings.model_dump(),
         "bytes_per_passage": bytes_per_passage(out),
     }
     write_atomically(out / VECTORS_JSON, json.dumps(description, indent=1, sort_keys=True) + "\n")
 
 
-def _check(encoder: TextEncoder, settings: Encoding) -> None:
+def write_part(
+    out: Path, shard: Shard, done: Callable[[int], object], passages: Artifact[Passages],
+    checkpoint: Artifact[Checkpoint], *, settings: Encoding,
+) -> None:  # fmt: skip
+    """Write all views of a shard's passages."""
+    encoder = kept(_encoder, checkpoint)
+    texts = [passage_text(row["title"], row["text"]) for row in read_rows(passages, Passages, *shard.of)]
+    write_shard(out, shard.number, encoder(texts, "passage", settings.passage_max_tokens, done))
+
+
+def _encoder(checkpoint: Artifact[Checkpoint]) -> TextEncoder:
+    return TextEncoder(checkpoint.path)
+
+
+def _shards(total: int, views: Sequence[str]) -> list[Shard]:
+    found = row_shards(total, min(PASSAGES_PER_SHARD[view] for view in views))
+    return [dataclasses.replace(each, files=shard_files(each.number, views)) for each in found]
+
+
+def _check(checkpoint: Path, settings: Encoding) -> None:
     """Refuse more tokens than the encoder has positions."""
+    limit = BertConfig.load(checkpoint).max_position_embeddings
     for name, tokens in settings.model_dump().items():
-        if tokens > encoder.retriever.encoder.num_positions:
-            limit = encoder.retriever.encoder.num_positions
+        if tokens > limit:
             raise UserError(f"{name}: the checkpoint reads at most {limit} tokens, found {tokens}; set it to so many")
 
 

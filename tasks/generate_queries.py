@@ -1,13 +1,12 @@
 """doc2query: write queries that a passage answers (Nogueira and Lin 2019; paper 004, section 4.1).
 
-Passages are taken in shards; a shard whose file is there is never written again, so a run that was
-killed goes on where it stopped. What is drawn for a passage depends on the seed and its text alone.
+Passages are taken in shards (`tasks/shards.py`), so a run that was killed goes on where it stopped.
+What is drawn for a passage depends on the seed and its text alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +19,7 @@ from storage.settings import Settings
 from storage.tables import Checkpoint, Passages, PseudoQueries, passage_text
 from tasks.device import choose_device
 from tasks.generators.sampling import Sampler
-from tasks.progress import bar
+from tasks.shards import Job, Shard, kept, part, row_shards, run_shards
 from tasks.stage import stage
 
 
@@ -52,35 +51,35 @@ def generate_queries(
 
     `generator` is any Hugging Face seq2seq model. A passage's `rank` numbers its samples as they were drawn.
     """
-    sampler: Sampler | None = None
-    with bar(what="writing queries", unit="passages", total=num_rows(passages.path)) as counter:
-        for number, shard in enumerate(_shards(passages, settings.shard_passages)):
-            name = f"part-{number:05d}"
-            if (out / f"{name}.parquet").exists():
-                counter.update(len(shard))
-                continue
-            sampler = sampler or Sampler(generator.path, settings, choose_device())
-            write_rows(out, PseudoQueries, _queries(shard, sampler, settings.prefix, counter.update), name)
+    job = Job(write_part, out, (passages, generator), settings, what="writing queries", unit="passages", on_gpus=True)
+    run_shards(job, row_shards(num_rows(passages.path), settings.shard_passages))
     if not num_rows(out):
         raise UserError(f"{generator.path}: wrote only empty queries for {passages.path}; name another generator")
 
 
-def _shards(passages: Artifact[Passages], size: int) -> Iterator[tuple[dict[str, Any], ...]]:
-    rows = read_rows(passages, Passages)
-    while shard := tuple(islice(rows, size)):
-        yield shard
+def write_part(
+    out: Path, shard: Shard, done: Callable[[int], object], passages: Artifact[Passages],
+    generator: Artifact[Checkpoint] | Source, *, settings: Generation,
+) -> None:  # fmt: skip
+    """Write the pseudo-queries of a shard's passages."""
+    sampler, rows = kept(_sampler, generator, settings), list(read_rows(passages, Passages, *shard.of))
+    write_rows(out, PseudoQueries, _queries(rows, sampler, settings.prefix, done), part(shard.number))
+
+
+def _sampler(generator: Artifact[Checkpoint] | Source, settings: Generation) -> Sampler:
+    return Sampler(generator.path, settings, choose_device())
 
 
 def _queries(
-    shard: tuple[dict[str, Any], ...], sampler: Sampler, prefix: str, done: Callable[[int], object]
+    rows: Sequence[dict[str, Any]], sampler: Sampler, prefix: str, done: Callable[[int], object]
 ) -> Iterator[dict[str, Any]]:
-    texts = [prefix + passage_text(row["title"], row["text"]) for row in shard]
-    written: list[list[str]] = [[] for _ in shard]
+    texts = [prefix + passage_text(row["title"], row["text"]) for row in rows]
+    written: list[list[str]] = [[] for _ in rows]
     for batch in sampler(texts):
         for place, queries in batch:
             written[place] = queries
         done(len(batch))
-    for row, queries in zip(shard, written, strict=True):
+    for row, queries in zip(rows, written, strict=True):
         for rank, text in enumerate(queries):
             if text:
                 yield {"passage_id": row["passage_id"], "rank": rank, "text": text}

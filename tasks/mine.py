@@ -2,7 +2,7 @@
 
 First every passage of every relevant document leaves the lists, then each list is cut to the depth, then a miner
 (`tasks/miners/<miner>.py`) chooses, then a sample is kept: so a query with many positives has as many negatives as any
-other.
+other. So many queries are a shard, which becomes a file of its own.
 
 A miner's module has its settings and `Choice(settings, scores)`, called with what there is of one query.
 """
@@ -10,15 +10,18 @@ A miner's module has its settings and `Choice(settings, scores)`, called with wh
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import random
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -26,13 +29,17 @@ from pydantic import Field
 
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.rows import num_rows, parts, read_rows, read_table, write_rows
+from storage.files import write_atomically
+from storage.rows import parts, read_rows, read_table, write_rows
 from storage.settings import Settings
+from storage.store import SCRATCH
 from storage.tables import Negatives, Passages, Positives, Run, TeacherScores
-from tasks.progress import progress
+from tasks.shards import Job, Shard, kept, part, run_shards
 from tasks.stage import stage
 
 log = logging.getLogger(__name__)
+
+QUERIES_PER_PART = 10_000
 
 Row = dict[str, Any]
 
@@ -69,7 +76,7 @@ class Choice(Protocol):
         ...
 
 
-@stage(version=2, table=Negatives)
+@stage(version=3, table=Negatives)
 def mine(
     out: Path,
     runs: Sequence[Artifact[Run]],
@@ -80,15 +87,45 @@ def mine(
     settings: MiningSettings,
 ) -> None:
     """Write each query's negatives; a query without a positive has none."""
-    labels = read_table(positives, Positives)
-    relevant = relevant_passages(labels, read_table(passages, Passages, ["passage_id", "doc_id"]))
-    choose = miner(settings, len(runs), scores)
-    known = by_query(labels)
-    write_rows(out, Negatives, _mined(lists(runs), relevant, known, choose, settings))
+    miner(settings, len(runs), scores)  # what cannot be read shows here, not in a process
+    shards = _shards(runs)
+    run_shards(Job(mine_part, out, (runs, positives, passages, scores), settings, "mining", "passages"), shards)
+    counts = [json.loads((out / _counts(shard.number)).read_text()) for shard in shards]
+    chosen, possible = (sum(each.get(name, 0) for each in counts) for name in ("chosen", "possible"))
+    log.info("%s: %d of %d passages may be negatives", settings.miner, chosen, possible)
 
 
-def miner(settings: MiningSettings, runs: int, scores: Artifact[TeacherScores] | None) -> Choice:
-    """What chooses: of so many runs, with a teacher's scores where it reads them."""
+def mine_part(
+    out: Path, shard: Shard, done: Callable[[int], object], runs: Sequence[Artifact[Run]],
+    positives: Artifact[Positives], passages: Artifact[Passages], scores: Artifact[TeacherScores] | None, *,
+    settings: MiningSettings,
+) -> None:  # fmt: skip
+    """Write the negatives of a shard's queries, and beside them how many there could be."""
+    known = kept(Known, settings, len(runs), positives, passages, scores)
+
+    def rows() -> Iterator[Row]:
+        counts = Counter[str]()
+        yield from _mined(lists(runs, shard), known, settings, counts, done)
+        write_atomically(out / _counts(shard.number), json.dumps(counts))
+
+    write_rows(out, Negatives, rows(), part(shard.number))
+
+
+class Known:
+    """What a process knows of all queries: their positives, and how negatives are chosen."""
+
+    def __init__(
+        self, settings: MiningSettings, runs: int, positives: Artifact[Positives], passages: Artifact[Passages],
+        scores: Artifact[TeacherScores] | None,
+    ) -> None:  # fmt: skip
+        labels = read_table(positives, Positives)
+        self.relevant = relevant_passages(labels, read_table(passages, Passages, ["passage_id", "doc_id"]))
+        self.positives = by_query(labels)
+        self.choose: Choice = miner(settings, runs, scores).Choice(settings, scores)
+
+
+def miner(settings: MiningSettings, runs: int, scores: Artifact[TeacherScores] | None) -> Any:
+    """The module that chooses: of so many runs, with a teacher's scores where it reads them."""
     module = importlib.import_module(f"tasks.miners.{settings.miner}")
     if runs != 1 and not (runs and module.SEVERAL_RUNS):
         raise UserError(f"mine.miner: {settings.miner} reads one ranking, found {runs}; only `union` reads several")
@@ -96,24 +133,27 @@ def miner(settings: MiningSettings, runs: int, scores: Artifact[TeacherScores] |
         raise UserError(
             f"mine.miner: {settings.miner} {'reads' if module.READS_SCORES else 'does not read'} a teacher's scores"
         )
-    made: Choice = module.Choice(settings, scores)
-    return made
+    return module
 
 
-def lists(runs: Sequence[Artifact[Run]]) -> Iterator[tuple[str, list[list[Row]]]]:
-    """Query by query its list in each run, in the runs' order, on which they must agree; a run may lack queries."""
-    order = _common_order(runs)
-    streams = [groupby(_rows(run), key=lambda row: row["query_id"]) for run in runs]
-    heads = [next(stream, None) for stream in streams]
-    for query_id in order:
-        found: list[list[Row]] = []
-        for number, head in enumerate(heads):
-            if head is not None and head[0] == query_id:
-                found.append(list(head[1]))
-                heads[number] = next(streams[number], None)
-            else:
-                found.append([])
-        yield query_id, found
+def lists(runs: Sequence[Artifact[Run]], shard: Shard | None = None) -> Iterator[tuple[str, list[list[Row]]]]:
+    """Query by query, of a shard or of all, its list in each run; a run may lack queries.
+
+    The order is one on which the runs agree.
+    """
+    for each in _shards(runs) if shard is None else [shard]:
+        rows = [read_rows(run, Run, *span) for run, span in zip(runs, each.of["spans"], strict=True)]
+        streams = [groupby(one, key=lambda row: row["query_id"]) for one in rows]
+        heads = [next(stream, None) for stream in streams]
+        for query_id in each.of["queries"]:
+            found: list[list[Row]] = []
+            for number, head in enumerate(heads):
+                if head is not None and head[0] == query_id:
+                    found.append(list(head[1]))
+                    heads[number] = next(streams[number], None)
+                else:
+                    found.append([])
+            yield query_id, found
 
 
 def relevant_passages(positives: pa.Table, passages: pa.Table) -> dict[str, set[str]]:
@@ -149,33 +189,52 @@ def drawn(rows: list[Row], keep: int | None, seed: str) -> list[Row]:
 
 
 def _mined(
-    found: Iterator[tuple[str, list[list[Row]]]], relevant: Mapping[str, set[str]], known: Mapping[str, list[str]],
-    choose: Choice, settings: MiningSettings,
+    found: Iterator[tuple[str, list[list[Row]]]], known: Known, settings: MiningSettings, counts: Counter[str],
+    done: Callable[[int], object],
 ) -> Iterator[Row]:  # fmt: skip
-    possible = kept = 0
+    """The negatives of each query; `counts` says how many were possible, and how many of these the miner chose."""
     for query_id, ranked in found:
-        if query_id not in relevant:
+        done(sum(map(len, ranked)))
+        if query_id not in known.relevant:
             continue
-        left = [without(each, relevant[query_id], settings.depth) for each in ranked]
-        chosen = choose(Asked(query_id, known[query_id], ranked, left))
-        possible, kept = possible + len({row["passage_id"] for each in left for row in each}), kept + len(chosen)
+        left = [without(each, known.relevant[query_id], settings.depth) for each in ranked]
+        chosen = known.choose(Asked(query_id, known.positives[query_id], ranked, left))
+        counts.update(possible=len({row["passage_id"] for each in left for row in each}), chosen=len(chosen))
         for row in drawn(chosen, settings.negatives, f"{settings.seed} {query_id}"):
             yield {name: row[name] for name in ("query_id", "passage_id", "rank", "score")}
-    log.info("%s: %d of %d passages may be negatives", settings.miner, kept, possible)
 
 
-def _rows(run: Artifact[Run]) -> Iterator[Row]:
-    return progress(read_rows(run, Run), total=num_rows(run.path), what="mining", unit="passages")
+def _counts(shard: int) -> str:
+    """The file of what is counted of a shard, which lasts as long as the stage."""
+    return f"{SCRATCH}/counts-{shard:05d}.json"
 
 
-def _common_order(runs: Sequence[Artifact[Run]]) -> list[str]:
+def _shards(runs: Sequence[Artifact[Run]]) -> list[Shard]:
+    """So many queries each, with the rows of each run that are theirs; one shard at least."""
+    listed = [_queries(run) for run in runs]
+    order = _common_order(runs, listed)
+    place = {query: number for number, query in enumerate(order)}
+    firsts = range(0, max(len(order), 1), QUERIES_PER_PART)
+    rows_RS = np.zeros((len(runs), len(firsts)), np.int64)
+    for run, queries in enumerate(listed):
+        for query, rows in queries:
+            rows_RS[run, place[query] // QUERIES_PER_PART] += rows
+    found = []
+    for number, (first, rows_R, ends_R) in enumerate(zip(firsts, rows_RS.T, rows_RS.cumsum(1).T, strict=True)):
+        spans = np.stack([ends_R - rows_R, ends_R], axis=1).tolist()
+        of = {"queries": order[first : first + QUERIES_PER_PART], "spans": spans}
+        files = [_counts(number), f"{part(number)}.parquet"]
+        found.append(Shard(number, int(rows_R.sum()), files, of))
+    return found
+
+
+def _common_order(runs: Sequence[Artifact[Run]], listed: Sequence[Sequence[tuple[str, int]]]) -> list[str]:
     """The queries of all runs, in an order that agrees with each of them."""
     order: TopologicalSorter[str] = TopologicalSorter()
-    for run in runs:
-        queries = [query for query, _ in groupby(_query_ids(run))]
-        for query in queries[:1]:
+    for queries in listed:
+        for query, _ in queries[:1]:
             order.add(query)
-        for earlier, query in pairwise(queries):
+        for (earlier, _), (query, _) in pairwise(queries):
             order.add(query, earlier)
     try:
         return list(order.static_order())
@@ -187,9 +246,17 @@ def _common_order(runs: Sequence[Artifact[Run]]) -> list[str]:
         ) from None
 
 
-def _query_ids(run: Artifact[Run]) -> Iterator[str]:
-    """The query of each row, with most repetitions left out."""
+def _queries(run: Artifact[Run]) -> list[tuple[str, int]]:
+    """Each query of a run and how many rows it has, in the run's order."""
+    stretches = groupby(_stretches(run), key=lambda stretch: stretch[0])
+    return [(query, sum(rows for _, rows in each)) for query, each in stretches]
+
+
+def _stretches(run: Artifact[Run]) -> Iterator[tuple[str, int]]:
+    """The query of the next rows and how many these are; neighbours may have the same query."""
     for path in parts(run.path):
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(columns=["query_id"]):
-                yield from pc.run_end_encode(batch.column(0)).values.to_pylist()
+                encoded = pc.run_end_encode(batch.column(0))
+                rows = np.diff(encoded.run_ends.to_numpy(), prepend=0).tolist()
+                yield from zip(encoded.values.to_pylist(), rows, strict=True)

@@ -1,21 +1,15 @@
 """Split documents into passages of whole sentences.
 
 Passages depend on their document alone, so they are the same whatever the number of processes that
-make them. Documents are read, split and written in batches, and every 50,000 documents become a
-file of their own, which a resumed run keeps.
+make them. Every 10,000 documents are a shard, which becomes a file of its own; of these a process
+holds a batch in memory.
 """
 
 from __future__ import annotations
 
-import os
-import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
-from functools import lru_cache, partial
-from itertools import chain, islice
-from multiprocessing import get_context, parent_process
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,17 +22,15 @@ from storage.errors import UserError
 from storage.rows import num_rows, read_rows, write_rows
 from storage.settings import Settings
 from storage.tables import Documents, Passages
-from tasks.progress import bar
+from tasks.shards import Job, Shard, part, row_shards, run_shards
 from tasks.spans import MIN_TOKENS, Span, count_tokens, spans
-from tasks.stage import execution, stage
+from tasks.stage import stage
 
-DOCUMENTS_PER_PART = 50_000
+TOKENIZER = "tokenizer.json"
+DOCUMENTS_PER_PART = 10_000  # fewer are split before a process has started
 DOCUMENTS_PER_BATCH = 250
-DOCUMENTS_PER_WORKER = 10_000  # fewer are split before a process has started
-BATCHES_AHEAD = 4  # for each process: keeps it busy, and memory flat
 
 Rows = list[dict[str, Any]]
-Split = Callable[[Iterable[Rows]], Iterator[Rows]]
 
 
 class Splitting(Settings):
@@ -52,22 +44,27 @@ class Splitting(Settings):
     """Whose rules and abbreviations end a sentence (an ISO 639 code)."""
 
 
-@stage(version=1, table=Passages)
+@stage(version=2, table=Passages)
 def split_corpus(out: Path, documents: Artifact[Documents], tokenizer: Source, *, settings: Splitting) -> None:
     """Write every passage of every document, in order; ids are DOCUMENT#0, #1, ..., or DOCUMENT where kept whole."""
-    total = num_rows(documents.path)
-    work = partial(split_documents, tokenizer=str(tokenizer.path / "tokenizer.json"), settings=settings)
-    work([])  # what is wrong with the tokenizer shows here, not in a process
-    workers = min(execution().workers, total // DOCUMENTS_PER_WORKER)
-    with bar(what="splitting documents", unit="documents", total=total) as done, _mapping(work, workers) as split:
-        batches = _batches(read_rows(documents, Documents), done.update)
-        for first in range(0, total, DOCUMENTS_PER_PART):
-            part = islice(batches, DOCUMENTS_PER_PART // DOCUMENTS_PER_BATCH)
-            name = f"part-{first // DOCUMENTS_PER_PART:05d}"
-            if (out / f"{name}.parquet").exists():
-                deque(part, maxlen=0)
-            else:
-                write_rows(out, Passages, chain.from_iterable(split(part)), name=name)
+    load_tokenizer(str(tokenizer.path / TOKENIZER))  # what is wrong with it shows here, not in a process
+    job = Job(split_part, out, (documents, tokenizer), settings, what="splitting documents", unit="documents")
+    run_shards(job, row_shards(num_rows(documents.path), DOCUMENTS_PER_PART))
+
+
+def split_part(
+    out: Path, shard: Shard, done: Callable[[int], object], documents: Artifact[Documents], tokenizer: Source, *,
+    settings: Splitting,
+) -> None:  # fmt: skip
+    """Write the passages of a shard's documents."""
+    file, rows = str(tokenizer.path / TOKENIZER), read_rows(documents, Documents, *shard.of)
+
+    def passages() -> Iterator[dict[str, Any]]:
+        while batch := list(islice(rows, DOCUMENTS_PER_BATCH)):
+            yield from split_documents(batch, tokenizer=file, settings=settings)
+            done(len(batch))
+
+    write_rows(out, Passages, passages(), part(shard.number))
 
 
 def split_documents(documents: Rows, *, tokenizer: str, settings: Splitting) -> Rows:
@@ -105,44 +102,3 @@ def load_tokenizer(file: str) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
-
-
-def _batches(rows: Iterator[dict[str, Any]], count: Callable[[int], Any]) -> Iterator[Rows]:
-    while batch := list(islice(rows, DOCUMENTS_PER_BATCH)):
-        yield batch
-        count(len(batch))
-
-
-@contextmanager
-def _mapping(work: Callable[[Rows], Rows], workers: int) -> Iterator[Split]:
-    """A function that maps batches in order: in this process, or in a pool that is there for the block."""
-    if workers < 2:
-        yield partial(map, work)
-        return
-    # Started afresh, since a fork would copy threads' locks; it must not outlive a parent that is killed.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin_worker) as pool:
-        yield partial(_in_order, pool, work, ahead=BATCHES_AHEAD * workers)
-
-
-def _in_order(
-    pool: ProcessPoolExecutor, work: Callable[[Rows], Rows], batches: Iterable[Rows], *, ahead: int
-) -> Iterator[Rows]:
-    """Results in the order of the batches, of which at most `ahead` are out at a time."""
-    waiting: deque[Future[Rows]] = deque()
-    for batch in batches:
-        waiting.append(pool.submit(work, batch))
-        if len(waiting) == ahead:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
-
-
-def _begin_worker() -> None:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-
-
-def _die_with_parent() -> None:
-    if parent := parent_process():
-        parent.join()
-        os._exit(1)

@@ -14,7 +14,9 @@ MAY_IMPORT = {
     "storage": {"storage"},
 }
 HOMES = {
-    "prefect": ("flows/", "tasks/stage.py", "tasks/as_task.py", "tasks/show_progress.py"),
+    "prefect": ("flows/", "tasks/stage.py", "tasks/as_task.py", "tasks/show_progress.py", "tasks/on_dask.py"),
+    "prefect_dask": ("tasks/on_dask.py",),
+    "distributed": ("tasks/on_dask.py",),
     "pyserini": ("tasks/engines/bm25.py",),
     "jnius": ("tasks/engines/bm25.py",),
     "jnius_config": ("tasks/engines/bm25.py",),
@@ -28,7 +30,7 @@ HOMES = {
     "jinja2": ("tasks/page/",),
 }
 # Importing these takes seconds or starts a process; a recipe is read without them.
-NEVER_AT_IMPORT = {"faiss", "jnius", "pandas", "prefect", "pyserini", "ranx", "seismic"}
+NEVER_AT_IMPORT = {"distributed", "faiss", "jnius", "pandas", "prefect", "prefect_dask", "pyserini", "ranx", "seismic"}
 LOADED_BY_WORKERS = {"flows/deployed.py"}  # by Prefect, which is loaded then
 MODULES = sorted(file for folder in MAY_IMPORT for file in (ROOT / folder).rglob("*.py"))
 

@@ -1,10 +1,16 @@
 """Rows go to Parquet and come back, whole or not at all."""
 
+import tempfile
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from storage import rows as module
 from storage.artifact import Artifact
 from storage.rows import num_rows, parts, read_rows, read_table, rows_at, write_rows, write_table
 from storage.tables import Pairs, Queries
@@ -70,3 +76,26 @@ def test_rows_by_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     assert rows_at(given, Queries, [12, 0, 7, 5], ["text"])["text"].to_pylist() == ["12", "0", "7", "5"]
     assert rows_at(given, Queries, [], ["text"]).num_rows == 0
+
+
+@given(st.lists(st.integers(0, 25), max_size=6), st.integers(0, 70), st.none() | st.integers(0, 70))
+def test_some_rows_are_read_from_the_groups_that_hold_them(sizes: list[int], first: int, last: int | None) -> None:
+    rows = [{"query_id": str(n), "text": "x"} for n in range(sum(sizes))]
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ROWS_PER_GROUP", 4)
+        stream = iter(rows)
+        for number, size in enumerate(sizes):
+            write_rows(Path(name), Queries, islice(stream, size), f"part-{number:05d}")
+        groups: list[int] = []
+        real = pq.ParquetFile.iter_batches
+        watch = lambda self, **given: groups.extend(given["row_groups"]) or real(self, **given)  # noqa: E731
+        patch.setattr(pq.ParquetFile, "iter_batches", watch)
+
+        assert list(read_rows(artifact(Path(name)), Queries, first, last)) == rows[first:last]
+        assert len(groups) <= (len(rows[first:last]) + 6) // 4 + len(sizes)
+
+
+def test_a_part_that_was_added_is_read(tmp_path: Path) -> None:
+    for number in range(3):
+        write_rows(tmp_path, Queries, [{"query_id": str(number), "text": "x"}], f"part-{number:05d}")
+        assert [row["query_id"] for row in read_rows(artifact(tmp_path), Queries)] == list("012"[: number + 1])

@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.rows import read_rows
+from storage.rows import parts, read_rows
 from storage.tables import Negatives, Passages, Positives, Run, TeacherScores
+from tasks import mine as mining
 from tasks.mine import MiningSettings, drawn, lists, mine, without
 from tasks.miners.cross_encoder import CrossEncoder
 from tasks.miners.margin import Margin
 from tasks.miners.top import Top
 from tasks.miners.union import Union
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 
 def ranked(names: list[str]) -> list[dict[str, object]]:
@@ -359,3 +362,21 @@ def test_of_equal_ranks_the_union_takes_the_first_runs(written: Any, made: Any) 
         settings = Union(miner="union", depth=9, negatives=None, seed=1)
         found = made(mine, runs[:count], labels, passages_of(written), None, settings=settings)
         assert [(row["passage_id"], row["score"]) for row in read_rows(found, Negatives)] == expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_shards_of_queries_have_the_rows_of_one(
+    written: Any, made: Any, seed: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Runs lack queries here and there, and queries lack positives."""
+    world, settings = World(written, made, seed, 3), Union(miner="union", depth=7, negatives=5, seed=1)
+    found = []
+    for size in (1000, 5, 1):
+        monkeypatch.setattr(mining, "QUERIES_PER_PART", size)
+        with caplog.at_level("INFO", "tasks.mine"):
+            found.append(made(mine, world.tables, world.labels, world.passages, None, settings=settings))
+
+    rows = [list(read_rows(each, Negatives)) for each in found]
+    assert rows[0] == rows[1] == rows[2] != []
+    assert [len(parts(each.path)) for each in found] == [1, 3, 12]
+    assert len({record.message for record in caplog.records}) == 1

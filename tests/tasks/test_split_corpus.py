@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ def documents(written: Any) -> Artifact[Documents]:
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DOCUMENTS_PER_PART", 20)
     monkeypatch.setattr(module, "DOCUMENTS_PER_BATCH", 5)
-    monkeypatch.setattr(module, "DOCUMENTS_PER_WORKER", 10)
 
 
 def split(out: Path, documents: Artifact[Documents], settings: Splitting = SETTINGS) -> list[dict[str, Any]]:
@@ -119,29 +117,6 @@ def test_a_resumed_run_makes_only_the_missing_parts(
 
     assert made == [f"d{i}" for i in range(20, 40)]
     assert files(tmp_path / "resumed") == files(tmp_path / "unbroken")
-
-
-@pytest.mark.usefixtures("small_batches")
-def test_memory_holds_few_batches_at_a_time() -> None:
-    class Pool:
-        def submit(self, work: Any, batch: Any) -> Any:
-            return self
-
-        def result(self) -> list[Any]:
-            return []
-
-    taken = 0
-
-    def batches() -> Iterator[list[Any]]:
-        nonlocal taken
-        for _ in range(100):
-            taken += 1
-            yield []
-
-    results = module._in_order(Pool(), list, batches(), ahead=8)  # type: ignore[arg-type]
-    for given, _ in enumerate(results, 1):
-        assert taken - given < 8
-    assert given == 100
 
 
 def test_refuses_a_tokenizer_that_is_not_there_or_no_word_piece(

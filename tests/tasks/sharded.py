@@ -1,0 +1,125 @@
+"""A small chain of the stages that are done in shards, over inputs that stages of the test write."""
+
+import json
+import random
+from pathlib import Path
+
+import torch
+from transformers import BertTokenizer, T5Config, T5ForConditionalGeneration
+
+from models import retriever
+from storage.artifact import Artifact, Source, source_of
+from storage.rows import read_rows, write_rows
+from storage.settings import Settings
+from storage.store import Store
+from storage.tables import Checkpoint, Documents, Passages, Positives, Run
+from tasks import encode as encoding
+from tasks import mine as mining
+from tasks import split_corpus as splitting
+from tasks.encode import Encoding, encode
+from tasks.generate_queries import Generation, generate_queries
+from tasks.mine import mine
+from tasks.miners.union import Union
+from tasks.split_corpus import Splitting, split_corpus
+from tasks.stage import stage
+from tests.tiny import PIECES, WORDS, save_tokenizer, tiny_retriever
+
+GENERATION = Generation(
+    queries_per_passage=2, prefix="", input_max_tokens=32, top_k=10, top_p=0.95, max_new_tokens=8, seed=42,
+    shard_passages=16, batch_tokens=200,
+)  # fmt: skip
+SHARDED = ("split_corpus", "generate_queries", "encode", "mine")
+
+
+class Corpus(Settings):
+    """How large it is."""
+
+    documents: int
+
+
+@stage(version=1, table=Documents)
+def write_documents(out: Path, *, settings: Corpus) -> None:
+    """Documents of a few sentences."""
+    draw = random.Random(1)
+    sentences = [
+        [" ".join(draw.choices(WORDS, k=7)) + "." for _ in range(1 + n % 5)] for n in range(settings.documents)
+    ]
+    write_rows(out, Documents, [
+        {"doc_id": f"d{n}", "title": f"title {n}", "text": " ".join(each)} for n, each in enumerate(sentences)
+    ])  # fmt: skip
+
+
+@stage(version=1, table=Checkpoint)
+def write_checkpoint(out: Path) -> None:
+    """A retriever with all views."""
+    retriever.save(tiny_retriever("mixture"), out)
+    save_tokenizer(out)
+
+
+@stage(version=1, table=Run)
+def write_run(out: Path, passages: Artifact[Passages], *, settings: Corpus) -> None:
+    """Twenty passages for each of as many queries as there are documents, of which one run lacks some."""
+    names = [row["passage_id"] for row in read_rows(passages, Passages)]
+    write_rows(out, Run, [
+        {"query_id": f"q{n}", "passage_id": name, "view": "dense", "rank": rank, "score": 1 / rank}
+        for n in range(settings.documents) if n % settings.documents != 7
+        for rank, name in enumerate(random.Random(n).sample(names, 20), start=1)
+    ])  # fmt: skip
+
+
+@stage(version=1, table=Positives)
+def write_positives(out: Path, *, settings: Corpus) -> None:
+    """A document for each query but every third."""
+    write_rows(out, Positives, [
+        {"query_id": f"q{n}", "passage_id": f"d{n}#0", "doc_id": f"d{n}"} for n in range(settings.documents) if n % 3
+    ])  # fmt: skip
+
+
+def save_generator(folder: Path) -> Path:
+    """A T5 with random weights."""
+    torch.manual_seed(5)
+    BertTokenizer(vocab={piece: number for number, piece in enumerate(PIECES)}).save_pretrained(folder)
+    config = T5Config(
+        vocab_size=len(PIECES), d_model=16, d_kv=8, num_heads=2, d_ff=32, num_layers=2, decoder_start_token_id=2,
+        pad_token_id=0, eos_token_id=3,
+    )  # fmt: skip
+    T5ForConditionalGeneration(config).save_pretrained(folder)
+    return folder
+
+
+def cut_small() -> None:
+    """Have every stage make many shards of this small corpus, in this process and what it asks of others."""
+    splitting.DOCUMENTS_PER_PART, mining.QUERIES_PER_PART = 8, 5
+    encoding.PASSAGES_PER_SHARD = {"dense": 8, "lexical": 8, "late": 8}
+
+
+def run_chain(store: Store, generator: Path, documents: int = 60) -> dict[str, str]:
+    """Build all stages in the current session; the hash of each that is done in shards."""
+    size = Corpus(documents=documents)
+    tokenizer = Source("tiny", generator)
+    passages = split_corpus(
+        write_documents(settings=size), tokenizer, settings=Splitting(max_tokens=20, titles=True)
+    )  # fmt: skip
+    runs = [write_run(passages, settings=size), write_run(passages, settings=Corpus(documents=documents - 9))]
+    made = [
+        passages,
+        generate_queries(passages, source_of(generator, sorted(generator.iterdir())), settings=GENERATION),
+        encode(passages, write_checkpoint(), settings=Encoding(query_max_tokens=12, passage_max_tokens=24)),
+        mine(runs, write_positives(settings=size), passages, None,
+             settings=Union(miner="union", depth=9, negatives=4, seed=1)),
+    ]  # fmt: skip
+    manifests = {each.stage: store.manifest(each.stage, each.key) for each in made}
+    return {name: each.hash for name, each in manifests.items() if each}
+
+
+def parts_of(store: Store) -> dict[str, int]:
+    """How many files each sharded stage has, of those that lie in a folder like a shard's first."""
+    return {
+        name: len(list((store.root / name).glob("*/late/*.vectors.npy" if name == "encode" else "*/*.parquet")))
+        for name in SHARDED
+    }
+
+
+def said(hashes: dict[str, str]) -> str:
+    """The hashes as one line."""
+    return json.dumps(hashes, sort_keys=True)

@@ -1,0 +1,194 @@
+"""Shards: the same bytes wherever they are made, none made twice, no process left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from storage.errors import UserError
+from storage.store import Store
+from tasks import encode as encoding
+from tasks import mine as mining
+from tasks import shards as module
+from tasks import split_corpus as splitting
+from tasks.device import devices_of
+from tasks.ranks import Failed
+from tasks.shards import kept, row_shards
+from tasks.stage import Execution, Session, session
+from tests.tasks import sharded, works
+from tests.tasks.works import run
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("part-*"))}
+
+
+def test_shards_are_neighbouring_rows() -> None:
+    shards = row_shards(64, 10)
+
+    assert [each.of for each in shards] == [[n, min(n + 10, 64)] for n in range(0, 64, 10)]
+    assert [(each.number, each.rows, each.files) for each in shards[-1:]] == [(6, 4, ["part-00006.parquet"])]
+    assert row_shards(0, 10) == []
+
+
+def test_a_finished_shard_is_not_made_again_and_counts_as_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, bars = tmp_path / "out", []
+    real = module.bar
+    monkeypatch.setattr(module, "bar", lambda **words: bars.append(real(**words)) or bars[-1])
+    run(out, works.write)
+    (out / "part-00002.parquet").unlink()
+    (out / "part-00006.parquet").unlink()
+    before = {path.name: path.stat().st_ino for path in out.glob("part-*")}
+
+    run(out, works.write_slowly, told=str(tmp_path))
+
+    assert (tmp_path / f"{os.getpid()}.made").read_text().split() == ["2", "6"]
+    assert all((out / name).stat().st_ino == inode for name, inode in before.items())
+    assert [(each.initial, each.n, each.total) for each in bars] == [(0, 64, 64), (50, 64, 64)]
+    run(out, works.complain, number=0)  # nothing is left to make
+    assert len(bars) == 2
+
+
+def test_what_is_kept_is_made_once_and_given_up_at_the_end(tmp_path: Path) -> None:
+    for _ in range(2):
+        run(tmp_path / "out", works.write_slowly, told=str(tmp_path))
+        for path in files(tmp_path / "out"):
+            (tmp_path / "out" / path).unlink()
+
+    assert (tmp_path / f"{os.getpid()}.loaded").read_text().split() == ["loaded"] * 2
+    assert not module._kept
+
+
+def test_one_thing_is_kept_at_a_time(store: Any) -> None:
+    first = kept(list, "ab")
+
+    assert kept(list, "ab") is first
+    assert kept(list, "cd") == ["c", "d"]
+    assert kept(list, "ab") is not first
+    assert len(module._kept) == 1
+    with session(Session(store, Execution(threads=1))):  # on another device, say
+        assert kept(list, "ab") is not first
+    module._kept.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_gpus", [False, True])
+def test_two_processes_share_the_shards_and_each_loads_once(on_gpus: bool, tmp_path: Path) -> None:
+    run(tmp_path / "one", works.write)
+    run(tmp_path / "two", works.write_slowly, processes=2, on_gpus=on_gpus, told=str(tmp_path))
+
+    made = {path.stem: path.read_text().split() for path in tmp_path.glob("*.made")}
+    assert sorted(number for each in made.values() for number in each) == list("0123456")
+    assert len(made) == 2
+    assert str(os.getpid()) not in made
+    assert [path.read_text() for path in tmp_path.glob("*.loaded")] == ["loaded\n"] * 2
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+@pytest.mark.slow
+def test_what_goes_wrong_in_a_process_is_told_as_it_is_here(tmp_path: Path) -> None:
+    for processes in (1, 2):
+        with pytest.raises(UserError, match=r"^row 30: expected something else$"):
+            run(tmp_path / str(processes), works.complain, processes=processes, number=3)
+    with pytest.raises(Failed, match="one of 2 processes was killed"):
+        run(tmp_path / "killed", works.vanish, processes=2, number=3)
+    kept_ones = files(tmp_path / "killed")
+    run(tmp_path / "killed", works.write)
+
+    assert 0 < len(kept_ones) < 7
+    assert len(files(tmp_path / "killed")) == 7
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 180) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_ended_from_outside_no_process_stays_and_finished_shards_do(end: signal.Signals, tmp_path: Path) -> None:
+    program = f"""
+import signal, sys
+from pathlib import Path
+from tests.tasks import works
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))  # as Prefect does
+    works.run(Path({str(tmp_path / "out")!r}), works.linger, processes=2, number=3, told={str(tmp_path)!r})
+"""
+    (tmp_path / "program.py").write_text(program)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "program.py")], env=environment, start_new_session=True,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_for(lambda: process.poll() is not None or len(list(tmp_path.glob("*.pid"))) == 2)
+        assert process.poll() is None
+        pids = [int(path.stem) for path in tmp_path.glob("*.pid")]
+        wait_for(lambda: len(files(tmp_path / "out")) == 3)
+        assert all(map(alive, pids))
+        os.killpg(process.pid, end) if end != signal.SIGKILL else process.send_signal(end)
+        process.wait(timeout=30)  # although what they do takes ten minutes
+        wait_for(lambda: not any(map(alive, pids)), 30)
+    finally:
+        process.kill()
+    assert len(files(tmp_path / "out")) == 3
+
+
+@pytest.mark.slow
+def test_all_stages_make_the_same_bytes_in_one_process_and_in_two(tmp_path: Path, monkeypatch: Any) -> None:
+    for changed, name in (
+        (splitting, "DOCUMENTS_PER_PART"),
+        (encoding, "PASSAGES_PER_SHARD"),
+        (mining, "QUERIES_PER_PART"),
+    ):
+        monkeypatch.setattr(changed, name, getattr(changed, name))  # so that it is set back
+    sharded.cut_small()
+    generator, found = sharded.save_generator(tmp_path / "generator"), []
+    for processes in (1, 2):
+        execution = Execution(workers=processes, threads=1, device="cpu", processes=processes)
+        with session(Session(store := Store(tmp_path / str(processes)), execution)):
+            found.append(sharded.run_chain(store, generator))
+        assert min(sharded.parts_of(store).values()) > 5
+
+    assert found[0] == found[1]
+    assert set(found[0]) == set(sharded.SHARDED)
+
+
+def test_each_process_has_a_gpu_of_its_own(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def devices(device: str, processes: int) -> list[str]:
+        with session(Session(store, Execution(device=device, processes=processes))):
+            return devices_of(processes)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert devices("auto", 2) == devices("cpu", 2) == ["cpu", "cpu"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert devices("auto", 2) == devices("cuda", 2) == ["cuda:0", "cuda:1"]
+    assert devices("cpu", 2) == ["cpu", "cpu"]
+    with pytest.raises(
+        UserError, match=r"execution\.device: 2 processes have a GPU each; say auto or cuda, not cuda:1"
+    ):
+        devices("cuda:1", 2)
+    with pytest.raises(UserError, match=r"execution\.processes: expected at most 3, one for each GPU here, found 4"):
+        devices("auto", 4)

@@ -1,0 +1,80 @@
+"""Shards for tests, made in processes that import little."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from storage.errors import UserError
+from storage.files import write_atomically
+from storage.settings import Settings
+from storage.store import Store
+from tasks.shards import Job, Shard, kept, row_shards, run_shards
+from tasks.stage import Execution, Session, session
+
+
+class Asked(Settings):
+    """What the function does with one shard."""
+
+    number: int = -1
+    told: str = ""
+    """A folder for what happens on the way."""
+
+
+Done = Callable[[int], object]
+
+
+def run(out: Path, work: Callable[..., None], processes: int = 1, on_gpus: bool = False, **asked: Any) -> None:
+    """Seven shards of ten rows, the last of four."""
+    execution = Execution(workers=1 if on_gpus else processes, threads=1, device="cpu", processes=processes)
+    job = Job(work, out, (), Asked(**asked), what="testing", unit="rows", on_gpus=on_gpus)
+    with session(Session(Store(out), execution)):
+        run_shards(job, row_shards(64, 10))
+
+
+def write(out: Path, shard: Shard, done: Done, *, settings: Asked) -> None:
+    """Write the rows' numbers, and count them one by one."""
+    for _ in range(shard.rows):
+        done(1)
+    write_atomically(out / shard.files[0], " ".join(map(str, range(*shard.of))))
+
+
+def write_slowly(out: Path, shard: Shard, done: Done, *, settings: Asked) -> None:
+    """The same, with a trace of which process makes which shard, and of when it loads what it needs."""
+    kept(load, settings.told)
+    with (Path(settings.told) / f"{os.getpid()}.made").open("a") as file:
+        file.write(f"{shard.number}\n")
+    time.sleep(0.1)
+    write(out, shard, done, settings=settings)
+
+
+def load(told: str) -> str:
+    """What takes long: once a process."""
+    with (Path(told) / f"{os.getpid()}.loaded").open("a") as file:
+        file.write("loaded\n")
+    return told
+
+
+def complain(out: Path, shard: Shard, done: Done, *, settings: Asked) -> None:
+    """One shard finds that the user can mend something."""
+    if shard.number == settings.number:
+        raise UserError(f"row {shard.of[0]}: expected something else")
+    write(out, shard, done, settings=settings)
+
+
+def vanish(out: Path, shard: Shard, done: Done, *, settings: Asked) -> None:
+    """The process that makes one shard is killed."""
+    if shard.number == settings.number:
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(out, shard, done, settings=settings)
+
+
+def linger(out: Path, shard: Shard, done: Done, *, settings: Asked) -> None:
+    """Some shards take for ever."""
+    if shard.number < settings.number:
+        write(out, shard, done, settings=settings)
+    else:
+        (Path(settings.told) / f"{os.getpid()}.pid").touch()
+        time.sleep(600)
