@@ -49,14 +49,11 @@ def link_report(page: Path) -> None:
     """A link to the report where PRETRIEVE_REPORTS_URL says that the reports folder is served, else its path."""
     from prefect.artifacts import create_link_artifact, create_markdown_artifact
 
-    content, served = (
-        json.loads(page.with_suffix(".json").read_text())["recipe"],
-        os.environ.get("PRETRIEVE_REPORTS_URL"),
-    )
-    key, words = artifact_key(f"{content['recipe']}-report"), f"The report of {content['title']}"
+    about = json.loads(page.with_suffix(".json").read_text())["recipe"]
+    key, words = artifact_key(f"{about['recipe']}-report"), f"The report of {about['title']}"
     with courtesy():
-        if served:
-            link = f"{served.rstrip('/')}/{quote(content['recipe'])}/{page.name}"
+        if served := os.environ.get("PRETRIEVE_REPORTS_URL"):
+            link = f"{served.rstrip('/')}/{quote(about['recipe'])}/{page.name}"
             create_link_artifact(key=key, link=link, link_text=words, description=words)
         else:
             create_markdown_artifact(key=key, markdown=f"{words}: `{page}`", description=words)
