@@ -41,8 +41,10 @@ Changes = Annotated[
     list[Annotated[str, Field(pattern=CHANGE)]],
     Field(description="Values to change, one a line, such as rounds.1.train.epochs=2.", max_length=100),
 ]
+Everything = Annotated[None, Field(title="everything")]
+Part = Annotated[str, Field(title="stage or round", min_length=1)]
 Goal = Annotated[
-    str | None, Field(description="Only what this stage or round needs, such as split_corpus; empty for all.")
+    Everything | Part, Field(description="Only what a stage or a round needs, such as split_corpus; or everything.")
 ]
 StageName = Annotated[
     str, Field(description="The stage's key or the beginning of it, as `pretrieve plan` lists it.", min_length=4)
