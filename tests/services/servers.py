@@ -110,7 +110,8 @@ def start_server(home: Path, port: int | None = None, **more: str) -> Service:
     """A Prefect server on SQLite in `home`, healthy; `more` is for its environment. `url` ends with /api."""
     port = port or free_port()
     command = [*PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    env = environment(home, **{"PREFECT_UI_URL": f"http://127.0.0.1:{port}"} | more)
+    shown = {"PREFECT_UI_URL": f"http://127.0.0.1:{port}", "PREFECT_SERVER_UI_API_URL": "/api"}
+    env = environment(home, **shown | more)
     server = start("server", command, env, home / "logs" / "server.log")
     server.url = f"http://127.0.0.1:{port}/api"
     try:
