@@ -4,6 +4,7 @@ import json
 import random
 from pathlib import Path
 
+import pytest
 import torch
 from transformers import BertTokenizer, T5Config, T5ForConditionalGeneration
 
@@ -87,10 +88,12 @@ def save_generator(folder: Path) -> Path:
     return folder
 
 
-def cut_small() -> None:
-    """Have every stage make many shards of this small corpus, in this process and what it asks of others."""
-    splitting.DOCUMENTS_PER_PART, mining.QUERIES_PER_PART = 8, 5
-    encoding.PASSAGES_PER_SHARD = {"dense": 8, "lexical": 8, "late": 8}
+def cut_small(patch: pytest.MonkeyPatch | None = None) -> None:
+    """Have every stage make many shards of this small corpus, here and elsewhere; for good where nothing undoes it."""
+    patch = patch or pytest.MonkeyPatch()
+    patch.setattr(splitting, "DOCUMENTS_PER_PART", 8)
+    patch.setattr(mining, "QUERIES_PER_PART", 5)
+    patch.setattr(encoding, "PASSAGES_PER_SHARD", dict.fromkeys(encoding.PASSAGES_PER_SHARD, 8))
 
 
 def run_chain(store: Store, generator: Path, documents: int = 60) -> dict[str, str]:

@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +12,14 @@ import torch
 
 from storage.errors import UserError
 from storage.store import Store
-from tasks import encode as encoding
-from tasks import mine as mining
 from tasks import shards as module
-from tasks import split_corpus as splitting
 from tasks.device import devices_of
 from tasks.ranks import Failed
 from tasks.shards import kept, row_shards
 from tasks.stage import Execution, Session, session
+from tests.cluster import ROOT, wait_for
 from tests.tasks import sharded, works
-from tests.tasks.works import run
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.glob("part-*"))}
+from tests.tasks.works import files, run
 
 
 def test_shards_are_neighbouring_rows() -> None:
@@ -115,14 +105,6 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 180) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
@@ -157,13 +139,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_all_stages_make_the_same_bytes_in_one_process_and_in_two(tmp_path: Path, monkeypatch: Any) -> None:
-    for changed, name in (
-        (splitting, "DOCUMENTS_PER_PART"),
-        (encoding, "PASSAGES_PER_SHARD"),
-        (mining, "QUERIES_PER_PART"),
-    ):
-        monkeypatch.setattr(changed, name, getattr(changed, name))  # so that it is set back
-    sharded.cut_small()
+    sharded.cut_small(monkeypatch)
     generator, found = sharded.save_generator(tmp_path / "generator"), []
     for processes in (1, 2):
         execution = Execution(workers=processes, threads=1, device="cpu", processes=processes)

@@ -26,12 +26,22 @@ class Asked(Settings):
 Done = Callable[[int], object]
 
 
-def run(out: Path, work: Callable[..., None], processes: int = 1, on_gpus: bool = False, **asked: Any) -> None:
-    """Seven shards of ten rows, the last of four."""
-    execution = Execution(workers=1 if on_gpus else processes, threads=1, device="cpu", processes=processes)
+def run(
+    out: Path, work: Callable[..., None], processes: int = 1, on_gpus: bool = False, dask: str | None = None,
+    rows: int = 64, **asked: Any,
+) -> None:  # fmt: skip
+    """Shards of ten rows each, the last of fewer."""
+    execution = Execution(
+        workers=1 if on_gpus else processes, threads=1, device="cpu", processes=processes, dask=dask
+    )  # fmt: skip
     job = Job(work, out, (), Asked(**asked), what="testing", unit="rows", on_gpus=on_gpus)
     with session(Session(Store(out), execution)):
-        run_shards(job, row_shards(64, 10))
+        run_shards(job, row_shards(rows, 10))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What the shards are written to."""
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("part-*"))}
 
 
 def write(out: Path, shard: Shard, done: Done, *, settings: Asked) -> None:

@@ -1,0 +1,64 @@
+"""A Dask cluster of two workers on this host, for a test."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass
+class Cluster:
+    """Where its scheduler listens, and its processes."""
+
+    address: str
+    scheduler: subprocess.Popen[bytes]
+    workers: list[subprocess.Popen[bytes]]
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
+    """Started and ended with the block; what it says is in the folder. Its workers know nothing of Prefect."""
+    folder.mkdir()
+    known, started = folder / "scheduler.json", list[subprocess.Popen[bytes]]()
+
+    def start(what: str, *more: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "dask", what, "--host", "127.0.0.1", "--scheduler-file", str(known), *more]
+        quiet = ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
+        with (folder / f"{what}-{len(started)}.log").open("w") as log:
+            started.append(subprocess.Popen([*command, *quiet], env=environment(), stdout=log, stderr=log))
+        return started[-1]
+
+    try:
+        scheduler = start("scheduler", "--port", "0")
+        address = wait_for(lambda: known.exists() and json.loads(known.read_text() or "{}").get("address"))
+        alone = ["--nthreads", "1", "--no-nanny", "--memory-limit", "0", "--local-directory", str(folder)]
+        yield Cluster(address, scheduler, [start("worker", *alone) for _ in range(workers)])
+    finally:
+        for each in started:
+            each.kill()
+        for each in started:
+            each.wait()
+
+
+def environment(**more: str) -> dict[str, str]:
+    """That of this process, nothing of Prefect but what is given."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    quiet = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}
+    return kept | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"} | quiet | more
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 240) -> Any:
+    """What the function answers once it is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found

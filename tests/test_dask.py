@@ -1,0 +1,250 @@
+"""Shards on a Dask cluster: those of one process to the byte, also when a worker dies, and few task runs."""
+
+import _thread
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from storage.errors import UserError
+from storage.store import SCRATCH, Store
+from tasks import on_dask
+from tasks.ranks import Failed
+from tasks.stage import Execution, Session, session
+from tests.cluster import ROOT, Cluster, cluster, environment, wait_for
+from tests.tasks import sharded, works
+
+pytestmark = pytest.mark.slow
+DOCUMENTS = 160
+LOGIN = ("admin", "a-secret-of-the-test")
+PROGRAM = """
+import sys
+from pathlib import Path
+from prefect import flow
+from storage.store import Store
+from tasks import on_dask
+from tasks.stage import Execution, Session, session
+from tests.tasks import sharded
+
+def main(folder, address, documents):
+    store, unpicklable = Store(Path(folder) / "store"), open("/dev/null")
+
+    @flow(name="chain", persist_result=False)
+    def chain():
+        assert unpicklable
+        with session(Session(store, Execution(threads=1, device="cpu", dask=address))):
+            hashes.append(sharded.run_chain(store, Path(folder) / "generator", int(documents)))
+
+    hashes = []
+    sharded.cut_small()
+    on_dask.GROUPS = 3
+    chain()
+    print(sharded.said(hashes[0]))
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+"""
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("dask") / "cluster") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
+    """A folder with a generator, and the hashes of what one process makes."""
+    folder = tmp_path_factory.mktemp("here")
+    with pytest.MonkeyPatch.context() as patch:
+        sharded.cut_small(patch)
+        generator, store = sharded.save_generator(folder / "generator"), Store(folder / "store")
+        with session(Session(store, Execution(workers=1, threads=1, device="cpu"))):
+            yield folder, sharded.run_chain(store, generator, DOCUMENTS)
+
+
+def on(found: Cluster, store: Store) -> Session:
+    return Session(store, Execution(threads=1, device="cpu", dask=found.address))
+
+
+def test_two_workers_make_what_one_process_makes(
+    two: Cluster, here: tuple[Path, dict[str, str]], tmp_path: Path
+) -> None:
+    folder, expected = here
+    store = Store(tmp_path)
+    with session(on(two, store)):
+        found = sharded.run_chain(store, folder / "generator", DOCUMENTS)
+
+    assert found == expected
+    assert set(found) == set(sharded.SHARDED)
+    assert min(sharded.parts_of(store).values()) > 15
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Prefect server that wants a password."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    home = str(tmp_path_factory.mktemp("prefect"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
+        env=environment(PREFECT_HOME=home, PREFECT_SERVER_API_AUTH_STRING=":".join(LOGIN)),
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_for(lambda: process.poll() is not None or answers(f"http://127.0.0.1:{port}/api/health"))
+        assert process.poll() is None
+        yield f"http://127.0.0.1:{port}/api"
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(url, auth=LOGIN, timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def posted(server: str, what: str) -> list[dict[str, Any]]:
+    answer = httpx.post(f"{server}/{what}/filter", json={"limit": 200}, auth=LOGIN, timeout=30)
+    rows: list[dict[str, Any]] = answer.raise_for_status().json()
+    return rows
+
+
+def test_a_worker_is_killed_in_the_middle_of_a_flow(
+    here: tuple[Path, dict[str, str]], server: str, tmp_path: Path
+) -> None:
+    folder, expected = here
+    shutil.copytree(folder / "generator", tmp_path / "generator", copy_function=shutil.copy2)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    login = {"PREFECT_API_URL": server, "PREFECT_API_AUTH_STRING": ":".join(LOGIN), "PREFECT_HOME": str(tmp_path)}
+    with cluster(tmp_path / "cluster") as mortal:
+        command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path), mortal.address, str(DOCUMENTS)]
+        flow = subprocess.Popen(command, env=environment(**login), stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        try:
+            finished = wait_for(lambda: flow.poll() is not None or encoded(tmp_path / "store"))
+            assert flow.poll() is None, "the flow has failed"
+            mortal.workers[0].send_signal(signal.SIGKILL)
+            said, _ = flow.communicate(timeout=300)
+        finally:
+            flow.kill()
+        assert flow.returncode == 0
+        assert mortal.workers[1].poll() is None
+        logs = [path.read_text() for path in (tmp_path / "cluster").glob("*.log")]
+
+    assert json.loads(said.splitlines()[-1]) == expected
+    [made] = (tmp_path / "store" / "encode").iterdir()
+    assert len(finished) < len(list(made.rglob("*.npy")))
+    assert all((made / name).stat().st_ino == inode for name, inode in finished.items())
+    count = wait_for(lambda: completed(server))
+    assert count["shards"] == 3 * len(sharded.SHARDED)
+    assert sum(count.values()) < 30  # the stages, and for each flow of shards a task run that stands for it
+    flows = Counter(row["name"].rpartition(" ")[0] for row in posted(server, "flow_runs") if row["parent_task_run_id"])
+    assert flows == {f"shards of {name}": 1 for name in sharded.SHARDED}
+    assert not any(LOGIN[1] in log for log in logs)
+
+
+def encoded(store: Path) -> dict[str, int]:
+    """The files of encoding, once every group has begun and none is near its end."""
+    found = {
+        str(path.relative_to(work)): path.stat().st_ino
+        for work in (store / ".work").glob("encode-*") for path in sorted(work.glob("*/*.npy"))
+        if not path.name.startswith(".")
+    }  # fmt: skip
+    return found if len(found) > 20 else {}
+
+
+def completed(server: str) -> Counter[str] | None:
+    """How many task runs of each name there are, once the server has heard the end of all."""
+    rows = posted(server, "task_runs")
+    if any(row["state_name"] != "Completed" for row in rows):
+        return None
+    return Counter("shards" if row["name"].startswith("shards ") else row["name"] for row in rows)
+
+
+def test_what_goes_wrong_on_a_worker_is_told_as_it_is_here(two: Cluster, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^row 30: expected something else$"):
+        works.run(tmp_path / "out", works.complain, dask=two.address, number=3)
+    assert not list((tmp_path / "out").glob(SCRATCH))
+
+
+def test_an_interrupted_run_ends_at_once_and_so_do_its_groups(
+    two: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_dask, "GROUPS", 2)
+    out, told = tmp_path / "out", tmp_path / "told"
+    told.mkdir()
+    threading.Thread(
+        target=lambda: wait_for(lambda: len(works.files(out)) > 3) and _thread.interrupt_main(), daemon=True
+    ).start()
+    with pytest.raises(KeyboardInterrupt):
+        works.run(out, works.write_slowly, dask=two.address, rows=3000, told=str(told))
+    began = time.monotonic()
+    wait_for(lambda: no_more(out))
+    assert time.monotonic() - began < 60
+    assert len(works.files(out)) < 200
+    assert {path.stem for path in told.glob("*.loaded")} == {str(each.pid) for each in two.workers}
+    assert all(path.read_text() == "loaded\n" for path in told.glob("*.loaded"))
+
+    works.run(out, works.write, rows=3000)
+    assert len(works.files(out)) == 300
+
+
+def no_more(out: Path) -> bool:
+    before = len(works.files(out))
+    time.sleep(2)
+    return len(works.files(out)) == before
+
+
+def test_a_scheduler_that_is_lost_is_named(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    told.mkdir()
+    with cluster(tmp_path / "cluster", workers=1) as mortal:
+        threading.Thread(
+            target=lambda: wait_for(lambda: works.files(tmp_path / "out")) and mortal.scheduler.kill(), daemon=True
+        ).start()
+        with pytest.raises(Failed, match=f"the Dask scheduler at {mortal.address} was lost"):
+            works.run(tmp_path / "out", works.write_slowly, dask=mortal.address, rows=3000, told=str(told))
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "127.0.0.1", "ftp://127.0.0.1:9"])
+def test_a_scheduler_that_does_not_answer_is_named(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_dask, "SECONDS_TO_CONNECT", 3)
+    with pytest.raises(UserError, match=f"^execution.dask: no Dask scheduler answers at {address} "):
+        works.run(tmp_path / "out", works.write, dask=address)
+
+
+def test_a_worker_that_does_not_see_the_store_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"{tmp_path}/other: not there on {socket.gethostname()}; every Dask worker"):
+        on_dask.make_group(str(tmp_path / "other" / SCRATCH / "dask-1" / "order.json"), 0, 1)
+
+
+def test_what_workers_say_is_made_but_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_dask, "SECONDS_UNTIL_FILES_SHOW", 1)
+    shards = works.row_shards(20, 10)
+    threading.Timer(0.5, (tmp_path / "part-00000.parquet").touch).start()
+    on_dask._wait_for(tmp_path, shards[:1])
+    with pytest.raises(UserError, match=r"part-00001.parquet: the Dask workers say that it is made, but it is not"):
+        on_dask._wait_for(tmp_path, shards)
+
+
+def test_an_order_that_was_withdrawn_is_not_made(tmp_path: Path) -> None:
+    assert not list(tmp_path.iterdir())
+    on_dask.make_group(str(tmp_path / SCRATCH / "dask-1" / "order.json"), 0, 1)
+    assert not list(tmp_path.iterdir())
