@@ -115,6 +115,14 @@ def register() -> None:
 
 
 @app.command()
+def join(store: StoreFolder = DEFAULT_STORE) -> None:
+    """Take part in trainings of several hosts, as they come in a store that the hosts share."""
+    from flows.join import join as take_part
+
+    take_part(store)
+
+
+@app.command()
 def doctor(store: StoreFolder = DEFAULT_STORE) -> None:
     """Check Python, packages, Java, GPU, disk and Prefect: what works and what to do."""
     from flows.doctor import examine

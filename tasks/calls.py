@@ -15,20 +15,33 @@ from storage.artifact import Artifact, Source
 from storage.settings import Settings
 
 
-def as_json(body: Callable[..., None], inputs: Sequence[Any], settings: Settings | None) -> dict[str, Any]:
-    """A body with what it is given, all but the folder that it fills."""
+def as_json(
+    body: Callable[..., None], inputs: Sequence[Any], settings: Settings | None, root: Path | None = None
+) -> dict[str, Any]:
+    """A body with what it is given, all but the folder that it fills.
+
+    Artifacts below `root`, a store, are named by their place there: another host may have it elsewhere.
+    """
     return {
         "body": _name(body),
-        "inputs": [_input_as_json(each) for each in inputs],
+        "inputs": [_input_as_json(each, root) for each in inputs],
         "settings": None if settings is None else _settings_as_json(settings),
     }
 
 
-def call(written: Mapping[str, Any], *given: object) -> None:
-    """Make the call that `as_json` wrote, with what is given before its inputs: first the folder."""
+def call(written: Mapping[str, Any], *given: object, root: Path | None = None) -> None:
+    """Make the call that `as_json` wrote, with what is given before its inputs: first the folder.
+
+    `root` is where the store is that was named there.
+    """
     body = _named(written["body"])
     keywords = {} if written["settings"] is None else {"settings": _settings_of(written["settings"])}
-    getattr(body, "body", body)(*given, *(_input_of(each) for each in written["inputs"]), **keywords)
+    getattr(body, "body", body)(*given, *(_input_of(each, root) for each in written["inputs"]), **keywords)
+
+
+def below(path: Path, root: Path | None) -> str:
+    """A path as it stands below a folder; as it is where it does not."""
+    return str(path.relative_to(root) if root and path.is_relative_to(root) else path)
 
 
 def _name(thing: Any) -> str:
@@ -59,16 +72,18 @@ def _settings_of(value: Mapping[str, Any]) -> Settings:
     return made
 
 
-def _input_as_json(given: Any) -> Any:
+def _input_as_json(given: Any, root: Path | None) -> Any:
     if isinstance(given, Artifact):
-        return {"stage": given.stage, "key": given.key, "path": str(given.path)}
+        return {"stage": given.stage, "key": given.key, "path": below(given.path, root)}
     if isinstance(given, Source):
         return {"key": given.key, "path": str(given.path)}
-    return given if given is None else [_input_as_json(each) for each in given]
+    return given if given is None else [_input_as_json(each, root) for each in given]
 
 
-def _input_of(value: Any) -> Any:
+def _input_of(value: Any, root: Path | None) -> Any:
     if isinstance(value, dict):
         path = Path(value["path"])
-        return Artifact(value["stage"], value["key"], path) if "stage" in value else Source(value["key"], path)
-    return value if value is None else [_input_of(each) for each in value]
+        if "stage" in value:
+            return Artifact(value["stage"], value["key"], root / path if root else path)
+        return Source(value["key"], path)
+    return value if value is None else [_input_of(each, root) for each in value]

@@ -32,12 +32,13 @@ from storage.settings import Settings
 from storage.store import SCRATCH, Store
 from tasks import calls
 from tasks.ending import HeldBack, unwinding
-from tasks.stage import Execution, Session, execution, session
+from tasks.hosts import BEAT, BEGUN, PATIENCE, Lost, Meeting, meeting_place
+from tasks.stage import Execution, Session, _session, execution, session
 
 ALONE_IN_A_STEP = timedelta(hours=2)  # how long processes wait for one that probes or writes a checkpoint
 TO_SAVE = 120  # seconds in which processes that are told to end must have ended their step and saved a checkpoint
 PARENT = "PRETRIEVE_PARENT"  # the process that a process must not outlive
-KILLED = "killed"
+JOB, KILLED = "job.json", "killed"
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
@@ -48,27 +49,57 @@ class Failed(Exception):
 def run_together(
     body: Callable[..., None], out: Path, inputs: Sequence[Any], settings: Settings | None, store: Store
 ) -> None:
-    """Run the body in `execution.processes` processes; end with what the first that failed said, where one fails."""
-    number = execution().processes
-    _check_devices(number)
+    """Run the body in `execution.processes` processes of each of `execution.hosts`; see that all end together.
+
+    Raises what the first that failed said, where one fails, and `tasks.hosts.Lost` where a host does not answer.
+    """
+    wanted = execution()
+    check_devices(wanted.processes)
+    if wanted.hosts > 1:
+        meeting_place(wanted)
     with unwinding(), _folder_for(out) as folder:
+        meeting = Meeting(folder, wanted) if wanted.hosts > 1 else None
         job = {
-            "call": calls.as_json(body, inputs, settings), "out": str(out), "folder": str(folder),
-            "store": str(store.root), "execution": execution().model_dump(mode="json"),
+            "call": calls.as_json(body, inputs, settings, store.root), "out": calls.below(out, store.root),
+            "execution": wanted.model_dump(mode="json"),
         }  # fmt: skip
-        write_atomically(folder / "job.json", json.dumps(job))
-        command = [sys.executable, "-m", "tasks.ranks", str(folder / "job.json"), str(number)]
-        # Ctrl-C and SIGTERM are for this process alone, which then ends the others.
-        process = subprocess.Popen(command, env=_environment(), start_new_session=True)
+        write_atomically(folder / JOB, json.dumps(job))
+        if meeting:
+            _say_where_to_join(store)
+        process = start(folder, store, 0)
         try:
-            code = process.wait()
-        except LeaseLost:  # another may write there now: nothing must be saved
+            code = _wait(process, meeting)
+        except (
+            LeaseLost,
+            Lost,
+            UserError,
+        ):  # another may write there now, or a host without which no step ends is gone
             process.kill()
             raise
         finally:
-            _end(process)
+            end(process)
         if code:
-            _raise(folder, number, killed=code < 0)
+            if meeting:
+                meeting.ask_who_is_lost()
+            _raise(folder, wanted.processes * wanted.hosts, killed=code < 0)
+
+
+def _wait(process: subprocess.Popen[bytes], meeting: Meeting | None) -> int:
+    """The launcher's exit code, when it has ended."""
+    while True:
+        try:
+            return process.wait(BEAT if meeting else None)
+        except subprocess.TimeoutExpired:
+            if meeting:
+                meeting.look()
+
+
+def _say_where_to_join(store: Store) -> None:
+    wanted = execution()
+    _session.get().tell(
+        f"  waiting at {wanted.rendezvous} for {wanted.hosts - 1} of {wanted.hosts} hosts; on each of them run: "
+        f"pretrieve join --store DIR, where DIR is {store.root} as that host sees it"
+    )
 
 
 @contextlib.contextmanager
@@ -85,7 +116,7 @@ def _folder_for(out: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check_devices(number: int) -> None:
+def check_devices(number: int) -> None:
     """Refuse more processes than there are GPUs for them."""
     import torch
 
@@ -98,6 +129,13 @@ def _check_devices(number: int) -> None:
         raise UserError(f"execution.processes: expected at most {found}, one for each GPU that is here, found {number}")
 
 
+def start(folder: Path, store: Store, place: int) -> subprocess.Popen[bytes]:
+    """Start this host's launcher of a job, for its place among the hosts; `end` it."""
+    command = [sys.executable, "-m", "tasks.ranks", "launch", str(folder), str(store.root), str(place)]
+    # Ctrl-C and SIGTERM are for this process alone, which then ends the others.
+    return subprocess.Popen(command, env=_environment(), start_new_session=True)
+
+
 def _environment() -> dict[str, str]:
     """Ours, with as many threads as each process may use; modules are found where we find them, and nowhere else."""
     return os.environ | {
@@ -108,7 +146,7 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
     """Have the launcher end its processes, where it still runs; those that train save a checkpoint before."""
     if process.poll() is not None:
         return
@@ -137,33 +175,48 @@ def _raise(folder: Path, number: int, *, killed: bool) -> None:
     raise failure
 
 
-def launch(path: Path, number: int) -> None:
-    """Start the processes with torchrun's launcher, and note whether one was killed."""
+def launch(folder: Path, store: Path, place: int) -> None:
+    """Start the processes of this host with torchrun's launcher, and note whether one was killed."""
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     logging.disable()  # what went wrong is told by our parent
     os.environ[PARENT] = str(os.getpid())
+    wanted = Execution.model_validate(json.loads((folder / JOB).read_text())["execution"])
+    meet = _among_hosts(wanted, folder.name, place) if wanted.hosts > 1 else ["--standalone"]
+    how = [*meet, f"--nproc-per-node={wanted.processes}", f"--shutdown-timeout={TO_SAVE}"]
     try:
-        grace = f"--shutdown-timeout={TO_SAVE}"
-        run.main(["--standalone", f"--nproc-per-node={number}", grace, "-m", "tasks.ranks", str(path)])
+        run.main([*how, "-m", "tasks.ranks", "work", str(folder), str(store)])
     except ChildFailedError as error:
         codes = {failure.exitcode for failure in error.failures.values()}
         # With SIGTERM torchrun ends the others when one has failed; where there is nothing else, it came from outside.
         if codes == {-signal.SIGTERM} or any(code < 0 and code != -signal.SIGTERM for code in codes):
-            write_atomically(path.parent / KILLED, "")
+            write_atomically(folder / KILLED, "")
         sys.exit(1)
     except SignalException:  # our parent's wish
         sys.exit(1)
 
 
-def work(path: Path) -> None:
+def _among_hosts(wanted: Execution, name: str, place: int) -> list[str]:
+    """What torchrun is told of the other hosts.
+
+    Places are fixed, so that the first process is on the host that runs the stage, holds its lock and shows how far it
+    is. The others find there, at the rendezvous, all that they must know.
+    """
+    host, _, port = str(wanted.rendezvous).rpartition(":")
+    return [
+        f"--nnodes={wanted.hosts}", f"--node-rank={place}", f"--rdzv-id={name}", f"--rdzv-conf=timeout={PATIENCE:.0f}",
+        f"--master-addr={host.strip('[]')}", f"--master-port={port}",
+    ]  # fmt: skip
+
+
+def work(folder: Path, store: Path) -> None:
     """Be one of the processes."""
     import torch
     import torch.distributed as dist
 
-    job, rank = json.loads(path.read_text()), int(os.environ["RANK"])
+    job, rank = json.loads((folder / JOB).read_text()), int(os.environ["RANK"])
     on_gpu = job["execution"]["device"] != "cpu" and torch.cuda.is_available()
     try:
         if on_gpu:
@@ -172,23 +225,25 @@ def work(path: Path) -> None:
             dist.init_process_group("nccl", timeout=ALONE_IN_A_STEP, device_id=device)
         else:
             dist.init_process_group("gloo", timeout=ALONE_IN_A_STEP)
-        with session(Session(Store(Path(job["store"])), Execution.model_validate(job["execution"]))):
-            _run(job, rank)
+        if not rank:
+            write_atomically(folder / BEGUN, "")
+        with session(Session(Store(store), Execution.model_validate(job["execution"]))):
+            _run(job, rank, folder, store)
         dist.barrier()
     except BaseException as error:  # noqa: BLE001  (whatever it is, the others must not wait for this one)
-        _tell(Path(job["folder"]), rank, error)
+        _tell(folder, rank, error)
         os._exit(1)
     dist.destroy_process_group()
 
 
-def _run(job: Mapping[str, Any], rank: int) -> None:
-    out = Path(job["out"])
+def _run(job: Mapping[str, Any], rank: int, folder: Path, store: Path) -> None:
+    out = first = store / job["out"]
     if rank:
-        out = Path(job["folder"]) / f"rank-{rank}"
+        out = folder / f"rank-{rank}"
         (out / SCRATCH).mkdir(parents=True)
-        (Path(job["out"]) / SCRATCH / "training").mkdir(parents=True, exist_ok=True)
-        (out / SCRATCH / "training").symlink_to(Path(job["out"]) / SCRATCH / "training", target_is_directory=True)
-    calls.call(job["call"], out)
+        (first / SCRATCH / "training").mkdir(parents=True, exist_ok=True)
+        (out / SCRATCH / "training").symlink_to(first / SCRATCH / "training", target_is_directory=True)
+    calls.call(job["call"], out, root=store)
 
 
 def _tell(folder: Path, rank: int, error: BaseException) -> None:
@@ -211,7 +266,7 @@ def _die_with_parent() -> None:
 
 if __name__ == "__main__":
     _die_with_parent()
-    if len(sys.argv) == 3:
-        launch(Path(sys.argv[1]), int(sys.argv[2]))
+    if sys.argv[1] == "launch":
+        launch(Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
     else:
-        work(Path(sys.argv[1]))
+        work(Path(sys.argv[2]), Path(sys.argv[3]))

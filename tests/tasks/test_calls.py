@@ -46,6 +46,17 @@ def test_inputs_come_back() -> None:
     ]  # fmt: skip
 
 
+def test_artifacts_of_a_store_are_found_where_this_host_has_it(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    ours, elsewhere = Artifact[Any]("train", "ab12", here / "train" / "ab12"), Artifact[Any]("t", "k", Path("/else"))
+
+    written = json.loads(json.dumps(calls.as_json(remember, (ours, [ours], elsewhere), None, here)))
+    calls.call(written, Path("out"), root=there)
+
+    moved = Artifact[Any]("train", "ab12", there / "train" / "ab12")
+    assert found[1] == (moved, [moved], elsewhere)
+
+
 def test_what_json_cannot_say_comes_back() -> None:
     odd = Odd(rates=(0.1, 1e-4), folder=Path("x"), colour=Colour.RED)
 

@@ -200,7 +200,7 @@ with session(Session(Store(Path({str(tmp_path)!r})), Execution(threads=1, device
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a process learns of its parent's end on Linux only")
 def test_a_launcher_whose_parent_ended_at_once_starts_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tasks.ranks", str(tmp_path / "job.json"), "2"]
+    command = [sys.executable, "-m", "tasks.ranks", "launch", str(tmp_path), str(tmp_path), "0"]
 
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | {PARENT: "1"}, timeout=30, capture_output=True, check=False

@@ -1,0 +1,84 @@
+"""`pretrieve join`: give this host to trainings of several hosts, one after the other, as they come in a shared store.
+
+A training says in its job's file that it wants several hosts. One that is under way is known by its first host's
+place, which changes; what a host that died has left does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from storage.errors import UserError
+from storage.store import Store
+from tasks import ranks
+from tasks.ending import unwinding
+from tasks.hosts import BEAT, Place, Pulse, free_place
+from tasks.stage import Execution, Session, session
+
+console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+
+
+def join(folder: Path) -> None:
+    """Take part in every training of several hosts that comes, until Ctrl-C or SIGTERM."""
+    store, pulses, over = Store(folder), dict[Path, Pulse](), set[Path]()
+    if not store.root.is_dir():
+        raise UserError(f"--store {store.root}: expected the store that the hosts share, found no folder")
+    console.print(f"waiting for trainings of several hosts in {store.root}; Ctrl-C ends this")
+    with unwinding():
+        while True:
+            for job, wanted in _jobs(store):
+                pulse = pulses.setdefault(job, Pulse(job, 0))
+                pulse.look()
+                if pulse.beats and job not in over and (place := free_place(job, wanted.hosts)):
+                    over.add(job)
+                    take_part(job, wanted, store, place)
+            time.sleep(BEAT)
+
+
+def _jobs(store: Store) -> Iterator[tuple[Path, Execution]]:
+    """The folders of jobs of several hosts, with how they run."""
+    for path in (store.root / ".work").glob(f"*/scratch/ranks-*/{ranks.JOB}"):
+        with contextlib.suppress(FileNotFoundError):  # it is just over
+            wanted = Execution.model_validate(json.loads(path.read_text())["execution"])
+            if wanted.hosts > 1:
+                yield path.parent, wanted
+
+
+def take_part(job: Path, wanted: Execution, store: Store, place: Place) -> None:
+    """Run this host's processes of a job until it is over, whatever ends it."""
+    name = job.parent.parent.name
+    console.print(f"{name}: this is host {place.number + 1} of {wanted.hosts}; processes: {wanted.processes}")
+    try:
+        with session(Session(store, wanted)):
+            ranks.check_devices(wanted.processes)
+            console.print(f"{name}: {_ended(ranks.start(job, store, place.number), place, Pulse(job, 0))}")
+    except UserError as error:
+        console.print(f"{name}: this host cannot take part: {error}")
+    finally:
+        place.leave()
+
+
+def _ended(process: subprocess.Popen[bytes], place: Place, first: Pulse) -> str:
+    """Wait until the launcher has ended; how it did. Where the job is over or its first host is lost, end it."""
+    try:
+        while True:
+            try:
+                return "over" if process.wait(BEAT) == 0 else "ended; the host that runs the stage says why"
+            except subprocess.TimeoutExpired:
+                place.beat()
+            first.look()
+            if first.has_stopped:
+                process.kill()
+                return f"host {first.host}, which runs the stage, was lost"
+    except FileNotFoundError:
+        process.kill()
+        return "over"
+    finally:
+        ranks.end(process)

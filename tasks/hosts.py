@@ -1,0 +1,149 @@
+"""Hosts that train one model together: how they meet, and how each sees that the others live.
+
+All share the store. In the folder of a job each host has a place, a file `host-N` that it changes every few seconds:
+place 0 is of the host that runs the stage, the others are of those that come first. A file that does not change any
+more is of a host that is lost; a host that leaves in order removes its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import time
+from pathlib import Path
+
+from storage.errors import UserError
+from tasks.stage import Execution
+
+BEAT = 3.0  # seconds between two changes
+LOST = 60.0  # seconds without one
+PATIENCE = 1800.0  # seconds in which the others must have come
+BEGUN = "begun"
+
+
+class Lost(Exception):
+    """A host of several no longer lives."""
+
+
+def meeting_place(wanted: Execution) -> tuple[str, int]:
+    """Host and port where the hosts meet. Raises `UserError` where there is none, or no host can listen there."""
+    said = wanted.rendezvous
+    expected = f"execution.rendezvous: expected HOST:PORT of this host, where {wanted.hosts} hosts meet"
+    if not said or not (match := re.fullmatch(r"\[?([^\s\[\]/]+)\]?:(\d{1,5})", said)) or int(match[2]) > 65535:
+        raise UserError(f"{expected} (execution.hosts), found {said or 'none'}")
+    host, port = match[1], int(match[2])
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind(("", port))
+        except OSError as error:
+            raise UserError(f"{expected}; port {port} cannot be had here ({error.strerror}): choose another") from None
+    return host, port
+
+
+class Place:
+    """A host's own place in a job."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        """Take it. Raises `FileExistsError` where another has it."""
+        self.number, self._path, self._count = number, folder / f"host-{number}", 0
+        with self._path.open("x") as file:
+            file.write(self._said())
+
+    def beat(self) -> None:
+        """Say that this host lives. Raises `FileNotFoundError` when the job is over.
+
+        Written in place: what it says means nothing, only that it is something else.
+        """
+        self._count += 1
+        descriptor = os.open(self._path, os.O_WRONLY)  # a file that is gone must not come back
+        try:
+            os.pwrite(descriptor, self._said().encode(), 0)
+        finally:
+            os.close(descriptor)
+
+    def leave(self) -> None:
+        """Give the place up."""
+        self._path.unlink(missing_ok=True)
+
+    def _said(self) -> str:
+        return f"{socket.gethostname()} {os.getpid()} {self._count}\n"
+
+
+def free_place(folder: Path, hosts: int) -> Place | None:
+    """A place in a job of so many hosts; None where they are all taken, or the job is over."""
+    for number in range(1, hosts):
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            return Place(folder, number)
+    return None
+
+
+class Pulse:
+    """Another host's place, as it is seen from here."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._path, self._since = folder / f"host-{number}", time.monotonic()
+        self._said = self._read()
+        self.host = self._said.partition(" ")[0]
+        self.beats = False
+
+    def look(self) -> None:
+        """See whether it has changed."""
+        if (said := self._read()) != self._said:
+            self.beats, self._said, self._since = bool(said and self._said), said, time.monotonic()
+            self.host = said.partition(" ")[0] or self.host
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether a host has the place."""
+        return bool(self._said)
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether nothing has changed for long."""
+        return time.monotonic() - self._since > LOST
+
+    def _read(self) -> str:
+        try:
+            return self._path.read_text()
+        except FileNotFoundError:
+            return ""
+
+
+class Meeting:
+    """All hosts of a job, as the one sees them that runs the stage."""
+
+    def __init__(self, folder: Path, wanted: Execution) -> None:
+        self._folder, self._wanted, self._since = folder, wanted, time.monotonic()
+        self._own = Place(folder, 0)
+        self._others = [Pulse(folder, number) for number in range(1, wanted.hosts)]
+
+    def look(self) -> None:
+        """Say that this host lives, and see to the others. Raises `Lost`; `UserError` where they have not all come."""
+        self._own.beat()
+        begun = (self._folder / BEGUN).exists()
+        self._see_who_is_lost(begun)
+        if not begun and time.monotonic() - self._since > PATIENCE:
+            came = 1 + sum(each.is_taken for each in self._others)
+            raise UserError(
+                f"execution.hosts: {self._wanted.hosts} hosts should meet at {self._wanted.rendezvous}, {came} came in "
+                f"{PATIENCE / 60:.0f} minutes; run `pretrieve join` on the others and start again, or wait for fewer"
+            )
+
+    def ask_who_is_lost(self) -> None:
+        """When the training has failed: wait until every other host has left or is known to be lost, which raises."""
+        while any(each.is_taken for each in self._others):
+            self._own.beat()
+            self._see_who_is_lost(False)
+            time.sleep(BEAT / 3)
+
+    def _see_who_is_lost(self, begun: bool) -> None:
+        for each in self._others:
+            each.look()
+            if each.has_stopped and (each.is_taken or begun):
+                raise Lost(
+                    f"host {each.host} was lost: it has not been heard of in the store for {LOST:.0f} s; "
+                    "run again to go on from the last checkpoint"
+                )

@@ -1,0 +1,279 @@
+"""Several hosts, each a process of this machine: the numbers of one host, and no waiting for one that is gone."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.errors import UserError
+from storage.store import Store
+from tasks import fit as loop
+from tasks import hosts, world
+from tasks.hosts import Lost, Place, Pulse, free_place, meeting_place
+from tasks.ranks import Failed, run_together
+from tasks.stage import Execution, Session, session
+from tests.tasks import together
+from tests.tasks.test_ending import checkpoints, last_step, slow_down, wait_for_steps
+from tests.tasks.test_fit import lines
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+ASKED = together.Asked(kinds=["coil"], chunk=2)
+SILENCE = 8.0  # seconds after which a host is lost here
+JOINER = f"""
+import sys
+from pathlib import Path
+from tasks import hosts
+hosts.BEAT, hosts.LOST = 0.5, {SILENCE}
+from flows.join import join
+join(Path(sys.argv[1]))
+"""
+FIRST = f"""
+import sys
+from pathlib import Path
+from storage.store import Store
+from tasks import hosts, ranks
+from tasks.stage import Execution, Session, session
+from tests.tasks import test_hosts
+ranks.BEAT, hosts.LOST = 0.5, {SILENCE}
+store = Store(Path(sys.argv[1]))
+wanted = Execution(threads=1, device="cpu", hosts=2, rendezvous=sys.argv[2])
+with session(Session(store, wanted)):
+    ranks.run_together(test_hosts.slowly, store.begin("made", "k1"), (), test_hosts.ASKED, store)
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def slowly(out: Path, *, settings: together.Asked) -> None:
+    """A training with a checkpoint at every step, and the number of each process where the test looks."""
+    (Path(os.environ["TELL"]) / f"{world.rank()}.pid").write_text(str(os.getpid()))
+    slow_down()
+    loop.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+    together.train_for(40, out, settings)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store that the hosts share; they are quick to miss each other."""
+    monkeypatch.setattr(hosts, "LOST", SILENCE)
+    monkeypatch.setattr("tasks.ranks.BEAT", 0.5)
+    monkeypatch.setenv("TELL", str(tmp_path))
+    (tmp_path / "store").mkdir()
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def joiner(store: Store, tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+    """joiner() starts another host; what they say is in joined.txt."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin() -> subprocess.Popen[bytes]:
+        with (tmp_path / "joined.txt").open("a") as said:
+            command = [sys.executable, "-c", JOINER, str(store.root)]
+            started.append(subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=said))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        each.kill()
+        each.wait()
+
+
+def wanted(processes: int = 1) -> Execution:
+    return Execution(threads=1, device="cpu", hosts=2, processes=processes, rendezvous=f"127.0.0.1:{free_port()}")
+
+
+def run(body: Callable[..., None], store: Store, name: str, how: Execution, told: list[str] | None = None) -> Path:
+    """Run the body together; the folder that it filled."""
+    out = store.begin("made", name)
+    with session(Session(store, how, tell=(told if told is not None else []).append)):
+        run_together(body, out, (), ASKED, store)
+    return out
+
+
+def wait(condition: Callable[[], object], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.slow
+def test_two_hosts_make_the_bytes_of_two_processes_of_one(
+    store: Store, joiner: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    one_host, told = Execution(threads=1, device="cpu", processes=2), list[str]()
+    joiner()
+
+    for body, file in ((together.write_gradients, "coil.safetensors"), (together.forty_steps, "weights.safetensors")):
+        expected = run(body, store, f"{file}-one", one_host)
+        two = wanted()
+        ours = run(body, store, f"{file}-two", two, told)
+        assert (ours / file).read_bytes() == (expected / file).read_bytes()
+        assert f"waiting at {two.rendezvous} for 1 of 2 hosts" in told[-1]
+        assert f"pretrieve join --store DIR, where DIR is {store.root}" in told[-1]
+        assert not list((ours / "scratch").glob("ranks-*"))
+
+    wait(lambda: "made-weights.safetensors-two: over" in (tmp_path / "joined.txt").read_text())
+    assert "made-coil.safetensors-two: this is host 2 of 2" in (tmp_path / "joined.txt").read_text()
+
+
+@pytest.mark.slow
+def test_a_host_that_dies_is_named_and_the_next_run_goes_on(
+    store: Store, joiner: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    whole = run(together.forty_steps, store, "whole", Execution(threads=1, device="cpu", processes=2))
+    out, second = store.work("made", "killed"), joiner()
+
+    def kill() -> None:
+        wait_for_steps(out)
+        second.kill()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    with pytest.raises(Lost, match=f"host {socket.gethostname()} was lost.*run again to go on"):
+        run(slowly, store, "killed", wanted())
+    thread.join()
+    assert not any(alive(int((tmp_path / f"{rank}.pid").read_text())) for rank in range(2))
+    (reached,) = map(int, checkpoints(out))
+    assert 2 <= reached < 40
+
+    joiner()
+    run(together.forty_steps, store, "killed", wanted())
+
+    assert (out / "weights.safetensors").read_bytes() == (whole / "weights.safetensors").read_bytes()
+    assert lines(out) == lines(whole)
+    assert (out / "visited.json").read_text().startswith(f"[{reached},")
+
+
+@pytest.mark.slow
+def test_a_host_that_is_told_to_end_has_all_save(store: Store, joiner: Callable[[], subprocess.Popen[bytes]]) -> None:
+    out, second = store.work("made", "told"), joiner()
+
+    def tell() -> None:
+        wait_for_steps(out)
+        second.terminate()
+
+    thread = threading.Thread(target=tell)
+    thread.start()
+    with pytest.raises(Failed, match=r"one of 2 processes was killed from outside.*run again"):
+        run(slowly, store, "told", wanted())
+    thread.join()
+
+    assert checkpoints(out) == [f"{last_step(out):09d}"]
+    assert second.wait(60) == -signal.SIGTERM
+
+
+@pytest.mark.slow
+def test_when_the_first_host_dies_the_other_stops_and_nobody_takes_what_it_left(
+    store: Store, joiner: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    joiner()
+    first = subprocess.Popen([sys.executable, "-c", FIRST, str(store.root), str(wanted().rendezvous)], cwd=ROOT)
+    wait_for_steps(store.work("made", "k1"))
+    pids = [int((tmp_path / f"{rank}.pid").read_text()) for rank in range(2)]
+
+    first.kill()
+    first.wait()
+
+    wait(lambda: not any(map(alive, pids)))
+    said = tmp_path / "joined.txt"
+    wait(lambda: "made-k1: ended" in said.read_text() or "which runs the stage, was lost" in said.read_text())
+    (left,) = (store.work("made", "k1") / "scratch").glob("ranks-*")
+    joiner()
+    wait(lambda: said.read_text().count("waiting for trainings") == 2)
+    time.sleep(5)
+    assert said.read_text().count("this is host 2 of 2") == 1
+    assert not (left / "host-1").exists()
+
+
+@pytest.mark.slow
+def test_one_that_is_stopped_and_not_dead_is_lost_too(
+    store: Store, joiner: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """As a host without power is: its connections stay open, and nothing comes."""
+    out, second = store.work("made", "stopped"), joiner()
+
+    def stop() -> None:
+        wait_for_steps(out)
+        os.kill(second.pid, signal.SIGSTOP)
+        os.kill(int((tmp_path / "1.pid").read_text()), signal.SIGSTOP)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    began = time.monotonic()
+    with pytest.raises(Lost, match="was lost"):
+        run(slowly, store, "stopped", wanted())
+    thread.join()
+
+    assert time.monotonic() - began < 120
+    assert not alive(int((tmp_path / "0.pid").read_text()))
+
+
+@pytest.mark.slow
+def test_hosts_that_do_not_come_are_not_waited_for_for_ever(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "PATIENCE", 3.0)
+
+    with pytest.raises(UserError, match=r"execution.hosts: 2 hosts should meet at 127.0.0.1:\d+, 1 came in 0 minutes"):
+        run(slowly, store, "alone", wanted())
+
+
+@pytest.mark.parametrize("said", [None, "", "gpu-1", "gpu-1:99999", ":29400", "http://gpu-1:29400"])
+def test_a_meeting_place_is_a_host_and_a_port(said: str | None) -> None:
+    with pytest.raises(UserError, match=r"execution.rendezvous: expected HOST:PORT of this host, where 2 hosts meet"):
+        meeting_place(Execution(hosts=2, rendezvous=said))
+
+
+def test_a_port_that_is_taken_is_named(store: Store) -> None:
+    assert meeting_place(Execution(hosts=2, rendezvous="[::1]:29401")) == ("::1", 29401)
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", 0))
+        other.listen()
+        port = other.getsockname()[1]
+
+        with pytest.raises(UserError, match=f"execution.rendezvous.*port {port} cannot be had here"):
+            run(slowly, store, "k1", Execution(hosts=2, rendezvous=f"localhost:{port}"))
+
+
+def test_places_are_taken_once_and_a_pulse_is_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Place(tmp_path, 0)
+    second, third = free_place(tmp_path, 3), free_place(tmp_path, 3)
+    assert second
+    assert third
+    assert (second.number, third.number, free_place(tmp_path, 3)) == (1, 2, None)
+    assert free_place(tmp_path / "gone", 3) is None
+
+    pulse = Pulse(tmp_path, 0)
+    pulse.look()
+    assert not pulse.beats
+    first.beat()
+    pulse.look()
+    assert pulse.beats
+    assert not pulse.has_stopped
+    monkeypatch.setattr(hosts, "LOST", 0.0)
+    pulse.look()
+    assert pulse.has_stopped
+
+    first.leave()
+    pulse.look()
+    assert not pulse.is_taken
+    with pytest.raises(FileNotFoundError):
+        first.beat()
