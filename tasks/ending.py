@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -21,17 +22,18 @@ class HeldBack:
     def __init__(self) -> None:
         self.noted = False
         self._before: Any = None
+        self._noting = self._note
 
     def __enter__(self) -> HeldBack:
         # None stands for a handler that is not Python's, and that Python could not put back.
         if _in_main_thread() and (before := signal.getsignal(signal.SIGTERM)) is not None:
-            signal.signal(signal.SIGTERM, self._note)
             self._before = before
+            self._handle_instead()
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
+            self._put_back()
             if self.noted:
                 signal.raise_signal(signal.SIGTERM)
 
@@ -43,9 +45,28 @@ class HeldBack:
         self.noted = False
         if self._before is None:
             return
-        signal.signal(signal.SIGTERM, self._before)
+        self._put_back()
         signal.raise_signal(signal.SIGTERM)
-        signal.signal(signal.SIGTERM, self._note)
+        self._handle_instead()
+
+    def _handle_instead(self) -> None:
+        signal.signal(signal.SIGTERM, self._noting)
+        _give_to_prefect(self._before, self._noting)
+
+    def _put_back(self) -> None:
+        signal.signal(signal.SIGTERM, self._before)
+        _give_to_prefect(self._noting, self._before)
+
+
+def _give_to_prefect(known: Any, handler: Any) -> None:
+    """Where Prefect knows `known` as its handler of SIGTERM, have it know another.
+
+    Before a run is cancelled its worker asks the run's process whether Prefect's handler is in place, and calls the
+    run Crashed, not Cancelled, where it is not. Prefect has no public way to say that another stands in for it.
+    """
+    engine = sys.modules.get("prefect.utilities.engine")
+    if engine is not None and getattr(engine, "_prefect_sigterm_handler", None) is known:
+        engine._prefect_sigterm_handler = handler  # type: ignore[attr-defined]
 
 
 class Told(BaseException):

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from prefect.exceptions import TerminationSignal
+from prefect.utilities import engine
 from prefect.utilities.engine import capture_sigterm
 
 from models.objective import Batch
@@ -259,3 +260,16 @@ def test_two_that_were_told_go_on_to_the_bytes_of_an_unbroken_training(tmp_path:
     assert first == second
     assert lines(tmp_path / "told") == lines(tmp_path / "whole")
     assert json.loads((tmp_path / "told" / "visited.json").read_text()) == list(range(reached, 40))
+
+
+def test_prefect_takes_what_stands_in_for_its_handler_as_its_own() -> None:
+    """Else a worker that cancels a run calls it Crashed."""
+    own = engine._prefect_sigterm_handler
+    with capture_sigterm():
+        with HeldBack() as sigterm:
+            assert engine.can_ack_control_intent()
+            assert not sigterm.noted
+        assert engine.can_ack_control_intent()
+        assert signal.getsignal(signal.SIGTERM) is own
+
+    assert engine._prefect_sigterm_handler is own
