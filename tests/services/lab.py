@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import psutil
 
+from tests.services.own_postgres import postgres
 from tests.services.servers import (
     Service,
     post,
@@ -51,12 +52,13 @@ def long_training(steps: int, seed: int = 1) -> list[str]:
 
 @dataclass
 class Lab:
-    """A registered server and a store; what it starts ends with the block."""
+    """A server on PostgreSQL, registered, and a store; what it starts ends with the block."""
 
     home: Path
-    server: Service
+    database: dict[str, str]
     stack: ExitStack
     workers: dict[str, Service] = field(default_factory=dict)
+    server: Service = field(init=False)
 
     @property
     def url(self) -> str:
@@ -111,10 +113,10 @@ class Lab:
         stage, key = child["name"].split()[0], child["name"].split()[-1]
         return any(self.store.glob(f"{stage}/{key}*/manifest.json"))
 
-    def take(self, server: Service) -> None:
-        """Go on with another server, which ends with the block."""
-        self.server = server
-        self.stack.enter_context(stopping(server))
+    def start(self, port: int | None = None) -> None:
+        """Start the server, which ends with the block."""
+        self.server = start_server(self.home, port, **self.database)
+        self.stack.enter_context(stopping(self.server))
 
     def state(self, run: str) -> str:
         """Running, Crashed, …"""
@@ -164,9 +166,11 @@ def process_of(run: dict[str, Any]) -> psutil.Process:
 def laboratory(home: Path) -> Iterator[Lab]:
     """A lab with a server on which everything is registered, and a worker of the cpu pool."""
     with ExitStack() as stack:
-        server = start_server(home)
-        stack.enter_context(stopping(server))
-        register(server.url, home)
-        lab = Lab(home, server, stack)
+        # Not SQLite, which locks up for minutes when several workers and runs write on a busy machine.
+        address, password = stack.enter_context(postgres())
+        database = f"postgresql+asyncpg://prefect:{password}@{address}/prefect"
+        lab = Lab(home, {"PREFECT_SERVER_DATABASE_CONNECTION_URL": database}, stack)
+        lab.start()
+        register(lab.url, home)
         lab.work("cpu", "cpu-0", limit=None)
         yield lab

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.services.lab import Lab, laboratory, long_training
-from tests.services.servers import answers, start_server, wait_for
+from tests.services.servers import answers, wait_for
 
 
 def test_a_server_that_restarts_loses_no_work(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_a_server_that_restarts_loses_no_work(tmp_path: Path) -> None:
         assert not answers(lab.url)
         wait_for(lambda: lab.trained(child) or lab.steps(child) > before + 50, 3, "it works without a server")
         wait_for(lambda: lab.trained(child), 4, "it ends without a server")
-        lab.take(start_server(tmp_path, port))
+        lab.start(port)
 
         finish(lab, run)
         assert len([each for each in lab.manifests() if each.startswith("train_generator/")]) == 1

@@ -43,7 +43,7 @@ def kill(kind: str, process: psutil.Process, worker: psutil.Process) -> None:
 def test_a_run_whose_worker_died_ends_by_itself_and_goes_on_when_retried(lab: Lab) -> None:
     for number in range(len(KINDS)):
         lab.work("gpu", f"gpu-{number}")
-    runs = {kind: lab.ask("train_generator", *long_training(1500, seed)) for seed, kind in enumerate(KINDS)}
+    runs = {kind: lab.ask("train_generator", *long_training(600, seed)) for seed, kind in enumerate(KINDS)}
     children = {kind: lab.child_in("train_generator", run) for kind, run in runs.items()}
 
     for kind, child in children.items():
@@ -73,24 +73,24 @@ def test_a_run_whose_worker_died_ends_by_itself_and_goes_on_when_retried(lab: La
 
 def test_a_retry_beside_an_orphan_waits_for_it(lab: Lab) -> None:
     """A run that the server believes to be dead may be alive: the lock keeps a second one from its work."""
-    worker = lab.work("gpu", "gpu-orphan")
+    lab.work("gpu", "gpu-orphan")
     lab.work("gpu", "gpu-second")
-    run = lab.ask("train_generator", *long_training(1500, seed=99))
+    run = lab.ask("train_generator", *long_training(20_000, seed=99))
     child = lab.child_in("train_generator", run)
     orphan = process_of(child)
 
     lab.set_state(child["id"], "CRASHED")  # as an automation does that hears no heartbeat
     lab.end(run, 2)
     lab.retry(run)
-    second = wait_for(
-        lambda: row if (row := run_of(lab.url, child["id"]))["run_count"] == 2 else None, 3, "the child starts again"
-    )
-    assert second
-    assert process_of(second).pid != orphan.pid
-    steps = lab.steps(child)
-    if orphan.is_running():  # it works, the other waits
-        wait_for(lambda: "another run builds it; waiting" in lab.logs(child["id"]), 3, "the second says that it waits")
-        assert lab.steps(child) >= steps
-    lab.completed(run, 8)
-    assert worker.alive()
+    wait_for(lambda: "another run builds it; waiting" in lab.logs(child["id"]), 4, "the second says that it waits")
+
+    second = process_of(run_of(lab.url, child["id"]))
+    before = lab.steps(child)
+    assert second.pid != orphan.pid
+    wait_for(lambda: lab.steps(child) > before, 2, "the first goes on")
+    orphan.kill()
+    wait_for(lambda: 0 < lab.steps(child) < before, 2, "the second begins, from a checkpoint or anew")
+    assert second.is_running()
+    lab.cancel(run)
+    assert lab.end(child["id"], 3)["state_name"] == "Cancelled"
     assert not (lab.store / ".damaged").exists()
