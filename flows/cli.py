@@ -107,6 +107,32 @@ def search(
 
 
 @app.command()
+def up(
+    store: StoreFolder = DEFAULT_STORE,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="The server's port; 4200, if not given.")] = None,
+    reports_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="The reports' port; the server's and one, if not given.")
+    ] = None,
+) -> None:
+    """Start a Prefect server and workers on this machine, in the background, with everything registered."""
+    from flows.up import up as start
+
+    start(store, port, reports_port)
+
+
+@app.command()
+def down(
+    store: StoreFolder = DEFAULT_STORE,
+    drain: Annotated[bool, typer.Option("--drain", help="Begin nothing new, and wait for what runs.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel what runs; Retry goes on with it later.")] = False,
+) -> None:
+    """End what `pretrieve up` has started."""
+    from flows.down import down as stop
+
+    stop(store, drain, cancel)
+
+
+@app.command()
 def register() -> None:
     """Tell the Prefect server at PREFECT_API_URL of the work pools, deployments and automations."""
     from flows.register import register_all

@@ -1,0 +1,64 @@
+"""The few questions that commands ask of a Prefect server directly, without importing Prefect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+UNDER_WAY = ("RUNNING", "PENDING", "CANCELLING")
+
+
+@dataclass(frozen=True)
+class Api:
+    """A server's API. Methods raise httpx.HTTPError where it does not answer, or refuses."""
+
+    url: str
+    """It ends with /api."""
+    secret: str | None = None
+    """user:password, where the server asks for one."""
+
+    def healthy(self) -> bool:
+        """Whether the server answers."""
+        import httpx
+
+        try:
+            return httpx.get(f"{self.url}/health", timeout=10).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def send(self, method: str, path: str, body: Any) -> Any:
+        """What it answers to a request, as JSON."""
+        import httpx
+
+        user, _, password = (self.secret or "").partition(":")
+        auth = (user, password) if self.secret else None
+        answer = httpx.request(method, f"{self.url}/{path}", json=body, auth=auth, timeout=60).raise_for_status()
+        return answer.json() if answer.content else None
+
+    def under_way(self) -> list[dict[str, Any]]:
+        """Runs that a worker has taken and that have not ended."""
+        wanted = {"flow_runs": {"state": {"type": {"any_": list(UNDER_WAY)}}}, "limit": 200}
+        found: list[dict[str, Any]] = self.send("POST", "flow_runs/filter", wanted)
+        return found
+
+    def cancel(self, run: str) -> None:
+        """Ask a run to end; a training stage saves a checkpoint first."""
+        self.send("POST", f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
+
+    def heard_of(self, pool: str, worker: str, since: datetime) -> bool:
+        """Whether a worker has told the server since then that it is there."""
+        rows = self.send("POST", f"work_pools/{pool}/workers/filter", {})
+        return any(row["name"] == worker and _moment(row["last_heartbeat_time"]) >= since for row in rows)
+
+    def paused(self, pool: str) -> bool:
+        """Whether nothing new of a pool is begun."""
+        return bool(self.send("POST", "work_pools/filter", {"work_pools": {"name": {"any_": [pool]}}})[0]["is_paused"])
+
+    def pause(self, pool: str, value: bool) -> None:
+        """Begin nothing new of a pool, or begin again."""
+        self.send("PATCH", f"work_pools/{pool}", {"is_paused": value})
+
+
+def _moment(text: str | None) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else datetime.min.replace(tzinfo=UTC)

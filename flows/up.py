@@ -1,0 +1,149 @@
+"""`pretrieve up`: a Prefect server, workers for both pools and the reports' pages, in this machine's background."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from flows.api import Api
+from flows.background import Background, known, running, start
+from flows.read_recipe import PROJECT
+from flows.services import (
+    Place,
+    gpus_here,
+    reports_command,
+    server_command,
+    server_environment,
+    worker_environment,
+    workers,
+)
+from storage.errors import UserError
+
+PORT = 4200
+OPTIONS = {"server": "--port", "reports": "--reports-port"}
+SECONDS_TO_START = 300.0  # an idle machine takes ten
+SECONDS_BETWEEN_LOOKS = 0.5
+
+
+def up(store: Path, port: int | None, reports_port: int | None) -> None:
+    """Start what does not run yet, register the deployments, and say where it is. A `UserError` names what failed."""
+    place = Place(store.resolve())
+    with only_one(place):
+        before, earlier = running(place.folder), known(place.folder)
+        port = _port_of("server", port, before, earlier) or _free(PORT, "--port")
+        reports_port = _port_of("reports", reports_port, before, earlier) or _free(port + 1, "--reports-port")
+        env = worker_environment(place, port, reports_port)
+        _serve(place, before, port, reports_port)
+        _register(env)
+        _work(place, before, env)
+    _say(place, before)
+
+
+@contextmanager
+def only_one(place: Place) -> Iterator[None]:
+    """No other `up` or `down` for this store runs in this block."""
+    place.folder.mkdir(parents=True, exist_ok=True)
+    with (place.folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _port_of(
+    name: str, wanted: int | None, before: dict[str, Background], earlier: dict[str, Background]
+) -> int | None:
+    """The port where a service runs, or is to run: the one asked for, or where it ran before it died; else None."""
+    option = OPTIONS[name]
+    if name in before:
+        port = before[name].port
+        if wanted not in (None, port):
+            raise UserError(f"{option} {wanted}: the {name} runs on port {port}; `pretrieve down` ends it first")
+        return port
+    if wanted is None and name in earlier:
+        wanted = earlier[name].port
+    return wanted and _free(wanted, option)
+
+
+def _free(port: int, option: str) -> int:
+    """The port, on which nobody listens; else a `UserError`."""
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise UserError(f"port {port}: {error.strerror}; choose another with {option}") from None
+    return port
+
+
+def _serve(place: Place, before: dict[str, Background], port: int, reports_port: int) -> None:
+    """Start the server and the reports' pages, and wait for the server."""
+    (place.store / "reports").mkdir(parents=True, exist_ok=True)
+    env, url = server_environment(place, port), f"http://127.0.0.1:{port}"
+    if "reports" not in before:
+        where = f"http://127.0.0.1:{reports_port}"
+        start(place.folder, place.log("reports"), "reports", reports_command(place, reports_port), env, where)
+    if "server" not in before:
+        server = start(place.folder, place.log("server"), "server", server_command(port), env, url)
+        _wait(place, server, Api(f"{url}/api").healthy)
+
+
+def _register(env: dict[str, str]) -> None:
+    """`pretrieve register`, with the environment of a worker."""
+    done = subprocess.run([sys.executable, "-m", "flows.cli", "register"], cwd=PROJECT, env=env, capture_output=True)
+    if done.returncode:
+        raise UserError(f"registering the deployments failed: {done.stderr.decode(errors='replace').strip()}")
+
+
+def _work(place: Place, before: dict[str, Background], env: dict[str, str]) -> None:
+    """Start the workers that do not run, and wait until the server has heard of them."""
+    api, since = Api(env["PREFECT_API_URL"], env.get("PREFECT_API_AUTH_STRING")), datetime.now(UTC)
+    started = [
+        start(place.folder, place.log(name), name, command, env | more)
+        for name, (command, more) in workers(gpus_here()).items()
+        if name not in before
+    ]
+    for worker in started:
+        _wait(place, worker, partial(api.heard_of, worker.name.partition("-")[0], worker.name, since))
+
+
+def _wait(place: Place, one: Background, ready: Callable[[], bool]) -> None:
+    """Wait until a service is ready, with a line that says so; a `UserError` when it ends, or takes too long."""
+    began = time.monotonic()
+    while not ready():
+        seconds = time.monotonic() - began
+        print(f"\r{one.name}: starting ({seconds:.0f} s)", end="", file=sys.stderr, flush=True)
+        if not one.process():
+            raise UserError(f"{one.name} ended: {_last_line(place, one)}; see {place.log(one.name)}")
+        if seconds > SECONDS_TO_START:
+            raise UserError(f"{one.name} did not start in {SECONDS_TO_START:.0f} s; see {place.log(one.name)}")
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    print(f"\r{one.name}: runs" + " " * 20, file=sys.stderr)
+
+
+def _last_line(place: Place, one: Background) -> str:
+    lines = place.log(one.name).read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
+
+
+def _say(place: Place, before: dict[str, Background]) -> None:
+    """Where everything is, and what to do next."""
+    now = running(place.folder)
+    server = now["server"].url
+    if now.keys() == before.keys():
+        print(f"already running, for the store {place.store}")
+    print(f"Prefect:  {server}")
+    print(f"workers:  {', '.join(name for name in now if name not in ('server', 'reports'))}")
+    print(f"reports:  {now['reports'].url}")
+    print(f"logs:     {place.log('*')}")
+    print(f"Open {server}/deployments, choose reproduce and run it; `pretrieve down` ends everything.")
+    print(f"For commands of your own:  export PREFECT_API_URL={server}/api")
+    if os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
+        print("and PREFECT_API_AUTH_STRING, as the server's PREFECT_SERVER_API_AUTH_STRING")

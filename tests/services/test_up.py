@@ -1,0 +1,107 @@
+"""`pretrieve up` and `down` for real: what dies is started again, nothing of it is left, and no run is lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from flows.background import running, with_environment
+from tests.services.lab import CHANGES, long_training
+from tests.services.servers import PRETRIEVE, WHEEL, environment, free_port, online, post, run_of, start_run, wait_for
+
+pytestmark = pytest.mark.skipif(not WHEEL.exists(), reason="`make data` fetches the Wikipedia leads")
+
+
+def command(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command in a folder of the user's, whose shell names another server."""
+    env = environment(place, PREFECT_API_URL="http://127.0.0.1:1/api", PREFECT_PROFILE="mine")
+    return subprocess.run([*PRETRIEVE, *words], cwd=place, env=env, capture_output=True, text=True, timeout=560)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A folder whose store's services are ended with the test, whatever becomes of it."""
+    yield tmp_path
+    store = str(tmp_path / "artifacts")
+    for process in with_environment(PRETRIEVE_STORE=store) + with_environment(PREFECT_HOME=f"{store}/.prefect/server"):
+        process.kill()
+
+
+def pids(place: Path) -> dict[str, int]:
+    """The services that run, by name."""
+    return {name: one.pid for name, one in running(place / "artifacts" / ".prefect" / "services").items()}
+
+
+def test_up_and_down(place: Path) -> None:
+    port, reports, busy = free_port(), free_port(), socket.socket()
+    with busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        taken = str(busy.getsockname()[1])
+        refused = command(place, "up", "--port", taken)
+        assert refused.returncode == 2
+        assert taken in refused.stderr
+        assert "--port" in refused.stderr
+        assert pids(place) == {}
+
+    started = command(place, "up", "--port", str(port), "--reports-port", str(reports))
+
+    assert started.returncode == 0, started.stderr
+    url = f"http://127.0.0.1:{port}/api"
+    assert f"http://127.0.0.1:{port}" in started.stdout
+    first = pids(place)
+    assert set(first) == {"server", "reports", "cpu-0", "gpu-0"}
+    assert len(post(url, "deployments")) == 6
+    assert online(url, "cpu", "cpu-0")
+    assert online(url, "gpu", "gpu-0")
+    (place / "artifacts" / "reports" / "page.html").write_text("a report")
+    assert httpx.get(f"http://127.0.0.1:{reports}/page.html", timeout=30).text == "a report"
+    listening = {
+        address.laddr.ip
+        for pid in first.values()
+        for address in psutil.Process(pid).net_connections(kind="tcp")
+        if address.status == psutil.CONN_LISTEN
+    }
+    assert listening == {"127.0.0.1"}
+
+    # Again: nothing changes. A worker and the reports' pages die: they, and no other, are started again.
+    again = command(place, "up")
+    assert "already running" in again.stdout
+    assert pids(place) == first
+    for name in ("gpu-0", "reports"):
+        os.kill(first[name], signal.SIGKILL)
+    assert command(place, "up").returncode == 0
+    second = pids(place)
+    assert {name for name in first if first[name] != second[name]} == {"gpu-0", "reports"}
+    assert command(place, "up", "--port", str(free_port())).returncode == 2
+
+    # A run is under way: down names it and ends nothing; with --cancel it ends, Cancelled, and nothing is left.
+    changes = [*CHANGES, *long_training(1_000_000)]
+    run = start_run(url, "reproduce/cpu", recipe="quickstart", changes=changes, until="train_generator")
+    wait_for(lambda: list((place / "artifacts" / ".work").glob("train_generator-*/logs/*")), 5, "the training begins")
+    refused = command(place, "down")
+    assert refused.returncode == 2
+    assert run_of(url, run)["name"] in refused.stderr
+    assert pids(place) == second
+    stopped = command(place, "down", "--cancel")
+
+    assert stopped.returncode == 0, stopped.stderr
+    assert pids(place) == {}
+    assert with_environment(PRETRIEVE_STORE=str(place / "artifacts")) == []
+    assert "did not end" not in stopped.stdout
+    assert "nothing runs" in command(place, "down").stdout
+
+    # The database is kept, and the run is there to be retried.
+    assert command(place, "up", "--port", str(port)).returncode == 0
+    assert run_of(url, run)["state_type"] == "CANCELLED"
+    assert re.search(r"cpu-0: ended.*server: ended", command(place, "down", "--drain").stdout, re.DOTALL)
+    assert pids(place) == {}

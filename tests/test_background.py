@@ -1,0 +1,94 @@
+"""Background processes are known by number and beginning, and end with everything that they have started."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.background import Background, end, running, start, stop, with_environment
+
+SLEEP = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(600)"]
+# It does not end when asked, and neither does what it has started.
+STUBBORN = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    "print('child', flush=True); time.sleep(600)"], start_new_session=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def innocent() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that nobody may end."""
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def begun(folder: Path, name: str, command: list[str], word: str) -> Background:
+    """Started, and it has said a word."""
+    one = start(folder, folder / f"{name}.log", name, command, dict(os.environ), "http://here:1")
+    deadline = time.monotonic() + 60
+    while word not in (folder / f"{name}.log").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return one
+
+
+def test_what_was_started_is_found_by_another_process_and_ended(tmp_path: Path) -> None:
+    one = begun(tmp_path, "one", SLEEP, "here")
+
+    assert running(tmp_path) == {"one": one}
+    assert os.getsid(one.pid) == one.pid  # the terminal's Ctrl-C does not reach it
+    stop(tmp_path, one)
+
+    assert running(tmp_path) == {}
+    assert not list(tmp_path.glob("*.json"))
+    assert not psutil.pid_exists(one.pid)
+
+
+def test_a_number_that_another_process_has_now_is_not_ours(tmp_path: Path, innocent: subprocess.Popen[bytes]) -> None:
+    began = psutil.Process(innocent.pid).create_time()
+    recycled = Background("one", innocent.pid, began - 5)
+    (tmp_path / "one.json").write_text(json.dumps({"name": "one", "pid": innocent.pid, "began": began - 5, "url": ""}))
+
+    assert running(tmp_path) == {}
+    stop(tmp_path, recycled)
+
+    assert innocent.poll() is None
+    assert Background("one", innocent.pid, began).process().pid == innocent.pid
+
+
+def test_who_does_not_end_is_killed_with_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.background.SECONDS_TO_END", 1.0)
+    one = begun(tmp_path, "one", [sys.executable, "-c", STUBBORN], "child")
+    [child] = psutil.Process(one.pid).children()
+
+    stop(tmp_path, one)
+
+    assert not one.process()
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_lost_its_parent_is_found_by_its_environment(innocent: subprocess.Popen[bytes]) -> None:
+    mark = f"{os.getpid()}-{time.monotonic_ns()}"
+    orphan = subprocess.Popen(["sleep", "600"], env=os.environ | {"PRETRIEVE_MARK": mark}, start_new_session=True)
+    try:
+        found = with_environment(PRETRIEVE_MARK=mark)
+
+        assert [process.pid for process in found] == [orphan.pid]
+        end(found, found)
+        assert not psutil.pid_exists(orphan.pid)
+        assert innocent.poll() is None
+    finally:
+        orphan.kill()
