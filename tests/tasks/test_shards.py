@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -121,19 +122,24 @@ if __name__ == "__main__":
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         [sys.executable, str(tmp_path / "program.py")], env=environment, start_new_session=True,
-        stderr=subprocess.DEVNULL,
+        stderr=(tmp_path / "stderr.txt").open("w"),
     )  # fmt: skip
     try:
         wait_for(lambda: process.poll() is not None or len(list(tmp_path.glob("*.pid"))) == 2)
         assert process.poll() is None
         pids = [int(path.stem) for path in tmp_path.glob("*.pid")]
         wait_for(lambda: len(files(tmp_path / "out")) == 3)
-        assert all(map(alive, pids))
+        for each in (signal.SIGINT, signal.SIGTERM):  # their parent's business alone
+            os.kill(pids[0], each)
+        time.sleep(0.5)
+        assert all(map(alive, [process.pid, *pids]))
         os.killpg(process.pid, end) if end != signal.SIGKILL else process.send_signal(end)
-        process.wait(timeout=30)  # although what they do takes ten minutes
+        code = process.wait(timeout=30)  # although what they do takes ten minutes
         wait_for(lambda: not any(map(alive, pids)), 30)
     finally:
         process.kill()
+    assert code == (3 if end == signal.SIGTERM else -end)  # by the signal, not by what its processes made of it
+    assert "SpawnProcess" not in (tmp_path / "stderr.txt").read_text()
     assert len(files(tmp_path / "out")) == 3
 
 
