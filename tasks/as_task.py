@@ -51,7 +51,7 @@ def describe(job: Job, manifest: Manifest) -> None:
     rows = f", {manifest.rows:,} rows" if manifest.rows is not None else ""
     words = f"{job.label}{rows}, built in {duration(manifest.built['seconds'])}. `pretrieve show {job.key}` shows more."
     with courtesy():
-        key = artifact_key(f"{job.stage.name}-{job.key}")
+        key = artifact_key(f"{job.stage.name}-{job.key[:8]}")
         create_table_artifact(key=key, table=manifest_table(manifest), description=words)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CHROMIUM = Path("/usr/bin/chromium")
 PATIENCE = 60_000.0  # milliseconds until a page must show what it should
 ATTEMPTS = 5  # a server on SQLite refuses now and then, since another process writes; a person presses again
-SETTLED = 2_000.0  # milliseconds that drawings take to stand still
+SETTLED = 5_000.0  # milliseconds that drawings take to stand still
 
 
 class Browser:

@@ -28,10 +28,12 @@ def test_what_is_asked_for_most_stands_first_with_units() -> None:
 
 
 def test_settings_have_the_names_that_a_recipe_changes_them_by() -> None:
-    rows = table(settings={"fit": {"learning_rate": 5e-05, "chunk": None}, "contrasts": ["sum"], "title": "a  b"})
+    rows = table(
+        settings={"train": {"fit": {"learning_rate": 5e-05}, "chunk": None}, "contrasts": ["sum"], "title": "a  b"}
+    )
 
     assert [row for row in rows if row[0] == "setting"] == [
-        ("setting", "fit.learning_rate", "5e-05"), ("setting", "fit.chunk", "null"),
+        ("setting", "train.fit.learning_rate", "5e-05"), ("setting", "train.chunk", "null"),
         ("setting", "contrasts", '["sum"]'), ("setting", "title", "a b"),
     ]  # fmt: skip
 
