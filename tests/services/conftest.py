@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.services.lab import Lab, Site, laboratory, site
 from tests.services.servers import Service, register, start_server, start_worker
 
 
@@ -36,3 +37,17 @@ def worker(server: Service, tmp_path: Path) -> Iterator[Callable[..., Service]]:
     finally:
         for one in reversed(started):
             one.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server on PostgreSQL for all tests that ask for a lab."""
+    with site(tmp_path_factory.mktemp("site")) as made:
+        yield made
+
+
+@pytest.fixture
+def lab(shared_site: Site, tmp_path: Path) -> Iterator[Lab]:
+    """Workers and a store of a test's own, on the shared site."""
+    with laboratory(tmp_path, shared_site) as made:
+        yield made

@@ -51,25 +51,41 @@ def long_training(steps: int, seed: int = 1) -> list[str]:
 
 
 @dataclass
-class Lab:
-    """A server on PostgreSQL, registered, and a store; what it starts ends with the block."""
+class Site:
+    """A server on PostgreSQL, with everything registered; it may be stopped and started again."""
 
     home: Path
-    database: dict[str, str]
+    database: str
+    server: Service = field(init=False)
+
+    def start(self, port: int | None = None) -> None:
+        """Start the server."""
+        self.server = start_server(self.home, port, PREFECT_SERVER_DATABASE_CONNECTION_URL=self.database)
+
+    def restart(self) -> None:
+        """Start the server at the port that it had."""
+        self.start(int(self.server.url.split(":")[2].split("/")[0]))
+
+
+@dataclass
+class Lab:
+    """Workers of one test on a site, and their store."""
+
+    home: Path
+    site: Site
     stack: ExitStack
     workers: dict[str, Service] = field(default_factory=dict)
-    server: Service = field(init=False)
 
     @property
     def url(self) -> str:
-        return self.server.url
+        return self.site.server.url
 
     @property
     def store(self) -> Path:
         return self.home / "store"
 
     def work(self, pool: str, name: str, limit: int | None = 1) -> Service:
-        """Start a worker."""
+        """Start a worker, which ends with the test."""
         worker = start_worker(self.url, pool, name, self.store, self.home, limit=limit)
         self.workers[name] = worker
         self.stack.enter_context(stopping(worker))
@@ -112,11 +128,6 @@ class Lab:
         """Whether its artifact is published."""
         stage, key = child["name"].split()[0], child["name"].split()[-1]
         return any(self.store.glob(f"{stage}/{key}*/manifest.json"))
-
-    def start(self, port: int | None = None) -> None:
-        """Start the server, which ends with the block."""
-        self.server = start_server(self.home, port, **self.database)
-        self.stack.enter_context(stopping(self.server))
 
     def state(self, run: str) -> str:
         """Running, Crashed, …"""
@@ -163,14 +174,23 @@ def process_of(run: dict[str, Any]) -> psutil.Process:
 
 
 @contextmanager
-def laboratory(home: Path) -> Iterator[Lab]:
-    """A lab with a server on which everything is registered, and a worker of the cpu pool."""
+def site(home: Path) -> Iterator[Site]:
+    """A site for a block."""
+    # Not SQLite, which locks up for minutes when several workers and runs write on a busy machine.
+    with postgres() as (address, password):
+        made = Site(home, f"postgresql+asyncpg://prefect:{password}@{address}/prefect")
+        made.start()
+        try:
+            register(made.server.url, home)
+            yield made
+        finally:
+            made.server.stop()
+
+
+@contextmanager
+def laboratory(home: Path, at: Site) -> Iterator[Lab]:
+    """A lab for a block, with a worker of the cpu pool."""
     with ExitStack() as stack:
-        # Not SQLite, which locks up for minutes when several workers and runs write on a busy machine.
-        address, password = stack.enter_context(postgres())
-        database = f"postgresql+asyncpg://prefect:{password}@{address}/prefect"
-        lab = Lab(home, {"PREFECT_SERVER_DATABASE_CONNECTION_URL": database}, stack)
-        lab.start()
-        register(lab.url, home)
+        lab = Lab(home, at, stack)
         lab.work("cpu", "cpu-0", limit=None)
         yield lab

@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
-import pytest
-
-from tests.services.lab import Lab, laboratory, long_training
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with laboratory(tmp_path_factory.mktemp("lab")) as lab:
-        yield lab
+from tests.services.lab import Lab, long_training
 
 
 def test_what_several_runs_want_is_built_once(lab: Lab) -> None:
