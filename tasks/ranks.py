@@ -33,7 +33,7 @@ from storage.store import SCRATCH, Store
 from tasks import calls
 from tasks.ending import HeldBack, unwinding
 from tasks.hosts import BEAT, BEGUN, PATIENCE, Lost, Meeting, meeting_place
-from tasks.stage import Execution, Session, _session, execution, session
+from tasks.stage import Execution, Session, execution, session, tell
 
 ALONE_IN_A_STEP = timedelta(hours=2)  # how long processes wait for one that probes or writes a checkpoint
 TO_SAVE = 120  # seconds in which processes that are told to end must have ended their step and saved a checkpoint
@@ -96,7 +96,7 @@ def _wait(process: subprocess.Popen[bytes], meeting: Meeting | None) -> int:
 
 def _say_where_to_join(store: Store) -> None:
     wanted = execution()
-    _session.get().tell(
+    tell(
         f"  waiting at {wanted.rendezvous} for {wanted.hosts - 1} of {wanted.hosts} hosts; on each of them run: "
         f"pretrieve join --store DIR, where DIR is {store.root} as that host sees it"
     )

@@ -120,6 +120,11 @@ def execution() -> Execution:
     return _session.get().execution
 
 
+def tell(line: str) -> None:
+    """Say something to whoever started the current session's run."""
+    _session.get().tell(line)
+
+
 def stage(
     *, version: int, table: type[T], trains: bool = False, gpu: bool | Callable[[Any], bool] = False
 ) -> Callable[[Callable[..., None]], Stage[T]]:
@@ -231,7 +236,7 @@ class Job:
 
     def _fill(self, work: Path, store: Store) -> None:
         """Run the stage's body, in several processes where it trains and the run says so."""
-        if self.stage.trains and execution().processes > 1:
+        if self.stage.trains and execution().processes * execution().hosts > 1:
             from tasks.ranks import run_together
 
             run_together(self.stage.body, work, self.inputs, self.settings, store)
