@@ -16,16 +16,20 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
-.PHONY: help quickstart test check lint data environment lock clean
+.PHONY: help quickstart test test-services check lint data environment lock clean
 
 help: ## say what the targets do
-	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
 quickstart: environment data ## the whole pipeline on 3,000 Wikipedia leads, at most 10 minutes on 2 cores
 	$(BIN)/pretrieve reproduce quickstart
 
-test: lint data ## ruff, mypy and every test
+test: lint data ## ruff, mypy and every test that needs no system package
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test-services: environment data ## tests on PostgreSQL, Redis and a browser, from Debian's packages
+	@tests/services/install
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/services
 
 check: lint ## ruff, mypy and the fast tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"

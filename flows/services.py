@@ -20,7 +20,7 @@ HEARTBEAT_SECONDS = 30
 # What a user's own profile or shell says of another server must not reach ours.
 FOREIGN = (
     "PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "PREFECT_HOME", "PREFECT_PROFILE",
-    "PREFECT_PROFILES_PATH", "PREFECT_UI_URL",
+    "PREFECT_PROFILES_PATH", "PREFECT_UI_URL", "PREFECT_UI_API_URL",
 )  # fmt: skip
 
 
@@ -46,6 +46,7 @@ def server_environment(place: Place, port: int) -> dict[str, str]:
     return kept | {
         "PREFECT_HOME": str(place.store / ".prefect" / "server"),
         "PREFECT_UI_URL": f"http://127.0.0.1:{port}",
+        "PREFECT_SERVER_UI_API_URL": "/api",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
     }

@@ -43,7 +43,8 @@ def up(store: Path, port: int | None, reports_port: int | None) -> None:
         reports_port = _port_of("reports", reports_port, before, earlier) or _free(port + 1, "--reports-port")
         env = worker_environment(place, port, reports_port)
         _serve(place, before, port, reports_port)
-        _register(env)
+        if "server" not in before:
+            _register(env)
         _work(place, before, env)
     _say(place, before)
 

@@ -1,0 +1,230 @@
+"""docker-compose.yml keeps its promises, and its services run together: started here natively, with real databases."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+import yaml
+from redis import Redis
+from redis.exceptions import AuthenticationError
+
+from tests.services.compose import FILE, Stack, example, filled_in, services
+from tests.services.lab import CHANGES, long_training
+from tests.services.own_postgres import postgres
+from tests.services.servers import ROOT, WHEEL, wait_for
+
+WEBHOOK = "http://127.0.0.1:9/services/a-secret-path"
+VARIABLES = filled_in() | {"PRETRIEVE_WEBHOOK": WEBHOOK}
+DEFINED = services(VARIABLES)
+LASTING = sorted(set(DEFINED) - {"setup"})
+NEEDED = ("POSTGRES_PASSWORD", "REDIS_PASSWORD", "PREFECT_AUTH")
+SECRETS = {name: VARIABLES[name].rpartition(":")[2] for name in NEEDED} | {"PRETRIEVE_WEBHOOK": "a-secret-path"}
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_nothing_starts_without_a_secret(name: str) -> None:
+    with pytest.raises(KeyError, match=rf"{name}.*\.env"):
+        services(VARIABLES | {name: ""})
+
+
+def test_the_example_names_every_variable_and_no_value() -> None:
+    named = set(re.findall(r"^#?([A-Z_]+)=", (ROOT / ".env.example").read_text(), re.MULTILINE))
+    used = set(re.findall(r"\$\{(\w+)", FILE.read_text()))
+
+    assert used == named - {"COMPOSE_PROFILES"}
+    assert {name for name, value in example().items() if not value} == set(NEEDED)
+
+
+def test_no_secret_can_be_committed_or_get_into_the_image() -> None:
+    ignored = subprocess.run(["git", "check-ignore", ".env"], cwd=ROOT, capture_output=True, text=True)
+    kept = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+
+    assert ignored.stdout.strip() == ".env"
+    assert kept[0] == "*"
+    assert not any(".env" in line for line in kept)
+    for line in FILE.read_text().splitlines():
+        if re.search(r"PASSWORD|AUTH|redis://", line) and not line.lstrip().startswith("#"):
+            assert "$" in line or "messaging" in line, f"a literal where a secret belongs: {line}"
+
+
+def test_every_image_is_pinned() -> None:
+    base = re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    for image in base + [each["image"] for each in DEFINED.values()]:
+        assert re.fullmatch(r"[a-z]+:\d+\.\d+[\w.-]*", image), image
+
+
+def test_the_image_has_what_the_dockerfile_copies_and_a_user_of_its_own() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    copied = {word for line in re.findall(r"^COPY (.*)", text, re.MULTILINE) for word in line.split()[:-1]}
+    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+
+    assert copied == let_in
+    assert all((ROOT / name).exists() for name in copied)
+    assert re.findall(r"^USER (\w+)", text, re.MULTILINE) == ["pretrieve"]
+    assert text.index("USER pretrieve") > text.index("RUN pip")
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_a_service_that_lasts_is_watched_and_started_again(name: str) -> None:
+    assert DEFINED[name]["restart"] == "unless-stopped"
+    assert DEFINED[name]["healthcheck"]["test"][0] in ("CMD", "CMD-SHELL")
+    assert {"interval", "timeout", "retries"} <= DEFINED[name]["healthcheck"].keys()
+
+
+def test_ports_are_this_machines_alone_and_databases_have_none() -> None:
+    published = {name: each["ports"] for name, each in DEFINED.items() if "ports" in each}
+
+    assert set(published) == {"server", "reports"}
+    assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
+
+
+def test_each_gpu_has_one_worker_that_takes_one_run() -> None:
+    gpus = {}
+    for name, each in DEFINED.items():
+        if "gpu" in name:
+            assert "--pool gpu" in each["command"][-1]
+            assert "--limit 1 " in each["command"][-1]
+            assert each["shm_size"]
+            assert each["stop_grace_period"] == "60s"
+        if "deploy" in each:
+            [device] = each["deploy"]["resources"]["reservations"]["devices"]
+            assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
+            [gpus[name]] = device["device_ids"]
+    profiles = {profile: {gpus[name] for name in gpus if profile in DEFINED[name]["profiles"]} for profile in
+                ("gpu", "gpus-2", "gpus-4", "gpus-8")}  # fmt: skip
+
+    assert "deploy" not in DEFINED["worker-gpu-none"]
+    assert [name for name in DEFINED if "cpu" in DEFINED[name].get("profiles", [])] == ["worker-gpu-none"]
+    assert profiles == {
+        "gpu": {"0"}, "gpus-2": {"0", "1"}, "gpus-4": {"0", "1", "2", "3"}, "gpus-8": {str(n) for n in range(8)}
+    }  # fmt: skip
+
+
+def test_volumes_are_named_and_workers_share_the_store() -> None:
+    named = set(yaml.safe_load(FILE.read_text())["volumes"])
+    mounted = {each.split(":")[0] for service in DEFINED.values() for each in service.get("volumes", [])}
+    stores = {each for name in LASTING if "worker" in name for each in DEFINED[name]["volumes"] if ":/store" in each}
+
+    assert mounted == named
+    assert stores == {"store:/store"}
+    moved = services(VARIABLES | {"PRETRIEVE_STORE_FOLDER": "/mnt/shared"})
+    assert "/mnt/shared:/store" in moved["worker-cpu"]["volumes"]
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    """Every service of the file, started in the order that it asks for, each healthy by its own health check."""
+    if not WHEEL.exists():
+        pytest.skip("`make data` fetches the Wikipedia leads")
+    made = DEFINED["postgres"]["environment"]
+    with (
+        tempfile.TemporaryDirectory(prefix="compose-") as home,  # pytest's folders are closed to PostgreSQL's user
+        postgres(made["POSTGRES_USER"], made["POSTGRES_PASSWORD"], made["POSTGRES_DB"]) as (address, _),
+    ):
+        stack = Stack(Path(home), VARIABLES, {"postgres": int(address.rpartition(":")[2])})
+        try:
+            stack.start_redis()
+            wait_for(lambda: stack.healthy("redis") and stack.healthy("postgres"), 2, "the databases are healthy")
+            for name in ("server", "services"):
+                stack.start(name)
+                wait_for(partial(stack.healthy, name), 5, f"{name} is healthy", every=2)
+            assert stack.start("setup").process.wait(timeout=300) == 0, stack.started[-1].said()
+            for name, health in (("reports", ""), ("worker-cpu", "health-cpu"), ("worker-gpu-none", "health-gpu")):
+                stack.start(name, health)
+                wait_for(partial(stack.healthy, name, health), 5, f"{name} is healthy", every=2)
+            yield stack
+        finally:
+            stack.stop()
+
+
+def ask(stack: Stack, what: str, auth: tuple[str, str] | None = None, **body: Any) -> httpx.Response:
+    """What the API answers, by default to somebody with the right password."""
+    return httpx.post(f"{stack.api}/{what}", json=body, auth=auth or stack.auth, timeout=60)
+
+
+def psql(stack: Stack, password: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """A question to the database over the network, as the server asks."""
+    options = ["-h", "127.0.0.1", "-p", str(stack.ports["postgres"]), "-U", "prefect", "-d", "prefect"]
+    env = stack.environment("postgres") | {"PGPASSWORD": password}
+    return subprocess.run([*words, *options], env=env, capture_output=True, text=True, timeout=120)
+
+
+def test_a_wrong_password_is_refused(stack: Stack) -> None:
+    user, password = stack.auth
+
+    assert httpx.post(f"{stack.api}/flows/count", json={}, timeout=60).status_code == 401
+    assert ask(stack, "flows/count", (user, password[:-1])).status_code == 401
+    assert ask(stack, "flows/count", (user, password)).status_code == 200
+    assert psql(stack, VARIABLES["POSTGRES_PASSWORD"], "psql", "-c", "select 1").returncode == 0
+    assert "authentication failed" in psql(stack, "wrong", "psql", "-c", "select 1").stderr
+    for wrong in (None, "wrong"):
+        with pytest.raises(AuthenticationError):
+            Redis(port=stack.ports["redis"], password=wrong).ping()
+    assert Redis(port=stack.ports["redis"], password=VARIABLES["REDIS_PASSWORD"]).ping()
+
+
+def test_setup_has_registered_everything(stack: Stack) -> None:
+    deployments = ask(stack, "deployments/filter").json()
+    automations = {row["name"] for row in ask(stack, "automations/filter").json()}
+
+    assert len(deployments) == len(yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"])
+    assert {"Crash zombie flows", "Crash runs that never start", "Tell of failed scheduled runs"} == automations
+
+
+def test_a_run_goes_through_both_pools(stack: Stack) -> None:
+    found = httpx.get(f"{stack.api}/deployments/name/reproduce/cpu", auth=stack.auth, timeout=60).json()
+    wanted = {"recipe": "quickstart", "changes": [*CHANGES, *long_training(3)], "until": "train_generator"}
+    made = ask(stack, f"deployments/{found['id']}/create_flow_run", parameters=wanted, state={"type": "SCHEDULED"})
+    run = made.raise_for_status().json()["id"]
+
+    def ended() -> list[dict[str, Any]] | None:
+        rows = ask(stack, "flow_runs/filter").raise_for_status().json()
+        states = {row["id"]: row["state_type"] for row in rows}
+        return rows if states[run] in ("COMPLETED", "FAILED", "CRASHED") else None
+
+    rows = {row["id"]: row for row in wait_for(ended, 8, "the run ends", every=2) or []}
+    children = [row for row in rows.values() if row["id"] != run]
+
+    assert rows[run]["state_type"] == "COMPLETED", rows[run]["state"]
+    assert rows[run]["work_pool_name"] == "cpu"
+    assert {(row["work_pool_name"], row["state_type"]) for row in children} == {("gpu", "COMPLETED")}
+    assert list(stack.store.glob("train_generator/*/manifest.json"))
+    assert (stack.store / ".locks" / "shared").exists()  # the locks were leases of the Redis
+    (stack.store / "reports" / "page.html").write_text("a report")
+    assert httpx.get(f"http://127.0.0.1:{stack.ports['reports']}/page.html", timeout=60).text == "a report"
+
+
+def test_secrets_are_nowhere_to_be_read(stack: Stack) -> None:
+    dump = psql(stack, VARIABLES["POSTGRES_PASSWORD"], "pg_dump")
+    assert "deployment" in dump.stdout
+    readable = {"the database": dump.stdout}
+    readable |= {f"the log of {each.name}": each.said() for each in stack.started}
+    files = (path for path in stack.store.rglob("*") if path.is_file())
+    readable |= {str(path): path.read_bytes().decode(errors="replace") for path in files}
+    for service in stack.started:
+        if service.alive():
+            for process in (psutil.Process(service.pid), *psutil.Process(service.pid).children(recursive=True)):
+                readable[f"the arguments of {service.name}"] = " ".join(process.cmdline())
+    assert len(readable) > 20
+
+    for name, secret in SECRETS.items():
+        assert not [where for where, text in readable.items() if secret in text], name
+
+
+def test_each_ends_when_it_is_told_and_is_then_unhealthy(stack: Stack) -> None:
+    for service, health in (("worker-gpu-none", "health-gpu"), ("worker-cpu", "health-cpu"), ("reports", ""),
+                            ("server", ""), ("services", ""), ("redis", "")):  # fmt: skip
+        [process] = [each.process for each in stack.started if each.name == service]
+        process.terminate()
+        grace = int(DEFINED[service].get("stop_grace_period", "10s").removesuffix("s"))
+        process.wait(timeout=3 * grace)  # others keep this machine busy
+        wait_for(lambda name=service, at=health: not stack.healthy(name, at), 2, f"{service} is unhealthy")
