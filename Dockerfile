@@ -2,7 +2,7 @@
 # model hub has sent are volumes.
 FROM python:3.11.11-slim-bookworm
 
-# As another package index: https://download.pytorch.org/whl/cpu makes the image 4 GB smaller, for machines without GPU.
+# Another package index beside pip's own: PyTorch's with CPU builds makes the image 4 GB smaller, for machines without GPU.
 ARG PIP_EXTRA_INDEX_URL=""
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 

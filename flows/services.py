@@ -47,6 +47,7 @@ def server_environment(place: Place, port: int) -> dict[str, str]:
         "PREFECT_HOME": str(place.store / ".prefect" / "server"),
         "PREFECT_UI_URL": f"http://127.0.0.1:{port}",
         "PREFECT_SERVER_UI_API_URL": "/api",
+        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
     }
