@@ -144,8 +144,8 @@ def needed_for(plan: Session, goal: str) -> Mapping[str, Job]:
     """The jobs of a stage or a round, and all that they need, in the plan's order."""
     wanted = [reference for reference, job in plan.jobs.items() if goal in (job.stage.name, job.round)]
     if not wanted:
-        names = dict.fromkeys(job.stage.name for job in plan.jobs.values())
-        raise UserError(f"until {goal}: this recipe has no such stage or round; expected one of {', '.join(names)}")
+        names = dict.fromkeys(name for job in plan.jobs.values() for name in (job.stage.name, job.round) if name)
+        raise UserError(f"{goal}: this recipe has no such stage or round; expected one of {', '.join(names)}")
     needed: set[str] = set()
     while wanted:
         reference = wanted.pop()

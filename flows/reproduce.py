@@ -77,9 +77,10 @@ def published(name: str, made: Artifact[Report], store: Store, stages: Sequence[
 def as_flow(recipe: Recipe[Any], name: str, current: Session) -> Path:
     """The chain as a Prefect flow in this process; every stage is a task of it."""
     prepare_prefect(current.store)
-    from prefect import flow
+    from prefect import flow, tags
 
     from flows.ui import show_run
+    from tasks.as_task import TAG
 
     outcome: list[Path | Stopped] = []
 
@@ -98,7 +99,8 @@ def as_flow(recipe: Recipe[Any], name: str, current: Session) -> Path:
             raise
 
     settings = recipe
-    flow(flow_run_name=name, persist_result=False)(reproduce)(recipe=name)
+    with tags(TAG):
+        flow(flow_run_name=name, persist_result=False)(reproduce)(recipe=name)
     if isinstance(outcome[0], Stopped):
         raise outcome[0]
     return outcome[0]
@@ -116,6 +118,7 @@ def prepare_prefect(store: Store) -> None:
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
         "PREFECT_LOCAL_STORAGE_PATH": str(folder / "results"),
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",  # our automations take 90 seconds of silence for death
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
         "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",  # a busy machine takes more than the usual 20

@@ -12,11 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, TypeVar
 from uuid import UUID
 
 from storage.artifact import Manifest
 from storage.store import Store
+from tasks.as_task import TAG
 from tasks.stage import Job, Session
 
 T = TypeVar("T")
@@ -24,7 +26,9 @@ T = TypeVar("T")
 DEPLOYMENT = "run_stage/gpu"
 SECONDS_BETWEEN_LOOKS = 2.0
 SECONDS_UNTIL_NOBODY_TOOK_IT = 60.0
-LOST_AT_MOST = 3  # times that a finished child's artifact may be gone before somebody must look
+BUILT_AT_MOST = (
+    2  # children of a run that build a stage and whose artifact is then not there, before somebody must look
+)
 
 
 class ChildFailed(Exception):
@@ -60,9 +64,9 @@ def run_all(jobs: Mapping[str, Job], request: Request, current: Session) -> None
             if mine := _ready(left, futures.keys()):
                 current.done[mine.reference] = mine.run(current)
                 del left[mine.reference]
-            elif not any(futures[reference].state.is_final() for reference in futures.keys() & left.keys()):
+            elif not any(_is_done(futures[reference]) for reference in futures.keys() & left.keys()):
                 time.sleep(SECONDS_BETWEEN_LOOKS)
-            for reference in [each for each in left if each in futures and futures[each].state.is_final()]:
+            for reference in [each for each in left if each in futures and _is_done(futures[each])]:
                 manifest = Manifest.from_json(futures[reference].result())
                 current.done[reference] = left.pop(reference).told(current, manifest, cached=False)
     finally:
@@ -72,6 +76,12 @@ def run_all(jobs: Mapping[str, Job], request: Request, current: Session) -> None
 def runs_elsewhere(job: Job, store: Store) -> bool:
     """Whether a worker with a GPU must build it."""
     return job.needs_gpu and store.manifest(job.stage.name, job.key) is None
+
+
+def _is_done(future: Any) -> bool:
+    """Whether a thread has ended. (A future's `state` would ask the server, which may be away.)"""
+    done: bool = future.wrapped_future.done()
+    return done
 
 
 def _ready(left: Mapping[str, Job], elsewhere: Any) -> Job | None:
@@ -103,40 +113,47 @@ class Children:
     def build(self, job: Job) -> Manifest:
         """Have a child run build the job, and wait for it."""
         self.current.tell(f"{job.label} … on the gpu pool")
-        store = self.current.store
-        for lost in range(LOST_AT_MOST):
-            self._run(job, lost)
+        store, built = self.current.store, 0
+        for lost in count():
+            built += self._run(job, lost)
             if manifest := store.manifest(job.stage.name, job.key):
                 return manifest
+            if built == BUILT_AT_MOST:
+                break
         raise ChildFailed(
             f"{job.label}: the child run completed, but {store.folder(job.stage.name, job.key)} is not there; "
             "have the workers of both pools the same store (PRETRIEVE_STORE)?"
         )
 
-    def _run(self, job: Job, lost: int) -> None:
+    def _run(self, job: Job, lost: int) -> bool:
         """See one child run to its end: the one that this run has started for the job before, or a new one.
 
-        `lost` is how often a completed child's artifact was found missing: that child cannot be asked again.
+        `lost` is how many children of it have completed whose artifact is gone: they cannot be asked again. Returns
+        whether this one did not complete before it was asked.
         """
         from prefect.deployments import run_deployment
         from prefect.runtime import flow_run
 
         parameters = {"recipe": self.request.recipe, "stage": job.key, "changes": self.request.changes}
-        key = f"{flow_run.id}:{job.key}:{lost}"
+        key, tags = f"{flow_run.id}:{job.key}:{lost}", [TAG, job.stage.name]
         child: Any = self._patiently(
             job,
             lambda: run_deployment(
-                DEPLOYMENT, parameters=parameters, flow_run_name=job.label, timeout=0, tags=[job.stage.name],
-                idempotency_key=key,
+                DEPLOYMENT, parameters=parameters, flow_run_name=job.label, timeout=0, tags=tags, idempotency_key=key
             ),
-        )  # fmt: skip
-        if child.state and child.state.is_final() and not child.state.is_completed():
-            self._patiently(job, lambda: _retry(child.id))
+        )
+        if child.state.is_completed():
+            return False
+        ending = child.state.is_final() or child.state.is_cancelling()  # of an earlier attempt, which this one retries
         for state in self._states(child.id, job):
             if state.is_completed():
-                return
-            if state.is_final():
+                break
+            if state.is_final() and not ending:
                 raise ChildFailed(f"{job.label}: child run {child.id} ended {state.name}: {state.message or ''}")
+            if state.is_final():
+                self._patiently(job, lambda: _retry(child.id))
+                ending = False
+        return True
 
     def _states(self, child: UUID, job: Job) -> Iterator[Any]:
         """The child's states, one every few seconds."""
@@ -163,7 +180,9 @@ class Children:
         while True:
             try:
                 return ask()
-            except httpx.TransportError as error:
+            except httpx.HTTPError as error:
+                if isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500:
+                    raise
                 if not told:
                     told = True
                     self.current.tell(f"{job.label}: the server does not answer ({type(error).__name__}); waiting")
@@ -175,9 +194,17 @@ class Children:
 
 
 def _retry(child: UUID) -> None:
-    """Have the same run start again: what it has finished is found by its stage."""
+    """Have the same run start again, if it has not yet: what it has finished is found by its stage."""
     from prefect import get_client
+    from prefect.client.schemas.responses import SetStateStatus
     from prefect.states import AwaitingRetry
 
     with get_client(sync_client=True) as client:
-        client.set_flow_run_state(child, AwaitingRetry())
+        state = client.read_flow_run(child).state
+        if state is None or not state.is_final():
+            return
+        answer: Any = client.set_flow_run_state(child, AwaitingRetry())
+        if answer.status != SetStateStatus.ACCEPT:
+            raise ChildFailed(
+                f"child run {child} cannot be retried: {getattr(answer.details, 'reason', answer.status)}"
+            )

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from storage.errors import UserError
 
-_hashes: dict[tuple[str, int, int, int], str] = {}
+_hashes: dict[tuple[str, int, int, int, int], str] = {}
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file, read once while its size, inode and time of change stay the same in this process."""
+    """The sha256 of a file, read once while its size, inode and times of change stay the same in this process."""
     status = path.stat()
-    seen = (str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ino)
+    seen = (str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
     if seen not in _hashes:
         with path.open("rb") as file:
             _hashes[seen] = hashlib.file_digest(file, "sha256").hexdigest()

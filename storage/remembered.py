@@ -1,7 +1,7 @@
 """The hashes of large files from outside the store, remembered from one process to the next.
 
 A data set of 25 GB takes a minute to read, and every run and child run must know it by its content. A file is taken to
-be the same while its path, size, inode and time of change are; what an artifact holds is always read, never remembered.
+be the same while its path, size, inode and both times of change are. What an artifact holds is always read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def sha256_of_source(path: Path) -> str:
     status = path.stat()
     if status.st_size < LARGE:
         return sha256_of(path)
-    seen = [str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ino]
+    seen = [str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
     note = _folder() / hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:32]
     try:
         known = json.loads(note.read_text())
@@ -34,7 +34,7 @@ def sha256_of_source(path: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         pass
     found = sha256_of(path)
-    if time.time() - status.st_mtime > SETTLED_SECONDS:
+    if time.time() - max(status.st_mtime, status.st_ctime) > SETTLED_SECONDS:
         _note(note, {"of": seen, "sha256": found})
     return found
 

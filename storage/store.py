@@ -125,8 +125,7 @@ class Store:
         work = self.work(stage, key)
         with full_disk_in_words(work):
             work.mkdir(parents=True, exist_ok=True)
-        for unfinished in work.rglob(".*.tmp"):
-            unfinished.unlink()
+        _drop_unfinished(work)
         return work
 
     def publish(
@@ -136,6 +135,7 @@ class Store:
         work, folder = self.work(stage, key), self.folder(stage, key)
         shutil.rmtree(work / SCRATCH, ignore_errors=True)
         (work / MANIFEST).unlink(missing_ok=True)
+        _drop_unfinished(work)  # of a process that was killed while it wrote a shard
         found = sorted(path for path in work.rglob("*") if path.is_file())
         listed = {path.relative_to(work).as_posix(): File(path.stat().st_size, sha256_of(path)) for path in found}
         logs = {name: file for name, file in listed.items() if name.startswith(f"{LOGS}/")}
@@ -151,6 +151,12 @@ class Store:
         os.rename(work, folder)
         flush(folder.parent)
         return manifest
+
+
+def _drop_unfinished(work: Path) -> None:
+    """Delete what was being written (`storage.files.writing`) when somebody died."""
+    for unfinished in work.rglob(".*.tmp"):
+        unfinished.unlink(missing_ok=True)
 
 
 def _listed(manifest: Manifest) -> dict[str, File]:

@@ -11,6 +11,7 @@ from tasks.show_progress import courtesy, progress_shown
 from tasks.stage import Job, Session
 from tasks.units import duration, in_units
 
+TAG = "pretrieve"  # of all our runs: by it the automations know them
 FILES_SHOWN, LETTERS_SHOWN = 30, 90
 
 

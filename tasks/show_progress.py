@@ -72,7 +72,7 @@ class Watch:
     def see(self, bar: tqdm[None]) -> None:
         """A bar has begun."""
         self.bar, self._first_look = bar, None
-        if not self._thread.is_alive() and not self._ended.is_set():
+        if self._thread.ident is None and not self._ended.is_set():  # it has not been started before
             self._thread.start()
 
     def end(self, *, well: bool) -> None:

@@ -77,7 +77,7 @@ def test_a_goal_may_be_a_round(tmp_path: Path) -> None:
 
 
 def test_an_unknown_goal_is_refused_with_what_there_is(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"until pretrian: .*expected one of .*pretrain"):
+    with pytest.raises(UserError, match=r"pretrian: .*expected one of .*pretrain.*retriever_1"):
         needed_for(plan_of("quickstart", tmp_path), "pretrian")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from storage.store import Store
 from tests.services.lab import Lab, long_training
-from tests.services.servers import wait_for
+from tests.services.servers import run_of, wait_for
 
 STEPS = 20_000  # a cancel takes most of a minute to arrive
 
@@ -39,6 +39,12 @@ def test_a_cancelled_run_cancels_its_child_which_saves_and_goes_on_when_retried(
     assert again["run_count"] == 2
     wait_for(lambda: lab.steps(again) > saved, 3, "it goes on")
     assert logged(work) == list(range(1, len(logged(work)) + 1))  # no step was done twice
+
+    lab.cancel(run)
+    lab.end(run, 3)
+    lab.retry(run)  # at once, while its child is still being cancelled
+    wait_for(lambda: run_of(lab.url, child["id"])["run_count"] == 3, 5, "the child starts a third time")
+    lab.child_in("train_generator", run)
 
     other = lab.ask("train_generator", *long_training(STEPS, seed=2))  # the worker is busy
     waiting = wait_for(lambda: lab.children(other), 4, "the child is there")[0]

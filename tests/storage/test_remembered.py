@@ -14,6 +14,7 @@ from storage.remembered import sha256_of_source
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that counts as large, and has not changed for long; the cache is of our own."""
     monkeypatch.setattr(remembered, "LARGE", 4)
+    monkeypatch.setattr(remembered, "SETTLED_SECONDS", -1.0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "corpus.tsv"
     write(path, b"one two", 1_000_000_000)
@@ -43,7 +44,9 @@ def test_it_is_not_read_again(large: Path, tmp_path: Path, monkeypatch: pytest.M
     assert sha256_of_source(large) == "from the note"
 
 
-@pytest.mark.parametrize(("content", "seconds"), [(b"one  two", 1_000_000_000), (b"two one", 1_000_000_001)])
+@pytest.mark.parametrize(
+    ("content", "seconds"), [(b"one  two", 1_000_000_000), (b"two one", 1_000_000_001), (b"two one", 1_000_000_000)]
+)
 def test_a_change_is_seen(content: bytes, seconds: int, large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sha256_of_source(large)
     another_process(monkeypatch)
@@ -53,8 +56,8 @@ def test_a_change_is_seen(content: bytes, seconds: int, large: Path, monkeypatch
     assert sha256_of_source(large) == files.hashlib.sha256(content).hexdigest()
 
 
-def test_what_has_just_changed_is_not_remembered(large: Path, tmp_path: Path) -> None:
-    large.write_bytes(b"just now")
+def test_what_has_just_changed_is_not_remembered(large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered, "SETTLED_SECONDS", 3600.0)
 
     sha256_of_source(large)
 

@@ -144,3 +144,16 @@ def test_a_manifest_reads_back_as_it_was_written(made: tuple[Store, Artifact]) -
     assert manifest is not None
     assert json.loads((artifact.path / "manifest.json").read_text())["hash"] == manifest.hash
     assert Manifest.from_json(manifest.as_json()) == manifest
+
+
+def test_what_a_killed_process_was_writing_is_not_published(tmp_path: Path) -> None:
+    """Where a shard's process dies in the middle of a build, another makes the shard, in the same work folder."""
+    store = Store(tmp_path)
+    work = store.begin("made", "k1")
+    (work / "part-00000.parquet").write_bytes(b"whole")
+    (work / ".part-00000.parquet.77-deadbeef.tmp").write_bytes(b"ha")
+
+    manifest = store.publish("made", "k1", described)
+
+    assert list(manifest.files) == ["part-00000.parquet"]
+    assert {path.name for path in store.folder("made", "k1").iterdir()} == {"manifest.json", "part-00000.parquet"}
