@@ -213,7 +213,7 @@ def test_secrets_are_nowhere_to_be_read(stack: Stack) -> None:
     for service in stack.started:
         if service.alive():
             for process in (psutil.Process(service.pid), *psutil.Process(service.pid).children(recursive=True)):
-                readable[f"the arguments of {service.name}"] = " ".join(process.cmdline())
+                readable[f"the arguments of {service.name}, {process.pid}"] = " ".join(process.cmdline())
     assert len(readable) > 20
 
     for name, secret in SECRETS.items():
