@@ -42,9 +42,11 @@ def test_a_cancelled_run_cancels_its_child_which_saves_and_goes_on_when_retried(
 
     lab.cancel(run)
     lab.end(run, 3)
-    lab.retry(run)  # at once, while its child is still being cancelled
-    wait_for(lambda: run_of(lab.url, child["id"])["run_count"] == 3, 5, "the child starts a third time")
-    lab.child_in("train_generator", run)
+    lab.retry(run)  # at once: its child still runs, or is being cancelled
+    wait_for(lambda: run_of(lab.url, run)["run_count"] == 3 and lab.state(run) == "Running", 3, "the run starts again")
+    before = lab.steps(child)
+    wait_for(lambda: lab.steps(lab.child_in("train_generator", run)) > before, 4, "its child goes on")
+    assert lab.state(run) == "Running"
 
     other = lab.ask("train_generator", *long_training(STEPS, seed=2))  # the worker is busy
     waiting = wait_for(lambda: lab.children(other), 4, "the child is there")[0]
