@@ -15,7 +15,7 @@ from storage.errors import UserError
 ZOMBIES, NEVER_STARTED, WEBHOOK = "Crash zombie flows", "Crash runs that never start", "Tell of failed scheduled runs"
 BLOCK = "pretrieve-webhook"
 SILENCE = timedelta(seconds=90)  # three heartbeats of a worker's runs (PREFECT_FLOWS_HEARTBEAT_FREQUENCY=30)
-START = timedelta(minutes=10)  # from a worker's taking a run to its first sign of life; a busy machine takes one
+START = timedelta(hours=1)  # from a worker's taking a run to its first sign of life; a busy machine takes a minute
 PAYLOAD = """{"text": {{ ("Scheduled run " ~ flow.name ~ " (" ~ flow_run.name ~ ") is " ~ flow_run.state.name ~ ": "
 ~ flow_run.state.message ~ "\n" ~ (flow_run|ui_url or flow_run.id)) | tojson }}}"""
 
@@ -35,29 +35,29 @@ def settle_automations(client: Any) -> list[str]:
         told = "nobody is told of failed scheduled runs (PRETRIEVE_WEBHOOK is not set)"
     return [
         f"{ZOMBIES} (after {SILENCE.seconds} s without a heartbeat)",
-        f"{NEVER_STARTED} (within {START.seconds // 60} minutes)",
+        f"{NEVER_STARTED} (within {START.seconds // 60} minutes; not for pools whose runs wait longer in a queue)",
         told,
     ]
 
 
 def _crash_silent() -> Any:
     """A run that beats no more, or was asked to cancel and is not heard of again, has lost its process."""
-    return _crash(
-        ZOMBIES, {"prefect.flow-run.heartbeat", "prefect.flow-run.Cancelling"}, SILENCE,
-        "No heartbeat: the run's process or machine has died. Retry goes on where it stopped.",
-    )  # fmt: skip
+    message = "No heartbeat: the run's process or machine has died. Retry goes on where it stopped."
+    return _crash(ZOMBIES, {"prefect.flow-run.heartbeat", "prefect.flow-run.Cancelling"}, SILENCE, message, message)
 
 
 def _crash_unstarted() -> Any:
     """A worker that dies between taking a run and starting it leaves a run that never beats."""
+    message = "A worker took this run and never started it: the worker has died. Retry starts it again."
     return _crash(
-        NEVER_STARTED, {"prefect.flow-run.Pending"}, START,
-        "A worker took this run and never started it: the worker has died. Retry starts it again.",
+        NEVER_STARTED, {"prefect.flow-run.Pending"}, START, message,
+        f"{message} Where a queue (Slurm, Kubernetes) holds runs back for more than {START.seconds // 60} minutes, "
+        "switch this automation off; registering again leaves it off.",
     )  # fmt: skip
 
 
-def _crash(name: str, after: set[str], within: timedelta, message: str) -> Any:
-    """Set a run Crashed that is not heard of in time after certain events."""
+def _crash(name: str, after: set[str], within: timedelta, message: str, description: str) -> Any:
+    """Set a run of our deployments Crashed that is not heard of in time after certain events."""
     from prefect.client.schemas.objects import StateType
     from prefect.events.actions import ChangeFlowRunState
     from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
@@ -65,10 +65,11 @@ def _crash(name: str, after: set[str], within: timedelta, message: str) -> Any:
 
     trigger = EventTrigger(
         after=after, expect={"prefect.flow-run.*"}, for_each={"prefect.resource.id"}, posture=Posture.Proactive,
-        match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}), threshold=1, within=within,
+        match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
+        match_related=_tagged("pretrieve"), threshold=1, within=within,
     )  # fmt: skip
     crash = ChangeFlowRunState(state=StateType.CRASHED, name=None, message=message, force=False)
-    return AutomationCore(name=name, description=message, enabled=True, trigger=trigger, actions=[crash])
+    return AutomationCore(name=name, description=description, enabled=True, trigger=trigger, actions=[crash])
 
 
 def _tell(block: Any) -> Any:
@@ -80,15 +81,20 @@ def _tell(block: Any) -> Any:
     trigger = EventTrigger(
         expect={f"prefect.flow-run.{state}" for state in ("Failed", "Crashed", "TimedOut")},
         match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
-        match_related=ResourceSpecification(
-            {"prefect.resource.role": ["tag"], "prefect.resource.id": ["prefect.tag.auto-scheduled"]}
-        ),
-        for_each={"prefect.resource.id"}, posture=Posture.Reactive, threshold=1, within=timedelta(0),
+        match_related=_tagged("auto-scheduled"), for_each={"prefect.resource.id"},
+        posture=Posture.Reactive, threshold=1, within=timedelta(0),
     )  # fmt: skip
     return AutomationCore(
         name=WEBHOOK, description="Posts to the address in the block pretrieve-webhook.", enabled=True,
         trigger=trigger, actions=[CallWebhook(block_document_id=block, payload=PAYLOAD)],
     )  # fmt: skip
+
+
+def _tagged(tag: str) -> Any:
+    """What the events of a run with this tag are related to."""
+    from prefect.events.schemas.events import ResourceSpecification
+
+    return ResourceSpecification({"prefect.resource.role": ["tag"], "prefect.resource.id": [f"prefect.tag.{tag}"]})
 
 
 def _settle(client: Any, wanted: Any) -> None:

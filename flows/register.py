@@ -2,7 +2,7 @@
 
 The work pools, the deployments of prefect.yaml and the automations, each by its name, so that registering again
 changes nothing. What an operator has decided on the server stays: a pool's type and settings (process, Kubernetes,
-Slurm), whether the schedule or an automation is switched on.
+Slurm), schedules of his own, whether the schedule or an automation is switched on.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ def register_all(tell: Callable[[str], None] = print) -> None:
     with get_client(sync_client=True) as client:
         for name, description in POOLS.items():
             _make_pool(client, name, description)
+        _name_schedules(client)
         switched_on = _schedules_switched_on(client)
-        deployments = _deploy()
-        _switch_on(client, switched_on)
+        try:
+            deployments = _deploy()
+        finally:
+            _switch_on(client, switched_on)
         tell(f"work pools: {', '.join(POOLS)}")
         tell(f"deployments: {', '.join(deployments)}")
         for line in settle_automations(client):
@@ -97,18 +100,34 @@ def _deploy() -> list[str]:
     return [f"{each['entrypoint'].partition(':')[2]}/{each['name']}" for each in listed]
 
 
-def _schedules_switched_on(client: Any) -> list[tuple[str, str]]:
-    """Id and slug of the deployments' schedules that are active now: deploying again sets them as in the file."""
+def _schedules(client: Any) -> list[tuple[str, Any]]:
+    """The deployments' schedules, each with the id of its deployment."""
     return [
-        (str(deployment.id), schedule.slug)
+        (str(deployment.id), schedule)
         for deployment in client.read_deployments()
         for schedule in deployment.schedules
-        if schedule.active and schedule.slug and "pretrieve" in deployment.tags
+        if "pretrieve" in deployment.tags
     ]
 
 
-def _switch_on(client: Any, schedules: list[tuple[str, str]]) -> None:
-    for deployment, slug in schedules:
-        found = next((each for each in client.read_deployment(deployment).schedules if each.slug == slug), None)
-        if found and not found.active:
-            client.update_deployment_schedule(deployment, found.id, active=True)
+def _name_schedules(client: Any) -> None:
+    """Give a slug to schedules that were made without one: deploying removes all schedules where one has none."""
+    for deployment, schedule in _schedules(client):
+        if not schedule.slug:
+            _update(client, deployment, schedule, slug=f"schedule-{schedule.id}")
+
+
+def _schedules_switched_on(client: Any) -> list[tuple[str, str]]:
+    """Id and slug of the deployments' schedules that are active now: deploying again sets them as in the file."""
+    return [(deployment, schedule.slug) for deployment, schedule in _schedules(client) if schedule.active]
+
+
+def _switch_on(client: Any, wanted: list[tuple[str, str]]) -> None:
+    for deployment, schedule in _schedules(client):
+        if (deployment, schedule.slug) in wanted and not schedule.active:
+            _update(client, deployment, schedule, active=True)
+
+
+def _update(client: Any, deployment: str, schedule: Any, **changes: Any) -> None:
+    """Change a schedule; its parameters go with the change, as the server empties them otherwise."""
+    client.update_deployment_schedule(deployment, schedule.id, parameters=schedule.parameters, **changes)

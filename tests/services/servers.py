@@ -130,7 +130,6 @@ def worker_environment(url: str, store: Path, home: Path, **more: str) -> dict[s
         **{
             "PREFECT_API_URL": url,
             "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(store / ".prefect" / "results"),
-            "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
             "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
             "PREFECT_WORKER_QUERY_SECONDS": "2",  # the usual 10 make a test wait
             "PRETRIEVE_HOME": str(ROOT),

@@ -54,6 +54,7 @@ def test_every_deployment_is_there_with_pool_limit_and_form(server: Service) -> 
             "{{ $PRETRIEVE_HOME }}"
         )
         assert "recipe" in row["parameter_openapi_schema"]["properties"]
+        assert row["job_variables"] == {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}}
     [weekly] = found["reproduce/cpu"]["schedules"]
     assert (weekly["slug"], weekly["active"], weekly["schedule"]["timezone"]) == ("weekly", False, "UTC")
     assert (ROOT / "configs" / f"{weekly['parameters']['recipe']}.yaml").is_file()
@@ -62,7 +63,14 @@ def test_every_deployment_is_there_with_pool_limit_and_form(server: Service) -> 
 def test_registering_again_changes_nothing_and_keeps_what_was_decided(server: Service, tmp_path: Path) -> None:
     url, reproduce = server.url, deployments(server.url)["reproduce/cpu"]
     weekly = f"{url}/deployments/{reproduce['id']}/schedules/{reproduce['schedules'][0]['id']}"
-    httpx.patch(weekly, json={"active": True}).raise_for_status()
+    parameters = reproduce["schedules"][0]["parameters"]
+    assert parameters
+    httpx.patch(weekly, json={"active": True, "parameters": parameters}).raise_for_status()
+    own = {"interval": 86400.0, "anchor_date": "2026-01-01T00:00:00Z", "timezone": "UTC"}
+    mine = {"schedule": own, "active": True, "parameters": {"recipe": "quickstart"}}  # no slug, as the UI allows
+    for name in ("reproduce/cpu", "evaluate/cpu"):
+        add = f"{url}/deployments/{deployments(url)[name]['id']}/schedules"
+        httpx.post(add, json=[mine], timeout=30).raise_for_status()
     zombies = next(row for row in post(url, "automations") if row["name"] == "Crash zombie flows")
     before = {(row["id"], row["updated"]) for row in post(url, "automations")}
     pools = {row["id"] for row in post(url, "work_pools")}
@@ -71,11 +79,18 @@ def test_registering_again_changes_nothing_and_keeps_what_was_decided(server: Se
 
     assert {row["id"] for row in deployments(url).values()} >= {reproduce["id"]}
     assert len(post(url, "deployments")) == 6
-    assert deployments(url)["reproduce/cpu"]["schedules"][0]["active"]
+    for name, count in (("reproduce/cpu", 2), ("evaluate/cpu", 1)):
+        schedules = {each["parameters"]["recipe"]: each for each in deployments(url)[name]["schedules"]}
+        assert len(schedules) == count
+        kept = schedules["quickstart"]
+        assert (kept["schedule"]["interval"], kept["active"]) == (86400.0, True)
+        httpx.delete(f"{url}/deployments/{kept['deployment_id']}/schedules/{kept['id']}").raise_for_status()
+    [weekly_now] = deployments(url)["reproduce/cpu"]["schedules"]
+    assert (weekly_now["slug"], weekly_now["active"], weekly_now["parameters"]) == ("weekly", True, parameters)
     assert {row["id"] for row in post(url, "work_pools")} == pools
     assert {(row["id"], row["updated"]) for row in post(url, "automations")} == before
     assert "reproduce/cpu" in said
-    httpx.patch(weekly, json={"active": False}).raise_for_status()
+    httpx.patch(weekly, json={"active": False, "parameters": parameters}).raise_for_status()
 
     # A changed automation is mended, and one that was switched off stays off.
     changed = {**zombies, "enabled": False, "description": "something else"}
@@ -135,6 +150,10 @@ def test_a_failed_scheduled_run_posts_and_others_do_not(
     told = wait_for(lambda: None if received.empty() else received.get(), 5, "the webhook is called")
     ended = [wait_for_end(url, run, 3) for run in (by_hand, scheduled)]
 
+    # What the automations go by: beats with our tag, though this worker was started without saying how often.
+    beats = wait_for(lambda: beats_of(url, scheduled), 2, "the run has beaten")
+    assert {"prefect.resource.role": "tag", "prefect.resource.id": "prefect.tag.pretrieve"} in beats[0]["related"]
+
     text = told["body"]["text"]
     assert [row["state_name"] for row in ended] == ["Failed", "Failed"]
     assert (told["path"], told["type"]) == ("/services/T0/xyzzy-secret", "application/json")
@@ -150,6 +169,14 @@ def test_a_failed_scheduled_run_posts_and_others_do_not(
 
     assert {row["name"] for row in post(url, "automations")} == set(named) - {"Tell of failed scheduled runs"}
     assert not [row for row in post(url, "block_documents") if row["name"] == "pretrieve-webhook"]
+
+
+def beats_of(url: str, run: str) -> list[dict[str, Any]]:
+    """The signs of life of a run."""
+    wanted = {"event": {"name": ["prefect.flow-run.heartbeat"]}, "resource": {"id": [f"prefect.flow-run.{run}"]}}
+    found = httpx.post(f"{url}/events/filter", json={"filter": wanted}, timeout=30).raise_for_status().json()
+    events: list[dict[str, Any]] = found["events"]
+    return events
 
 
 def tags_of_a_scheduled_run(url: str) -> list[str]:
