@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from storage.errors import UserError
+
 UNDER_WAY = ("RUNNING", "PENDING", "CANCELLING")
 
 
 @dataclass(frozen=True)
 class Api:
-    """A server's API. Methods raise httpx.HTTPError where it does not answer, or refuses."""
+    """A server's API. Methods raise httpx.HTTPError where it does not answer, `UserError` where it wants a password."""
 
     url: str
     """It ends with /api."""
@@ -19,13 +21,20 @@ class Api:
     """user:password, where the server asks for one."""
 
     def healthy(self) -> bool:
-        """Whether the server answers."""
+        """Whether the server answers; it tells anybody."""
+        return answers(f"{self.url}/health")
+
+    def check(self) -> None:
+        """A `UserError` where the server does not let us in, or does not answer at all."""
         import httpx
 
         try:
-            return httpx.get(f"{self.url}/health", timeout=10).status_code == 200
-        except httpx.HTTPError:
-            return False
+            self.send("GET", "admin/version", None)
+        except httpx.HTTPError as error:
+            raise UserError(
+                f"the server at {self.url} does not answer ({type(error).__name__}): try again; `pretrieve down "
+                "--force` ends everything"
+            ) from None
 
     def send(self, method: str, path: str, body: Any) -> Any:
         """What it answers to a request, as JSON."""
@@ -33,7 +42,14 @@ class Api:
 
         user, _, password = (self.secret or "").partition(":")
         auth = (user, password) if self.secret else None
-        answer = httpx.request(method, f"{self.url}/{path}", json=body, auth=auth, timeout=60).raise_for_status()
+        answer = httpx.request(method, f"{self.url}/{path}", json=body, auth=auth, timeout=60)
+        if answer.status_code in (401, 403):
+            raise UserError(
+                f"the server at {self.url} refuses this user ({answer.status_code}): set "
+                "PREFECT_SERVER_API_AUTH_STRING to the user:password that `pretrieve up` was started with "
+                "(`pretrieve down --force` ends everything without asking the server)"
+            )
+        answer.raise_for_status()
         return answer.json() if answer.content else None
 
     def under_way(self) -> list[dict[str, Any]]:
@@ -58,6 +74,16 @@ class Api:
     def pause(self, pool: str, value: bool) -> None:
         """Begin nothing new of a pool, or begin again."""
         self.send("PATCH", f"work_pools/{pool}", {"is_paused": value})
+
+
+def answers(url: str) -> bool:
+    """Whether a page is there."""
+    import httpx
+
+    try:
+        return httpx.get(url, timeout=10).status_code == 200
+    except httpx.HTTPError:
+        return False
 
 
 def _moment(text: str | None) -> datetime:

@@ -4,7 +4,8 @@
     LOGS/NAME.log       what it says
 
 A process is known by its number and the moment it began, so that a number which the system gave to another process
-since is never taken for ours.
+since is never taken for ours. On Linux that moment is counted from the machine's start, which no change of the clock
+moves.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Background:
 
     name: str
     pid: int
-    began: float
-    """Seconds since 1970, as the system tells it of the process."""
+    began: str
+    """The moment as `beginning` gives it."""
     url: str = ""
     """Where it answers, if it does."""
 
@@ -46,23 +47,32 @@ class Background:
 
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.pid)
-            if process.create_time() == self.began and process.status() != psutil.STATUS_ZOMBIE:
+            if beginning(self.pid) == self.began and process.status() != psutil.STATUS_ZOMBIE:
                 return process
         return None
+
+
+def beginning(pid: int) -> str:
+    """When a process began, as a text that no other process of this number ever has; psutil.NoSuchProcess if none."""
+    import psutil
+
+    try:
+        ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]  # starttime, the 22nd field
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {ticks}"
+    except OSError:  # not Linux, or no such process
+        return str(psutil.Process(pid).create_time())
 
 
 def start(
     folder: Path, log: Path, name: str, command: Sequence[str], env: Mapping[str, str], url: str = ""
 ) -> Background:
     """Start a command in a session of its own, and note it."""
-    import psutil
-
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         process = subprocess.Popen(
             command, cwd=PROJECT, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
         )
-    made = Background(name, process.pid, psutil.Process(process.pid).create_time(), url)
+    made = Background(name, process.pid, beginning(process.pid), url)
     write_atomically(folder / f"{name}.json", json.dumps(asdict(made)))
     return made
 
@@ -82,11 +92,21 @@ def running(folder: Path) -> dict[str, Background]:
     return {name: one for name, one in known(folder).items() if one.process()}
 
 
-def stop(folder: Path, one: Background) -> None:
-    """SIGTERM, and after a while SIGKILL, for the process and whatever it has started that is left then."""
-    if process := one.process():
-        end([process], [process, *process.children(recursive=True)])
-    (folder / f"{one.name}.json").unlink(missing_ok=True)
+def stop(folder: Path, *these: Background) -> None:
+    """SIGTERM for all of them, and after a while SIGKILL for them and whatever they have started that is left then."""
+    processes = [process for one in these if (process := one.process())]
+    end(processes, [each for process in processes for each in (process, *_children(process))])
+    for one in these:
+        (folder / f"{one.name}.json").unlink(missing_ok=True)
+
+
+def _children(process: Any) -> list[Any]:
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        found: list[Any] = process.children(recursive=True)
+        return found
+    return []
 
 
 def end(asked: Iterable[Any], all_of_them: Sequence[Any]) -> None:

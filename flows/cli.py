@@ -125,11 +125,12 @@ def down(
     store: StoreFolder = DEFAULT_STORE,
     drain: Annotated[bool, typer.Option("--drain", help="Begin nothing new, and wait for what runs.")] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel what runs; Retry goes on with it later.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="End all at once, without asking the server.")] = False,
 ) -> None:
     """End what `pretrieve up` has started."""
     from flows.down import down as stop
 
-    stop(store, drain, cancel)
+    stop(store, drain=drain, cancel=cancel, force=force)
 
 
 @app.command()

@@ -9,60 +9,61 @@ from pathlib import Path
 from typing import Any
 
 from flows.api import Api
-from flows.background import Background, end, running, stop, with_environment
+from flows.background import end, running, stop, with_environment
+from flows.paused import paused
 from flows.services import Place
-from flows.up import only_one
+from flows.up import OPTIONS, only_one
 from storage.errors import UserError
 
 SECONDS_TO_CANCEL = 180.0  # a worker hears of it within 30; then a training stage saves a checkpoint
 SECONDS_BETWEEN_LOOKS = 2.0
 
 
-def down(store: Path, drain: bool, cancel: bool) -> None:
+def down(store: Path, *, drain: bool = False, cancel: bool = False, force: bool = False) -> None:
     """End the services of a store.
 
     Where runs are under way: `drain` begins nothing new and waits for them, `cancel` has them save what they can and
-    end; with neither, a `UserError` names them and nothing is ended.
+    end, `force` ends them with their workers and asks no server; with none of these, a `UserError` names them and
+    nothing is ended. Other commands are kept waiting only while processes end.
     """
     place = Place(store.resolve())
     with only_one(place):
         now = running(place.folder)
-        if not now:
-            print(f"nothing runs for the store {place.store}")
-        api = (
-            Api(f"{now['server'].url}/api", os.environ.get("PREFECT_SERVER_API_AUTH_STRING"))
-            if "server" in now
-            else None
+    if not now:
+        print(f"nothing runs for the store {place.store}")
+    if "server" in now and not force:
+        api = Api(f"{now['server'].url}/api", os.environ.get("PREFECT_SERVER_API_AUTH_STRING"))
+        _settle_runs(place, api, drain, cancel)
+    elif not (cancel or force) and (left := _processes_of_runs(place)):
+        raise UserError(
+            f"the server has died, and {len(left)} processes of runs are there: `pretrieve up` starts it again; "
+            "`pretrieve down --force` ends them, and Retry goes on where they stopped"
         )
-        paused: list[str] = []
-        if api and api.healthy():
-            if drain:
-                paused = _drain(api)
-            elif cancel:
-                _cancel(api)
-            elif runs := api.under_way():
-                raise UserError(
-                    f"{_named(runs)} {'is' if len(runs) == 1 else 'are'} under way: `pretrieve down --drain` waits for "
-                    "the end, `pretrieve down --cancel` cancels; a cancelled run goes on, after Retry, where it stopped"
-                )
-        _end_workers(place, now)
-        if api:
-            for pool in paused:
-                api.pause(pool, False)
-        for name in ("reports", "server"):
-            _end(place, now, name)
+    _end_workers(place)
+    _end(place, "reports", "server")
 
 
-def _drain(api: Api) -> list[str]:
-    """Begin nothing new, and wait for what is under way; the pools that were paused for it.
+def _settle_runs(place: Place, api: Api, drain: bool, cancel: bool) -> None:
+    """Wait until nothing is under way, or raise a `UserError`; after draining, the workers have ended."""
+    import httpx
 
-    The gpu pool goes on: what is under way on the cpu pool waits for stages there.
-    """
-    paused = [pool for pool in ("cpu",) if not api.paused(pool)]
-    for pool in paused:
-        api.pause(pool, True)
-    _wait_for_none(api, None)
-    return paused
+    try:
+        if drain:
+            with paused(place, api):
+                _wait_for_none(api, None)
+                _end_workers(place)
+        elif cancel:
+            _cancel(api)
+        elif runs := api.under_way():
+            raise UserError(
+                f"{_named(runs)} {'is' if len(runs) == 1 else 'are'} under way: `pretrieve down --drain` waits for "
+                "the end, `pretrieve down --cancel` cancels; a cancelled run goes on, after Retry, where it stopped"
+            )
+    except httpx.HTTPError as error:
+        raise UserError(
+            f"the server at {api.url} does not answer ({type(error).__name__}), so nobody knows what is under way: try "
+            "again, or end everything at once with `pretrieve down --force`; Retry goes on later where a run stopped"
+        ) from None
 
 
 def _cancel(api: Api) -> None:
@@ -89,15 +90,18 @@ def _named(runs: Sequence[dict[str, Any]]) -> str:
     return ", ".join(sorted(run["name"] for run in runs))
 
 
-def _end_workers(place: Place, now: dict[str, Background]) -> None:
+def _end_workers(place: Place) -> None:
     """End the workers at once, then whatever process of a run is left, also of a worker that had died before."""
-    for name in now:
-        if name not in ("server", "reports"):
-            _end(place, now, name)
-    left = [each for each in with_environment(PRETRIEVE_STORE=str(place.store)) if _is_of_a_run(each)]
-    if left:
+    _end(place, *(name for name in running(place.folder) if name not in OPTIONS))
+    if left := _processes_of_runs(place):
         print(f"{len(left)} processes of runs that had lost their worker: ended")
         end(left, left)
+
+
+def _processes_of_runs(place: Place) -> list[Any]:
+    """What `up`'s workers, and nobody else's, have started for runs, and what that has started."""
+    ours = with_environment(PRETRIEVE_STORE=str(place.store), PREFECT_HOME=str(place.home))
+    return [each for each in ours if _is_of_a_run(each)]
 
 
 def _is_of_a_run(process: Any) -> bool:
@@ -110,7 +114,11 @@ def _is_of_a_run(process: Any) -> bool:
         return False
 
 
-def _end(place: Place, now: dict[str, Background], name: str) -> None:
-    if name in now:
-        stop(place.folder, now[name])
-        print(f"{name}: ended")
+def _end(place: Place, *names: str) -> None:
+    """End those that run, all at once."""
+    with only_one(place):
+        now = running(place.folder)
+        stop(place.folder, *(now[name] for name in names if name in now))
+        for name in names:
+            if name in now:
+                print(f"{name}: ended")

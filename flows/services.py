@@ -1,7 +1,7 @@
 """What `pretrieve up` runs on one machine, and with which environment.
 
 STORE/.prefect/server/     the Prefect server's home, with its database
-STORE/.prefect/services/   what runs (flows/background.py)
+STORE/.prefect/services/   what runs (flows/background.py), and what a `down --drain` has paused
 STORE/.prefect/logs/       what it says
 STORE/.prefect/results/    results of stages, where every worker finds them
 """
@@ -35,6 +35,11 @@ class Place:
         """What runs."""
         return self.store / ".prefect" / "services"
 
+    @property
+    def home(self) -> Path:
+        """Prefect's own folder, for nobody but the services."""
+        return self.store / ".prefect" / "server"
+
     def log(self, name: str) -> Path:
         """What a service says."""
         return self.store / ".prefect" / "logs" / f"{name}.log"
@@ -44,7 +49,7 @@ def server_environment(place: Place, port: int) -> dict[str, str]:
     """The server's environment: a home of its own, and nothing sent home."""
     kept = {name: value for name, value in os.environ.items() if name not in FOREIGN}
     return kept | {
-        "PREFECT_HOME": str(place.store / ".prefect" / "server"),
+        "PREFECT_HOME": str(place.home),
         "PREFECT_UI_URL": f"http://127.0.0.1:{port}",
         "PREFECT_SERVER_UI_API_URL": "/api",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",

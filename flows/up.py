@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from flows.api import Api
+from flows.api import Api, answers
 from flows.background import Background, known, running, start
+from flows.paused import unpause
 from flows.read_recipe import PROJECT
 from flows.services import (
     Place,
@@ -42,34 +43,51 @@ def up(store: Path, port: int | None, reports_port: int | None) -> None:
         port = _port_of("server", port, before, earlier) or _free(PORT, "--port")
         reports_port = _port_of("reports", reports_port, before, earlier) or _free(port + 1, "--reports-port")
         env = worker_environment(place, port, reports_port)
-        _serve(place, before, port, reports_port)
-        if "server" not in before:
+        api = Api(env["PREFECT_API_URL"], env.get("PREFECT_API_AUTH_STRING"))
+        _serve(place, before, port, reports_port, api)
+        api.check()
+        missing = {name: each for name, each in workers(gpus_here()).items() if name not in before}
+        if "server" not in before or missing:  # an `up` that was interrupted may not have come as far as that
             _register(env)
-        _work(place, before, env)
-    _say(place, before)
+        unpause(place, api)
+        _work(place, missing, env, api)
+    _say(place, before, port, reports_port)
 
 
 @contextmanager
 def only_one(place: Place) -> Iterator[None]:
-    """No other `up` or `down` for this store runs in this block."""
+    """No other `up` or `down` for this store runs in this block; it is waited for."""
     place.folder.mkdir(parents=True, exist_ok=True)
     with (place.folder / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("another `pretrieve up` or `down` is at work; waiting", file=sys.stderr, flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _port_of(
     name: str, wanted: int | None, before: dict[str, Background], earlier: dict[str, Background]
 ) -> int | None:
-    """The port where a service runs, or is to run: the one asked for, or where it ran before it died; else None."""
+    """The port where a service runs, or is to run: the one asked for, or where it ran before it died; else None.
+
+    Workers that run know where it ran, so it cannot come back elsewhere.
+    """
     option = OPTIONS[name]
     if name in before:
         port = before[name].port
         if wanted not in (None, port):
             raise UserError(f"{option} {wanted}: the {name} runs on port {port}; `pretrieve down` ends it first")
         return port
-    if wanted is None and name in earlier:
-        wanted = earlier[name].port
+    if name in earlier:
+        port = earlier[name].port
+        if wanted not in (None, port) and before.keys() - OPTIONS.keys():
+            raise UserError(
+                f"{option} {wanted}: the workers that run know the {name} on port {port}; leave {option} out, or end "
+                "them first with `pretrieve down`"
+            )
+        wanted = wanted or port
     return wanted and _free(wanted, option)
 
 
@@ -79,21 +97,27 @@ def _free(port: int, option: str) -> int:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             trial.bind(("127.0.0.1", port))
+        except OverflowError:
+            raise UserError(f"port {port}: the highest is 65535; choose another with {option}") from None
         except OSError as error:
             raise UserError(f"port {port}: {error.strerror}; choose another with {option}") from None
     return port
 
 
-def _serve(place: Place, before: dict[str, Background], port: int, reports_port: int) -> None:
-    """Start the server and the reports' pages, and wait for the server."""
+def _serve(place: Place, before: dict[str, Background], port: int, reports_port: int, api: Api) -> None:
+    """Start the server and the reports' pages, and wait for both."""
     (place.store / "reports").mkdir(parents=True, exist_ok=True)
-    env, url = server_environment(place, port), f"http://127.0.0.1:{port}"
+    env, where = server_environment(place, port), _address(reports_port)
     if "reports" not in before:
-        where = f"http://127.0.0.1:{reports_port}"
-        start(place.folder, place.log("reports"), "reports", reports_command(place, reports_port), env, where)
+        reports = start(place.folder, place.log("reports"), "reports", reports_command(place, reports_port), env, where)
+        _wait(place, reports, partial(answers, where))
     if "server" not in before:
-        server = start(place.folder, place.log("server"), "server", server_command(port), env, url)
-        _wait(place, server, Api(f"{url}/api").healthy)
+        server = start(place.folder, place.log("server"), "server", server_command(port), env, _address(port))
+        _wait(place, server, api.healthy)
+
+
+def _address(port: int) -> str:
+    return f"http://127.0.0.1:{port}"
 
 
 def _register(env: dict[str, str]) -> None:
@@ -103,13 +127,11 @@ def _register(env: dict[str, str]) -> None:
         raise UserError(f"registering the deployments failed: {done.stderr.decode(errors='replace').strip()}")
 
 
-def _work(place: Place, before: dict[str, Background], env: dict[str, str]) -> None:
-    """Start the workers that do not run, and wait until the server has heard of them."""
-    api, since = Api(env["PREFECT_API_URL"], env.get("PREFECT_API_AUTH_STRING")), datetime.now(UTC)
+def _work(place: Place, missing: dict[str, tuple[list[str], dict[str, str]]], env: dict[str, str], api: Api) -> None:
+    """Start these workers, and wait until the server has heard of them."""
+    since = datetime.now(UTC)
     started = [
-        start(place.folder, place.log(name), name, command, env | more)
-        for name, (command, more) in workers(gpus_here()).items()
-        if name not in before
+        start(place.folder, place.log(name), name, command, env | more) for name, (command, more) in missing.items()
     ]
     for worker in started:
         _wait(place, worker, partial(api.heard_of, worker.name.partition("-")[0], worker.name, since))
@@ -134,15 +156,14 @@ def _last_line(place: Place, one: Background) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
-def _say(place: Place, before: dict[str, Background]) -> None:
+def _say(place: Place, before: dict[str, Background], port: int, reports_port: int) -> None:
     """Where everything is, and what to do next."""
-    now = running(place.folder)
-    server = now["server"].url
+    now, server = running(place.folder), _address(port)
     if now.keys() == before.keys():
         print(f"already running, for the store {place.store}")
     print(f"Prefect:  {server}")
     print(f"workers:  {', '.join(name for name in now if name not in ('server', 'reports'))}")
-    print(f"reports:  {now['reports'].url}")
+    print(f"reports:  {_address(reports_port)}")
     print(f"logs:     {place.log('*')}")
     print(f"Open {server}/deployments, choose reproduce and run it; `pretrieve down` ends everything.")
     print(f"For commands of your own:  export PREFECT_API_URL={server}/api")

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
 import pytest
 
-from flows.background import Background, end, running, start, stop, with_environment
+from flows.background import Background, beginning, end, running, start, stop, with_environment
 
 SLEEP = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(600)"]
 # It does not end when asked, and neither does what it has started.
@@ -22,6 +23,20 @@ import signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     "print('child', flush=True); time.sleep(600)"], start_new_session=True)
+time.sleep(600)
+"""
+# It ends only once the other has been asked to end, too.
+SOCIABLE = """
+import pathlib, signal, sys, time
+name, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+def end(*_):
+    (folder / f"{name}.asked").touch()
+    while len(list(folder.glob("*.asked"))) < 2:
+        time.sleep(0.05)
+    print("ended", flush=True)
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+print("here", flush=True)
 time.sleep(600)
 """
 
@@ -58,15 +73,37 @@ def test_what_was_started_is_found_by_another_process_and_ended(tmp_path: Path) 
 
 
 def test_a_number_that_another_process_has_now_is_not_ours(tmp_path: Path, innocent: subprocess.Popen[bytes]) -> None:
-    began = psutil.Process(innocent.pid).create_time()
-    recycled = Background("one", innocent.pid, began - 5)
-    (tmp_path / "one.json").write_text(json.dumps({"name": "one", "pid": innocent.pid, "began": began - 5, "url": ""}))
+    began = beginning(innocent.pid)
+    recycled = Background("one", innocent.pid, beginning(os.getpid()))
+    (tmp_path / "one.json").write_text(json.dumps(asdict(recycled)))
 
     assert running(tmp_path) == {}
     stop(tmp_path, recycled)
 
     assert innocent.poll() is None
     assert Background("one", innocent.pid, began).process().pid == innocent.pid
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the clock is all there is")
+def test_a_changed_clock_leaves_a_process_ours(
+    innocent: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Background("one", innocent.pid, beginning(innocent.pid))
+    # psutil adds the moment of the machine's start, which is a clock's, to the ticks since then.
+    at = psutil.Process(innocent.pid).create_time()
+    monkeypatch.setattr(psutil.Process, "create_time", lambda _: at + 3600)
+
+    assert one.process()
+
+
+def test_all_are_asked_before_any_is_waited_for(tmp_path: Path) -> None:
+    both = [begun(tmp_path, name, [sys.executable, "-c", SOCIABLE, name, str(tmp_path)], "here") for name in "ab"]
+
+    stop(tmp_path, *both)
+
+    for one in both:
+        assert not one.process()
+        assert "ended" in (tmp_path / f"{one.name}.log").read_text()
 
 
 def test_who_does_not_end_is_killed_with_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,11 @@ def pids(place: Path) -> dict[str, int]:
     return {name: one.pid for name, one in running(place / "artifacts" / ".prefect" / "services").items()}
 
 
+def cpu_is_paused(url: str) -> bool:
+    """Whether nothing new of the cpu pool is begun."""
+    return bool(httpx.get(f"{url}/work_pools/cpu", timeout=30).raise_for_status().json()["is_paused"])
+
+
 def test_up_and_down(place: Path) -> None:
     port, reports, busy = free_port(), free_port(), socket.socket()
     with busy:
@@ -91,6 +96,17 @@ def test_up_and_down(place: Path) -> None:
     refused = command(place, "down")
     assert refused.returncode == 2
     assert run_of(url, run)["name"] in refused.stderr
+    assert pids(place) == second
+
+    # Draining begins nothing new. Interrupted, it undoes that; killed, the next up does.
+    for number, undone in ((signal.SIGINT, True), (signal.SIGKILL, False)):
+        draining = subprocess.Popen([*PRETRIEVE, "down", "--drain"], cwd=place, env=environment(place))
+        wait_for(lambda: cpu_is_paused(url), 2, "the pool is paused")
+        draining.send_signal(number)
+        draining.wait(60)
+        assert cpu_is_paused(url) is not undone
+    assert "left paused" in command(place, "up").stdout
+    assert not cpu_is_paused(url)
     assert pids(place) == second
     stopped = command(place, "down", "--cancel")
 

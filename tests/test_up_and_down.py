@@ -1,0 +1,215 @@
+"""What `pretrieve up` and `down` refuse, and what they leave alone; tests/services/test_up.py has them at work."""
+
+from __future__ import annotations
+
+import fcntl
+import http.server
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import flows.register
+import flows.up
+from flows.background import beginning, running
+from flows.down import down
+from flows.services import Place
+from flows.up import only_one, up
+from storage.errors import UserError
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+@pytest.fixture
+def begin() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """`begin(**environment)` starts a process that does nothing and ends with the test."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(**more: str) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(SLEEP, env=os.environ | more))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A store's, with a folder for services."""
+    made = Place(tmp_path.resolve())
+    made.folder.mkdir(parents=True)
+    return made
+
+
+def note(place: Place, name: str, process: subprocess.Popen[bytes], port: int = 1) -> None:
+    """Have a process taken for a service that `up` has started."""
+    row = {"name": name, "pid": process.pid, "began": beginning(process.pid), "url": f"http://127.0.0.1:{port}"}
+    (place.folder / f"{name}.json").write_text(json.dumps(row))
+
+
+def free_port() -> int:
+    """One that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def test_a_second_command_says_that_it_waits(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    entered, said = threading.Event(), ""
+    with (place.folder / "lock").open("w") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+
+        def second() -> None:
+            with only_one(place):
+                entered.set()
+
+        waiting = threading.Thread(target=second, daemon=True)
+        waiting.start()
+        deadline = time.monotonic() + 60
+        while "at work; waiting" not in said:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+            said += capsys.readouterr().err
+        assert not entered.is_set()
+    assert entered.wait(60)
+
+
+def test_the_highest_port_leaves_none_for_the_reports(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--reports-port"):
+        up(tmp_path, 65535, None)
+
+
+def test_reports_that_end_at_once_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows.up, "reports_command", lambda *_: [sys.executable, "-c", "raise SystemExit('no pages')"])
+
+    with pytest.raises(UserError, match="reports ended: no pages"):
+        up(tmp_path, free_port(), free_port())
+
+
+def test_a_server_does_not_come_back_where_living_workers_do_not_look(
+    place: Place, begin: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    worker = begin()
+    note(place, "cpu-0", worker)
+    (place.folder / "server.json").write_text(
+        json.dumps({"name": "server", "pid": 1, "began": "long ago", "url": "http://127.0.0.1:4200"})
+    )
+
+    with pytest.raises(UserError, match=r"--port \d+: the workers that run know the server on port 4200"):
+        up(place.store, free_port(), None)
+
+    assert worker.poll() is None
+
+
+def test_a_server_that_wants_a_password_is_told_by_its_variable_and_can_be_ended(
+    place: Place, begin: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PREFECT_SERVER_API_AUTH_STRING", raising=False)
+    server = begin()
+
+    class Locked(http.server.BaseHTTPRequestHandler):
+        def refuse(self) -> None:
+            self.send_error(401)
+
+        do_GET = do_POST = do_PATCH = refuse  # noqa: N815 - the names that http.server looks for
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Locked) as locked:
+        threading.Thread(target=locked.serve_forever, daemon=True).start()
+        note(place, "server", server, locked.server_port)
+        note(place, "reports", begin())
+        for refused in (
+            lambda: up(place.store, None, None), lambda: down(place.store), lambda: down(place.store, drain=True),
+            lambda: down(place.store, cancel=True),
+        ):  # fmt: skip
+            with pytest.raises(UserError, match="PREFECT_SERVER_API_AUTH_STRING"):
+                refused()
+        assert set(running(place.folder)) == {"server", "reports"}
+
+        down(place.store, force=True)
+        locked.shutdown()
+
+    assert running(place.folder) == {}
+    server.wait(60)
+
+
+def test_a_server_that_does_not_answer_is_not_taken_for_none(
+    place: Place, begin: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    note(place, "server", begin(), free_port())
+    note(place, "cpu-0", begin())
+
+    with pytest.raises(UserError, match=r"does not answer \(ConnectError\).*--force"):
+        down(place.store)
+
+    assert set(running(place.folder)) == {"server", "cpu-0"}
+    down(place.store, force=True)
+    assert running(place.folder) == {}
+
+
+def test_runs_of_other_workers_on_the_same_store_go_on(
+    place: Place, begin: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    of_a_run = {"PRETRIEVE_STORE": str(place.store), "PREFECT__FLOW_RUN_ID": "a-run"}
+    foreign = begin(**of_a_run, PREFECT_HOME="/elsewhere")
+    down(place.store)
+    orphan = begin(**of_a_run, PREFECT_HOME=str(place.home))
+
+    with pytest.raises(UserError, match="--force"):
+        down(place.store)
+    assert orphan.poll() is None
+    down(place.store, cancel=True)
+
+    orphan.wait(60)
+    assert foreign.poll() is None
+
+
+def test_a_schedule_is_switched_on_again_where_deploying_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = SimpleNamespace(id="s", slug="weekly", active=True, parameters={"recipe": "quickstart"})
+    deployment = SimpleNamespace(id="d", tags=["pretrieve"], schedules=[schedule])
+
+    class Client:
+        """Of Prefect's, with one deployment."""
+
+        def __enter__(self) -> Client:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def create_work_pool(self, _: Any) -> None:
+            pass
+
+        def read_deployments(self) -> list[Any]:
+            return [deployment]
+
+        def update_deployment_schedule(self, _: str, __: str, *, parameters: Any = None, **changes: Any) -> None:
+            schedule.parameters = parameters or {}  # as the server does
+            schedule.__dict__.update(changes)
+
+    def deploy() -> list[str]:
+        schedule.active = False
+        raise UserError("the second deployment is wrong")
+
+    monkeypatch.setattr("prefect.client.orchestration.get_client", lambda **_: Client())
+    monkeypatch.setattr(flows.register, "check_server", lambda: None)
+    monkeypatch.setattr(flows.register, "_deploy", deploy)
+
+    with pytest.raises(UserError, match="the second"):
+        flows.register.register_all()
+
+    assert schedule.active
+    assert schedule.parameters == {"recipe": "quickstart"}
