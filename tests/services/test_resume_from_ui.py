@@ -13,7 +13,7 @@ import yaml
 
 from flows.read_recipe import SHIPPED
 from tests.services.browser import Browser, browser
-from tests.services.lab import Lab, laboratory, process_of
+from tests.services.lab import Lab, process_of
 from tests.services.servers import PRETRIEVE, Service, environment, post, run_of, start, stopping, wait_for
 
 SHARDS_LEFT = 3  # as many as are finished at least when the stage is killed
@@ -92,8 +92,8 @@ def states(lab: Lab, run: str) -> dict[str, set[str]]:
     return found
 
 
-def test_a_failed_reproduction_is_resumed_in_the_browser(tmp_path: Path) -> None:
-    with laboratory(tmp_path / "lab") as lab, browser(lab.url) as window:
+def test_a_failed_reproduction_is_resumed_in_the_browser(lab: Lab, tmp_path: Path) -> None:
+    with browser(lab.url) as window:
         lab.work("gpu", "gpu-0")
         unbroken = begin_unbroken(lab, tmp_path / "unbroken")
         lab.stack.enter_context(stopping(unbroken))
