@@ -29,7 +29,7 @@ test: lint data ## ruff, mypy and every test that needs no system package
 
 test-services: environment data ## tests on PostgreSQL, Redis and a browser, from Debian's packages
 	@tests/services/install
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --reruns 1 tests/services
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/services
 
 check: lint ## ruff, mypy and the fast tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"
