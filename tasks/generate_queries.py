@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
+from tqdm import tqdm
 
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
@@ -18,7 +19,7 @@ from storage.rows import num_rows, read_rows, write_rows
 from storage.settings import Settings
 from storage.tables import Checkpoint, Passages, PseudoQueries, passage_text
 from tasks.device import choose_device
-from tasks.generators.sampling import Sampler
+from tasks.generators.sampling import Asked, Sampler, open_sampler
 from tasks.shards import Job, Shard, kept, part, row_shards, run_shards
 from tasks.stage import stage
 
@@ -63,19 +64,19 @@ def write_part(
 ) -> None:  # fmt: skip
     """Write the pseudo-queries of a shard's passages."""
     sampler, rows = kept(_sampler, generator, settings), list(read_rows(passages, Passages, *shard.of))
-    write_rows(out, PseudoQueries, _queries(rows, sampler, settings.prefix, done), part(shard.number))
+    write_rows(out, PseudoQueries, _queries(rows, sampler, settings.queries_per_passage, done), part(shard.number))
 
 
 def _sampler(generator: Artifact[Checkpoint] | Source, settings: Generation) -> Sampler:
-    return Sampler(generator.path, settings, choose_device())
+    return open_sampler(generator.path, settings, choose_device(), tqdm.write)
 
 
 def _queries(
-    rows: Sequence[dict[str, Any]], sampler: Sampler, prefix: str, done: Callable[[int], object]
+    rows: Sequence[dict[str, Any]], sampler: Sampler, number: int, done: Callable[[int], object]
 ) -> Iterator[dict[str, Any]]:
-    texts = [prefix + passage_text(row["title"], row["text"]) for row in rows]
+    asked = [Asked(passage_text(row["title"], row["text"]), range(number), draw=0) for row in rows]
     written: list[list[str]] = [[] for _ in rows]
-    for batch in sampler(texts):
+    for batch in sampler(asked):
         for place, queries in batch:
             written[place] = queries
         done(len(batch))

@@ -1,14 +1,14 @@
 """Nucleus sampling from any Hugging Face encoder-decoder, several samples a text, the same whoever its neighbours are.
 
 A text is encoded once for all its samples, and their first step is one step too. Rows that have ended
-leave the batch. Each sample has its own stream of uniform numbers, seeded by the seed and its text, and
+leave the batch. Each sample has its own stream of uniform numbers, seeded by the seed, its text and its rank, and
 a token is drawn by inverting the cumulative distribution: order, shards and batches move no draw.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,11 +25,23 @@ from storage.errors import UserError
 LIVE_SHARE = 0.75  # below it a batch is compacted: copying the caches at every row's end costs more than it saves
 
 
-class Nucleus(Protocol):
-    """How to draw; the names are those of Hugging Face's `generate`."""
+@dataclass(frozen=True)
+class Asked:
+    """Queries that are wanted of one passage."""
+
+    text: str
+    """The passage alone, without prefix or prompt."""
+    ranks: range
+    """Which of its samples; each has a stream of uniform numbers of its own."""
+    draw: int
+    """How often they have been replaced: another number, other queries."""
+
+
+class Writing(Protocol):
+    """How to draw; the names are those of Hugging Face's `generate`, what they mean stands at `Generation`."""
 
     @property
-    def queries_per_passage(self) -> int: ...
+    def prefix(self) -> str: ...
     @property
     def top_k(self) -> int: ...
     @property
@@ -47,7 +59,7 @@ class Nucleus(Protocol):
 class Sampler:
     """A seq2seq checkpoint (folder or hub name) that writes texts for texts. bfloat16 on a GPU."""
 
-    def __init__(self, checkpoint: Path, settings: Nucleus, device: torch.device) -> None:
+    def __init__(self, checkpoint: Path, settings: Writing, device: torch.device, tell: Callable[[str], None]) -> None:
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # ours counts passages
         self.settings, self.device = settings, device
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -60,19 +72,17 @@ class Sampler:
         self.model = model.to(device).eval()
         self.special = special_tokens(self.model, self.tokenizer)
 
-    def __call__(self, texts: Sequence[str]) -> Iterator[list[tuple[int, list[str]]]]:
-        """For one batch after another, the place of each of its texts and that text's samples."""
-        limit = self.settings.input_max_tokens
-        ids = self.tokenizer(list(texts), truncation=True, max_length=limit)["input_ids"]
-        for batch in batches(texts, [len(each) for each in ids], self.settings.batch_tokens):
-            uniforms = np.stack([self._uniforms(texts[place]) for place in batch])
+    def __call__(self, asked: Sequence[Asked]) -> Iterator[list[tuple[int, list[str]]]]:
+        """For one batch after another, the place of each of its passages and its samples, one for each rank."""
+        texts = [self.settings.prefix + each.text for each in asked]
+        ids = self.tokenizer(texts, truncation=True, max_length=self.settings.input_max_tokens)["input_ids"]
+        for batch in batches(asked, [len(each) for each in ids], self.settings.batch_tokens):
+            uniforms = np.stack([self._uniforms(asked[place]) for place in batch])
             samples = self.sample([ids[place] for place in batch], torch.from_numpy(uniforms).to(self.device))
             yield [(place, self._decoded(each)) for place, each in zip(batch, samples, strict=True)]
 
-    def _uniforms(self, text: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-        seed = hashlib.sha256(f"{self.settings.seed}\n{text}".encode()).digest()[:16]
-        stream = np.random.Generator(np.random.Philox(key=int.from_bytes(seed, "little")))
-        return stream.random((self.settings.queries_per_passage, self.settings.max_new_tokens))
+    def _uniforms(self, asked: Asked) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return uniforms(asked, self.settings.seed, self.settings.max_new_tokens)
 
     def _decoded(self, samples: list[list[int]]) -> list[str]:
         decoded: list[str] = self.tokenizer.batch_decode(samples, skip_special_tokens=True)
@@ -203,11 +213,32 @@ def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def batches(texts: Sequence[str], lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Places of the texts, the longest first, equal lengths by text, in batches of at most so many padded tokens."""
+def open_sampler(checkpoint: Path, settings: Writing, device: torch.device, tell: Callable[[str], None]) -> Sampler:
+    """What writes queries with this checkpoint."""
+    return Sampler(checkpoint, settings, device, tell)
+
+
+def uniforms(asked: Asked, seed: int, size: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """So many numbers in [0, 1) for each rank, the same whichever other ranks are asked for. [ranks, size]"""
+    key = hashlib.sha256(f"{seed}\n{asked.draw}\n{asked.text}".encode()).digest()[:16]
+    streams = (np.random.Philox(key=int.from_bytes(key, "little"), counter=[0, 0, 0, rank]) for rank in asked.ranks)
+    return np.stack([np.random.Generator(stream).random(size) for stream in streams])
+
+
+def batches(asked: Sequence[Asked], lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """Places in batches of at most so many padded tokens, all asking for equally many samples.
+
+    The longest go first, equal lengths by their text.
+    """
+
+    def order(place: int) -> tuple[int, int, str, int, int]:
+        each = asked[place]
+        return -len(each.ranks), -lengths[place], each.text, each.draw, each.ranks.start
+
     batch: list[int] = []
-    for place in sorted(range(len(lengths)), key=lambda i: (-lengths[i], texts[i])):
-        if batch and (len(batch) + 1) * lengths[batch[0]] > tokens:
+    for place in sorted(range(len(asked)), key=order):
+        mixed = batch and len(asked[place].ranks) != len(asked[batch[0]].ranks)
+        if batch and (mixed or (len(batch) + 1) * lengths[batch[0]] > tokens):
             yield batch
             batch = []
         batch.append(place)

@@ -1,8 +1,8 @@
-"""Sampling against Hugging Face's own, and the stage that shards it."""
+"""The stage that writes queries, shard by shard."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
-from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsWarper
 
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
@@ -25,8 +24,7 @@ from storage.rows import parts, read_rows
 from storage.tables import Passages, PseudoQueries
 from tasks import generate_queries as module
 from tasks.generate_queries import Generation, generate_queries
-from tasks.generators import sampling
-from tasks.generators.sampling import Sampler, nucleus
+from tasks.generators.sampling import Asked, Sampler
 
 WORDS = [
     "the", "a", "of", "river", "city", "king", "old", "war", "painter", "in", "french", "born", "film", "novel",
@@ -67,97 +65,9 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return folder
 
 
-def sampler(folder: Path, **changes: Any) -> Sampler:
-    return Sampler(folder, SETTINGS.model_copy(update=changes), torch.device("cpu"))
-
-
 def texts(count: int) -> list[str]:
     random = np.random.default_rng(0)
     return [" ".join(random.choice(WORDS, size=random.integers(3, 20))) for _ in range(count)]
-
-
-def samples(of: Sampler, given: list[str]) -> list[list[str]]:
-    return [queries for _, queries in sorted(pair for batch in of(given) for pair in batch)]
-
-
-def test_tokens_that_may_be_drawn_are_those_of_hugging_face_with_their_probabilities() -> None:
-    logits = torch.randn(200, 50, generator=torch.Generator().manual_seed(1)) * 3
-    scores = TopPLogitsWarper(0.8)(None, TopKLogitsWarper(12)(None, logits))
-
-    found = nucleus(logits, top_k=12, top_p=0.8)
-
-    shares = found.cumulative.diff(dim=1, prepend=torch.zeros(200, 1)) / found.cumulative[:, -1:]
-    ours = torch.zeros(200, 50, dtype=torch.float64).scatter(1, found.tokens, shares)
-    assert torch.allclose(ours, scores.double().softmax(1), atol=1e-6)
-    assert bool(((ours > 0) == torch.isfinite(scores)).all())
-
-
-def test_draws_invert_the_cumulative_distribution() -> None:
-    found = nucleus(torch.log(torch.tensor([[0.1, 0.6, 0.3]])), top_k=3, top_p=1.0)
-
-    drawn = [
-        int(found.draw(torch.tensor([share], dtype=torch.float64))) for share in (0.0, 0.59, 0.61, 0.89, 0.91, 1.0)
-    ]
-
-    assert drawn == [1, 1, 2, 2, 0, 0]
-
-
-def test_a_share_that_rounds_to_the_whole_draws_no_forbidden_token() -> None:
-    found = nucleus(torch.log(torch.tensor([[0.1, 0.6, 0.3]])), top_k=3, top_p=0.5)
-
-    assert int(found.draw(torch.tensor([1.0], dtype=torch.float64))) == 1
-
-
-def test_greedy_sampling_writes_what_generate_writes(checkpoint: Path) -> None:
-    ours = sampler(checkpoint, top_k=1, batch_tokens=100)
-    given = texts(12)
-
-    inputs = ours.tokenizer(given, return_tensors="pt", padding=True)
-    reference = ours.model.generate(
-        input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], max_new_tokens=8, do_sample=False,
-        num_beams=1, decoder_start_token_id=2, eos_token_id=3, pad_token_id=0,
-    )  # fmt: skip
-
-    expected = ours.tokenizer.batch_decode(reference, skip_special_tokens=True)
-    assert samples(ours, given) == [[text] * 3 for text in expected]
-    assert len(set(expected)) > 1
-
-
-def test_each_step_draws_from_the_models_distribution(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slow way: one row, no cache, no compaction, the whole prefix at every step."""
-    monkeypatch.setattr(sampling, "LIVE_SHARE", 1.0)
-    ours = sampler(checkpoint)
-    given = texts(12)
-
-    written = samples(ours, given)
-
-    assert written == [[slowly(ours, text, sample) for sample in range(3)] for text in given]
-    lengths = {len(query.split()) for queries in written for query in queries}
-    assert len(lengths) > 2, "rows must end at different steps for compaction to be tried"
-
-
-def slowly(of: Sampler, text: str, sample: int) -> str:
-    uniforms = of._uniforms(text)[sample]
-    ids = torch.tensor([of.tokenizer(text)["input_ids"]])
-    prefix = [2]
-    for uniform in uniforms:
-        logits = of.model(input_ids=ids, decoder_input_ids=torch.tensor([prefix])).logits[:, -1]
-        token = int(nucleus(logits, 10, 0.95).draw(torch.tensor([uniform])))
-        if token == 3:
-            break
-        prefix.append(token)
-    return " ".join(of.tokenizer.decode(prefix, skip_special_tokens=True).split())
-
-
-def test_every_sample_has_its_own_stream(checkpoint: Path) -> None:
-    ours = sampler(checkpoint)
-
-    uniforms = ours._uniforms("the city")
-
-    assert uniforms.shape == (3, 8)
-    assert len(np.unique(uniforms)) == 24
-    assert not np.array_equal(uniforms, sampler(checkpoint, seed=43)._uniforms("the city"))
-    assert not np.array_equal(uniforms, ours._uniforms("the river"))
 
 
 @pytest.fixture
@@ -214,13 +124,13 @@ def test_a_killed_run_keeps_its_finished_shards(
     seen: list[int] = []
 
     class Killed(Sampler):
-        def __call__(self, given: Any) -> Iterator[list[tuple[int, list[str]]]]:
+        def __call__(self, asked: Sequence[Asked]) -> Iterator[list[tuple[int, list[str]]]]:
             if len(seen) == 2:
                 raise KeyboardInterrupt
-            seen.append(len(given))
-            return super().__call__(given)
+            seen.append(len(asked))
+            return super().__call__(asked)
 
-    monkeypatch.setattr(module, "Sampler", Killed)
+    monkeypatch.setattr(module, "open_sampler", Killed)
     with pytest.raises(KeyboardInterrupt):
         generate_queries.body(tmp_path / "killed", passages, Source("m", checkpoint), settings=SETTINGS)
     kept = {path: path.stat().st_mtime_ns for path in parts(tmp_path / "killed")}
