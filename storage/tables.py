@@ -4,13 +4,15 @@ A stage's type says which table it writes (`Artifact[Passages]`); `storage.rows`
 them and refuses columns that are not the schema's.
 """
 
+import hashlib
+from collections.abc import Collection
 from typing import ClassVar
 
 import pyarrow as pa
 
 
-def _schema(**columns: pa.DataType) -> pa.Schema:
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
+def _schema(*, nullable: Collection[str] = (), **columns: pa.DataType) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, nullable=name in nullable) for name, kind in columns.items()])
 
 
 def _texts() -> pa.DataType:
@@ -60,9 +62,41 @@ class Qrels(Table):
 
 
 class PseudoQueries(Table):
-    """Generated queries; `rank` numbers those of a passage from 0. Empty generations are absent."""
+    """What generators wrote for passages, in the passages' order; `rank` numbers a passage's from 0.
 
-    schema = _schema(passage_id=pa.string(), rank=pa.int32(), text=pa.string())
+    Only rows that are `kept` are used; `reason` says why another is not: "empty" (nothing was written), "round trip" or
+    "relevance" (a filter's cut).
+
+    `passage_sha256` is that of the passage's title and text (`passage_sha256`). `generator` is the recipe's name of
+    it, `revision` the key of its files or its commit, `ledger` the key of all that decides a text: the revision, the
+    settings and the code's version; `draw` counts how often the passage's queries have been replaced. Of imported
+    queries `ledger` is empty. `round_trip` is the rank of the own passage in BM25's list for the query, from 1, and 0
+    where it is not in the list; `relevance` is a cross-encoder's score; both are null where nobody has scored.
+    """
+
+    schema = _schema(
+        nullable=("round_trip", "relevance"),
+        passage_id=pa.string(),
+        doc_id=pa.string(),
+        passage_sha256=pa.string(),
+        rank=pa.int32(),
+        query=pa.string(),
+        generator=pa.string(),
+        revision=pa.string(),
+        ledger=pa.string(),
+        seed=pa.int64(),
+        draw=pa.int32(),
+        round_trip=pa.int32(),
+        relevance=pa.float32(),
+        kept=pa.bool_(),
+        reason=pa.string(),
+    )
+
+
+class Written(Table):
+    """Queries as a ledger keeps them (`storage.ledger`): by the text they were written for, whoever's it is."""
+
+    schema = _schema(passage_sha256=pa.string(), rank=pa.int32(), draw=pa.int32(), query=pa.string())
 
 
 class Pairs(Table):
@@ -149,3 +183,8 @@ class Report(Table):
 def passage_text(title: str, text: str) -> str:
     """What engines index and encoders read of a passage."""
     return f"{title} {text}" if title else text
+
+
+def passage_sha256(text: str) -> str:
+    """What a ledger calls a passage: the sha256 of its `passage_text`, in hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()

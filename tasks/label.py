@@ -15,6 +15,7 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import parts, read_rows, read_table, write_rows
 from storage.tables import Passages, Positives, PseudoQueries, Qrels, Queries, Run
+from tasks.pseudo_queries import kept_queries
 from tasks.stage import stage
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ def adopt_pseudo_queries(out: Path, passages: Artifact[Passages], pseudo_queries
     A text that was generated for several documents says of none that it is relevant, and is left
     out; one that was generated several times for a document is kept once.
     """
-    rows = ({"query_id": row["query_id"], "text": row["text"]} for row in _adopted(passages, pseudo_queries))
+    rows = ({"query_id": row["query_id"], "text": row["query"]} for row in _adopted(passages, pseudo_queries))
     if not write_rows(out, Queries, rows):
         raise UserError(
             f"{pseudo_queries.path}: every pseudo-query belongs to several documents; none can be trained on"
@@ -101,12 +102,12 @@ def _adopted(passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQuerie
     ids = read_table(passages, Passages, ["passage_id", "doc_id"])
     document = dict(zip(ids["passage_id"].to_pylist(), ids["doc_id"].to_pylist(), strict=True))
     owners: dict[str, str | None] = {}  # a text's document; None where it has several
-    for row in read_rows(pseudo_queries, PseudoQueries):
-        text, doc_id = _same_words(row["text"]), document[row["passage_id"]]
+    for row in kept_queries(pseudo_queries):
+        text, doc_id = _same_words(row["query"]), document[row["passage_id"]]
         owners[text] = doc_id if owners.setdefault(text, doc_id) == doc_id else None
     written: set[str] = set()
-    for row in read_rows(pseudo_queries, PseudoQueries):
-        text, doc_id = _same_words(row["text"]), document[row["passage_id"]]
+    for row in kept_queries(pseudo_queries):
+        text, doc_id = _same_words(row["query"]), document[row["passage_id"]]
         if owners[text] is not None and text not in written:
             written.add(text)
             yield {**row, "query_id": f"{row['passage_id']}?{row['rank']}", "doc_id": doc_id}

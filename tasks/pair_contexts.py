@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +25,7 @@ from storage.rows import num_rows, read_rows, write_rows
 from storage.settings import Settings
 from storage.tables import Pairs, Passages, PseudoQueries, passage_text
 from tasks.progress import progress
+from tasks.pseudo_queries import Alongside
 from tasks.spans import count_tokens, sentences
 from tasks.split_corpus import load_tokenizer
 from tasks.stage import stage
@@ -85,7 +86,7 @@ def pair_contexts(
     total = num_rows(passages.path)
     rows = progress(read_rows(passages, Passages), total=total, what="pairing contexts", unit="passages")
     neighbours = Neighbours(load_tokenizer(str(tokenizer.path / "tokenizer.json")), settings)
-    asked = Asked(read_rows(pseudo_queries, PseudoQueries) if pseudo_queries else iter(()), settings.pseudo_queries)
+    asked = Alongside(pseudo_queries if settings.pseudo_queries else None)
     if not (num_pairs := write_rows(out, Pairs, _pairs(rows, asked, neighbours, settings))):
         raise UserError(
             f"{passages.reference}: no passage has the contexts asked for, so there is nothing to pre-train on"
@@ -95,40 +96,17 @@ def pair_contexts(
         log.warning("%d of %d passages lack a pseudo-query or a neighbour and are left out", total - num_pairs, total)
 
 
-def _pairs(passages: Iterator[Row], asked: Asked, neighbours: Neighbours, settings: Pairing) -> Iterator[Row]:
+def _pairs(passages: Iterator[Row], asked: Alongside, neighbours: Neighbours, settings: Pairing) -> Iterator[Row]:
     for _, group in groupby(passages, key=itemgetter("doc_id")):
         document = list(group)
         for place, passage in enumerate(document):
-            text, queries = _text(passage), asked.of(passage["passage_id"])
+            text, queries = _text(passage), asked.of(passage["passage_id"], settings.pseudo_queries)
             found = neighbours.of(document, place)
             if settings.neighbours and settings.alone == "itself":
                 found = found or [text]
             if (settings.pseudo_queries and not queries) or (settings.passages and not found):
                 continue
             yield {"passage_id": passage["passage_id"], "text": text, "queries": queries, "passages": found}
-
-
-class Asked:
-    """The pseudo-queries, which come in the order of their passages, walked side by side with these."""
-
-    def __init__(self, pseudo_queries: Iterator[Row], number: int) -> None:
-        self.groups, self.number = groupby(pseudo_queries, key=itemgetter("passage_id")), number
-        self.waiting = next(self.groups, None)
-
-    def of(self, passage_id: str) -> list[str]:
-        """The first of the next passage's, by rank; [] if it has none."""
-        if not self.number or self.waiting is None or self.waiting[0] != passage_id:
-            return []
-        by_rank = sorted(self.waiting[1], key=itemgetter("rank"))
-        self.waiting = next(self.groups, None)
-        return [row["text"] for row in islice(by_rank, self.number)]
-
-    def end(self) -> None:
-        """Complain of pseudo-queries that no passage has taken."""
-        if self.number and self.waiting is not None:
-            raise ValueError(
-                f"the pseudo-queries of {self.waiting[0]} are out of the passages' order, or of other passages"
-            )
 
 
 class Neighbours:

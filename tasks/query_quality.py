@@ -24,6 +24,7 @@ from storage.files import write_atomically
 from storage.rows import num_rows, read_rows, write_rows
 from storage.settings import Settings
 from storage.tables import Passages, PseudoQueries, Queries, Run, Table, passage_text
+from tasks.pseudo_queries import kept_queries
 from tasks.stage import stage
 
 ROUND_TRIP_CUTOFF = 10
@@ -51,8 +52,8 @@ def pseudo_queries_as_queries(out: Path, pseudo_queries: Artifact[PseudoQueries]
     """Write the pseudo-queries of a draw of passages as queries to search for; ids are PASSAGE?RANK."""
     drawn = set(draw(pseudo_queries, settings))
     write_rows(out, Queries, (
-        {"query_id": query_id(row), "text": row["text"]}
-        for row in read_rows(pseudo_queries, PseudoQueries) if row["passage_id"] in drawn
+        {"query_id": query_id(row), "text": row["query"]}
+        for row in kept_queries(pseudo_queries) if row["passage_id"] in drawn
     ))  # fmt: skip
 
 
@@ -77,7 +78,7 @@ def query_quality(
     figures = {
         "round_trip": round_trip(pseudo_queries, run, set(drawn)),
         **of_all.shares(),
-        "queries": num_rows(pseudo_queries.path),
+        "queries": of_all.queries,
         "passages_without_queries": num_rows(passages.path) - of_all.passages,
         "words": {str(words): count for words, count in sorted(of_all.lengths.items())},
         "samples": [samples[passage_id] for passage_id in drawn[: settings.samples]],
@@ -92,17 +93,13 @@ def query_id(row: Row) -> str:
 
 def draw(pseudo_queries: Artifact[PseudoQueries], settings: Sampling) -> list[str]:
     """Passages that have pseudo-queries, drawn at random, in the order of the draw."""
-    ids = list(dict.fromkeys(row["passage_id"] for row in read_rows(pseudo_queries, PseudoQueries)))
+    ids = list(dict.fromkeys(row["passage_id"] for row in kept_queries(pseudo_queries)))
     return random.Random(settings.seed).sample(ids, min(settings.passages, len(ids)))
 
 
 def round_trip(pseudo_queries: Artifact[PseudoQueries], run: Artifact[Run], drawn: Collection[str]) -> float:
     """The share of the drawn passages' queries whose own passage is in the run's first ranks."""
-    asked = {
-        query_id(row): row["passage_id"]
-        for row in read_rows(pseudo_queries, PseudoQueries)
-        if row["passage_id"] in drawn
-    }
+    asked = {query_id(row): row["passage_id"] for row in kept_queries(pseudo_queries) if row["passage_id"] in drawn}
     found = {
         row["query_id"]
         for row in read_rows(run, Run)
@@ -115,11 +112,11 @@ def with_queries(
     passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries]
 ) -> Iterator[tuple[Row, list[str]]]:
     """Each passage that has pseudo-queries, and these by rank; both tables are in the passages' order."""
-    groups = groupby(read_rows(pseudo_queries, PseudoQueries), key=itemgetter("passage_id"))
+    groups = groupby(kept_queries(pseudo_queries), key=itemgetter("passage_id"))
     waiting = next(groups, None)
     for passage in read_rows(passages, Passages):
         if waiting is not None and waiting[0] == passage["passage_id"]:
-            yield passage, [row["text"] for row in sorted(waiting[1], key=itemgetter("rank"))]
+            yield passage, [row["query"] for row in sorted(waiting[1], key=itemgetter("rank"))]
             waiting = next(groups, None)
     if waiting is not None:
         raise ValueError(f"the pseudo-queries of {waiting[0]} are out of the passages' order, or of other passages")

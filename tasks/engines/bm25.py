@@ -12,22 +12,20 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import Field
 
 from storage.artifact import Artifact
-from storage.rows import num_rows, read_rows, read_table
+from storage.rows import num_rows, read_rows
 from storage.tables import Passages, PseudoQueries, Vectors, passage_text
 from storage.vectors import Encoded
 from tasks.hits import Hits, Lookup, PassageIds, Searcher
 from tasks.index import EngineSettings, describe
 from tasks.progress import progress
+from tasks.pseudo_queries import Alongside
 from tasks.stage import execution
 
 VIEWS = ("bm25",)
@@ -59,30 +57,16 @@ def build(
     unfinished = out / "scratch" / "lucene"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    additions = repeat("") if pseudo_queries is None else expansions(passages, pseudo_queries)
+    queries = Alongside(pseudo_queries)
     texts = (
-        (row["passage_id"], f"{passage_text(row['title'], row['text'])} {addition}".rstrip())
-        for row, addition in zip(read_rows(passages, Passages), additions, strict=False)
+        (id_, " ".join([passage_text(row["title"], row["text"]), *queries.of(id_)]))
+        for row in read_rows(passages, Passages)
+        for id_ in [row["passage_id"]]
     )
     _write_lucene(unfinished, progress(texts, total=num_rows(passages.path), what="indexing", unit="passages"))
+    queries.end()
     (out / LUCENE).parent.mkdir(exist_ok=True)
     unfinished.rename(out / LUCENE)
-
-
-def expansions(passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries]) -> Iterator[str]:
-    """For each passage its pseudo-queries in the order of their rank, joined by spaces; empty where it has none."""
-    ids = read_table(passages, Passages, ["passage_id"])["passage_id"]
-    rows = read_table(pseudo_queries, PseudoQueries)
-    place = pc.index_in(rows["passage_id"], value_set=ids)
-    if place.null_count:
-        raise ValueError(f"{pseudo_queries.path}: pseudo-queries of passages that {passages.path} does not hold")
-    places = place.to_numpy()
-    order = np.lexsort((rows["rank"].to_numpy(), places))
-    ends = np.searchsorted(places[order], np.arange(len(ids)), side="right")
-    texts, start = rows["text"].cast(pa.large_string()).take(pa.array(order)), 0
-    for end in ends:
-        yield " ".join(texts[start:end].to_pylist())
-        start = end
 
 
 def _write_lucene(folder: Path, texts: Iterator[tuple[str, str]]) -> None:

@@ -21,6 +21,7 @@ from tasks.hits import Hits, passage_ids
 from tasks.index import index
 from tasks.search import Search, search
 from tasks.stage import Execution, Session, session, stage
+from tests.tasks.corpora import pseudo_query
 
 WORDS = [f"{start}{end}" for start in ("ba", "ko", "mi", "tu", "zer") for end in ("ran", "lo", "nik", "stel", "mo")]
 SETTINGS = Bm25(engine="bm25", k1=0.9, b=0.4)
@@ -105,22 +106,20 @@ def test_a_run_is_ordered_by_score_then_by_descending_id(run: pa.Table) -> None:
 
 
 def test_pseudo_queries_are_found_with_their_passage(written, made, passages: Artifact[Passages]) -> None:
-    rows = [("d3#1", 1, "second"), ("d3#1", 0, "gargoyle"), ("d0#0", 0, "chimney")]  # in no order
-    expansions = written(PseudoQueries, [{"passage_id": p, "rank": r, "text": t} for p, r, t in rows])
-    added = list(bm25.expansions(passages, expansions))
     place = read_table(passages, Passages)["passage_id"].to_pylist().index
-    assert added[place("d3#1")] == "gargoyle second"
-    assert added[place("d0#0")] == "chimney"
-    assert sum(map(bool, added)) == 2
-    expanded = made(index, passages, None, expansions, settings=SETTINGS)
-    found = bm25.open_index(expanded.path, None, None, passage_ids(passages), "bm25")(["gargoyle"])([0], 10)
-    assert found[0].places.tolist() == [place("d3#1")]
+    rows = [("d0#0", 0, "chimney"), ("d3#1", 1, "second"), ("d3#1", 0, "gargoyle"), ("d3#1", 2, "")]
+    queries = [pseudo_query(*each) for each in sorted(rows, key=lambda each: place(each[0]))]
+    dropped = pseudo_query("d3#1", 3, "zeppelin", kept=False, reason="relevance")
+    expanded = made(index, passages, None, written(PseudoQueries, [*queries, dropped]), settings=SETTINGS)
+    search = bm25.open_index(expanded.path, None, None, passage_ids(passages), "bm25")
+    for word, found in {"gargoyle": ["d3#1"], "second": ["d3#1"], "chimney": ["d0#0"], "zeppelin": []}.items():
+        assert search([word])([0], 10)[0].places.tolist() == [place(each) for each in found]
 
 
-def test_pseudo_queries_of_unknown_passages_are_refused(written, passages: Artifact[Passages]) -> None:
-    strangers = written(PseudoQueries, [{"passage_id": "nobody", "rank": 0, "text": "x"}])
-    with pytest.raises(ValueError, match="pseudo-queries of passages"):
-        list(bm25.expansions(passages, strangers))
+def test_pseudo_queries_of_unknown_passages_are_refused(written, made, passages: Artifact[Passages]) -> None:
+    strangers = written(PseudoQueries, [pseudo_query("nobody", 0, "x")])
+    with pytest.raises(ValueError, match="of other passages"):
+        made(index, passages, None, strangers, settings=SETTINGS)
 
 
 def test_an_index_that_was_cut_off_is_made_again(passages: Artifact[Passages], tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from storage.errors import UserError
 from storage.rows import read_rows
 from storage.tables import Passages, Positives, PseudoQueries, Qrels, Queries, Run
 from tasks.label import adopt_positives, adopt_pseudo_queries, label_passages
+from tests.tasks.corpora import pseudo_query
 
 
 def passages(*ids: str) -> list[dict[str, Any]]:
@@ -94,12 +95,12 @@ def test_refuses_a_relevant_document_without_passages(written: Any, made: Any) -
 def test_adopts_queries_that_speak_of_one_document(written: Any, made: Any) -> None:
     split = written(Passages, passages("a#0", "a#1", "b#0", "c?d#0"))
     generated = written(PseudoQueries, [
-        {"passage_id": "a#0", "rank": 0, "text": "What is  A?"},
-        {"passage_id": "a#0", "rank": 1, "text": "what is it?"},
-        {"passage_id": "a#1", "rank": 0, "text": "what is a?"},
-        {"passage_id": "a#1", "rank": 2, "text": "second half"},
-        {"passage_id": "b#0", "rank": 0, "text": "What is it?"},
-        {"passage_id": "c?d#0", "rank": 0, "text": "What is C?"},
+        pseudo_query("a#0", 0, "What is  A?"),
+        pseudo_query("a#0", 1, "what is it?"),
+        pseudo_query("a#1", 0, "what is a?"),
+        pseudo_query("a#1", 2, "second half"),
+        pseudo_query("b#0", 0, "What is it?"),
+        pseudo_query("c?d#0", 0, "What is C?"),
     ])  # fmt: skip
 
     queries = made(adopt_pseudo_queries, split, generated)
@@ -120,7 +121,7 @@ def test_adopts_queries_that_speak_of_one_document(written: Any, made: Any) -> N
 @pytest.mark.usefixtures("store")
 def test_refuses_pseudo_queries_of_which_none_speaks_of_one_document(written: Any, made: Any) -> None:
     split = written(Passages, passages("a#0", "b#0"))
-    generated = written(PseudoQueries, [{"passage_id": each, "rank": 0, "text": "it"} for each in ("a#0", "b#0")])
+    generated = written(PseudoQueries, [pseudo_query(each, 0, "it") for each in ("a#0", "b#0")])
 
     with pytest.raises(UserError, match="every pseudo-query belongs to several documents"):
         made(adopt_pseudo_queries, split, generated)

@@ -11,6 +11,7 @@ from storage.rows import read_rows
 from storage.store import Store
 from storage.tables import Pairs, Passages, PseudoQueries
 from tasks.pair_contexts import Contexts, Pairing, pair_contexts
+from tests.tasks.corpora import pseudo_query
 from tests.tiny import save_tokenizer
 
 PASSAGES = [
@@ -22,11 +23,7 @@ QUERIES = Contexts(pseudo_queries=2, passages=[], alone=None)
 
 
 def queries(**texts: list[str]) -> list[dict[str, Any]]:
-    return [
-        {"passage_id": passage, "rank": rank, "text": text}
-        for passage, found in texts.items()
-        for rank, text in enumerate(found)
-    ]
+    return [pseudo_query(passage, rank, text) for passage, found in texts.items() for rank, text in enumerate(found)]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +68,7 @@ def test_ranks_count_not_rows(pairs: Pairs_) -> None:
 
 @pytest.mark.parametrize("order", [["p2", "p1"], ["p1", "unknown"], ["p1", "p2", "p1"]])
 def test_refuses_queries_out_of_order_or_of_other_passages(order: list[str], pairs: Pairs_) -> None:
-    rows = [{"passage_id": passage, "rank": 0, "text": "a"} for passage in order]
+    rows = [pseudo_query(passage, 0, "a") for passage in order]
 
     with pytest.raises(ValueError, match=f"the pseudo-queries of {order[-1]} are out of the passages' order"):
         pairs(QUERIES, PASSAGES, rows)
@@ -157,7 +154,7 @@ def test_a_passage_without_a_neighbour(pairs: Pairs_) -> None:
 
 def test_several_kinds_beside_pseudo_queries(pairs: Pairs_) -> None:
     wanted = Contexts(pseudo_queries=1, passages=["random", "nearby", "overlap"], alone="leave_out")
-    asked = [{"passage_id": f"d#{place}", "rank": 0, "text": f"query {place}"} for place in range(3)]
+    asked = [pseudo_query(f"d#{place}", 0, f"query {place}") for place in range(3)]
 
     found = pairs(wanted, document("d", ["one.", "two.", "three."]), asked)
 
@@ -167,7 +164,7 @@ def test_several_kinds_beside_pseudo_queries(pairs: Pairs_) -> None:
 
 def test_a_passage_that_is_left_out_for_want_of_a_neighbour_takes_its_queries_along(pairs: Pairs_) -> None:
     rows = [*document("a", ["alone."]), *document("b", ["one.", "two."]), *document("c", ["three.", "four."])]
-    asked = [{"passage_id": row["passage_id"], "rank": 0, "text": row["passage_id"]} for row in rows[:-1]]
+    asked = [pseudo_query(row["passage_id"], 0, row["passage_id"]) for row in rows[:-1]]
     wanted = Contexts(pseudo_queries=1, passages=["nearby"], alone="leave_out")
 
     found = pairs(wanted, rows, asked)

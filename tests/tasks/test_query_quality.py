@@ -12,6 +12,7 @@ from storage.artifact import Artifact
 from storage.rows import read_rows
 from storage.tables import Passages, PseudoQueries, Queries, Run
 from tasks.query_quality import Sampling, pseudo_queries_as_queries, query_quality
+from tests.tasks.corpora import pseudo_query
 
 ALL = Sampling(passages=10, samples=2, seed=1)
 TEXTS = {"a": "The red fox runs.", "b": "A blue whale, singing", "c": "nothing asks for this"}
@@ -38,7 +39,7 @@ def pseudo_queries(written: Any) -> Artifact[PseudoQueries]:
         ("b", 0, "whale whale"),
         ("b", 2, "red fox"),
     ]
-    return written(PseudoQueries, [{"passage_id": p, "rank": rank, "text": text} for p, rank, text in rows])
+    return written(PseudoQueries, [pseudo_query(*row) for row in rows])
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
 def test_it_learns_a_few_pairs_by_heart(generator: Any, tables: Tables, made: Any) -> None:
     found = made(generate_queries, tables[2], generator, settings=GREEDY)
 
-    assert [row["text"] for row in read_rows(found, PseudoQueries)] == list(PAIRS.values())
+    assert [row["query"] for row in read_rows(found, PseudoQueries)] == list(PAIRS.values())
 
 
 def test_hugging_face_opens_it_and_generates(generator: Any) -> None:
