@@ -21,19 +21,26 @@ ROWS_PER_GROUP = 10_000  # what is held in memory at a time
 
 def write_rows(out: Path, table: type[Table], rows: Iterable[Mapping[str, Any]], name: str = "part-00000") -> int:
     """Write rows to `out/name.parquet` as they come and return how many; the file appears when it is whole."""
-    schema, count, stream = _schema(table), 0, iter(rows)
+    schema, stream = _schema(table), iter(rows)
+    groups = iter(lambda: list(islice(stream, ROWS_PER_GROUP)), [])
+    blocks = (pa.Table.from_pylist([dict(row) for row in group], schema=schema) for group in groups)
+    return write_blocks(out, table, blocks, name)
+
+
+def write_blocks(out: Path, table: type[Table], blocks: Iterable[pa.Table], name: str = "part-00000") -> int:
+    """Write Arrow tables to `out/name.parquet` as they come and return how many rows they have; each is a group."""
+    schema, count = _schema(table), 0
     with writing(out / f"{name}.parquet") as temporary, pq.ParquetWriter(temporary, schema) as writer:
-        while group := list(islice(stream, ROWS_PER_GROUP)):
-            batch = pa.Table.from_pylist([dict(row) for row in group], schema=schema)
-            writer.write_table(_checked(batch, table))
-            count += len(group)
+        for block in blocks:
+            writer.write_table(_checked(block, table))
+            count += len(block)
     return count
 
 
 def write_table(out: Path, table: type[Table], rows: pa.Table, name: str = "part-00000") -> None:
     """Write an Arrow table to `out/name.parquet`; the file appears when it is whole."""
     with writing(out / f"{name}.parquet") as temporary:
-        pq.write_table(_checked(rows.select(_schema(table).names).cast(_schema(table)), table), temporary)
+        pq.write_table(_checked(rows, table), temporary)
 
 
 def parts(folder: Path) -> list[Path]:
@@ -74,6 +81,14 @@ def rows_at(artifact: Artifact[Any], table: type[Table], places: Sequence[int], 
                     where.append(here)
                 first = last
     return pa.concat_tables(found).take(np.argsort(np.concatenate(where)))
+
+
+def read_blocks(path: Path, table: type[Table], columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """The rows of one of a table's files as Arrow tables, in order, with one in memory; all columns, or some."""
+    schema = _schema(table)
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=ROWS_PER_GROUP, columns=columns or schema.names):
+            yield pa.Table.from_batches([batch]).select(columns or schema.names)
 
 
 def read_rows(
@@ -120,7 +135,9 @@ def _schema(table: type[Table]) -> pa.Schema:
 
 
 def _checked(rows: pa.Table, table: type[Table]) -> pa.Table:
-    for field in _schema(table):
+    """The columns of the table, which have no null but where they may."""
+    schema = _schema(table)
+    for field in schema:
         if not field.nullable and rows.column(field.name).null_count:
             raise ValueError(f"{table.__name__}.{field.name} has a null, which its schema does not allow")
-    return rows
+    return rows.select(schema.names).cast(schema)

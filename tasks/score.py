@@ -195,9 +195,10 @@ def _check(scores: NDArray[np.float32], pairs: Pairs, start: int, teacher: str) 
 class Scorer:
     """A teacher's tokenizer and network, on the device of the run."""
 
-    def __init__(self, teacher: Artifact[Checkpoint] | Source, settings: Scoring) -> None:
+    def __init__(self, teacher: Artifact[Checkpoint] | Source, settings: Scoring, name: str = "teacher") -> None:
+        """`name` is what errors call it, and where a recipe names it."""
         self.device = choose_device()
-        self.tokenizer, encoder = opened(teacher.path, cross_encoder.load, settings, "teacher")
+        self.tokenizer, encoder = opened(teacher.path, cross_encoder.load, settings, name)
         self.encoder = encoder.to(self.device)
 
     @torch.inference_mode()
