@@ -6,16 +6,15 @@ makes what is missing. `flows.reproduce` runs it as a Prefect flow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from flows.describe import reporting
-from flows.recipe import PseudoQuerying, Recipe
+from flows.pseudo_queries import Writer
+from flows.recipe import Recipe
 from flows.round import Few, Member, exact, row
 from flows.rounds import Examples, Rounds, expanded
 from storage import sources
 from storage.artifact import Artifact, Source
-from storage.errors import UserError
 from storage.store import Store
 from storage.tables import (
     Checkpoint,
@@ -32,7 +31,6 @@ from storage.tables import (
 from tasks.count_terms import count_terms
 from tasks.evaluate import Evaluation, evaluate
 from tasks.fuse import fuse
-from tasks.generate_queries import generate_queries
 from tasks.index import index
 from tasks.ingest import Corpus, Topics, ingest_corpus, ingest_qrels, ingest_queries
 from tasks.initialise import initialise
@@ -48,7 +46,6 @@ from tasks.search import Search, search
 from tasks.split_corpus import split_corpus
 from tasks.stage import in_round
 from tasks.train import check as check_training
-from tasks.train_generator import train_generator
 
 Start = Artifact[Checkpoint]
 PERSISTENCE = 0.99  # of rank-biased overlap: 85 % of its weight lie on the first hundred ranks
@@ -68,7 +65,7 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     bm25 = index(passages, None, None, settings=recipe.bm25)
 
     examples = judged_examples(recipe, passages, bm25) if recipe.dataset.train_split else None
-    writer = Writer.of(recipe, examples, passages)
+    writer = Writer.of(recipe, store, examples, passages)
     pseudo_queries = writer.write(spans) if writer.writes("pretrain") else None
     starts = {"backbone": backbone}
     if recipe.pretrain is not None:
@@ -214,37 +211,6 @@ def pseudo_examples(passages: Artifact[Passages], writer: Writer) -> Examples:
     """What a collection without train queries trains on: its passages' pseudo-queries and the passages themselves."""
     pseudo_queries = writer.write(passages)
     return Examples(adopt_pseudo_queries(passages, pseudo_queries), adopt_positives(passages, pseudo_queries))
-
-
-@dataclass(frozen=True)
-class Writer:
-    """Writes pseudo-queries, where the recipe wants some."""
-
-    settings: PseudoQuerying | None
-    generator: Start | Source | None
-
-    @staticmethod
-    def of(recipe: Recipe[Any], examples: Examples | None, passages: Artifact[Passages]) -> Writer:
-        """With the model that the recipe gives, or with one made of the train pairs."""
-        wanted = recipe.queries
-        if wanted is None or wanted.model is not None:
-            return Writer(wanted, sources.weights(wanted.model) if wanted and wanted.model else None)
-        if examples is None or wanted.train is None:
-            raise UserError(
-                "queries.train: making a generator needs dataset.train_split; name a split, or give queries.model"
-            )
-        made = train_generator(examples.queries, examples.positives, passages, pieces(recipe), settings=wanted.train)
-        return Writer(wanted, made)
-
-    def writes(self, purpose: Literal["pretrain", "retrieve"]) -> bool:
-        """Whether the recipe wants pseudo-queries for this."""
-        return self.settings is not None and purpose in self.settings.for_
-
-    def write(self, passages: Artifact[Passages]) -> Artifact[PseudoQueries]:
-        """The passages' pseudo-queries."""
-        if self.settings is None or self.generator is None:
-            raise UserError("queries: pseudo-queries are needed, but the recipe has no generator")
-        return generate_queries(passages, self.generator, settings=self.settings.generate)
 
 
 def evaluation(recipe: Recipe[Any], runs: list[str]) -> Evaluation:

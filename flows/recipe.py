@@ -66,24 +66,50 @@ class Corpora(Settings):
     retrieve: Literal["corpus", "documents"]
 
 
+class Also(Settings):
+    """A further generator, whose queries follow those of the ones before it."""
+
+    generator: str
+    """The name that the table gives it."""
+    model: str
+    generate: Generation
+
+
 class PseudoQuerying(Settings):
     """Who writes the pseudo-queries, how, and what they are for."""
 
     for_: Annotated[list[Literal["pretrain", "retrieve"]], Field(alias="for")]
     """`retrieve` adds the row of BM25 over passages expanded with their pseudo-queries."""
     generator: str
-    """The name that the report gives the generator."""
+    """The name that table and report give the generator."""
     model: str | None
-    """A seq2seq model by hub name, folder or package:NAME/FOLDER; null has `train` make one."""
+    """By hub name, folder or package:NAME/FOLDER; null where `train` makes one, or `file` has the queries."""
     train: GeneratorTraining | None
-    generate: Generation
+    file: str | None = None
+    """Queries that were written elsewhere (`tasks.import_queries`), instead of a generator."""
+    generate: Generation | None
+    """Null where a file has the queries."""
+    also: list[Also] = Field(default_factory=list)
+    shares: Literal[1, 2, 4, 8] = 1
+    """Stages that write queries side by side, for as many GPU workers."""
     quality: Sampling
 
     @model_validator(mode="after")
     def _one_source(self) -> PseudoQuerying:
-        if (self.model is None) == (self.train is None):
-            raise ValueError("give either a model, or how to train one (train), and set the other to null")
+        if [self.model, self.train, self.file].count(None) != 2:
+            raise ValueError("give one: a model, how to train one (train), or a file; set the others to null")
+        if (self.file is None) != (self.generate is not None):
+            raise ValueError("generate: expected null where a file has the queries, and only there")
+        if self.file is not None and (self.also or self.shares > 1):
+            raise ValueError("also, shares: expected neither beside a file")
         return self
+
+    @property
+    def queries_per_passage(self) -> int | None:
+        """How many each passage gets; None where a file decides."""
+        if self.generate is None:
+            return None
+        return sum(each.queries_per_passage for each in (self.generate, *(other.generate for other in self.also)))
 
 
 class Depth(Settings):
@@ -196,7 +222,8 @@ class Recipe(Settings, Generic[P]):
         asked = self.contexts.pseudo_queries if self.contexts else 0
         if asked and (self.queries is None or "pretrain" not in self.queries.for_):
             raise ValueError("contexts.pseudo_queries: expected `pretrain` in queries.for, or 0")
-        if asked and self.queries and asked > (made := self.queries.generate.queries_per_passage):
+        made = self.queries.queries_per_passage if self.queries else None
+        if made is not None and asked > made:
             raise ValueError(f"contexts.pseudo_queries: expected at most the {made} that are generated, found {asked}")
         if self.queries is None and self.dataset.train_split is None:
             raise ValueError("queries: without a train split pseudo-queries are trained on; expected a generator")

@@ -1,27 +1,40 @@
 """doc2query: write queries that a passage answers (Nogueira and Lin 2019; paper 004, section 4.1).
 
-Passages are taken in shards (`tasks/shards.py`), so a run that was killed goes on where it stopped.
-What is drawn for a passage depends on the seed and its text alone.
+What is drawn for a passage depends on the seed and its text alone, so it is written once and kept in a ledger
+(`storage.ledger`): a corpus is its passages joined with what the ledger has, and only what is missing is written. The
+work is the ledger's buckets, some together where they are small (`tasks/shards.py`); what a bucket lacks is added to
+the ledger at once, so a run that was killed loses the buckets it was at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, model_validator
 from tqdm import tqdm
 
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
-from storage.rows import num_rows, read_rows, write_rows
+from storage.files import write_atomically
+from storage.ledger import BUCKETS, Ledger, Replaced
 from storage.settings import Settings
-from storage.tables import Checkpoint, Passages, PseudoQueries, passage_text
+from storage.tables import Checkpoint, Passages, PseudoQueries, Table, Written
+from tasks import by_bucket
 from tasks.device import choose_device
 from tasks.generators.sampling import Asked, Sampler, open_sampler
-from tasks.shards import Job, Shard, kept, part, row_shards, run_shards
-from tasks.stage import stage
+from tasks.shards import Job, Shard, kept, run_shards
+from tasks.stage import stage, store, tell
+
+VERSION = 2  # of what a generator writes with given settings; another one has ledgers of its own
+GROUPS = 8  # of buckets, each with a lock: as many generations of the same ledger can go on side by side
+
+Generator = Artifact[Checkpoint] | Source
 
 
 class Generation(Settings):
@@ -29,58 +42,185 @@ class Generation(Settings):
 
     queries_per_passage: Annotated[int, Field(ge=1)]
     prefix: str
-    """Put before each passage; what the generator was trained with."""
+    """Put before each passage, for an encoder-decoder; what the generator was trained with."""
+    prompt: str | None = None
+    """For a causal language model, instead of a prefix: a text with {passage} in it."""
+    stop: str | None = None
+    """What ends a causal model's query, such as a line's end; null leaves it to the model."""
     input_max_tokens: Annotated[int, Field(ge=2)]
-    """Tokens read of prefix and passage, with special tokens; the rest is cut."""
+    """Tokens read of prefix or prompt and passage, with special tokens; the rest of the passage is cut."""
+    temperature: Annotated[float, Field(gt=0)] = 1.0
     top_k: Annotated[int, Field(ge=1)]
     """A token is drawn from the so many likeliest, 1 being greedy,"""
     top_p: Annotated[float, Field(gt=0, le=1)]
     """and of these from the fewest that hold this share of their probability."""
     max_new_tokens: Annotated[int, Field(ge=1)]
     seed: int
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """What the model computes in; auto is bfloat16 on a GPU and float32 on a CPU."""
     shard_passages: Annotated[int, Field(ge=1)]
-    """Passages of a shard: what a killed run loses at most."""
+    """Buckets are worked on together up to so many passages: what a killed run loses at most, if no bucket has more."""
     batch_tokens: Annotated[int, Field(ge=1)]
     """Passage tokens of a batch, with padding; each is decoded `queries_per_passage` times at once."""
 
+    @model_validator(mode="after")
+    def _one_way_of_asking(self) -> Generation:
+        if self.prompt is not None and (self.prefix or "{passage}" not in self.prompt):
+            raise ValueError("prompt: expected a text with {passage} in it, and an empty prefix")
+        if self.stop is not None and (self.prompt is None or not self.stop):
+            raise ValueError("stop: expected null where there is no prompt, or some characters that end a query")
+        return self
 
-@stage(version=1, table=PseudoQueries, gpu=True)
-def generate_queries(
-    out: Path, passages: Artifact[Passages], generator: Artifact[Checkpoint] | Source, *, settings: Generation
+
+class Writing(Generation):
+    """A generation with the name of its generator, and the share of the work that is its own."""
+
+    generator: str
+    """What the recipe calls it."""
+    share: tuple[Annotated[int, Field(ge=0)], Literal[1, 2, 4, 8]] = (0, 1)
+    """Number and count of the shares that the buckets are divided into; (0, 1) is all of them."""
+
+    def ledger_in(self, root: Path, generator: Generator) -> Ledger:
+        """The ledger, in the store at `root`, of all that decides a text; not how many, how, or for which corpus."""
+        others = {"queries_per_passage", "shard_passages", "batch_tokens", "generator", "share"}
+        return Ledger.of(root, VERSION, generator.reference, self.model_dump(mode="json", exclude=others))
+
+
+class Filled(Table):
+    """filled.json: the ledger and how many of its queries a share of the work has kept and made."""
+
+
+@stage(version=1, table=Filled, gpu=True)
+def fill_ledger(
+    out: Path, passages: Artifact[Passages], generator: Generator, replaced: Source | None, *, settings: Writing
 ) -> None:
-    """Write the pseudo-queries of every passage, in passage order; empty ones are left out.
+    """Write a share of the queries that the ledger lacks for these passages; several workers take a share each.
 
-    `generator` is any Hugging Face seq2seq model. A passage's `rank` numbers its samples as they were drawn.
+    `generate_queries` does this too, for whatever is missing; shares are for workers of their own.
     """
-    job = Job(write_part, out, (passages, generator), settings, what="writing queries", unit="passages", on_gpus=True)
-    run_shards(job, row_shards(num_rows(passages.path), settings.shard_passages))
-    if not num_rows(out):
+    counts = _fill(out, passages, generator, replaced, settings)
+    written = {"ledger": _ledger(generator, settings).key, "share": settings.share}
+    write_atomically(out / "filled.json", json.dumps(written))
+    write_atomically(out / "logs" / "written.json", json.dumps(counts))
+
+
+@stage(version=2, table=PseudoQueries, gpu=True)
+def generate_queries(
+    out: Path, passages: Artifact[Passages], generator: Generator, replaced: Source | None,
+    filled: Sequence[Artifact[Filled]], *, settings: Writing,
+) -> None:  # fmt: skip
+    """Write the pseudo-queries of every passage, in passage order; those that are missing are written now.
+
+    `generator` is any Hugging Face seq2seq model, or a causal one where `prompt` is given. `replaced` says of which
+    passages other queries than the first are wanted (`Ledger.replaced`). `filled` only come before.
+    `logs/written.json` says how many rows were kept from the ledger and how many made.
+    """
+    counts, ledger = _fill(out, passages, generator, replaced, settings), _ledger(generator, settings)
+    by_bucket.merge(out, lambda rows: _described(rows, generator, ledger, settings))
+    write_atomically(out / "logs" / "written.json", json.dumps(counts))
+    tell(f"queries of {settings.generator}: {counts['kept']:,} kept, {counts['made']:,} made")
+    if counts["empty"] == counts["kept"] + counts["made"]:
         raise UserError(f"{generator.path}: wrote only empty queries for {passages.path}; name another generator")
 
 
-def write_part(
-    out: Path, shard: Shard, done: Callable[[int], object], passages: Artifact[Passages],
-    generator: Artifact[Checkpoint] | Source, *, settings: Generation,
+def _fill(
+    out: Path, passages: Artifact[Passages], generator: Generator, replaced: Source | None, settings: Writing
+) -> dict[str, int]:
+    """Have the ledger hold what is asked for; how many rows it had, and how many were made, some of them empty."""
+    ledger = _ledger(generator, settings)
+    ledger.describe({"generator": generator.reference, "name": settings.generator, **settings.model_dump(mode="json")})
+    with _alone_at(ledger, settings):
+        shards = by_bucket.shards(out, passages, settings.shard_passages, _mine(settings))
+        inputs = (generator, Source(ledger.key, ledger.folder), replaced)
+        job = Job(write_buckets, out, inputs, settings, what="writing queries", unit="passages", on_gpus=True)
+        run_shards(job, shards)
+    return by_bucket.counted(out)
+
+
+def _ledger(generator: Generator, settings: Writing) -> Ledger:
+    return settings.ledger_in(store().root, generator)
+
+
+def _mine(settings: Writing) -> list[range]:
+    """Groups of buckets that are this share's."""
+    size, (number, count) = BUCKETS // GROUPS, settings.share
+    return [range(group * size, (group + 1) * size) for group in range(GROUPS) if group % count == number]
+
+
+@contextlib.contextmanager
+def _alone_at(ledger: Ledger, settings: Writing) -> Iterator[None]:
+    """Hold the locks of this share's groups, always in the same order: nobody else adds to them."""
+    waiting = f"ledger {ledger.key[:8]}: another run writes queries with this generator; waiting"
+    with contextlib.ExitStack() as held:
+        for group in _mine(settings):
+            held.enter_context(store().lock("ledger", f"{ledger.key}-{group.start:02x}", lambda: tell(waiting)))
+        yield
+
+
+def write_buckets(
+    out: Path, shard: Shard, done: Callable[[int], object], generator: Generator, ledger: Source,
+    replaced: Source | None, *, settings: Writing,
 ) -> None:  # fmt: skip
-    """Write the pseudo-queries of a shard's passages."""
-    sampler, rows = kept(_sampler, generator, settings), list(read_rows(passages, Passages, *shard.of))
-    write_rows(out, PseudoQueries, _queries(rows, sampler, settings.queries_per_passage, done), part(shard.number))
+    """Write the queries that some buckets lack, add them to the ledger, and join its rows with their passages."""
+    (first, last), book = shard.of, Ledger(ledger.path)
+    passages = _with_draws(by_bucket.passages_of(out, first, last), Replaced.read(replaced))
+    found = book.rows(first, last).filter(pc.field("rank") < settings.queries_per_passage)
+    missing = _missing(passages, found, settings.queries_per_passage)
+    done(len(passages) - len(missing))
+    written = Written.schema.empty_table()
+    if missing:
+        written = _written(missing, kept(_sampler, generator, settings), done)
+        written = written.join(found, ["passage_sha256", "draw", "rank"], join_type="left anti").cast(Written.schema)
+        book.add(first, last, written)
+        book.merge(first, last)
+    flags = [pa.array([made] * len(rows), pa.bool_()) for made, rows in ((False, found), (True, written))]
+    rows = [each.append_column("made", flag) for each, flag in zip((found, written), flags, strict=True)]
+    by_bucket.write_joined(out, shard, passages, pa.concat_tables(rows))
 
 
-def _sampler(generator: Artifact[Checkpoint] | Source, settings: Generation) -> Sampler:
+def _with_draws(passages: pa.Table, replaced: Replaced) -> pa.Table:
+    """The passages with the number of the draw that each is to have."""
+    draws = [replaced.draw(sha256) for sha256 in passages["passage_sha256"].to_pylist()]
+    return passages.append_column("draw", pa.array(draws, pa.int32()))
+
+
+def _missing(passages: pa.Table, found: pa.Table, number: int) -> dict[str, Asked]:
+    """What is to be written of texts of which fewer than so many queries were found, by hash."""
+    ranks: dict[tuple[str, int], set[int]] = {}
+    for row in found.select(["passage_sha256", "draw", "rank"]).to_pylist():
+        ranks.setdefault((row["passage_sha256"], row["draw"]), set()).add(row["rank"])
+    missing = {}
+    for row in passages.select(["passage_sha256", "draw", "text"]).to_pylist():
+        if lacking := sorted(set(range(number)) - ranks.get((row["passage_sha256"], row["draw"]), set())):
+            asked = range(lacking[0], lacking[-1] + 1)
+            missing[row["passage_sha256"]] = Asked(row["text"], asked, row["draw"])
+    return missing
+
+
+def _written(missing: Mapping[str, Asked], sampler: Sampler, done: Callable[[int], object]) -> pa.Table:
+    """What the generator writes; rows of `Written`."""
+    hashes, asked = list(missing), list(missing.values())
+    rows: list[dict[str, Any]] = []
+    for batch in sampler(asked):
+        for place, queries in batch:
+            names = {"passage_sha256": hashes[place], "draw": asked[place].draw}
+            by_rank = zip(asked[place].ranks, queries, strict=True)
+            rows += [names | {"rank": rank, "query": query} for rank, query in by_rank]
+        done(len(batch))
+    return pa.Table.from_pylist(rows, schema=Written.schema)
+
+
+def _sampler(generator: Generator, settings: Writing) -> Sampler:
     return open_sampler(generator.path, settings, choose_device(), tqdm.write)
 
 
-def _queries(
-    rows: Sequence[dict[str, Any]], sampler: Sampler, number: int, done: Callable[[int], object]
-) -> Iterator[dict[str, Any]]:
-    asked = [Asked(passage_text(row["title"], row["text"]), range(number), draw=0) for row in rows]
-    written: list[list[str]] = [[] for _ in rows]
-    for batch in sampler(asked):
-        for place, queries in batch:
-            written[place] = queries
-        done(len(batch))
-    for row, queries in zip(rows, written, strict=True):
-        for rank, text in enumerate(queries):
-            if text:
-                yield {"passage_id": row["passage_id"], "rank": rank, "text": text}
+def _described(rows: pa.Table, generator: Generator, ledger: Ledger, settings: Writing) -> pa.Table:
+    """Rows of PseudoQueries."""
+    kept_ = pc.not_equal(rows["query"], "")
+    columns = {
+        "generator": settings.generator, "revision": generator.key, "ledger": ledger.key, "seed": settings.seed,
+        "round_trip": None, "relevance": None,
+    }  # fmt: skip
+    for name, value in columns.items():
+        rows = rows.append_column(name, pa.repeat(pa.scalar(value, PseudoQueries.schema.field(name).type), len(rows)))
+    return rows.append_column("kept", kept_).append_column("reason", pc.if_else(kept_, "", "empty"))

@@ -120,6 +120,11 @@ def execution() -> Execution:
     return _session.get().execution
 
 
+def store() -> Store:
+    """The store of the current session."""
+    return _session.get().store
+
+
 def tell(line: str) -> None:
     """Say something to whoever started the current session's run."""
     _session.get().tell(line)

@@ -1,152 +1,323 @@
-"""The stage that writes queries, shard by shard."""
+"""The stage that writes queries: what it keeps, what it makes, and in which order it all comes out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    BertConfig,
-    BertTokenizer,
-    EncoderDecoderConfig,
-    EncoderDecoderModel,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import BertTokenizer, T5Config, T5ForConditionalGeneration
 
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
+from storage.ledger import Replaced
 from storage.rows import parts, read_rows
-from storage.tables import Passages, PseudoQueries
+from storage.store import Store
+from storage.tables import Passages, PseudoQueries, passage_sha256
+from tasks import by_bucket
 from tasks import generate_queries as module
-from tasks.generate_queries import Generation, generate_queries
+from tasks.generate_queries import Writing, fill_ledger, generate_queries
 from tasks.generators.sampling import Asked, Sampler
+from tasks.join_queries import Joining, join_queries
+from tests.tasks.corpora import passage
 
 WORDS = [
     "the", "a", "of", "river", "city", "king", "old", "war", "painter", "in", "french", "born", "film", "novel",
     "island",
 ]  # fmt: skip
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-SETTINGS = Generation(
+SETTINGS = Writing(
     queries_per_passage=3, prefix="the ", input_max_tokens=32, top_k=10, top_p=0.95, max_new_tokens=8, seed=42,
-    shard_passages=4, batch_tokens=10_000,
+    shard_passages=4, batch_tokens=10_000, generator="tiny",
 )  # fmt: skip
+COUNT = 12
 
 
-def t5(size: int) -> Any:
-    config = T5Config(
-        vocab_size=size, d_model=16, d_kv=8, num_heads=2, d_ff=32, num_layers=2,
-        decoder_start_token_id=2, pad_token_id=0, eos_token_id=3,
-    )  # fmt: skip
-    return T5ForConditionalGeneration(config)
-
-
-def bert_to_bert(size: int) -> Any:
-    bert = BertConfig(
-        vocab_size=size, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-        initializer_range=0.5,
-    )  # fmt: skip
-    config = EncoderDecoderConfig.from_encoder_decoder_configs(bert, bert)
-    config.decoder_start_token_id, config.pad_token_id, config.eos_token_id = 2, 0, 3
-    return EncoderDecoderModel(config)
-
-
-@pytest.fixture(scope="module", params=[t5, bert_to_bert], ids=["t5", "bert_to_bert"])
-def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model over a few words, whose samples end early often enough to matter."""
+@pytest.fixture(scope="module")
+def generator(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    """A random T5 over a few words."""
     folder = tmp_path_factory.mktemp("generator")
     torch.manual_seed(5)
     BertTokenizer(vocab={piece: i for i, piece in enumerate(SPECIAL + WORDS)}).save_pretrained(folder)
-    request.param(len(SPECIAL + WORDS)).save_pretrained(folder)
-    return folder
+    config = T5Config(
+        vocab_size=len(SPECIAL + WORDS), d_model=16, d_kv=8, num_heads=2, d_ff=32, num_layers=2,
+        decoder_start_token_id=2, pad_token_id=0, eos_token_id=3,
+    )  # fmt: skip
+    T5ForConditionalGeneration(config).save_pretrained(folder)
+    return Source("tiny-t5", folder)
 
 
-def texts(count: int) -> list[str]:
+def texts(count: int = COUNT) -> list[str]:
     random = np.random.default_rng(0)
     return [" ".join(random.choice(WORDS, size=random.integers(3, 20))) for _ in range(count)]
 
 
+def rows(given: Sequence[str]) -> list[dict[str, Any]]:
+    return [passage(f"d{number}#0", text) for number, text in enumerate(given)]
+
+
 @pytest.fixture
 def passages(written: Any) -> Artifact[Passages]:
-    return written(Passages, [row(i, text) for i, text in enumerate(texts(10))])
-
-
-def row(number: int, text: str) -> dict[str, Any]:
-    return {
-        "passage_id": f"d{number}-0", "doc_id": f"d{number}", "title": "", "text": text, "start": 0, "end": len(text),
-        "num_tokens": len(text.split()),
-    }  # fmt: skip
-
-
-def by_passage(path: Path) -> dict[str, list[tuple[int, str]]]:
-    found: dict[str, list[tuple[int, str]]] = {}
-    for each in read_rows(Artifact("generate_queries", "k", path), PseudoQueries):
-        found.setdefault(each["passage_id"], []).append((each["rank"], each["text"]))
+    found: Artifact[Passages] = written(Passages, rows(texts()))
     return found
 
 
-@pytest.mark.usefixtures("store")
-def test_queries_stand_in_passage_order_with_their_sample_number(
-    checkpoint: Path, passages: Artifact[Passages], tmp_path: Path
+Corpus = Callable[..., Artifact[PseudoQueries]]
+
+
+@pytest.fixture
+def corpus(generator: Source, store: Store, tmp_path: Path) -> Corpus:
+    """corpus(passages, replaced=..., **changes of the settings) -> what the stage writes, with the test's ledgers."""
+    assert store.root.is_relative_to(tmp_path)
+    numbers = count()
+
+    def make(
+        passages: Artifact[Passages], *, replaced: Source | None = None, by: Source = generator,
+        out: Path | None = None, **changes: Any,
+    ) -> Artifact[PseudoQueries]:  # fmt: skip
+        folder = out or tmp_path / f"corpus-{next(numbers)}"
+        generate_queries.body(folder, passages, by, replaced, [], settings=SETTINGS.model_copy(update=changes))
+        return Artifact("generate_queries", folder.name, folder)
+
+    return make
+
+
+def by_text(corpus: Artifact[PseudoQueries]) -> dict[str, list[str]]:
+    """The queries of each text, by rank."""
+    found: dict[str, list[str]] = {}
+    for row in read_rows(corpus, PseudoQueries):
+        assert row["rank"] == len(found.setdefault(row["passage_sha256"], []))
+        found[row["passage_sha256"]].append(row["query"])
+    return found
+
+
+def places(found: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    """Of each row."""
+    return [(row["passage_id"], row["rank"]) for row in found]
+
+
+def counts(corpus: Artifact[PseudoQueries]) -> tuple[int, int]:
+    """How many rows were kept and how many made."""
+    found = json.loads((corpus.path / "logs" / "written.json").read_text())
+    return found["kept"], found["made"]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
+    """What the sampler is asked for."""
+    seen: list[Asked] = []
+
+    class Watched(Sampler):
+        def __call__(self, given: Sequence[Asked]) -> Iterator[list[tuple[int, list[str]]]]:
+            seen.extend(given)
+            return super().__call__(given)
+
+    monkeypatch.setattr(module, "open_sampler", Watched)
+    return seen
+
+
+def test_every_passage_has_its_rows_in_order_with_what_made_them(corpus: Corpus, passages: Artifact[Passages]) -> None:
+    made = corpus(passages)
+
+    found = list(read_rows(made, PseudoQueries))
+    assert places(found) == [(f"d{number}#0", rank) for number in range(COUNT) for rank in range(3)]
+    assert [row["passage_sha256"] for row in found[::3]] == [passage_sha256(text) for text in texts()]
+    assert {(row["doc_id"], row["generator"], row["revision"], row["seed"], row["draw"]) for row in found[:3]} == {
+        ("d0", "tiny", "tiny-t5", 42, 0)
+    }
+    assert all((row["kept"], row["reason"]) == (bool(row["query"]), "" if row["query"] else "empty") for row in found)
+    assert any(row["kept"] for row in found)
+    assert counts(made) == (0, COUNT * 3)
+
+
+def test_a_text_gets_its_queries_whatever_the_order_the_shards_and_the_parts(
+    corpus: Corpus, passages: Artifact[Passages], written: Any, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    shuffled = written(Passages, rows([texts()[place] for place in np.random.default_rng(3).permutation(COUNT)]))
+    monkeypatch.setattr(by_bucket, "SORTED_AT_ONCE", 5)
+    monkeypatch.setattr(by_bucket, "PASSAGES_PER_PART", 5)
+    made = corpus(passages)
+    (tmp_path / "store" / "ledger").rename(tmp_path / "gone")  # so that all are written again
+
+    again = corpus(shuffled, shard_passages=3, batch_tokens=40)
+
+    assert [path.name for path in parts(made.path)] == [f"part-0000{n}.parquet" for n in range(3)]
+    assert counts(again) == (0, COUNT * 3)
+    assert by_text(again) == by_text(made)
+
+
+def test_only_what_is_new_is_written(
+    corpus: Corpus, passages: Artifact[Passages], written: Any, asked: list[Asked]
 ) -> None:
-    generate_queries.body(tmp_path, passages, Source("m", checkpoint), settings=SETTINGS)
+    before = corpus(passages)
+    asked.clear()
+    changed = ["a new king", *texts()[3:], "an old film"]  # three removed, two new, all in other places
 
-    found = by_passage(tmp_path)
-    assert list(found) == [f"d{i}-0" for i in range(10) if f"d{i}-0" in found]
-    assert all(0 <= rank < 3 and text for queries in found.values() for rank, text in queries)
-    assert [path.stem for path in parts(tmp_path)] == ["part-00000", "part-00001", "part-00002"]
+    after = corpus(written(Passages, rows(changed)))
+
+    assert sorted(each.text for each in asked) == ["a new king", "an old film"]
+    assert counts(after) == ((COUNT - 3) * 3, 2 * 3)
+    old, new = by_text(before), by_text(after)
+    assert all(new[sha256] == old[sha256] for sha256 in new.keys() & old.keys())
+    assert [row["passage_id"] for row in read_rows(after, PseudoQueries)][::3] == [f"d{n}#0" for n in range(COUNT - 1)]
 
 
-@pytest.mark.usefixtures("store")
-def test_a_passage_gets_its_queries_whatever_the_order_shard_and_batch(
-    checkpoint: Path, passages: Artifact[Passages], written: Any, tmp_path: Path
+def test_a_sixth_query_is_added_and_the_others_stay(
+    corpus: Corpus, passages: Artifact[Passages], asked: list[Asked]
 ) -> None:
-    order = np.random.default_rng(3).permutation(10)
-    given = texts(10)
-    shuffled = written(Passages, [row(i, given[i]) for i in order])
-    smaller = SETTINGS.model_copy(update={"shard_passages": 3, "batch_tokens": 40})
+    three = by_text(corpus(passages))
+    asked.clear()
 
-    generate_queries.body(tmp_path / "a", passages, Source("m", checkpoint), settings=SETTINGS)
-    generate_queries.body(tmp_path / "b", shuffled, Source("m", checkpoint), settings=smaller)
+    made = corpus(passages, queries_per_passage=4)
 
-    assert by_passage(tmp_path / "a") == by_passage(tmp_path / "b")
+    assert {each.ranks for each in asked} == {range(3, 4)}
+    assert counts(made) == (COUNT * 3, COUNT)
+    assert {sha256: queries[:3] for sha256, queries in by_text(made).items()} == three
+    asked.clear()
+    assert {sha256: queries[:2] for sha256, queries in three.items()} == by_text(
+        corpus(passages, queries_per_passage=2)
+    )
+    assert asked == []
 
 
-@pytest.mark.usefixtures("store")
-def test_a_killed_run_keeps_its_finished_shards(
-    checkpoint: Path, passages: Artifact[Passages], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_same_text_twice_is_written_once(corpus: Corpus, written: Any, asked: list[Asked]) -> None:
+    made = corpus(written(Passages, rows([*texts(4), texts(4)[2]])))
+
+    assert Counter(each.text for each in asked) == Counter(texts(4))
+    found = list(read_rows(made, PseudoQueries))
+    assert [row["query"] for row in found[6:9]] == [row["query"] for row in found[12:15]]
+    assert [row["passage_id"] for row in found[12:15]] == ["d4#0"] * 3
+
+
+def test_settings_that_decide_a_text_have_ledgers_of_their_own(
+    corpus: Corpus, passages: Artifact[Passages], generator: Source, asked: list[Asked]
 ) -> None:
-    generate_queries.body(tmp_path / "whole", passages, Source("m", checkpoint), settings=SETTINGS)
-    seen: list[int] = []
+    corpus(passages)
+    for changes in ({"seed": 43}, {"top_k": 9}, {"prefix": "a "}, {"max_new_tokens": 7}, {"temperature": 0.9}):
+        assert counts(corpus(passages, **changes)) == (0, COUNT * 3), changes
+    assert counts(corpus(passages, by=Source("another", generator.path))) == (0, COUNT * 3)
+    asked.clear()
+    for changes in ({"batch_tokens": 50}, {"shard_passages": 2}, {"generator": "another name"}):
+        assert counts(corpus(passages, **changes)) == (COUNT * 3, 0), changes
+    assert asked == []
+
+
+def test_replacing_writes_others_for_the_chosen_texts_alone(
+    corpus: Corpus, passages: Artifact[Passages], generator: Source, store: Store, asked: list[Asked]
+) -> None:
+    ledger, before = SETTINGS.ledger_in(store.root, generator), by_text(corpus(passages))
+    asked.clear()
+    chosen = passage_sha256(texts()[5])
+
+    assert ledger.replaced() is None
+    after = by_text(corpus(passages, replaced=ledger.replace(Replaced(texts={chosen: 1}))))
+
+    assert [(each.text, each.draw) for each in asked] == [(texts()[5], 1)]
+    assert {sha256 for sha256 in before if before[sha256] != after[sha256]} == {chosen}
+    asked.clear()
+    bucket = passage_sha256(texts()[2])[:2]
+    corpus(passages, replaced=ledger.replace(Replaced(buckets={bucket: 1})))
+    assert {each.text for each in asked} == {text for text in texts() if passage_sha256(text)[:2] == bucket}
+    asked.clear()
+    corpus(passages, replaced=ledger.replace(Replaced(all=1)))
+    assert sorted((each.text, each.draw) for each in asked) == sorted(
+        (text, 1 + (passage_sha256(text) == chosen) + (passage_sha256(text)[:2] == bucket)) for text in texts()
+    )
+    assert by_text(corpus(passages, replaced=None)) == before
+
+
+def test_a_killed_run_keeps_the_buckets_it_has_written(
+    corpus: Corpus, passages: Artifact[Passages], store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    generator: Source,
+) -> None:  # fmt: skip
+    seen: list[list[str]] = []
 
     class Killed(Sampler):
-        def __call__(self, asked: Sequence[Asked]) -> Iterator[list[tuple[int, list[str]]]]:
+        def __call__(self, given: Sequence[Asked]) -> Iterator[list[tuple[int, list[str]]]]:
             if len(seen) == 2:
+                seen.append([])
                 raise KeyboardInterrupt
-            seen.append(len(asked))
-            return super().__call__(asked)
+            seen.append([each.text for each in given])
+            return super().__call__(given)
 
     monkeypatch.setattr(module, "open_sampler", Killed)
     with pytest.raises(KeyboardInterrupt):
-        generate_queries.body(tmp_path / "killed", passages, Source("m", checkpoint), settings=SETTINGS)
-    kept = {path: path.stat().st_mtime_ns for path in parts(tmp_path / "killed")}
-    seen.clear()
-    generate_queries.body(tmp_path / "killed", passages, Source("m", checkpoint), settings=SETTINGS)
+        corpus(passages, out=tmp_path / "killed")
+    ledger = SETTINGS.ledger_in(store.root, generator)
+    assert len(ledger.files()) == len(list((tmp_path / "killed").glob("scratch/joined-*"))) == 2
+    resumed = corpus(passages, out=tmp_path / "killed")
 
-    assert len(kept) == 2
-    assert seen == [2], "only the last shard is written after the kill"
-    assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
-    for path in parts(tmp_path / "whole"):
-        assert path.read_bytes() == (tmp_path / "killed" / path.name).read_bytes()
+    assert sorted(text for group in seen for text in group) == sorted(texts()), "none is written twice"
+    for path in ledger.files():
+        path.unlink()
+    for path in parts(corpus(passages).path):
+        assert path.read_bytes() == (resumed.path / path.name).read_bytes()
 
 
-@pytest.mark.usefixtures("store")
-def test_a_folder_that_is_no_seq2seq_model_is_named(passages: Artifact[Passages], tmp_path: Path) -> None:
-    (tmp_path / "nothing").mkdir()
+def test_a_damaged_file_of_the_ledger_is_set_aside_and_written_again(
+    corpus: Corpus, passages: Artifact[Passages], store: Store, generator: Source
+) -> None:
+    before = by_text(corpus(passages))
+    ledger = SETTINGS.ledger_in(store.root, generator)
+    damaged = ledger.files()[0]
+    content = bytearray(damaged.read_bytes())
+    content[20] ^= 1
+    damaged.write_bytes(content)
 
-    with pytest.raises(UserError, match="nothing: expected a seq2seq model"):
-        generate_queries.body(tmp_path / "out", passages, Source("m", tmp_path / "nothing"), settings=SETTINGS)
+    again = corpus(passages)
+
+    kept, made = counts(again)
+    assert kept > 0
+    assert made > 0
+    assert by_text(again) == before
+    assert [path.name for path in (ledger.folder / "damaged").iterdir()] == [damaged.name]
+
+
+def test_shares_fill_the_ledger_and_the_corpus_finds_it_full(
+    corpus: Corpus, passages: Artifact[Passages], generator: Source, tmp_path: Path
+) -> None:
+    made = []
+    for number in (0, 1):
+        share, out = SETTINGS.model_copy(update={"share": (number, 2)}), tmp_path / f"share-{number}"
+        fill_ledger.body(out, passages, generator, None, settings=share)
+        made.append(json.loads((out / "logs" / "written.json").read_text())["made"])
+
+    assert min(made) > 0
+    assert sum(made) == COUNT * 3
+    assert counts(corpus(passages)) == (COUNT * 3, 0)
+
+
+def test_two_generators_stand_side_by_side(corpus: Corpus, passages: Artifact[Passages], made: Any) -> None:
+    first, second = corpus(passages), corpus(passages, generator="other", seed=7, queries_per_passage=2)
+
+    joined = made(join_queries, [first, second], settings=Joining(queries_per_passage=[3, 2]))
+
+    found = list(read_rows(joined, PseudoQueries))
+    expected = {row["passage_id"]: [] for row in found}
+    for corpora in (first, second):
+        for row in read_rows(corpora, PseudoQueries):
+            expected[row["passage_id"]].append((row["generator"], row["query"]))
+    assert places(found) == [(f"d{number}#0", rank) for number in range(COUNT) for rank in range(5)]
+    assert [(row["generator"], row["query"]) for row in found] == [one for each in expected.values() for one in each]
+    with pytest.raises(ValueError, match="expected 2 rows of each passage"):
+        made(join_queries, [second, first], settings=Joining(queries_per_passage=[2, 2]))
+
+
+def test_a_generator_that_writes_nothing_is_refused(
+    corpus: Corpus, passages: Artifact[Passages], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent(Sampler):
+        def _decoded(self, samples: list[list[int]]) -> list[str]:
+            return [""] * len(samples)
+
+    monkeypatch.setattr(module, "open_sampler", Silent)
+
+    with pytest.raises(UserError, match="wrote only empty queries"):
+        corpus(passages)

@@ -1,0 +1,92 @@
+"""A recipe's corpora of pseudo-queries: from passages, by one or several generators or from a file, and filtered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from flows.recipe import PseudoQuerying, Recipe
+from flows.rounds import Examples
+from storage import sources
+from storage.artifact import Artifact, Source
+from storage.errors import UserError
+from storage.store import Store
+from storage.tables import Checkpoint, Passages, PseudoQueries
+from tasks.generate_queries import Generation, Writing, fill_ledger, generate_queries
+from tasks.join_queries import Joining, join_queries
+from tasks.train_generator import train_generator
+
+
+@dataclass(frozen=True)
+class Generator:
+    """A model that writes queries, and how it is asked."""
+
+    name: str
+    model: Artifact[Checkpoint] | Source
+    asked: Generation
+
+    def writing(self, share: tuple[int, Any] = (0, 1)) -> Writing:
+        """The settings of the stages that write."""
+        return Writing(**self.asked.model_dump(), generator=self.name, share=share)
+
+    def replaced(self, store: Store) -> Source | None:
+        """Of which texts other queries are wanted than were first written."""
+        return self.writing().ledger_in(store.root, self.model).replaced()
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes pseudo-queries, where the recipe wants some."""
+
+    settings: PseudoQuerying | None
+    generators: list[Generator]
+    store: Store
+
+    @staticmethod
+    def of(recipe: Recipe[Any], store: Store, examples: Examples | None, passages: Artifact[Passages]) -> Writer:
+        """With the models that the recipe gives; the first may be made of the train pairs."""
+        wanted = recipe.queries
+        if wanted is None:
+            return Writer(None, [], store)
+        others = [Generator(each.generator, sources.weights(each.model), each.generate) for each in wanted.also]
+        return Writer(wanted, [*_first(recipe, wanted, examples, passages), *others], store)
+
+    def writes(self, purpose: Literal["pretrain", "retrieve"]) -> bool:
+        """Whether the recipe wants pseudo-queries for this."""
+        return self.settings is not None and purpose in self.settings.for_
+
+    def write(self, passages: Artifact[Passages]) -> Artifact[PseudoQueries]:
+        """The passages' pseudo-queries."""
+        if self.settings is None:
+            raise UserError("queries: pseudo-queries are needed, but the recipe has no generator")
+        written = [self._by(each, passages) for each in self.generators]
+        if len(written) == 1:
+            return written[0]
+        numbers = [each.asked.queries_per_passage for each in self.generators]
+        return join_queries(written, settings=Joining(queries_per_passage=numbers))
+
+    def _by(self, generator: Generator, passages: Artifact[Passages]) -> Artifact[PseudoQueries]:
+        """Those of one generator; where the recipe wants shares, workers fill the ledger side by side first."""
+        replaced, shares = generator.replaced(self.store), self.settings.shares if self.settings else 1
+        filled = [
+            fill_ledger(passages, generator.model, replaced, settings=generator.writing((number, shares)))
+            for number in range(shares if shares > 1 else 0)
+        ]
+        return generate_queries(passages, generator.model, replaced, filled, settings=generator.writing())
+
+
+def _first(
+    recipe: Recipe[Any], wanted: PseudoQuerying, examples: Examples | None, passages: Artifact[Passages]
+) -> list[Generator]:
+    """The recipe's first generator, unless a file has the queries."""
+    if wanted.generate is None:
+        return []
+    if wanted.model is not None:
+        return [Generator(wanted.generator, sources.weights(wanted.model), wanted.generate)]
+    if examples is None or wanted.train is None:
+        raise UserError(
+            "queries.train: making a generator needs dataset.train_split; name a split, or give queries.model"
+        )
+    pieces = sources.tokenizer(recipe.backbone.weights)
+    made = train_generator(examples.queries, examples.positives, passages, pieces, settings=wanted.train)
+    return [Generator(wanted.generator, made, wanted.generate)]
