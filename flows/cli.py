@@ -8,14 +8,18 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+
+from flows.queries.commands import app as queries
 
 app = typer.Typer(
     name="pretrieve", help="Pre-training for passage retrieval, from corpus to report.", no_args_is_help=True,
     add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
 )  # fmt: skip
+
+app.add_typer(queries)
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's path, or the name of a shipped one.")]
 StoreFolder = Annotated[Path, typer.Option("--store", envvar="PRETRIEVE_STORE", help="Where artifacts are kept.")]
@@ -155,6 +159,39 @@ def doctor(store: StoreFolder = DEFAULT_STORE) -> None:
     from flows.doctor import examine
 
     examine(store)
+
+
+@app.command("train-generator")
+def train_generator(
+    model: Annotated[str, typer.Argument(help="A seq2seq model: folder, package:NAME/FOLDER or hub name.")],
+    pairs: Annotated[Path, typer.Argument(help="TSV passage<TAB>query, or JSON lines with both; plain or gzipped.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write it; must not exist, or be empty.")],
+    epochs: Annotated[int, typer.Option(min=1)] = 3,
+    batch: Annotated[int, typer.Option(min=1, help="Pairs a step.")] = 32,
+    chunk: Annotated[int | None, typer.Option(min=1, help="Pairs in memory at a time; all, if not given.")] = None,
+    learning_rate: float = 3e-4,
+    validation: Annotated[float, typer.Option(help="Share of the passages that are held out.")] = 0.05,
+    round_trips: Annotated[int, typer.Option(min=1, help="Held-out passages to write a query for.")] = 500,
+    others: Annotated[int, typer.Option(min=0, help="Other passages to look for the query in.")] = 10_000,
+    prefix: Annotated[str, typer.Option(help="Put before each passage.")] = "text2query: ",
+    input_max_tokens: Annotated[int, typer.Option(min=2)] = 256,
+    query_max_tokens: Annotated[int, typer.Option(min=2)] = 48,
+    keep: Annotated[Literal["last", "best"], typer.Option(help="Which epoch's model is written.")] = "last",
+    seed: int = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: Annotated[int, typer.Option(min=1)] = 2,
+    store: StoreFolder = DEFAULT_STORE,
+) -> None:
+    """Go on training a query generator on own pairs, with its validation loss and round trip by epoch."""
+    from flows.train_generator import settings_of, train
+    from tasks.stage import Execution
+
+    settings = settings_of(
+        epochs=epochs, batch=batch, chunk=chunk, learning_rate=learning_rate, validation=validation,
+        round_trips=round_trips, others=others, prefix=prefix, input_max_tokens=input_max_tokens,
+        query_max_tokens=query_max_tokens, keep=keep, seed=seed,
+    )  # fmt: skip
+    train(model, pairs, out, store, settings, Execution(device=device, threads=threads))
 
 
 def main() -> None:

@@ -13,6 +13,8 @@ from storage.files import write_atomically, writing
 from storage.store import LOGS, MANIFEST, Store
 from tasks.initialise import beside
 
+GENERATORS = ("train_generator", "finetune_generator")
+
 
 def export_checkpoint(key: str, folder: Path, store_folder: Path) -> None:
     """Copy the checkpoint's files to `folder` and write README.md, which says how it was made."""
@@ -22,8 +24,7 @@ def export_checkpoint(key: str, folder: Path, store_folder: Path) -> None:
         raise UserError(
             f"{key}: {manifest.stage} made {manifest.schema}, not a checkpoint; `pretrieve plan` lists the keys"
         )
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder}: expected a folder that does not exist yet, or an empty one")
+    must_be_free(folder)
     if problems := store.damage(made):
         raise UserError(f"{'; '.join(problems)}; run the recipe again to rebuild it")
     for name in manifest.files:
@@ -31,6 +32,12 @@ def export_checkpoint(key: str, folder: Path, store_folder: Path) -> None:
             shutil.copyfile(made / name, temporary)
     write_atomically(folder / "README.md", model_card(manifest, store))
     out.print(f"{manifest.stage} {manifest.key}: {len(manifest.files)} files and README.md in {folder}")
+
+
+def must_be_free(folder: Path) -> None:
+    """Refuse a folder that holds something."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder}: expected a folder that does not exist yet, or an empty one")
 
 
 def model_card(manifest: Manifest, store: Store) -> str:
@@ -48,8 +55,7 @@ tags: [retrieval, pretrieve]
 # {manifest.stage} {manifest.key}
 
 Made by the `{manifest.stage}` stage of pretrieve {manifest.built["at"]} with {versions}.
-It opens with `AutoModel.from_pretrained(FOLDER)`; where the folder has `modules.json`, also with
-`SentenceTransformer(FOLDER)`.
+{_opens(manifest)}
 {" ".join(beside(manifest.files))}
 
 ## Settings
@@ -65,3 +71,10 @@ It opens with `AutoModel.from_pretrained(FOLDER)`; where the folder has `modules
 
 `{MANIFEST}` and `{LOGS}/` of the artifact (hash {manifest.hash}) stay in the store it came from.
 """
+
+
+def _opens(manifest: Manifest) -> str:
+    if manifest.stage in GENERATORS:
+        return "It opens with `AutoModelForSeq2SeqLM.from_pretrained(FOLDER)`; recipes name it in `queries.model`."
+    also = "; where the folder has `modules.json`, also with\n`SentenceTransformer(FOLDER)`"
+    return f"It opens with `AutoModel.from_pretrained(FOLDER)`{also}."

@@ -52,8 +52,8 @@ class Lines:
     """Standard error where it is no terminal: a line each time, instead of one that is written over."""
 
     def write(self, text: str) -> None:
-        """Write what a bar would draw, if it is more than blanks."""
-        if line := text.strip("\r\n "):
+        """Write what a bar would draw, if it is more than blanks and the way up to the bar around it."""
+        if line := text.replace("\x1b[A", "").strip("\r\n "):
             sys.stderr.write(f"  {line}\n")
             sys.stderr.flush()
 
