@@ -15,6 +15,7 @@ from flows.round import Few, Member, exact, row
 from flows.rounds import Examples, Rounds, expanded
 from storage import sources
 from storage.artifact import Artifact, Source
+from storage.errors import UserError
 from storage.store import Store
 from storage.tables import (
     Checkpoint,
@@ -81,13 +82,13 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
         runs["bm25_doc2query"] = search(enlarged, None, queries, None, passages, settings=deep(recipe, "bm25"))
 
     metrics = evaluate(qrels, passages, list(runs.values()), settings=evaluation(recipe, list(runs)))
-    quality = round_trip(recipe, spans, pseudo_queries)
+    figures = quality(recipe, spans, pseudo_queries) if pseudo_queries is not None else None
     agreements = overlapping(recipe, runs)
     trained = {"pre-training": starts["pretrained"]} if "pretrained" in starts else {}
     trained |= {name: made.checkpoint for name, made in rounds.made.items()}
     stored = {"bm25": bm25} | {name: made.vectors for name, made in rounds.made.items()} | rounds.quick
     settings = reporting(recipe, name, rows(recipe, list(runs)), list(trained), list(stored))
-    return report(metrics, queries, quality, agreements, list(trained.values()), list(stored.values()),
+    return report(metrics, queries, figures, agreements, list(trained.values()), list(stored.values()),
                   settings=settings)  # fmt: skip
 
 
@@ -225,13 +226,13 @@ def evaluation(recipe: Recipe[Any], runs: list[str]) -> Evaluation:
     return Evaluation(split=recipe.dataset.eval_split, names=runs, averaged=averaged, **values)
 
 
-def round_trip(
-    recipe: Recipe[Any], spans: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries] | None
-) -> Artifact[Any] | None:
+def quality(recipe: Recipe[Any], spans: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries]) -> Artifact[Any]:
     """How good the pseudo-queries are: do they find the passage they were made of?"""
-    if recipe.queries is None or pseudo_queries is None:
-        return None
-    sampled = pseudo_queries_as_queries(pseudo_queries, settings=recipe.queries.quality)
+    if (wanted := recipe.queries) is None:
+        raise UserError("queries: this recipe writes none")
+    if wanted.filter is not None and wanted.filter.round_trip is not None:
+        return query_quality(spans, pseudo_queries, None, settings=wanted.quality)
+    sampled = pseudo_queries_as_queries(pseudo_queries, settings=wanted.quality)
     bm25 = index(spans, None, None, settings=recipe.bm25)
     found = search(bm25, None, sampled, None, spans, settings=Search(documents=ROUND_TRIP_CUTOFF, view="bm25"))
-    return query_quality(spans, pseudo_queries, found, settings=recipe.queries.quality)
+    return query_quality(spans, pseudo_queries, found, settings=wanted.quality)

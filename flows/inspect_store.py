@@ -13,8 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
+from flows.queries.versions import all_versions
 from storage.artifact import Manifest
 from storage.errors import UserError
+from storage.ledger import is_damaged, ledgers
 from storage.store import Store, bytes_below
 from tasks.units import in_units
 
@@ -93,11 +95,18 @@ def verify_store(store_folder: Path, aside: bool) -> None:
         moved = f"; moved to {store.set_aside(folder.parent.name, folder.name)}" if aside else ""
         for problem in problems:
             typer.echo(f"pretrieve: damaged: {problem}{moved}", err=True)
-    if damaged:
+    files = [(ledger, path) for ledger in ledgers(store.root) for path in ledger.files()]
+    torn = [(ledger, path) for ledger, path in files if is_damaged(path)]
+    for ledger, path in torn:
+        moved = f"; moved to {ledger.set_aside(path)}" if aside else ""
+        typer.echo(f"pretrieve: damaged: {path}: its bytes are not those of its name{moved}", err=True)
+    if damaged or torn:
         what = "run the recipe again to rebuild" if aside else "`pretrieve verify --aside` has the next run rebuild"
-        typer.echo(f"pretrieve: {what} {len(damaged)} of {len(folders)} artifacts", err=True)
+        of_ledgers = f" and {len(torn)} of {len(files)} files of ledgers" if files else ""
+        typer.echo(f"pretrieve: {what} {len(damaged)} of {len(folders)} artifacts{of_ledgers}", err=True)
         raise typer.Exit(1)
-    out.print(f"{len(folders)} artifacts of {store.root} are whole")
+    of_ledgers = f" and {len(files)} files of ledgers" if files else ""
+    out.print(f"{len(folders)} artifacts{of_ledgers} of {store.root} are whole")
 
 
 def collect_garbage(store_folder: Path, delete: bool) -> None:
@@ -112,6 +121,10 @@ def collect_garbage(store_folder: Path, delete: bool) -> None:
         table.add_row(reference, in_units(bytes_below(folder)), "yes" if reference in needed else "no")
         if reference not in needed:
             unneeded.append(folder)
+    for ledger in ledgers(store.root):
+        table.add_row(
+            f"{ledger.folder.relative_to(store.root)}", in_units(bytes_below(ledger.folder)), "kept: see made_by.json"
+        )
     for folder in [*_folders(store.root / ".work"), *_folders(store.root / ".damaged")]:
         if store.is_being_built(folder):
             table.add_row(str(folder.relative_to(store.root)), in_units(bytes_below(folder)), "being built by a run")
@@ -129,12 +142,14 @@ def collect_garbage(store_folder: Path, delete: bool) -> None:
 
 
 def needed_by_reports(store: Store) -> set[str]:
-    """References of every report artifact that `reports/` shows, and of all that it was made of."""
+    """References of all that the reports and the versions of corpora in `reports/` were made of."""
     needed: set[str] = set()
     waiting = []
-    for page in store.root.glob("reports/*/report.json"):
+    for page in (store.root / "reports").rglob("report.json"):
         stages = json.loads(page.read_text())["stages"]
         waiting += [f"{step['stage']}/{step['key']}" for step in stages]
+    for version in all_versions(store):
+        waiting += [version.queries.reference, version.passages.reference]
     while waiting:
         reference = waiting.pop()
         if reference not in needed:

@@ -12,8 +12,12 @@ from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.store import Store
 from storage.tables import Checkpoint, Passages, PseudoQueries
+from tasks.filter_queries import Filtering, filter_queries
 from tasks.generate_queries import Generation, Writing, fill_ledger, generate_queries
+from tasks.index import index
 from tasks.join_queries import Joining, join_queries
+from tasks.relevance import relevance
+from tasks.round_trip import round_trip
 from tasks.train_generator import train_generator
 
 
@@ -38,41 +42,57 @@ class Generator:
 class Writer:
     """Writes pseudo-queries, where the recipe wants some."""
 
-    settings: PseudoQuerying | None
+    recipe: Recipe[Any]
     generators: list[Generator]
     store: Store
 
     @staticmethod
     def of(recipe: Recipe[Any], store: Store, examples: Examples | None, passages: Artifact[Passages]) -> Writer:
         """With the models that the recipe gives; the first may be made of the train pairs."""
-        wanted = recipe.queries
-        if wanted is None:
-            return Writer(None, [], store)
+        if (wanted := recipe.queries) is None:
+            return Writer(recipe, [], store)
         others = [Generator(each.generator, sources.weights(each.model), each.generate) for each in wanted.also]
-        return Writer(wanted, [*_first(recipe, wanted, examples, passages), *others], store)
+        return Writer(recipe, [*_first(recipe, wanted, examples, passages), *others], store)
 
     def writes(self, purpose: Literal["pretrain", "retrieve"]) -> bool:
         """Whether the recipe wants pseudo-queries for this."""
-        return self.settings is not None and purpose in self.settings.for_
+        return self.recipe.queries is not None and purpose in self.recipe.queries.for_
 
     def write(self, passages: Artifact[Passages]) -> Artifact[PseudoQueries]:
-        """The passages' pseudo-queries."""
-        if self.settings is None:
+        """The passages' pseudo-queries, scored and filtered where the recipe says so."""
+        if (wanted := self.recipe.queries) is None:
             raise UserError("queries: pseudo-queries are needed, but the recipe has no generator")
-        written = [self._by(each, passages) for each in self.generators]
+        written = self._generated(wanted, passages)
+        return written if wanted.filter is None else self._filtered(wanted.filter, written, passages)
+
+    def _generated(self, wanted: PseudoQuerying, passages: Artifact[Passages]) -> Artifact[PseudoQueries]:
+        """Those of all generators, one after another."""
+        written = [self._by(each, passages, wanted.shares) for each in self.generators]
         if len(written) == 1:
             return written[0]
         numbers = [each.asked.queries_per_passage for each in self.generators]
         return join_queries(written, settings=Joining(queries_per_passage=numbers))
 
-    def _by(self, generator: Generator, passages: Artifact[Passages]) -> Artifact[PseudoQueries]:
+    def _by(self, generator: Generator, passages: Artifact[Passages], shares: int) -> Artifact[PseudoQueries]:
         """Those of one generator; where the recipe wants shares, workers fill the ledger side by side first."""
-        replaced, shares = generator.replaced(self.store), self.settings.shares if self.settings else 1
+        replaced = generator.replaced(self.store)
         filled = [
             fill_ledger(passages, generator.model, replaced, settings=generator.writing((number, shares)))
             for number in range(shares if shares > 1 else 0)
         ]
         return generate_queries(passages, generator.model, replaced, filled, settings=generator.writing())
+
+    def _filtered(
+        self, wanted: Filtering, queries: Artifact[PseudoQueries], passages: Artifact[Passages]
+    ) -> Artifact[PseudoQueries]:
+        """The same with scores, and with the reason why one is dropped."""
+        if wanted.round_trip is not None:
+            bm25 = index(passages, None, None, settings=self.recipe.bm25)
+            queries = round_trip(queries, passages, bm25, settings=wanted.round_trip)
+        if wanted.relevance is not None:
+            judge = sources.weights(wanted.relevance.model)
+            queries = relevance(queries, passages, judge, settings=wanted.relevance.scoring)
+        return queries if wanted.cut is None else filter_queries(queries, settings=wanted.cut)
 
 
 def _first(

@@ -19,6 +19,7 @@ from tasks.encode import Encoding
 from tasks.engines.bm25 import Bm25
 from tasks.engines.exact import Exact
 from tasks.evaluate import METRIC, Comparison
+from tasks.filter_queries import Filtering
 from tasks.generate_queries import Generation
 from tasks.initialise import Backbone
 from tasks.pair_contexts import Contexts
@@ -92,6 +93,8 @@ class PseudoQuerying(Settings):
     also: list[Also] = Field(default_factory=list)
     shares: Literal[1, 2, 4, 8] = 1
     """Stages that write queries side by side, for as many GPU workers."""
+    filter: Filtering | None = None
+    """Null keeps all that was written."""
     quality: Sampling
 
     @model_validator(mode="after")

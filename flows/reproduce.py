@@ -11,9 +11,9 @@ import dataclasses
 import difflib
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 
@@ -29,6 +29,8 @@ from storage.tables import Report
 from tasks.report import publish, terminal_table
 from tasks.stage import Done, Session, Stopped, session
 
+T = TypeVar("T")
+
 
 def run(name: str, folder: Path, changes: Sequence[str], until: str | None) -> None:
     """Run a recipe, say what each stage does, and end with a table and the path of the report."""
@@ -41,7 +43,10 @@ def run(name: str, folder: Path, changes: Sequence[str], until: str | None) -> N
     console.print(f"{recipe.title}: {counts}; store {store.root}")
     current = Session(store, recipe.execution, last=steps[-1].key if until else None, tell=console.print)
     try:
-        page = as_flow(recipe, title, current) if missing else in_session(recipe, title, current)
+        if missing:
+            page = as_flow("reproduce", title, current, lambda: shown(recipe, title, current))
+        else:
+            page = in_session(recipe, title, current)
     except Stopped:
         console.print(f"stopped after {steps[-1].stage} {steps[-1].key}, as --until says")
         return
@@ -69,28 +74,33 @@ def in_session(recipe: Recipe[Any], name: str, current: Session) -> Path:
     return published(name, made, current.store, list(current.done.values()))
 
 
+def shown(recipe: Recipe[Any], name: str, current: Session) -> Path:
+    """The same in a flow, whose run shows the report."""
+    from flows.ui import show_run
+
+    page = in_session(recipe, name, current)
+    show_run(name, page, list(current.done.values()))
+    return page
+
+
 def published(name: str, made: Artifact[Report], store: Store, stages: Sequence[Done]) -> Path:
     """Put a recipe's newest report where people look, with the stages of the run."""
     return publish(store.root / "reports" / name, made, [dataclasses.asdict(each) for each in stages])
 
 
-def as_flow(recipe: Recipe[Any], name: str, current: Session) -> Path:
-    """The chain as a Prefect flow in this process; every stage is a task of it."""
+def as_flow(flow_name: str, recipe: str, current: Session, body: Callable[[], T]) -> T:
+    """A body whose stages are tasks of a Prefect flow in this process; what it returns."""
     prepare_prefect(current.store)
     from prefect import flow, tags
 
-    from flows.ui import show_run
     from tasks.as_task import TAG
 
-    outcome: list[Path | Stopped] = []
+    outcome: list[T | Stopped] = []
 
-    def reproduce(recipe: str) -> None:
-        """From corpus to report."""
+    def run(recipe: str) -> None:
         end_servers_with_this_process()
         try:
-            page = in_session(settings, name, current)
-            show_run(name, page, list(current.done.values()))
-            outcome.append(page)
+            outcome.append(body())
         except Stopped as stopped:  # a wish, not a failure of the run
             outcome.append(stopped)
         except KeyboardInterrupt:
@@ -98,9 +108,8 @@ def as_flow(recipe: Recipe[Any], name: str, current: Session) -> Path:
                 leave()
             raise
 
-    settings = recipe
     with tags(TAG):
-        flow(flow_run_name=name, persist_result=False)(reproduce)(recipe=name)
+        flow(name=flow_name, flow_run_name=recipe, persist_result=False)(run)(recipe=recipe)
     if isinstance(outcome[0], Stopped):
         raise outcome[0]
     return outcome[0]

@@ -103,11 +103,16 @@ class Ledger:
             low, high = _span(path)
             if low <= last and high >= first:
                 if is_damaged(path):
-                    aside = self.folder / "damaged" / path.name
-                    aside.parent.mkdir(exist_ok=True)
-                    os.replace(path, aside)
+                    self.set_aside(path)
                 else:
                     yield path
+
+    def set_aside(self, path: Path) -> Path:
+        """Move a damaged file where nobody looks: what it held is written again when it is asked for."""
+        aside = self.folder / "damaged" / path.name
+        aside.parent.mkdir(exist_ok=True)
+        os.replace(path, aside)
+        return aside
 
     def files(self) -> list[Path]:
         """All its files of rows."""

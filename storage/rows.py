@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,17 @@ import pyarrow.parquet as pq
 
 from storage.artifact import Artifact
 from storage.files import writing
+from storage.portions import portions
 from storage.tables import Table
 
-ROWS_PER_GROUP = 10_000  # what is held in memory at a time
+ROWS_PER_GROUP = 10_000  # what is held in memory at a time,
+CHARACTERS_PER_GROUP = 50_000_000  # or fewer, where texts are long
 
 
 def write_rows(out: Path, table: type[Table], rows: Iterable[Mapping[str, Any]], name: str = "part-00000") -> int:
     """Write rows to `out/name.parquet` as they come and return how many; the file appears when it is whole."""
-    schema, stream = _schema(table), iter(rows)
-    groups = iter(lambda: list(islice(stream, ROWS_PER_GROUP)), [])
+    schema = _schema(table)
+    groups = portions(rows, size=_characters, limit=CHARACTERS_PER_GROUP, number=ROWS_PER_GROUP)
     blocks = (pa.Table.from_pylist([dict(row) for row in group], schema=schema) for group in groups)
     return write_blocks(out, table, blocks, name)
 
@@ -112,9 +113,10 @@ def _rows_of(path: Path, names: Sequence[str], low: int, high: int) -> Iterator[
         ends = np.cumsum([file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)])
         groups = range(int(np.searchsorted(ends, low, "right")), int(np.searchsorted(ends, high)) + 1)
         start = int(ends[groups[0] - 1]) if groups[0] else 0
-        for batch in file.iter_batches(batch_size=ROWS_PER_GROUP, row_groups=list(groups), columns=names):
-            yield from batch.slice(max(low - start, 0), max(high - max(low, start), 0)).to_pylist()
-            start += batch.num_rows
+        for group in groups:  # a batch of several groups may be more than fits into memory
+            for batch in file.iter_batches(batch_size=ROWS_PER_GROUP, row_groups=[group], columns=names):
+                yield from batch.slice(max(low - start, 0), max(high - max(low, start), 0)).to_pylist()
+                start += batch.num_rows
 
 
 @lru_cache(maxsize=8)
@@ -126,6 +128,10 @@ def _row_counts(paths: tuple[Path, ...], changed: int) -> list[int]:
 def num_rows(folder: Path) -> int:
     """How many rows a table's folder holds, read from the files' footers."""
     return sum(pq.read_metadata(path).num_rows for path in parts(folder))
+
+
+def _characters(row: Mapping[str, Any]) -> int:
+    return sum(len(value) for value in row.values() if isinstance(value, str))
 
 
 def _schema(table: type[Table]) -> pa.Schema:

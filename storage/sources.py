@@ -101,6 +101,16 @@ def _weights(name: str) -> Source:
     return _from_hub(name)
 
 
+def file(name: str) -> Source:
+    """A file, or all files of a folder, by its path."""
+    path = Path(name).expanduser().resolve()
+    if path.is_dir():
+        return source_of(path, [each for each in path.rglob("*") if each.is_file()])
+    if not path.is_file():
+        return _absent(name, UserError(f"{name}: there is no such file or folder"))
+    return source_of(path, [path])
+
+
 def tokenizer(name: str) -> Source:
     """The tokenizer of a model, known by its own file alone: other weights with the same vocabulary are the same."""
     found, of_it = weights(name), f"{name}/tokenizer.json"

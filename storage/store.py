@@ -4,6 +4,8 @@
     STORE/.work/<stage>-<key>/      one being built, or kept from a build that was cut off
     STORE/.damaged/<stage>-<key>/   one whose bytes were not those of its manifest
     STORE/.locks/                   who builds what (storage.lock)
+    STORE/ledger/                   what generators have written (storage.ledger)
+    STORE/reports/                  pages for people
 
 A stage builds in `.work`, the manifest is written last, and one rename publishes the folder.
 """
@@ -23,6 +25,7 @@ from storage.lock import Check, Locks, locks_of
 
 MANIFEST = "manifest.json"
 LOGS, SCRATCH = "logs", "scratch"
+NO_STAGES = ("reports", "ledger")  # folders of the store that hold no artifacts
 LEASE = 60.0  # seconds after which another host may take over what a host that died was building
 
 
@@ -63,7 +66,7 @@ class Store:
     def manifests(self) -> Iterator[tuple[Path, Manifest | None]]:
         """Every published folder with its manifest, or None where it is not whole."""
         for folder in sorted(self.root.glob("[!.]*/*/")):
-            if folder.parent.name != "reports":
+            if folder.parent.name not in NO_STAGES:
                 yield folder, self.manifest(folder.parent.name, folder.name)
 
     def damage(self, folder: Path) -> list[str]:

@@ -26,7 +26,8 @@ from storage.settings import Settings
 from storage.tables import Pairs, Passages, PseudoQueries, passage_text
 from tasks.progress import progress
 from tasks.pseudo_queries import Alongside
-from tasks.spans import count_tokens, sentences
+from tasks.sentences import sentences
+from tasks.spans import count_tokens
 from tasks.split_corpus import load_tokenizer
 from tasks.stage import stage
 

@@ -11,12 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import sentencex
 from tokenizers import Encoding, Tokenizer
 
-# Word pieces never cross these. Other white space may be a control character, which BERT's normaliser removes.
-BLANKS = " \t\n\r"
+from storage.portions import portions
+from tasks.sentences import BLANKS, BLOCK, sentences
+
 MIN_TOKENS = 8  # one character can be four pieces once accents and Hangul are decomposed
+LONGEST_WORD = 100  # characters; WordPiece makes one unknown piece of a longer one, however long it is
+CHARACTERS_AT_ONCE = 1_000_000  # what is tokenised together takes some hundred bytes a character
 
 
 @dataclass(frozen=True)
@@ -39,15 +41,13 @@ def spans(texts: Sequence[str], tokenizer: Tokenizer, *, max_tokens: int, langua
         yield list(_packed(text, fitting, tokenizer, max_tokens)) or [Span(0, 0, 0)]
 
 
-def sentences(text: str, language: str) -> list[str]:
-    """Sentences that join to the text; one, the text itself, should the segmenter drop or add a character."""
-    found = sentencex.segment(language, text)
-    return found if "".join(found) == text else [text]
-
-
 def count_tokens(texts: Sequence[str], tokenizer: Tokenizer) -> list[int]:
     """How many word pieces each text is by itself, without special tokens."""
-    return [len(encoding) for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+    return [
+        len(encoding)
+        for some in portions(texts, size=len, limit=CHARACTERS_AT_ONCE)
+        for encoding in tokenizer.encode_batch_fast(some, add_special_tokens=False)
+    ]
 
 
 def _cut(text: str, span: Span, tokenizer: Tokenizer, max_tokens: int) -> Iterator[Span]:
@@ -84,18 +84,23 @@ def _cuts(encoding: Encoding, max_tokens: int) -> Iterator[int]:
 def _packed(text: str, pieces: Sequence[Span], tokenizer: Tokenizer, max_tokens: int) -> Iterator[Span]:
     current: Span | None = None
     for piece in pieces:
-        joined = _joined(text, current, piece, tokenizer) if current else piece
-        if current and joined.num_tokens > max_tokens:
+        joined = _joined(text, current, piece, tokenizer, max_tokens) if current else piece
+        if current and joined is None:
             yield current
-            current = piece
-        else:
-            current = joined
+        current = joined or piece
     if current:
         yield current
 
 
-def _joined(text: str, left: Span, right: Span, tokenizer: Tokenizer) -> Span:
-    """Both as one span: their counts add up where a blank parts them, else they are counted together."""
-    if text[left.end - 1] in BLANKS or text[right.start] in BLANKS:
-        return Span(left.start, right.end, left.num_tokens + right.num_tokens)
-    return Span(left.start, right.end, count_tokens([text[left.start : right.end]], tokenizer)[0])
+def _joined(text: str, left: Span, right: Span, tokenizer: Tokenizer, max_tokens: int) -> Span | None:
+    """Both as one span, if they fit; by their characters too, since one unknown piece may be as long as a text.
+
+    Their counts add up where a blank parts them or one of them has none, else they are counted together.
+    """
+    start, end, count = left.start, right.end, left.num_tokens + right.num_tokens
+    if left.num_tokens and right.num_tokens:
+        if end - start > max(BLOCK, LONGEST_WORD * max_tokens):
+            return None
+        if text[left.end - 1] not in BLANKS and text[right.start] not in BLANKS:
+            (count,) = count_tokens([text[start:end]], tokenizer)
+    return Span(start, end, count) if count <= max_tokens else None

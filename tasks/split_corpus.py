@@ -2,14 +2,13 @@
 
 Passages depend on their document alone, so they are the same whatever the number of processes that
 make them. Every 10,000 documents are a shard, which becomes a file of its own; of these a process
-holds a batch in memory.
+holds a batch in memory, or one document that is longer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +18,7 @@ from tokenizers.models import WordPiece
 
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
+from storage.portions import portions
 from storage.rows import num_rows, read_rows, write_rows
 from storage.settings import Settings
 from storage.tables import Documents, Passages
@@ -28,7 +28,7 @@ from tasks.stage import stage
 
 TOKENIZER = "tokenizer.json"
 DOCUMENTS_PER_PART = 10_000  # fewer are split before a process has started
-DOCUMENTS_PER_BATCH = 250
+CHARACTERS_PER_BATCH = 1_000_000
 
 Rows = list[dict[str, Any]]
 
@@ -44,7 +44,7 @@ class Splitting(Settings):
     """Whose rules and abbreviations end a sentence (an ISO 639 code)."""
 
 
-@stage(version=2, table=Passages)
+@stage(version=3, table=Passages)
 def split_corpus(out: Path, documents: Artifact[Documents], tokenizer: Source, *, settings: Splitting) -> None:
     """Write every passage of every document, in order; ids are DOCUMENT#0, #1, ..., or DOCUMENT where kept whole."""
     load_tokenizer(str(tokenizer.path / TOKENIZER))  # what is wrong with it shows here, not in a process
@@ -60,7 +60,7 @@ def split_part(
     file, rows = str(tokenizer.path / TOKENIZER), read_rows(documents, Documents, *shard.of)
 
     def passages() -> Iterator[dict[str, Any]]:
-        while batch := list(islice(rows, DOCUMENTS_PER_BATCH)):
+        for batch in portions(rows, size=lambda row: len(row["text"]), limit=CHARACTERS_PER_BATCH):
             yield from split_documents(batch, tokenizer=file, settings=settings)
             done(len(batch))
 

@@ -1,27 +1,30 @@
-"""Nucleus sampling from any Hugging Face encoder-decoder, several samples a text, the same whoever its neighbours are.
+"""Nucleus sampling from any Hugging Face model that writes, the same for a passage whoever its neighbours are.
 
-A text is encoded once for all its samples, and their first step is one step too. Rows that have ended
-leave the batch. Each sample has its own stream of uniform numbers, seeded by the seed, its text and its rank, and
-a token is drawn by inverting the cumulative distribution: order, shards and batches move no draw.
+A text is encoded, or a prompt read, once for all its samples, and their first step is one step too. Rows that have
+ended leave the batch. Each sample has random numbers of its own, from the seed, its text and its rank alone
+(`drawing`): order, shards and batches move none of them. Equal batches on equally many threads give equal letters;
+with other batches the model's last bits may differ, and so may a query in some thousands.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-from transformers.modeling_outputs import BaseModelOutput
-from transformers.utils import logging as transformers_logging
 
 from storage.errors import UserError
+from tasks.generators.causal import Causal
+from tasks.generators.drawing import Candidates, nucleus, numbers
+from tasks.generators.opening import open_config
+from tasks.generators.seq2seq import Seq2Seq
 
+READ_AT_ONCE = 1024  # texts
 LIVE_SHARE = 0.75  # below it a batch is compacted: copying the caches at every row's end costs more than it saves
 
 
@@ -32,16 +35,24 @@ class Asked:
     text: str
     """The passage alone, without prefix or prompt."""
     ranks: range
-    """Which of its samples; each has a stream of uniform numbers of its own."""
+    """Which of its samples."""
     draw: int
     """How often they have been replaced: another number, other queries."""
 
 
 class Writing(Protocol):
-    """How to draw; the names are those of Hugging Face's `generate`, what they mean stands at `Generation`."""
+    """How to write; what a setting means stands at `tasks.generate_queries.Generation`."""
 
     @property
     def prefix(self) -> str: ...
+    @property
+    def prompt(self) -> str | None: ...
+    @property
+    def stop(self) -> str | None: ...
+    @property
+    def input_max_tokens(self) -> int: ...
+    @property
+    def temperature(self) -> float: ...
     @property
     def top_k(self) -> int: ...
     @property
@@ -51,166 +62,130 @@ class Writing(Protocol):
     @property
     def seed(self) -> int: ...
     @property
-    def input_max_tokens(self) -> int: ...
-    @property
     def batch_tokens(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
 
 
-class Sampler:
-    """A seq2seq checkpoint (folder or hub name) that writes texts for texts. bfloat16 on a GPU."""
+class Rows(Protocol):
+    """The rows of a batch, as far as they are written."""
 
-    def __init__(self, checkpoint: Path, settings: Writing, device: torch.device, tell: Callable[[str], None]) -> None:
-        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # ours counts passages
-        self.settings, self.device = settings, device
-        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        try:
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(str(checkpoint))
-            model: Any = AutoModelForSeq2SeqLM.from_pretrained(str(checkpoint), dtype=dtype)
-        except (OSError, ValueError) as error:
-            reason = str(error).split("\n")[0]
-            raise UserError(f"{checkpoint}: expected a seq2seq model that Hugging Face opens: {reason}") from error
-        self.model = model.to(device).eval()
-        self.special = special_tokens(self.model, self.tokenizer)
-
-    def __call__(self, asked: Sequence[Asked]) -> Iterator[list[tuple[int, list[str]]]]:
-        """For one batch after another, the place of each of its passages and its samples, one for each rank."""
-        texts = [self.settings.prefix + each.text for each in asked]
-        ids = self.tokenizer(texts, truncation=True, max_length=self.settings.input_max_tokens)["input_ids"]
-        for batch in batches(asked, [len(each) for each in ids], self.settings.batch_tokens):
-            uniforms = np.stack([self._uniforms(asked[place]) for place in batch])
-            samples = self.sample([ids[place] for place in batch], torch.from_numpy(uniforms).to(self.device))
-            yield [(place, self._decoded(each)) for place, each in zip(batch, samples, strict=True)]
-
-    def _uniforms(self, asked: Asked) -> np.ndarray[Any, np.dtype[np.float64]]:
-        return uniforms(asked, self.settings.seed, self.settings.max_new_tokens)
-
-    def _decoded(self, samples: list[list[int]]) -> list[str]:
-        decoded: list[str] = self.tokenizer.batch_decode(samples, skip_special_tokens=True)
-        return [" ".join(text.split()) for text in decoded]
-
-    @torch.inference_mode()
-    def sample(self, ids: list[list[int]], uniforms_BST: Tensor) -> list[list[list[int]]]:
-        """S samples of each of B texts, as token ids without the end; a token is drawn by its uniform number."""
-        num_texts, num_samples, num_steps = uniforms_BST.shape
-        uniforms_RT = uniforms_BST.flatten(0, 1)
-        state = self._encoded(ids)
-        candidates = self._step(state, torch.full((num_texts, 1), self.special.start, device=self.device))
-        state.repeat(num_samples)
-        tokens_R = candidates.repeated(num_samples).draw(uniforms_RT[:, 0])
-        written = torch.full(uniforms_RT.shape, self.special.pad, device=self.device)
-        rows = torch.arange(len(uniforms_RT), device=self.device)  # what row of `written` each row of the batch is
-        lengths = torch.zeros_like(rows)
-        live = torch.ones_like(rows, dtype=torch.bool)
-        for step in range(num_steps):
-            live = live & ~torch.isin(tokens_R, self.special.ends)
-            written[rows[live], step] = tokens_R[live]
-            lengths[rows[live]] = step + 1
-            if step + 1 == num_steps or not live.any():
-                break
-            if int(live.sum()) < LIVE_SHARE * len(rows):
-                kept = live.nonzero().squeeze(1)
-                state.select(kept)
-                rows, live, tokens_R = rows[kept], live[kept], tokens_R[kept]
-            tokens_R = self._step(state, tokens_R[:, None]).draw(uniforms_RT[rows, step + 1])
-        samples = [row[:length] for row, length in zip(written.tolist(), lengths.tolist(), strict=True)]
-        return [samples[row : row + num_samples] for row in range(0, len(samples), num_samples)]
-
-    def _encoded(self, ids: list[list[int]]) -> State:
-        length = max(len(each) for each in ids)
-        ids_BL = torch.full((len(ids), length), self.special.pad)
-        mask_BL = torch.zeros(ids_BL.shape, dtype=torch.long)
-        for row, each in enumerate(ids):
-            ids_BL[row, : len(each)] = torch.tensor(each)
-            mask_BL[row, : len(each)] = 1
-        mask_BL = mask_BL.to(self.device)
-        hidden = self.model.get_encoder()(input_ids=ids_BL.to(self.device), attention_mask=mask_BL).last_hidden_state
-        return State(hidden, mask_BL, None)
-
-    def _step(self, state: State, tokens_R1: Tensor) -> Candidates:
-        found = self.model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=state.hidden), attention_mask=state.mask,
-            decoder_input_ids=tokens_R1, past_key_values=state.cache, use_cache=True,
-        )  # fmt: skip
-        state.cache = found.past_key_values
-        return nucleus(found.logits[:, -1], self.settings.top_k, self.settings.top_p)
-
-
-@dataclass
-class State:
-    """What a step needs of the rows of a batch."""
-
-    hidden: Tensor
-    """[rows, length, width], the encoded texts."""
-    mask: Tensor
-    """[rows, length]."""
-    cache: Any
-    """Keys and values of the steps so far and of the encoded text."""
+    def step(self, tokens: Tensor) -> Tensor:
+        """The logits of the token that comes after these, which are new: [rows, 1]."""
 
     def repeat(self, times: int) -> None:
         """Make each row `times` rows that stand together."""
-        self.hidden = self.hidden.repeat_interleave(times, dim=0)
-        self.mask = self.mask.repeat_interleave(times, dim=0)
-        self.cache.batch_repeat_interleave(times)
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows."""
-        self.hidden, self.mask = self.hidden[rows], self.mask[rows]
-        self.cache.batch_select_indices(rows)
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """The tokens that may come next, the likeliest first, and the sums of their probabilities up to each."""
+class Writer(Protocol):
+    """A model that writes, of either kind."""
 
-    tokens: Tensor
-    """[rows, k]"""
-    cumulative: Tensor
-    """[rows, k], constant from the last allowed token on."""
+    ends: list[int]
+    """Tokens that end a text and are no part of it,"""
+    stops: list[int]
+    """and those of which a beginning may be a part of it."""
 
-    def repeated(self, times: int) -> Candidates:
-        """Each row `times` times."""
-        return Candidates(self.tokens.repeat_interleave(times, dim=0), self.cumulative.repeat_interleave(times, dim=0))
+    def read(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of what is read for each passage."""
 
-    def draw(self, uniforms_R: Tensor) -> Tensor:
-        """The first token whose cumulative probability exceeds the row's share (in [0, 1)) of the whole."""
-        whole_R1 = self.cumulative[:, -1:]
-        place_R1 = (self.cumulative <= uniforms_R[:, None] * whole_R1).sum(1, keepdim=True)
-        last_R1 = (self.cumulative < whole_R1).sum(1, keepdim=True)  # where rounding makes a share the whole
-        return self.tokens.gather(1, torch.minimum(place_R1, last_R1)).squeeze(1)
+    def start(self, ids: Sequence[list[int]]) -> tuple[Rows, Tensor]:
+        """A row for each text, and the logits of its first token. [B, V]"""
+
+    def text(self, samples: Sequence[list[int]]) -> list[str]:
+        """What was written."""
 
 
-def nucleus(logits_RV: Tensor, top_k: int, top_p: float) -> Candidates:
-    """The `top_k` likeliest tokens, of these the fewest that hold a share of `top_p` of their probability.
+class Sampler:
+    """A checkpoint (folder or hub name) that writes texts for texts.
 
-    As Hugging Face does it: top-k first, top-p of what it leaves (Holtzman et al. 2020, section 3.1).
+    `tell` is given a line when a batch is too large for the memory; smaller ones are made from then on.
     """
-    logits_RK, tokens_RK = logits_RV.topk(min(top_k, logits_RV.shape[1]))
-    shares_RK = logits_RK.double().softmax(1)
-    before_RK = shares_RK.cumsum(1) - shares_RK
-    return Candidates(tokens_RK, shares_RK.masked_fill(before_RK >= top_p, 0.0).cumsum(1))
 
+    def __init__(self, checkpoint: Path, settings: Writing, device: torch.device, tell: Callable[[str], None]) -> None:
+        self.settings, self.device, self.tell = settings, device, tell
+        self.batch_tokens = settings.batch_tokens
+        self.writer: Writer = open_writer(checkpoint, settings, device)
 
-@dataclass(frozen=True)
-class SpecialTokens:
-    """Where decoding starts, what ends it, and what fills a row."""
+    def __call__(self, asked: Sequence[Asked]) -> Iterator[list[tuple[int, list[str]]]]:
+        """For one batch after another, the place of each of its passages and its samples, one for each rank."""
+        ids = self._read(asked)
+        waiting = in_order(asked, [len(each) for each in ids])
+        while waiting:
+            batch = waiting[: batch_size(waiting, asked, ids, self.batch_tokens)]
+            samples = self._sampled([asked[place] for place in batch], [ids[place].tolist() for place in batch])
+            if samples is not None:
+                yield list(zip(batch, samples, strict=True))
+                waiting = waiting[len(batch) :]
 
-    start: int
-    pad: int
-    ends: Tensor
+    def _read(self, asked: Sequence[Asked]) -> list[NDArray[np.int32]]:
+        """Token ids, some texts at a time: as Python's lists, those of a whole bucket would fill the memory."""
+        parts = (asked[start : start + READ_AT_ONCE] for start in range(0, len(asked), READ_AT_ONCE))
+        return [np.array(ids, np.int32) for part in parts for ids in self.writer.read([each.text for each in part])]
 
+    def _sampled(self, asked: Sequence[Asked], ids: list[list[int]]) -> list[list[str]] | None:
+        """The queries of a batch; None where it does not fit in memory, and smaller batches are to be made."""
+        settings = self.settings
+        bits = [numbers(settings.seed, each.draw, each.text, each.ranks, settings.max_new_tokens) for each in asked]
+        try:
+            samples = self.sample(ids, torch.from_numpy(np.stack(bits)).to(self.device))
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        else:
+            return [[" ".join(text.split()) for text in self.writer.text(each)] for each in samples]
+        self._make_smaller(asked, len(ids[0]))  # here the error is gone, and with it what it held
+        return None
 
-def special_tokens(model: Any, tokenizer: Any) -> SpecialTokens:
-    """As the model's own generation settings name them."""
-    settings, config = model.generation_config, model.config
-    start = _first(settings.decoder_start_token_id, config.decoder_start_token_id, settings.bos_token_id)
-    end = _first(settings.eos_token_id, config.eos_token_id, tokenizer.eos_token_id)
-    pad = _first(settings.pad_token_id, tokenizer.pad_token_id)
-    ends = torch.tensor([end] if isinstance(end, int) else end, device=model.device)
-    return SpecialTokens(start, pad, ends)
+    def _make_smaller(self, asked: Sequence[Asked], length: int) -> None:
+        queries = len(asked[0].ranks)
+        if len(asked) == 1:
+            raise UserError(
+                f"passage {asked[0].text[:60]!r}: {queries} queries for its {length} tokens do not fit in memory; set "
+                "input_max_tokens or queries_per_passage lower"
+            )
+        self.batch_tokens = length * (len(asked) // 2)
+        self.tell(
+            f"out of memory: {queries} queries for each of {len(asked)} passages of {length} tokens; "
+            f"batches of at most {self.batch_tokens} tokens from here on"
+        )
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
+    @torch.inference_mode()
+    def sample(self, ids: list[list[int]], numbers_BST: Tensor) -> list[list[list[int]]]:
+        """S samples of each of B texts, as token ids without the end; a token is drawn by its random number."""
+        num_texts, num_samples, num_steps = numbers_BST.shape
+        numbers_RT = numbers_BST.flatten(0, 1)
+        state, logits_BV = self.writer.start(ids)
+        ends_V, stops_V = (_marked(each, logits_BV) for each in (self.writer.ends, self.writer.stops))
+        candidates = self._candidates(logits_BV)
+        state.repeat(num_samples)
+        tokens_R = candidates.repeated(num_samples).draw(numbers_RT[:, 0])
+        written = torch.zeros_like(numbers_RT)
+        rows = torch.arange(len(numbers_RT), device=self.device)  # what row of `written` each row of the batch is
+        lengths = torch.zeros_like(rows)
+        live = torch.ones_like(rows, dtype=torch.bool)
+        for step in range(num_steps):
+            live = live & ~ends_V[tokens_R]  # an end is not written,
+            written[rows, step] = tokens_R
+            lengths[rows] += live
+            live = live & ~stops_V[tokens_R]  # a token with a stop in it is
+            num_live = int(live.sum())
+            if step + 1 == num_steps or not num_live:
+                break
+            if num_live < LIVE_SHARE * len(rows):
+                kept = live.nonzero().squeeze(1)
+                state.select(kept)
+                rows, live, tokens_R = rows[kept], live[kept], tokens_R[kept]
+            tokens_R = self._candidates(state.step(tokens_R[:, None])).draw(numbers_RT[rows, step + 1])
+        samples = [row[:length] for row, length in zip(written.tolist(), lengths.tolist(), strict=True)]
+        return [samples[row : row + num_samples] for row in range(0, num_texts * num_samples, num_samples)]
 
-def _first(*values: Any) -> Any:
-    return next((value for value in values if value is not None), None)
+    def _candidates(self, logits_RV: Tensor) -> Candidates:
+        return nucleus(logits_RV, self.settings.top_k, self.settings.top_p, self.settings.temperature)
 
 
 def open_sampler(checkpoint: Path, settings: Writing, device: torch.device, tell: Callable[[str], None]) -> Sampler:
@@ -218,29 +193,46 @@ def open_sampler(checkpoint: Path, settings: Writing, device: torch.device, tell
     return Sampler(checkpoint, settings, device, tell)
 
 
-def uniforms(asked: Asked, seed: int, size: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """So many numbers in [0, 1) for each rank, the same whichever other ranks are asked for. [ranks, size]"""
-    key = hashlib.sha256(f"{seed}\n{asked.draw}\n{asked.text}".encode()).digest()[:16]
-    streams = (np.random.Philox(key=int.from_bytes(key, "little"), counter=[0, 0, 0, rank]) for rank in asked.ranks)
-    return np.stack([np.random.Generator(stream).random(size) for stream in streams])
+def open_writer(checkpoint: Path, settings: Writing, device: torch.device) -> Seq2Seq | Causal:
+    """The model, of the kind that its config.json says. Raises `UserError` where the settings are for the other."""
+    config = open_config(checkpoint)
+    lengths = {"max_tokens": settings.input_max_tokens, "max_new_tokens": settings.max_new_tokens}
+    if config.is_encoder_decoder:
+        if settings.prompt is not None:
+            raise UserError(f"prompt: {checkpoint} is a seq2seq model ({config.model_type}); give it a prefix instead")
+        return Seq2Seq(checkpoint, config, settings.dtype, device, prefix=settings.prefix, **lengths)
+    if settings.prompt is None:
+        raise UserError(
+            f"prompt: {checkpoint} is a causal language model ({config.model_type}); give it a prompt, a text with "
+            "{passage} in it"
+        )
+    return Causal(checkpoint, config, settings.dtype, device, prompt=settings.prompt, stop=settings.stop, **lengths)
 
 
-def batches(asked: Sequence[Asked], lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Places in batches of at most so many padded tokens, all asking for equally many samples.
+def in_order(asked: Sequence[Asked], lengths: Sequence[int]) -> list[int]:
+    """Places: those that ask for equally many samples together, the longest of them first, equal lengths by text."""
 
-    The longest go first, equal lengths by their text.
-    """
-
-    def order(place: int) -> tuple[int, int, str, int, int]:
+    def key(place: int) -> tuple[int, int, str, int, int]:
         each = asked[place]
         return -len(each.ranks), -lengths[place], each.text, each.draw, each.ranks.start
 
-    batch: list[int] = []
-    for place in sorted(range(len(asked)), key=order):
-        mixed = batch and len(asked[place].ranks) != len(asked[batch[0]].ranks)
-        if batch and (mixed or (len(batch) + 1) * lengths[batch[0]] > tokens):
-            yield batch
-            batch = []
-        batch.append(place)
-    if batch:
-        yield batch
+    return sorted(range(len(asked)), key=key)
+
+
+def batch_size(waiting: Sequence[int], asked: Sequence[Asked], ids: Sequence[Sized], tokens: int) -> int:
+    """How many of the first have at most so many tokens when padded, and ask for equally many samples; one at least."""
+    length, ranks = len(ids[waiting[0]]), len(asked[waiting[0]].ranks)
+    most = waiting[: max(1, tokens // length)]
+    return next((size for size, place in enumerate(most) if len(asked[place].ranks) != ranks), len(most))
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether PyTorch found no memory, on a GPU or on a CPU."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error)
+
+
+def _marked(ids: Sequence[int], logits: Tensor) -> Tensor:
+    """True at these tokens. [V]"""
+    marks = torch.zeros(logits.shape[1], dtype=torch.bool)
+    marks[[each for each in ids if each < len(marks)]] = True
+    return marks.to(logits.device)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
     BertConfig,
     BertTokenizer,
     EncoderDecoderConfig,
@@ -16,11 +18,11 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
-from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsWarper
 
 from tasks.generate_queries import Generation
 from tasks.generators import sampling
-from tasks.generators.sampling import Asked, Sampler, batches, nucleus, uniforms
+from tasks.generators.drawing import nucleus, numbers
+from tasks.generators.sampling import Asked, Sampler, batch_size, in_order
 
 WORDS = [
     "the", "a", "of", "river", "city", "king", "old", "war", "painter", "in", "french", "born", "film", "novel",
@@ -41,6 +43,18 @@ def t5(size: int) -> Any:
     return T5ForConditionalGeneration(config)
 
 
+def bart(size: int) -> Any:
+    """One that always writes the same token first, as BART's settings have it."""
+    config = BartConfig(
+        vocab_size=size, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=64, init_std=0.5,
+        decoder_start_token_id=2, pad_token_id=0, eos_token_id=3, bos_token_id=4, forced_eos_token_id=None,
+    )  # fmt: skip
+    model = BartForConditionalGeneration(config)
+    model.generation_config.forced_bos_token_id = 4
+    return model
+
+
 def bert_to_bert(size: int) -> Any:
     bert = BertConfig(
         vocab_size=size, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
@@ -51,7 +65,7 @@ def bert_to_bert(size: int) -> Any:
     return EncoderDecoderModel(config)
 
 
-@pytest.fixture(scope="module", params=[t5, bert_to_bert], ids=["t5", "bert_to_bert"])
+@pytest.fixture(scope="module", params=[t5, bart, bert_to_bert], ids=["t5", "bart", "bert_to_bert"])
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model over a few words, whose samples end early often enough to matter."""
     folder = tmp_path_factory.mktemp("generator")
@@ -78,81 +92,46 @@ def three(given: list[str]) -> list[Asked]:
     return [Asked(text, range(3), draw=0) for text in given]
 
 
-def test_tokens_that_may_be_drawn_are_those_of_hugging_face_with_their_probabilities() -> None:
-    logits = torch.randn(200, 50, generator=torch.Generator().manual_seed(1)) * 3
-    scores = TopPLogitsWarper(0.8)(None, TopKLogitsWarper(12)(None, logits))
-
-    found = nucleus(logits, top_k=12, top_p=0.8)
-
-    shares = found.cumulative.diff(dim=1, prepend=torch.zeros(200, 1)) / found.cumulative[:, -1:]
-    ours = torch.zeros(200, 50, dtype=torch.float64).scatter(1, found.tokens, shares)
-    assert torch.allclose(ours, scores.double().softmax(1), atol=1e-6)
-    assert bool(((ours > 0) == torch.isfinite(scores)).all())
-
-
-def test_draws_invert_the_cumulative_distribution() -> None:
-    found = nucleus(torch.log(torch.tensor([[0.1, 0.6, 0.3]])), top_k=3, top_p=1.0)
-
-    drawn = [
-        int(found.draw(torch.tensor([share], dtype=torch.float64))) for share in (0.0, 0.59, 0.61, 0.89, 0.91, 1.0)
-    ]
-
-    assert drawn == [1, 1, 2, 2, 0, 0]
-
-
-def test_a_share_that_rounds_to_the_whole_draws_no_forbidden_token() -> None:
-    found = nucleus(torch.log(torch.tensor([[0.1, 0.6, 0.3]])), top_k=3, top_p=0.5)
-
-    assert int(found.draw(torch.tensor([1.0], dtype=torch.float64))) == 1
-
-
 def test_greedy_sampling_writes_what_generate_writes(checkpoint: Path) -> None:
     ours = sampler(checkpoint, top_k=1, batch_tokens=100)
     given = texts(12)
 
-    inputs = ours.tokenizer([SETTINGS.prefix + text for text in given], return_tensors="pt", padding=True)
-    reference = ours.model.generate(
-        input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], max_new_tokens=8, do_sample=False,
-        num_beams=1, decoder_start_token_id=2, eos_token_id=3, pad_token_id=0,
+    tokenizer, forced = ours.writer.tokenizer, len(ours.writer.starts) - 1
+    inputs = tokenizer([SETTINGS.prefix + text for text in given], return_tensors="pt", padding=True)
+    reference = ours.writer.model.generate(
+        input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], max_new_tokens=8 + forced,
+        do_sample=False, num_beams=1, decoder_start_token_id=2, eos_token_id=3, pad_token_id=0,
     )  # fmt: skip
 
-    expected = ours.tokenizer.batch_decode(reference, skip_special_tokens=True)
+    expected = tokenizer.batch_decode(reference, skip_special_tokens=True)
     assert samples(ours, three(given)) == [[text] * 3 for text in expected]
     assert len(set(expected)) > 1
 
 
 def test_each_step_draws_from_the_models_distribution(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slow way: one row, no cache, no compaction, the whole prefix at every step."""
+    """Against one text at a time, without a cache, without compaction: whole samples are run at once."""
     monkeypatch.setattr(sampling, "LIVE_SHARE", 1.0)
-    ours = sampler(checkpoint)
-    given = texts(12)
+    ours, asked = sampler(checkpoint), three(texts(8))
+    ids = ours.writer.read([each.text for each in asked])
+    bits = torch.from_numpy(np.stack([numbers(42, 0, each.text, each.ranks, 8) for each in asked]))
 
-    written = samples(ours, three(given))
+    written = ours.sample(ids, bits)
 
-    assert written == [[slowly(ours, Asked(text, range(rank, rank + 1), 0)) for rank in range(3)] for text in given]
-    lengths = {len(query.split()) for queries in written for query in queries}
-    assert len(lengths) > 2, "rows must end at different steps for compaction to be tried"
-
-
-def slowly(of: Sampler, asked: Asked) -> str:
-    ids = torch.tensor([of.tokenizer(SETTINGS.prefix + asked.text)["input_ids"]])
-    prefix = [2]
-    for uniform in uniforms(asked, SETTINGS.seed, SETTINGS.max_new_tokens)[0]:
-        logits = of.model(input_ids=ids, decoder_input_ids=torch.tensor([prefix])).logits[:, -1]
-        token = int(nucleus(logits, 10, 0.95).draw(torch.tensor([uniform])))
-        if token == 3:
-            break
-        prefix.append(token)
-    return " ".join(of.tokenizer.decode(prefix, skip_special_tokens=True).split())
+    assert written == [drawn(ours, *each) for each in zip(ids, written, bits, strict=True)]
+    assert len({len(tokens) for samples in written for tokens in samples}) > 1, "rows must end at different steps"
 
 
-def test_every_sample_has_a_stream_of_its_own() -> None:
-    found = uniforms(Asked("the city", range(3), draw=0), seed=42, size=8)
-
-    assert found.shape == (3, 8)
-    assert len(np.unique(found)) == 24
-    for asked, seed in (("the city", 0), 43), (("the river", 0), 42), (("the city", 1), 42):
-        assert not np.isin(uniforms(Asked(asked[0], range(3), asked[1]), seed, 8), found).any()
+def drawn(of: Sampler, ids: list[int], samples: list[list[int]], bits: torch.Tensor) -> list[list[int]]:
+    """What the random bits draw after each beginning of each sample, up to the end."""
+    starts = of.writer.starts
+    before = torch.tensor([[*starts, *tokens, *[0] * (8 - len(tokens))][:-1] for tokens in samples])
+    with torch.inference_mode():
+        logits = of.writer.model(input_ids=torch.tensor([ids] * 3), decoder_input_ids=before).logits
+    found = [
+        nucleus(each[len(starts) - 1 :], 10, 0.95).draw(numbers).tolist()
+        for each, numbers in zip(logits, bits, strict=True)
+    ]
+    return [tokens[: tokens.index(3)] if 3 in tokens else tokens for tokens in found]
 
 
 def test_a_sixth_sample_is_the_same_alone_as_with_the_other_five(checkpoint: Path) -> None:
@@ -166,12 +145,11 @@ def test_a_sixth_sample_is_the_same_alone_as_with_the_other_five(checkpoint: Pat
 
 
 def test_a_batch_holds_passages_that_ask_for_equally_many_samples() -> None:
-    asked = [Asked(str(i), range(i % 2, 3), draw=0) for i in range(10)]
-    lengths = [5, 9, 5, 8, 4, 7, 3, 6, 2, 5]
+    asked = [Asked(str(place), range(place % 2, 3), draw=0) for place in range(10)]
+    ids = [[1] * length for length in (5, 9, 5, 8, 4, 7, 3, 6, 2, 5)]
 
-    found = list(batches(asked, lengths, tokens=20))
+    order = in_order(asked, [len(each) for each in ids])
 
-    assert sorted(place for batch in found for place in batch) == list(range(10))
-    assert {len({len(asked[place].ranks) for place in batch}) for batch in found} == {1}
-    assert all(max(lengths[place] for place in batch) * len(batch) <= 20 for batch in found)
-    assert found[0] == [0, 2, 4, 6]
+    assert order == [0, 2, 4, 6, 8, 1, 3, 5, 7, 9], "the longest first of those that ask for as many"
+    sizes = [batch_size(order[start:], asked, ids, tokens) for start, tokens in ((0, 20), (3, 20), (5, 20), (5, 8))]
+    assert sizes == [4, 2, 2, 1]

@@ -33,7 +33,7 @@ def documents(written: Any) -> Artifact[Documents]:
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DOCUMENTS_PER_PART", 20)
-    monkeypatch.setattr(module, "DOCUMENTS_PER_BATCH", 5)
+    monkeypatch.setattr(module, "CHARACTERS_PER_BATCH", 500)
 
 
 def split(out: Path, documents: Artifact[Documents], settings: Splitting = SETTINGS) -> list[dict[str, Any]]:

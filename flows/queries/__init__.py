@@ -1,0 +1,1 @@
+"""Pseudo-query corpora: one file a command."""

@@ -1,0 +1,96 @@
+"""`pretrieve queries build` and `import`: a corpus of pseudo-queries, made or brought up to date."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from flows.queries.corpus import Corpus, corpus
+from flows.queries.page import publish_page, show_queries
+from flows.queries.replace import replace
+from flows.queries.versions import Version, note_version
+from flows.read_recipe import load_recipe, recipe_name
+from flows.recipe import Recipe
+from flows.reproduce import as_flow
+from storage.artifact import Artifact
+from storage.store import Store
+from tasks.compare_queries import compare_queries
+from tasks.stage import Session, session
+
+INSTEAD_OF_GENERATORS = ("model=null", "train=null", "generate=null", "also=[]", "shares=1")
+
+
+@dataclass(frozen=True)
+class Built:
+    """A version that was built, or found built."""
+
+    version: Version
+    before: Version | None
+    """The version before it."""
+    comparison: Artifact[Any] | None
+    page: Path
+
+    def in_words(self) -> str:
+        """What has become of the queries of the version before."""
+        lines = [f"{self.version.name}: {self.version.queries.reference}"]
+        if self.comparison is not None and self.before is not None:
+            counts = json.loads((self.comparison.path / "comparison.json").read_text())["queries"]
+            fates = [f"{counts[fate]:,} {fate}" for fate in ("kept", "made", "rewritten", "dropped")]
+            lines.append(f"beside {self.before.name}: {', '.join(fates)} (`pretrieve queries diff` says more)")
+        return "\n".join([*lines, f"page: {self.page}"])
+
+
+def build(name: str, folder: Path, changes: Sequence[str], replaced: str | None, generator: str | None) -> None:
+    """Split the corpus, write what the ledgers lack of its queries, and say what was kept, made and dropped."""
+    recipe, path = load_recipe(name, changes)
+    title, store = recipe_name(path), Store(folder)
+    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+    current = Session(store, recipe.execution, tell=console.print)
+    if replaced is not None:
+        console.print(replace(recipe, store, replaced, generator))
+    steps = planned(recipe, store).done.values()
+    missing = sum(not step.cached for step in steps)
+    counts = f"{len(steps)} stages, {len(steps) - missing} cached, {missing} to build"
+    console.print(f"{recipe.title}: pseudo-queries: {counts}; store {store.root}")
+
+    def body() -> Built:
+        with session(current):
+            return built(corpus(recipe, store), title, store)
+
+    def shown() -> Built:
+        made = body()
+        show_queries(title, made.page)
+        return made
+
+    print((as_flow("generate_queries", title, current, shown) if missing else body()).in_words())
+
+
+def import_file(name: str, file: str, folder: Path, changes: Sequence[str], generator: str) -> None:
+    """Make a version of the recipe's corpus of queries that were written elsewhere."""
+    instead = [f"queries.{each}" for each in INSTEAD_OF_GENERATORS]
+    given = [f"queries.generator={json.dumps(generator)}", f"queries.file={json.dumps(str(Path(file).resolve()))}"]
+    build(name, folder, [*changes, *instead, *given], None, None)
+
+
+def planned(recipe: Recipe[Any], store: Store) -> Session:
+    """Every stage of the recipe's corpus: how it would be called, its key, and whether the store has it."""
+    with session(Session(store, recipe.execution, planning=True)) as plan:
+        corpus(recipe, store)
+    return plan
+
+
+def built(made: Corpus, name: str, store: Store) -> Built:
+    """Note a corpus as a version, compare it with the one before, and publish its page."""
+    version, before = note_version(name, made.queries, made.passages, store)
+    comparison = compare_queries(before.queries, made.queries) if before and is_there(before, store) else None
+    return Built(version, before, comparison, publish_page(store.root, name, made.quality, comparison))
+
+
+def is_there(version: Version, store: Store) -> bool:
+    """Whether the store still has a version's queries."""
+    return store.manifest(version.queries.stage, version.queries.key) is not None

@@ -1,0 +1,43 @@
+"""The chain of a corpus: from documents to pseudo-queries and what they are like, and no further."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from flows.chain import judged_examples, pretraining_passages, quality, split
+from flows.pseudo_queries import Writer
+from flows.recipe import Recipe
+from storage.artifact import Artifact
+from storage.errors import UserError
+from storage.store import Store
+from storage.tables import Passages, PseudoQueries
+from tasks.index import index
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Passages, their queries, and figures of these."""
+
+    passages: Artifact[Passages]
+    queries: Artifact[PseudoQueries]
+    quality: Artifact[Any]
+
+
+def corpus(recipe: Recipe[Any], store: Store) -> Corpus:
+    """The passages that the recipe writes queries for, with their queries: those pre-trained on, if any are."""
+    writer, passages = writer_of(recipe, store)
+    queries = writer.write(passages)
+    return Corpus(passages, queries, quality(recipe, passages, queries))
+
+
+def writer_of(recipe: Recipe[Any], store: Store) -> tuple[Writer, Artifact[Passages]]:
+    """Who writes, and of which passages."""
+    if recipe.queries is None:
+        raise UserError("queries: this recipe writes none; expected a section such as configs/quickstart.yaml has")
+    retrieved = split(recipe, recipe.corpora.retrieve)
+    trains = recipe.queries.train is not None and recipe.dataset.train_split is not None
+    bm25 = index(retrieved, None, None, settings=recipe.bm25) if trains else None
+    examples = judged_examples(recipe, retrieved, bm25) if bm25 else None
+    writer = Writer.of(recipe, store, examples, retrieved)
+    return writer, pretraining_passages(recipe) if writer.writes("pretrain") else retrieved

@@ -1,0 +1,98 @@
+"""Opening a generator's folder or hub name; whatever it lacks is named, and nothing is made up for it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES as SEQ2SEQ,
+)
+from transformers.utils import logging as transformers_logging
+
+from storage.errors import UserError
+
+
+def open_config(checkpoint: Path) -> Any:
+    """The configuration of a model that writes text; `is_encoder_decoder` says of which kind."""
+    with _naming(checkpoint, "the config.json of a model that writes text, seq2seq or causal"):
+        config = AutoConfig.from_pretrained(str(checkpoint))
+    kind = config.model_type
+    if config.is_encoder_decoder:
+        writes = kind in SEQ2SEQ
+    else:  # an encoder has a class for writing too, which without a decoder's training writes noise
+        writes = kind in CAUSAL and (kind not in MASKED or getattr(config, "is_decoder", False))
+    if not writes:
+        raise UserError(
+            f"{checkpoint}: config.json says model_type {kind!r}, which does not write text; "
+            "name a seq2seq model, such as T5 or BART, or a causal one, such as GPT-2 or Llama"
+        )
+    return config
+
+
+def open_tokenizer(checkpoint: Path) -> Any:
+    """The tokenizer. Where a folder has no vocabulary, Hugging Face would make an empty one."""
+    with _naming(checkpoint, "a tokenizer, such as tokenizer.json"):
+        tokenizer: Any = AutoTokenizer.from_pretrained(str(checkpoint))
+    files = sorted({"tokenizer.json", *tokenizer.vocab_files_names.values()})
+    if checkpoint.is_dir() and not any((checkpoint / file).exists() for file in files):
+        raise UserError(
+            f"{checkpoint}: expected a tokenizer, but there is none of {', '.join(files)}; copy there what the model "
+            "was trained with"
+        )
+    return tokenizer
+
+
+def open_model(checkpoint: Path, config: Any, dtype: str, device: torch.device) -> Any:
+    """The model with all its weights. `dtype` is torch's name, or "auto": bfloat16 on a GPU, float32 on a CPU."""
+    kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    if dtype == "auto":
+        dtype = "bfloat16" if device.type == "cuda" else "float32"
+    with _naming(checkpoint, "weights, such as model.safetensors"):
+        model, loaded = kind.from_pretrained(
+            str(checkpoint), config=config, dtype=getattr(torch, dtype), output_loading_info=True
+        )
+    if missing := sorted(loaded["missing_keys"]):
+        raise UserError(
+            f"{checkpoint}: the weights of a {type(model).__name__} lack {missing[0]!r} and {len(missing) - 1} others; "
+            "name a model that was trained to write text"
+        )
+    return model.to(device).eval()
+
+
+def check_length(checkpoint: Path, config: Any, tokens: int, setting: str) -> None:
+    """Refuse more tokens than a part of the model has positions."""
+    limit = getattr(config, "max_position_embeddings", None)
+    if limit is not None and tokens > limit:
+        raise UserError(f"{setting}: {checkpoint} has {limit} positions, found {tokens}; set it to fit")
+
+
+def first(*values: Any) -> Any:
+    """The first that is given."""
+    return next((value for value in values if value is not None), None)
+
+
+@contextlib.contextmanager
+def _naming(checkpoint: Path, expected: str) -> Iterator[None]:
+    """Make what Hugging Face raises one line that names the folder; keep its reports of what it loads to itself."""
+    loudness = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # ours counts passages
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{checkpoint}: expected {expected}, but Hugging Face cannot open it: {reason}") from error
+    finally:
+        transformers_logging.set_verbosity(loudness)
