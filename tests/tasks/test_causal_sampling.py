@@ -135,5 +135,5 @@ def test_a_prompt_that_leaves_no_room_or_names_no_passage_is_refused(checkpoint:
     with pytest.raises(UserError, match="input_max_tokens: the prompt alone has 16 tokens"):
         Prompt(PROMPT, 16).read(["old river"], tokenizer)
     for prompt in ("Query:", "{passage} {passage}"):
-        with pytest.raises(UserError, match="prompt: expected .passage. in it once"):
+        with pytest.raises(UserError, match=r"prompt: expected \{passage\} in it once"):
             Prompt(prompt, 16)
