@@ -79,8 +79,19 @@ def reproduce(recipe: RecipeName = "quickstart", changes: Changes = [], until: G
 
 @offered(flow_run_name="{recipe}")
 def generate_queries(recipe: RecipeName = "quickstart", changes: Changes = []) -> None:  # noqa: B006
-    """Split the corpus and write its pseudo-queries."""
-    run_recipe(recipe, changes, "generate_queries")
+    """Bring a corpus of pseudo-queries up to date: split, write what is missing, filter, compare, show the page."""
+    from flows.queries.build import built, planned_corpus
+    from flows.queries.corpus import corpus
+    from flows.queries.page import show_queries
+
+    settings, path = load_recipe(recipe, changes)
+    plan = planned_corpus(settings, _store())
+    current = _run(plan, plan.jobs, recipe, changes)
+    with session(current):
+        made = built(corpus(settings, plan.store), recipe_name(path), plan.store)
+    show_lineage(recipe_name(path), list(current.done.values()))
+    show_queries(recipe_name(path), made.page)
+    current.tell(made.in_words())
 
 
 @offered(flow_run_name="{recipe}")
@@ -125,11 +136,7 @@ def run_recipe(recipe: str, changes: list[str], goal: str | None) -> None:
     """Run the stages of a recipe that a goal needs, or all and publish the report."""
     plan, path = _plan(recipe, changes), find_recipe(recipe)
     jobs = needed_for(plan, goal) if goal else plan.jobs
-    missing = sum(not plan.done[reference].cached for reference in jobs)
-    current = _building(plan)
-    current.tell(f"{len(jobs)} stages, {len(jobs) - missing} cached, {missing} to build; store {plan.store.root}")
-    with session(current):
-        run_all(jobs, Request(recipe if recipe in shipped_recipes() else str(path.resolve()), list(changes)), current)
+    current = _run(plan, jobs, recipe, changes)
     done, name = [current.done[reference] for reference in jobs], recipe_name(path)
     if done[-1].stage != "report":
         show_lineage(name, done)
@@ -138,6 +145,17 @@ def run_recipe(recipe: str, changes: list[str], goal: str | None) -> None:
     page = published(name, made, plan.store, done)
     show_run(name, page, done)
     current.tell(f"report: {page}")
+
+
+def _run(plan: Session, jobs: Mapping[str, Job], recipe: str, changes: list[str]) -> Session:
+    """Run some of a plan's jobs; the session that has."""
+    missing = sum(not plan.done[reference].cached for reference in jobs)
+    current = _building(plan)
+    current.tell(f"{len(jobs)} stages, {len(jobs) - missing} cached, {missing} to build; store {plan.store.root}")
+    asked = Request(recipe if recipe in shipped_recipes() else str(find_recipe(recipe).resolve()), list(changes))
+    with session(current):
+        run_all(jobs, asked, current)
+    return current
 
 
 def needed_for(plan: Session, goal: str) -> Mapping[str, Job]:
@@ -157,10 +175,14 @@ def needed_for(plan: Session, goal: str) -> Mapping[str, Job]:
 
 def _plan(name: str, changes: list[str]) -> Session:
     recipe, path = load_recipe(name, changes)
+    return planned(recipe, recipe_name(path), _store())
+
+
+def _store() -> Store:
     store = os.environ.get("PRETRIEVE_STORE")
     if not store:
         raise UserError("PRETRIEVE_STORE: the worker's environment must name the store; set it where workers start")
-    return planned(recipe, recipe_name(path), Store(Path(store)))
+    return Store(Path(store))
 
 
 def _building(plan: Session) -> Session:

@@ -81,7 +81,10 @@ def test_an_unknown_goal_is_refused_with_what_there_is(tmp_path: Path) -> None:
         needed_for(plan_of("quickstart", tmp_path), "pretrian")
 
 
-GPU = {"train_generator", "generate_queries", "pretrain", "train", "train_teacher", "encode", "score", "rerank"}
+GPU = {
+    "train_generator", "fill_ledger", "generate_queries", "relevance", "pretrain", "train", "train_teacher", "encode",
+    "score", "rerank",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("recipe", ["quickstart", "small/came", "small/retrievers"])

@@ -53,7 +53,7 @@ def build(name: str, folder: Path, changes: Sequence[str], replaced: str | None,
     current = Session(store, recipe.execution, tell=console.print)
     if replaced is not None:
         console.print(replace(recipe, store, replaced, generator))
-    steps = planned(recipe, store).done.values()
+    steps = planned_corpus(recipe, store).done.values()
     missing = sum(not step.cached for step in steps)
     counts = f"{len(steps)} stages, {len(steps) - missing} cached, {missing} to build"
     console.print(f"{recipe.title}: pseudo-queries: {counts}; store {store.root}")
@@ -77,7 +77,7 @@ def import_file(name: str, file: str, folder: Path, changes: Sequence[str], gene
     build(name, folder, [*changes, *instead, *given], None, None)
 
 
-def planned(recipe: Recipe[Any], store: Store) -> Session:
+def planned_corpus(recipe: Recipe[Any], store: Store) -> Session:
     """Every stage of the recipe's corpus: how it would be called, its key, and whether the store has it."""
     with session(Session(store, recipe.execution, planning=True)) as plan:
         corpus(recipe, store)

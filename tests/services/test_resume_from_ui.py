@@ -60,8 +60,8 @@ def killed_after_shards(lab: Lab, run: str) -> dict[str, Any]:
 
 
 def shards(store: Path) -> dict[str, tuple[int, int]]:
-    """The finished shards of the pseudo-queries, wherever they lie, with what shows that a file was written anew."""
-    found = [*store.glob(".work/generate_queries-*/part-*"), *store.glob("generate_queries/*/part-*")]
+    """The files of the ledger, one a finished shard, with what shows that a file was written anew."""
+    found = store.glob("ledger/*/*.parquet")
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in found}
 
 

@@ -1,0 +1,195 @@
+"""`pretrieve queries`: versions of a corpus, brought up to date, replaced in part, and kept from the garbage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import T5Config, T5ForConditionalGeneration
+
+from flows.inspect_store import collect_garbage, needed_by_reports, verify_store
+from flows.queries.build import Built, built, planned_corpus
+from flows.queries.corpus import corpus
+from flows.queries.list import list_versions
+from flows.queries.replace import replace
+from flows.queries.versions import find_version, versions_of
+from flows.read_recipe import load_recipe
+from storage.errors import UserError
+from storage.ledger import ledgers
+from storage.rows import read_rows
+from storage.store import Store
+from storage.tables import PseudoQueries
+from tasks.stage import Execution, Session, session
+from tests.tiny import PIECES, WORDS, save_tokenizer
+
+NAME = "small/beir"
+DOCUMENTS = {f"d{n}": f"{WORDS[n]} {WORDS[n + 1]}. {WORDS[n + 2]} {WORDS[n]}." for n in range(8)}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random T5 that writes word pieces."""
+    folder = tmp_path_factory.mktemp("t5")
+    torch.manual_seed(1)
+    save_tokenizer(folder)
+    config = T5Config(
+        vocab_size=len(PIECES), d_model=16, d_kv=8, num_heads=2, d_ff=32, num_layers=2, decoder_start_token_id=2,
+        pad_token_id=0, eos_token_id=3,
+    )  # fmt: skip
+    T5ForConditionalGeneration(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Path:
+    """A folder with texts alone: no queries, no qrels."""
+    (tmp_path / "collection").mkdir()
+    write(tmp_path / "collection", DOCUMENTS)
+    return tmp_path / "collection"
+
+
+def write(collection: Path, documents: dict[str, str]) -> None:
+    lines = (json.dumps({"_id": name, "title": "", "text": text}) for name, text in documents.items())
+    (collection / "corpus.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.fixture
+def changes(collection: Path, model: Path) -> list[str]:
+    return [
+        f"dataset.path={collection}", f"queries.model={model}", "queries.train=null", "queries.generator=tiny",
+        "queries.generate.shard_passages=3", "queries.generate.queries_per_passage=2", "contexts.pseudo_queries=2",
+        "queries.quality.samples=3",
+    ]  # fmt: skip
+
+
+Make = Callable[..., Built]
+
+
+@pytest.fixture
+def make(changes: list[str], store: Store) -> Make:
+    """make(*more changes) -> the version that is built, in the test's store."""
+
+    def build(*more: str) -> Built:
+        recipe, _ = load_recipe(NAME, [*changes, *more])
+        with session(Session(store, Execution(workers=1, threads=1, device="cpu"))):
+            return built(corpus(recipe, store), NAME, store)
+
+    return build
+
+
+def rows(made: Built) -> list[dict[str, Any]]:
+    return list(read_rows(made.version.queries, PseudoQueries))
+
+
+@pytest.mark.slow
+def test_a_corpus_is_built_brought_up_to_date_and_replaced(
+    make: Make, changes: list[str], collection: Path, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = make()
+
+    assert first.version.name == f"{NAME}@1"
+    assert first.before is None
+    assert len(rows(first)) == len(DOCUMENTS) * 2
+    assert make().version == first.version  # nothing has changed
+    assert all(step.cached for step in planned_corpus(load_recipe(NAME, changes)[0], store).done.values())
+
+    write(collection, {"new": "bread and stone", **{name: text for name, text in DOCUMENTS.items() if name != "d3"}})
+    second = make()
+    assert second.version.name == f"{NAME}@2"
+    assert second.before == first.version
+    by_id = [{row["passage_id"]: row["query"] for row in rows(each) if row["rank"] == 0} for each in (first, second)]
+    assert {name for name in by_id[1] if by_id[0].get(name) != by_id[1][name]} == {"new#0"}
+    written = json.loads((second.version.queries.path / "logs" / "written.json").read_text())
+    assert (written["kept"], written["made"]) == ((len(DOCUMENTS) - 1) * 2, 2)
+    assert f"beside {NAME}@1: 14 kept, 2 made, 0 rewritten, 2 dropped" in second.in_words()
+
+    recipe, _ = load_recipe(NAME, changes)
+    (tmp_path / "ids.txt").write_text("d1\nd5\n")
+    assert replace(recipe, store, str(tmp_path / "ids.txt"), None) == "replaced: 2 passages of 2 documents, of tiny"
+    third = make()
+    drawn = {row["doc_id"]: row["draw"] for row in rows(third)}
+    assert drawn == {row["doc_id"]: int(row["doc_id"] in ("d1", "d5")) for row in rows(third)}
+    assert replace(recipe, store, "all", "tiny") == "replaced: all passages, of tiny"
+    assert {row["draw"] for row in rows(make())} == {1, 2}
+
+    assert [each.number for each in versions_of(NAME, store)] == [1, 2, 3, 4]
+    assert find_version(NAME, store).number == 4
+    assert find_version(f"{NAME}@2", store) == second.version
+    assert find_version(third.version.queries.key[:8], store) == third.version
+    capsys.readouterr()
+    list_versions(store.root)
+    assert f"{NAME}@4" in capsys.readouterr().out
+    for wrong, words in {f"{NAME}@9": "has versions 1 to 4", "nothing": "0 versions"}.items():
+        with pytest.raises(UserError, match=words):
+            find_version(wrong, store)
+
+    needed = needed_by_reports(store)
+    assert {each.queries.reference for each in versions_of(NAME, store)} <= needed
+    [ledger] = ledgers(store.root)
+    before = ledger.files()
+    collect_garbage(store.root, delete=True)
+    assert all(store.manifest(each.queries.stage, each.queries.key) for each in versions_of(NAME, store))
+    assert ledger.files() == before
+    verify_store(store.root, aside=False)
+    damage(before[0])
+    with pytest.raises(Exception, match="1"):
+        verify_store(store.root, aside=False)
+    assert f"{before[0]}: its bytes are not those of its name" in capsys.readouterr().err
+
+
+def damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[10] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.slow
+def test_a_second_generator_and_a_filter_add_and_keep(make: Make, model: Path) -> None:
+    first = make()
+    settings = (
+        "prefix: '', input_max_tokens: 20, top_k: 5, top_p: 1.0, max_new_tokens: 6, shard_passages: 9, batch_tokens: 99"
+    )
+    also = f"[{{generator: other, model: {model}, generate: {{queries_per_passage: 1, {settings}, seed: 7}}}}]"
+
+    both = make(f"queries.also={also}")
+
+    own = [(row["passage_id"], row["rank"], row["query"]) for row in rows(both) if row["generator"] == "tiny"]
+    assert own == [(row["passage_id"], row["rank"], row["query"]) for row in rows(first)]
+    assert [row["rank"] for row in rows(both) if row["generator"] == "other"] == [2] * len(DOCUMENTS)
+    filtering = "{round_trip: {depth: 5}, relevance: null, cut: {round_trip: 5, relevance: null}}"
+    filtered = make(f"queries.also={also}", f"queries.filter={filtering}")
+    assert [row["query"] for row in rows(filtered)] == [row["query"] for row in rows(both)]
+    assert {row["reason"] for row in rows(filtered)} <= {"", "empty", "round trip"}
+    assert all(row["kept"] == (0 < (row["round_trip"] or 0) <= 5) for row in rows(filtered))
+
+
+def test_what_cannot_be_replaced_is_said(changes: list[str], store: Store, tmp_path: Path) -> None:
+    recipe, _ = load_recipe(NAME, changes)
+    (tmp_path / "ids.txt").write_text("d1\n")
+    for what, name, words in [
+        (str(tmp_path / "ids.txt"), None, "has not been split"),
+        ("bucket:zz", None, "there is no such file|has not been split"),
+        ("all", "nobody", "expected one of the recipe's generators, 'tiny'"),
+    ]:
+        with pytest.raises(UserError, match=words):
+            replace(recipe, store, what, name)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("queries.model=null", "give one: a model, how to train one"),
+        ("queries.file=x.jsonl", "give one: a model, how to train one"),
+        ("queries.generate.prompt=nothing", "expected a text with {passage} in it"),
+        ("queries.generate.stop=x", "stop: expected null where there is no prompt"),
+        ("contexts.pseudo_queries=3", "expected at most the 2 that are generated"),
+        ("queries.shares=3", "queries.shares"),
+    ],
+)
+def test_recipes_that_cannot_be_are_refused(change: str, words: str, changes: list[str]) -> None:
+    with pytest.raises(UserError, match=words):
+        load_recipe(NAME, [*changes, change])
