@@ -1,0 +1,113 @@
+"""What generators have written is found by text, once, whatever files it lies in."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage import ledger as module
+from storage.ledger import BUCKETS, Ledger, Replaced, bucket_of, is_damaged, ledgers
+from storage.tables import Written, passage_sha256
+
+HASHES = [passage_sha256(str(number)) for number in range(200)]
+
+
+def rows(*written: tuple[str, int, int, str]) -> pa.Table:
+    names = ("passage_sha256", "rank", "draw", "query")
+    return pa.Table.from_pylist([dict(zip(names, each, strict=True)) for each in written], schema=Written.schema)
+
+
+def values(table: pa.Table) -> list[tuple[str, int, int, str]]:
+    return [(row["passage_sha256"], row["rank"], row["draw"], row["query"]) for row in table.to_pylist()]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger.of(tmp_path, 1, "source/t5", {"seed": 42})
+
+
+def test_its_key_is_of_all_that_decides_a_text(tmp_path: Path) -> None:
+    keys = {
+        Ledger.of(tmp_path, *given).key
+        for given in [
+            (1, "source/t5", {"seed": 42}), (2, "source/t5", {"seed": 42}), (1, "source/t5", {"seed": 43}),
+            (1, "source/other", {"seed": 42}),
+        ]
+    }  # fmt: skip
+
+    assert len(keys) == 4
+    assert Ledger.of(tmp_path, 1, "source/t5", {"seed": 42}).key in keys
+
+
+def test_buckets_are_found_whatever_files_they_lie_in(ledger: Ledger) -> None:
+    written = [(sha256, rank, 0, f"{sha256[:4]} {rank}") for sha256 in HASHES for rank in range(2)]
+    for first, last in ((0, 99), (100, 254), (255, 255)):
+        ledger.add(first, last, rows(*(each for each in written if first <= bucket_of(each[0]) <= last)))
+    ledger.add(0, 255, rows(*((sha256, 2, 0, "third") for sha256 in HASHES)))
+
+    for first, last in ((0, 255), (90, 110), (7, 7), (255, 255)):
+        expected = [each for each in (*written, *((sha256, 2, 0, "third") for sha256 in HASHES))
+                    if first <= bucket_of(each[0]) <= last]  # fmt: skip
+        assert values(ledger.rows(first, last)) == sorted(expected, key=lambda each: (each[0], each[2], each[1]))
+    assert [each.key for each in ledgers(ledger.folder.parent.parent)] == [ledger.key]
+
+
+def test_what_stands_twice_is_read_once_and_another_draw_is_another(ledger: Ledger) -> None:
+    one = HASHES[0]
+    for queries in (["a", "b"], ["a"]):
+        ledger.add(0, BUCKETS - 1, rows(*((one, rank, 0, query) for rank, query in enumerate(queries))))
+    ledger.add(0, BUCKETS - 1, rows((one, 0, 1, "c")))
+
+    assert values(ledger.rows(0, BUCKETS - 1)) == [(one, 0, 0, "a"), (one, 1, 0, "b"), (one, 0, 1, "c")]
+
+
+def test_many_small_files_become_one(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MERGED_AT", 3)
+    low = [each for each in HASHES if bucket_of(each) < 16]
+    ledger.add(16, 31, rows(*((each, 0, 0, "other") for each in HASHES if 16 <= bucket_of(each) < 32)))
+    for number, sha256 in enumerate(low[:3]):
+        before = ledger.files()
+        ledger.merge(0, 15)
+        assert ledger.files() == before
+        ledger.add(0, 15, rows((sha256, 0, 0, str(number))))
+    held = values(ledger.rows(0, BUCKETS - 1))
+
+    ledger.merge(0, 15)
+
+    assert len(ledger.files()) == 2
+    assert values(ledger.rows(0, BUCKETS - 1)) == held
+    assert not any(is_damaged(path) for path in ledger.files())
+
+
+def test_a_damaged_file_is_set_aside_when_it_is_read(ledger: Ledger) -> None:
+    ledger.add(0, 127, rows(*((each, 0, 0, "a") for each in HASHES if bucket_of(each) < 128)))
+    ledger.add(128, 255, rows(*((each, 0, 0, "b") for each in HASHES if bucket_of(each) >= 128)))
+    path = ledger.files()[0]
+    path.write_bytes(path.read_bytes()[:-1])
+
+    assert {query for *_, query in values(ledger.rows(0, 255))} == {"b"}
+    assert len(ledger.files()) == 1
+    assert (ledger.folder / "damaged" / path.name).exists()
+
+
+def test_what_is_given_up_adds_up(ledger: Ledger) -> None:
+    one, other = HASHES[:2]
+    assert Replaced.read(ledger.replaced()).draw(one) == 0
+    keys = [ledger.replace(each).key for each in (Replaced(texts={one: 1}), Replaced(all=1), Replaced(texts={one: 1}))]
+    last = ledger.replace(Replaced(buckets={other[:2]: 1}))
+
+    assert len({*keys, last.key}) == 4
+    assert ledger.replaced() == last
+    found = Replaced.read(last)
+    assert found.draw(one) == 3 + (one[:2] == other[:2])
+    assert found.draw(other) == 2
+    assert Replaced.read(Ledger(ledger.folder).replaced()) == found
+
+
+@given(st.integers(0, BUCKETS - 1), st.integers(0, BUCKETS - 1), st.sampled_from(HASHES))
+def test_a_range_of_hashes_holds_those_of_its_buckets(first: int, last: int, sha256: str) -> None:
+    (_, _, low), (_, _, high) = module.hashes_within(first, last)
+
+    assert (low <= sha256 < high) == (first <= bucket_of(sha256) <= last)
