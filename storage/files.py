@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +44,45 @@ def writing(path: Path) -> Iterator[Path]:
             flush(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def writing_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder beside `folder`, which is not there or empty; at the end of the block it takes the name.
+
+    After a crash either the whole folder or none has the name; the next attempt clears what was unfinished.
+    """
+    folder = folder.absolute()
+    temporary = folder.with_name(f".{folder.name}.unfinished")
+    temporary.mkdir(parents=True, exist_ok=True)
+    with _alone_in(temporary, folder), full_disk_in_words(folder):
+        try:
+            yield temporary
+            for path in (*temporary.rglob("*"), temporary):
+                flush(path)
+            os.rename(temporary, folder)
+            flush(folder.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _alone_in(temporary: Path, folder: Path) -> Iterator[None]:
+    """Have a folder to oneself, and cleared. Raises UserError where another process has it."""
+    descriptor = os.open(temporary, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mine = os.path.samestat(os.fstat(descriptor), temporary.stat())  # it may just have got its name
+        except (BlockingIOError, FileNotFoundError):
+            mine = False
+        if not mine:
+            raise UserError(f"{folder}: another process is writing it; wait for its end, or name another folder")
+        for left in temporary.iterdir():
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:

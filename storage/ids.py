@@ -7,9 +7,12 @@ a smaller slice lies inside a larger one.
 from __future__ import annotations
 
 import hashlib
+import re
 from array import array
 
 from storage.errors import UserError
+
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ufeff]")  # the last one marks a file's beginning, and is invisible too
 
 
 def share(text: str, salt: str = "") -> float:
@@ -27,9 +30,11 @@ def in_slice(doc_id: str, fraction: float | None) -> bool:
 
 
 def checked_id(value: str, where: str) -> str:
-    """The id, if it can stand in a TREC run file, whose fields are separated by white space."""
+    """The id, if it can stand in a TREC run file, whose fields are separated by white space, and be seen there."""
     if not value or any(character.isspace() for character in value):
         raise UserError(f"{where}: expected an id without white space, found {value!r}")
+    if CONTROL.search(value):
+        raise UserError(f"{where}: expected an id without control characters, found {value!r}")
     return value
 
 

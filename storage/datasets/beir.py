@@ -3,6 +3,8 @@
 corpus.jsonl and, where passages come from longer texts, documents.jsonl: `_id`, `title`, `text`;
 queries.jsonl: `_id`, `text`; qrels/SPLIT.tsv: a header, then query-id, corpus-id, score. Of a plain
 file and its gzip the plain one is read. Other fields are ignored; a title may be missing.
+Of generated queries, which BEIR keeps apart by a prefix, the split is PREFIX-SPLIT: gen-train is that of
+gen-queries.jsonl and gen-qrels/train.tsv, where there is no qrels/gen-train.tsv.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ def files(path: Path, part: str, split: str | None) -> list[Path]:
     if part == "qrels":
         return [_qrels_file(path, split)]
     if part == "queries":
-        return [_json_file(path, part), _qrels_file(path, split)]
+        return [_queries_file(path, split), _qrels_file(path, split)]
     return [_json_file(path, part)]
 
 
@@ -45,7 +47,7 @@ def texts(path: Path, name: str) -> Iterator[TextRow]:
 
 def queries(path: Path, split: str) -> Iterator[QueryRow]:
     """Every row of queries.jsonl: BEIR keeps the queries of all splits together."""
-    file = _json_file(path, "queries")
+    file = _queries_file(path, split)
     seen = Unique()
     for where, row in read_json_lines(file):
         query_id = checked_id(text_field(row, "_id", where), where)
@@ -60,11 +62,8 @@ def queries(path: Path, split: str) -> Iterator[QueryRow]:
 def qrels(path: Path, split: str) -> Iterator[QrelRow]:
     """The rows of qrels/SPLIT.tsv. A row that is there twice counts once; two grades for a pair are an error."""
     file = _qrels_file(path, split)
-    lines = read_lines(file)
-    _check_header(file, lines)
     grades: dict[tuple[str, str], int] = {}
-    for where, text in lines:
-        row = _judgement(text, where)
+    for where, row in judgements(file):
         pair = (row["query_id"], row["doc_id"])
         earlier = grades.setdefault(pair, row["grade"])
         if earlier != row["grade"]:
@@ -75,6 +74,14 @@ def qrels(path: Path, split: str) -> Iterator[QrelRow]:
         yield {"query_id": query_id, "doc_id": doc_id, "grade": grade}
 
 
+def judgements(file: Path) -> Iterator[tuple[str, QrelRow]]:
+    """The rows of a file of qrels as they come, after where each stands."""
+    lines = read_lines(file)
+    _check_header(file, lines)
+    for where, text in lines:
+        yield where, _judgement(text, where)
+
+
 def _json_file(path: Path, part: str) -> Path:
     if found := plain_or_gzipped(path / f"{part}.jsonl"):
         return found
@@ -82,9 +89,15 @@ def _json_file(path: Path, part: str) -> Path:
     raise UserError(f"{path / part}.jsonl: no such file, nor {part}.jsonl.gz; expected a folder in BEIR's layout{hint}")
 
 
+def _queries_file(path: Path, split: str | None) -> Path:
+    found = _qrels_file(path, split)
+    return _json_file(path, found.parent.name.removesuffix("qrels") + "queries")
+
+
 def _qrels_file(path: Path, split: str | None) -> Path:
+    prefix, _, rest = (split or "").rpartition("-")
     file = path / "qrels" / f"{split}.tsv"
-    if found := plain_or_gzipped(file):
+    if found := plain_or_gzipped(file) or (prefix and plain_or_gzipped(path / f"{prefix}-qrels" / f"{rest}.tsv")):
         return found
     splits = sorted(each.name.split(".tsv")[0] for each in (path / "qrels").glob("*.tsv*"))
     raise UserError(f"{file}: no such file, nor {file.name}.gz; the splits there are {', '.join(splits) or 'none'}")

@@ -1,5 +1,7 @@
 """Hashes that choose slices and splits, and ids that stand twice."""
 
+from unicodedata import category
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +40,7 @@ def test_a_salt_draws_independently() -> None:
 
 @given(st.text(max_size=5))
 def test_an_id_is_refused_if_a_run_file_could_not_hold_it(value: str) -> None:
-    if value.split() == [value]:
+    if value.split() == [value] and not any(category(each) == "Cc" for each in value.replace("\ufeff", "\0")):
         assert checked_id(value, "row") == value
     else:
         with pytest.raises(UserError):

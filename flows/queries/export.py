@@ -1,0 +1,140 @@
+"""`pretrieve queries export`: a version of a corpus as other tools read it, in a folder that appears whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.export import must_be_free
+from flows.queries.card import card
+from flows.queries.formats import LINES, Row, WithQueries
+from storage.artifact import Artifact, Manifest
+from storage.errors import UserError
+from storage.files import writing_folder
+from storage.ledger import FOLDER as LEDGERS
+from storage.rows import num_rows, parts, read_blocks, read_rows, write_blocks
+from storage.store import Store
+from storage.tables import Passages, PseudoQueries
+from tasks.progress import progress
+
+FORMATS = (*LINES, "datasets")
+PROVENANCE = "provenance.json"
+WRITTEN_BY = ("generator", "revision", "ledger")
+
+
+class Corpus(Protocol):
+    """What is exported: `flows.queries.versions.Version`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def at(self) -> str: ...
+    @property
+    def queries(self) -> Artifact[PseudoQueries]: ...
+    @property
+    def passages(self) -> Artifact[Passages]: ...
+
+
+def export_queries(version: Corpus, format: str, folder: Path, dropped: bool) -> dict[str, Any]:  # noqa: A002
+    """Write the passages and their kept queries to a folder that is not there or empty; returns its provenance.
+
+    `dropped` also writes what filters dropped; the empty ones are only in `datasets`, which is the whole table then.
+    """
+    if format not in FORMATS:
+        raise UserError(f"{format}: there is no such format; expected {', '.join(FORMATS)}")
+    must_be_free(folder)
+    for artifact in (version.queries, version.passages):
+        Store(artifact.path.parent.parent).check(artifact)
+    said = provenance(version, format, dropped)
+    with writing_folder(folder) as out:
+        if format == "datasets":
+            _tables(out, version, dropped)
+            (out / "README.md").write_text(card(said))
+        else:
+            total = num_rows(version.passages.path)
+            passages = progress(with_queries(version, dropped), what="exporting", unit="passages", total=total)
+            LINES[format](out, passages)
+        (out / PROVENANCE).write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n")
+    return said
+
+
+def with_queries(version: Corpus, dropped: bool = False) -> WithQueries:
+    """Every passage with its kept queries, or with those that were dropped too, unless they are empty."""
+    rows = read_rows(version.queries, PseudoQueries)
+    wanted = (row for row in rows if row["kept"] or (dropped and row["query"]))
+    groups = groupby(wanted, key=itemgetter("passage_id"))
+    waiting = next(groups, None)
+    for passage in read_rows(version.passages, Passages):
+        queries: list[Row] = []
+        if waiting is not None and waiting[0] == passage["passage_id"]:
+            queries = list(waiting[1])
+            waiting = next(groups, None)
+        yield passage, queries
+    if waiting is not None:
+        raise ValueError(f"{waiting[0]}: the queries are of other passages than {version.passages.reference}")
+
+
+def provenance(version: Corpus, format: str, dropped: bool) -> dict[str, Any]:  # noqa: A002
+    """Which version of which corpus this is, who wrote how many of its queries, and what all of it was made of."""
+    store = Store(version.queries.path.parent.parent)
+    by: Counter[tuple[str, ...]] = Counter()
+    why: Counter[str] = Counter()
+    for path in parts(version.queries.path):
+        for block in read_blocks(path, PseudoQueries, [*WRITTEN_BY, "kept", "reason"]):
+            why.update({row["values"]: row["counts"] for row in pc.value_counts(block["reason"]).to_pylist()})
+            counted = _wanted(block, dropped).group_by(list(WRITTEN_BY)).aggregate([([], "count_all")])
+            for row in counted.to_pylist():
+                by[tuple(row[name] for name in WRITTEN_BY)] += row["count_all"]
+    return {
+        "corpus": version.name, "built": version.at, "format": format, "dropped": dropped,
+        "queries": version.queries.reference, "passages": version.passages.reference,
+        "counts": {
+            "passages": num_rows(version.passages.path), "queries": sum(by.values()), "kept": why.pop("", 0),
+            **{f"dropped: {reason}": count for reason, count in sorted(why.items())},
+        },
+        "written_by": [dict(zip(WRITTEN_BY, who, strict=True)) | {"queries": n} for who, n in sorted(by.items())],
+        "ledgers": {ledger: _made_by(store, ledger) for ledger in sorted({who[2] for who in by if who[2]})},
+        "made_of": dict(_made_of(version.queries.reference, store)),
+    }  # fmt: skip
+
+
+def _wanted(block: pa.Table, dropped: bool) -> pa.Table:
+    return block if dropped else block.filter(block["kept"])
+
+
+def _made_by(store: Store, ledger: str) -> Any:
+    """What a ledger's key stands for; None where the ledger is gone."""
+    file = store.root / LEDGERS / ledger / "made_by.json"
+    return json.loads(file.read_text()) if file.exists() else None
+
+
+def _made_of(reference: str, store: Store) -> Iterator[tuple[str, Any]]:
+    """Settings and inputs of an artifact, and of all that it was made of."""
+    waiting, seen = [reference], set()
+    while waiting:
+        seen.add(each := waiting.pop())
+        manifest: Manifest | None = store.manifest(*each.split("/", 1))
+        if manifest:
+            made = {"version": manifest.version, "settings": manifest.settings, "inputs": manifest.inputs}
+            yield each, made | {"hash": manifest.hash}
+            waiting += [one for one in manifest.references() if one not in seen and one not in waiting]
+
+
+def _tables(out: Path, version: Corpus, dropped: bool) -> None:
+    """queries/*.parquet and passages/*.parquet."""
+    paths = parts(version.queries.path)
+    for path in progress(paths, what="exporting", unit="files", total=len(paths)):
+        blocks = (_wanted(block, dropped) for block in read_blocks(path, PseudoQueries))
+        write_blocks(out / "queries", PseudoQueries, blocks, path.stem)
+    (out / "passages").mkdir()
+    for path in parts(version.passages.path):
+        shutil.copyfile(path, out / "passages" / path.name)
