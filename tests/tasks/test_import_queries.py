@@ -128,7 +128,7 @@ def test_names_the_first_unknown_passages_and_how_many_there_are(imported: Any, 
 def test_says_what_to_do_with_queries_of_whole_documents(imported: Any, tmp_path: Path) -> None:
     file = write_lines(tmp_path / "q.tsv", "d3\tquery")
 
-    with pytest.raises(UserError, match="d3 is a document, whose passages are called d3#0 .*split.max_tokens: null"):
+    with pytest.raises(UserError, match=r"d3 is a document, whose passages are called d3#0 .*max_tokens: null"):
         imported(file)
 
 
