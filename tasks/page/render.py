@@ -10,19 +10,17 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from tasks.page.figures import direction, mark, marks, probability, top, verdict
+from tasks.page.histograms import columns_of_lengths
+from tasks.page.queries import SHARES, share, value
 from tasks.units import duration, short
 
 FOLDER = Path(__file__).parent
-# What query_quality measures, in words; anything else it writes is shown under its own name.
+# What the report shows of what query_quality measures, in words.
 QUALITY = {
-    "round_trip": "find their own passage in BM25's top 10",
-    "distinct_share": "are distinct",
-    "distinct_share_in_passage": "are distinct within their passage",
-    "copied_share": "of their words are in the passage",
-    "mean_words": "words on average",
-}
+    "queries": "queries kept", "mean_words": "words on average", **SHARES, "passages_without_queries":
+    "passages without a query",
+}  # fmt: skip
 PLOT_WIDTH, PLOT_HEIGHT = 300, 120
-LONGEST_QUERY = 20  # words, in the picture of lengths
 LONGEST_STAGES = 16  # as many as the page shows the time of
 
 
@@ -40,7 +38,7 @@ def page(content: Mapping[str, Any]) -> str:
         plots=[plot(name, curves) for name, curves in sorted(parts["curves"].items())],
         times=_times(parts["stages"]),
         quality_figures=_quality(content["quality"] or {}),
-        lengths=_lengths((content["quality"] or {}).get("words", {})),
+        lengths=columns_of_lengths((content["quality"] or {}).get("words", {})),
         beside=beside_the_paper(content),
     )
 
@@ -150,37 +148,19 @@ def _times(stages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _quality(quality: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Each figure as shown, and what it is."""
-    figures = []
-    for name, value in quality.items():
-        if isinstance(value, int | float):
-            share = name == "round_trip" or "share" in name
-            shown = f"{100 * value:.1f} %" if share else f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
-            figures.append((shown, QUALITY.get(name, name.replace("_", " "))))
-    return figures
-
-
-def _lengths(words: Mapping[str, int]) -> list[dict[str, Any]]:
-    """How many queries have how many words, by length; those of `LONGEST_QUERY` words and more stand together."""
-    counts: dict[int, int] = {}
-    for length, count in words.items():
-        shown = min(int(length), LONGEST_QUERY)
-        counts[shown] = counts.get(shown, 0) + count
-    most = max(counts.values(), default=1)
-    lengths = range(min(counts, default=0), max(counts, default=-1) + 1)
-    return [
-        {"words": f"{length}+" if length == LONGEST_QUERY else str(length),
-         "count": counts.get(length, 0), "height": counts.get(length, 0) / most}
-        for length in lengths
-    ]  # fmt: skip
+    trip = quality.get("round_trip")
+    figures = [(share(trip["success@10"]), "find their own passage in BM25's top 10")] if trip else []
+    known = [name for name in QUALITY if name in quality]
+    return figures + [((share if name in SHARES else value)(quality[name]), QUALITY[name]) for name in known]
 
 
 def beside_the_paper(content: Mapping[str, Any]) -> list[tuple[str, str, float, float | None]]:
     """Run, metric, the paper's value and ours, for each value that the recipe reports."""
     ours = {(row["run"], row["metric"].lower()): row["value"] for row in content["rows"]}
     main, found = content["headline"]["main"], []
-    for name, value in content["reported"].items():
-        for metric, number in value.items() if isinstance(value, Mapping) else [(name, value)]:
+    for name, given in content["reported"].items():
+        for metric, number in given.items() if isinstance(given, Mapping) else [(name, given)]:
             if isinstance(number, int | float):
-                run = name if isinstance(value, Mapping) else main
+                run = name if isinstance(given, Mapping) else main
                 found.append((run, metric, float(number), ours.get((run, metric.lower()))))
     return found

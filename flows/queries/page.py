@@ -1,0 +1,54 @@
+"""The page of a corpus of pseudo-queries: in the store's reports, and in the Prefect UI."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from storage.artifact import Artifact
+from storage.files import write_atomically
+from tasks.as_task import artifact_key
+from tasks.compare_queries import Comparison
+from tasks.page.queries import html_page, markdown_page
+from tasks.query_quality import Quality
+from tasks.show_progress import courtesy
+
+
+def publish_page(folder: Path, name: str, quality: Artifact[Quality], comparison: Artifact[Comparison] | None) -> Path:
+    """Write `report.html` and `report.md` below `folder`, the store, to reports/NAME-queries; return the former's path.
+
+    `comparison` is that with the version before, where there is one.
+    """
+    content = {
+        "name": name,
+        "quality": _read(quality, "quality.json"),
+        "comparison": _read(comparison, "comparison.json") if comparison else None,
+    }
+    page = folder / "reports" / f"{name}-queries" / "report.html"
+    write_atomically(page.with_suffix(".md"), markdown_page(content))
+    write_atomically(page, html_page(content))
+    return page
+
+
+def show_queries(name: str, page: Path) -> None:
+    """Show the page in the UI of the flow run that calls this: a link to it, and all of it in Markdown.
+
+    The link needs PRETRIEVE_REPORTS_URL, which says where the reports folder is served.
+    """
+    from prefect.artifacts import create_link_artifact, create_markdown_artifact
+
+    key, words = artifact_key(f"{name}-queries"), f"The pseudo-queries of {name}"
+    with courtesy():
+        create_markdown_artifact(key=key, markdown=page.with_suffix(".md").read_text(), description=words)
+    with courtesy():
+        if served := os.environ.get("PRETRIEVE_REPORTS_URL"):
+            link = f"{served.rstrip('/')}/{quote(f'{name}-queries')}/{page.name}"
+            create_link_artifact(key=f"{key}-page", link=link, link_text=words, description=words)
+
+
+def _read(artifact: Artifact[Any], file: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((artifact.path / file).read_text())
+    return found
