@@ -314,8 +314,9 @@ def test_a_generator_that_writes_nothing_is_refused(
     corpus: Corpus, passages: Artifact[Passages], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Silent(Sampler):
-        def _decoded(self, samples: list[list[int]]) -> list[str]:
-            return [""] * len(samples)
+        def __call__(self, asked: Sequence[Asked]) -> Iterator[list[tuple[int, list[str]]]]:
+            for batch in super().__call__(asked):
+                yield [(place, [""] * len(queries)) for place, queries in batch]
 
     monkeypatch.setattr(module, "open_sampler", Silent)
 
