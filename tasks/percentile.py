@@ -35,7 +35,7 @@ def percentile(read: Callable[[], Iterable[NDArray[np.float32]]], percent: float
 
 def _keys(numbers: NDArray[np.float32]) -> Keys:
     """Whole numbers in the order of these: the bits, with the sign turned, and all others where it is set."""
-    bits = (numbers + np.float32(0)).view(np.uint32)  # -0.0 becomes 0.0, which it equals
+    bits = numbers.view(np.uint32)
     return np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
 
 
