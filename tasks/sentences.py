@@ -6,6 +6,8 @@ in some scripts its time grows with the square of the length.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import sentencex
 
 BLANKS = " \t\n\r"  # word pieces never cross these; other white space may be a control character, which BERT removes
@@ -26,17 +28,17 @@ def sentences(text: str, language: str) -> list[str]:
 
 def _segmented(block: str, language: str) -> list[str]:
     """The segmenter's sentences, each with the white space that it drops; the block itself, should more be missing."""
-    found: list[str] = []
-    end = 0
+    ends = [0]
     for sentence in sentencex.segment(language, block):
-        start = block.find(sentence, end)
-        if start < 0 or block[end:start].strip():
+        start = block.find(sentence, ends[-1])
+        if start < 0 or block[ends[-1] : start].strip():
             return [block]
-        if found:
-            found[-1] += block[end:start]
-        found.append(sentence)
-        end = start + len(sentence)
-    return found if "".join(found) == block else [block]
+        ends[-1] = start if len(ends) > 1 else 0
+        ends.append(start + len(sentence))
+    if block[ends[-1] :].strip():
+        return [block]
+    ends[1:] = [*ends[1:-1], len(block)] if block else []
+    return [block[start:end] for start, end in pairwise(ends)]
 
 
 def _last_blank(block: str) -> int:

@@ -96,7 +96,12 @@ def load_tokenizer(file: str) -> Tokenizer:
     """A WordPiece tokenizer that neither cuts nor pads, whatever its file says."""
     if not Path(file).is_file():
         raise UserError(f"{file}: no such file; splitting needs the checkpoint's tokenizer.json")
-    tokenizer = Tokenizer.from_file(file)
+    try:
+        tokenizer = Tokenizer.from_file(file)
+    except Exception as error:  # noqa: BLE001  # tokenizers knows nothing narrower
+        raise UserError(
+            f"{file}: not a tokenizer that can be read ({error}); save the model's fast tokenizer"
+        ) from None
     if not isinstance(tokenizer.model, WordPiece):
         raise UserError(f"{file}: expected a WordPiece tokenizer, found {type(tokenizer.model).__name__}")
     tokenizer.no_truncation()

@@ -99,3 +99,21 @@ def test_a_part_that_was_added_is_read(tmp_path: Path) -> None:
     for number in range(3):
         write_rows(tmp_path, Queries, [{"query_id": str(number), "text": "x"}], f"part-{number:05d}")
         assert [row["query_id"] for row in read_rows(artifact(tmp_path), Queries)] == list("012"[: number + 1])
+
+
+def test_long_texts_are_written_and_read_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHARACTERS_PER_GROUP", 100)
+    sizes = [10, 80, 5, 300, 20, 20, 90]
+    write_rows(tmp_path, Queries, ({"query_id": str(n), "text": "x" * size} for n, size in enumerate(sizes)))
+    read: list[int] = []
+    batches = pq.ParquetFile.iter_batches
+
+    def watched(self: pq.ParquetFile, **given: object) -> object:
+        for batch in batches(self, **given):
+            read.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", watched)
+
+    assert [len(row["text"]) for row in read_rows(artifact(tmp_path), Queries)] == sizes
+    assert read == [3, 1, 2, 1]  # 97 characters with the ids, 301, 42, 91

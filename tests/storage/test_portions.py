@@ -1,0 +1,20 @@
+"""Portions: all items in order, none too large unless one alone is."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.portions import portions
+
+
+@given(st.lists(st.text(max_size=6)), st.integers(0, 12), st.none() | st.integers(1, 4))
+def test_portions_hold_what_they_may(items: list[str], limit: int, number: int | None) -> None:
+    found = list(portions(iter(items), size=len, limit=limit, number=number))
+
+    assert [each for some in found for each in some] == items
+    assert all(sum(map(len, some)) <= limit or len(some) == 1 for some in found)
+    assert all(0 < len(some) <= (number or len(some)) for some in found)
+
+
+def test_portions_are_as_large_as_they_may_be() -> None:
+    assert list(portions(["aa", "b", "c", "ddddd", ""], size=len, limit=4)) == [["aa", "b", "c"], ["ddddd"], [""]]
+    assert list(portions("abcde", size=len, limit=4, number=2)) == [["a", "b"], ["c", "d"], ["e"]]
