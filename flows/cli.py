@@ -176,7 +176,9 @@ def train_generator(
     prefix: Annotated[str, typer.Option(help="Put before each passage.")] = "text2query: ",
     input_max_tokens: Annotated[int, typer.Option(min=2)] = 256,
     query_max_tokens: Annotated[int, typer.Option(min=2)] = 48,
-    keep: Annotated[Literal["last", "best"], typer.Option(help="Which epoch's model is written.")] = "last",
+    keep: Annotated[
+        Literal["last", "best"], typer.Option(help="The last epoch, or that of the best round trip, be it the start.")
+    ] = "last",
     seed: int = 1,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     threads: Annotated[int, typer.Option(min=1)] = 2,

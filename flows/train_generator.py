@@ -53,8 +53,8 @@ def curve(validation: dict[str, Any]) -> Table:
     """Loss and round trip by epoch."""
     asked, cutoff = validation["round_trip"], validation["cutoff"]
     made = Table(
-        title=f"{validation['held_out']['pairs']:,} held-out pairs; {asked['asked']:,} queries written and looked for "
-        f"among {asked['searched']:,} passages", title_justify="left",
+        title=f"{validation['held_out']['pairs']:,} held-out pairs; {asked['asked']:,} queries looked for among "
+        f"{asked['searched']:,} passages", title_justify="left",
     )  # fmt: skip
     for name in ("epoch", "validation loss", f"round trip @{cutoff}", f"MRR@{cutoff}"):
         made.add_column(name, justify="right")

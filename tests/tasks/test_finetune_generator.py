@@ -21,7 +21,7 @@ from storage.sources import weights
 from storage.store import Store
 from tasks import fit as loop
 from tasks.finetune_generator import GeneratorFinetuning, ends_of_epochs, finetune_generator
-from tasks.generators.pairs import Side
+from tasks.generators.pairs import Side, split
 from tasks.generators.teaching import Teacher
 from tasks.generators.validation import Epoch, Library, Validation, best, summary
 from tasks.generators.writing import Writer
@@ -185,6 +185,7 @@ def test_it_learns_and_says_so_by_epoch(whole: Path) -> None:
     assert [(line["step"], line["validation_loss"]) for line in logged if "validation_loss" in line] == [
         (each["step"], each["validation_loss"]) for each in curve
     ]
+    assert json.loads(files(whole)["tokenizer.json"])["truncation"] is None  # as it was, not as training cut texts
     assert sorted(files(whole)) == [
         "config.json", "generation_config.json", "manifest.json", "model.safetensors", "tokenizer.json",
         "tokenizer_config.json", "validation.json",
@@ -257,7 +258,8 @@ def test_the_best_epochs_model_is_published_where_that_is_asked(
 ) -> None:
     settings: GeneratorFinetuning = SETTINGS.model_copy(update={"keep": "best", "epochs": 2})
     ranks = iter([[0, 0], [1, 0], [0, 0]])
-    monkeypatch.setattr(Library, "ranks", lambda self, queries: next(ranks))
+    searched: list[list[str]] = []
+    monkeypatch.setattr(Library, "ranks", lambda self, queries: searched.append(list(self.texts)) or next(ranks))
     stopped: dict[str, torch.Tensor] = {}
     call = Validation.__call__
 
@@ -269,6 +271,9 @@ def test_the_best_epochs_model_is_published_where_that_is_asked(
     monkeypatch.setattr(Validation, "__call__", noting)
     finetune_generator.body(tmp_path / "out", *given(start, tmp_path), settings=settings)
 
+    train, held_out = split(tmp_path / "pairs.jsonl", settings.validation)
+    assert searched[0][: -settings.trip.others] == held_out.passages  # a query's own passage has the query's number
+    assert set(searched[0][-settings.trip.others :]) < set(train.passages)
     assert json.loads((tmp_path / "out" / "validation.json").read_text())["published"] == 1
     published = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").state_dict()
     assert all(torch.equal(value, published[name]) for name, value in stopped.items())
