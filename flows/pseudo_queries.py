@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flows.recipe import PseudoQuerying, Recipe
+from flows.querying import PseudoQuerying
+from flows.recipe import Recipe
 from flows.rounds import Examples
 from storage import sources
 from storage.artifact import Artifact, Source
@@ -14,6 +15,7 @@ from storage.store import Store
 from storage.tables import Checkpoint, Passages, PseudoQueries
 from tasks.filter_queries import Filtering, filter_queries
 from tasks.generate_queries import Generation, Writing, fill_ledger, generate_queries
+from tasks.import_queries import Importing, import_queries
 from tasks.index import index
 from tasks.join_queries import Joining, join_queries
 from tasks.relevance import relevance
@@ -62,8 +64,13 @@ class Writer:
         """The passages' pseudo-queries, scored and filtered where the recipe says so."""
         if (wanted := self.recipe.queries) is None:
             raise UserError("queries: pseudo-queries are needed, but the recipe has no generator")
-        written = self._generated(wanted, passages)
+        written = self._imported(wanted.file, passages) if wanted.file else self._generated(wanted, passages)
         return written if wanted.filter is None else self._filtered(wanted.filter, written, passages)
+
+    def _imported(self, file: str, passages: Artifact[Passages]) -> Artifact[PseudoQueries]:
+        """Those that a file has."""
+        name = self.recipe.queries.generator if self.recipe.queries else ""
+        return import_queries(passages, sources.file(file), settings=Importing(name=name))
 
     def _generated(self, wanted: PseudoQuerying, passages: Artifact[Passages]) -> Artifact[PseudoQueries]:
         """Those of all generators, one after another."""

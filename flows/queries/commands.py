@@ -104,6 +104,10 @@ def export(
     store: StoreFolder = DEFAULT_STORE,
 ) -> None:
     """Write a version for other tools: docTTTTTquery, Anserini, BEIR and GPL, Hugging Face datasets."""
-    from flows.queries.export import export_version
+    from flows.queries.export import export_queries
+    from flows.queries.versions import find_version
+    from storage.store import Store
 
-    export_version(version, format.value, folder, dropped, store)
+    found = find_version(version, Store(store))
+    counts = export_queries(found, format.value, folder, dropped)["counts"]
+    typer.echo(f"{found.name}: {counts['queries']:,} queries of {counts['passages']:,} passages in {folder}")
