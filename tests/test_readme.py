@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import typer.core
 import typer.main
 
 from flows.cli import app
@@ -33,14 +34,17 @@ ALL = [(document.name, line) for document in DOCUMENTS for line in commands(docu
 def test_each_command_parses(document: str, line: str) -> None:
     """The real command line takes its arguments; nothing is run."""
     words = [word for word in shlex.split(line)[1:] if word not in ("...", "…")]
-    if words == ["--help"]:
+    command = GROUP
+    while words and words[0] != "--help" and isinstance(command, typer.core.TyperGroup):  # a command, or one of a group of them
+        command = command.commands.get(name := words.pop(0))
+        assert command is not None, f"there is no command {name!r}"
+    if words in ([], ["--help"]):  # the name alone, as a sentence names it
         return
-    command = GROUP.commands[words[0]]  # type: ignore[attr-defined]
     if "[" in line:  # a synopsis
         known = {option for parameter in command.params for option in parameter.opts}
         assert set(re.findall(r"--[a-z]+", line)) <= known
         return
-    with command.make_context(words[0], words[1:]) as context:
+    with command.make_context(name, words) as context:
         recipe = context.params.get("recipe")
     assert recipe in (None, "RECIPE", *SHIPPED) or recipe.endswith(".yaml"), f"{recipe} is not shipped"
 
@@ -49,6 +53,8 @@ def test_every_subcommand_is_in_the_readme() -> None:
     told = {line.split()[1] for line in commands(ROOT / "README.md", "pretrieve")}
 
     assert set(GROUP.commands) <= told  # type: ignore[attr-defined]
+    queries = {line.split()[2] for line in commands(ROOT / "docs" / "queries.md", "pretrieve queries")}
+    assert set(GROUP.commands["queries"].commands) <= queries  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
