@@ -235,4 +235,6 @@ def test_quantiles_are_the_least_values_with_so_many_at_or_below() -> None:
     }
 
     assert quantiles(Counter(values)) == slow | {"max": max(values)}
+    exact = quantiles({1: 25, 2: 25, 3: 50})
+    assert (exact["25"], exact["50"], exact["75"]) == (1, 2, 3)
     assert quantiles({}) == {}
