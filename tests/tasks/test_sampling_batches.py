@@ -1,0 +1,133 @@
+"""What a batch may change: nothing by its order, next to nothing by its size, and no memory that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertTokenizer, T5Config, T5ForConditionalGeneration
+
+from storage.errors import UserError
+from tasks.generate_queries import Generation
+from tasks.generators.sampling import Asked, Sampler, is_out_of_memory
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [f"w{number}" for number in range(295)]
+SETTINGS = Generation(
+    queries_per_passage=5, prefix="", input_max_tokens=40, top_k=25, top_p=0.95, max_new_tokens=8, seed=42,
+    shard_passages=1000, batch_tokens=2000,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Wide enough that other batches are other products with other last bits."""
+    folder = tmp_path_factory.mktemp("generator")
+    torch.manual_seed(5)
+    BertTokenizer(vocab={piece: i for i, piece in enumerate(SPECIAL + WORDS)}).save_pretrained(folder)
+    config = T5Config(
+        vocab_size=300, d_model=64, d_kv=32, num_heads=2, d_ff=128, num_layers=2, decoder_start_token_id=2,
+        pad_token_id=0, eos_token_id=3, initializer_factor=4.0,
+    )  # fmt: skip
+    T5ForConditionalGeneration(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def asked() -> list[Asked]:
+    random = np.random.default_rng(0)
+    texts = [" ".join(random.choice(WORDS, size=random.integers(5, 40))) for _ in range(220)]
+    return [Asked(text, range(5), draw=0) for text in texts]
+
+
+def sampler(folder: Path, told: Callable[[str], None] = print, **changes: Any) -> Sampler:
+    return Sampler(folder, SETTINGS.model_copy(update=changes), torch.device("cpu"), told)
+
+
+def samples(of: Sampler, asked: Sequence[Asked]) -> list[list[str]]:
+    found = sorted(pair for batch in of(asked) for pair in batch)
+    assert [place for place, _ in found] == list(range(len(asked))), "each passage once"
+    return [queries for _, queries in found]
+
+
+def test_order_changes_no_letter_and_other_batches_hardly_a_query(checkpoint: Path, asked: list[Asked]) -> None:
+    whole = samples(sampler(checkpoint), asked)
+    order = np.random.default_rng(1).permutation(len(asked))
+
+    shuffled = samples(sampler(checkpoint), [asked[place] for place in order])
+    smaller = samples(sampler(checkpoint, batch_tokens=300), asked)
+    every_other = samples(sampler(checkpoint), asked[::2])
+
+    assert shuffled == [whole[place] for place in order]
+    assert len({query for queries in whole for query in queries}) > 400
+    for expected, found in ((whole, smaller), (whole[::2], every_other)):
+        pairs = [pair for each in zip(expected, found, strict=True) for pair in zip(*each, strict=True)]
+        assert sum(first == second for first, second in pairs) >= 0.999 * len(pairs)
+
+
+def out_of_gpu_memory() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+
+
+def out_of_cpu_memory() -> None:
+    torch.empty(2**45)  # more than there is
+
+
+def limited(of: Sampler, rows: int, fail: Callable[[], None]) -> list[int]:
+    """Have the model fail with more rows; the list tells how many it was given."""
+    given, start = [], of.writer.start
+
+    def failing(ids: Sequence[list[int]]) -> Any:
+        given.append(len(ids))
+        if len(ids) > rows:
+            fail()
+        return start(ids)
+
+    of.writer.start = failing  # type: ignore[method-assign]
+    return given
+
+
+@pytest.mark.parametrize("fail", [out_of_gpu_memory, out_of_cpu_memory])
+def test_a_batch_that_does_not_fit_is_halved_and_stays_so(
+    checkpoint: Path, asked: list[Asked], fail: Callable[[], None]
+) -> None:
+    told: list[str] = []
+    few = [Asked(f"{WORDS[place]} " * 20, range(2), draw=0) for place in range(20)]
+    ours = sampler(checkpoint, told.append)
+    given = limited(ours, 6, fail)
+
+    found = samples(ours, few)
+
+    assert given == [20, 10, 5, 5, 5, 5]
+    assert found == samples(sampler(checkpoint), few)
+    assert told == [
+        "out of memory: 2 queries for each of 20 passages of 22 tokens; batches of at most 220 tokens from here on",
+        "out of memory: 2 queries for each of 10 passages of 22 tokens; batches of at most 110 tokens from here on",
+    ]
+    given.clear()
+    assert samples(ours, few[:7]) == found[:7]
+    assert given == [5, 2], "the next call remembers"
+
+
+def test_a_passage_that_does_not_fit_alone_is_named(checkpoint: Path) -> None:
+    ours = sampler(checkpoint)
+    limited(ours, 0, out_of_cpu_memory)
+
+    with pytest.raises(UserError, match="passage 'w1 w2': 5 queries for its 4 tokens do not fit in memory"):
+        samples(ours, [Asked("w1 w2", range(5), draw=0)])
+
+
+def test_another_failure_is_not_taken_for_a_lack_of_memory(checkpoint: Path) -> None:
+    ours = sampler(checkpoint)
+
+    def broken() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    limited(ours, 0, broken)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        samples(ours, [Asked("w1 w2", range(5), draw=0)])
+    assert not is_out_of_memory(RuntimeError("size mismatch"))
