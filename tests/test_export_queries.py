@@ -248,6 +248,8 @@ def test_a_killed_export_leaves_no_folder_and_is_no_hindrance(tmp_path: Path) ->
 
     with writing_folder(out) as folder:
         (folder / "whole").write_text("whole")
+        written = folder.stat().st_ino
 
+    assert out.stat().st_ino == written  # renamed, not copied
     assert bytes_of(out) == {"whole": b"whole"}
     assert list(tmp_path.iterdir()) == [out]
