@@ -70,7 +70,7 @@ class Writer:
     def _imported(self, file: str, passages: Artifact[Passages]) -> Artifact[PseudoQueries]:
         """Those that a file has."""
         name = self.recipe.queries.generator if self.recipe.queries else ""
-        return import_queries(passages, sources.file(file), settings=Importing(name=name))
+        return import_queries(passages, sources.queries(file), settings=Importing(name=name))
 
     def _generated(self, wanted: PseudoQuerying, passages: Artifact[Passages]) -> Artifact[PseudoQueries]:
         """Those of all generators, one after another."""

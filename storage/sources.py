@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage import datasets
+from storage import datasets, query_files
 from storage.artifact import Source, source_of
 from storage.errors import UserError
 
@@ -101,14 +101,13 @@ def _weights(name: str) -> Source:
     return _from_hub(name)
 
 
-def file(name: str) -> Source:
-    """A file, or all files of a folder, by its path."""
+def queries(name: str) -> Source:
+    """Queries that were written elsewhere (`storage.query_files`), by the path of their file or folder."""
     path = Path(name).expanduser().resolve()
-    if path.is_dir():
-        return source_of(path, [each for each in path.rglob("*") if each.is_file()])
-    if not path.is_file():
-        return _absent(name, UserError(f"{name}: there is no such file or folder"))
-    return source_of(path, [path])
+    try:
+        return source_of(path, query_files.files(path))
+    except UserError as error:
+        return _absent(name, error)
 
 
 def tokenizer(name: str) -> Source:
