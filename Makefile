@@ -15,6 +15,8 @@ export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
+# What the tests compute is tiny, and quickest on one thread.
+test test-services check: export OMP_NUM_THREADS := 1
 
 .PHONY: help quickstart test test-services check lint data environment lock clean
 

@@ -1,4 +1,4 @@
-"""What every test may use: a store of its own."""
+"""What every test may use: a store of its own, and a Prefect server that a worker's tests share."""
 
 import signal
 import threading
@@ -6,9 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from storage.store import Store
 from tasks.stage import Execution, Session, session
+from tests.services.servers import Service, start_server
+
+# How long an example takes says nothing on a busy machine.
+settings.register_profile("any_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any_machine")
 
 
 @pytest.fixture
@@ -16,6 +22,14 @@ def store(tmp_path: Path) -> Iterator[Store]:
     """A store in a temporary folder, current for the stages that the test calls."""
     with session(Session(Store(tmp_path / "store"), Execution(workers=1, threads=1, device="cpu"))) as current:
         yield current.store
+
+
+@pytest.fixture(scope="session")
+def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A Prefect server on SQLite; `prefect_server.url` is its API. Runs of other tests may have left rows there."""
+    started = start_server(tmp_path_factory.mktemp("prefect_server"))
+    yield started
+    started.stop()
 
 
 # Started in the background by a shell, Python ignores Ctrl-C, and so would every process that a test starts.

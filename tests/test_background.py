@@ -53,7 +53,7 @@ def innocent() -> Iterator[subprocess.Popen[bytes]]:
 def begun(folder: Path, name: str, command: list[str], word: str) -> Background:
     """Started, and it has said a word."""
     one = start(folder, folder / f"{name}.log", name, command, dict(os.environ), "http://here:1")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while word not in (folder / f"{name}.log").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,15 +13,16 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def run(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "PRETRIEVE_"))}
-    return subprocess.run(
-        [sys.executable, "-m", "flows.cli", *arguments], cwd=place, capture_output=True, text=True, timeout=300,
-        env=kept | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "HOME": str(place)},
-    )  # fmt: skip
+from flows.plan import planned
+from flows.read_recipe import load_recipe
+from flows.reproduce import in_session, until_step
+from storage import sources
+from storage.errors import UserError
+from storage.store import Store
+from tasks.initialise import initialise
+from tasks.stage import Session, session
+from tests.services.servers import Service
+from tests.warm import environment, run
 
 
 def test_help_answers_in_half_a_second(tmp_path: Path) -> None:
@@ -28,7 +30,10 @@ def test_help_answers_in_half_a_second(tmp_path: Path) -> None:
     for _ in range(3):
         before = os.times()
         started = time.monotonic()
-        done = run(tmp_path, "--help")
+        done = subprocess.run(
+            [sys.executable, "-m", "flows.cli", "--help"], cwd=tmp_path, env=environment(tmp_path),
+            capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
         after = os.times()
         # CPU seconds of the command: what it would take on a machine that does nothing else.
         cpu = after.children_user + after.children_system - before.children_user - before.children_system
@@ -37,7 +42,15 @@ def test_help_answers_in_half_a_second(tmp_path: Path) -> None:
     assert done.returncode == 0
     for name in ("reproduce", "plan", "show", "verify", "gc", "export", "doctor"):
         assert name in done.stdout
-    assert min(seconds) < 0.5
+    assert min(seconds) < max(0.5, 15 * bare_interpreter())
+
+
+def bare_interpreter() -> float:
+    """CPU seconds that Python takes to do nothing: on a slow machine all of this takes longer."""
+    before = os.times()
+    subprocess.run([sys.executable, "-I", "-S", "-c", ""], check=True)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
 
 
 def collection(folder: Path, **changed: str | None) -> Path:
@@ -61,42 +74,77 @@ ONE = '{"_id": "d0", "title": "", "text": "Text."}\n'
 HEAD = "query-id\tcorpus-id\tscore\n"
 
 
+BAD = {
+    "malformed line": (
+        {"corpus_jsonl": ONE + '{"_id": "d1", "text": \n'}, "ingest_corpus", ["corpus.jsonl", "line 2", "JSON"]
+    ),
+    "duplicate id": ({"corpus_jsonl": ONE + ONE}, "ingest_corpus", ["corpus.jsonl", "d0"]),
+    "empty document": (
+        {"corpus_jsonl": '{"_id": "d0", "title": "", "text": " "}\n'}, "ingest_corpus",
+        ["corpus.jsonl", "line 1", "empty"],
+    ),
+    "missing file": ({"corpus_jsonl": None}, "ingest_corpus", ["corpus.jsonl"]),
+    "truncated gzip": ({"corpus_jsonl": None}, "ingest_corpus", ["corpus.jsonl.gz"]),
+    "qrels to nothing": ({"qrels__dev_tsv": HEAD + "q1\td99\t1\n"}, "index", ["qrels/dev.tsv", "d99"]),
+    "empty split": ({"qrels__dev_tsv": HEAD}, "index", ["qrels/dev.tsv"]),
+}  # fmt: skip
+
+
+def bad_collection(folder: Path, what: str) -> Path:
+    """A collection with one of the faults."""
+    made = collection(folder, **BAD[what][0])
+    if what == "truncated gzip":
+        whole = gzip.compress(("".join(ONE.replace("d0", f"d{n}") for n in range(1000))).encode())
+        (made / "corpus.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    return made
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a store that has what depends on no collection."""
+    folder = tmp_path_factory.mktemp("begun")
+    recipe, _ = load_recipe("small/beir", ["dataset.path=nowhere"])
+    with session(Session(Store(folder), recipe.execution)):
+        initialise(sources.weights(recipe.backbone.weights), settings=recipe.backbone)
+    return folder
+
+
+def make_index(collection: Path, store: Store) -> None:
+    """What `pretrieve reproduce small/beir --until index` does, without Prefect."""
+    recipe, path = load_recipe("small/beir", [f"dataset.path={collection}"])
+    steps = until_step(list(planned(recipe, path.stem, store).done.values()), "index")
+    in_session(recipe, path.stem, Session(store, recipe.execution, last=steps[-1].key))
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_named(tmp_path: Path, begun: Path, what: str) -> None:
+    _, absent, said = BAD[what]
+    folder, store = bad_collection(tmp_path / "data", what), Store(tmp_path / "store")
+    shutil.copytree(begun, store.root, copy_function=os.link)
+
+    with pytest.raises(UserError) as complaint:
+        make_index(folder, store)
+
+    assert all(word in str(complaint.value) for word in said), complaint
+    assert not list(store.root.glob(f"{absent}/*"))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("changed", "absent", "said"),
-    [
-        ({"corpus_jsonl": ONE + '{"_id": "d1", "text": \n'}, "ingest_corpus", ["corpus.jsonl", "line 2", "JSON"]),
-        ({"corpus_jsonl": ONE + ONE}, "ingest_corpus", ["corpus.jsonl", "d0"]),
-        (
-            {"corpus_jsonl": '{"_id": "d0", "title": "", "text": " "}\n'},
-            "ingest_corpus",
-            ["corpus.jsonl", "line 1", "empty"],
-        ),
-        ({"corpus_jsonl": None}, "ingest_corpus", ["corpus.jsonl"]),
-        ({"qrels__dev_tsv": HEAD + "q1\td99\t1\n"}, "index", ["qrels/dev.tsv", "d99"]),
-        ({"qrels__dev_tsv": HEAD}, "index", ["qrels/dev.tsv"]),
-    ],
-    ids=["malformed line", "duplicate id", "empty document", "missing file", "qrels to nothing", "empty split"],
-)
-def test_bad_input_is_named_in_one_line(tmp_path: Path, changed: dict[str, str], absent: str, said: list[str]) -> None:
-    folder = collection(tmp_path / "data", **changed)
+def test_bad_input_is_named_in_one_line(prefect_server: Service, tmp_path: Path) -> None:
+    folder = bad_collection(tmp_path / "data", "qrels to nothing")
 
     done = run(
-        tmp_path,
-        "reproduce",
-        "small/beir",
-        "--set",
-        f"dataset.path={folder}",
-        "--until",
-        "index",
-    )
+        tmp_path, "reproduce", "small/beir", "--set", f"dataset.path={folder}", "--until", "index",
+        PREFECT_API_URL=prefect_server.url,
+    )  # fmt: skip
 
     assert done.returncode == 2, done.stderr
     complaints = [line for line in done.stderr.splitlines() if line.startswith("pretrieve: ")]
     assert len(complaints) == 1
-    assert all(word in complaints[0] for word in said), complaints[0]
+    assert all(word in complaints[0] for word in ("qrels/dev.tsv", "d99")), complaints[0]
     assert "Traceback" not in done.stderr
-    assert not list((tmp_path / "artifacts").glob(f"{absent}/*"))
+    assert list((tmp_path / "artifacts").glob("ingest_corpus/*"))
+    assert not list((tmp_path / "artifacts").glob("index/*"))
 
 
 @pytest.mark.parametrize(
@@ -147,17 +195,6 @@ def test_the_keys_of_a_collection_depend_on_its_content_alone(tmp_path: Path) ->
     assert len(here) == len(changed) > 10
     assert set(here).isdisjoint(changed) is False  # the backbone does not depend on the collection
     assert here[1] != changed[1]
-
-
-def test_a_truncated_gzip_file_is_named(tmp_path: Path) -> None:
-    folder = collection(tmp_path / "data", corpus_jsonl=None)
-    whole = gzip.compress(("".join(ONE.replace("d0", f"d{n}") for n in range(1000))).encode())
-    (folder / "corpus.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-
-    done = run(tmp_path, "reproduce", "small/beir", "--set", f"dataset.path={folder}", "--until", "ingest_corpus")
-
-    assert done.returncode == 2
-    assert "corpus.jsonl.gz" in done.stderr
 
 
 def test_doctor_says_what_works(tmp_path: Path) -> None:

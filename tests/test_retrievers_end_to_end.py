@@ -10,7 +10,9 @@ import pytest
 import yaml
 
 from flows.read_recipe import find_recipe
-from tests.test_end_to_end import WHEEL, hashes, run
+from tests.services.servers import Service
+from tests.test_end_to_end import hashes
+from tests.warm import WHEEL, run
 
 pytestmark = [
     pytest.mark.slow,
@@ -69,11 +71,11 @@ def recipe() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(prefect_server: Service, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the recipe has run to its report."""
     place = tmp_path_factory.mktemp("everything")
     (place / "everything.yaml").write_text(yaml.safe_dump(recipe(), sort_keys=False))
-    done = run(place, "reproduce", "everything.yaml", changes=[])
+    done = run(place, "reproduce", "everything.yaml", PREFECT_API_URL=prefect_server.url)
     assert done.returncode == 0, done.stderr
     return place
 
@@ -121,7 +123,7 @@ def test_the_report_compares_rankings_and_tells_what_they_take(finished: Path, r
 def test_a_second_run_builds_nothing(finished: Path) -> None:
     before = hashes(finished / "artifacts")
 
-    done = run(finished, "reproduce", "everything.yaml", changes=[])
+    done = run(finished, "reproduce", "everything.yaml")
 
     assert done.returncode == 0, done.stderr
     assert "0 to build" in done.stderr

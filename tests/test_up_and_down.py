@@ -76,13 +76,13 @@ def test_a_second_command_says_that_it_waits(place: Place, capsys: pytest.Captur
 
         waiting = threading.Thread(target=second, daemon=True)
         waiting.start()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while "at work; waiting" not in said:
             assert time.monotonic() < deadline
             time.sleep(0.05)
             said += capsys.readouterr().err
         assert not entered.is_set()
-    assert entered.wait(60)
+    assert entered.wait(300)
 
 
 def test_the_highest_port_leaves_none_for_the_reports(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_server_that_wants_a_password_is_told_by_its_variable_and_can_be_ended
         locked.shutdown()
 
     assert running(place.folder) == {}
-    server.wait(60)
+    server.wait(300)
 
 
 def test_a_server_that_does_not_answer_is_not_taken_for_none(
@@ -173,7 +173,7 @@ def test_runs_of_other_workers_on_the_same_store_go_on(
     assert orphan.poll() is None
     down(place.store, cancel=True)
 
-    orphan.wait(60)
+    orphan.wait(300)
     assert foreign.poll() is None
 
 

@@ -115,7 +115,7 @@ def start_server(home: Path, port: int | None = None, **more: str) -> Service:
     server = start("server", command, env, home / "logs" / "server.log")
     server.url = f"http://127.0.0.1:{port}/api"
     try:
-        wait_for(lambda: answers(server.url) or not server.alive(), 4, "the server answers")
+        wait_for(lambda: answers(server.url) or not server.alive(), 10, "the server answers")
         assert server.alive(), f"the server ended: {server.said()[-3000:]}"
     except BaseException:
         server.stop()

