@@ -16,9 +16,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass
 class Cluster:
-    """Where its scheduler listens, and its processes."""
+    """Where its scheduler listens, what its processes say, and they."""
 
     address: str
+    folder: Path
     scheduler: subprocess.Popen[bytes]
     workers: list[subprocess.Popen[bytes]]
 
@@ -40,7 +41,7 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
         scheduler = start("scheduler", "--port", "0")
         address = wait_for(lambda: known.exists() and json.loads(known.read_text() or "{}").get("address"))
         alone = ["--nthreads", "1", "--no-nanny", "--memory-limit", "0", "--local-directory", str(folder)]
-        yield Cluster(address, scheduler, [start("worker", *alone) for _ in range(workers)])
+        yield Cluster(address, folder, scheduler, [start("worker", *alone) for _ in range(workers)])
     finally:
         for each in started:
             each.kill()
@@ -55,7 +56,7 @@ def environment(**more: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"} | quiet | more
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 240) -> Any:
+def wait_for(what: Callable[[], Any], seconds: float = 600) -> Any:
     """What the function answers once it is true."""
     deadline = time.monotonic() + seconds
     while not (found := what()):

@@ -18,16 +18,16 @@ from tasks import encode as encoding
 from tasks import mine as mining
 from tasks import split_corpus as splitting
 from tasks.encode import Encoding, encode
-from tasks.generate_queries import Generation, generate_queries
+from tasks.generate_queries import Writing, generate_queries
 from tasks.mine import mine
 from tasks.miners.union import Union
 from tasks.split_corpus import Splitting, split_corpus
 from tasks.stage import stage
 from tests.tiny import PIECES, WORDS, save_tokenizer, tiny_retriever
 
-GENERATION = Generation(
-    queries_per_passage=2, prefix="", input_max_tokens=32, top_k=10, top_p=0.95, max_new_tokens=8, seed=42,
-    shard_passages=16, batch_tokens=200,
+WRITING = Writing(
+    generator="tiny", queries_per_passage=2, prefix="", input_max_tokens=32, top_k=10, top_p=0.95, max_new_tokens=8,
+    seed=42, shard_passages=16, batch_tokens=200,
 )  # fmt: skip
 SHARDED = ("split_corpus", "generate_queries", "encode", "mine")
 
@@ -106,7 +106,7 @@ def run_chain(store: Store, generator: Path, documents: int = 60) -> dict[str, s
     runs = [write_run(passages, settings=size), write_run(passages, settings=Corpus(documents=documents - 9))]
     made = [
         passages,
-        generate_queries(passages, source_of(generator, sorted(generator.iterdir())), settings=GENERATION),
+        generate_queries(passages, source_of(generator, sorted(generator.iterdir())), None, [], settings=WRITING),
         encode(passages, write_checkpoint(), settings=Encoding(query_max_tokens=12, passage_max_tokens=24)),
         mine(runs, write_positives(settings=size), passages, None,
              settings=Union(miner="union", depth=9, negatives=4, seed=1)),
@@ -116,11 +116,10 @@ def run_chain(store: Store, generator: Path, documents: int = 60) -> dict[str, s
 
 
 def parts_of(store: Store) -> dict[str, int]:
-    """How many files each sharded stage has, of those that lie in a folder like a shard's first."""
-    return {
-        name: len(list((store.root / name).glob("*/late/*.vectors.npy" if name == "encode" else "*/*.parquet")))
-        for name in SHARDED
-    }
+    """How many files each sharded stage has made, of those that a shard makes one of."""
+    files = dict.fromkeys(SHARDED, "*/*.parquet") | {"encode": "*/late/*.vectors.npy"}
+    folders = {name: name for name in SHARDED} | {"generate_queries": "ledger"}
+    return {name: len(list((store.root / folders[name]).glob(files[name]))) for name in SHARDED}
 
 
 def said(hashes: dict[str, str]) -> str:

@@ -134,8 +134,8 @@ if __name__ == "__main__":
         time.sleep(0.5)
         assert all(map(alive, [process.pid, *pids]))
         os.killpg(process.pid, end) if end != signal.SIGKILL else process.send_signal(end)
-        code = process.wait(timeout=30)  # although what they do takes ten minutes
-        wait_for(lambda: not any(map(alive, pids)), 30)
+        code = process.wait(timeout=300)  # although what they do takes ten minutes
+        wait_for(lambda: not any(map(alive, pids)), 300)
     finally:
         process.kill()
     assert code == (3 if end == signal.SIGTERM else -end)  # by the signal, not by what its processes made of it

@@ -181,7 +181,8 @@ from tasks.stage import Session, session, stage
 @stage(version=1, table=Queries)
 def slow(out: Path) -> None:
     print("building", flush=True)
-    time.sleep(float(sys.argv[2]))
+    while not Path(sys.argv[2]).exists():
+        time.sleep(0.05)
     write_rows(out, Queries, [{"query_id": "0", "text": ""}])
 
 with session(Session(Store(Path(sys.argv[1])), tell=lambda line: print(line, flush=True))):
@@ -190,40 +191,47 @@ print("done", flush=True)
 """
 
 
-def start(folder: Path, seconds: float) -> subprocess.Popen[str]:
+def start(folder: Path, until: Path) -> subprocess.Popen[str]:
+    """A process that takes until a file is there."""
     return subprocess.Popen(
-        [sys.executable, "-c", SLOW, str(folder), str(seconds)], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", SLOW, str(folder), str(until)], stdout=subprocess.PIPE, text=True,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
     )  # fmt: skip
 
 
-def wait_for(process: subprocess.Popen[str], line: str) -> None:
+def wait_for(process: subprocess.Popen[str], line: str) -> str:
+    """What the process has said, once it has said this."""
     assert process.stdout is not None
-    while line not in (said := process.stdout.readline()):
-        assert said, f"the process ended without saying {line!r}"
+    lines = [""]
+    while line not in lines[-1]:
+        lines.append(process.stdout.readline())
+        assert lines[-1], f"the process ended without saying {line!r}"
+    return "".join(lines)
 
 
 def test_of_two_runs_one_builds_and_the_other_waits_and_says_so(tmp_path: Path) -> None:
-    first = start(tmp_path, 3)
+    first = start(tmp_path / "store", tmp_path / "built")
     wait_for(first, "building")
-    second = start(tmp_path, 0)
+    second = start(tmp_path / "store", tmp_path / "built")
 
-    said, _ = second.communicate(timeout=60)
+    said = wait_for(second, "another run builds it; waiting")
+    (tmp_path / "built").touch()
+    said += second.communicate(timeout=300)[0]
 
-    assert "another run builds it; waiting" in said
     assert "building" not in said
     assert "done" in said
-    assert first.wait(timeout=60) == 0
+    assert first.wait(timeout=300) == 0
 
 
 def test_a_killed_builder_leaves_no_lock_and_nothing_that_looks_whole(tmp_path: Path) -> None:
-    first = start(tmp_path, 600)
+    store = tmp_path / "store"
+    first = start(store, tmp_path / "never")
     wait_for(first, "building")
     first.send_signal(signal.SIGKILL)
-    first.wait(timeout=60)
-    assert not (tmp_path / "slow").exists()
+    first.wait(timeout=300)
+    assert not (store / "slow").exists()
 
-    said, _ = start(tmp_path, 0).communicate(timeout=60)
+    said, _ = start(store, tmp_path).communicate(timeout=300)
 
     assert "waiting" not in said
     assert "done" in said

@@ -18,11 +18,9 @@ from models.objective import Batch
 from models.pretraining import Drawn
 from storage.errors import UserError
 from storage.settings import Settings
-from storage.tables import Checkpoint
 from tasks import world
 from tasks.fit import Fitting, fit, weights
 from tasks.gradients import gradients
-from tasks.stage import stage
 from tests.models.test_finetuning import exclusions, random_tokens
 from tests.tiny import start, tiny_retriever, tiny_tokenizer
 
@@ -96,14 +94,25 @@ def complain(out: Path, *, settings: Asked) -> None:
 
 
 def break_down(out: Path, *, settings: Asked) -> None:
-    """One has an error of ours."""
+    """One has other weights than the other, which both notice; then it has an error of ours, and the other waits."""
+    line, said = torch.nn.Linear(2, 2), ""
+    for parameter in line.parameters():
+        torch.nn.init.ones_(parameter)
+    world.check_alike(line)
     if world.rank() == 1:
-        raise ZeroDivisionError("nothing to divide by")
+        line.weight.data[1, 1] += 1e-7
+    try:
+        world.check_alike(line)
+    except world.Different as different:
+        said = str(different)
+    if world.rank() == 1:
+        raise ZeroDivisionError(said)
     dist.barrier()
 
 
-def vanish(out: Path, *, settings: Asked) -> None:
-    """One is killed."""
+def write_gradients_and_vanish(out: Path, *, settings: Asked) -> None:
+    """One is killed, once both have written."""
+    write_gradients(out, settings=settings)
     if world.rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     dist.barrier()
@@ -113,13 +122,7 @@ def linger(out: Path, *, settings: Asked) -> None:
     """All tell their numbers, and stay."""
     parent = Path(os.environ["TELL"])
     (parent / f"{world.rank()}.pid").write_text(str(os.getpid()))
-    time.sleep(60)
-
-
-@stage(version=1, table=Checkpoint, trains=True)
-def learn(out: Path, *, settings: Asked) -> None:
-    """Train for three steps, and write the weights."""
-    train_for(3, out, settings)
+    time.sleep(600)
 
 
 def forty_steps(out: Path, *, settings: Asked) -> None:
@@ -143,14 +146,3 @@ def train_for(steps: int, out: Path, settings: Asked) -> None:
     fit(objective, batch_of, steps, out=out, settings=fitting, seed=3)
     save_file(weights(objective), out / "weights.safetensors")
     (out / "visited.json").write_text(json.dumps(visited))
-
-
-def drift(out: Path, *, settings: Asked) -> None:
-    """One has other weights than the other."""
-    line = torch.nn.Linear(2, 2)
-    for parameter in line.parameters():
-        torch.nn.init.ones_(parameter)
-    world.check_alike(line)
-    if world.rank() == 1:
-        line.weight.data[1, 1] += 1e-7
-    world.check_alike(line)
