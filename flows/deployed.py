@@ -41,6 +41,12 @@ Changes = Annotated[
     list[Annotated[str, Field(pattern=CHANGE)]],
     Field(description="Values to change, one a line, such as rounds.1.train.epochs=2.", max_length=100),
 ]
+Nothing = Annotated[None, Field(title="nothing")]
+Some = Annotated[str, Field(title="some", min_length=1)]
+Replaced = Annotated[
+    Nothing | Some,
+    Field(description="Write others for: all, a bucket such as bucket:2a, or a file of document ids, one a line."),
+]
 Everything = Annotated[None, Field(title="everything")]
 Part = Annotated[str, Field(title="stage or round", min_length=1)]
 Goal = Annotated[
@@ -78,14 +84,22 @@ def reproduce(recipe: RecipeName = "quickstart", changes: Changes = [], until: G
 
 
 @offered(flow_run_name="{recipe}")
-def generate_queries(recipe: RecipeName = "quickstart", changes: Changes = []) -> None:  # noqa: B006
+def generate_queries(
+    recipe: RecipeName = "quickstart",
+    changes: Changes = [],  # noqa: B006
+    replace: Replaced = None,
+) -> None:
     """Bring a corpus of pseudo-queries up to date: split, write what is missing, filter, compare, show the page."""
     from flows.queries.build import built, planned_corpus
     from flows.queries.corpus import corpus
     from flows.queries.page import show_queries
+    from flows.queries.replace import replace as give_up
 
     settings, path = load_recipe(recipe, changes)
     plan = planned_corpus(settings, _store())
+    if replace is not None:
+        get_run_logger().info(give_up(settings, plan.store, replace, None))
+        plan = planned_corpus(settings, plan.store)
     current = _run(plan, plan.jobs, recipe, changes)
     with session(current):
         made = built(corpus(settings, plan.store), recipe_name(path), plan.store)

@@ -95,7 +95,7 @@ def verify_store(store_folder: Path, aside: bool) -> None:
         moved = f"; moved to {store.set_aside(folder.parent.name, folder.name)}" if aside else ""
         for problem in problems:
             typer.echo(f"pretrieve: damaged: {problem}{moved}", err=True)
-    files = [(ledger, path) for ledger in ledgers(store.root) for path in ledger.files()]
+    files = [(each, path) for each in ledgers(store.root) for path in (*each.files(), *each.replacements())]
     torn = [(ledger, path) for ledger, path in files if is_damaged(path)]
     for ledger, path in torn:
         moved = f"; moved to {ledger.set_aside(path)}" if aside else ""
@@ -149,7 +149,7 @@ def needed_by_reports(store: Store) -> set[str]:
         stages = json.loads(page.read_text())["stages"]
         waiting += [f"{step['stage']}/{step['key']}" for step in stages]
     for version in all_versions(store):
-        waiting += [version.queries.reference, version.passages.reference]
+        waiting += [version.queries.reference, version.passages.reference, version.quality.reference]
     while waiting:
         reference = waiting.pop()
         if reference not in needed:

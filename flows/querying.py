@@ -51,6 +51,9 @@ class PseudoQuerying(Settings):
             raise ValueError("generate: expected null where a file has the queries, and only there")
         if self.file is not None and (self.also or self.shares > 1):
             raise ValueError("also, shares: expected neither beside a file")
+        names = [self.generator, *(each.generator for each in self.also)]
+        if len(set(names)) < len(names):
+            raise ValueError(f"also: expected generators of different names, found {names}")
         return self
 
     @property

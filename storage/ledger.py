@@ -2,7 +2,7 @@
 
     STORE/ledger/<key>/made_by.json                     what the key is the hash of
     STORE/ledger/<key>/<first>-<last>-<hash>.parquet    rows of `Written`, of the buckets first to last
-    STORE/ledger/<key>/replaced-<number>.json           which texts have been given up, and how often
+    STORE/ledger/<key>/replaced-<number>-<hash>.json    which texts have been given up, and how often
 
 A text belongs to one of 256 buckets by the first two digits of its sha256, so a document that comes or goes moves no
 other. Files are only added, whole, and named by a hash of their bytes; whoever adds holds the buckets' lock.
@@ -15,9 +15,7 @@ import io
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +25,16 @@ import pyarrow.parquet as pq
 
 from storage.artifact import Source, key_of
 from storage.files import sha256_of, write_atomically
+from storage.portions import portions
+from storage.replaced import DIGITS, Replaced
 from storage.tables import Written
 
 BUCKETS = 256
 FOLDER = "ledger"
-DIGITS = 16
 FILE = re.compile(rf"([0-9a-f]{{2}})-([0-9a-f]{{2}})-([0-9a-f]{{{DIGITS}}})\.parquet")
-MERGED_AT = 16  # files of the same buckets: reading so many small ones costs more than writing one
+MADE_BY = "made_by.json"
+MERGED_AT = 16  # small files: reading so many costs more than writing one
+SMALL = 32 * 2**20  # bytes
 
 
 def bucket_of(sha256: str) -> int:
@@ -54,25 +55,24 @@ class Ledger:
         self.folder, self.key = folder, folder.name
 
     @staticmethod
-    def of(root: Path, version: int, generator: str, settings: Mapping[str, Any]) -> Ledger:
-        """That of a generator's reference and all settings that decide a text, in the store at `root`.
-
-        `version` is that of the code that writes.
-        """
-        return Ledger(root / FOLDER / key_of(FOLDER, version, settings, {"generator": generator}))
+    def of(root: Path, made_by: Mapping[str, Any]) -> Ledger:
+        """In the store at `root`, that of all that decides a text: code's `version`, `generator`, `settings`."""
+        return Ledger(root / FOLDER / _key(made_by))
 
     def describe(self, made_by: Mapping[str, Any]) -> None:
-        """Write down once what the key stands for."""
-        if not (self.folder / "made_by.json").exists():
-            write_atomically(self.folder / "made_by.json", json.dumps(made_by, indent=1, ensure_ascii=False))
+        """Write down once what the key is the hash of."""
+        if not (self.folder / MADE_BY).exists():
+            write_atomically(self.folder / MADE_BY, json.dumps(made_by, indent=1, ensure_ascii=False))
 
-    def rows(self, first: int, last: int) -> pa.Table:
-        """What the buckets first to last hold, by text, draw and rank; each of these once.
+    def rows(self, first: int, last: int, texts: pa.Array | None = None) -> pa.Table:
+        """What the buckets first to last hold, of these texts or of all, by text, draw and rank; each once.
 
         A file whose bytes are not those of its name is moved to `damaged/`: its queries are missing then.
         """
-        within = hashes_within(first, last)
-        tables = [pq.read_table(path, filters=within) for path in self._files(first, last)]
+        wanted = pq.filters_to_expression(hashes_within(first, last))
+        if texts is not None:
+            wanted = wanted & pc.field("passage_sha256").isin(texts)
+        tables = [pq.read_table(path, filters=wanted) for path in self._files(first, last)]
         rows = pa.concat_tables([Written.schema.empty_table(), *(each.cast(Written.schema) for each in tables)])
         return _once(rows)
 
@@ -81,10 +81,15 @@ class Ledger:
         self._write(first, last, _once(rows))
 
     def merge(self, first: int, last: int) -> None:
-        """Make one file of the many that nightly additions leave for these very buckets."""
-        paths = [path for path in self._files(first, last) if _span(path) == (first, last)]
-        if len(paths) >= MERGED_AT:
-            kept = self._write(first, last, _once(pa.concat_tables([pq.read_table(path) for path in paths])))
+        """Join the small files that nightly additions leave within these buckets, where they are many."""
+        small = [path for path in self._files(first, last) if path.stat().st_size < SMALL]
+        small = [path for path in small if first <= _span(path)[0] and _span(path)[1] <= last]
+        if len(small) < MERGED_AT:
+            return
+        for paths in portions(small, size=lambda path: path.stat().st_size, limit=SMALL):
+            spans = [_span(path) for path in paths]
+            rows = _once(pa.concat_tables([pq.read_table(path) for path in paths]))
+            kept = self._write(min(low for low, _ in spans), max(high for _, high in spans), rows)
             for path in paths:  # until they are gone, the same rows stand in two files, and are read once
                 if path != kept:
                     path.unlink()
@@ -120,47 +125,20 @@ class Ledger:
 
     def replaced(self) -> Source | None:
         """Which texts have been given up; None where none has."""
-        if not (numbers := self._replacements()):
-            return None
-        return Source(sha256_of(numbers[-1])[:DIGITS], numbers[-1])
+        paths = self.replacements()
+        return Source(paths[-1].stem.rpartition("-")[2], paths[-1]) if paths else None
 
     def replace(self, more: Replaced) -> Source:
         """Give up some texts' queries once more than before. What was written of them stays, and is used no more."""
-        before, numbers = Replaced.read(self.replaced()), self._replacements()
-        number = 1 + (int(numbers[-1].stem.rpartition("-")[2]) if numbers else 0)
-        path = self.folder / f"replaced-{number:05d}.json"
-        write_atomically(path, before.plus(more).as_json())
-        return Source(sha256_of(path)[:DIGITS], path)
+        content = Replaced.read(self.replaced()).plus(more).as_json(more).encode()
+        digest = hashlib.sha256(content).hexdigest()[:DIGITS]
+        path = self.folder / f"replaced-{len(self.replacements()) + 1:05d}-{digest}.json"
+        write_atomically(path, content)
+        return Source(digest, path)
 
-    def _replacements(self) -> list[Path]:
+    def replacements(self) -> list[Path]:
+        """The files that say so, the newest last, which has the sum."""
         return sorted(self.folder.glob("replaced-*.json"))
-
-
-@dataclass(frozen=True)
-class Replaced:
-    """How often the queries of texts have been given up: of all, of buckets, and of single texts."""
-
-    all: int = 0
-    buckets: Mapping[str, int] = field(default_factory=dict)
-    texts: Mapping[str, int] = field(default_factory=dict)
-
-    @staticmethod
-    def read(source: Source | None) -> Replaced:
-        """What a ledger says (`Ledger.replaced`)."""
-        return Replaced() if source is None else Replaced(**json.loads(source.path.read_text()))
-
-    def draw(self, sha256: str) -> int:
-        """Which draw a text's queries are to be of: 0 where they have never been replaced."""
-        return self.all + self.buckets.get(sha256[:2], 0) + self.texts.get(sha256, 0)
-
-    def plus(self, more: Replaced) -> Replaced:
-        """Both."""
-        buckets, texts = Counter(self.buckets) + Counter(more.buckets), Counter(self.texts) + Counter(more.texts)
-        return Replaced(self.all + more.all, dict(sorted(buckets.items())), dict(sorted(texts.items())))
-
-    def as_json(self) -> str:
-        """As `read` reads it."""
-        return json.dumps({"all": self.all, "buckets": self.buckets, "texts": self.texts}, indent=0)
 
 
 def ledgers(root: Path) -> list[Ledger]:
@@ -169,8 +147,15 @@ def ledgers(root: Path) -> list[Ledger]:
 
 
 def is_damaged(path: Path) -> bool:
-    """Whether a ledger's file is not what its name says."""
-    return sha256_of(path)[:DIGITS] != path.stem.rpartition("-")[2]
+    """Whether a ledger's file is not what its name says; one that is gone, since others were joined, is not."""
+    try:
+        return sha256_of(path)[:DIGITS] != path.stem.rpartition("-")[2]
+    except FileNotFoundError:
+        return False
+
+
+def _key(made_by: Mapping[str, Any]) -> str:
+    return key_of(FOLDER, made_by["version"], made_by["settings"], {"generator": made_by["generator"]})
 
 
 def _span(path: Path) -> tuple[int, int]:

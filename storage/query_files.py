@@ -23,7 +23,10 @@ from storage.tables import PseudoQueries
 QUERIES = "-queries.jsonl"
 LINES, TABLE, PARQUET = ("jsonl", "json"), ("tsv", "txt"), ("parquet",)
 EXPECTED = "expected .jsonl (docTTTTTquery), .tsv (passage id, tab, query), .parquet (our table) or a folder of BEIR's"
-OURS = ("passage_id", "passage_sha256", "rank", "query", "round_trip", "relevance", "reason")
+OURS = (
+    "passage_id", "passage_sha256", "rank", "query", "round_trip", "relevance", "reason", "generator", "revision",
+    "ledger", "seed", "draw",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +38,19 @@ class Given:
     query: str
     begins: bool = False
     """Whether all of its passage's queries follow, from this one on."""
+    is_query: bool = True
+    """Or else says that its passage has none."""
     passage_sha256: str = ""
     """Of the text that it was written for, where the file says it."""
     round_trip: int | None = None
     relevance: float | None = None
     reason: str = ""
+    generator: str = ""
+    """Who wrote it, where the file says it, and with what."""
+    revision: str = ""
+    ledger: str = ""
+    seed: int = 0
+    draw: int = 0
 
 
 def files(path: Path) -> list[Path]:
@@ -85,6 +96,8 @@ def _of_lines(file: Path) -> Iterator[Given]:
         if not isinstance(queries, list):
             fields = ", ".join(sorted(row))
             raise UserError(f"{where}: expected a list in the field 'predicted_queries'; the fields are {fields}")
+        if not queries:
+            yield Given(where, passage_id, "", begins=True, is_query=False)
         for number, query in enumerate(queries):
             text = text_field({"predicted_queries": query}, "predicted_queries", where)
             yield Given(where, passage_id, text.strip(), begins=not number)

@@ -13,6 +13,7 @@ from storage import datasets, query_files
 from storage.artifact import Source, source_of
 from storage.errors import UserError
 
+BESIDE = (".gitattributes", "training_args.bin")  # and texts: what lies beside a model and is no part of it
 PROJECT_DATA = Path(__file__).resolve().parent.parent / "data"
 
 
@@ -124,7 +125,8 @@ def tokenizer(name: str) -> Source:
 def _folder(folder: Path) -> Source:
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder}: expected a Hugging Face model folder, but it has no config.json")
-    return source_of(folder, [file for file in folder.rglob("*") if file.is_file()])
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    return source_of(folder, [file for file in files if file.suffix != ".md" and file.name not in BESIDE])
 
 
 def _in_package(name: str) -> Path:

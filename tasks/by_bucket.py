@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,14 @@ import pyarrow.parquet as pq
 from storage.artifact import Artifact
 from storage.files import write_atomically, writing
 from storage.ledger import BUCKETS, bucket_of, hashes_within
+from storage.portions import portions
 from storage.rows import num_rows, read_rows, write_table
 from storage.tables import Passages, PseudoQueries, passage_sha256, passage_text
 from tasks.progress import progress
 from tasks.shards import Shard, part
 
-SORTED_AT_ONCE = 100_000  # passages that are held to be sorted
+SORTED_AT_ONCE = 100_000  # passages that are held to be sorted, if they are short:
+CHARACTERS_AT_ONCE = 100_000_000
 PASSAGES_PER_PART = 200_000  # whose queries are a file of the table
 ROWS_PER_GROUP = 2_000  # of sorted files: what is read where a few rows are looked for
 
@@ -98,7 +99,9 @@ def _sorted_by_hash(out: Path, passages: Artifact[Passages]) -> list[int]:
         counts = np.zeros(BUCKETS, np.int64)
         total, rows = num_rows(passages.path), read_rows(passages, Passages)
         counted = enumerate(progress(rows, total=total, what="hashing passages", unit="passages"))
-        while some := [_hashed(place, row) for place, row in islice(counted, SORTED_AT_ONCE)]:
+        hashed = (_hashed(place, row) for place, row in counted)
+        limits = {"limit": CHARACTERS_AT_ONCE, "number": SORTED_AT_ONCE}
+        for some in portions(hashed, size=lambda row: len(row["text"]), **limits):
             np.add.at(counts, [bucket_of(each["passage_sha256"]) for each in some], 1)
             with writing(out / "scratch" / f"sorted-{some[0]['place']:012d}.parquet") as temporary:
                 table = pa.Table.from_pylist(some).sort_by("passage_sha256")

@@ -22,7 +22,8 @@ from tqdm import tqdm
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.files import write_atomically
-from storage.ledger import BUCKETS, Ledger, Replaced
+from storage.ledger import BUCKETS, Ledger
+from storage.replaced import Replaced
 from storage.settings import Settings
 from storage.tables import Checkpoint, Passages, PseudoQueries, Table, Written
 from tasks import by_bucket
@@ -81,9 +82,14 @@ class Writing(Generation):
     """Number and count of the shares that the buckets are divided into; (0, 1) is all of them."""
 
     def ledger_in(self, root: Path, generator: Generator) -> Ledger:
-        """The ledger, in the store at `root`, of all that decides a text; not how many, how, or for which corpus."""
+        """The ledger, in the store at `root`, of what this writes."""
+        return Ledger.of(root, self.made_by(generator))
+
+    def made_by(self, generator: Generator) -> dict[str, Any]:
+        """All that decides a text; not how many there are, how they are made, or for which corpus."""
         others = {"queries_per_passage", "shard_passages", "batch_tokens", "generator", "share"}
-        return Ledger.of(root, VERSION, generator.reference, self.model_dump(mode="json", exclude=others))
+        settings = self.model_dump(mode="json", exclude=others)
+        return {"version": VERSION, "generator": generator.reference, "settings": settings}
 
 
 class Filled(Table):
@@ -102,6 +108,7 @@ def fill_ledger(
     written = {"ledger": _ledger(generator, settings).key, "share": settings.share}
     write_atomically(out / "filled.json", json.dumps(written))
     write_atomically(out / "logs" / "written.json", json.dumps(counts))
+    tell(f"queries of {settings.generator}, share {settings.share[0] + 1}: {_in_words(counts)}")
 
 
 @stage(version=2, table=PseudoQueries, gpu=True)
@@ -118,7 +125,7 @@ def generate_queries(
     counts, ledger = _fill(out, passages, generator, replaced, settings), _ledger(generator, settings)
     by_bucket.merge(out, lambda rows: _described(rows, generator, ledger, settings))
     write_atomically(out / "logs" / "written.json", json.dumps(counts))
-    tell(f"queries of {settings.generator}: {counts['kept']:,} kept, {counts['made']:,} made")
+    tell(f"queries of {settings.generator}: {_in_words(counts)}")
     if counts["empty"] == counts["kept"] + counts["made"]:
         raise UserError(f"{generator.path}: wrote only empty queries for {passages.path}; name another generator")
 
@@ -128,13 +135,19 @@ def _fill(
 ) -> dict[str, int]:
     """Have the ledger hold what is asked for; how many rows it had, and how many were made, some of them empty."""
     ledger = _ledger(generator, settings)
-    ledger.describe({"generator": generator.reference, "name": settings.generator, **settings.model_dump(mode="json")})
+    ledger.describe(settings.made_by(generator))
     with _alone_at(ledger, settings):
         shards = by_bucket.shards(out, passages, settings.shard_passages, _mine(settings))
         inputs = (generator, Source(ledger.key, ledger.folder), replaced)
         job = Job(write_buckets, out, inputs, settings, what="writing queries", unit="passages", on_gpus=True)
         run_shards(job, shards)
+        for buckets in _mine(settings):
+            ledger.merge(buckets.start, buckets.stop - 1)
     return by_bucket.counted(out)
+
+
+def _in_words(counts: Mapping[str, int]) -> str:
+    return f"{counts['kept']:,} kept, {counts['made']:,} made, {counts['empty']:,} of them empty"
 
 
 def _ledger(generator: Generator, settings: Writing) -> Ledger:
@@ -164,18 +177,26 @@ def write_buckets(
     """Write the queries that some buckets lack, add them to the ledger, and join its rows with their passages."""
     (first, last), book = shard.of, Ledger(ledger.path)
     passages = _with_draws(by_bucket.passages_of(out, first, last), Replaced.read(replaced))
-    found = book.rows(first, last).filter(pc.field("rank") < settings.queries_per_passage)
+    texts = passages["passage_sha256"].combine_chunks()
+    found = book.rows(first, last, texts).filter(pc.field("rank") < settings.queries_per_passage)
     missing = _missing(passages, found, settings.queries_per_passage)
     done(len(passages) - len(missing))
     written = Written.schema.empty_table()
     if missing:
-        written = _written(missing, kept(_sampler, generator, settings), done)
-        written = written.join(found, ["passage_sha256", "draw", "rank"], join_type="left anti").cast(Written.schema)
-        book.add(first, last, written)
-        book.merge(first, last)
-    flags = [pa.array([made] * len(rows), pa.bool_()) for made, rows in ((False, found), (True, written))]
-    rows = [each.append_column("made", flag) for each, flag in zip((found, written), flags, strict=True)]
-    by_bucket.write_joined(out, shard, passages, pa.concat_tables(rows))
+        rows: list[dict[str, Any]] = []
+        try:
+            for batch in _written(missing, kept(_sampler, generator, settings), done):
+                rows += batch
+        finally:  # also where a passage is refused: what was written until then is not written again
+            written = pa.Table.from_pylist(rows, schema=Written.schema)
+            written = written.join(found, ["passage_sha256", "draw", "rank"], join_type="left anti")
+            written = written.cast(Written.schema)
+            if rows:
+                book.add(first, last, written)
+    flagged = [
+        rows.append_column("made", pa.repeat(made, len(rows))) for made, rows in ((False, found), (True, written))
+    ]
+    by_bucket.write_joined(out, shard, passages, pa.concat_tables(flagged))
 
 
 def _with_draws(passages: pa.Table, replaced: Replaced) -> pa.Table:
@@ -197,17 +218,19 @@ def _missing(passages: pa.Table, found: pa.Table, number: int) -> dict[str, Aske
     return missing
 
 
-def _written(missing: Mapping[str, Asked], sampler: Sampler, done: Callable[[int], object]) -> pa.Table:
-    """What the generator writes; rows of `Written`."""
+def _written(
+    missing: Mapping[str, Asked], sampler: Sampler, done: Callable[[int], object]
+) -> Iterator[list[dict[str, Any]]]:
+    """What the generator writes, batch by batch; rows of `Written`."""
     hashes, asked = list(missing), list(missing.values())
-    rows: list[dict[str, Any]] = []
     for batch in sampler(asked):
+        rows = []
         for place, queries in batch:
             names = {"passage_sha256": hashes[place], "draw": asked[place].draw}
             by_rank = zip(asked[place].ranks, queries, strict=True)
             rows += [names | {"rank": rank, "query": query} for rank, query in by_rank]
+        yield rows
         done(len(batch))
-    return pa.Table.from_pylist(rows, schema=Written.schema)
 
 
 def _sampler(generator: Generator, settings: Writing) -> Sampler:

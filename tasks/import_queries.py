@@ -40,6 +40,8 @@ EXAMPLES = 3
 GIVEN = pa.schema([
     ("place", pa.int64()), ("passage_id", pa.string()), ("query", pa.string()), ("passage_sha256", pa.string()),
     ("round_trip", pa.int32()), ("relevance", pa.float32()), ("reason", pa.string()),
+    ("generator", pa.string()), ("revision", pa.string()), ("ledger", pa.string()), ("seed", pa.int64()),
+    ("draw", pa.int32()),
 ])  # fmt: skip
 
 
@@ -83,7 +85,8 @@ def _placed(path: Path, passages: Artifact[Passages]) -> Iterator[pa.Table]:
         for place, each in zip(found.tolist(), some, strict=True):
             complaints.look_at(place, each, places)
         columns = {name: [getattr(each, name) for each in some] for name in GIVEN.names[1:]}
-        yield pa.table({"place": found, **columns}, schema=GIVEN).filter(found >= 0)
+        wanted = [place >= 0 and each.is_query for place, each in zip(found, some, strict=True)]
+        yield pa.table({"place": found, **columns}, schema=GIVEN).filter(wanted)
     complaints.raise_if_any(passages)
 
 
@@ -190,9 +193,10 @@ class _Joined:
         reason = given["reason"] if given["query"] else "empty"
         return {
             "passage_id": passage["passage_id"], "doc_id": passage["doc_id"], "passage_sha256": digest, "rank": rank,
-            "query": given["query"], "generator": self._name, "revision": self._file.key, "ledger": "", "seed": 0,
-            "draw": 0, "round_trip": given["round_trip"], "relevance": given["relevance"], "kept": not reason,
-            "reason": reason,
+            "query": given["query"], "generator": given["generator"] or self._name,
+            "revision": given["revision"] or self._file.key, "ledger": given["ledger"], "seed": given["seed"],
+            "draw": given["draw"], "round_trip": given["round_trip"], "relevance": given["relevance"],
+            "kept": not reason, "reason": reason,
         }  # fmt: skip
 
 

@@ -171,7 +171,7 @@ def test_the_card_says_what_every_column_means() -> None:
 @pytest.mark.parametrize("name", ["doct5query", "beir", "datasets"])
 @pytest.mark.parametrize("dropped", [False, True])
 def test_what_was_exported_can_be_imported(name: str, dropped: bool, corpus: Corpus, tmp_path: Path) -> None:
-    export_queries(corpus, name, tmp_path / "out", dropped)
+    said = export_queries(corpus, name, tmp_path / "out", dropped)
     file = source_of(tmp_path / "out", query_files.files(tmp_path / "out"))
 
     import_queries.body(tmp_path / "imported", corpus.passages, file, settings=Importing(name="t5"))
@@ -184,6 +184,7 @@ def test_what_was_exported_can_be_imported(name: str, dropped: bool, corpus: Cor
         for row in read_rows(corpus.queries, PseudoQueries)
         if row["kept"] or (dropped and (row["query"] or name == "datasets"))
     ]
+    assert said["counts"]["queries"] == len(rows) == sum(each["queries"] for each in said["written_by"])
     if name == "datasets":
         assert [row["reason"] for row in rows] == (["", "", "empty", "", "", "", "relevance"] if dropped else [""] * 5)
 

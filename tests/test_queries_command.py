@@ -12,7 +12,7 @@ import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
 from flows.inspect_store import collect_garbage, needed_by_reports, verify_store
-from flows.queries.build import Built, built, planned_corpus
+from flows.queries.build import Built, build, built, planned_corpus
 from flows.queries.corpus import corpus
 from flows.queries.list import list_versions
 from flows.queries.replace import replace
@@ -73,12 +73,12 @@ Make = Callable[..., Built]
 def make(changes: list[str], store: Store) -> Make:
     """make(*more changes) -> the version that is built, in the test's store."""
 
-    def build(*more: str) -> Built:
+    def making(*more: str) -> Built:
         recipe, _ = load_recipe(NAME, [*changes, *more])
         with session(Session(store, Execution(workers=1, threads=1, device="cpu"))):
             return built(corpus(recipe, store), NAME, store)
 
-    return build
+    return making
 
 
 def rows(made: Built) -> list[dict[str, Any]]:
@@ -108,13 +108,18 @@ def test_a_corpus_is_built_brought_up_to_date_and_replaced(
     assert f"beside {NAME}@1: 14 kept, 2 made, 0 rewritten, 2 dropped" in second.in_words()
 
     recipe, _ = load_recipe(NAME, changes)
-    (tmp_path / "ids.txt").write_text("d1\nd5\n")
+    (tmp_path / "ids.txt").write_text("d1\n \nd5\n")
     assert replace(recipe, store, str(tmp_path / "ids.txt"), None) == "replaced: 2 passages of 2 documents, of tiny"
+    again = replace(recipe, store, str(tmp_path / "ids.txt"), None)  # as of a command that was cut off
+    assert again == "asked for before, and not built yet: 2 passages of 2 documents, of tiny"
     third = make()
     drawn = {row["doc_id"]: row["draw"] for row in rows(third)}
     assert drawn == {row["doc_id"]: int(row["doc_id"] in ("d1", "d5")) for row in rows(third)}
     assert replace(recipe, store, "all", "tiny") == "replaced: all passages, of tiny"
     assert {row["draw"] for row in rows(make())} == {1, 2}
+    assert replace(recipe, store, "all", None).startswith("replaced: ")
+    [ledger] = ledgers(store.root)
+    ledger.replacements()[-1].unlink()
 
     assert [each.number for each in versions_of(NAME, store)] == [1, 2, 3, 4]
     assert find_version(NAME, store).number == 4
@@ -129,7 +134,7 @@ def test_a_corpus_is_built_brought_up_to_date_and_replaced(
 
     needed = needed_by_reports(store)
     assert {each.queries.reference for each in versions_of(NAME, store)} <= needed
-    [ledger] = ledgers(store.root)
+    assert {each.quality.reference for each in versions_of(NAME, store)} <= needed
     before = ledger.files()
     collect_garbage(store.root, delete=True)
     assert all(store.manifest(each.queries.stage, each.queries.key) for each in versions_of(NAME, store))
@@ -167,12 +172,33 @@ def test_a_second_generator_and_a_filter_add_and_keep(make: Make, model: Path) -
     assert all(row["kept"] == (0 < (row["round_trip"] or 0) <= 5) for row in rows(filtered))
 
 
+def test_generators_have_names_of_their_own(changes: list[str], model: Path) -> None:
+    asked = "queries_per_passage: 1, prefix: '', input_max_tokens: 20, top_k: 5, top_p: 1.0, max_new_tokens: 6, seed: 7"
+    also = f"[{{generator: tiny, model: {model}, generate: {{{asked}, shard_passages: 9, batch_tokens: 99}}}}]"
+
+    with pytest.raises(UserError, match="expected generators of different names"):
+        load_recipe(NAME, [*changes, f"queries.also={also}"])
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"generator": "tiny"}, "says whose queries --replace gives up"),
+        ({"called": "a@b"}, "a@b: cannot name versions"),
+        ({"called": "../b"}, "../b: cannot name versions"),
+    ],
+)
+def test_what_cannot_be_built_is_said(more: dict[str, str], words: str, changes: list[str], store: Store) -> None:
+    with pytest.raises(UserError, match=words):
+        build(NAME, store.root, changes, **more)
+
+
 def test_what_cannot_be_replaced_is_said(changes: list[str], store: Store, tmp_path: Path) -> None:
     recipe, _ = load_recipe(NAME, changes)
     (tmp_path / "ids.txt").write_text("d1\n")
     for what, name, words in [
         (str(tmp_path / "ids.txt"), None, "has not been split"),
-        ("bucket:zz", None, "there is no such file|has not been split"),
+        ("bucket:zz", None, "there is no such file"),
         ("all", "nobody", "expected one of the recipe's generators, 'tiny'"),
     ]:
         with pytest.raises(UserError, match=words):
@@ -188,6 +214,7 @@ def test_what_cannot_be_replaced_is_said(changes: list[str], store: Store, tmp_p
         ("queries.generate.stop=x", "stop: expected null where there is no prompt"),
         ("contexts.pseudo_queries=3", "expected at most the 2 that are generated"),
         ("queries.shares=3", "queries.shares"),
+        ("queries.also=[{generator: tiny, model: x, generate: null}]", "queries.also"),
     ],
 )
 def test_recipes_that_cannot_be_are_refused(change: str, words: str, changes: list[str]) -> None:

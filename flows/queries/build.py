@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,14 @@ from flows.read_recipe import load_recipe, recipe_name
 from flows.recipe import Recipe
 from flows.reproduce import as_flow
 from storage.artifact import Artifact
+from storage.errors import UserError
 from storage.store import Store
 from tasks.compare_queries import compare_queries
 from tasks.stage import Session, session
 
+NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
 INSTEAD_OF_GENERATORS = ("model=null", "train=null", "generate=null", "also=[]", "shares=1")
+FILTERED = {"filtered_out": "now dropped by the filter", "let_in": "no longer dropped by the filter"}
 
 
 @dataclass(frozen=True)
@@ -41,17 +45,29 @@ class Built:
         if self.comparison is not None and self.before is not None:
             counts = json.loads((self.comparison.path / "comparison.json").read_text())["queries"]
             fates = [f"{counts[fate]:,} {fate}" for fate in ("kept", "made", "rewritten", "dropped")]
+            fates += [f"{counts[fate]:,} {words}" for fate, words in FILTERED.items() if counts[fate]]
             lines.append(f"beside {self.before.name}: {', '.join(fates)} (`pretrieve queries diff` says more)")
         return "\n".join([*lines, f"page: {self.page}"])
 
 
-def build(name: str, folder: Path, changes: Sequence[str], replaced: str | None, generator: str | None) -> None:
-    """Split the corpus, write what the ledgers lack of its queries, and say what was kept, made and dropped."""
+def build(
+    name: str, folder: Path, changes: Sequence[str], replaced: str | None = None, generator: str | None = None,
+    called: str | None = None,
+) -> None:  # fmt: skip
+    """Split the corpus, write what the ledgers lack of its queries, and say what was kept, made and dropped.
+
+    Its versions are `called` so, or as the recipe.
+    """
     recipe, path = load_recipe(name, changes)
-    title, store = recipe_name(path), Store(folder)
+    title, store = called or recipe_name(path), Store(folder)
+    if not NAME.fullmatch(title):
+        raise UserError(f"{title}: cannot name versions; expected letters, digits, dots, - and /; give --as NAME")
+    if generator is not None and replaced is None:
+        raise UserError(f"--generator {generator}: says whose queries --replace gives up; give both")
     console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     current = Session(store, recipe.execution, tell=console.print)
     if replaced is not None:
+        planned_corpus(recipe, store)  # what is wrong with the recipe is told before anything is given up
         console.print(replace(recipe, store, replaced, generator))
     steps = planned_corpus(recipe, store).done.values()
     missing = sum(not step.cached for step in steps)
@@ -70,11 +86,11 @@ def build(name: str, folder: Path, changes: Sequence[str], replaced: str | None,
     print((as_flow("generate_queries", title, current, shown) if missing else body()).in_words())
 
 
-def import_file(name: str, file: str, folder: Path, changes: Sequence[str], generator: str) -> None:
+def import_file(name: str, file: str, folder: Path, changes: Sequence[str], generator: str, called: str | None) -> None:
     """Make a version of the recipe's corpus of queries that were written elsewhere."""
     instead = [f"queries.{each}" for each in INSTEAD_OF_GENERATORS]
     given = [f"queries.generator={json.dumps(generator)}", f"queries.file={json.dumps(str(Path(file).resolve()))}"]
-    build(name, folder, [*changes, *instead, *given], None, None)
+    build(name, folder, [*changes, *instead, *given], called=called)
 
 
 def planned_corpus(recipe: Recipe[Any], store: Store) -> Session:
@@ -86,7 +102,7 @@ def planned_corpus(recipe: Recipe[Any], store: Store) -> Session:
 
 def built(made: Corpus, name: str, store: Store) -> Built:
     """Note a corpus as a version, compare it with the one before, and publish its page."""
-    version, before = note_version(name, made.queries, made.passages, store)
+    version, before = note_version(name, made.queries, made.passages, made.quality, store)
     comparison = compare_queries(before.queries, made.queries) if before and is_there(before, store) else None
     return Built(version, before, comparison, publish_page(store.root, name, made.quality, comparison))
 

@@ -22,6 +22,9 @@ Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a value of the recipe; repeatable."),
 ]
+Called = Annotated[
+    str | None, typer.Option("--as", metavar="NAME", help="What its versions are called; as the recipe, if not given.")
+]
 DEFAULT_STORE = Path("artifacts")
 
 
@@ -46,11 +49,12 @@ def build(
     generator: Annotated[
         str | None, typer.Option(metavar="NAME", help="Replace only this generator's; all, if not given.")
     ] = None,
+    called: Called = None,
 ) -> None:
     """Build a recipe's passages and queries, and stop; what was written before is kept."""
     from flows.queries.build import build as make
 
-    make(recipe, store, changes or [], replace, generator)
+    make(recipe, store, changes or [], replace, generator, called)
 
 
 @app.command("import")
@@ -60,11 +64,12 @@ def import_(
     name: Annotated[str, typer.Option(metavar="NAME", help="What the table calls who wrote them.")] = "imported",
     store: StoreFolder = DEFAULT_STORE,
     changes: Changes = None,
+    called: Called = None,
 ) -> None:
     """Make a version of queries that were written elsewhere, checked against the recipe's passages."""
     from flows.queries.build import import_file
 
-    import_file(recipe, file, store, changes or [], name)
+    import_file(recipe, file, store, changes or [], name, called)
 
 
 @app.command("list")

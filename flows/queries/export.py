@@ -91,7 +91,7 @@ def provenance(version: Corpus, format: str, dropped: bool) -> dict[str, Any]:  
     for path in parts(version.queries.path):
         for block in read_blocks(path, PseudoQueries, [*WRITTEN_BY, "kept", "reason"]):
             why.update({row["values"]: row["counts"] for row in pc.value_counts(block["reason"]).to_pylist()})
-            counted = _wanted(block, dropped).group_by(list(WRITTEN_BY)).aggregate([([], "count_all")])
+            counted = _wanted(block, format, dropped).group_by(list(WRITTEN_BY)).aggregate([([], "count_all")])
             for row in counted.to_pylist():
                 by[tuple(row[name] for name in WRITTEN_BY)] += row["count_all"]
     return {
@@ -107,8 +107,11 @@ def provenance(version: Corpus, format: str, dropped: bool) -> dict[str, Any]:  
     }  # fmt: skip
 
 
-def _wanted(block: pa.Table, dropped: bool) -> pa.Table:
-    return block if dropped else block.filter(block["kept"])
+def _wanted(block: pa.Table, format: str, dropped: bool) -> pa.Table:  # noqa: A002
+    """The rows that are written: the empty ones to tables alone."""
+    if dropped:
+        return block if format == "datasets" else block.filter(pc.not_equal(block["reason"], "empty"))
+    return block.filter(block["kept"])
 
 
 def _made_by(store: Store, ledger: str) -> Any:
@@ -133,7 +136,7 @@ def _tables(out: Path, version: Corpus, dropped: bool) -> None:
     """queries/*.parquet and passages/*.parquet."""
     paths = parts(version.queries.path)
     for path in progress(paths, what="exporting", unit="files", total=len(paths)):
-        blocks = (_wanted(block, dropped) for block in read_blocks(path, PseudoQueries))
+        blocks = (_wanted(block, "datasets", dropped) for block in read_blocks(path, PseudoQueries))
         write_blocks(out / "queries", PseudoQueries, blocks, path.stem)
     (out / "passages").mkdir()
     for path in parts(version.passages.path):

@@ -16,9 +16,9 @@ def list_versions(folder: Path) -> None:
     store = Store(folder)
     table = Table("version", "built", "rows", "key", title=str(store.root), title_justify="left")
     for version in all_versions(store):
-        manifest = store.manifest(version.queries.stage, version.queries.key)
+        manifest = store.manifest(version.queries.stage, version.queries.reference)
         rows = "deleted" if manifest is None or manifest.rows is None else f"{manifest.rows:,}"
-        table.add_row(version.name, version.at, rows, version.queries.key)
+        table.add_row(version.name, version.at, rows, version.queries.reference)
     console = Console(highlight=False)
     if table.row_count:
         console.print(table)

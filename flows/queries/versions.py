@@ -30,6 +30,8 @@ class Version:
     """When it was built, as ISO 8601 in UTC."""
     queries: Artifact[PseudoQueries]
     passages: Artifact[Passages]
+    quality: Artifact[Any]
+    """Its figures."""
 
     @property
     def name(self) -> str:
@@ -61,7 +63,7 @@ def all_versions(store: Store) -> Iterator[Version]:
 
 
 def note_version(
-    recipe: str, queries: Artifact[PseudoQueries], passages: Artifact[Passages], store: Store
+    recipe: str, queries: Artifact[PseudoQueries], passages: Artifact[Passages], quality: Artifact[Any], store: Store
 ) -> tuple[Version, Version | None]:
     """The version that these are, a new one unless they are the newest already, and the one before it."""
     with store.lock("versions", recipe.replace("/", "-"), lambda: None):
@@ -69,7 +71,7 @@ def note_version(
         if before and before[-1].queries.key == queries.key:
             return before[-1], before[-2] if len(before) > 1 else None
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        version = Version(recipe, len(before) + 1, at, queries, passages)
+        version = Version(recipe, len(before) + 1, at, queries, passages, quality)
         lines = [_line(each) for each in (*before, version)]
         write_atomically(folder_of(recipe, store) / VERSIONS, "".join(f"{line}\n" for line in lines))
     return version, before[-1] if before else None
@@ -77,9 +79,9 @@ def note_version(
 
 def find_version(name: str, store: Store) -> Version:
     """A version by RECIPE (its newest), RECIPE@NUMBER, or the beginning of its queries' key."""
-    recipe, _, number = name.partition("@")
-    found = versions_of(recipe, store)
-    if number:
+    recipe, _, number = name.rpartition("@")
+    found = versions_of(recipe or name, store)
+    if recipe:
         if not number.isdigit() or not 1 <= int(number) <= len(found):
             there = f"has versions 1 to {len(found)}" if found else "has no version"
             raise UserError(f"{name}: {recipe} {there} in {store.root}; `pretrieve queries list` lists them")
@@ -98,6 +100,7 @@ def find_version(name: str, store: Store) -> Version:
 def _line(version: Version) -> str:
     return json.dumps({
         "at": version.at, "queries": version.queries.reference, "passages": version.passages.reference,
+        "quality": version.quality.reference,
     })  # fmt: skip
 
 
@@ -106,4 +109,6 @@ def _version(recipe: str, number: int, line: dict[str, Any], store: Store) -> Ve
         stage, _, key = reference.partition("/")
         return Artifact(stage, key, store.folder(stage, key))
 
-    return Version(recipe, number, line["at"], artifact(line["queries"]), artifact(line["passages"]))
+    return Version(
+        recipe, number, line["at"], artifact(line["queries"]), artifact(line["passages"]), artifact(line["quality"])
+    )

@@ -1,6 +1,8 @@
 """What generators have written is found by text, once, whatever files it lies in."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -8,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import ledger as module
-from storage.ledger import BUCKETS, Ledger, Replaced, bucket_of, is_damaged, ledgers
+from storage.errors import UserError
+from storage.ledger import BUCKETS, Ledger, bucket_of, is_damaged, ledgers
+from storage.replaced import Replaced
 from storage.tables import Written, passage_sha256
 
 HASHES = [passage_sha256(str(number)) for number in range(200)]
@@ -25,20 +29,21 @@ def values(table: pa.Table) -> list[tuple[str, int, int, str]]:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    return Ledger.of(tmp_path, 1, "source/t5", {"seed": 42})
+    return Ledger.of(tmp_path, made_by())
+
+
+def made_by(version: int = 1, generator: str = "source/t5", seed: int = 42) -> dict[str, Any]:
+    return {"version": version, "generator": generator, "settings": {"seed": seed}}
 
 
 def test_its_key_is_of_all_that_decides_a_text(tmp_path: Path) -> None:
-    keys = {
-        Ledger.of(tmp_path, *given).key
-        for given in [
-            (1, "source/t5", {"seed": 42}), (2, "source/t5", {"seed": 42}), (1, "source/t5", {"seed": 43}),
-            (1, "source/other", {"seed": 42}),
-        ]
-    }  # fmt: skip
+    others = [made_by(version=2), made_by(seed=43), made_by(generator="source/other")]
+    ledger = Ledger.of(tmp_path, made_by())
 
-    assert len(keys) == 4
-    assert Ledger.of(tmp_path, 1, "source/t5", {"seed": 42}).key in keys
+    assert len({ledger.key, *(Ledger.of(tmp_path, each).key for each in others)}) == 4
+    ledger.describe(made_by())
+    written = json.loads((ledger.folder / "made_by.json").read_text())
+    assert Ledger.of(tmp_path, written).key == ledger.key
 
 
 def test_buckets_are_found_whatever_files_they_lie_in(ledger: Ledger) -> None:
@@ -51,6 +56,8 @@ def test_buckets_are_found_whatever_files_they_lie_in(ledger: Ledger) -> None:
         expected = [each for each in (*written, *((sha256, 2, 0, "third") for sha256 in HASHES))
                     if first <= bucket_of(each[0]) <= last]  # fmt: skip
         assert values(ledger.rows(first, last)) == sorted(expected, key=lambda each: (each[0], each[2], each[1]))
+    some = [each for each in HASHES if bucket_of(each) < 40][:3]
+    assert {each for each, *_ in values(ledger.rows(0, 255, pa.array(some)))} == set(some)
     assert [each.key for each in ledgers(ledger.folder.parent.parent)] == [ledger.key]
 
 
@@ -66,12 +73,12 @@ def test_what_stands_twice_is_read_once_and_another_draw_is_another(ledger: Ledg
 def test_many_small_files_become_one(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MERGED_AT", 3)
     low = [each for each in HASHES if bucket_of(each) < 16]
-    ledger.add(16, 31, rows(*((each, 0, 0, "other") for each in HASHES if 16 <= bucket_of(each) < 32)))
+    ledger.add(10, 31, rows(*((each, 0, 0, "other") for each in HASHES if 16 <= bucket_of(each) < 32)))
     for number, sha256 in enumerate(low[:3]):
         before = ledger.files()
         ledger.merge(0, 15)
         assert ledger.files() == before
-        ledger.add(0, 15, rows((sha256, 0, 0, str(number))))
+        ledger.add(bucket_of(sha256), 15, rows((sha256, 0, 0, str(number))))  # spans move as a corpus grows
     held = values(ledger.rows(0, BUCKETS - 1))
 
     ledger.merge(0, 15)
@@ -104,6 +111,18 @@ def test_what_is_given_up_adds_up(ledger: Ledger) -> None:
     assert found.draw(one) == 3 + (one[:2] == other[:2])
     assert found.draw(other) == 2
     assert Replaced.read(Ledger(ledger.folder).replaced()) == found
+    assert Replaced.last(last) == Replaced(buckets={other[:2]: 1})
+    last.path.write_text("{")
+    with pytest.raises(UserError, match="not those of its name"):
+        Replaced.read(ledger.replaced())
+
+
+def test_a_file_that_was_joined_while_others_look_is_not_damaged(ledger: Ledger) -> None:
+    ledger.add(0, 255, rows((HASHES[0], 0, 0, "a")))
+    [path] = ledger.files()
+    path.unlink()
+
+    assert not is_damaged(path)
 
 
 @given(st.integers(0, BUCKETS - 1), st.integers(0, BUCKETS - 1), st.sampled_from(HASHES))

@@ -16,7 +16,7 @@ from transformers import BertTokenizer, T5Config, T5ForConditionalGeneration
 
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
-from storage.ledger import Replaced
+from storage.replaced import Replaced
 from storage.rows import parts, read_rows
 from storage.store import Store
 from storage.tables import Passages, PseudoQueries, passage_sha256

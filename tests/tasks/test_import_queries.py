@@ -107,7 +107,7 @@ def test_our_table_keeps_scores_and_what_was_dropped(imported: Any, written: Any
         pseudo_query("d0#0", 4, "near", passage_sha256=digest, round_trip=1, relevance=0.5),
         pseudo_query("d0#0", 5, "", passage_sha256=digest),
     ]
-    kept = ("query", "round_trip", "relevance", "kept", "reason")
+    kept = ("query", "round_trip", "relevance", "kept", "reason", "generator", "revision", "ledger", "seed", "draw")
 
     found = imported(written(PseudoQueries, rows).path)
 
@@ -149,6 +149,8 @@ def test_says_what_to_do_with_queries_of_whole_documents(imported: Any, tmp_path
         ("a.tsv", ["d0#0\ta", "a text, not an id\ta query"], "FILE line 2: expected an id without white space"),
         ("a.tsv", ["d0#0\ta\tb"], "FILE line 1: expected passage id, tab, query; found 3 columns: 'd0#0\\ta\\tb'"),
         ("a.jsonl", [predicted("d0#0")], "FILE: has no queries"),
+        ("a.jsonl", [predicted("d0#0", "a"), predicted("nobody")], "1 queries are for passages that are not in"),
+        ("a.jsonl", [predicted("d0#0"), predicted("d0#0", "a")], "1 passages have a second list of queries"),
         ("a.csv", ["d0#0,query"], "FILE: expected .jsonl"),
         ("a.parquet", ["no Parquet"], "FILE: not a Parquet file of PseudoQueries"),
     ],

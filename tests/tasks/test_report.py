@@ -63,7 +63,8 @@ def metrics(tmp_path: Path) -> Artifact[Any]:
 def quality(tmp_path: Path) -> Artifact[Any]:
     folder = tmp_path / "quality"
     folder.mkdir()
-    sample = {"passage_id": "d1-0", "passage": "<script>alert(1)</script> & text", "queries": [{"query": "who < what", "kept": True}]}
+    queries = [{"query": "who < what", "kept": True}]
+    sample = {"passage_id": "d1-0", "passage": "<script>alert(1)</script> & text", "queries": queries}
     (folder / "quality.json").write_text(
         json.dumps({"distinct_share": 0.75, "words": {"3": 6, "5": 2}, "samples": [sample]})
     )
