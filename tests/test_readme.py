@@ -35,7 +35,8 @@ def test_each_command_parses(document: str, line: str) -> None:
     """The real command line takes its arguments; nothing is run."""
     words = [word for word in shlex.split(line)[1:] if word not in ("...", "…")]
     command = GROUP
-    while words and words[0] != "--help" and isinstance(command, typer.core.TyperGroup):  # a command, or one of a group of them
+    # a command, or one of a group of them
+    while words and words[0] != "--help" and isinstance(command, typer.core.TyperGroup):
         command = command.commands.get(name := words.pop(0))
         assert command is not None, f"there is no command {name!r}"
     if words in ([], ["--help"]):  # the name alone, as a sentence names it
