@@ -46,7 +46,7 @@ def test_a_passage_called_passage_is_no_header_in_a_later_line(tmp_path: Path) -
         ("a.tsv", b"a\tb\n\tq\n", "a.tsv line 2: the passage is empty"),
         ("a.tsv", b"a\tb\nc\t \n", "a.tsv line 2: the query is empty"),
         ("a.tsv", b"a\tb\nc\t\xff\n", "a.tsv line 2: not UTF-8"),
-        ("a.tsv.gz", gzip.compress(b"a\tb\nc\td\n")[:-9], "a.tsv.gz: the gzip file is cut off or damaged"),
+        ("a.tsv.gz", gzip.compress(b"a\tb\nc\td\n", mtime=0)[:-9], "a.tsv.gz: the gzip file is cut off or damaged"),
         ("a.tsv.gz", b"a\tb\n", "a.tsv.gz: the gzip file is cut off or damaged at its start"),
         ("a.jsonl", b'{"passage": "a", "query": "b"}\n{"passage": "a",', "a.jsonl line 2: not valid JSON"),
         ("a.jsonl", b'["a", "b"]\n', "a.jsonl line 1: expected a JSON object, found list"),
