@@ -131,7 +131,7 @@ def slowly(out: Path, *, settings: together.Asked) -> None:
     if "TELL" in os.environ:
         (Path(os.environ["TELL"]) / f"{world.rank()}.pid").write_text(str(os.getpid()))
     slow_down()
-    together.train_for(40, out, settings)
+    together.train_for(20, out, settings)
 
 
 def slow_down() -> None:
@@ -202,7 +202,7 @@ def test_told_from_outside_it_saves_and_ends_as_the_signal_says(
     assert ended == code, said
     assert ("ended in order" in said) == (handler == "handled")
     assert checkpoints(out) == [f"{last_step(out):09d}"]
-    assert 3 <= last_step(out) < 40
+    assert 3 <= last_step(out) < 20
     assert not list((out / "scratch").glob("ranks-*"))
 
 
@@ -250,11 +250,11 @@ def test_one_that_is_told_has_all_save_and_they_go_on_to_the_bytes_of_an_unbroke
         assert checkpoints(told) == [f"{last_step(told):09d}"]
         reached = last_step(told)
         for out in (told, whole):
-            run_together(together.forty_steps, out, (), asked, current.store)
+            run_together(together.twenty_steps, out, (), asked, current.store)
 
     assert (told / "weights.safetensors").read_bytes() == (whole / "weights.safetensors").read_bytes()
     assert lines(told) == lines(whole)
-    assert json.loads((told / "visited.json").read_text()) == list(range(reached, 40))
+    assert json.loads((told / "visited.json").read_text()) == list(range(reached, 20))
 
 
 def test_prefect_takes_what_stands_in_for_its_handler_as_its_own() -> None:

@@ -60,7 +60,7 @@ def slowly(out: Path, *, settings: together.Asked) -> None:
     (Path(os.environ["TELL"]) / f"{world.rank()}.pid").write_text(str(os.getpid()))
     slow_down()
     loop.SECONDS_BETWEEN_CHECKPOINTS = 0.0
-    together.train_for(40, out, settings)
+    together.train_for(20, out, settings)
 
 
 @pytest.fixture
@@ -120,26 +120,38 @@ def alive(pid: int) -> bool:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a training of two processes of one host."""
     (folder := tmp_path_factory.mktemp("whole") / "store").mkdir()
-    return run(together.forty_steps, Store(folder), "whole", Execution(threads=1, device="cpu", processes=2))
+    return run(together.twenty_steps, Store(folder), "whole", Execution(threads=1, device="cpu", processes=2))
 
 
 @pytest.mark.slow
-def test_two_hosts_make_the_bytes_of_two_processes_of_one(
+def test_two_hosts_make_the_bytes_of_two_processes_of_one_and_one_that_is_told_to_end_has_all_save(
     whole: Path, store: Store, joiner: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    told = list[str]()
-    joiner()
+    second, two, told = joiner(), wanted(), list[str]()
 
-    for name, body in (("gradients", together.write_gradients), ("weights", together.forty_steps)):
-        two = wanted()
-        ours = run(body, store, name, two, told)
-        assert f"waiting at {two.rendezvous} for 1 of 2 hosts" in told[-1]
-        assert f"pretrieve join --store DIR, where DIR is {store.root}" in told[-1]
-        assert not list((ours / "scratch").glob("ranks-*"))
+    ours = run(together.twenty_steps, store, "weights", two, told)
 
+    assert f"waiting at {two.rendezvous} for 1 of 2 hosts" in told[-1]
+    assert f"pretrieve join --store DIR, where DIR is {store.root}" in told[-1]
+    assert not list((ours / "scratch").glob("ranks-*"))
     assert (ours / "weights.safetensors").read_bytes() == (whole / "weights.safetensors").read_bytes()
     wait(lambda: "made-weights: over" in (tmp_path / "joined.txt").read_text())
-    assert "made-gradients: this is host 2 of 2" in (tmp_path / "joined.txt").read_text()
+
+    out = store.work("made", "told")  # the same host takes part in the next one
+
+    def tell() -> None:
+        wait_for_steps(out)
+        second.terminate()
+
+    thread = threading.Thread(target=tell)
+    thread.start()
+    with pytest.raises(Failed, match=r"one of 2 processes was killed from outside.*run again"):
+        run(slowly, store, "told", wanted())
+    thread.join()
+
+    assert "made-told: this is host 2 of 2" in (tmp_path / "joined.txt").read_text()
+    assert checkpoints(out) == [f"{last_step(out):09d}"]
+    assert second.wait(300) == -signal.SIGTERM
 
 
 @pytest.mark.slow
@@ -159,32 +171,14 @@ def test_a_host_that_dies_is_named_and_the_next_run_goes_on(
     thread.join()
     assert not any(alive(int((tmp_path / f"{rank}.pid").read_text())) for rank in range(2))
     (reached,) = map(int, checkpoints(out))
-    assert 2 <= reached < 40
+    assert 2 <= reached < 20
 
     joiner()
-    run(together.forty_steps, store, "killed", wanted())
+    run(together.twenty_steps, store, "killed", wanted())
 
     assert (out / "weights.safetensors").read_bytes() == (whole / "weights.safetensors").read_bytes()
     assert lines(out) == lines(whole)
     assert (out / "visited.json").read_text().startswith(f"[{reached},")
-
-
-@pytest.mark.slow
-def test_a_host_that_is_told_to_end_has_all_save(store: Store, joiner: Callable[[], subprocess.Popen[bytes]]) -> None:
-    out, second = store.work("made", "told"), joiner()
-
-    def tell() -> None:
-        wait_for_steps(out)
-        second.terminate()
-
-    thread = threading.Thread(target=tell)
-    thread.start()
-    with pytest.raises(Failed, match=r"one of 2 processes was killed from outside.*run again"):
-        run(slowly, store, "told", wanted())
-    thread.join()
-
-    assert checkpoints(out) == [f"{last_step(out):09d}"]
-    assert second.wait(300) == -signal.SIGTERM
 
 
 @pytest.mark.slow

@@ -125,9 +125,9 @@ def linger(out: Path, *, settings: Asked) -> None:
     time.sleep(600)
 
 
-def forty_steps(out: Path, *, settings: Asked) -> None:
-    """Train for forty."""
-    train_for(40, out, settings)
+def twenty_steps(out: Path, *, settings: Asked) -> None:
+    """Train for twenty."""
+    train_for(20, out, settings)
 
 
 def train_for(steps: int, out: Path, settings: Asked) -> None:
