@@ -17,7 +17,7 @@ from storage.rows import read_rows
 from storage.tables import Checkpoint, Passages, Positives, PseudoQueries, Queries
 from tasks import fit as loop
 from tasks.fit import Fitting
-from tasks.generate_queries import Generation, generate_queries
+from tasks.generate_queries import Writing, generate_queries
 from tasks.generators.vocabulary import SPECIAL, embeddings_of, frequent_pieces, save_tokenizer
 from tasks.generators.writing import Examples
 from tasks.train_generator import GeneratorTraining, train_generator
@@ -37,9 +37,9 @@ SETTINGS = GeneratorTraining(
     copy_steps=10, copy_share=0.1, copy_min_tokens=2, copy_max_tokens=4, steps=150, batch=5, seed=3,
     fit=Fitting(learning_rate=5e-3, warmup_ratio=0.05, weight_decay=0.0, max_gradient_norm=1.0, chunk=None),
 )  # fmt: skip
-GREEDY = Generation(
+GREEDY = Writing(
     queries_per_passage=1, prefix="", input_max_tokens=16, top_k=1, top_p=1.0, max_new_tokens=8, seed=1,
-    shard_passages=100, batch_tokens=1000,
+    shard_passages=100, batch_tokens=1000, generator="small T5",
 )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def test_it_learns_a_few_pairs_by_heart(generator: Any, tables: Tables, made: Any) -> None:
-    found = made(generate_queries, tables[2], generator, settings=GREEDY)
+    found = made(generate_queries, tables[2], generator, None, [], settings=GREEDY)
 
     assert [row["query"] for row in read_rows(found, PseudoQueries)] == list(PAIRS.values())
 
