@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page, Response
 
 CHROMIUM = Path("/usr/bin/chromium")
-PATIENCE = 60_000.0  # milliseconds until a page must show what it should
+PATIENCE = 300_000.0  # milliseconds until a page must show what it should
 ATTEMPTS = 5  # a server on SQLite refuses now and then, since another process writes; a person presses again
 SETTLED = 5_000.0  # milliseconds that drawings take to stand still
 
@@ -60,7 +60,7 @@ class Browser:
 
     def open_form(self, deployment: str) -> None:
         """The form that starts a run of `flow/deployment`."""
-        found = httpx.get(f"{self.api}/deployments/name/{deployment}", timeout=30).raise_for_status().json()
+        found = httpx.get(f"{self.api}/deployments/name/{deployment}", timeout=120).raise_for_status().json()
         self.open(f"deployments/deployment/{found['id']}")
         self.page.get_by_role("button", name="Run", exact=True).click()
         self.page.get_by_role("menuitem", name="Custom run").click()
@@ -90,7 +90,7 @@ class Browser:
     def open_artifact(self, key: str) -> None:
         """The page of the newest artifact of a key."""
         filters = {"artifacts": {"key": {"any_": [key]}}}
-        answer = httpx.post(f"{self.api}/artifacts/latest/filter", json=filters, timeout=30).raise_for_status()
+        answer = httpx.post(f"{self.api}/artifacts/latest/filter", json=filters, timeout=120).raise_for_status()
         self.open(f"artifacts/artifact/{answer.json()[0]['latest_id']}")
         self.page.get_by_role("tab", name="Artifact", exact=True).wait_for()
 

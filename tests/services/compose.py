@@ -149,7 +149,7 @@ class Stack:
         words = ["sh", "-c", *words] if kind == "CMD-SHELL" else words
         words = [self.here(word, health) for word in words]
         env = self.environment(name, health) | {"PGHOST": "127.0.0.1", "PGPORT": str(self.ports["postgres"])}
-        return subprocess.run(words, env=env, capture_output=True, timeout=60).returncode == 0
+        return subprocess.run(words, env=env, capture_output=True, timeout=300).returncode == 0
 
     def start_redis(self) -> Service:
         """redis-server by the file's command, on our port and folder."""

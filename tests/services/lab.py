@@ -146,12 +146,12 @@ class Lab:
     def set_state(self, run: str, kind: str) -> None:
         """Put a run into a state, as an automation or an operator does."""
         body = {"state": {"type": kind}, "force": True}
-        httpx.post(f"{self.url}/flow_runs/{run}/set_state", json=body, timeout=30).raise_for_status()
+        httpx.post(f"{self.url}/flow_runs/{run}/set_state", json=body, timeout=120).raise_for_status()
 
     def retry(self, run: str) -> None:
         """What the Retry button does."""
         body = {"state": {"type": "SCHEDULED", "name": "AwaitingRetry", "message": "Retried by a test."}}
-        answer = httpx.post(f"{self.url}/flow_runs/{run}/set_state", json=body, timeout=30).raise_for_status().json()
+        answer = httpx.post(f"{self.url}/flow_runs/{run}/set_state", json=body, timeout=120).raise_for_status().json()
         assert answer["status"] == "ACCEPT", answer
 
     def cancel(self, run: str) -> None:

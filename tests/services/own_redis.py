@@ -45,7 +45,7 @@ class Redis:
         )
         with (self.folder / "redis.log").open("a") as log:
             self.process = subprocess.Popen(["redis-server", str(self.folder / "redis.conf")], stdout=log, stderr=log)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while True:
             try:
                 self.client().ping()

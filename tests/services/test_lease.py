@@ -21,7 +21,7 @@ from tests.services.own_redis import PASSWORD, Redis
 from tests.storage.test_store import described
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-LEASE = 8.0  # seconds
+LEASE = 12.0  # seconds; a busy machine must renew it in a third of that
 BUILDER = """
 import sys, time
 from pathlib import Path
@@ -76,15 +76,15 @@ class Builder:
     def said(self) -> str:
         return self._out.read_text()
 
-    def until(self, what: str, seconds: float = 120) -> None:
+    def until(self, what: str, seconds: float = 600) -> None:
         """Wait until it has said so."""
         wait(lambda: what in self.said, seconds, lambda: f"{what}: {self.said}")
 
     def ended(self) -> int:
-        return self.process.wait(120)
+        return self.process.wait(600)
 
 
-def wait(for_what: Callable[[], Any], seconds: float = 120, told: Callable[[], str] = str) -> None:
+def wait(for_what: Callable[[], Any], seconds: float = 600, told: Callable[[], str] = str) -> None:
     deadline = time.monotonic() + seconds
     while not for_what():
         assert time.monotonic() < deadline, told()
@@ -139,7 +139,7 @@ def test_what_a_dead_host_was_building_is_taken_over(builder: Callable[[str], Bu
 
     first.process.kill()
     killed = time.monotonic()
-    second.until("holding", LEASE + 60)
+    second.until("holding", LEASE + 600)
 
     assert time.monotonic() - killed > LEASE / 2  # of which a third may have gone by
     second.until("left ['first.bin']")
@@ -188,13 +188,13 @@ def test_without_redis_for_longer_the_holder_stops(builder: Callable[[str], Buil
     redis.sleep()
     slept = time.monotonic()
     try:
-        first.until("LeaseLost", 120)
-        assert time.monotonic() - slept < LEASE + 5
+        first.until("LeaseLost")
+        assert time.monotonic() - slept < 2 * LEASE
     finally:
         redis.wake()
 
     assert first.ended() == 1
-    assert "it could not be renewed for 8 s; nothing was published. Run again to go on" in first.said
+    assert f"it could not be renewed for {LEASE:.0f} s; nothing was published. Run again to go on" in first.said
     assert not (first.store / "made").exists()
 
 
@@ -233,7 +233,7 @@ def test_publishing_asks_once_more(redis: Redis, tmp_path: Path) -> None:
 
     thread = threading.Thread(target=build)
     thread.start()
-    thread.join(60)
+    thread.join(600)
 
     assert "another process has it" in str(raised[0])
     assert store.manifest("made", "k1") is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.server
 import json
 import queue
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,11 +14,10 @@ import httpx
 import pytest
 import yaml
 
+from tests import warm
 from tests.services.servers import (
-    PRETRIEVE,
     ROOT,
     Service,
-    environment,
     free_port,
     post,
     register,
@@ -65,12 +63,12 @@ def test_registering_again_changes_nothing_and_keeps_what_was_decided(server: Se
     weekly = f"{url}/deployments/{reproduce['id']}/schedules/{reproduce['schedules'][0]['id']}"
     parameters = reproduce["schedules"][0]["parameters"]
     assert parameters
-    httpx.patch(weekly, json={"active": True, "parameters": parameters}).raise_for_status()
+    httpx.patch(weekly, json={"active": True, "parameters": parameters}, timeout=120).raise_for_status()
     own = {"interval": 86400.0, "anchor_date": "2026-01-01T00:00:00Z", "timezone": "UTC"}
     mine = {"schedule": own, "active": True, "parameters": {"recipe": "quickstart"}}  # no slug, as the UI allows
     for name in ("reproduce/cpu", "evaluate/cpu"):
         add = f"{url}/deployments/{deployments(url)[name]['id']}/schedules"
-        httpx.post(add, json=[mine], timeout=30).raise_for_status()
+        httpx.post(add, json=[mine], timeout=120).raise_for_status()
     zombies = next(row for row in post(url, "automations") if row["name"] == "Crash zombie flows")
     before = {(row["id"], row["updated"]) for row in post(url, "automations")}
     pools = {row["id"] for row in post(url, "work_pools")}
@@ -84,21 +82,23 @@ def test_registering_again_changes_nothing_and_keeps_what_was_decided(server: Se
         assert len(schedules) == count
         kept = schedules["quickstart"]
         assert (kept["schedule"]["interval"], kept["active"]) == (86400.0, True)
-        httpx.delete(f"{url}/deployments/{kept['deployment_id']}/schedules/{kept['id']}").raise_for_status()
+        httpx.delete(
+            f"{url}/deployments/{kept['deployment_id']}/schedules/{kept['id']}", timeout=120
+        ).raise_for_status()
     [weekly_now] = deployments(url)["reproduce/cpu"]["schedules"]
     assert (weekly_now["slug"], weekly_now["active"], weekly_now["parameters"]) == ("weekly", True, parameters)
     assert {row["id"] for row in post(url, "work_pools")} == pools
     assert {(row["id"], row["updated"]) for row in post(url, "automations")} == before
     assert "reproduce/cpu" in said
-    httpx.patch(weekly, json={"active": False, "parameters": parameters}).raise_for_status()
+    httpx.patch(weekly, json={"active": False, "parameters": parameters}, timeout=120).raise_for_status()
 
     # A changed automation is mended, and one that was switched off stays off.
     changed = {**zombies, "enabled": False, "description": "something else"}
-    httpx.put(f"{url}/automations/{zombies['id']}", json=without_ids(changed)).raise_for_status()
+    httpx.put(f"{url}/automations/{zombies['id']}", json=without_ids(changed), timeout=120).raise_for_status()
     register(url, tmp_path)
     [mended] = [row for row in post(url, "automations") if row["name"] == "Crash zombie flows"]
     assert (mended["id"], mended["description"], mended["enabled"]) == (zombies["id"], zombies["description"], False)
-    httpx.patch(f"{url}/automations/{zombies['id']}", json={"enabled": True}).raise_for_status()
+    httpx.patch(f"{url}/automations/{zombies['id']}", json={"enabled": True}, timeout=120).raise_for_status()
 
 
 def without_ids(automation: dict[str, Any]) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def test_a_failed_scheduled_run_posts_and_others_do_not(
 def beats_of(url: str, run: str) -> list[dict[str, Any]]:
     """The signs of life of a run."""
     wanted = {"event": {"name": ["prefect.flow-run.heartbeat"]}, "resource": {"id": [f"prefect.flow-run.{run}"]}}
-    found = httpx.post(f"{url}/events/filter", json={"filter": wanted}, timeout=30).raise_for_status().json()
+    found = httpx.post(f"{url}/events/filter", json={"filter": wanted}, timeout=120).raise_for_status().json()
     events: list[dict[str, Any]] = found["events"]
     return events
 
@@ -183,19 +183,17 @@ def tags_of_a_scheduled_run(url: str) -> list[str]:
     """What Prefect's scheduler puts on a run: a schedule is added, and removed when the first run is there."""
     reproduce = deployments(url)["reproduce/cpu"]["id"]
     tomorrow = {"schedule": {"interval": 86400.0}, "active": True, "slug": "tomorrow"}
-    added = httpx.post(f"{url}/deployments/{reproduce}/schedules", json=[tomorrow], timeout=30)
+    added = httpx.post(f"{url}/deployments/{reproduce}/schedules", json=[tomorrow], timeout=120)
     [schedule] = added.raise_for_status().json()
     runs = wait_for(lambda: post(url, "flow_runs", flow_runs={"tags": {"all_": ["auto-scheduled"]}}), 2, "a run")
-    httpx.delete(f"{url}/deployments/{reproduce}/schedules/{schedule['id']}", timeout=30).raise_for_status()
+    httpx.delete(f"{url}/deployments/{reproduce}/schedules/{schedule['id']}", timeout=120).raise_for_status()
     tags: list[str] = runs[0]["tags"]
     return tags
 
 
 def refused(home: Path, **more: str) -> str:
     """What `pretrieve register` says where it refuses."""
-    done = subprocess.run(
-        [*PRETRIEVE, "register"], cwd=home, env=environment(home, **more), capture_output=True, text=True, timeout=120
-    )
+    done = warm.run(home, "register", **more)
     assert done.returncode == 2, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     return done.stderr

@@ -26,7 +26,7 @@ def kill(kind: str, process: psutil.Process, worker: psutil.Process) -> None:
     """Die in one of four ways."""
     if kind == "stopped":  # SIGTERM, as `docker stop` and systemd have it: the worker takes its run with it
         worker.send_signal(signal.SIGTERM)
-        assert not psutil.wait_procs([worker, process], timeout=60)[1]
+        assert not psutil.wait_procs([worker, process], timeout=300)[1]
         return
     for victim in [process] if kind == "process" else [worker] if kind == "worker" else [worker, process]:
         os.kill(victim.pid, signal.SIGKILL)
