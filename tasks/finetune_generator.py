@@ -21,7 +21,7 @@ from tasks.device import choose_device
 from tasks.fit import Fitting, fit
 from tasks.generators.pairs import Side, split
 from tasks.generators.teaching import Teacher
-from tasks.generators.validation import Keep, Library, Trip, Validation, summary
+from tasks.generators.validation import Keep, Collection, Trip, Validation, summary
 from tasks.generators.writing import Batch, Writer
 from tasks.pretrain import visited
 from tasks.stage import stage, tell
@@ -62,7 +62,7 @@ def finetune_generator(out: Path, start: Source, pairs: Source, *, settings: Gen
     texts = [*held_out.passages, *train.passages[: settings.trip.others]]
     folder, asked = out / SCRATCH / "validation", settings.trip.passages
     watch = Validation(
-        folder, writer, teacher, held_out, Library(folder / "search", texts, settings.trip.bm25),
+        folder, writer, teacher, held_out, Collection(folder / "search", texts, settings.trip.bm25),
         ends=ends_of_epochs(len(train.written), batch, settings.epochs), asked=asked, rows=settings.fit.chunk or batch,
         keep=settings.keep, tell=tell,
     )  # fmt: skip

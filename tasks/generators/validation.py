@@ -93,7 +93,7 @@ def best(epochs: Sequence[Epoch]) -> Epoch:
     return min(epochs, key=lambda each: (-each.round_trip, each.validation_loss, each.epoch))
 
 
-class Library:
+class Collection:
     """The passages that queries are looked for in: those that are asked about come first."""
 
     def __init__(self, folder: Path, texts: Sequence[str], settings: bm25.Bm25) -> None:
@@ -128,10 +128,16 @@ class Validation:
     """
 
     def __init__(
-        self, folder: Path, writer: Writer, teacher: Teacher, held_out: Side, library: Library, *,
+        self, folder: Path, writer: Writer, teacher: Teacher, held_out: Side, collection: Collection, *,
         ends: dict[int, int], asked: int, rows: int, keep: Keep, tell: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self.folder, self.writer, self.teacher, self.held_out, self.library = folder, writer, teacher, held_out, library
+        self.folder, self.writer, self.teacher, self.held_out, self.collection = (
+            folder,
+            writer,
+            teacher,
+            held_out,
+            collection,
+        )
         self.ends, self.asked, self.rows, self.keep, self.tell = ends, asked, rows, keep, tell
 
     def __call__(self, steps: int) -> dict[str, float]:
@@ -141,7 +147,7 @@ class Validation:
         epoch = self.ends[steps]
         if not self._record(epoch).exists():
             self._save(epoch)
-            ranks = self.library.ranks(self.queries(self._model(epoch)))
+            ranks = self.collection.ranks(self.queries(self._model(epoch)))
             found = Epoch(
                 epoch, steps, self.loss(), sum(rank > 0 for rank in ranks) / len(ranks),
                 sum(1 / rank for rank in ranks if rank) / len(ranks),

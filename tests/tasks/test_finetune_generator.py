@@ -23,7 +23,7 @@ from tasks import fit as loop
 from tasks.finetune_generator import GeneratorFinetuning, ends_of_epochs, finetune_generator
 from tasks.generators.pairs import Side, split
 from tasks.generators.teaching import Teacher
-from tasks.generators.validation import Epoch, Library, Validation, best, summary
+from tasks.generators.validation import Epoch, Collection, Validation, best, summary
 from tasks.generators.writing import Writer
 from tasks.stage import Execution, Session, session
 from tests.tasks.pairs_of_words import PAIRS, SETTINGS, save_pairs, save_start
@@ -78,7 +78,7 @@ def validation(start: Path, out: Path, held_out: Side, rows: int, **changes: Any
     values: dict[str, Any] = {"ends": {0: 0, 4: 1, 8: 2}, "asked": 3, "keep": "last", "tell": lambda line: None}
     return Validation(
         out, Writer(teacher.model), teacher, held_out,
-        Library(out / "search", held_out.passages, SETTINGS.trip.bm25), rows=rows,
+        Collection(out / "search", held_out.passages, SETTINGS.trip.bm25), rows=rows,
         **values | changes,
     )  # fmt: skip
 
@@ -132,7 +132,7 @@ def test_what_was_looked_at_is_not_looked_at_again_and_the_chosen_model_stays(
     ranks = {"000": [0, 0, 2], "001": [1, 0, 4], "002": [10, 0, 0]}
     asked: list[str] = []
     monkeypatch.setattr(Validation, "queries", lambda self, folder: asked.append(folder.name) or [folder.name])
-    monkeypatch.setattr(Library, "ranks", lambda self, queries: ranks[queries[0]])
+    monkeypatch.setattr(Collection, "ranks", lambda self, queries: ranks[queries[0]])
     side = Side([passage for passage, _ in PAIRS[:3]], [(n, PAIRS[n][1]) for n in range(3)])
     watch = validation(start, tmp_path, side, 2, keep=keep)
 
@@ -195,10 +195,10 @@ def test_it_learns_and_says_so_by_epoch(whole: Path) -> None:
 @pytest.mark.slow
 def test_the_round_trip_is_what_bm25_finds(whole: Path, start: Path, tmp_path: Path) -> None:
     passages = ["the red river", "the blue river", "a castle", "nothing else"]
-    library = Library(tmp_path, passages, SETTINGS.trip.bm25)
+    collection = Collection(tmp_path, passages, SETTINGS.trip.bm25)
 
-    assert library.ranks(["red river", "river", "zebra", ""]) == [1, 2, 0, 0]
-    assert Library(tmp_path, passages, SETTINGS.trip.bm25).ranks(["zebra", "blue"]) == [0, 1]  # the index is there
+    assert collection.ranks(["red river", "river", "zebra", ""]) == [1, 2, 0, 0]
+    assert Collection(tmp_path, passages, SETTINGS.trip.bm25).ranks(["zebra", "blue"]) == [0, 1]  # the index is there
 
 
 KILL = """
@@ -209,19 +209,19 @@ from storage.sources import weights
 from storage.store import Store
 from tasks import fit
 from tasks.finetune_generator import finetune_generator
-from tasks.generators.validation import Library
+from tasks.generators.validation import Collection
 from tasks.stage import Execution, Session, session
 from tests.tasks.pairs_of_words import SETTINGS
 
 fit.SECONDS_BETWEEN_CHECKPOINTS = 0.0
-ranks = Library.ranks
+ranks = Collection.ranks
 looked = []
 def killed(self, queries):
     looked.append(queries)
     if len(looked) == 3:  # the second epoch's model is written, its record is not
         os.kill(os.getpid(), signal.SIGKILL)
     return ranks(self, queries)
-Library.ranks = killed
+Collection.ranks = killed
 pairs = Path(sys.argv[2])
 with session(Session(Store(Path(sys.argv[3])), Execution(workers=1, threads=1, device="cpu"))):
     finetune_generator(weights(sys.argv[1]), source_of(pairs, [pairs]), settings=SETTINGS)
@@ -239,8 +239,8 @@ def test_a_run_that_was_killed_while_it_validated_ends_with_the_same_bytes(
         arguments, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    looked, ranks = [], Library.ranks
-    monkeypatch.setattr(Library, "ranks", lambda self, queries: looked.append(queries) or ranks(self, queries))
+    looked, ranks = [], Collection.ranks
+    monkeypatch.setattr(Collection, "ranks", lambda self, queries: looked.append(queries) or ranks(self, queries))
 
     with session(Session(Store(tmp_path / "store"), Execution(workers=1, threads=1, device="cpu"))):
         made = finetune_generator(*inputs, settings=SETTINGS)
@@ -259,7 +259,7 @@ def test_the_best_epochs_model_is_published_where_that_is_asked(
     settings: GeneratorFinetuning = SETTINGS.model_copy(update={"keep": "best", "epochs": 2})
     ranks = iter([[0, 0], [1, 0], [0, 0]])
     searched: list[list[str]] = []
-    monkeypatch.setattr(Library, "ranks", lambda self, queries: searched.append(list(self.texts)) or next(ranks))
+    monkeypatch.setattr(Collection, "ranks", lambda self, queries: searched.append(list(self.texts)) or next(ranks))
     stopped: dict[str, torch.Tensor] = {}
     call = Validation.__call__
 
@@ -284,7 +284,7 @@ def test_the_best_epochs_model_is_published_where_that_is_asked(
 def test_a_batch_of_more_than_all_pairs_is_all_of_them_once_an_epoch(
     start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Library, "ranks", lambda self, queries: [0 for _ in queries])
+    monkeypatch.setattr(Collection, "ranks", lambda self, queries: [0 for _ in queries])
     monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     finetune_generator.body(tmp_path, *given(start, tmp_path), settings=SETTINGS.model_copy(update={"batch": 1000}))
 
