@@ -21,7 +21,7 @@ from tasks.device import choose_device
 from tasks.fit import Fitting, fit
 from tasks.generators.pairs import Side, split
 from tasks.generators.teaching import Teacher
-from tasks.generators.validation import Keep, Collection, Trip, Validation, summary
+from tasks.generators.validation import Collection, Keep, Trip, Validation, summary
 from tasks.generators.writing import Batch, Writer
 from tasks.pretrain import visited
 from tasks.stage import stage, tell

@@ -66,7 +66,6 @@ class Greedy:
     prompt: str | None = None
     stop: str | None = None
     dtype: Literal["auto"] = "auto"
-    engine: Literal["transformers"] = "transformers"
 
 
 @dataclass(frozen=True)
@@ -131,13 +130,8 @@ class Validation:
         self, folder: Path, writer: Writer, teacher: Teacher, held_out: Side, collection: Collection, *,
         ends: dict[int, int], asked: int, rows: int, keep: Keep, tell: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self.folder, self.writer, self.teacher, self.held_out, self.collection = (
-            folder,
-            writer,
-            teacher,
-            held_out,
-            collection,
-        )
+        self.folder, self.writer, self.teacher = folder, writer, teacher
+        self.held_out, self.collection = held_out, collection
         self.ends, self.asked, self.rows, self.keep, self.tell = ends, asked, rows, keep, tell
 
     def __call__(self, steps: int) -> dict[str, float]:

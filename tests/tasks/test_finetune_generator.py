@@ -23,7 +23,7 @@ from tasks import fit as loop
 from tasks.finetune_generator import GeneratorFinetuning, ends_of_epochs, finetune_generator
 from tasks.generators.pairs import Side, split
 from tasks.generators.teaching import Teacher
-from tasks.generators.validation import Epoch, Collection, Validation, best, summary
+from tasks.generators.validation import Collection, Epoch, Validation, best, summary
 from tasks.generators.writing import Writer
 from tasks.stage import Execution, Session, session
 from tests.tasks.pairs_of_words import PAIRS, SETTINGS, save_pairs, save_start
