@@ -132,7 +132,8 @@ class Ledger:
         """Give up some texts' queries once more than before. What was written of them stays, and is used no more."""
         content = Replaced.read(self.replaced()).plus(more).as_json(more).encode()
         digest = hashlib.sha256(content).hexdigest()[:DIGITS]
-        path = self.folder / f"replaced-{len(self.replacements()) + 1:05d}-{digest}.json"
+        number = 1 + (int(paths[-1].stem.split("-")[1]) if (paths := self.replacements()) else 0)
+        path = self.folder / f"replaced-{number:05d}-{digest}.json"
         write_atomically(path, content)
         return Source(digest, path)
 

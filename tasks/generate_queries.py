@@ -187,12 +187,11 @@ def write_buckets(
         try:
             for batch in _written(missing, kept(_sampler, generator, settings), done):
                 rows += batch
-        finally:  # also where a passage is refused: what was written until then is not written again
-            written = pa.Table.from_pylist(rows, schema=Written.schema)
-            written = written.join(found, ["passage_sha256", "draw", "rank"], join_type="left anti")
-            written = written.cast(Written.schema)
-            if rows:
-                book.add(first, last, written)
+        except UserError:  # a passage is refused: what was written until then is not written again
+            book.add(first, last, _new(rows, found))
+            raise
+        written = _new(rows, found)
+        book.add(first, last, written)
     flagged = [
         rows.append_column("made", pa.repeat(made, len(rows))) for made, rows in ((False, found), (True, written))
     ]
@@ -216,6 +215,12 @@ def _missing(passages: pa.Table, found: pa.Table, number: int) -> dict[str, Aske
             asked = range(lacking[0], lacking[-1] + 1)
             missing[row["passage_sha256"]] = Asked(row["text"], asked, row["draw"])
     return missing
+
+
+def _new(rows: list[dict[str, Any]], found: pa.Table) -> pa.Table:
+    """Those of the rows that were not found before."""
+    written = pa.Table.from_pylist(rows, schema=Written.schema)
+    return written.join(found, ["passage_sha256", "draw", "rank"], join_type="left anti").cast(Written.schema)
 
 
 def _written(

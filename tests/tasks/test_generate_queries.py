@@ -322,3 +322,24 @@ def test_a_generator_that_writes_nothing_is_refused(
 
     with pytest.raises(UserError, match="wrote only empty queries"):
         corpus(passages)
+
+
+def test_what_was_written_before_a_passage_is_refused_is_kept(
+    corpus: Corpus, passages: Artifact[Passages], store: Store, generator: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing(Sampler):
+        def __call__(self, given: Sequence[Asked]) -> Iterator[list[tuple[int, list[str]]]]:
+            yield next(iter(super().__call__(given)))
+            raise UserError("the next does not fit the memory")
+
+    one = {"shard_passages": 100, "batch_tokens": 40}
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "open_sampler", Refusing)
+        with pytest.raises(UserError, match="does not fit"):
+            corpus(passages, **one)
+
+    kept, made = counts(corpus(passages, **one))
+
+    assert kept > 0
+    assert made > 0
+    assert kept + made == COUNT * 3
