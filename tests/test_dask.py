@@ -24,6 +24,7 @@ from tasks.ranks import Failed
 from tasks.stage import Execution, Session, session
 from tests.cluster import ROOT, Cluster, cluster, environment, wait_for
 from tests.tasks import sharded, works
+from tests.tiny import PIECES, save_t5
 
 pytestmark = pytest.mark.slow
 DOCUMENTS = 100
@@ -70,7 +71,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[
     folder = tmp_path_factory.mktemp("here")
     with pytest.MonkeyPatch.context() as patch:
         sharded.cut_small(patch)
-        generator, store = sharded.save_generator(folder / "generator"), Store(folder / "store")
+        generator, store = save_t5(folder / "generator", PIECES), Store(folder / "store")
         with session(Session(store, Execution(workers=1, threads=1, device="cpu"))):
             yield folder, sharded.run_chain(store, generator, DOCUMENTS)
 

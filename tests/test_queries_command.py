@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import T5Config, T5ForConditionalGeneration
 
 from flows.inspect_store import collect_garbage, needed_by_reports, verify_store
 from flows.queries.build import Built, build, built, planned_corpus
@@ -24,7 +22,7 @@ from storage.rows import read_rows
 from storage.store import Store
 from storage.tables import PseudoQueries
 from tasks.stage import Execution, Session, session
-from tests.tiny import PIECES, WORDS, save_tokenizer
+from tests.tiny import PIECES, WORDS, save_t5
 
 NAME = "small/beir"
 DOCUMENTS = {f"d{n}": f"{WORDS[n]} {WORDS[n + 1]}. {WORDS[n + 2]} {WORDS[n]}." for n in range(8)}
@@ -33,15 +31,7 @@ DOCUMENTS = {f"d{n}": f"{WORDS[n]} {WORDS[n + 1]}. {WORDS[n + 2]} {WORDS[n]}." f
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random T5 that writes word pieces."""
-    folder = tmp_path_factory.mktemp("t5")
-    torch.manual_seed(1)
-    save_tokenizer(folder)
-    config = T5Config(
-        vocab_size=len(PIECES), d_model=16, d_kv=8, num_heads=2, d_ff=32, num_layers=2, decoder_start_token_id=2,
-        pad_token_id=0, eos_token_id=3,
-    )  # fmt: skip
-    T5ForConditionalGeneration(config).save_pretrained(folder)
-    return folder
+    return save_t5(tmp_path_factory.mktemp("t5"), PIECES)
 
 
 @pytest.fixture

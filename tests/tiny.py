@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers import BertTokenizer, T5Config, T5ForConditionalGeneration
 
 from models import bert
 from models.encoder import DenseEncoder, save_pooling
@@ -51,6 +52,22 @@ def save_tokenizer(folder: Path) -> None:
     fast.save(str(folder / "tokenizer.json"))
     (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "model_max_length": 64}\n')
+
+
+def tiny_t5(size: int, **changes: float) -> T5ForConditionalGeneration:
+    """A T5 with random weights that begins with [CLS], ends with [SEP] and pads with [PAD]."""
+    shape = {"d_model": 16, "d_kv": 8, "num_heads": 2, "d_ff": 32, "num_layers": 2} | changes
+    return T5ForConditionalGeneration(
+        T5Config(vocab_size=size, decoder_start_token_id=2, pad_token_id=0, eos_token_id=3, **shape)
+    )
+
+
+def save_t5(folder: Path, pieces: list[str], *, seed: int = 5, **changes: float) -> Path:
+    """A folder with such a T5 and a tokenizer of these word pieces, which begin with `SPECIALS`."""
+    torch.manual_seed(seed)
+    BertTokenizer(vocab={piece: number for number, piece in enumerate(pieces)}).save_pretrained(folder)
+    tiny_t5(len(pieces), **changes).save_pretrained(folder)
+    return folder
 
 
 def tiny_bert(

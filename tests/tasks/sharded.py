@@ -5,8 +5,6 @@ import random
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import BertTokenizer, T5Config, T5ForConditionalGeneration
 
 from models import retriever
 from storage.artifact import Artifact, Source, source_of
@@ -23,7 +21,7 @@ from tasks.mine import mine
 from tasks.miners.union import Union
 from tasks.split_corpus import Splitting, split_corpus
 from tasks.stage import stage
-from tests.tiny import PIECES, WORDS, save_tokenizer, tiny_retriever
+from tests.tiny import WORDS, save_tokenizer, tiny_retriever
 
 WRITING = Writing(
     generator="tiny", queries_per_passage=2, prefix="", input_max_tokens=32, top_k=10, top_p=0.95, max_new_tokens=8,
@@ -74,18 +72,6 @@ def write_positives(out: Path, *, settings: Corpus) -> None:
     write_rows(out, Positives, [
         {"query_id": f"q{n}", "passage_id": f"d{n}#0", "doc_id": f"d{n}"} for n in range(settings.documents) if n % 3
     ])  # fmt: skip
-
-
-def save_generator(folder: Path) -> Path:
-    """A T5 with random weights."""
-    torch.manual_seed(5)
-    BertTokenizer(vocab={piece: number for number, piece in enumerate(PIECES)}).save_pretrained(folder)
-    config = T5Config(
-        vocab_size=len(PIECES), d_model=16, d_kv=8, num_heads=2, d_ff=32, num_layers=2, decoder_start_token_id=2,
-        pad_token_id=0, eos_token_id=3,
-    )  # fmt: skip
-    T5ForConditionalGeneration(config).save_pretrained(folder)
-    return folder
 
 
 def cut_small(patch: pytest.MonkeyPatch | None = None) -> None:

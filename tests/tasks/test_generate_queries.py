@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from transformers import BertTokenizer, T5Config, T5ForConditionalGeneration
 
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
@@ -26,12 +24,12 @@ from tasks.generate_queries import Writing, fill_ledger, generate_queries
 from tasks.generators.sampling import Asked, Sampler
 from tasks.join_queries import Joining, join_queries
 from tests.tasks.corpora import passage
+from tests.tiny import SPECIALS, save_t5
 
 WORDS = [
     "the", "a", "of", "river", "city", "king", "old", "war", "painter", "in", "french", "born", "film", "novel",
     "island",
 ]  # fmt: skip
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SETTINGS = Writing(
     queries_per_passage=3, prefix="the ", input_max_tokens=32, top_k=10, top_p=0.95, max_new_tokens=8, seed=42,
     shard_passages=4, batch_tokens=10_000, generator="tiny",
@@ -42,15 +40,7 @@ COUNT = 12
 @pytest.fixture(scope="module")
 def generator(tmp_path_factory: pytest.TempPathFactory) -> Source:
     """A random T5 over a few words."""
-    folder = tmp_path_factory.mktemp("generator")
-    torch.manual_seed(5)
-    BertTokenizer(vocab={piece: i for i, piece in enumerate(SPECIAL + WORDS)}).save_pretrained(folder)
-    config = T5Config(
-        vocab_size=len(SPECIAL + WORDS), d_model=16, d_kv=8, num_heads=2, d_ff=32, num_layers=2,
-        decoder_start_token_id=2, pad_token_id=0, eos_token_id=3,
-    )  # fmt: skip
-    T5ForConditionalGeneration(config).save_pretrained(folder)
-    return Source("tiny-t5", folder)
+    return Source("tiny-t5", save_t5(tmp_path_factory.mktemp("generator"), [*SPECIALS, *WORDS]))
 
 
 def texts(count: int = COUNT) -> list[str]:

@@ -15,32 +15,22 @@ from transformers import (
     BertTokenizer,
     EncoderDecoderConfig,
     EncoderDecoderModel,
-    T5Config,
-    T5ForConditionalGeneration,
 )
 
 from tasks.generate_queries import Generation
 from tasks.generators import sampling
 from tasks.generators.drawing import nucleus, numbers
 from tasks.generators.sampling import Asked, Sampler, batch_size, in_order
+from tests.tiny import SPECIALS, tiny_t5
 
 WORDS = [
     "the", "a", "of", "river", "city", "king", "old", "war", "painter", "in", "french", "born", "film", "novel",
     "island",
 ]  # fmt: skip
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SETTINGS = Generation(
     queries_per_passage=3, prefix="the ", input_max_tokens=32, top_k=10, top_p=0.95, max_new_tokens=8, seed=42,
     shard_passages=4, batch_tokens=10_000,
 )  # fmt: skip
-
-
-def t5(size: int) -> Any:
-    config = T5Config(
-        vocab_size=size, d_model=16, d_kv=8, num_heads=2, d_ff=32, num_layers=2,
-        decoder_start_token_id=2, pad_token_id=0, eos_token_id=3,
-    )  # fmt: skip
-    return T5ForConditionalGeneration(config)
 
 
 def bart(size: int) -> Any:
@@ -65,13 +55,13 @@ def bert_to_bert(size: int) -> Any:
     return EncoderDecoderModel(config)
 
 
-@pytest.fixture(scope="module", params=[t5, bart, bert_to_bert], ids=["t5", "bart", "bert_to_bert"])
+@pytest.fixture(scope="module", params=[tiny_t5, bart, bert_to_bert], ids=["t5", "bart", "bert_to_bert"])
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model over a few words, whose samples end early often enough to matter."""
     folder = tmp_path_factory.mktemp("generator")
     torch.manual_seed(5)
-    BertTokenizer(vocab={piece: i for i, piece in enumerate(SPECIAL + WORDS)}).save_pretrained(folder)
-    request.param(len(SPECIAL + WORDS)).save_pretrained(folder)
+    BertTokenizer(vocab={piece: i for i, piece in enumerate(SPECIALS + WORDS)}).save_pretrained(folder)
+    request.param(len(SPECIALS + WORDS)).save_pretrained(folder)
     return folder
 
 

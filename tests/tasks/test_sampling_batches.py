@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import BertTokenizer, T5Config, T5ForConditionalGeneration
 
 from storage.errors import UserError
 from tasks.generate_queries import Generation
 from tasks.generators.sampling import Asked, Sampler, is_out_of_memory
+from tests.tiny import SPECIALS, save_t5
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"w{number}" for number in range(295)]
 SETTINGS = Generation(
     queries_per_passage=5, prefix="", input_max_tokens=40, top_k=25, top_p=0.95, max_new_tokens=8, seed=42,
@@ -26,15 +25,8 @@ SETTINGS = Generation(
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Wide enough that other batches are other products with other last bits."""
-    folder = tmp_path_factory.mktemp("generator")
-    torch.manual_seed(5)
-    BertTokenizer(vocab={piece: i for i, piece in enumerate(SPECIAL + WORDS)}).save_pretrained(folder)
-    config = T5Config(
-        vocab_size=300, d_model=64, d_kv=32, num_heads=2, d_ff=128, num_layers=2, decoder_start_token_id=2,
-        pad_token_id=0, eos_token_id=3, initializer_factor=4.0,
-    )  # fmt: skip
-    T5ForConditionalGeneration(config).save_pretrained(folder)
-    return folder
+    shape = {"d_model": 64, "d_kv": 32, "d_ff": 128, "initializer_factor": 4.0}
+    return save_t5(tmp_path_factory.mktemp("generator"), [*SPECIALS, *WORDS], **shape)
 
 
 @pytest.fixture(scope="module")

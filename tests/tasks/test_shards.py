@@ -21,6 +21,7 @@ from tasks.stage import Execution, Session, session
 from tests.cluster import ROOT, wait_for
 from tests.tasks import sharded, works
 from tests.tasks.works import files, run
+from tests.tiny import PIECES, save_t5
 
 
 def test_shards_are_neighbouring_rows() -> None:
@@ -146,7 +147,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_all_stages_make_the_same_bytes_in_one_process_and_in_two(tmp_path: Path, monkeypatch: Any) -> None:
     sharded.cut_small(monkeypatch)
-    generator, found = sharded.save_generator(tmp_path / "generator"), []
+    generator, found = save_t5(tmp_path / "generator", PIECES), []
     for processes in (1, 2):
         execution = Execution(workers=processes, threads=1, device="cpu", processes=processes)
         with session(Session(store := Store(tmp_path / str(processes)), execution)):
