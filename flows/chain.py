@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from flows import collection
+from flows.collection import Asked, Place
 from flows.describe import reporting
+from flows.measuring import measure, overlapping, rows
 from flows.pseudo_queries import Writer
 from flows.recipe import Recipe
-from flows.round import Few, Member, exact, row
 from flows.rounds import Examples, Rounds, expanded
 from storage import sources
 from storage.artifact import Artifact, Source
@@ -20,23 +22,17 @@ from storage.store import Store
 from storage.tables import (
     Checkpoint,
     Index,
-    Overlap,
     Pairs,
     Passages,
     PseudoQueries,
     Qrels,
     Queries,
     Report,
-    Run,
 )
 from tasks.count_terms import count_terms
-from tasks.evaluate import Evaluation, evaluate
-from tasks.fuse import fuse
 from tasks.index import index
-from tasks.ingest import Corpus, Topics, ingest_corpus, ingest_qrels, ingest_queries
 from tasks.initialise import initialise
 from tasks.label import adopt_positives, adopt_pseudo_queries, label_passages
-from tasks.overlap import Overlapping, overlap
 from tasks.pair_contexts import Contexts, Pairing, pair_contexts
 from tasks.pretrain import Pretraining, pretrain
 from tasks.pretrain import check as check_pretraining
@@ -44,8 +40,6 @@ from tasks.probe import Drawing, draw_probe, draw_probe_of_pairs
 from tasks.query_quality import ROUND_TRIP_CUTOFF, pseudo_queries_as_queries, query_quality
 from tasks.report import report
 from tasks.search import Search, search
-from tasks.split_corpus import split_corpus
-from tasks.stage import in_round
 from tasks.train import check as check_training
 
 Start = Artifact[Checkpoint]
@@ -62,7 +56,8 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
             check_training(each.name, each.train, recipe.encode, recipe.backbone, weights.path)
     backbone = initialise(weights, settings=recipe.backbone)
     passages, spans = split(recipe, recipe.corpora.retrieve), pretraining_passages(recipe)
-    queries, qrels = topics(recipe, recipe.dataset.eval_split)  # early: bad qrels are told before hours of work
+    # topics are read early: bad qrels are told before hours of work
+    asked = [topics(recipe, each) for each in recipe.dataset.eval_splits]
     bm25 = index(passages, None, None, settings=recipe.bm25)
 
     examples = judged_examples(recipe, passages, bm25) if recipe.dataset.train_split else None
@@ -76,82 +71,29 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     rounds = Rounds(recipe, store, passages, bm25, examples, starts)
     for each in expanded(recipe.rounds):
         rounds.run(each)
-    runs = rankings(recipe, rounds, queries)
+    enlarged = None
     if writer.writes("retrieve"):
         enlarged = index(passages, None, writer.write(passages), settings=recipe.bm25)
-        runs["bm25_doc2query"] = search(enlarged, None, queries, None, passages, settings=deep(recipe, "bm25"))
-
-    metrics = evaluate(qrels, passages, list(runs.values()), settings=evaluation(recipe, list(runs)))
+    measured = [measure(recipe, rounds, enlarged, each) for each in asked]
     figures = quality(recipe, spans, pseudo_queries) if pseudo_queries is not None else None
-    agreements = overlapping(recipe, runs)
+    first = measured[0]
+    agreements = overlapping(recipe, first.runs)
     trained = {"pre-training": starts["pretrained"]} if "pretrained" in starts else {}
     trained |= {name: made.checkpoint for name, made in rounds.made.items()}
     stored = {"bm25": bm25} | {name: made.vectors for name, made in rounds.made.items()} | rounds.quick
-    settings = reporting(recipe, name, rows(recipe, list(runs)), list(trained), list(stored))
-    return report(metrics, queries, figures, agreements, list(trained.values()), list(stored.values()),
-                  settings=settings)  # fmt: skip
+    settings = reporting(recipe, name, rows(recipe, list(first.runs)), list(trained), list(stored))
+    return report(first.metrics, first.asked.queries, figures, agreements, list(trained.values()),
+                  list(stored.values()), settings=settings)  # fmt: skip
 
 
-def rankings(recipe: Recipe[Any], rounds: Rounds, queries: Artifact[Queries]) -> dict[str, Artifact[Run]]:
-    """Every row of the report: BM25, each round and its views, then what is made of several, by name."""
-    documents = recipe.search.documents
-    runs = {"bm25": rounds.found("bm25", queries, documents)}
-    for each in expanded(recipe.rounds):
-        with in_round(each.name):
-            runs[each.name] = rounds.found(each.name, queries, documents)
-            for view in each.rows:
-                runs[row(each.name, view)] = rounds.found(each.name, queries, documents, view)
-    for fusion in recipe.fusions:
-        members = [Member.read(each) for each in fusion.members]
-        with in_round(fusion.name):
-            found = [rounds.found(each.round, queries, documents, each.view) for each in members]
-            runs[fusion.name] = fuse(found, rounds.learned(fusion, members), settings=fusion.fuse)
-    for quick in recipe.approximate:
-        with in_round(quick.name):
-            runs[quick.name] = rounds.approximately(quick, queries, documents)
-    if recipe.teacher is not None:
-        runs["teacher"] = rounds.reranked(runs[recipe.teacher.reranks], queries)
-    return runs
-
-
-def overlapping(recipe: Recipe[Any], runs: dict[str, Artifact[Run]]) -> list[Artifact[Overlap]]:
-    """How much the views of each retriever agree, and each approximate index with exact search."""
-    views = [[row(each.name, view) for view in each.rows] for each in expanded(recipe.rounds)]
-    groups = [names for names in views if len(names) > 1]
-    groups += [[exact(recipe.rounds, quick), quick.name] for quick in recipe.approximate]
-    depth = recipe.search.documents
-    return [
-        overlap([runs[name] for name in names], settings=Overlapping(names=names, depth=depth, p=PERSISTENCE))
-        for names in groups
-    ]
-
-
-def rows(recipe: Recipe[Any], runs: list[str]) -> list[str]:
-    """The rows of the report: the runs, and the means of those that are samples."""
-    return [*runs, *(each.name for each in recipe.rounds if isinstance(each.queries, Few))]
-
-
-def deep(recipe: Recipe[Any], view: str) -> Search:
-    """As deep as the evaluation searches."""
-    return Search(documents=recipe.search.documents, view=view)
-
-
-def split(recipe: Recipe[Any], texts: Literal["corpus", "documents"]) -> Artifact[Passages]:
-    """The passages of the collection's `corpus` or `documents`."""
-    data = recipe.dataset
-    source = sources.dataset(data.reader, data.path, texts)
-    documents = ingest_corpus(source, settings=Corpus(reader=data.reader, name=texts, fraction=data.fraction))
-    return split_corpus(documents, pieces(recipe), settings=recipe.split)
+def split(recipe: Recipe[Any], texts: Literal["corpus", "documents"], place: Place | None = None) -> Artifact[Passages]:
+    """The passages of the collection's `corpus` or `documents`, or of another collection's."""
+    return collection.split(place or recipe.dataset, texts, pieces(recipe), recipe.split)
 
 
 def pretraining_passages(recipe: Recipe[Any]) -> Artifact[Passages]:
     """The passages that are pre-trained on: of the same collection, or of another."""
-    other, texts = recipe.corpora.pretrain_from, recipe.corpora.pretrain
-    if other is None:
-        return split(recipe, texts)
-    source = sources.dataset(other.reader, other.path, texts)
-    documents = ingest_corpus(source, settings=Corpus(reader=other.reader, name=texts, fraction=None))
-    return split_corpus(documents, pieces(recipe), settings=recipe.split)
+    return split(recipe, recipe.corpora.pretrain, recipe.corpora.pretrain_from)
 
 
 def pieces(recipe: Recipe[Any]) -> Source:
@@ -184,25 +126,27 @@ def probing(
     settings = Drawing(pairs=pretraining.probe.pairs, seed=pretraining.seed)
     if recipe.dataset.train_split is None:
         return draw_probe_of_pairs(pairs, settings=settings)
-    return draw_probe(*topics(recipe, recipe.dataset.train_split), passages, settings=settings)
+    return draw_probe(*train_topics(recipe), passages, settings=settings)
 
 
-def topics(recipe: Recipe[Any], name: str) -> tuple[Artifact[Queries], Artifact[Qrels]]:
-    """The queries and qrels of a split; qrels name documents of the texts that are retrieved."""
-    data, texts = recipe.dataset, recipe.corpora.retrieve
-    corpus = ingest_corpus(
-        sources.dataset(data.reader, data.path, texts),
-        settings=Corpus(reader=data.reader, name=texts, fraction=data.fraction),
-    )
-    settings = Topics(reader=data.reader, split=name, fraction=data.fraction)
-    queries = ingest_queries(sources.dataset(data.reader, data.path, "queries", name), settings=settings)
-    judgements = sources.dataset(data.reader, data.path, "qrels", name)
-    return queries, ingest_qrels(judgements, corpus, queries, settings=settings)
+def topics(recipe: Recipe[Any], name: str) -> Asked:
+    """What a split asks of the texts that are retrieved."""
+    training = name == recipe.dataset.train_split
+    answers = any(metric.startswith("answer@") for metric in recipe.evaluate.metrics)
+    return collection.topics(recipe.dataset, recipe.corpora.retrieve, name, training=training, answers=answers)
+
+
+def train_topics(recipe: Recipe[Any]) -> tuple[Artifact[Queries], Artifact[Qrels]]:
+    """What is learned from."""
+    asked = topics(recipe, recipe.dataset.train_split or "")
+    if asked.qrels is None:
+        raise UserError(f"dataset.train_split: {asked.split} of {recipe.dataset.reader} has no qrels to learn from")
+    return asked.queries, asked.qrels
 
 
 def judged_examples(recipe: Recipe[Any], passages: Artifact[Passages], bm25: Artifact[Index]) -> Examples:
     """The train split; where a document is relevant, its passage that BM25 ranks highest is the positive."""
-    queries, qrels = topics(recipe, recipe.dataset.train_split or "")
+    queries, qrels = train_topics(recipe)
     found = search(bm25, None, queries, None, passages,
                    settings=Search(documents=recipe.train_documents, view="bm25"))  # fmt: skip
     return Examples(queries, label_passages(qrels, passages, found))
@@ -212,18 +156,6 @@ def pseudo_examples(passages: Artifact[Passages], writer: Writer) -> Examples:
     """What a collection without train queries trains on: its passages' pseudo-queries and the passages themselves."""
     pseudo_queries = writer.write(passages)
     return Examples(adopt_pseudo_queries(passages, pseudo_queries), adopt_positives(passages, pseudo_queries))
-
-
-def evaluation(recipe: Recipe[Any], runs: list[str]) -> Evaluation:
-    """How the runs are measured; comparisons with runs that this recipe has not are left out."""
-    few = {each.name for each in recipe.rounds if isinstance(each.queries, Few)}
-    known = {*runs, *few}
-    tested = [each for each in recipe.evaluate.comparisons if {each.run, each.baseline} <= known]
-    values = recipe.evaluate.model_dump() | {"comparisons": tested}
-    averaged = {
-        each.name: [one.name for one in expanded([each])] for each in recipe.rounds if isinstance(each.queries, Few)
-    }
-    return Evaluation(split=recipe.dataset.eval_split, names=runs, averaged=averaged, **values)
 
 
 def quality(recipe: Recipe[Any], spans: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries]) -> Artifact[Any]:

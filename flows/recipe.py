@@ -40,19 +40,27 @@ class Dataset(Settings):
     """Where it lies: absolute, or below the working folder, $PRETRIEVE_COLLECTIONS or the project's `data`."""
     train_split: str | None
     """Null where the collection has no train queries: then its pseudo-queries are trained on."""
-    eval_split: str
+    eval_splits: Annotated[list[str], Field(min_length=1)]
+    """What is measured on; the first is that of the headline."""
     description: str
     """The collection in words, with the attribution that it asks for."""
     fraction: Annotated[float, Field(gt=0, lt=1)] | None
     """Keep this share of the documents, chosen by the hash of their id; null keeps all."""
+    complete: bool = False
+    """Refuse files with other counts than the reader knows the whole collection to have, or other checksums."""
 
 
 class Elsewhere(Settings):
-    """Texts of another collection than the one that is retrieved."""
+    """Texts of another collection than the one that is retrieved, all of them."""
 
     reader: str
     path: str | None
     description: str
+    complete: bool = False
+
+    @property
+    def fraction(self) -> None:
+        """Of another collection all is read."""
 
 
 class Corpora(Settings):

@@ -61,6 +61,12 @@ class Qrels(Table):
     schema = _schema(query_id=pa.string(), doc_id=pa.string(), grade=pa.int32())
 
 
+class Answers(Table):
+    """What is counted as an answer to each query of one split, where a passage that has one is relevant."""
+
+    schema = _schema(query_id=pa.string(), answers=_texts())
+
+
 class PseudoQueries(Table):
     """What generators wrote for passages, in the passages' order; `rank` numbers a passage's from 0.
 
@@ -166,6 +172,10 @@ class Overlap(Table):
 
 class Metrics(Table):
     """Values by query: folder with `rows.parquet`, `comparisons.parquet`, `queries.parquet`."""
+
+
+class Analysis(Table):
+    """What an analysis found: `analysis.json`, and tables beside it where pictures need many numbers."""
 
 
 class Checkpoint(Table):

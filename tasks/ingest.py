@@ -1,4 +1,4 @@
-"""Ingest a collection: its texts, and of one split the judged queries and the judgements.
+"""Ingest a collection: its texts, and of one split the judged queries, the judgements, and answers where it has some.
 
 A slice of a collection keeps the documents whose id's hash is below `fraction`, and of the topics
 those that still have a relevant document; everything stays in the collection's order.
@@ -7,25 +7,28 @@ those that still have a relevant document; everything stays in the collection's 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import pyarrow.parquet as pq
 from pydantic import Field
 
 from storage.artifact import Artifact, Source
-from storage.datasets import QrelRow, QueryRow, Reader, reader
+from storage.checks import check_count, check_files
+from storage.datasets import QrelRow, QueryRow, Reader, answered, has_qrels, reader
 from storage.errors import UserError
 from storage.ids import in_slice
 from storage.rows import parts, read_table, write_rows
 from storage.settings import Settings
-from storage.tables import Documents, Qrels, Queries
+from storage.tables import Answers, Documents, Qrels, Queries
 from tasks.progress import progress
 from tasks.stage import stage
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Fraction = Annotated[float, Field(gt=0, lt=1)] | None
 
@@ -38,6 +41,8 @@ class Corpus(Settings):
     name: Literal["corpus", "documents"]
     fraction: Fraction
     """Keep documents whose id's hash is below this share of all hashes; null keeps all."""
+    complete: bool
+    """Expect the official files with as many rows as they have; else whatever lies there is read."""
 
 
 class Topics(Settings):
@@ -48,52 +53,76 @@ class Topics(Settings):
     split: str
     fraction: Fraction
     """That of the corpus."""
+    complete: bool
+    """As of the corpus."""
+    relevant_alone: bool
+    """Leave out judged queries without a relevant document, which nobody can learn from. In a slice they always are,
+    since theirs may lie beyond it; whole splits are measured with them, as trec_eval does."""
 
 
-@stage(version=1, table=Documents)
+@stage(version=2, table=Documents)
 def ingest_corpus(out: Path, source: Source, *, settings: Corpus) -> None:
     """Write the documents of the slice, in the collection's order."""
-    rows = reader(settings.reader).texts(source.path, settings.name)
+    rows = whole(reader(settings.reader).texts(source.path, settings.name), source, settings, settings.name, None)
     kept = (row for row in rows if in_slice(row["doc_id"], settings.fraction))
     if (first := next(kept, None)) is None:
         raise UserError(f"{source.path}: the {settings.name} has no documents{_of_slice(settings.fraction)}")
     write_rows(out, Documents, progress(chain([first], kept), what="reading documents", unit="documents"))
 
 
-@stage(version=1, table=Queries)
+@stage(version=2, table=Queries)
 def ingest_queries(out: Path, source: Source, *, settings: Topics) -> None:
-    """Write the split's queries that have a document of grade above 0 in the slice, in the collection's order."""
+    """Write the split's judged queries, in the collection's order; of a split without qrels, all."""
     collection = reader(settings.reader)
-    judged, relevant = _judged_queries(collection, source.path, settings)
+    if not has_qrels(settings.reader, settings.split):
+        rows: Iterable[QueryRow] = collection.queries(source.path, settings.split)
+    else:
+        rows = judged_queries(collection, source.path, settings)
+    write_rows(out, Queries, whole(rows, source, settings, "queries", settings.split))
+
+
+def judged_queries(collection: Reader, path: Path, settings: Topics) -> list[QueryRow]:
+    """The queries that the split's qrels name; those without a relevant document may be left out."""
+    judged, relevant = _judged_queries(collection, path, settings)
+    among = relevant if settings.relevant_alone or settings.fraction is not None else judged
     found: set[str] = set()
-
-    def kept() -> Iterator[QueryRow]:
-        for row in collection.queries(source.path, settings.split):
-            if row["query_id"] in judged:
-                found.add(row["query_id"])
-                if row["query_id"] in relevant:
-                    yield row
-
-    rows = list(kept())
+    rows = []
+    for row in collection.queries(path, settings.split):
+        if row["query_id"] in judged:
+            found.add(row["query_id"])
+            if row["query_id"] in among:
+                rows.append(row)
     if missing := judged - found:
-        raise UserError(_pointing_nowhere(source.path, settings, "query", missing))
-    if not rows:
-        raise UserError(_empty_split(source.path, settings, "has no query with a relevant document"))
+        raise UserError(_pointing_nowhere(path, settings, "query", missing))
+    if not relevant:
+        raise UserError(_empty_split(path, settings, "has no query with a relevant document"))
     if dropped := len(judged) - len(rows):
         log.info("%s: %d of %d judged queries have no relevant document%s and are left out", settings.split, dropped,
                  len(judged), _of_slice(settings.fraction))  # fmt: skip
-    write_rows(out, Queries, rows)
+    return rows
 
 
-@stage(version=1, table=Qrels)
+@stage(version=1, table=Answers)
+def ingest_answers(out: Path, source: Source, queries: Artifact[Queries], *, settings: Topics) -> None:
+    """Write what is counted as an answer to each of the queries that has some, in the collection's order."""
+    if (collection := answered(settings.reader)) is None:
+        raise UserError(f"dataset.reader: {settings.reader} has no answers, which answer@k needs")
+    kept = set(read_table(queries, Queries, ["query_id"]).column("query_id").to_pylist())
+    rows = (row for row in collection.answers(source.path, settings.split) if row["query_id"] in kept)
+    if not write_rows(out, Answers, rows):
+        raise UserError(_empty_split(source.path, settings, "has no answers to its queries, which answer@k needs"))
+
+
+@stage(version=2, table=Qrels)
 def ingest_qrels(
     out: Path, source: Source, corpus: Artifact[Documents], queries: Artifact[Queries], *, settings: Topics
 ) -> None:
     """Write the judgements of the kept queries on documents of the slice, in the collection's order."""
     kept = set(read_table(queries, Queries, ["query_id"]).column("query_id").to_pylist())
+    read = reader(settings.reader).qrels(source.path, settings.split)
     rows = [
         row
-        for row in reader(settings.reader).qrels(source.path, settings.split)
+        for row in whole(read, source, settings, "qrels", settings.split)
         if row["query_id"] in kept and in_slice(row["doc_id"], settings.fraction)
     ]
     if not rows:
@@ -101,6 +130,18 @@ def ingest_qrels(
     if missing := {row["doc_id"] for row in rows} - _ids_among(corpus, rows):
         raise UserError(_pointing_nowhere(source.path, settings, "document", missing))
     write_rows(out, Qrels, rows)
+
+
+def whole(rows: Iterable[T], source: Source, settings: Corpus | Topics, part: str, split: str | None) -> Iterator[T]:
+    """The rows as they are; where the collection is to be complete, a `UserError` if a file or their number is not."""
+    collection, count = reader(settings.reader), 0
+    if settings.complete:
+        check_files(settings.reader, collection.files(source.path, part, split))
+    for row in rows:
+        yield row
+        count += 1
+    if settings.complete and (settings.fraction is None or part in ("corpus", "documents", "qrels")):
+        check_count(settings.reader, source.path, part, split, count)
 
 
 def _judged_queries(collection: Reader, path: Path, settings: Topics) -> tuple[set[str], set[str]]:

@@ -1,5 +1,6 @@
 """Ingesting: what is kept of a collection, and what is refused."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from storage.artifact import Artifact
+from storage.datasets import beir
 from storage.errors import UserError
 from storage.ids import in_slice
 from storage.rows import read_rows
@@ -36,12 +38,14 @@ def write_qrels(folder: Path, rows: list[tuple[str, str, int]]) -> None:
 
 
 def documents(folder: Path, fraction: float | None = None) -> Artifact[Documents]:
-    settings = Corpus(reader="beir", name="corpus", fraction=fraction)
+    settings = Corpus(reader="beir", name="corpus", fraction=fraction, complete=False)
     return ingest_corpus(dataset("beir", str(folder), "corpus"), settings=settings)
 
 
-def topics(folder: Path, fraction: float | None = None) -> tuple[Artifact[Queries], Artifact[Qrels]]:
-    settings = Topics(reader="beir", split="dev", fraction=fraction)
+def topics(
+    folder: Path, fraction: float | None = None, *, alone: bool = True
+) -> tuple[Artifact[Queries], Artifact[Qrels]]:
+    settings = Topics(reader="beir", split="dev", fraction=fraction, complete=False, relevant_alone=alone)
     queries = ingest_queries(dataset("beir", str(folder), "queries", "dev"), settings=settings)
     judged = dataset("beir", str(folder), "qrels", "dev")
     return queries, ingest_qrels(judged, documents(folder, fraction), queries, settings=settings)
@@ -57,6 +61,47 @@ def test_keeps_the_order_of_the_collection(collection: Path, store: Store) -> No
     assert rows(documents(collection), Documents) == [tuple(row.values()) for row in CORPUS]
     assert rows(queries, Queries) == [(f"q{i}", f"question {i}") for i in range(30)]  # q30 has no relevant document
     assert rows(qrels, Qrels) == [row for row in QRELS if row[0] != "q30"]
+
+
+def test_a_whole_split_keeps_judged_queries_without_a_relevant_document(collection: Path, store: Store) -> None:
+    queries, qrels = topics(collection, alone=False)
+
+    assert rows(queries, Queries) == [(f"q{i}", f"question {i}") for i in range(31)]
+    assert rows(qrels, Qrels) == QRELS
+
+
+@pytest.mark.parametrize(("part", "count", "there"), [("corpus", 41, 40), ("queries", 30, 31), ("qrels", 34, 33)])
+def test_refuses_what_should_be_complete_and_is_not(
+    part: str, count: int, there: int, collection: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = None if part == "corpus" else "dev"
+    monkeypatch.setattr(beir, "NUM_ROWS", {(part, split): count}, raising=False)
+    size: dict[str, Any] = {"reader": "beir", "fraction": None, "complete": True}
+
+    def ingest() -> None:
+        corpus = ingest_corpus(dataset("beir", str(collection), "corpus"), settings=Corpus(name="corpus", **size))
+        settings = Topics(split="dev", relevant_alone=False, **size)
+        queries = ingest_queries(dataset("beir", str(collection), "queries", "dev"), settings=settings)
+        ingest_qrels(dataset("beir", str(collection), "qrels", "dev"), corpus, queries, settings=settings)
+
+    with pytest.raises(UserError) as error:
+        ingest()
+
+    assert f"{there} rows; beir has {count}: fetch it again, or" in str(error.value)
+    monkeypatch.setattr(beir, "NUM_ROWS", {(part, split): there})
+    ingest()
+
+
+def test_refuses_a_file_with_another_checksum(collection: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = collection / "corpus.jsonl"
+    settings = Corpus(reader="beir", name="corpus", fraction=None, complete=True)
+    monkeypatch.setattr(beir, "CHECKSUMS", {"corpus.jsonl": "0" * 32}, raising=False)
+
+    with pytest.raises(UserError, match=f"{file}: its md5 is [0-9a-f]{{32}}, that of the official file {'0' * 32}"):
+        ingest_corpus(dataset("beir", str(collection), "corpus"), settings=settings)
+
+    monkeypatch.setattr(beir, "CHECKSUMS", {"corpus.jsonl": hashlib.md5(file.read_bytes()).hexdigest()})
+    assert ingest_corpus(dataset("beir", str(collection), "corpus"), settings=settings)
 
 
 def test_a_slice_keeps_topics_of_its_own_documents(collection: Path, store: Store) -> None:
