@@ -11,7 +11,7 @@ from typing import Any, Literal
 from flows import collection
 from flows.collection import Asked, Place
 from flows.describe import reporting
-from flows.measuring import measure, overlapping, rows
+from flows.measuring import clearest, measure, overlapping, rows
 from flows.pseudo_queries import Writer
 from flows.recipe import Recipe
 from flows.rounds import Examples, Rounds, expanded
@@ -82,8 +82,8 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     trained |= {name: made.checkpoint for name, made in rounds.made.items()}
     stored = {"bm25": bm25} | {name: made.vectors for name, made in rounds.made.items()} | rounds.quick
     settings = reporting(recipe, name, rows(recipe, list(first.runs)), list(trained), list(stored))
-    return report(first.metrics, first.asked.queries, figures, agreements, list(trained.values()),
-                  list(stored.values()), settings=settings)  # fmt: skip
+    return report([each.metrics for each in measured], first.asked.queries, figures, agreements, list(trained.values()),
+                  list(stored.values()), clearest(recipe, first, passages), [], [], settings=settings)  # fmt: skip
 
 
 def split(recipe: Recipe[Any], texts: Literal["corpus", "documents"], place: Place | None = None) -> Artifact[Passages]:

@@ -12,14 +12,16 @@ from flows.round import Few, Member, exact, row
 from flows.rounds import Rounds, expanded
 from storage import datasets
 from storage.artifact import Artifact
-from storage.tables import Index, Metrics, Overlap, Queries, Run
+from storage.tables import Analysis, Index, Metrics, Overlap, Passages, Queries, Run
 from tasks.evaluate import Evaluation, evaluate
 from tasks.fuse import fuse
 from tasks.overlap import Overlapping, overlap
 from tasks.search import Search, search
 from tasks.stage import in_round
+from tasks.wins import Winning, wins
 
 ANSWER = "answer@"
+EXAMPLES = 6  # queries that a run is shown to win, and as many that it loses
 PERSISTENCE = 0.99  # of rank-biased overlap: 85 % of its weight lie on the first hundred ranks
 
 
@@ -75,6 +77,20 @@ def overlapping(recipe: Recipe[Any], runs: dict[str, Artifact[Run]]) -> list[Art
         overlap([runs[name] for name in names], settings=Overlapping(names=names, depth=compared, p=PERSISTENCE))
         for names in groups
     ]
+
+
+def clearest(recipe: Recipe[Any], of: Measured, passages: Artifact[Passages]) -> Artifact[Analysis] | None:
+    """The queries on which the headline's run and its baseline differ most; None where one is a mean of several."""
+    head, asked = recipe.headline, of.asked
+    if not {head.run, head.baseline} <= set(of.runs):
+        return None
+    settings = Winning(
+        run=head.run, baseline=head.baseline, metric=head.metric,
+        relevant_from=datasets.relevant_from(recipe.dataset.reader, asked.split),
+        ignore_identical_ids=datasets.ignores_identical_ids(recipe.dataset.reader), examples=EXAMPLES,
+    )  # fmt: skip
+    return wins(asked.queries, asked.qrels, passages, of.metrics, of.runs[head.run], of.runs[head.baseline],
+                settings=settings)  # fmt: skip
 
 
 def rows(recipe: Recipe[Any], runs: list[str]) -> list[str]:

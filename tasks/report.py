@@ -22,11 +22,12 @@ from storage.errors import UserError
 from storage.files import write_atomically
 from storage.rows import read_table
 from storage.settings import Settings
-from storage.tables import Checkpoint, Metrics, Overlap, Queries, Report
+from storage.tables import Analysis, Checkpoint, Metrics, Overlap, Queries, Report
 from storage.vectors import VECTORS_JSON, describe_vectors
 from tasks.index import describe
 from tasks.page.curves import losses, observed, probes
-from tasks.page.figures import clearest_wins, intervals, mark, marks, verdict, wins
+from tasks.page.figures import clearest_wins, intervals, mark, marks, verdict
+from tasks.page.figures import wins as wins_and_losses
 from tasks.page.render import page
 from tasks.stage import stage
 
@@ -66,21 +67,32 @@ class Reporting(Settings):
     """Runs that have several views, and the rows of these."""
 
 
-@stage(version=2, table=Report)
+@stage(version=3, table=Report)
 def report(
     out: Path,
-    metrics: Artifact[Metrics],
+    metrics: Sequence[Artifact[Metrics]],
     queries: Artifact[Queries],
     quality: Artifact[Any] | None,
     agreements: Sequence[Artifact[Overlap]],
     checkpoints: Sequence[Artifact[Checkpoint]],
     stored: Sequence[Artifact[Any]],
+    wins: Artifact[Analysis] | None,
+    analyses: Sequence[Artifact[Analysis]],
+    transfer: Sequence[Artifact[Metrics]],
     *,
     settings: Reporting,
 ) -> None:
-    """Write `report.json` and `report.html`, and the checkpoints' training losses to `logs/curves.json`."""
-    content = contents(metrics, quality, settings)
-    content["experts"] = experts(metrics, queries, settings)
+    """Write `report.json` and `report.html`, and the checkpoints' training losses to `logs/curves.json`.
+
+    The first `metrics` are of the split that the headline is about, and `queries` are that split's; `transfer` are
+    measured on other collections. `analyses` are drawn by the template of their stage's name.
+    """
+    content = contents(metrics[0], quality, settings)
+    content["splits"] = [measured(each) for each in metrics[1:]]
+    content["transfer"] = [measured(each) for each in transfer]
+    content["examples"] = wins and found_by(wins)
+    content["analyses"] = [{"name": each.stage, "key": each.key, "found": found_by(each)} for each in analyses]
+    content["experts"] = experts(metrics[0], queries, settings)
     content["overlap"] = [row for each in agreements for row in read_table(each, Overlap).to_pylist()]
     content["storage"] = [storage(name, each.path) for name, each in zip(settings.stored, stored, strict=True)]
     trained = dict(zip(settings.trained, checkpoints, strict=True))
@@ -116,11 +128,26 @@ def contents(metrics: Artifact[Metrics], quality: Artifact[Any] | None, settings
         "rows": rows,
         "intervals": intervals(by_query),
         "comparisons": comparisons,
-        "wins": wins(by_query, comparisons, settings.metric),
+        "wins": wins_and_losses(by_query, comparisons, settings.metric),
         "quality": found or None,
         "reported": settings.reported,
         "inputs": {"metrics": metrics.key, "quality": quality and quality.key},
     }
+
+
+def measured(metrics: Artifact[Metrics]) -> dict[str, Any]:
+    """The means, intervals and tests of one split or collection."""
+    return {
+        "rows": _rows(metrics.path / "rows.parquet"),
+        "intervals": intervals(pq.read_table(metrics.path / "queries.parquet")),
+        "comparisons": _rows(metrics.path / "comparisons.parquet"),
+        "key": metrics.key,
+    }
+
+
+def found_by(analysis: Artifact[Analysis]) -> Any:
+    """What an analysis says."""
+    return json.loads((analysis.path / "analysis.json").read_text())
 
 
 def experts(metrics: Artifact[Metrics], queries: Artifact[Queries], settings: Reporting) -> list[dict[str, Any]]:

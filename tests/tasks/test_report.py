@@ -109,7 +109,9 @@ def make(
     asked, agreement, stored = beside
 
     def build(folder: Path) -> Artifact[Any]:
-        report.body(folder, metrics, asked, quality, [agreement], [checkpoint], stored, settings=SETTINGS)
+        report.body(
+            folder, [metrics], asked, quality, [agreement], [checkpoint], stored, None, [], [], settings=SETTINGS
+        )
         return Artifact("report", "r" * 24, folder)
 
     return build

@@ -1,0 +1,118 @@
+"""The clearest wins and losses are those of the metric, with what the two runs really ranked."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from storage.artifact import Artifact
+from storage.tables import Passages, Qrels, Queries, Run
+from tasks.wins import CHARACTERS, Winning, wins
+
+SETTINGS = Winning(
+    run="dense", baseline="bm25", metric="MRR@10", relevant_from=1, ignore_identical_ids=False, examples=2
+)
+VALUES = {"bm25": [0.0, 0.5, 1.0, 0.25, 0.5], "dense": [1.0, 0.5, 0.5, 0.5, 0.25]}
+
+
+def passage(passage_id: str, text: str) -> dict[str, Any]:
+    doc_id = passage_id.split("-")[0]
+    return {"passage_id": passage_id, "doc_id": doc_id, "title": f"title of {doc_id}", "text": text, "start": 0,
+            "end": len(text), "num_tokens": 1}  # fmt: skip
+
+
+def rows(ranked: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+    return [
+        {"query_id": query, "passage_id": name, "view": "dense", "rank": rank, "score": score}
+        for query, scores in ranked.items()
+        for rank, (name, score) in enumerate(scores.items(), 1)
+    ]
+
+
+@pytest.fixture
+def metrics(tmp_path: Path) -> Artifact[Any]:
+    values = [
+        {"run": run, "query_id": f"q{place}", "metric": metric, "value": 1 - value if metric == "nDCG@10" else value}
+        for run, found in VALUES.items()
+        for place, value in enumerate(found)
+        for metric in ("MRR@10", "nDCG@10")
+    ]
+    pq.write_table(pa.Table.from_pylist(values), tmp_path / "queries.parquet")
+    return Artifact("evaluate", "m" * 24, tmp_path)
+
+
+def told(written: Any, metrics: Artifact[Any], out: Path, **changes: Any) -> dict[str, Any]:
+    asked = written(Queries, [{"query_id": f"q{n}", "text": f"query {n}"} for n in range(5)])
+    judged = written(Qrels, [
+        {"query_id": query, "doc_id": doc, "grade": grade}
+        for query, doc, grade in (("q0", "a", 1), ("q0", "b", 2), ("q2", "c", 0), ("q2", "d", 1), ("q3", "a", 1))
+    ])  # fmt: skip
+    names = ("a-0", "a-1", "b-0", "c-0", "d-0", "d-1")
+    texts = written(Passages, [passage(name, f"text of {name}") for name in names])
+    dense = written(Run, rows({"q0": {"a-1": 3.0, "b-0": 2.0, "a-0": 1.0}, "q2": {"c-0": 1.0, "d-1": 1.0},
+                               "q3": {"b-0": 2.0, "a-0": 1.0}}))  # fmt: skip
+    bm25 = written(Run, rows({"q0": {"c-0": 9.0, "a-0": 8.0}, "q2": {"c-0": 1.0}, "q4": {"c-0": 1.0}}))
+    out.mkdir()
+    wins.body(out, asked, judged, texts, metrics, dense, bm25, settings=SETTINGS.model_copy(update=changes))
+    found: dict[str, Any] = json.loads((out / "analysis.json").read_text())
+    return found
+
+
+def test_the_greatest_differences_of_the_metric_are_shown_both_ways(
+    written: Any, metrics: Artifact[Any], tmp_path: Path
+) -> None:
+    found = told(written, metrics, tmp_path / "out")
+
+    assert [each["query_id"] for each in found["wins"]] == ["q0", "q3"]
+    assert [each["query_id"] for each in found["losses"]] == ["q2", "q4"]
+    assert found["wins"][0]["values"] == {"dense": 1.0, "bm25": 0.0}
+    assert found["wins"][0]["query"] == "query 0"
+
+
+def test_ranks_are_of_documents_and_ties_fall_by_id(written: Any, metrics: Artifact[Any], tmp_path: Path) -> None:
+    best, _ = (found := told(written, metrics, tmp_path / "out"))["wins"]
+    lost, unjudged = found["losses"]
+
+    assert best["ranks"] == {"dense": 1, "bm25": 2}
+    assert best["relevant"] == {"doc_id": "a", "title": "title of a", "text": "text of a-1"}
+    assert best["first"]["bm25"] == {
+        "doc_id": "c", "passage_id": "c-0", "relevant": False, "title": "title of c", "text": "text of c-0"
+    }  # fmt: skip
+    assert lost["ranks"] == {"dense": 1, "bm25": None}  # c and d are equal, and d's id is the greater; c has grade 0
+    assert lost["first"]["dense"]["doc_id"] == "d"
+    assert (unjudged["ranks"], unjudged["relevant"]) == ({"dense": None, "bm25": None}, None)
+    assert list(unjudged["first"]) == ["bm25"]
+
+
+def test_grades_below_the_least_are_not_relevant(written: Any, metrics: Artifact[Any], tmp_path: Path) -> None:
+    judged = told(written, metrics, tmp_path / "out", relevant_from=2)["wins"][0]
+
+    assert judged["ranks"] == {"dense": 2, "bm25": None}
+    assert judged["relevant"]["doc_id"] == "b"
+
+
+def test_a_document_with_the_querys_id_is_no_result_and_what_nobody_found_is_shown_from_its_beginning(
+    written: Any, tmp_path: Path
+) -> None:
+    values = [{"run": run, "query_id": "a", "metric": "MRR@10", "value": value} for run, value in
+              (("bm25", 0.0), ("dense", 1.0))]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(values), tmp_path / "queries.parquet")
+    same = Artifact("evaluate", "m" * 24, tmp_path)
+    asked = written(Queries, [{"query_id": "a", "text": "?"}])
+    judged = written(Qrels, [{"query_id": "a", "doc_id": "z", "grade": 1}])
+    long = "z" * (CHARACTERS + 1)
+    texts = written(Passages, [passage("a-0", "itself"), passage("b-0", long), passage("z-0", "first"),
+                               passage("z-1", "second")])  # fmt: skip
+    run = written(Run, rows({"a": {"a-0": 5.0, "b-0": 1.0}}))
+    settings = SETTINGS.model_copy(update={"ignore_identical_ids": True})
+    (tmp_path / "out").mkdir()
+    wins.body(tmp_path / "out", asked, judged, texts, same, run, run, settings=settings)
+    (found,) = json.loads((tmp_path / "out" / "analysis.json").read_text())["wins"]
+
+    assert found["first"]["dense"]["doc_id"] == "b"
+    assert found["first"]["dense"]["text"] == long[: CHARACTERS - 1] + "…"
+    assert found["relevant"] == {"doc_id": "z", "title": "title of z", "text": "first"}
