@@ -16,7 +16,7 @@ from storage.errors import UserError
 from storage.rows import read_table, write_table
 from storage.settings import Settings
 from storage.tables import Passages, Positives, Queries, Run
-from tasks.fold import fold, judged
+from tasks.fold import fold, graded, numbered
 from tasks.stage import stage
 
 
@@ -84,9 +84,9 @@ def suited_queries(
 def reciprocal_ranks(run: Artifact[Run], labels: pa.Table, passages: pa.Table, cutoff: int) -> NDArray[np.float64]:
     """[Q], for each query of the labels 1 over the rank of its first relevant document, or 0 below the cutoff."""
     qrels = labels.select(["query_id", "doc_id"]).append_column("grade", pa.array(np.ones(len(labels), np.int32)))
-    known = judged(qrels, passages)
+    known = numbered(qrels["query_id"], passages, qrels["doc_id"])
     documents = fold(read_table(run, Run, ["query_id", "passage_id", "score"]), known, cutoff)[:, :, 0]
-    relevant = known.grades[:, :, 0]
+    relevant = graded(qrels, known)[:, :, 0]
     found = (documents[:, :, None] == relevant[:, None, :]) & (documents[:, :, None] >= 0)
     hits = found.any(2)
     return np.where(hits.any(1), 1 / (hits.argmax(1) + 1), 0.0)

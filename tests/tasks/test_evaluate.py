@@ -10,15 +10,16 @@ import pytrec_eval
 from pydantic import ValidationError
 
 from storage.errors import UserError
-from storage.tables import Passages, Qrels, Run
+from storage.tables import Answers, Passages, Qrels, Run
 from tasks.evaluate import Comparison, Evaluation, evaluate, measure
-from tasks.fold import fold, judged
+from tasks.fold import fold, graded, numbered, without_identical_ids
 
-METRICS = ["MRR@10", "nDCG@10", "recall@50", "recall@1000", "success@50", "success@1000"]
+METRICS = ["MRR@10", "MRR@100", "nDCG@10", "recall@50", "recall@1000", "success@50", "success@1000"]
 ORACLE = {"nDCG@10": "ndcg_cut_10", "recall@50": "recall_50", "recall@1000": "recall_1000"} | {
     "success@50": "success_50",
     "success@1000": "success_1000",
 }
+JUDGED = {"dataset": "toy", "titles": False, "relevant_from": 1, "ignore_identical_ids": False}
 
 
 def passages_of(documents: dict[str, list[str]]) -> pa.Table:
@@ -45,7 +46,7 @@ def qrels_of(grades: dict[str, dict[str, int]]) -> pa.Table:
 
 def test_a_document_has_its_best_passage_and_ties_fall_by_id() -> None:
     passages = passages_of({"a": ["a1", "a2"], "b": ["b1"], "c": ["c1", "c2"], "d": ["d1"]})
-    known = judged(qrels_of({"q": {"b": 1}}), passages)
+    known = numbered(pa.chunked_array([["q"]]), passages)
     run = run_of({"q": {"c1": 3.0, "a2": 2.0, "b1": 2.0, "c2": 1.5, "d1": 1.0, "a1": 9.0}, "unjudged": {"a1": 1.0}})
     # Scores a 9, c 3, b 2, d 1; of a's passages the better one counts, and c stands once.
     assert folded(fold(run, known, 3), known) == [["a", "c", "b"]]
@@ -59,33 +60,61 @@ def folded(matrix: np.ndarray, known) -> list[list[str]]:
 
 
 def test_a_passage_that_is_not_there_is_named() -> None:
-    known = judged(qrels_of({"q": {"a": 1}}), passages_of({"a": ["a1"]}))
+    known = numbered(pa.chunked_array([["q"]]), passages_of({"a": ["a1"]}))
     with pytest.raises(ValueError, match="'b1'"):
         fold(run_of({"q": {"b1": 1.0}}), known, 10)
 
 
+@pytest.mark.parametrize("relevant_from", [1, 2])
 @pytest.mark.parametrize("seed", range(5))
-def test_metrics_are_trec_evals(seed: int) -> None:
-    """Graded, tied, missing: 60 judged queries, some without a relevant document, some not in the run."""
+def test_metrics_are_trec_evals(seed: int, relevant_from: int) -> None:
+    """Graded, tied, missing, of several passages a document: 60 judged queries, some without a relevant document, some
+    not in the run, some judged documents without a passage."""
     draw = random.Random(seed)
     docs = [f"d{n}" for n in range(200)]
     grades = {f"q{n}": {doc: draw.choice([0, 0, 1, 2, 3]) for doc in draw.sample(docs, 8)} for n in range(60)}
     grades["q0"] = dict.fromkeys(grades["q0"], 0)
+    grades["q5"] = dict.fromkeys(grades["q5"], 1)
+    grades["q6"]["nowhere"] = 3
+    passages = {doc: [f"{doc}-{n}" for n in range(draw.randint(1, 3))] for doc in docs}
     lists = {
-        f"q{n}": {doc: draw.choice([0.5, 1.25, 1.25, float(np.float32(draw.random()))]) for doc in found}
+        f"q{n}": {
+            passage: draw.choice([0.5, 1.25, 1.25, float(np.float32(draw.random()))])
+            for doc in draw.sample(docs, 120)
+            for passage in passages[doc]
+        }
         for n in range(3, 63)
-        for found in [draw.sample(docs, 120)]
     }
-    known = judged(qrels_of(grades), passages_of({doc: [doc] for doc in docs}))
-    ours = measure(known.grades, fold(run_of(lists), known, 1000), METRICS)
+    qrels = qrels_of(grades)
+    known = numbered(qrels["query_id"], passages_of(passages), qrels["doc_id"])
+    ours = measure(graded(qrels, known), fold(run_of(lists), known, 1000), METRICS, relevant_from)
 
-    oracle = pytrec_eval.RelevanceEvaluator(grades, {*ORACLE.values(), "recip_rank"}).evaluate(lists)
+    folded = {
+        query: {doc: max(found[each] for each in passages[doc]) for doc in docs if passages[doc][0] in found}
+        for query, found in lists.items()
+    }
+    wanted = {*ORACLE.values(), "recip_rank"}
+    oracle = pytrec_eval.RelevanceEvaluator(grades, wanted, relevance_level=relevant_from).evaluate(folded)
     for place, query in enumerate(known.query_ids.to_pylist()):
         theirs = oracle.get(query, {})
         for metric, name in ORACLE.items():
             assert ours[metric][place] == pytest.approx(theirs.get(name, 0.0), abs=1e-6), (query, metric)
         whole = theirs.get("recip_rank", 0.0)
-        assert ours["MRR@10"][place] == pytest.approx(whole if whole >= 0.1 else 0.0, abs=1e-6)
+        for metric, cutoff in (("MRR@10", 10), ("MRR@100", 100)):
+            assert ours[metric][place] == pytest.approx(whole if whole >= 1 / cutoff - 1e-9 else 0.0, abs=1e-6)
+
+
+def test_a_document_with_the_querys_id_is_the_query() -> None:
+    passages = passages_of({"a": ["a1", "a2"], "b": ["b1"], "c": ["c1"]})
+    run = run_of({"a": {"a1": 3.0, "c1": 2.0, "b1": 1.0, "a2": 0.5}, "b": {"a2": 1.0, "b1": 0.5}})
+    known = numbered(pa.chunked_array([["a", "b"]]), passages)
+    assert folded(fold(run, known, 1), known) == [["a"], ["a"]]
+    others = without_identical_ids(run, passages)
+    assert folded(fold(others, known, 1), known) == [
+        ["c"],
+        ["a"],
+    ]  # before the cut, and only where the ids are the same
+    assert folded(fold(others, known, 9), known) == [["c", "b"], ["a"]]
 
 
 def test_the_stage_writes_means_comparisons_and_values(written, made) -> None:
@@ -101,15 +130,18 @@ def test_the_stage_writes_means_comparisons_and_values(written, made) -> None:
         return written(Run, table.append_column("rank", pa.array([1] * len(table), pa.int32())).to_pylist())
 
     settings = Evaluation(
-        split="dev", metrics=["MRR@10", "success@50"], names=["good", "bad", "half"], seed=1, resamples=10_000,
+        **JUDGED, split="dev", metrics=["MRR@10", "success@50"], names=["good", "bad", "half"], seed=1,
+        resamples=10_000,
         comparisons=[Comparison(run="good", baseline="bad"), Comparison(run="half", baseline="bad")],
     )  # fmt: skip
     runs = [run(0.5, range(30)), run(4, range(30)), run(0.5, range(15, 30))]
-    out = made(evaluate, qrels, passages, runs, settings=settings)
+    out = made(evaluate, qrels, None, passages, runs, settings=settings)
 
     values = {(row["run"], row["metric"]): row for row in pq.read_table(out.path / "rows.parquet").to_pylist()}
-    assert values["good", "MRR@10"] == {"run": "good", "split": "dev", "metric": "MRR@10", "value": 1.0, "queries": 30,
-                                        "spread": None}  # fmt: skip
+    assert values["good", "MRR@10"] == {
+        "dataset": "toy", "split": "dev", "titles": False, "run": "good", "metric": "MRR@10", "value": 1.0,
+        "queries": 30, "spread": None,
+    }  # fmt: skip
     assert (
         values["half", "MRR@10"]["value"] == 0.5
     )  # 15 queries are missing and count 0, q0 with the first document among them
@@ -129,18 +161,22 @@ def test_the_stage_writes_means_comparisons_and_values(written, made) -> None:
 
 
 def test_settings_that_cannot_be_meant_are_refused() -> None:
-    whole = {"split": "dev", "names": ["a"], "comparisons": [], "seed": 1, "resamples": 10_000}
+    whole = {**JUDGED, "split": "dev", "names": ["a"], "comparisons": [], "seed": 1, "resamples": 10_000}
     with pytest.raises(ValidationError, match="'mrr@10' is no metric"):
         Evaluation(metrics=["mrr@10"], **whole)
     with pytest.raises(ValidationError, match="comparison of b"):
         Evaluation(metrics=["MRR@10"], **{**whole, "comparisons": [Comparison(run="a", baseline="b")]})
 
 
-def test_a_split_without_judgements_is_an_error(written, made) -> None:
-    empty = written(Qrels, [])
-    settings = Evaluation(split="test", metrics=["MRR@10"], names=["a"], comparisons=[], seed=1, resamples=10_000)
-    with pytest.raises(UserError, match="'test'"):
-        made(evaluate, empty, written(Passages, []), [written(Run, [])], settings=settings)
+@pytest.mark.parametrize("metric", ["MRR@10", "answer@20"])
+@pytest.mark.parametrize("absent", [True, False])
+def test_a_split_without_what_a_metric_needs_is_an_error(written, made, metric: str, absent: bool) -> None:
+    empty = [None, None] if absent else [written(Qrels, []), written(Answers, [])]
+    settings = Evaluation(
+        **JUDGED, split="test", metrics=[metric], names=["a"], comparisons=[], seed=1, resamples=10_000
+    )
+    with pytest.raises(UserError, match=f"{metric}: no .*'test' of toy"):
+        made(evaluate, *empty, written(Passages, []), [written(Run, [])], settings=settings)
 
 
 def test_a_row_may_be_the_mean_of_several_runs(written, made) -> None:
@@ -154,10 +190,10 @@ def test_a_row_may_be_the_mean_of_several_runs(written, made) -> None:
         return written(Run, rows)
 
     settings = Evaluation(
-        split="dev", metrics=["MRR@10"], names=["few_0", "few_1", "bm25"], seed=1, resamples=10_000,
+        **JUDGED, split="dev", metrics=["MRR@10"], names=["few_0", "few_1", "bm25"], seed=1, resamples=10_000,
         averaged={"few": ["few_0", "few_1"]}, comparisons=[Comparison(run="few", baseline="bm25")],
     )  # fmt: skip
-    out = made(evaluate, qrels, passages, [run({0, 1, 2}), run({0}), run({5})], settings=settings)
+    out = made(evaluate, qrels, None, passages, [run({0, 1, 2}), run({0}), run({5})], settings=settings)
 
     rows = {row["run"]: row for row in pq.read_table(out.path / "rows.parquet").to_pylist()}
     by_query = {
@@ -177,7 +213,14 @@ def test_a_row_may_be_the_mean_of_several_runs(written, made) -> None:
 def test_what_is_averaged_must_be_there(averaged: dict[str, list[str]]) -> None:
     with pytest.raises(ValueError, match=r"averaged: (few|a): expected some of the runs"):
         Evaluation(
-            split="dev", metrics=["MRR@10"], names=["a"], seed=1, resamples=10_000, comparisons=[], averaged=averaged
+            **JUDGED,
+            split="dev",
+            metrics=["MRR@10"],
+            names=["a"],
+            seed=1,
+            resamples=10_000,
+            comparisons=[],
+            averaged=averaged,
         )
 
 
@@ -188,9 +231,9 @@ def test_the_mean_of_one_run_has_no_spread(written, made) -> None:
     qrels = written(Qrels, [{"query_id": "q", "doc_id": "d", "grade": 1}])
     run = written(Run, [{"query_id": "q", "passage_id": "d", "view": "dense", "rank": 1, "score": 1.0}])
     settings = Evaluation(
-        split="dev", metrics=["MRR@10"], names=["few_0"], seed=1, resamples=10_000, comparisons=[],
+        **JUDGED, split="dev", metrics=["MRR@10"], names=["few_0"], seed=1, resamples=10_000, comparisons=[],
         averaged={"few": ["few_0"]},
     )  # fmt: skip
-    out = made(evaluate, qrels, passages, [run], settings=settings)
+    out = made(evaluate, qrels, None, passages, [run], settings=settings)
     rows = {row["run"]: row for row in pq.read_table(out.path / "rows.parquet").to_pylist()}
     assert (rows["few"]["value"], rows["few"]["spread"]) == (1.0, None)
