@@ -1,0 +1,122 @@
+"""Answers found as DPR finds them: against a slow tokenizer and matcher, written from the description alone."""
+
+import random
+import unicodedata
+
+import pyarrow.parquet as pq
+import pytest
+
+from storage.tables import Answers, Passages, Qrels, Run
+from tasks.answers import has_answer, spaced
+from tasks.evaluate import Comparison, Evaluation, evaluate
+
+LETTERS = ["a", "B", "é", "e\u0301", "Σ", "ς", "ß", "İ", "7", "²", "中", "\u0301", "ſ"]
+OTHERS = [" ", "\u00a0", "\n", "-", ".", "'", "“", "$", "…", "\u200b", "\x07", "😀", "_"]
+
+
+def tokens(text: str) -> list[str]:
+    """Runs of letters, digits and marks, or one other symbol that is no blank and no control; lower case."""
+    found, last = [], False
+    for character in unicodedata.normalize("NFD", text):
+        kind = unicodedata.category(character)[0]
+        if kind in "LNM":
+            if last:
+                found[-1] += character
+            else:
+                found.append(character)
+        elif kind not in "ZC":
+            found.append(character)
+        last = kind in "LNM"
+    return [each.lower() for each in found]
+
+
+def slowly(text: str, answers: list[str]) -> bool:
+    words = tokens(text)
+    for answer in map(tokens, answers):
+        if answer and any(words[i : i + len(answer)] == answer for i in range(len(words))):
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "found"),
+    [
+        ("It rose on May 14 , 2004, in Paris.", "may 14, 2004", True),
+        ("It rose on May 14 2004", "May 14, 2004", False),  # the comma is a token
+        ("Parisian streets", "Paris", False),  # tokens are whole
+        ("The café of Zoë", "CAFE\u0301", True),  # composed and decomposed are the same
+        ("The cafe", "café", False),  # an accent is not dropped, as another normalisation would
+        ("wi-fi", "wi - fi", True),
+        ("snake_case", "snake", True),  # an underscore is a symbol
+        ("U.S. Navy", "us navy", False),
+        ("anything", " \u200b", False),  # an answer without a token
+    ],
+)
+def test_an_answer_is_found_by_its_tokens(text: str, answer: str, found: bool) -> None:
+    assert has_answer(text, [spaced(answer)] if spaced(answer).strip() else []) is found
+    assert slowly(text, [answer]) is found
+
+
+def test_the_quick_way_is_the_slow_one() -> None:
+    draw, seen = random.Random(4), set()
+    for _ in range(3000):
+        text = "".join(draw.choice(LETTERS + OTHERS) for _ in range(draw.randint(0, 12)))
+        start = draw.randint(0, len(text))
+        cut = text[start : start + draw.randint(1, 5)].swapcase()
+        other = "".join(draw.choice(LETTERS + OTHERS) for _ in range(draw.randint(0, 3)))
+        answers = [each for each in (cut, other) if spaced(each).strip()]
+        assert has_answer(text, [spaced(each) for each in answers]) is slowly(text, answers), (text, answers)
+        seen.add(slowly(text, answers))
+    assert seen == {True, False}
+
+
+def test_the_stage_counts_the_first_passages_with_an_answer(written, made) -> None:
+    """Random passages of one document or several, tied scores, queries that a run lacks, and titles that have the
+    answer: against a loop over every list."""
+    draw = random.Random(7)
+    words = [f"w{n}" for n in range(30)]
+    rows = [
+        {
+            "passage_id": f"p{n}", "doc_id": f"d{n // 2}", "title": draw.choice(words), "start": 0, "end": 1,
+            "num_tokens": 1, "text": " ".join(draw.choices(words, k=6)),
+        }
+        for n in range(60)
+    ]  # fmt: skip
+    texts = {row["passage_id"]: row["text"] for row in rows}
+    answers = {f"q{n}": draw.choices(words, k=draw.randint(1, 2)) for n in range(20)}
+    answers["q9"] = ["\u200b"]
+    lists = [
+        {query: {p: draw.choice([1.0, 2.0, 3.0]) for p in draw.sample(sorted(texts), 12)} for query in queries}
+        for queries in ([f"q{n}" for n in range(20)], [f"q{n}" for n in range(5, 25)])
+    ]
+    runs = [
+        written(Run, [
+            {"query_id": q, "passage_id": p, "view": "dense", "rank": 1, "score": s}
+            for q, found in each.items() for p, s in found.items()
+        ])
+        for each in lists
+    ]  # fmt: skip
+    settings = Evaluation(
+        dataset="toy", titles=True, relevant_from=1, ignore_identical_ids=False, split="test", seed=1,
+        metrics=["answer@2", "MRR@10", "answer@5"], names=["a", "b"], resamples=10_000,
+        comparisons=[Comparison(run="a", baseline="b")],
+    )  # fmt: skip
+    qrels = written(Qrels, [{"query_id": "q3", "doc_id": "d1", "grade": 1}])
+    asked = written(Answers, [{"query_id": query, "answers": each} for query, each in answers.items()])
+    out = made(evaluate, qrels, asked, written(Passages, rows), runs, settings=settings)
+
+    values = pq.read_table(out.path / "queries.parquet").to_pylist()
+    found = {(row["run"], row["metric"], row["query_id"]): row["value"] for row in values}
+    for name, each in zip("ab", lists, strict=True):
+        for query, wanted in answers.items():
+            ranked = sorted(each.get(query, {}).items(), key=lambda pair: (pair[1], pair[0]), reverse=True)
+            for cutoff in (2, 5):
+                hit = any(slowly(texts[passage], wanted) for passage, _ in ranked[:cutoff])
+                assert found[name, f"answer@{cutoff}", query] == hit, (name, query, cutoff)
+    rows = pq.read_table(out.path / "rows.parquet").to_pylist()
+    assert [(row["run"], row["metric"], row["queries"]) for row in rows] == [
+        (run, metric, queries)
+        for run in "ab"
+        for metric, queries in (("answer@2", 20), ("MRR@10", 1), ("answer@5", 20))
+    ]
+    assert 0 < rows[0]["value"] < rows[2]["value"] < 1
