@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage import datasets, query_files
+from storage import datasets, negative_files, query_files
 from storage.artifact import Source, source_of
 from storage.errors import UserError
 
@@ -107,6 +107,15 @@ def queries(name: str) -> Source:
     path = Path(name).expanduser().resolve()
     try:
         return source_of(path, query_files.files(path))
+    except UserError as error:
+        return _absent(name, error)
+
+
+def negatives(name: str) -> Source:
+    """Negatives that were mined elsewhere (`storage.negative_files`), by the path of their file."""
+    path = Path(name).expanduser().resolve()
+    try:
+        return source_of(path, negative_files.files(path))
     except UserError as error:
         return _absent(name, error)
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import Field
 
 from storage import query_files
@@ -22,11 +21,12 @@ from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.portions import portions
 from storage.query_files import Given
-from storage.rows import num_rows, parts, read_rows, write_rows
+from storage.rows import num_rows, read_rows, write_rows
 from storage.settings import Settings
 from storage.store import SCRATCH
 from storage.tables import Passages, PseudoQueries, passage_sha256, passage_text
 from tasks.piles import Piles
+from tasks.places import Places
 from tasks.progress import progress
 from tasks.shards import part
 from tasks.stage import stage, tell
@@ -78,60 +78,36 @@ def import_queries(out: Path, passages: Artifact[Passages], file: Source, *, set
 
 def _placed(path: Path, passages: Artifact[Passages]) -> Iterator[pa.Table]:
     """The file's queries with the places of their passages, some at a time."""
-    places, complaints = _Places(passages), _Complaints()
+    places = Places.in_table(passages, "passage_id")
+    complaints = _Complaints(num_rows(passages.path))
     given = progress(query_files.read(path), what="reading queries", unit="queries")
     for some in portions(given, size=lambda each: len(each.query), limit=CHARACTERS_AT_ONCE, number=QUERIES_AT_ONCE):
         found = places.of([each.passage_id for each in some])
         for place, each in zip(found.tolist(), some, strict=True):
-            complaints.look_at(place, each, places)
+            complaints.look_at(place, each)
         columns = {name: [getattr(each, name) for each in some] for name in GIVEN.names[1:]}
         wanted = [place >= 0 and each.is_query for place, each in zip(found, some, strict=True)]
         yield pa.table({"place": found, **columns}, schema=GIVEN).filter(wanted)
     complaints.raise_if_any(passages)
 
 
-class _Places:
-    """Where a passage stands, by its id."""
-
-    def __init__(self, passages: Artifact[Passages]) -> None:
-        hashes = np.concatenate([np.empty(0, np.int64), *_hashes(passages)])
-        self._order = hashes.argsort(kind="stable").astype(np.int32 if len(hashes) < 2**31 else np.int64)
-        self._hashes = hashes[self._order]
-        self.whole = np.zeros(len(hashes), bool)
-        """Whether all queries of a passage have been given."""
-        if (self._hashes[1:] == self._hashes[:-1]).any():
-            raise RuntimeError("two passages' ids have the same hash; hashes differ from run to run: run it again")
-
-    def of(self, passage_ids: Sequence[str]) -> np.ndarray[Any, Any]:
-        """The places of passages; -1 for one that is not there."""
-        wanted = np.array([hash(each) for each in passage_ids], np.int64)
-        near = np.searchsorted(self._hashes, wanted).clip(max=len(self._hashes) - 1)
-        return np.where(self._hashes[near] == wanted, self._order[near], -1).astype(np.int64)
-
-
-def _hashes(passages: Artifact[Passages]) -> Iterator[np.ndarray[Any, Any]]:
-    for path in parts(passages.path):
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(columns=["passage_id"]):
-                yield np.array([hash(each) for each in batch.column(0).to_pylist()], np.int64)
-
-
 class _Complaints:
     """What is wrong with a file: how often, and the first few places."""
 
-    def __init__(self) -> None:
+    def __init__(self, passages: int) -> None:
+        self._whole = np.zeros(passages, bool)  # whether all queries of a passage have been given
         self._unknown: list[Given] = []
         self._again: list[Given] = []
         self._counts = [0, 0]
 
-    def look_at(self, place: int, given: Given, places: _Places) -> None:
+    def look_at(self, place: int, given: Given) -> None:
         """Note a query of an unknown passage, and the second list of a passage's queries."""
         if place < 0:
             self._note(0, self._unknown, given)
-        elif given.begins and places.whole[place]:
+        elif given.begins and self._whole[place]:
             self._note(1, self._again, given)
         elif given.begins:
-            places.whole[place] = True
+            self._whole[place] = True
 
     def _note(self, kind: int, examples: list[Given], given: Given) -> None:
         self._counts[kind] += 1

@@ -1,0 +1,121 @@
+"""Hard negatives in files that others mined, plain or gzipped:
+
+- MS MARCO's `qidpidtriples.train.full.2.tsv`: query, positive, negative in every line, tabs between;
+- `msmarco-hard-negatives.jsonl`: a query in every line, and by system what that ranks high for it. Passages are ids
+  (https://huggingface.co/datasets/sentence-transformers/msmarco-hard-negatives) or, in the file that BEIR's models are
+  trained with (https://sbert.net/datasets/msmarco-hard-negatives.jsonl.gz), ids with a cross-encoder's score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from storage.errors import UserError
+from storage.lines import read_json_lines, read_lines
+
+ROWS_AT_ONCE = 100_000
+EXPECTED = "expected .tsv (query, positive, negative) or .jsonl (negatives by system), plain or gzipped"
+
+GIVEN = pa.schema([
+    pa.field("query_id", pa.string()), pa.field("passage_id", pa.string()), pa.field("system", pa.string()),
+    pa.field("score", pa.float64()), pa.field("positive", pa.float64()),
+])  # fmt: skip
+"""A negative: of which query and system (empty in triples), a cross-encoder's score of it and the lowest score of the
+query's positives (NaN where the file has none)."""
+
+Row = tuple[str, str, str, float, float]
+NONE = float("nan")
+
+
+def files(path: Path) -> list[Path]:
+    """The file that is read. Raises UserError where there is none, or its name tells no format."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; {EXPECTED}")
+    _kind(path)
+    return [path]
+
+
+def read(path: Path) -> Iterator[pa.Table]:
+    """The negatives as tables of GIVEN, in the file's order, with one in memory.
+
+    Raises UserError at what is broken, with its place.
+    """
+    yield from {"tsv": _of_triples, "jsonl": _of_systems}[_kind(path)](path)
+
+
+def _kind(path: Path) -> str:
+    ending = path.name.removesuffix(".gz").rpartition(".")[2]
+    kind = {"tsv": "tsv", "jsonl": "jsonl", "json": "jsonl"}.get(ending)
+    if kind is None:
+        raise UserError(f"{path}: {EXPECTED}")
+    return kind
+
+
+def _of_triples(path: Path) -> Iterator[pa.Table]:
+    """Arrow reads the columns: the official file has 397,768,673 rows."""
+    from pyarrow import csv
+
+    names = ["query_id", "positive_id", "passage_id"]
+    try:
+        reader = csv.open_csv(
+            path,
+            read_options=csv.ReadOptions(column_names=names, block_size=1 << 24),
+            parse_options=csv.ParseOptions(delimiter="\t", quote_char=False),
+            convert_options=csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+        )
+        for batch in reader:
+            nothing = pa.repeat(NONE, len(batch))
+            system = pa.repeat("", len(batch))
+            yield pa.table([batch["query_id"], batch["passage_id"], system, nothing, nothing], schema=GIVEN)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UserError(_what_is_wrong(path, str(error))) from None
+
+
+def _what_is_wrong(path: Path, found: str) -> str:
+    """The first line that is none of three columns; else what Arrow says (it does not number the lines)."""
+    for where, text in read_lines(path):  # of a gzip file that is cut off it says so itself
+        if len(columns := text.split("\t")) != 3:
+            expected = "expected query, positive and negative with tabs between"
+            return f"{where}: {expected}, found {len(columns)} columns: {text[:60]!r}"
+    return f"{path}: {found.splitlines()[0]}"
+
+
+def _of_systems(path: Path) -> Iterator[pa.Table]:
+    rows: list[Row] = []
+    for where, line in read_json_lines(path):
+        rows += _negatives(line, where)
+        if len(rows) >= ROWS_AT_ONCE:
+            yield _table(rows)
+            rows = []
+    yield _table(rows)
+
+
+def _table(rows: list[Row]) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else [()] * len(GIVEN)
+    return pa.table([pa.array(values, field.type) for values, field in zip(columns, GIVEN, strict=True)], schema=GIVEN)
+
+
+def _negatives(line: Mapping[str, Any], where: str) -> Iterator[Row]:
+    """A query's: system by system, each in its order."""
+    query, positives, systems = line.get("qid"), line.get("pos"), line.get("neg")
+    if not isinstance(query, (str, int)) or not isinstance(positives, list) or not isinstance(systems, dict):
+        fields = ", ".join(line) or "none"
+        raise UserError(f"{where}: expected the fields qid, pos (a list) and neg (lists by system), found {fields}")
+    lowest = min((_item(each, where)[1] for each in positives), default=NONE)
+    for system, items in systems.items():
+        if not isinstance(items, list):
+            raise UserError(f"{where}: expected a list of the negatives of {system!r}, found {str(items)[:40]}")
+        for passage, score in (_item(each, where) for each in items):
+            yield str(query), passage, system, score, lowest
+
+
+def _item(item: Any, where: str) -> tuple[str, float]:
+    """A passage and its score: an id, or an object with both."""
+    passage, score = (item.get("pid"), item.get("ce-score")) if isinstance(item, dict) else (item, NONE)
+    if not isinstance(passage, (str, int)) or not isinstance(score, (float, int)):
+        raise UserError(f"{where}: expected a passage's id, or an object with pid and ce-score, found {str(item)[:60]}")
+    return str(passage), float(score)
