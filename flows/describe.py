@@ -63,4 +63,5 @@ def trained(each: Round) -> str:
     if each.train is None:
         return f"{views} bi-encoder: {start}, as it is"
     taught = ", distilled from the cross-encoder" if each.train.distillation else ""
-    return f"{views} bi-encoder, from {start}, with negatives mined by {each.mine_with}{taught}"
+    negatives = f"negatives mined by {each.mine_with}" if each.mine else "negatives of a file"
+    return f"{views} bi-encoder, from {start}, with {negatives}{taught}"

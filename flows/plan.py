@@ -164,10 +164,7 @@ class Bill:
 
     def _published(self, data: Dataset | Elsewhere, part: str, split: str | None = None) -> int | None:
         """How many rows a reader knows the whole collection to have."""
-        if isinstance(data, Dataset) and data.fraction is not None:
-            return None
-        known: dict[tuple[str, str | None], int] = getattr(datasets.reader(data.reader), "NUM_ROWS", {})
-        return known.get((part, split))
+        return None if data.fraction is not None else datasets.num_rows(data.reader, part, split)
 
     def _training(self, step: Done) -> Training:
         trained = (each.train for each in expanded(self.recipe.rounds) if each.name == step.round)

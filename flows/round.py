@@ -13,6 +13,7 @@ from tasks.engines.candidates import Candidates
 from tasks.engines.faiss import Faiss
 from tasks.engines.seismic import Seismic
 from tasks.fuse import Fusion
+from tasks.import_negatives import Given
 from tasks.learn_fusion import LearnFusion
 from tasks.miners.cross_encoder import CrossEncoder
 from tasks.miners.margin import Margin
@@ -72,10 +73,12 @@ class Round(Settings):
     queries: Chosen | None = None
     """Which train queries are learned from; null for all."""
     mine_with: str | None
-    """`bm25`, or the name of an earlier round whose retriever mines."""
+    """`bm25`, or the name of an earlier round whose retriever mines; null where negatives are given, or none needed."""
     mine_views: list[View] = Field(default_factory=list)
     """Mine from the lists of these views, each for itself, and not from the ranking of all."""
     mine: Miner | None
+    given: Given | None = None
+    """Negatives that others mined, of a file, in place of mining."""
     start: str
     """pretrained, backbone, random, an earlier round to continue, or a checkpoint by key or folder."""
     train: Training | None
@@ -87,8 +90,11 @@ class Round(Settings):
 
     @model_validator(mode="after")
     def _trained_on_what_is_mined(self) -> Round:
-        if len({self.mine_with is None, self.mine is None, self.train is None}) > 1:
-            raise ValueError("give mine_with, mine and train, or set all three to null")
+        if (self.mine_with is None) != (self.mine is None):
+            raise ValueError("give mine_with and mine, or set both to null")
+        negatives = (self.mine is not None) + (self.given is not None)
+        if negatives != (self.train is not None):
+            raise ValueError("give train, and its negatives by mine_with and mine or by given; else all of them null")
         if self.mine and (self.mine.miner == "union") != (len(self.mine_views) > 1):
             found = ", ".join(self.mine_views) or "none"
             raise ValueError(f"mine_views: the miner union reads two views or more, and no other does; found {found}")

@@ -28,6 +28,7 @@ from storage.tables import (
 from tasks.choose_queries import FewShot, Suited, sample_queries, suited_queries
 from tasks.encode import encode
 from tasks.fuse import Fusion, fuse
+from tasks.import_negatives import import_negatives
 from tasks.index import index
 from tasks.initialise import initialise
 from tasks.learn_fusion import learn_fusion
@@ -109,7 +110,10 @@ class Rounds:
         return queries
 
     def mined(self, each: Round, queries: Artifact[Queries]) -> Artifact[Negatives]:
-        """The negatives of a round, from one ranking or from those of several views."""
+        """The negatives of a round, from a file, from one ranking, or from those of several views."""
+        if each.given is not None:
+            file, positives = sources.negatives(each.given.file), self.examples.positives
+            return import_negatives(self.passages, queries, positives, file, settings=each.given)
         if each.mine is None or each.mine_with is None:
             raise TypeError(f"round {each.name} mines nothing")
         depth, positives = self.recipe.train_documents, self.examples.positives
