@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from array import array
+from collections.abc import Callable, Iterable
 
 from storage.errors import UserError
 
@@ -41,7 +42,7 @@ def checked_id(value: str, where: str) -> str:
 class Unique:
     """Finds an id that stands twice, at 8 bytes an id however long a collection is.
 
-    Only hashes are kept: `suspects` names those seen twice, and a second reading tells which ids they are.
+    Only hashes are kept: `suspects` names those seen twice, and a second reading (`check`) tells which ids they are.
     """
 
     def __init__(self) -> None:
@@ -56,3 +57,17 @@ class Unique:
 
         ordered = np.sort(np.frombuffer(self._hashes, dtype=np.int64)) if self._hashes else np.empty(0, dtype=np.int64)
         return set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+
+    def check(self, again: Callable[[], Iterable[tuple[str, str]]]) -> None:
+        """Where ids may stand twice, read them `again`, each after where it stands.
+
+        Raises UserError for the first that does, with both its rows.
+        """
+        if not (suspects := self.suspects()):
+            return
+        first: dict[str, str] = {}
+        for where, value in again():
+            if hash(value) in suspects and first.setdefault(value, where) != where:
+                same_file = where.rpartition(" ")[0].rpartition(" ")[0] + " "
+                earlier = first[value].removeprefix(same_file)
+                raise UserError(f"{where}: the id {value} stands in {earlier} already; ids must be unique")

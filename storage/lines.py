@@ -1,15 +1,33 @@
-"""Lines of a text file, plain or gzipped, with their numbers, so that every complaint names its row."""
+"""Lines of a text file, plain or gzipped, with their numbers, so that every complaint names its row.
+
+A file that is cut off, or is not what its name says (a web page that stood for it, an archive, a pointer of Git LFS),
+is named as that.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from storage.errors import UserError
+
+PAGE = "a web page or a server's message instead of the file; fetch the file itself"
+OTHERS = {
+    b"version https://git-lfs": "a pointer of Git LFS instead of the file; `git lfs pull` fetches the file",
+    b"pk\x03\x04": "a zip archive; unpack it",
+    b"<!doctype": PAGE,
+    b"<html": PAGE,
+    b"<?xml": PAGE,
+}
+"""What may stand where a text should, by how it begins (in small letters)."""
+GZIP = b"\x1f\x8b"
+TAR = slice(257, 262)  # where a tar archive says what it is
 
 
 def plain_or_gzipped(path: Path) -> Path | None:
@@ -20,20 +38,37 @@ def plain_or_gzipped(path: Path) -> Path | None:
     return None
 
 
-def read_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Every line that is not blank, without its end, after where it stands: ("FILE line 17", text)."""
-    number = 0
+@contextlib.contextmanager
+def opened(path: Path, how_far: Callable[[], str]) -> Iterator[BufferedReader | gzip.GzipFile]:
+    """The bytes of a file, unpacked if it is gzipped.
+
+    Raises UserError where it is something else, cannot be read, or is cut off: after what `how_far` says ("line 7").
+    """
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                where = f"{path} line {number}"
-                if text := _decoded(line, where).rstrip("\r\n"):
-                    yield where, text
+        with path.open("rb") as file:
+            zipped = path.suffix == ".gz"
+            _refuse_others(path, file, gzipped=zipped)
+            if not zipped:
+                yield file
+                return
+            with gzip.open(file) as unpacked:
+                _refuse_others(path, unpacked, gzipped=False)
+                yield unpacked
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        after = f"after line {number}" if number else "at its start"
+        after = f"after {how_far()}" if how_far() else "at its start"
         raise UserError(f"{path}: the gzip file is cut off or damaged {after}; fetch it again ({error})") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def read_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Every line that is not blank, without its end, after where it stands: ("FILE line 17", text)."""
+    number = 0
+    with opened(path, lambda: f"line {number}" if number else "") as file:
+        for number, line in enumerate(file, 1):
+            where = f"{path} line {number}"
+            if text := _decoded(line, where).rstrip("\r\n"):
+                yield where, text
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -64,8 +99,27 @@ def text_field(row: dict[str, Any], name: str, where: str) -> str:
     return value
 
 
+def answer_list(value: object, where: str) -> list[str]:
+    """Answers to a query, without empty ones, which every passage has. Raises UserError for other things than texts."""
+    if not isinstance(value, list):
+        raise UserError(f"{where}: the answers must be a list of texts, found {str(value)[:40]!r}")
+    answers = [text_field({"answers": answer}, "answers", where) for answer in value]
+    return [answer for answer in answers if answer.strip()]
+
+
 def _decoded(line: bytes, where: str) -> str:
     try:
         return line.decode("utf-8-sig" if where.endswith(" line 1") else "utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{where}: not UTF-8 (byte {error.start + 1} is 0x{line[error.start]:02x})") from None
+
+
+def _refuse_others(path: Path, file: BufferedReader | gzip.GzipFile, *, gzipped: bool) -> None:
+    start = file.peek(TAR.stop)
+    begins = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if what := next((what for other, what in OTHERS.items() if begins.startswith(other)), None):
+        raise UserError(f"{path}: {what}")
+    if start[TAR] == b"ustar":
+        raise UserError(f"{path}: a tar archive; unpack it")
+    if start.startswith(GZIP) and not gzipped:
+        raise UserError(f"{path}: gzipped, though its name does not say so; add .gz to the name, or unpack it")

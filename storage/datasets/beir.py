@@ -1,8 +1,8 @@
 """A folder in BEIR's layout (Thakur et al. 2021), plain or gzipped.
 
 corpus.jsonl and, where passages come from longer texts, documents.jsonl: `_id`, `title`, `text`;
-queries.jsonl: `_id`, `text`; qrels/SPLIT.tsv: a header, then query-id, corpus-id, score. Of a plain
-file and its gzip the plain one is read. Other fields are ignored; a title may be missing.
+queries.jsonl: `_id`, `text`, and `answers`, a list, where they are known; qrels/SPLIT.tsv: a header, then query-id,
+corpus-id, score. Of a plain file and its gzip the plain one is read. Other fields are ignored; a title may be missing.
 Of generated queries, which BEIR keeps apart by a prefix, the split is PREFIX-SPLIT: gen-train is that of
 gen-queries.jsonl and gen-qrels/train.tsv, where there is no qrels/gen-train.tsv.
 """
@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage.datasets import QrelRow, QueryRow, TextRow
+from storage.datasets import AnswerRow, QrelRow, QueryRow, TextRow
 from storage.errors import UserError
 from storage.ids import Unique, checked_id
-from storage.lines import plain_or_gzipped, read_json_lines, read_lines, text_field
+from storage.lines import answer_list, plain_or_gzipped, read_json_lines, read_lines, text_field
 
+IGNORE_IDENTICAL_IDS = True  # where queries are documents too, as of ArguAna and Quora (BEIR's own evaluation)
 HEADER = ["query-id", "corpus-id", "score"]
 GRADES = range(-(2**31), 2**31)
 
@@ -25,6 +26,8 @@ def files(path: Path, part: str, split: str | None) -> list[Path]:
     """The one file of a part; for "queries" the qrels of the split as well."""
     if part == "qrels":
         return [_qrels_file(path, split)]
+    if part == "answers":
+        return [_queries_file(path, split)]
     if part == "queries":
         return [_queries_file(path, split), _qrels_file(path, split)]
     return [_json_file(path, part)]
@@ -42,7 +45,7 @@ def texts(path: Path, name: str) -> Iterator[TextRow]:
             raise UserError(f"{where}: document {doc_id} is empty: expected a title or a text; remove the row")
         seen.add(doc_id)
         yield {"doc_id": doc_id, "title": title, "text": text}
-    _no_duplicates(file, seen)
+    seen.check(lambda: ((where, row["_id"]) for where, row in read_json_lines(file)))
 
 
 def queries(path: Path, split: str) -> Iterator[QueryRow]:
@@ -56,7 +59,19 @@ def queries(path: Path, split: str) -> Iterator[QueryRow]:
             raise UserError(f"{where}: query {query_id} is empty: expected a text; remove the row")
         seen.add(query_id)
         yield {"query_id": query_id, "text": text}
-    _no_duplicates(file, seen)
+    seen.check(lambda: ((where, row["_id"]) for where, row in read_json_lines(file)))
+
+
+def has_answers(path: Path, split: str) -> bool:
+    """Whether a query has any."""
+    return next(answers(path, split), None) is not None
+
+
+def answers(path: Path, split: str) -> Iterator[AnswerRow]:
+    """The answers to each query of queries.jsonl that has some."""
+    for where, row in read_json_lines(_queries_file(path, split)):
+        if found := answer_list(row.get("answers") or [], where):
+            yield {"query_id": text_field(row, "_id", where), "answers": found}
 
 
 def qrels(path: Path, split: str) -> Iterator[QrelRow]:
@@ -121,14 +136,3 @@ def _judgement(text: str, where: str) -> QrelRow:
     if grade not in GRADES:
         raise UserError(f"{where}: the score {grade} does not fit 32 bits")
     return {"query_id": checked_id(query_id, where), "doc_id": checked_id(doc_id, where), "grade": grade}
-
-
-def _no_duplicates(file: Path, seen: Unique) -> None:
-    """Read the file again if ids may stand twice, and name the first that does with both its rows."""
-    if not (suspects := seen.suspects()):
-        return
-    first: dict[str, str] = {}
-    for where, row in read_json_lines(file):
-        if hash(row["_id"]) in suspects and first.setdefault(row["_id"], where) != where:
-            earlier = first[row["_id"]].rpartition(" line ")[2]
-            raise UserError(f"{where}: the id {row['_id']} stands in line {earlier} already; ids must be unique")

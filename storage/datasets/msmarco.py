@@ -1,35 +1,37 @@
-"""MS MARCO in its official files (Nguyen et al. 2016; for non-commercial research), plain or gzipped.
+"""MS MARCO passage ranking in its official files (Nguyen et al. 2016; for non-commercial research), plain or gzipped.
 
 collection.tsv: pid, passage; msmarco-docs.tsv: docid, url, title, body; queries.*.tsv: qid, query; all with tabs
 between. Judgements are qid, 0 or Q0, pid, grade, with tabs or blanks between, and name passages. `dev` is the small
-dev set that papers report; `dl19` and `dl20` are the topics of the TREC Deep Learning tracks, graded 0 to 3. Texts
-are taken as they are, with the wrongly decoded letters that some passages are known for.
+dev set that papers report; `dl19` and `dl20` are the topics of the TREC Deep Learning tracks, graded 0 to 3, where 1
+("related") is not relevant. Texts are taken as they are, with the wrongly decoded letters that some passages are known
+for.
+Passages have no titles, but for those of RocketQA's corpus (Qu et al. 2021), which took them from the linked documents:
+lay para.title.txt (pid, title, in the collection's order) of https://rocketqa.bj.bcebos.com/corpus/marco.tar.gz beside
+collection.tsv, and each passage has its own. "-" stands for none there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from storage.datasets import QrelRow, QueryRow, TextRow
 from storage.errors import UserError
-from storage.ids import Unique, checked_id
-from storage.lines import plain_or_gzipped, read_lines
+from storage.ids import Unique
+from storage.lines import plain_or_gzipped
+from storage.tsv_files import ids, read_columns, read_qrels, read_queries
 
 FETCH = "https://microsoft.github.io/msmarco/Datasets and https://trec.nist.gov/data/deep.html say where to fetch it"
 TEXTS = {"corpus": "collection.tsv", "documents": "msmarco-docs.tsv"}
-QUERIES = {
-    "train": ["queries.train.tsv"],
-    "dev": ["queries.dev.small.tsv", "queries.dev.tsv"],  # the second has those of the first, and others
-    "dl19": ["msmarco-test2019-queries.tsv"],
-    "dl20": ["msmarco-test2020-queries.tsv"],
+TITLES = "para.title.txt"
+TOPICS: dict[str, tuple[list[str], str]] = {  # queries, of the first file that is there, and qrels
+    "train": (["queries.train.tsv"], "qrels.train.tsv"),
+    "dev": (["queries.dev.small.tsv", "queries.dev.tsv"], "qrels.dev.small.tsv"),  # all of dev has those of the small
+    "dl19": (["msmarco-test2019-queries.tsv"], "2019qrels-pass.txt"),
+    "dl20": (["msmarco-test2020-queries.tsv"], "2020qrels-pass.txt"),
 }
-QRELS = {
-    "train": "qrels.train.tsv",
-    "dev": "qrels.dev.small.tsv",
-    "dl19": "2019qrels-pass.txt",
-    "dl20": "2020qrels-pass.txt",
-}
+RELEVANT_FROM = {"dl19": 2, "dl20": 2}
 NUM_ROWS: dict[tuple[str, str | None], int] = {
     ("corpus", None): 8_841_823,
     ("documents", None): 3_213_835,
@@ -43,63 +45,73 @@ NUM_ROWS: dict[tuple[str, str | None], int] = {
     ("qrels", "dl20"): 11_386,
 }
 """How many texts, judged queries and judgements the whole collection has: what a plan counts with where it is not here.
-Files with other counts are read all the same."""
+Files with other counts are read all the same, but where the recipe asks for the complete collection."""
+CHECKSUMS = {  # from ir_datasets 0.6.3 (etc/downloads.json), but for
+    "collection.tsv": "31e42eeac3a3ea1b75c689c483be4484",  # that of others' copies: published is only its archive's,
+    "msmarco-docs.tsv.gz": "103b19e21ad324d8a5f1ab562425c0b4",  # the page of the TREC 2019 track,
+    "queries.dev.small.tsv": "4621c583f1089d223db228a4f95a05d1",  # and docTTTTTquery's page
+    "qrels.dev.small.tsv": "38a80559a561707ac2ec0f150ecd1e8a",
+    "qrels.train.tsv": "733fb9fe12d93e497f7289409316eccf",
+    "msmarco-test2019-queries.tsv.gz": "eda71eccbe4d251af83150abe065368c",
+    "2019qrels-pass.txt": "2f4be390198da108f6845c822e5ada14",
+    "msmarco-test2020-queries.tsv.gz": "00a406fb0d14ed3752d70d1e4eb98600",
+    "2020qrels-pass.txt": "0355ccee7509ac0463e8278186cdd8d1",
+}
 
 
 def files(path: Path, part: str, split: str | None) -> list[Path]:
-    """The one file of a part; for "queries" the qrels of the split as well."""
+    """The one file of a part; for "corpus" the titles too, if they are there, and for "queries" the split's qrels."""
     if part in TEXTS:
-        return [_file(path, [TEXTS[part]])]
-    if split not in QRELS:
-        raise UserError(f"{path}: msmarco has no split {split!r}; its splits are {', '.join(QRELS)}")
-    qrels_file = _file(path, [QRELS[split]])
-    return [qrels_file] if part == "qrels" else [_file(path, QUERIES[split]), qrels_file]
+        titles = _titles(path) if part == "corpus" else None
+        return [find(path, [TEXTS[part]]), *([titles] if titles else [])]
+    return topic_files(path, part, split, reader="msmarco", topics=TOPICS)
+
+
+def titled(path: Path, name: str) -> bool:
+    """Whether the texts have titles: documents have, passages where RocketQA's lie beside them."""
+    return name != "corpus" or _titles(path) is not None
 
 
 def texts(path: Path, name: str) -> Iterator[TextRow]:
-    """The passages, or the documents with their titles. A document with neither title nor body is called by its URL."""
-    file = files(path, name, None)[0]
-    seen = Unique()
-    for where, columns in _rows(file, 2 if name == "corpus" else 4):
-        doc_id, title, text = columns[0], "", columns[-1]
-        if name == "documents":
-            title = columns[2] if columns[2].strip() or text.strip() else columns[1]
-        if not title.strip() and not text.strip():
-            raise UserError(f"{where}: document {doc_id} is empty: expected a title or a text; remove the row")
-        seen.add(doc_id)
-        yield {"doc_id": doc_id, "title": title, "text": text}
-    _no_duplicates(file, seen)
+    """The passages, or the documents with their titles."""
+    return read_documents(files(path, name, None)[0]) if name == "documents" else _passages(path)
 
 
 def queries(path: Path, split: str) -> Iterator[QueryRow]:
     """Every row of the split's file of queries, judged or not."""
-    file = files(path, "queries", split)[0]
-    seen = Unique()
-    for where, (query_id, text) in _rows(file, 2):
-        if not text.strip():
-            raise UserError(f"{where}: query {query_id} is empty: expected a text; remove the row")
-        seen.add(query_id)
-        yield {"query_id": query_id, "text": text}
-    _no_duplicates(file, seen)
+    return read_queries(files(path, "queries", split)[0])
 
 
 def qrels(path: Path, split: str) -> Iterator[QrelRow]:
     """The rows of the split's judgements. One that is there twice counts once; two grades for a pair are an error."""
-    file = files(path, "qrels", split)[0]
-    grades: dict[tuple[str, str], int] = {}
-    for where, text in read_lines(file):
-        row = _judgement(text, where)
-        pair = (row["query_id"], row["doc_id"])
-        earlier = grades.setdefault(pair, row["grade"])
-        if earlier != row["grade"]:
-            raise UserError(f"{where}: query {pair[0]} and passage {pair[1]} had grade {earlier} before; keep one row")
-    if not grades:
-        raise UserError(f"{file}: the split is empty: expected judgements")
-    for (query_id, doc_id), grade in grades.items():
-        yield {"query_id": query_id, "doc_id": doc_id, "grade": grade}
+    return read_qrels(files(path, "qrels", split)[0], "passage")
 
 
-def _file(path: Path, names: Sequence[str]) -> Path:
+def read_documents(file: Path) -> Iterator[TextRow]:
+    """The rows of msmarco-docs.tsv. A document with neither title nor body is called by its URL."""
+    seen = Unique()
+    for where, (doc_id, url, title, body) in read_columns(file, 4):
+        name = title if title.strip() or body.strip() else url
+        if not name.strip() and not body.strip():
+            raise UserError(f"{where}: document {doc_id} is empty: expected a title or a text; remove the row")
+        seen.add(doc_id)
+        yield {"doc_id": doc_id, "title": name, "text": body}
+    seen.check(lambda: ids(file))
+
+
+def topic_files(
+    path: Path, part: str, split: str | None, *, reader: str, topics: Mapping[str, tuple[list[str], str]]
+) -> list[Path]:
+    """The file of a split's qrels, for "queries" after that of its queries. Raises UserError where one is missing."""
+    if split is None or split not in topics:
+        raise UserError(f"{path}: {reader} has no split {split!r}; its splits are {', '.join(topics)}")
+    queries_files, qrels_file = topics[split]
+    found = find(path, [qrels_file])
+    return [found] if part == "qrels" else [find(path, queries_files), found]
+
+
+def find(path: Path, names: Sequence[str]) -> Path:
+    """The first of the files that is there, plain or gzipped. Raises UserError where none is."""
     for name in names:
         if found := plain_or_gzipped(path / name):
             return found
@@ -107,34 +119,24 @@ def _file(path: Path, names: Sequence[str]) -> Path:
     raise UserError(f"{path / names[0]}: no such file{others}, nor gzipped (.gz); {FETCH}")
 
 
-def _rows(file: Path, num_columns: int) -> Iterator[tuple[str, list[str]]]:
-    """The columns of every row after where it stands; the first is an id."""
-    for where, text in read_lines(file):
-        columns = text.split("\t")
-        if len(columns) != num_columns:
-            found = f"found {len(columns)}: {text[:60]!r}"
-            raise UserError(f"{where}: expected {num_columns} columns with tabs between, {found}")
-        checked_id(columns[0], where)
-        yield where, columns
+def _passages(path: Path) -> Iterator[TextRow]:
+    """The passages with their titles: both files have one order, so no title is held in memory."""
+    file, seen = files(path, "corpus", None)[0], Unique()
+    titles = chain(read_columns(found, 2) if (found := _titles(path)) else (), [("", ["", ""])])
+    at, (titled_id, title) = next(titles)
+    for where, (doc_id, text) in read_columns(file, 2):
+        if not text.strip():
+            raise UserError(f"{where}: document {doc_id} is empty: expected a title or a text; remove the row")
+        own = ""
+        if titled_id == doc_id:
+            own = "" if title == "-" else title
+            at, (titled_id, title) = next(titles)
+        seen.add(doc_id)
+        yield {"doc_id": doc_id, "title": own, "text": text}
+    if at:
+        raise UserError(f"{at}: {file.name} has no passage {titled_id} here; expected RocketQA's titles, in its order")
+    seen.check(lambda: ids(file))
 
 
-def _judgement(text: str, where: str) -> QrelRow:
-    columns = text.split()
-    if len(columns) != 4 or columns[1] not in ("0", "Q0"):
-        raise UserError(f"{where}: expected query, 0 or Q0, passage and grade, found {text[:60]!r}")
-    query_id, _, doc_id, grade = columns
-    if not grade.removeprefix("-").isdecimal() or len(grade) > 9:
-        raise UserError(f"{where}: expected a whole number as grade, found {grade!r}")
-    return {"query_id": query_id, "doc_id": doc_id, "grade": int(grade)}
-
-
-def _no_duplicates(file: Path, seen: Unique) -> None:
-    """Read the file again if ids may stand twice, and name the first that does with both its rows."""
-    if not (suspects := seen.suspects()):
-        return
-    first: dict[str, str] = {}
-    for where, text in read_lines(file):
-        row_id = text.partition("\t")[0]
-        if hash(row_id) in suspects and first.setdefault(row_id, where) != where:
-            earlier = first[row_id].rpartition(" line ")[2]
-            raise UserError(f"{where}: the id {row_id} stands in line {earlier} already; ids must be unique")
+def _titles(path: Path) -> Path | None:
+    return plain_or_gzipped(path / TITLES)

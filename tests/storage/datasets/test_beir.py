@@ -76,11 +76,23 @@ def test_windows_files_and_a_last_blank_line_are_read(collection: Path) -> None:
     assert [list(beir.texts(collection, "corpus")), list(beir.qrels(collection, "dev"))] == expected
 
 
+def test_reads_the_answers_of_the_queries_that_have_some(collection: Path) -> None:
+    assert beir.has_answers(collection, "dev")
+    assert list(beir.answers(collection, "dev")) == [{"query_id": "q2", "answers": ["x"]}]
+    (collection / "queries.jsonl").write_text('{"_id": "q1", "text": "a", "answers": []}\n{"_id": "q2", "text": "b"}\n')
+    assert not beir.has_answers(collection, "dev")
+    (collection / "queries.jsonl").write_text('{"_id": "q1", "text": "a", "answers": "x"}\n')
+    assert complaint(lambda: beir.answers(collection, "dev")) == (
+        f"{collection}/queries.jsonl line 1: the answers must be a list of texts, found 'x'"
+    )
+
+
 def test_a_part_needs_only_its_files(collection: Path) -> None:
     qrels = collection / "qrels" / "dev.tsv"
     assert beir.files(collection, "corpus", None) == [collection / "corpus.jsonl"]
     assert beir.files(collection, "queries", "dev") == [collection / "queries.jsonl", qrels]
     assert beir.files(collection, "qrels", "dev") == [qrels]
+    assert beir.files(collection, "answers", "dev") == [collection / "queries.jsonl"]
 
 
 @pytest.mark.parametrize(

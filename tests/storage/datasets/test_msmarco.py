@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from storage.checks import check_files
 from storage.datasets import msmarco as reader
+from storage.datasets import relevant_from
 from storage.errors import UserError
 
 FILES = {
@@ -45,7 +47,7 @@ def complaint(read: Callable[[], Any]) -> str:
 
 
 def everything(folder: Path) -> list[Any]:
-    topics = [[*reader.queries(folder, split), *reader.qrels(folder, split)] for split in reader.QRELS]
+    topics = [[*reader.queries(folder, split), *reader.qrels(folder, split)] for split in reader.TOPICS]
     return [*reader.texts(folder, "corpus"), *reader.texts(folder, "documents"), *topics]
 
 
@@ -55,6 +57,38 @@ def test_passages_have_no_title(folder: Path) -> None:
         ("1", "", "Ã¼mlaut, as it is."),
         ("7", "", "A third passage, with  blanks."),
     ]
+
+
+def test_passages_have_the_titles_that_lie_beside_them(folder: Path) -> None:
+    assert not reader.titled(folder, "corpus")
+    (folder / "para.title.txt").write_text("0\tA project\n1\t-\n7\tThird \n")
+
+    assert [row["title"] for row in reader.texts(folder, "corpus")] == ["A project", "", "Third "]
+    assert reader.titled(folder, "corpus")
+    assert reader.titled(folder, "documents")
+    assert reader.files(folder, "corpus", None) == [folder / "collection.tsv", folder / "para.title.txt"]
+    assert reader.files(folder, "documents", None) == [folder / "msmarco-docs.tsv"]
+
+
+def test_a_passage_may_be_without_a_row_of_titles(folder: Path) -> None:
+    (folder / "para.title.txt").write_text("1\tIts own\n")
+
+    assert [row["title"] for row in reader.texts(folder, "corpus")] == ["", "Its own", ""]
+
+
+@pytest.mark.parametrize(
+    ("titles", "expected"),
+    [
+        ("1\tx\n0\ty\n", "line 2: collection.tsv has no passage 0 here; expected RocketQA's titles, in its order"),
+        ("9\tx\n", "line 1: collection.tsv has no passage 9 here; expected RocketQA's titles, in its order"),
+        ("0\tx\n1", "line 2: expected 2 columns with tabs between, found 1: '1'; the file ends here: if it is cut off, "
+         "fetch it again"),
+    ],
+)  # fmt: skip
+def test_names_titles_that_are_not_of_these_passages(titles: str, expected: str, folder: Path) -> None:
+    (folder / "para.title.txt").write_text(titles)
+
+    assert complaint(lambda: reader.texts(folder, "corpus")) == f"{folder}/para.title.txt {expected}"
 
 
 def test_documents_have_title_and_body_or_their_url(folder: Path) -> None:
@@ -124,7 +158,8 @@ def test_names_what_is_missing_and_where_to_fetch_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "row", "expected"),
     [
-        ("collection.tsv", "8", "expected 2 columns with tabs between, found 1: '8'"),
+        ("collection.tsv", "8", "expected 2 columns with tabs between, found 1: '8'; the file ends here: if it is "
+         "cut off, fetch it again"),
         ("collection.tsv", "8\ta\tb", "expected 2 columns with tabs between, found 3: '8\\ta\\tb'"),
         ("collection.tsv", "8 9\ta", "expected an id without white space, found '8 9'"),
         ("collection.tsv", "\ta", "expected an id without white space, found ''"),
@@ -132,11 +167,12 @@ def test_names_what_is_missing_and_where_to_fetch_it(tmp_path: Path) -> None:
         ("collection.tsv", "1\tagain", "the id 1 stands in line 2 already; ids must be unique"),
         ("collection.tsv", "8\t\udcff", "not UTF-8 (byte 3 is 0xff)"),
         ("msmarco-docs.tsv", "D9\thttps://d.org/\ttitle",
-         "expected 4 columns with tabs between, found 3: 'D9\\thttps://d.org/\\ttitle'"),
+         "expected 4 columns with tabs between, found 3: 'D9\\thttps://d.org/\\ttitle'; the file ends "
+         "here: if it is cut off, fetch it again"),
         ("msmarco-docs.tsv", "D9\t\t\t", "document D9 is empty: expected a title or a text; remove the row"),
         ("msmarco-docs.tsv", "D2\tu\tt\tb", "the id D2 stands in line 2 already; ids must be unique"),
         ("queries.dev.small.tsv", "3\t", "query 3 is empty: expected a text; remove the row"),
-        ("queries.dev.small.tsv", "3 text", "expected 2 columns with tabs between, found 1: '3 text'"),
+        ("queries.dev.small.tsv", "3 text\n3\ttext", "expected 2 columns with tabs between, found 1: '3 text'"),
         ("queries.dev.small.tsv", "2\tagain", "the id 2 stands in line 1 already; ids must be unique"),
         ("qrels.dev.small.tsv", "2\t1\t1", "expected query, 0 or Q0, passage and grade, found '2\\t1\\t1'"),
         ("qrels.dev.small.tsv", "2\t1\t1\t1", "expected query, 0 or Q0, passage and grade, found '2\\t1\\t1\\t1'"),
@@ -184,5 +220,6 @@ def test_the_real_topics_are_as_many_as_is_known(split: str) -> None:
     assert judged <= found
     assert len(judged) == reader.NUM_ROWS["queries", split]
     assert len(qrels) == reader.NUM_ROWS["qrels", split]
-    relevant = {row["query_id"] for row in qrels if row["grade"] > 0}
+    relevant = {row["query_id"] for row in qrels if row["grade"] >= relevant_from("msmarco", split)}
     assert relevant == judged
+    check_files("msmarco", reader.files(folder, "queries", split))

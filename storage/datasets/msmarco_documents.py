@@ -1,0 +1,69 @@
+"""MS MARCO document ranking in its official files (for non-commercial research), plain or gzipped.
+
+msmarco-docs.tsv: docid, url, title, body; msmarco-doc*-queries.tsv and the TREC topics: qid, query; judgements are
+qid, 0 or Q0, docid, grade. `dl19` and `dl20` are the topics of the TREC Deep Learning tracks, graded 0 to 3: a document
+of grade 1 is relevant, unlike such a passage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from storage.datasets import QrelRow, QueryRow, TextRow, msmarco
+from storage.errors import UserError
+from storage.tsv_files import read_qrels, read_queries
+
+FETCH = msmarco.FETCH
+DOCUMENTS = "msmarco-docs.tsv"
+TOPICS = {
+    "train": (["msmarco-doctrain-queries.tsv"], "msmarco-doctrain-qrels.tsv"),
+    "dev": (["msmarco-docdev-queries.tsv"], "msmarco-docdev-qrels.tsv"),
+    "dl19": (["msmarco-test2019-queries.tsv"], "2019qrels-docs.txt"),
+    "dl20": (["msmarco-test2020-queries.tsv"], "2020qrels-docs.txt"),
+}
+NUM_ROWS: dict[tuple[str, str | None], int] = {
+    ("corpus", None): 3_213_835,
+    ("queries", "train"): 367_013,
+    ("queries", "dev"): 5_193,
+    ("queries", "dl19"): 43,
+    ("queries", "dl20"): 45,
+    ("qrels", "train"): 367_013,
+    ("qrels", "dev"): 5_193,
+    ("qrels", "dl19"): 16_258,
+    ("qrels", "dl20"): 9_098,
+}
+"""How many documents, judged queries and judgements the whole collection has (ir_datasets 0.6.3, etc/metadata.json)."""
+CHECKSUMS = {  # of ir_datasets 0.6.3; for the gzipped qrels of train and dev two sums are published, so neither is here
+    "msmarco-docs.tsv.gz": msmarco.CHECKSUMS["msmarco-docs.tsv.gz"],
+    "msmarco-doctrain-queries.tsv.gz": "4086d31a9cf2d7b69c4932609058111d",
+    "msmarco-docdev-queries.tsv.gz": "ac20593d71b9c32ab2633230f9cdf10d",
+    "msmarco-test2019-queries.tsv.gz": msmarco.CHECKSUMS["msmarco-test2019-queries.tsv.gz"],
+    "2019qrels-docs.txt": "d7ef53b995ef7e01676ea85d7ec01dda",
+    "msmarco-test2020-queries.tsv.gz": msmarco.CHECKSUMS["msmarco-test2020-queries.tsv.gz"],
+    "2020qrels-docs.txt": "e10f3545583b124a4ed5e7992293e15a",
+}
+
+
+def files(path: Path, part: str, split: str | None) -> list[Path]:
+    """The one file of a part; for "queries" the qrels of the split as well."""
+    if part == "documents":
+        raise UserError("msmarco_documents has no `documents`; write `corpus` for both of the recipe's corpora")
+    if part == "corpus":
+        return [msmarco.find(path, [DOCUMENTS])]
+    return msmarco.topic_files(path, part, split, reader="msmarco_documents", topics=TOPICS)
+
+
+def texts(path: Path, name: str) -> Iterator[TextRow]:
+    """The documents with their titles; one with neither title nor body is called by its URL."""
+    return msmarco.read_documents(files(path, name, None)[0])
+
+
+def queries(path: Path, split: str) -> Iterator[QueryRow]:
+    """Every row of the split's file of queries, judged or not."""
+    return read_queries(files(path, "queries", split)[0])
+
+
+def qrels(path: Path, split: str) -> Iterator[QrelRow]:
+    """The rows of the split's judgements. One that is there twice counts once; two grades for a pair are an error."""
+    return read_qrels(files(path, "qrels", split)[0], "document")

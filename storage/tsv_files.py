@@ -1,0 +1,73 @@
+"""Queries and judgements as MS MARCO and TREC give them: rows with tabs between, and qrels; plain or gzipped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from storage.datasets import QrelRow, QueryRow
+from storage.errors import UserError
+from storage.ids import Unique, checked_id
+from storage.lines import read_lines
+
+
+def read_columns(file: Path, num_columns: int) -> Iterator[tuple[str, list[str]]]:
+    """The columns of every row after where it stands; the first is an id."""
+    lines = read_lines(file)
+    for where, text in lines:
+        columns = text.split("\t")
+        if len(columns) != num_columns:
+            raise UserError(wrong_columns(where, len(columns), num_columns, text, lines))
+        checked_id(columns[0], where)
+        yield where, columns
+
+
+def wrong_columns(where: str, found: int, expected: int, text: str, lines: Iterator[tuple[str, str]]) -> str:
+    """What to say of a row with other columns than expected; the last of a file may have been cut off."""
+    cut_off = found < expected and next(lines, None) is None
+    hint = "; the file ends here: if it is cut off, fetch it again" if cut_off else ""
+    return f"{where}: expected {expected} columns with tabs between, found {found}: {text[:60]!r}{hint}"
+
+
+def read_queries(file: Path) -> Iterator[QueryRow]:
+    """Every row of a file of query id, query."""
+    seen = Unique()
+    for where, (query_id, text) in read_columns(file, 2):
+        if not text.strip():
+            raise UserError(f"{where}: query {query_id} is empty: expected a text; remove the row")
+        seen.add(query_id)
+        yield {"query_id": query_id, "text": text}
+    seen.check(lambda: ids(file))
+
+
+def read_qrels(file: Path, what: str) -> Iterator[QrelRow]:
+    """Every row of a file of query id, 0 or Q0, id of `what` is judged, grade, with tabs or blanks between.
+
+    One that is there twice counts once; two grades for a pair are an error.
+    """
+    grades: dict[tuple[str, str], int] = {}
+    for where, text in read_lines(file):
+        row = _judgement(text, where, what)
+        pair = (row["query_id"], row["doc_id"])
+        earlier = grades.setdefault(pair, row["grade"])
+        if earlier != row["grade"]:
+            raise UserError(f"{where}: query {pair[0]} and {what} {pair[1]} had grade {earlier} before; keep one row")
+    if not grades:
+        raise UserError(f"{file}: the split is empty: expected judgements")
+    for (query_id, doc_id), grade in grades.items():
+        yield {"query_id": query_id, "doc_id": doc_id, "grade": grade}
+
+
+def ids(file: Path) -> Iterator[tuple[str, str]]:
+    """What stands before each row's first tab, after where."""
+    return ((where, text.partition("\t")[0]) for where, text in read_lines(file))
+
+
+def _judgement(text: str, where: str, what: str) -> QrelRow:
+    columns = text.split()
+    if len(columns) != 4 or columns[1] not in ("0", "Q0"):
+        raise UserError(f"{where}: expected query, 0 or Q0, {what} and grade, found {text[:60]!r}")
+    query_id, _, doc_id, grade = columns
+    if not grade.removeprefix("-").isdecimal() or len(grade) > 9:
+        raise UserError(f"{where}: expected a whole number as grade, found {grade!r}")
+    return {"query_id": query_id, "doc_id": doc_id, "grade": int(grade)}
