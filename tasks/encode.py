@@ -16,11 +16,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models import retriever
-from models.bert import BertConfig
+from models import opening
 from models.representation import Representation, Role
-from models.tokens import Tokenizer
-from storage.artifact import Artifact
+from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.files import write_atomically
 from storage.rows import num_rows, read_rows
@@ -44,13 +42,16 @@ class Encoding(Settings):
     passage_max_tokens: int = Field(gt=2)
 
 
-class TextEncoder:
-    """A checkpoint's tokenizer and retriever, on the device of the run."""
+Model = Artifact[Checkpoint] | Source
+"""A checkpoint of the store, or a model from outside it, which is read where it lies."""
 
-    def __init__(self, checkpoint: Path) -> None:
-        self.device = choose_device()
-        self.tokenizer = Tokenizer.load(checkpoint)
-        self.retriever = retriever.load(checkpoint).to(self.device).eval()
+
+class TextEncoder:
+    """What a folder's retriever makes of texts, on the device of the run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.device, self.opened = choose_device(), opening.opened(folder)
+        self.retriever = self.opened.retriever.to(self.device)
         limits = LEXICAL_TOKENS_PER_BATCH if "lexical" in self.retriever.views else TOKENS_PER_BATCH
         self.tokens_per_batch = limits[self.device.type]
 
@@ -58,7 +59,7 @@ class TextEncoder:
         self, texts: Sequence[str], role: Role, max_tokens: int, done: Callable[[int], object] = lambda number: None
     ) -> Encoded:
         """All views of the texts, in their order; `done` is told of each batch's size."""
-        ids = self.tokenizer.encode(list(texts), max_tokens)
+        ids = self.opened.encode(texts, role, max_tokens)
         encoded: list[Encoded] = []
         order: list[int] = []
         for batch in batches([len(each) for each in ids], self.tokens_per_batch):
@@ -69,7 +70,7 @@ class TextEncoder:
 
     @torch.inference_mode()
     def _encoded(self, ids: list[list[int]], role: Role) -> Encoded:
-        return as_rows(self.retriever(self.tokenizer.pad_batch(ids).to(self.device), role))
+        return as_rows(self.retriever(self.opened.pad_batch(ids).to(self.device), role))
 
 
 def as_rows(made: Representation) -> Encoded:
@@ -98,10 +99,10 @@ def _offsets(counts_B: Tensor) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 @stage(version=1, table=Vectors, gpu=True)
-def encode(out: Path, passages: Artifact[Passages], checkpoint: Artifact[Checkpoint], *, settings: Encoding) -> None:
+def encode(out: Path, passages: Artifact[Passages], checkpoint: Model, *, settings: Encoding) -> None:
     """Write what the checkpoint's retriever makes of every passage, shard by shard, and `vectors.json`."""
     _check(checkpoint.path, settings)
-    made_by, total = retriever.settings_of(checkpoint.path), num_rows(passages.path)
+    made_by, total = opening.settings_of(checkpoint.path), num_rows(passages.path)
     shards = _shards(total, made_by.views)
     job = Job(write_part, out, (passages, checkpoint), settings, what="encoding", unit="passages", on_gpus=True)
     run_shards(job, shards)
@@ -118,7 +119,7 @@ def encode(out: Path, passages: Artifact[Passages], checkpoint: Artifact[Checkpo
 
 def write_part(
     out: Path, shard: Shard, done: Callable[[int], object], passages: Artifact[Passages],
-    checkpoint: Artifact[Checkpoint], *, settings: Encoding,
+    checkpoint: Model, *, settings: Encoding,
 ) -> None:  # fmt: skip
     """Write all views of a shard's passages."""
     encoder = kept(_encoder, checkpoint)
@@ -126,7 +127,7 @@ def write_part(
     write_shard(out, shard.number, encoder(texts, "passage", settings.passage_max_tokens, done))
 
 
-def _encoder(checkpoint: Artifact[Checkpoint]) -> TextEncoder:
+def _encoder(checkpoint: Model) -> TextEncoder:
     return TextEncoder(checkpoint.path)
 
 
@@ -137,7 +138,7 @@ def _shards(total: int, views: Sequence[str]) -> list[Shard]:
 
 def _check(checkpoint: Path, settings: Encoding) -> None:
     """Refuse more tokens than the encoder has positions."""
-    limit = BertConfig.load(checkpoint).max_position_embeddings
+    limit = opening.max_tokens(checkpoint)
     for name, tokens in settings.model_dump().items():
         if tokens > limit:
             raise UserError(f"{name}: the checkpoint reads at most {limit} tokens, found {tokens}; set it to so many")

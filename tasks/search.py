@@ -16,9 +16,9 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import read_table, write_table
 from storage.settings import Settings
-from storage.tables import Checkpoint, Index, Passages, Queries, Run, Vectors
+from storage.tables import Index, Passages, Queries, Run, Vectors
 from storage.vectors import Encoded, describe_vectors
-from tasks.encode import TextEncoder
+from tasks.encode import Model, TextEncoder
 from tasks.hits import Hits, Lookup, PassageIds, Searcher, passage_ids, run_rows
 from tasks.index import describe, engine
 from tasks.progress import bar
@@ -42,14 +42,14 @@ def search(
     index: Artifact[Index],
     vectors: Artifact[Vectors] | None,
     queries: Artifact[Queries],
-    checkpoint: Artifact[Checkpoint] | None,
+    checkpoint: Model | None,
     passages: Artifact[Passages],
     *,
     settings: Search,
 ) -> None:
     """Write each query's ranked passages, in the order of the queries; a query that finds nothing has no row.
 
-    An index of vectors is searched with these and the checkpoint that made them, which encodes the queries.
+    An index of vectors is searched with these and the model that made them, which encodes the queries.
     """
     rows, name = read_table(queries, Queries), str(describe(index.path)["engine"])
     _check(settings.view, name, vectors)
@@ -69,9 +69,7 @@ def search(
             counter.update(len(block))
 
 
-def query_encoder(
-    vectors: Artifact[Vectors], checkpoint: Artifact[Checkpoint] | None
-) -> Callable[[Sequence[str]], Encoded]:
+def query_encoder(vectors: Artifact[Vectors], checkpoint: Model | None) -> Callable[[Sequence[str]], Encoded]:
     """What makes vectors of queries as the stored ones of passages were made."""
     if checkpoint is None:
         raise TypeError("vectors are searched with the checkpoint that made them")

@@ -1,0 +1,58 @@
+"""A checkpoint's folder opened as a retriever, whoever wrote it: this project, or sentence-transformers.
+
+What texts become is for `models.retriever` and `models.sentence_transformer`; here both look the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from models import retriever, sentence_transformer, towers
+from models.bert import BertConfig
+from models.representation import Role
+from models.retriever import Retriever, Settings
+from models.sentence_transformer import SentenceTransformer
+from models.tokens import Tokenizer, Tokens
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A retriever, and what makes batches of texts for it."""
+
+    retriever: Retriever | SentenceTransformer
+    encode: Callable[[Sequence[str], Role, int], list[list[int]]]
+    """Texts of a role to ids, cut to so many tokens."""
+    pad_batch: Callable[[Sequence[Sequence[int]]], Tokens]
+
+
+def opened(folder: Path) -> Opened:
+    """The retriever of a folder, in evaluation mode; a folder that holds none is a ValueError."""
+    if is_foreign(folder):
+        found, reader = sentence_transformer.load(folder)
+        return Opened(found, reader.encode, reader.pad_batch)
+    tokenizer = Tokenizer.load(folder)
+
+    def encode(texts: Sequence[str], role: Role, max_tokens: int) -> list[list[int]]:
+        return tokenizer.encode(texts, max_tokens)
+
+    return Opened(retriever.load(folder), encode, tokenizer.pad_batch)
+
+
+def settings_of(folder: Path) -> Settings:
+    """The views of a folder's retriever, without loading it."""
+    return SentenceTransformer.settings if is_foreign(folder) else retriever.settings_of(folder)
+
+
+def max_tokens(folder: Path) -> int:
+    """How many tokens of a text a folder's retriever reads at most."""
+    if is_foreign(folder):
+        return sentence_transformer.num_tokens(folder)
+    return BertConfig.load(folder).max_position_embeddings
+
+
+def is_foreign(folder: Path) -> bool:
+    """Whether a folder is no checkpoint of this project and no plain BERT."""
+    ours = (retriever.SETTINGS, towers.SHARING)
+    return not any((folder / name).is_file() for name in ours) and sentence_transformer.is_one(folder)
