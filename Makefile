@@ -71,7 +71,7 @@ $(STAMP): requirements.lock pyproject.toml
 lock: ## resolve pyproject.toml anew in a clean environment and write requirements.lock
 	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
 	$(BIN)/python -m venv "$$folder/venv"; \
-	"$$folder/venv/bin/python" -m pip install --quiet --editable ".[cpu,dev,tagger]"; \
+	"$$folder/venv/bin/python" -m pip install --quiet --editable ".[cpu,dev,fetch,tagger]"; \
 	"$$folder/venv/bin/python" -m pip check; \
 	{ sed -n '/^#/p; / ; /p' requirements.lock; \
 	  "$$folder/venv/bin/python" -m pip freeze --exclude pretrieve | sed 's/^\(torch==[0-9.]*\)+.*/\1/'; } > "$$folder/lock"; \

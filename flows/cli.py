@@ -97,6 +97,36 @@ def export(
 
 
 @app.command()
+def compare(
+    first: Annotated[str, typer.Argument(metavar="RUN", help="A recipe's name, a report's key, or a folder with it.")],
+    second: Annotated[str, typer.Argument(metavar="RUN", help="Another; A,B,C are seeds of one, taken together.")],
+    store: StoreFolder = DEFAULT_STORE,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the same as a page.")] = None,
+) -> None:
+    """Show two finished runs side by side: settings that differ, artifacts shared, metrics with tests."""
+    from flows.compare import show_comparison
+
+    show_comparison(first, second, store, html)
+
+
+@app.command("export-run")
+def export_run(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A recipe's name, a report's key, or a folder with it.")],
+    to: Annotated[Path, typer.Option(metavar="DIR", help="Where to write it; must not exist, or be empty.")],
+    rows: Annotated[list[str] | None, typer.Argument(metavar="ROW", help="Its rows; all, if none is named.")] = None,
+    store: StoreFolder = DEFAULT_STORE,
+    split: Annotated[str | None, typer.Option(help="Another split than the headline's.")] = None,
+    packed: Annotated[bool, typer.Option("--gzip", help="Write ROW.trec.gz.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Put the header into ROW.yaml, as trec_eval needs.")] = False,
+    actor: Annotated[str | None, typer.Option(metavar="NAME", help="Who ran it, for the header.")] = None,
+) -> None:
+    """Write a finished run's rankings as TREC run files with ir_metadata's header."""
+    from flows.export_run import export_runs
+
+    export_runs(run, rows or [], to, store, split=split, packed=packed, plain=plain, actor=actor)
+
+
+@app.command()
 def search(
     key: Annotated[str, typer.Argument(help="Key of a retriever, of vectors or of an index, or the beginning of it.")],
     question: Annotated[str, typer.Argument(help="What to look for, in quotes.")],
@@ -108,6 +138,17 @@ def search(
     from flows.search import show_answer
 
     show_answer(key, question, store, top, view)
+
+
+@app.command()
+def fetch(
+    dataset: Annotated[str, typer.Argument(help="msmarco, natural_questions, beir/NAME, and others.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to lay it: a recipe's dataset.path.")],
+) -> None:
+    """Fetch the official files of a collection, checked, as its reader wants them."""
+    from flows.fetch import fetch as get
+
+    get(dataset, folder)
 
 
 @app.command()
