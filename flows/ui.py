@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from flows.lineage import as_image, drawing, made_of, named
 from tasks.as_task import artifact_key
-from tasks.page.render import beside_the_paper
+from tasks.page.lineage import as_image, drawing, made_of, named, standalone
 from tasks.show_progress import courtesy
 from tasks.stage import Done
 from tasks.units import duration
@@ -63,7 +62,7 @@ def measured_on(content: Mapping[str, Any]) -> str:
     """The split, how many queries, and whose numbers stand beside ours."""
     queries = max(row["queries"] for row in content["rows"])
     words = f"{content['recipe']['title']}: {queries:,} queries of split {content['rows'][0]['split']}."
-    if not beside_the_paper(content):
+    if not content["beside"]:
         return f"{words} The recipe reports no numbers of a paper."
     source = content["reported"].get("source", "the recipe's `reported`")
     return f"{words} Paper: {source}; its collection and model are not this run's unless the recipe says so."
@@ -71,11 +70,11 @@ def measured_on(content: Mapping[str, Any]) -> str:
 
 def metrics_table(content: Mapping[str, Any]) -> list[dict[str, str]]:
     """Run, metric, our value, the paper's and the difference; first what the paper has too."""
-    beside = beside_the_paper(content)
-    theirs = {(run, metric.lower()): value for run, metric, value, _ in beside}
-    rows = [(row["run"], row["metric"], row["value"]) for row in content["rows"]]
-    rows += [(run, metric, None) for run, metric, _, ours in beside if ours is None]
-    table = [_row(run, metric, ours, theirs.get((run, metric.lower()))) for run, metric, ours in rows]
+    beside = content["beside"]
+    table = [_row(each["run"], each["metric"], each["ours"], each["theirs"]) for each in beside]
+    known = {(each["run"], each["metric"].lower()) for each in beside}
+    rest = [row for row in content["rows"] if (row["run"], row["metric"].lower()) not in known]
+    table += [_row(row["run"], row["metric"], row["value"], None) for row in rest]
     return sorted(table, key=lambda row: (not row["difference"], not row["paper"]))
 
 
@@ -95,7 +94,7 @@ def lineage(recipe: str, done: Sequence[Done]) -> str:
     built = sum(not each.cached for each in done)
     words = f"{recipe}: {len(done)} stages, {built} built by this run, {len(done) - built} found in the store"
     lines = [f"**{words}**; a line is an artifact, a dot on it a stage that reads it; time is what building took.", ""]
-    lines += [as_image(drawing(done), words), ""]
+    lines += [as_image(standalone(drawing(done)), words), ""]
     lines += ["| | stage | made of | key | | time | rows |", "|---:|---|---|---|---|---:|---:|"]
     lines += [
         f"| {row} | {named(each)} | {', '.join(str(source + 1) for source in sources)} | `{each.key[:8]}` "

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from pydantic import Field
 from rich.console import Group
 from rich.table import Table as TerminalTable
 from rich.text import Text
@@ -25,9 +26,11 @@ from storage.settings import Settings
 from storage.tables import Analysis, Checkpoint, Metrics, Overlap, Queries, Report
 from storage.vectors import VECTORS_JSON, describe_vectors
 from tasks.index import describe
+from tasks.page.costs import costs, environments
 from tasks.page.curves import losses, observed, probes
-from tasks.page.figures import clearest_wins, intervals, mark, marks, verdict
+from tasks.page.figures import clearest_wins, grid, intervals, mark, marks, verdict
 from tasks.page.figures import wins as wins_and_losses
+from tasks.page.paper import Measured, among, beside
 from tasks.page.render import page
 from tasks.stage import stage
 
@@ -65,6 +68,8 @@ class Reporting(Settings):
     """Whose vectors, or which indexes, are given, in their order."""
     views: dict[str, list[str]]
     """Runs that have several views, and the rows of these."""
+    groups: dict[str, str] = Field(default_factory=dict)
+    """Of the other collections those that a mean counts as one, by what that is called (CQADupStack's forums)."""
 
 
 @stage(version=3, table=Report)
@@ -87,12 +92,15 @@ def report(
     The first `metrics` are of the split that the headline is about, and `queries` are that split's; `transfer` are
     measured on other collections. `analyses` are drawn by the template of their stage's name.
     """
-    content = contents(metrics[0], quality, settings)
-    content["splits"] = [measured(each) for each in metrics[1:]]
-    content["transfer"] = [measured(each) for each in transfer]
+    splits, others = [measured(each) for each in metrics], [measured(each) for each in transfer]
+    content = contents(splits[0], quality, settings)
+    content["splits"] = [each.content() for each in splits[1:]]
+    content["transfer"] = [each.content() for each in others]
+    content["beside"] = beside(settings.reported, settings.main, splits, grouped(others, settings.groups))
+    content["among"] = among(settings.reported, settings.main, settings.metric, splits)
     content["examples"] = wins and found_by(wins)
     content["analyses"] = [{"name": each.stage, "key": each.key, "found": found_by(each)} for each in analyses]
-    content["experts"] = experts(metrics[0], queries, settings)
+    content["experts"] = experts(splits[0], queries, settings)
     content["overlap"] = [row for each in agreements for row in read_table(each, Overlap).to_pylist()]
     content["storage"] = [storage(name, each.path) for name, each in zip(settings.stored, stored, strict=True)]
     trained = dict(zip(settings.trained, checkpoints, strict=True))
@@ -105,44 +113,48 @@ def report(
     write_atomically(out / "report.html", page(content))
 
 
-def contents(metrics: Artifact[Metrics], quality: Artifact[Any] | None, settings: Reporting) -> dict[str, Any]:
-    """Everything that the report states and its inputs determine."""
-    rows = _rows(metrics.path / "rows.parquet")
-    named = {row["run"] for row in rows}
+def measured(metrics: Artifact[Metrics]) -> Measured:
+    """What was measured on one split or collection."""
+    by_query = pq.read_table(metrics.path / "queries.parquet")
+    rows, comparisons = (_rows(metrics.path / f"{name}.parquet") for name in ("rows", "comparisons"))
+    return Measured(rows, intervals(by_query), comparisons, by_query, metrics.key)
+
+
+def contents(first: Measured, quality: Artifact[Any] | None, settings: Reporting) -> dict[str, Any]:
+    """What the report states of the headline's split, and of the recipe."""
+    named = {row["run"] for row in first.rows}
     if missing := {settings.main, settings.baseline} - named:
         raise UserError(
             f"report: {', '.join(sorted(missing))} is none of the runs measured ({', '.join(sorted(named))})"
         )
-    if settings.metric not in {row["metric"] for row in rows}:
+    if settings.metric not in {row["metric"] for row in first.rows}:
         raise UserError(f"report: {settings.metric} was not measured; add it to evaluate.metrics")
-    comparisons = _rows(metrics.path / "comparisons.parquet")
-    by_query = pq.read_table(metrics.path / "queries.parquet")
     found = quality and json.loads((quality.path / "quality.json").read_text())
     return {
         "recipe": {
             name: getattr(settings, name) for name in ("recipe", "title", "paper", "dataset", "generator", "text")
         },
         "headline": {name: getattr(settings, name) for name in ("main", "baseline", "metric")},
-        "runs": {name: settings.runs.get(name, "") for name in dict.fromkeys(row["run"] for row in rows)},
+        "runs": {name: settings.runs.get(name, "") for name in dict.fromkeys(row["run"] for row in first.rows)},
         "absent": settings.absent,
-        "rows": rows,
-        "intervals": intervals(by_query),
-        "comparisons": comparisons,
-        "wins": wins_and_losses(by_query, comparisons, settings.metric),
+        "rows": first.rows,
+        "intervals": first.intervals,
+        "comparisons": first.comparisons,
+        "wins": wins_and_losses(first.by_query, first.comparisons, settings.metric),
+        "grid": grid(first.by_query, settings.main, settings.baseline, settings.metric),
         "quality": found or None,
         "reported": settings.reported,
-        "inputs": {"metrics": metrics.key, "quality": quality and quality.key},
+        "groups": settings.groups,
+        "inputs": {"metrics": first.key, "quality": quality and quality.key},
     }
 
 
-def measured(metrics: Artifact[Metrics]) -> dict[str, Any]:
-    """The means, intervals and tests of one split or collection."""
-    return {
-        "rows": _rows(metrics.path / "rows.parquet"),
-        "intervals": intervals(pq.read_table(metrics.path / "queries.parquet")),
-        "comparisons": _rows(metrics.path / "comparisons.parquet"),
-        "key": metrics.key,
-    }
+def grouped(others: Sequence[Measured], groups: Mapping[str, str]) -> dict[str, list[Measured]]:
+    """Other collections by the name under which a mean counts them, in their order."""
+    found: dict[str, list[Measured]] = {}
+    for each in others:
+        found.setdefault(groups.get(each.dataset, each.dataset), []).append(each)
+    return found
 
 
 def found_by(analysis: Artifact[Analysis]) -> Any:
@@ -150,9 +162,9 @@ def found_by(analysis: Artifact[Analysis]) -> Any:
     return json.loads((analysis.path / "analysis.json").read_text())
 
 
-def experts(metrics: Artifact[Metrics], queries: Artifact[Queries], settings: Reporting) -> list[dict[str, Any]]:
+def experts(first: Measured, queries: Artifact[Queries], settings: Reporting) -> list[dict[str, Any]]:
     """For each run of several views: how many queries each view wins by the headline's metric, and its clearest."""
-    by_query = pq.read_table(metrics.path / "queries.parquet")
+    by_query = first.by_query
     texts = read_table(queries, Queries)
     known = dict(zip(texts["query_id"].to_pylist(), texts["text"].to_pylist(), strict=True))
     return [
@@ -176,7 +188,8 @@ def publish(folder: Path, made: Artifact[Report], stages: Sequence[Mapping[str, 
     content = json.loads((made.path / "report.json").read_text())
     content["inputs"]["report"] = made.key
     content["curves"] = json.loads((made.path / CURVES).read_text())
-    content["stages"] = [dict(each) for each in stages]
+    content["costs"], content["environments"] = costs(stages), environments(stages)
+    content["stages"] = [{name: value for name, value in each.items() if name != "built"} for each in stages]
     write_atomically(folder / "report.html", page(content))
     write_atomically(folder / "report.json", _as_json(content))
     return folder / "report.html"
@@ -185,7 +198,8 @@ def publish(folder: Path, made: Artifact[Report], stages: Sequence[Mapping[str, 
 def terminal_table(path: Path) -> Group:
     """Runs by metrics from a `report.json`: the best of each column in bold, with marks of significance."""
     content = json.loads(path.read_text())
-    rows, head, marked = content["rows"], content["headline"], marks(content)
+    rows, head = content["rows"], content["headline"]
+    marked = marks(content["comparisons"], head["baseline"])
     values = {(row["run"], row["metric"]): row["value"] for row in rows}
     metrics = list(dict.fromkeys(row["metric"] for row in rows))
     table = TerminalTable(box=None, padding=(0, 1, 0, 0))

@@ -14,7 +14,7 @@ import contextvars
 import inspect
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import update_wrapper
@@ -68,6 +68,8 @@ class Done:
     rows: int | None
     inputs: list[Any]
     """References of its inputs."""
+    built: Mapping[str, Any] = field(default_factory=dict)
+    """What its manifest says of when, where and at what cost it was built; {} where nothing is there yet."""
 
 
 @dataclass
@@ -222,7 +224,7 @@ class Job:
         return Done(
             self.stage.name, self.round, self.key, found if cached is None else cached,
             float(manifest.built["seconds"]) if manifest else 0.0, manifest.rows if manifest else None,
-            list(self.references.values()),
+            list(self.references.values()), manifest.built if manifest else {},
         )  # fmt: skip
 
     def build(self, current: Session) -> Manifest:

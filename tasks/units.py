@@ -23,3 +23,9 @@ def in_units(num_bytes: float) -> str:
 def short(number: float) -> str:
     """A number in three digits or whole: `1,240`, `12.3`, `0.0123`."""
     return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
+
+
+def watt_hours(joules: float) -> str:
+    """Energy as bills have it: `12.3 Wh`, `1.2 kWh`."""
+    hours = joules / 3600
+    return f"{hours:.3g} Wh" if hours < 1000 else f"{hours / 1000:,.1f} kWh"

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.lineage import Lane, drawing, lanes, made_of
 from flows.ui import lineage, measured_on, metrics_table, show_lineage
+from tasks.page.lineage import Lane, drawing, lanes, made_of
 from tasks.stage import Done
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -24,7 +24,9 @@ def report(**changes: Any) -> dict[str, Any]:
             for (run, metric), value in values.items()]  # fmt: skip
     return {
         "rows": rows, "recipe": {"title": "A title"}, "headline": {"main": "dense"},
-        "reported": {"source": "Table 1", "dense": {"mrr@10": 0.394, "nDCG@10 on TREC DL 2019": 0.709}},
+        "reported": {"source": "Table 1"},
+        "beside": [{"run": "dense", "metric": "MRR@10", "ours": 0.3914, "theirs": 0.394},
+                   {"run": "dense", "metric": "nDCG@10 on TREC DL 2019", "ours": None, "theirs": 0.709}],
     } | changes  # fmt: skip
 
 
@@ -55,7 +57,7 @@ def test_the_papers_number_stands_beside_ours_with_the_difference() -> None:
 
 def test_the_description_says_what_was_measured_on_and_whose_numbers_stand_there() -> None:
     assert measured_on(report()).startswith("A title: 6,980 queries of split dev. Paper: Table 1;")
-    assert measured_on(report(reported={})).endswith("reports no numbers of a paper.")
+    assert measured_on(report(beside=[])).endswith("reports no numbers of a paper.")
 
 
 def test_each_stage_is_known_by_the_rows_of_what_it_was_made_of() -> None:
@@ -70,7 +72,7 @@ def test_the_drawing_has_a_row_for_each_stage_and_shows_what_was_built() -> None
     root = ElementTree.fromstring(drawing(RUN))
 
     words = [each.text for each in root.iter(f"{SVG}text")]
-    dots = [each.get("fill") for each in root.findall(f"{SVG}circle")]
+    dots = [each.get("class") for each in root.findall(f"{SVG}circle")]
     paths = [each.get("d") for each in root.iter(f"{SVG}path")]
     assert words[:10] == [
         "1",
@@ -85,7 +87,7 @@ def test_the_drawing_has_a_row_for_each_stage_and_shows_what_was_built() -> None
         "3,100",
     ]
     assert "train (<retriever> & 1)" in words
-    assert dots == ["#fff", *["#2b8a3e"] * 4]
+    assert dots == ["stored", *["built"] * 4]
     assert len(paths) == 4
     assert len(list(root.iter(f"{SVG}circle"))) == 5 + 5  # stages, and readings
 

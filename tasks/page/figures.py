@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 SIGNIFICANT = 0.05
 EXAMPLES = 5  # queries that each view is shown with
+RANKS_SHOWN = 10  # of a grid of ranks; deeper ones are counted in tenths
+TENTHS = 10
 
 Row = Mapping[str, Any]
 
@@ -49,6 +51,30 @@ def wins(by_query: pa.Table, comparisons: Sequence[Row], metric: str) -> list[di
     return found
 
 
+def grid(by_query: pa.Table, run: str, baseline: str, metric: str) -> dict[str, Any] | None:
+    """How many queries have which value in both runs; None where one has none.
+
+    A reciprocal rank has few values: its grid is one of ranks. Other metrics are counted in tenths.
+    """
+    of_metric = by_query.filter(pc.equal(by_query["metric"], metric)).sort_by("query_id")
+    ours, theirs = _values(of_metric, run), _values(of_metric, baseline)
+    if not len(ours) or not len(theirs):
+        return None
+    name, _, cutoff = metric.partition("@")
+    if name == "MRR" and int(cutoff) <= RANKS_SHOWN:
+        ticks = ["none", *(str(rank) for rank in range(int(cutoff), 0, -1))]
+        places = [
+            np.where(each > 0, int(cutoff) + 1 - np.rint(1 / np.maximum(each, 1e-9)), 0) for each in (ours, theirs)
+        ]
+    else:
+        ticks = [f"{tenth / TENTHS:.1f}" for tenth in range(TENTHS + 1)]
+        places = [np.rint(TENTHS * each) for each in (ours, theirs)]
+    pairs, counts = np.unique(np.stack(places).astype(int), axis=1, return_counts=True)
+    return {"run": run, "baseline": baseline, "metric": metric, "ticks": ticks,
+            "cells": [{"run": int(x), "baseline": int(y), "queries": int(count)}
+                      for x, y, count in zip(*pairs, counts, strict=True)]}  # fmt: skip
+
+
 def clearest_wins(
     by_query: pa.Table, runs: Sequence[str], metric: str, texts: Mapping[str, str]
 ) -> list[dict[str, Any]]:
@@ -79,11 +105,9 @@ def direction(row: Row) -> int:
     return 1 if row["difference"] > 0 else -1
 
 
-def marks(content: Mapping[str, Any]) -> dict[tuple[str, str], int]:
-    """Direction against the report's baseline by run and metric, for the pairs that were tested."""
-    baseline = content["headline"]["baseline"]
-    tested = [row for row in content["comparisons"] if row["baseline"] == baseline]
-    return {(row["run"], row["metric"]): direction(row) for row in tested}
+def marks(comparisons: Sequence[Row], baseline: str) -> dict[tuple[str, str], int]:
+    """Direction against a baseline by run and metric, for the pairs that were tested."""
+    return {(row["run"], row["metric"]): direction(row) for row in comparisons if row["baseline"] == baseline}
 
 
 def mark(sign: int) -> str:

@@ -16,9 +16,16 @@ from typing import Any
 from tasks.stage import Done
 from tasks.units import duration
 
+SVG = "http://www.w3.org/2000/svg"
 ROW, LANE, LETTER = 20, 9, 6.2  # heights and widths in pixels; a letter's is that of the font below
 COLOURS = ("#1971c2", "#c2255c", "#2b8a3e", "#e8590c", "#6741d9", "#0b7285", "#a61e4d", "#5c940d")
-STYLE = "text{font:11px sans-serif;dominant-baseline:middle}.n{text-anchor:end}.k{font-family:monospace;fill:#555}"
+STYLE = (
+    "text{font:11px sans-serif;dominant-baseline:middle}.n{text-anchor:end}.k{font-family:monospace;fill:#555}"
+    "circle{stroke:#2b8a3e}.built{fill:#2b8a3e}.stored{fill:#fff}"
+    "g path{fill:none;stroke-opacity:.65}g circle{stroke:none}"
+    + "".join(f".lane-{n}{{stroke:{colour};fill:{colour}}}" for n, colour in enumerate(COLOURS))
+)
+"""Where no page says how it looks; the report's own style has the same classes."""
 
 
 @dataclass(frozen=True)
@@ -57,28 +64,29 @@ def lanes(sources: Sequence[Sequence[int]]) -> list[Lane]:
 
 
 def drawing(done: Sequence[Done]) -> str:
-    """The stages and what they were made of, as SVG."""
+    """The stages and what they were made of, as SVG for a page that has the style of its classes."""
     lines = lanes(made_of(done))
     nodes = LANE * (2 + max((line.column for line in lines), default=0))  # where the stages' dots stand
     words = nodes + 28
     keys = words + LETTER * max((len(named(each)) for each in done), default=0) + 10
-    width = keys + 190
+    width, height = keys + 190, ROW * len(done) + 4
     parts = [_line(line, nodes) for line in lines]
     for row, each in enumerate(done):
         y = _y(row)
-        fill = "#fff" if each.cached else "#2b8a3e"
-        parts.append(f'<circle cx="{nodes}" cy="{y}" r="4" fill="{fill}" stroke="#2b8a3e"/>')
+        parts.append(f'<circle class="{"stored" if each.cached else "built"}" cx="{nodes}" cy="{y}" r="4"/>')
         parts.append(f'<text class="n" x="{words - 5}" y="{y}">{row + 1}</text>')
         parts.append(f'<text x="{words}" y="{y}">{escape(named(each))}</text>')
         parts.append(f'<text class="k" x="{keys:.0f}" y="{y}">{each.key[:8]}</text>')
         parts.append(f'<text class="n" x="{keys + 120:.0f}" y="{y}">{duration(each.seconds)}</text>')
         if each.rows is not None:
             parts.append(f'<text class="n" x="{keys + 185:.0f}" y="{y}">{each.rows:,}</text>')
-    height = ROW * len(done) + 4
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}"><style>{STYLE}</style>'
-        f'<rect width="100%" height="100%" fill="#fff"/>{"".join(parts)}</svg>'
-    )
+    return f'<svg xmlns="{SVG}" class="lineage" width="{width:.0f}" height="{height}">{"".join(parts)}</svg>'
+
+
+def standalone(svg: str) -> str:
+    """A drawing that brings its style and a white ground."""
+    start = svg.index(">") + 1
+    return f'{svg[:start]}<style>{STYLE}</style><rect width="100%" height="100%" fill="#fff"/>{svg[start:]}'
 
 
 def named(done: Done) -> str:
@@ -92,10 +100,10 @@ def as_image(svg: str, words: str) -> str:
 
 
 def _line(line: Lane, nodes: int) -> str:
-    x, colour = LANE * (line.column + 1), COLOURS[line.column % len(COLOURS)]
+    x = LANE * (line.column + 1)
     path = f"M{nodes} {_y(line.made)}H{x}V{_y(line.read[-1])}" + "".join(f"M{x} {_y(row)}H{nodes}" for row in line.read)
     dots = "".join(f'<circle cx="{x}" cy="{_y(row)}" r="2"/>' for row in line.read)
-    return f'<g stroke="{colour}" fill="{colour}"><path d="{path}" fill="none" stroke-opacity=".65"/>{dots}</g>'
+    return f'<g class="lane-{line.column % len(COLOURS)}"><path d="{path}"/>{dots}</g>'
 
 
 def _y(row: int) -> int:

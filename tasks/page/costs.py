@@ -1,0 +1,71 @@
+"""What a run took: time, processors, memory and energy by stage, and on which machines with which software.
+
+A stage that was found in the store counts with what building it took then, so the sums are what the run would cost on
+an empty store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Stage = Mapping[str, Any]
+
+
+def costs(stages: Sequence[Stage]) -> dict[str, Any]:
+    """Sums over all stages, by device, and by kind of stage; what a machine did not tell is None."""
+    return {
+        "seconds": sum(each["seconds"] for each in stages),
+        "here": sum(each["seconds"] for each in stages if not each["cached"]),
+        **_summed(stages),
+        "devices": [
+            {"device": name, "seconds": sum(each["seconds"] for each in of_it), "stages": len(of_it)}
+            for name, of_it in _grouped(stages, lambda each: each.get("built", {}).get("device")).items()
+            if name
+        ],
+        "kinds": sorted(
+            (
+                {
+                    "stage": name,
+                    "times": len(of_it),
+                    "seconds": sum(each["seconds"] for each in of_it),
+                    **_summed(of_it),
+                }
+                for name, of_it in _grouped(stages, lambda each: each["stage"]).items()
+            ),
+            key=lambda kind: (-kind["seconds"], kind["stage"]),
+        ),
+    }
+
+
+def environments(stages: Sequence[Stage]) -> list[dict[str, Any]]:
+    """Each machine with its device and versions, and how many of the stages it built; the one of most stages first."""
+    found: list[dict[str, Any]] = []
+    for each in stages:
+        if built := each.get("built"):
+            here = {**built["machine"], "device": built["device"], "versions": built["versions"]}
+            known = next((one for one in found if {**one, "stages": 0} == {**here, "stages": 0}), None)
+            if known is None:
+                found.append(known := {**here, "stages": 0})
+            known["stages"] += 1
+    return sorted(found, key=lambda one: -int(one["stages"]))
+
+
+def _summed(stages: Sequence[Stage]) -> dict[str, Any]:
+    known = [built for each in stages if (built := each.get("built"))]
+    energies: dict[str, float] = {}
+    for built in known:
+        for part, joules in (built.get("energy_joules") or {}).items():
+            energies[part] = energies.get(part, 0.0) + joules
+    return {
+        "cpu_seconds": sum(built["cpu_seconds"] for built in known) if known else None,
+        "peak_memory_mib": max((built["peak_memory_mib"] for built in known), default=None),
+        "energy_joules": energies or None,
+    }
+
+
+def _grouped(stages: Sequence[Stage], by: Any) -> dict[Any, list[Stage]]:
+    groups: dict[Any, list[Stage]] = {}
+    for each in stages:
+        groups.setdefault(by(each), []).append(each)
+    return groups
