@@ -42,6 +42,11 @@ class Measured:
         reference = self.made.inputs[parameter]
         return reference and whole(reference, self.store)
 
+    @property
+    def passages(self) -> Artifact[Any]:
+        """What was searched."""
+        return _artifact(self.made.inputs["passages"], self.store)
+
     def runs(self) -> dict[str, Artifact[Any]]:
         """Each run that was measured, by its row's name."""
         named = zip(self.made.settings["names"], self.made.inputs["runs"], strict=True)
@@ -82,16 +87,15 @@ class Finished:
 
     @cached_property
     def lineage(self) -> dict[str, list[str]]:
-        """All that it was made of: references, each with those of its own inputs."""
+        """All that it was made of: references, each with those of its inputs; a source and what is lost have none."""
         found: dict[str, list[str]] = {}
-        waiting = [self.report]
+        waiting = [f"{self.report.stage}/{self.report.key}"]
         while waiting:
-            made = waiting.pop()
-            found[f"{made.stage}/{made.key}"] = made.references()
-            for reference in made.references():
-                if reference not in found and not reference.startswith("source/"):
-                    found[reference] = []
-                    waiting.append(whole(reference, self.store))
+            reference = waiting.pop()
+            if reference not in found:
+                made = self.store.manifest(*reference.split("/", 1))
+                found[reference] = made.references() if made else []
+                waiting += found[reference]
         return found
 
 

@@ -1,0 +1,158 @@
+"""`pretrieve compare RUN RUN`: what two runs have in common, where they part, and which is better.
+
+RUN is one finished run (`flows.finished`), or several of one recipe with other seeds, joined by commas.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flows.finished import Finished, Measured, finished
+from storage.errors import UserError
+from storage.files import write_atomically
+from storage.store import Store
+from tasks.compare_runs import compare_runs
+
+WORDS_ALONE = ("title", "reported")  # of a recipe: they say what it is, and change nothing
+
+
+def show_comparison(first: str, second: str, store_folder: Path, html: Path | None) -> None:
+    """Print what two runs differ in, and by how much; write the same as a page where one is asked for."""
+    from rich.console import Console
+
+    from tasks.page.compare import page, terminal_tables
+
+    content = compared(first, second, Store(store_folder))
+    Console(highlight=False).print(*terminal_tables(content), sep="\n\n")
+    if html is not None:
+        write_atomically(html, page(content))
+        print(f"page: {html}")
+
+
+def compared(first: str, second: str, store: Store) -> dict[str, Any]:
+    """Everything that a comparison says."""
+    sides = [seeds(each, store) for each in (first, second)]
+    one, other = ([flat(each.recipe) for each in side] for side in sides)
+    return {
+        "sides": [
+            {"name": name, "title": side[0].recipe["title"], "keys": [each.report.key for each in side]}
+            for name, side in zip("AB", sides, strict=True)
+        ],
+        "settings": differences(one, other),
+        "artifacts": artifacts(*sides),
+        "splits": splits(sides[0], sides[1]),
+        "alone": [
+            sorted({each.name for each in side[0].measured} - {each.name for each in beside[0].measured})
+            for side, beside in (sides, sides[::-1])
+        ],
+    }  # fmt: skip
+
+
+def seeds(names: str, store: Store) -> list[Finished]:
+    """The runs of a RUN; UserError where they differ in more than seeds."""
+    runs = [finished(name, store) for name in names.split(",")]
+    for each in runs[1:]:
+        for setting, *_ in differences([flat(runs[0].recipe)], [flat(each.recipe)]):
+            if setting.rpartition(".")[2] != "seed":
+                raise UserError(
+                    f"{names}: expected runs that differ in seeds alone; {runs[0].name} and {each.name} differ in "
+                    f"{setting}; compare them as two runs"
+                )
+    return runs
+
+
+def flat(recipe: Mapping[str, Any]) -> dict[str, str]:
+    """A recipe's settings by their whole name: `rounds.retriever_1.train.steps`."""
+    return {name: value for name, value in _flat(recipe, "") if name.partition(".")[0] not in WORDS_ALONE}
+
+
+def _flat(value: object, name: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, list) and value and all(isinstance(each, dict) and "name" in each for each in value):
+        value = {each["name"]: each for each in value}
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def differences(one: Sequence[Mapping[str, str]], other: Sequence[Mapping[str, str]]) -> list[tuple[str, str, str]]:
+    """The settings that differ between two sides, with the value, or the seeds' values, of each; "" for none."""
+    names = list(dict.fromkeys(name for each in (*one, *other) for name in each))
+    found = [(name, *(", ".join(dict.fromkeys(_said(name, side))) for side in (one, other))) for name in names]
+    return [(name, before, after) for name, before, after in found if before != after]
+
+
+def _said(name: str, side: Sequence[Mapping[str, str]]) -> list[str]:
+    return [each[name] for each in side if name in each]
+
+
+def artifacts(one: Sequence[Finished], other: Sequence[Finished]) -> dict[str, Any]:
+    """By stage, how many artifacts both were made of, and each alone; and which of the latter come first.
+
+    First is what was made of nothing but what both have.
+    """
+    mine, theirs = ({name: made_of for each in side for name, made_of in each.lineage.items()} for side in (one, other))
+    shared = set(mine) & set(theirs)
+    alone = [[name for name in side if name not in shared] for side in (mine, theirs)]
+    counts = [Counter(name.partition("/")[0] for name in names) for names in (shared, *alone)]
+    first = [
+        [name for name in names if set(side[name]) <= shared]
+        for names, side in zip(alone, (mine, theirs), strict=True)
+    ]  # fmt: skip
+    stages = sorted({stage for count in counts for stage in count})
+    return {
+        "stages": [{"stage": stage, "counts": [count[stage] for count in counts]} for stage in stages],
+        "first": [sorted(names) for names in first],
+    }
+
+
+def splits(one: Sequence[Finished], other: Sequence[Finished]) -> list[dict[str, Any]]:
+    """Every split that both sides were measured on."""
+    common = [each.name for each in one[0].measured if each.name in {it.name for it in other[0].measured}]
+    if not common:
+        lists = (", ".join(each.name for each in side[0].measured) for side in (one, other))
+        raise UserError(f"nothing to compare: A was measured on {next(lists)}, B on {next(lists)}")
+    return [split(name, _of(name, one), _of(name, other), one[0], other[0]) for name in common]
+
+
+def _of(name: str, side: Sequence[Finished]) -> list[Measured]:
+    """What each seed measured on a split."""
+    found = [{each.name: each for each in run.measured}.get(name) for run in side]
+    if None in found:
+        raise UserError(f"{side[found.index(None)].name}: was not measured on {name}, as the other seeds were")
+    return [each for each in found if each is not None]
+
+
+def split(
+    name: str, one: Sequence[Measured], other: Sequence[Measured], first: Finished, second: Finished
+) -> dict[str, Any]:
+    """The metrics of one split side by side."""
+    for parameter in ("qrels", "answers"):
+        judged = {made and made.hash for made in (each.input(parameter) for each in (*one, *other))}
+        if len(judged) > 1:
+            raise UserError(f"{name}: the runs were measured by different {parameter}; compare runs on the same data")
+    pairs = [(row, row) for row in _rows(one[0]) if row in _rows(other[0])]
+    heads = (first.recipe["headline"]["run"], second.recipe["headline"]["run"])
+    if heads not in pairs and heads[0] in _rows(one[0]) and heads[1] in _rows(other[0]):
+        pairs.append(heads)
+    if not pairs:
+        raise UserError(f"{name}: the runs have no row in common: {', '.join(_rows(one[0]))} and "
+                        f"{', '.join(_rows(other[0]))}")  # fmt: skip
+    same = [pair for pair in pairs if _keys(one, pair[0]) == _keys(other, pair[1]) != [None]]
+    folders = {"A": [each.path for each in one], "B": [each.path for each in other]}
+    return {"name": name, "headline": heads, "rows": compare_runs(folders, pairs, same)}
+
+
+def _rows(measured: Measured) -> list[str]:
+    return [*measured.made.settings["names"], *measured.made.settings["averaged"]]
+
+
+def _keys(seeds: Sequence[Measured], row: str) -> list[str | None]:
+    """The keys of the runs that a row was measured from; None for a mean of several."""
+    found = {run.key if run else None for run in (each.runs().get(row) for each in seeds)}
+    return sorted(found, key=str)

@@ -1,0 +1,62 @@
+"""`pretrieve export-run`: a finished run's rankings as TREC run files, which every evaluation tool reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+from flows.export import must_be_free
+from flows.finished import Finished, Measured, finished
+from flows.inspect_store import out
+from flows.ir_metadata import END, START, header
+from storage.errors import UserError
+from storage.store import Store
+from tasks.trec_run import trec_lines, write_lines
+
+
+def export_runs(
+    run: str, rows: Sequence[str], folder: Path, store_folder: Path, *, split: str | None = None, packed: bool = False,
+    plain: bool = False, actor: str | None = None,
+) -> None:  # fmt: skip
+    """Write `ROW.trec` for each row, or for all, into a new folder; `packed` adds .gz.
+
+    `plain` writes ir_metadata's header to `ROW.yaml` instead of before the run, where trec_eval would stumble over it.
+    """
+    it = finished(run, Store(store_folder))
+    measured = on_split(it, split)
+    must_be_free(folder)
+    for row in known_rows(measured, rows):
+        lines = list(header(it, measured, row, actor))
+        if plain:
+            write_lines(folder / f"{row}.yaml", [line[2:] for line in lines if line.strip() not in (START, END)])
+        path = folder / (f"{row}.trec.gz" if packed else f"{row}.trec")
+        write_lines(path, chain([] if plain else lines, of_row(measured, row)))
+        out.print(f"{row}: {path}")
+
+
+def on_split(run: Finished, split: str | None) -> Measured:
+    """What was measured on a split; on the headline's, if none is named."""
+    named = {name: each for each in run.measured for name in (each.name, each.made.settings["split"])}
+    if split is None:
+        return run.measured[0]
+    if split not in named:
+        raise UserError(f"--split {split}: {run.name} was measured on {', '.join(each.name for each in run.measured)}")
+    return named[split]
+
+
+def known_rows(measured: Measured, rows: Sequence[str]) -> list[str]:
+    """The rows asked for, or all; a mean of several runs is none."""
+    names = list(measured.made.settings["names"])
+    for row in rows:
+        if row not in names:
+            means = measured.made.settings["averaged"]
+            hint = f"it is the mean of {', '.join(means[row])}" if row in means else f"expected {', '.join(names)}"
+            raise UserError(f"{row}: no ranking of this run has that name; {hint}")
+    return list(rows) or names
+
+
+def of_row(measured: Measured, row: str) -> Iterator[str]:
+    """The lines of a row."""
+    excluded = measured.made.settings["ignore_identical_ids"]
+    return trec_lines(measured.runs()[row], measured.passages, row, ignore_identical_ids=excluded)

@@ -1,0 +1,112 @@
+"""What a run file says of itself: the header of ir_metadata (https://www.ir-metadata.org, schema 0.1).
+
+YAML in comments before the run, by PRIMAD (Breuer, Keller and Schaer 2022): platform, research goal, implementation,
+method, actor, data. Only what the manifests know is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from typing import Any
+
+import yaml
+
+from flows.finished import Finished, Measured, whole
+from storage.artifact import Manifest
+
+START, END = "# ir_metadata.start", "# ir_metadata.end"
+TREC_NAMES = {
+    "MRR": "recip_rank_{}", "nDCG": "ndcg_cut_{}", "recall": "recall_{}", "success": "success_{}",
+    "answer": "answer_{}",
+}  # fmt: skip
+TOOLKITS = ("pyserini", "faiss-cpu", "faiss-gpu-cu12", "pyseismic-lsr")
+
+
+def header(run: Finished, measured: Measured, row: str, actor: str | None) -> Iterator[str]:
+    """The lines of the header, each with its end."""
+    text = yaml.safe_dump(metadata(run, measured, row, actor), sort_keys=False, allow_unicode=True, width=1000)
+    yield f"{START}\n"
+    for line in text.splitlines():
+        yield f"# {line}\n"
+    yield f"{END}\n"
+
+
+def metadata(run: Finished, measured: Measured, row: str, actor: str | None) -> dict[str, Any]:
+    """What is known of one row of a run."""
+    reference = dict(zip(measured.made.settings["names"], measured.made.inputs["runs"], strict=True))[row]
+    made = whole(reference, run.store)
+    who = {"name": actor} if actor else {}
+    return {
+        "schema-version": 0.1,
+        "run-version": 1.0,
+        "tag": row,
+        "platform": platform(made.built),
+        "research goal": {"evaluation": evaluation(measured, run.report.settings["baseline"])},
+        "implementation": {
+            "executable": {"cmd": f"pretrieve reproduce {run.report.settings['recipe']}"},
+            "source": {"lang": ["python"]},
+        },
+        "method": {
+            "automatic": True,
+            "score ties": "document id, descending",
+            "retrieval": [retrieval(run, measured, row, made)],
+        },
+        "actor": {**who, "role": "reproducer" if run.recipe["reported"] else "experimenter"},
+        "data": data(run, measured),
+    }
+
+
+def platform(built: Mapping[str, Any]) -> dict[str, Any]:
+    """The machine that made the run, and its packages."""
+    machine = built["machine"]
+    names = [f"{name}=={number}" for name, number in built["versions"].items()]
+    return {
+        "hardware": {"cpu": {"number of cores": machine["cores"]}, "device": built["device"]},
+        "operating system": {"kernel": machine["system"]},
+        "software": {
+            "libraries": {"python": [f"python=={machine['python']}", f"pretrieve=={version('pretrieve')}", *names]},
+            "retrieval toolkit": [each for each in names if each.partition("==")[0] in TOOLKITS],
+        },
+    }
+
+
+def evaluation(measured: Measured, baseline: str) -> dict[str, Any]:
+    """Measures, by trec_eval's names, and tests."""
+    asked = (metric.partition("@") for metric in measured.made.settings["metrics"])
+    return {
+        "reported measures": [TREC_NAMES[name].format(cutoff) for name, _, cutoff in asked],
+        "baseline": [baseline],
+        "significance test": [
+            {"name": "paired t-test, two-sided", "correction method": "Holm"},
+            {"name": "paired randomisation test, two-sided"},
+        ],
+    }
+
+
+def retrieval(run: Finished, measured: Measured, row: str, made: Manifest) -> dict[str, Any]:
+    """How the run came to be, with the settings of what it was searched in."""
+    names = {reference: name for name, reference in zip(
+        measured.made.settings["names"], measured.made.inputs["runs"], strict=True)}  # fmt: skip
+    before = [names[each] for each in made.references() if each in names]
+    searched = [whole(each, run.store) for each in made.references() if each.startswith(("index/", "train/"))]
+    found = {
+        "name": row, "method": run.report.settings["runs"].get(row, made.stage),
+        "params": {made.stage: dict(made.settings)} | {each.stage: dict(each.settings) for each in searched},
+        "artifact": f"{made.stage}/{made.key}", "hash": made.hash,
+    }  # fmt: skip
+    if before:
+        found["interpolates" if made.stage == "fuse" else "reranks"] = before
+    return found
+
+
+def data(run: Finished, measured: Measured) -> dict[str, Any]:
+    """The collection that was searched and asked, and what was learned from."""
+    split, name = measured.made.settings["split"], run.report.settings["dataset"]
+    collection: dict[str, Any] = {"name": name, "split": split}
+    for parameter in ("qrels", "answers"):
+        if (given := measured.input(parameter)) is not None:
+            collection[parameter] = f"{given.stage}/{given.key}, {given.rows} rows, hash {given.hash}"
+    trained = run.recipe["dataset"]["train_split"]
+    learned = [{"name": name, "split": trained}] if trained else []
+    return {"test collection": collection, "training data": learned}

@@ -1,0 +1,106 @@
+"""Finished runs that take no time: measured and reported as any; only what their searches found is made up."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from storage.artifact import Artifact
+from storage.rows import write_rows
+from storage.settings import Settings
+from storage.store import Store
+from storage.tables import Passages, Qrels, Queries, Run
+from tasks.evaluate import Comparison, Evaluation, evaluate
+from tasks.report import Reporting, publish, report
+from tasks.stage import stage
+
+QUERIES, DOCUMENTS = 24, 12
+
+
+class Made(Settings):
+    """Which collection."""
+
+    queries: int
+
+
+class Ranking(Settings):
+    """A made-up retriever: 0 of noise finds what is relevant."""
+
+    noise: float
+    seed: int
+
+
+@stage(version=1, table=Passages)
+def split_corpus(out: Path, *, settings: Made) -> None:
+    """Two passages a document; q1's own document is among them."""
+    named = ["q1", *(f"d{n}" for n in range(1, DOCUMENTS))]
+    text = {"title": "", "text": "x", "start": 0, "end": 1, "num_tokens": 1}
+    rows = ({"passage_id": f"{doc}#{n}", "doc_id": doc, **text} for doc in named for n in range(2))
+    write_rows(out, Passages, rows)
+
+
+@stage(version=1, table=Queries)
+def ingest_queries(out: Path, *, settings: Made) -> None:
+    """q1 and so on."""
+    write_rows(out, Queries, ({"query_id": f"q{n}", "text": f"question {n}"} for n in range(1, settings.queries + 1)))
+
+
+@stage(version=1, table=Qrels)
+def ingest_qrels(out: Path, *, settings: Made) -> None:
+    """A relevant document and one that is a little relevant for each query."""
+    write_rows(out, Qrels, (
+        {"query_id": f"q{n}", "doc_id": f"d{1 + (n + grade) % (DOCUMENTS - 1)}", "grade": grade}
+        for n in range(1, settings.queries + 1) for grade in (1, 2)
+    ))  # fmt: skip
+
+
+@stage(version=1, table=Run)
+def search(out: Path, queries: Artifact[Queries], passages: Artifact[Passages], *, settings: Ranking) -> None:
+    """Scores of whether a document is the relevant one, and noise; with ties, and each query's own document on top."""
+    draw = random.Random(settings.seed)
+    named = ["q1", *(f"d{n}" for n in range(1, DOCUMENTS))]
+    rows = [
+        {
+            "query_id": f"q{n}", "passage_id": f"{doc}#{part}", "view": "dense", "rank": 1,
+            "score": 9.0 if doc == "q1" else round((doc == f"d{1 + (n + 2) % (DOCUMENTS - 1)}")
+                                                   + settings.noise * draw.random(), 1),
+        }
+        for n in range(1, QUERIES + 1) for doc in named for part in range(2)
+    ]  # fmt: skip
+    write_rows(out, Run, rows)
+
+
+def run(
+    store: Store, name: str, *, noise: float = 1.0, seed: int = 1, queries: int = QUERIES, split: str = "dev",
+    **changed: Any,
+) -> Artifact[Any]:  # fmt: skip
+    """A finished run called `name`, published in the current session's store; bm25 depends on nothing of it."""
+    made = Made(queries=queries)
+    passages, asked, qrels = split_corpus(settings=made), ingest_queries(settings=made), ingest_qrels(settings=made)
+    runs = {
+        "bm25": search(asked, passages, settings=Ranking(noise=2.0, seed=0)),
+        "retriever_1": search(asked, passages, settings=Ranking(noise=noise, seed=seed)),
+        "retriever_2": search(asked, passages, settings=Ranking(noise=noise / 2, seed=seed)),
+    }
+    settings = Evaluation(
+        dataset="toy", split=split, titles=False, relevant_from=1, ignore_identical_ids=True, resamples=10_000, seed=1,
+        metrics=["MRR@10", "nDCG@10"], names=list(runs), averaged={"both": ["retriever_1", "retriever_2"]},
+        comparisons=[Comparison(run="retriever_2", baseline="bm25")],
+    )  # fmt: skip
+    metrics = evaluate(qrels, None, passages, list(runs.values()), settings=settings)
+    recipe = {
+        "title": f"Title of {name}", "seed": seed, "dataset": {"reader": "beir", "train_split": "train"},
+        "rounds": [{"name": "retriever_1", "train": {"noise": noise}}, {"name": "retriever_2", "train": None}],
+        "headline": {"run": "retriever_2", "baseline": "bm25", "metric": "MRR@10"}, "reported": {},
+    } | changed  # fmt: skip
+    reporting = Reporting(
+        recipe=name, title=recipe["title"], paper="cot_mae", dataset="A toy", generator=None,
+        text=yaml.safe_dump(recipe, sort_keys=False), runs={"bm25": "Lucene's BM25"}, absent={}, main="retriever_2",
+        baseline="bm25", metric="MRR@10", reported={}, trained=[], stored=[], views={},
+    )  # fmt: skip
+    found = report([metrics], asked, None, [], [], [], None, [], [], settings=reporting)
+    publish(store.root / "reports" / name, found, [])
+    return found

@@ -1,0 +1,89 @@
+"""`pretrieve compare`: what two finished runs differ in, in the terminal and on a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.compare import compared, show_comparison
+from storage.errors import UserError
+from storage.store import Store
+from tests.finished_runs import run
+
+
+def test_two_runs_are_compared(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(store, "one", noise=0.5)
+    run(store, "two", noise=3.0)
+    run(store, "three", noise=3.0, seed=7)
+    content = compared("one", "two", store)
+
+    assert content["settings"] == [("rounds.retriever_1.train.noise", "0.5", "3.0")]
+    counts = {each["stage"]: each["counts"] for each in content["artifacts"]["stages"]}
+    assert counts["search"] == [1, 2, 2]
+    assert counts["ingest_qrels"] == [1, 0, 0]
+    assert counts["evaluate"] == counts["report"] == [0, 1, 1]
+    assert [sorted(name.partition("/")[0] for name in names) for names in content["artifacts"]["first"]] == (
+        [["search", "search"]] * 2  # what was made of these follows from them
+    )
+    (split,) = content["splits"]
+    rows = {(row["runs"][0], row["metric"]): row for row in split["rows"]}
+    assert len(rows) == 4 * 2
+    assert rows["bm25", "MRR@10"]["p"] is None
+    assert rows["retriever_1", "MRR@10"]["difference"] < 0
+    assert rows["retriever_1", "MRR@10"]["p_holm"] < 0.05
+    assert rows["both", "MRR@10"]["p"] is not None
+
+    page = tmp_path / "page.html"
+    show_comparison("one", "two,three", store.root, page)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "A Title of one" in said
+    assert "seed 1 1, 7" in said
+    assert "search 1 2 4" in said
+    assert "same run" in said
+    assert " ± " in said
+    assert "▼" in said
+    assert "standard deviation of the means of several seeds" in page.read_text()
+    assert "<script" not in page.read_text()
+
+
+def test_a_run_is_found_by_name_key_and_folder(store: Store, tmp_path: Path) -> None:
+    made = run(store, "one")
+    names = ["one", made.key, made.key[:10], str(made.path), str(store.root / "reports" / "one")]
+    for name in names:
+        content = compared("one", name, store)
+        assert content["settings"] == []
+        assert content["artifacts"]["first"] == [[], []]
+    # a folder says which store it is in
+    assert compared(str(made.path), str(made.path), Store(tmp_path / "elsewhere"))["splits"]
+
+
+def test_what_cannot_be_compared_is_named(store: Store) -> None:
+    run(store, "one")
+    run(store, "fewer", queries=20)
+    run(store, "elsewhere", split="test")
+    other = run(store, "other", noise=2.0, rounds=[{"name": "retriever_1", "train": {"noise": 2.0}}])
+    refused = {
+        ("one", "fewer"): "toy/dev: the runs were measured by different qrels",
+        ("one", "elsewhere"): "nothing to compare: A was measured on toy/dev, B on toy/test",
+        ("one,other", "one"): "differ in seeds alone; one and other differ in rounds.retriever_1.train.noise",
+        ("one", "none"): "none: expected a recipe's name, a report's key or a folder with report.json; .*one, other",
+        ("one", next((store.root / "evaluate").iterdir()).name): "evaluate made Metrics, not a report",
+    }
+    for (first, second), said in refused.items():
+        with pytest.raises(UserError, match=said):
+            compared(first, second, store)
+    (store.root / "report" / other.key / "report.json").unlink()
+    with pytest.raises(UserError, match="is not there, or damaged"):
+        compared("one", "other", store)
+    (store.root / "reports" / "one" / "report.json").write_text("[]")
+    with pytest.raises(UserError, match=r"reports/one/report.json: expected the report of a run"):
+        compared("one", "one", store)
+
+
+def test_rows_of_other_names_are_compared_where_they_are_the_headlines(store: Store) -> None:
+    run(store, "one")
+    headline = {"run": "retriever_1", "baseline": "bm25", "metric": "MRR@10"}
+    run(store, "two", noise=0.2, headline=headline)
+    rows = compared("one", "two", store)["splits"][0]["rows"]
+    assert ["retriever_2", "retriever_1"] in [row["runs"] for row in rows]
