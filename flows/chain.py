@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from flows import collection
+from flows.analysing import Ran, analyse
 from flows.collection import Asked, Place
 from flows.describe import reporting
 from flows.measuring import clearest, measure, overlapping, rows
@@ -81,9 +82,12 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     trained = {"pre-training": starts["pretrained"]} if "pretrained" in starts else {}
     trained |= {name: made.checkpoint for name, made in rounds.made.items()}
     stored = {"bm25": bm25} | {name: made.vectors for name, made in rounds.made.items()} | rounds.quick
+    analyses = analyse(Ran(recipe, rounds, first, spans, pseudo_queries, pieces(recipe)))
     settings = reporting(recipe, name, rows(recipe, list(first.runs)), list(trained), list(stored))
-    return report([each.metrics for each in measured], first.asked.queries, figures, agreements, list(trained.values()),
-                  list(stored.values()), clearest(recipe, first, passages), [], [], settings=settings)  # fmt: skip
+    return report(
+        [each.metrics for each in measured], first.asked.queries, figures, agreements, list(trained.values()),
+        list(stored.values()), clearest(recipe, first, passages), analyses, [], settings=settings,
+    )  # fmt: skip
 
 
 def split(recipe: Recipe[Any], texts: Literal["corpus", "documents"], place: Place | None = None) -> Artifact[Passages]:

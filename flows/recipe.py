@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from flows.querying import PseudoQuerying
 from flows.round import SEARCHED_VIEW, Approximate, Ensemble, Few, Member, Round, Suiting, Teaching, row
 from storage.settings import Settings
+from tasks.analyses import divergence, expert_disagreement, pair_relatedness, text_statistics
 from tasks.encode import Encoding
 from tasks.engines.bm25 import Bm25
 from tasks.engines.exact import Exact
@@ -29,6 +30,11 @@ from tasks.stage import Execution
 STARTS = ("pretrained", "backbone", "random")
 
 P = TypeVar("P")
+
+Analysing = Annotated[
+    divergence.Settings | expert_disagreement.Settings | pair_relatedness.Settings | text_statistics.Settings,
+    Field(discriminator="analysis"),
+]
 
 
 class Dataset(Settings):
@@ -124,6 +130,8 @@ class Recipe(Settings, Generic[P]):
     search: Depth
     """How deep the evaluation's queries search."""
     evaluate: Testing
+    analyses: list[Analysing] = Field(default_factory=list)
+    """What the papers looked at beside their results (`tasks/analyses`)."""
     headline: Headline
     reported: dict[str, Any]
     """What the paper prints for this row, with its table; empty where it prints nothing."""
@@ -238,6 +246,27 @@ class Recipe(Settings, Generic[P]):
                 view = SEARCHED_VIEW[quick.index.engine]
                 raise ValueError(f"approximate: {quick.name}: {quick.index.engine} searches {view}, not {quick.view}")
             _can_be_approximated(quick, earlier[quick.round])
+        return self
+
+    @model_validator(mode="after")
+    def _analyses_have_what_they_look_at(self) -> Recipe[P]:
+        trained = {each.name: each for each in self.rounds if not isinstance(each.queries, Few)}
+        for each in self.analyses:
+            of = trained.get(getattr(each, "round", ""))
+            if hasattr(each, "round") and of is None:
+                raise ValueError(
+                    f"analyses: {each.analysis}: expected a round ({', '.join(trained)}), found {each.round}"
+                )
+            if each.analysis == "divergence" and of and "dense" not in of.views:
+                raise ValueError(f"analyses: divergence looks at dense vectors, which {of.name} has not")
+            if each.analysis == "expert_disagreement" and of and len(of.rows) < 2:
+                raise ValueError(
+                    f"analyses: expert_disagreement compares the rows of two views; {of.name} has {of.rows}"
+                )
+            if each.analysis == "pair_relatedness" and (self.queries is None or "pretrain" not in self.queries.for_):
+                raise ValueError(
+                    "analyses: pair_relatedness looks at pseudo-queries; expected `pretrain` in queries.for"
+                )
         return self
 
 

@@ -57,6 +57,8 @@ class Settings(base.Settings):
     analysis: Literal["pair_relatedness"]
     scorer: Literal["cross_encoder", "bi_encoder"]
     """A bi-encoder's score is the cosine of its dense vectors."""
+    weights: str = Field(exclude=True)
+    """The scorer, by folder, package:NAME/FOLDER or hub name; a key knows it by its files, or its commit."""
     documents: int = Field(ge=3)
     seed: int
     strangers: float = Field(gt=0, lt=1)
