@@ -37,6 +37,7 @@ HOMES = {
 # Importing these takes seconds or starts a process; a recipe is read without them.
 NEVER_AT_IMPORT = {
     "distributed", "faiss", "ir_datasets", "jnius", "pandas", "prefect", "prefect_dask", "pyserini", "ranx", "seismic",
+    "sklearn", "spacy",
 }  # fmt: skip
 LOADED_BY_WORKERS = {"flows/deployed.py"}  # by Prefect, which is loaded then
 MODULES = sorted(file for folder in MAY_IMPORT for file in (ROOT / folder).rglob("*.py"))

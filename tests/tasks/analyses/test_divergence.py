@@ -1,0 +1,121 @@
+"""CoT-MoTE's divergence: which pairs are drawn, and what is told of a retriever's vectors."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from models import retriever
+from storage.artifact import Artifact
+from storage.errors import UserError
+from storage.tables import Checkpoint, Qrels, Queries
+from storage.tables import Passages as PassageTable
+from tasks import embedding_space as space
+from tasks.analyses.divergence import Reading, divergence, pairs
+from tasks.encode import TextEncoder
+from tests.tasks.corpora import passage
+from tests.tiny import WORDS, save_tokenizer, tiny_retriever
+
+pytestmark = pytest.mark.usefixtures("store")
+SETTINGS = {
+    "analysis": "divergence", "round": "retriever_1", "pairs": 8, "seed": 3, "seeds": [1, 2], "perplexity": 4.0,
+    "query_max_tokens": 8, "passage_max_tokens": 16, "relevant_from": 1,
+}  # fmt: skip
+TEXTS = [" ".join(np.random.default_rng(n).choice(WORDS, size=9)) for n in range(24)]
+# Each document has two passages; d11 was judged and is not in the collection.
+PASSAGES = [passage(f"d{n // 2}#{n % 2}", text, title="king" if n == 6 else "") for n, text in enumerate(TEXTS[:22])]
+
+
+def judged(query: int, document: int, grade: int = 1) -> dict[str, Any]:
+    return {"query_id": f"q{query}", "doc_id": f"d{document}", "grade": grade}
+
+
+QRELS = [*(judged(n, n) for n in range(12)), judged(0, 7), judged(12, 3), judged(13, 4, grade=0), judged(99, 2)]
+
+
+@pytest.fixture(scope="module")
+def tables(written: Any) -> tuple[Artifact[Any], ...]:
+    queries = [{"query_id": f"q{n}", "text": " ".join(text.split()[:3])} for n, text in enumerate(TEXTS[:14])]
+    return written(Queries, queries), written(Qrels, QRELS), written(PassageTable, PASSAGES)
+
+
+def checkpoint(folder: Any, kind: str = "dpr") -> Artifact[Checkpoint]:
+    folder.mkdir()
+    retriever.save(tiny_retriever(kind), folder)
+    save_tokenizer(folder)
+    return Artifact("train", kind, folder)
+
+
+def test_pairs_are_queries_with_a_relevant_passage_and_no_document_twice(tables: Any) -> None:
+    every = pairs(*tables, Reading(**SETTINGS | {"pairs": 99}))
+    some = pairs(*tables, Reading(**SETTINGS))
+    others = pairs(*tables, Reading(**SETTINGS | {"seed": 4}))
+
+    relevant = {(row["query_id"], row["doc_id"]) for row in QRELS if row["grade"]}
+    assert {(each["query_id"], each["passage_id"].split("#")[0]) for each in every} <= relevant
+    assert all(each["passage_id"].endswith("#0") for each in every)  # the document's first passage
+    assert len({each["passage_id"] for each in every}) == len(every) >= 10
+    assert not {"q11", "q13", "q99"} & {each["query_id"] for each in every}
+    assert some == every[:8]  # a smaller draw lies within a larger one
+    assert {each["query_id"] for each in others} != {each["query_id"] for each in some}
+    assert {each["passage"] for each in every if each["passage_id"] == "d3#0"} == {f"king {TEXTS[6]}"}
+
+
+def test_only_grades_from_the_splits_least_are_relevant(tables: Any, written: Any) -> None:
+    queries, _, passages = tables
+    qrels = written(Qrels, [judged(n, n, grade=n % 3) for n in range(8)])
+
+    found = pairs(queries, qrels, passages, Reading(**SETTINGS | {"relevant_from": 2}))
+
+    assert {each["query_id"] for each in found} == {"q2", "q5"}
+
+
+def test_what_is_written_is_what_the_vectors_give(tables: Any, made: Any, tmp_path: Any) -> None:
+    settings, model = Reading(**SETTINGS), checkpoint(tmp_path / "dpr")
+    drawn = pairs(*tables, settings)
+    encoder = TextEncoder(model.path)
+    queries = space.unit(encoder([each["query"] for each in drawn], "query", 8).dense)
+    passages = space.unit(encoder([each["passage"] for each in drawn], "passage", 16).dense)
+    distances = space.cosine_distances(np.concatenate([queries, passages]))
+    planes = [space.plane(distances, perplexity=4.0, seed=seed) for seed in (1, 2)]
+
+    found = made(divergence, *tables, model, settings=settings)
+
+    told = json.loads((found.path / "analysis.json").read_text())
+    by_seed = [space.on_common_support(plane[:8], plane[8:]) for plane in planes]
+    assert told["common_support"]["kl"] == pytest.approx({
+        "mean": (by_seed[0]["kl"] + by_seed[1]["kl"]) / 2, "spread": np.std([each["kl"] for each in by_seed], ddof=1)
+    })  # fmt: skip
+    own = [space.on_own_points(plane[:8], plane[8:]) for plane in planes]
+    assert told["own_points"]["js"]["mean"] == pytest.approx(np.mean([each["js"] for each in own if each]))
+    assert told["cosines"] == pytest.approx(space.mean_cosines(queries, passages))
+    assert told["probe_accuracy"] == space.probe_accuracy(queries, passages)
+    assert told["squared_mmd"] == pytest.approx(space.squared_mmd(queries, passages))
+    assert (told["analysis"], told["round"], told["drawn"]) == ("divergence", "retriever_1", 8)
+    assert told["bandwidth"] == pytest.approx(0.5**0.5)
+
+    rows = pq.read_table(found.path / "points.parquet").to_pylist()
+    assert len(rows) == 2 * 16
+    assert [(row["x"], row["y"]) for row in rows[16:24]] == [tuple(each) for each in planes[1][:8].tolist()]
+    assert [row["query_id"] for row in rows[24:]] == [each["query_id"] for each in drawn]
+    picture = np.array([*told["picture"]["queries"], *told["picture"]["passages"]])
+    assert (picture.min(0) == 0).all()
+    assert picture.max() == 1000
+    assert np.corrcoef(picture[:, 0], planes[0][:, 0])[0, 1] > 0.999
+
+
+def test_equal_inputs_give_equal_bytes(tables: Any, made: Any, tmp_path: Any) -> None:
+    model = checkpoint(tmp_path / "dpr")
+    one, other = (made(divergence, *tables, model, settings=Reading(**SETTINGS)) for _ in range(2))
+
+    for name in ("analysis.json", "points.parquet"):
+        assert (one.path / name).read_bytes() == (other.path / name).read_bytes()
+
+
+def test_what_cannot_be_measured_is_said(tables: Any, made: Any, tmp_path: Any) -> None:
+    with pytest.raises(UserError, match=r"at least 16 queries .* perplexity of 30, found 8; lower perplexity"):
+        made(divergence, *tables, None, settings=Reading(**SETTINGS | {"perplexity": 30.0}))
+    with pytest.raises(UserError, match="retriever_1: its retriever has no dense view"):
+        made(divergence, *tables, checkpoint(tmp_path / "splade", "splade"), settings=Reading(**SETTINGS))
