@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Union, cast, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
@@ -19,19 +19,28 @@ from storage.settings import Settings
 
 PROJECT = Path(__file__).resolve().parent.parent
 SHIPPED, PAPERS = PROJECT / "configs", PROJECT / "models"
+SUITES = SHIPPED / "suites"
+"""What lies there are lists of collections (`flows.suite`), not recipes."""
+S = TypeVar("S", bound=Settings)
+
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of pydantic models, and of dataclasses
 
 
 def load_recipe(name: str, changes: Sequence[str] = ()) -> tuple[Recipe[Any], Path]:
     """The recipe at a path, or shipped under a name or stem, after `section.key=value` changes; and where it lies."""
     path = find_recipe(name)
+    return read_settings(path, changes, _shape), path
+
+
+def read_settings(path: Path, changes: Sequence[str], shape_of: Callable[[dict[str, Any], Path], type[S]]) -> S:
+    """What a YAML file says after `section.key=value` changes, in a shape that may depend on what it says."""
     value = _parse(path)
     for change in changes:
         _apply(change, value, path)
-    shape = _shape(value, path)
+    shape = shape_of(value, path)
     _seed_sections(value, shape)
     try:
-        return shape.model_validate(value), path
+        return shape.model_validate(value)
     except ValidationError as error:
         raise UserError(f"{path}: {_in_one_line(error, shape)}") from None
 
@@ -77,7 +86,8 @@ def recipe_name(path: Path) -> str:
 
 def shipped_recipes() -> dict[str, Path]:
     """Name, as `small/beir`, to file."""
-    return {file.relative_to(SHIPPED).with_suffix("").as_posix(): file for file in sorted(SHIPPED.rglob("*.yaml"))}
+    files = [file for file in sorted(SHIPPED.rglob("*.yaml")) if SUITES not in file.parents]
+    return {file.relative_to(SHIPPED).with_suffix("").as_posix(): file for file in files}
 
 
 class _Loader(yaml.SafeLoader):
@@ -150,7 +160,9 @@ def _seed_sections(value: dict[str, Any], model: type[Settings]) -> None:
             for each in section:
                 visit(each, kind)
         elif isinstance(section, dict):
-            for inner in _models(kind):
+            kinds = list(_models(kind))
+            fitting = [inner for inner in kinds if section.keys() <= _fields(inner).keys()]  # of a union, the one meant
+            for inner in fitting or kinds:
                 if "seed" in _fields(inner) and "seed" in value:
                     section.setdefault("seed", value["seed"])
                 for name, annotation in _fields(inner).items():

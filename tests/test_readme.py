@@ -10,11 +10,12 @@ import typer.core
 import typer.main
 
 from flows.cli import app
+from flows.read_recipe import shipped_recipes
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 GROUP = typer.main.get_command(app)
-SHIPPED = {path.relative_to(ROOT / "configs").with_suffix("").as_posix() for path in (ROOT / "configs").rglob("*.yaml")}
+SHIPPED = shipped_recipes()
 
 
 def commands(document: Path, program: str) -> list[str]:
