@@ -27,7 +27,7 @@ def show_comparison(first: str, second: str, store_folder: Path, html: Path | No
     from tasks.page.compare import page, terminal_tables
 
     content = compared(first, second, Store(store_folder))
-    Console(highlight=False).print(*terminal_tables(content), sep="\n\n")
+    Console(highlight=False).print(*terminal_tables(content), sep="\n")
     if html is not None:
         write_atomically(html, page(content))
         print(f"page: {html}")
@@ -145,7 +145,7 @@ def split(
                         f"{', '.join(_rows(other[0]))}")  # fmt: skip
     same = [pair for pair in pairs if _keys(one, pair[0]) == _keys(other, pair[1]) != [None]]
     folders = {"A": [each.path for each in one], "B": [each.path for each in other]}
-    return {"name": name, "headline": heads, "rows": compare_runs(folders, pairs, same)}
+    return {"name": name, "headline": list(heads), "rows": compare_runs(folders, pairs, same)}
 
 
 def _rows(measured: Measured) -> list[str]:

@@ -82,13 +82,18 @@ def verdict(row: Mapping[str, Any]) -> str:
     """What the t-test says of a row: a mark and Holm's p."""
     if row["p"] is None:
         return "same run"
-    return f"{mark(direction(row))} {probability(row['p_holm'])}".strip()
+    return f"{mark(direction(row))} {chance(row['p_holm'])}".strip()
 
 
 def grouped(split: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The rows of a split by run, the headline's first."""
     runs = [split["headline"], *(row["runs"] for row in split["rows"])]
     return sorted(split["rows"], key=lambda row: runs.index(row["runs"]))
+
+
+def chance(p: float) -> str:
+    """A probability in a column of such."""
+    return probability(p).removeprefix("= ")
 
 
 def _metrics(split: Mapping[str, Any]) -> Table:
@@ -99,7 +104,7 @@ def _metrics(split: Mapping[str, Any]) -> Table:
         table.add_row(
             name if name != before else "", row["metric"],
             *(number(*each) for each in zip(row["values"], row["spreads"], strict=True)), signed(row["difference"]),
-            verdict(row), "" if row["p"] is None else probability(row["p_randomisation"]),
+            verdict(row), "" if row["p"] is None else chance(row["p_randomisation"]),
         )  # fmt: skip
         before = name
     return table
@@ -125,7 +130,7 @@ def _template() -> Template:
         undefined=StrictUndefined,
     )  # fmt: skip
     environment.filters |= {
-        "named": named, "signed": signed, "verdict": verdict, "probability": probability, "grouped": grouped,
+        "named": named, "signed": signed, "verdict": verdict, "chance": chance, "grouped": grouped,
     }  # fmt: skip
     environment.globals["number"] = number
     return environment.get_template("compare.html.j2")
