@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from storage.datasets import beir
+from storage.datasets import beir, ignores_identical_ids
 from storage.errors import UserError
 
 CORPUS = [
@@ -74,6 +74,10 @@ def test_windows_files_and_a_last_blank_line_are_read(collection: Path) -> None:
         file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n") + b"\r\n")
 
     assert [list(beir.texts(collection, "corpus")), list(beir.qrels(collection, "dev"))] == expected
+
+
+def test_a_document_with_the_querys_id_is_the_query() -> None:
+    assert ignores_identical_ids("beir")
 
 
 def test_reads_the_answers_of_the_queries_that_have_some(collection: Path) -> None:

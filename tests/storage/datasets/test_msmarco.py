@@ -117,6 +117,10 @@ def test_reads_the_topics_of_every_split(
     assert [tuple(row.values()) for row in reader.qrels(folder, split)] == qrels
 
 
+def test_a_related_passage_of_the_tracks_is_not_relevant() -> None:
+    assert [relevant_from("msmarco", split) for split in reader.TOPICS] == [1, 1, 2, 2]
+
+
 def test_gzipped_is_the_same_as_plain(folder: Path) -> None:
     plain = everything(folder)
     for name in FILES:
