@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from models.bert import BertConfig
 from models.cross_encoder import paired
 from models.representation import Role
 from storage import settings as base
@@ -68,7 +69,7 @@ class Settings(base.Settings):
 
 
 class Reading(Settings):
-    """The same, and what is read of a text."""
+    """The same, and how much is read of a text, as far as the scorer reads so much."""
 
     query_max_tokens: int
     passage_max_tokens: int
@@ -141,9 +142,9 @@ def _text(row: Mapping[str, Any]) -> str:
 
 def _cross_encoder(model: Artifact[Checkpoint] | Source, settings: Reading) -> Score:
     """The context stands where the query does; one that is a passage is read as far as a passage is."""
-    longest = settings.passage_max_tokens
+    limits = _limits(model, settings, texts=2)
+    longest = limits["passage"]
     scorer = Scorer(model, Scoring(query_max_tokens=longest, max_tokens=2 * longest), "pair_relatedness")
-    limits = {"query": settings.query_max_tokens, "passage": longest}
 
     def score(kind: str, contexts: Sequence[str], texts: Sequence[str]) -> Values:
         limit, pieces = limits[kind], scorer.tokenizer.pieces
@@ -157,8 +158,7 @@ def _cross_encoder(model: Artifact[Checkpoint] | Source, settings: Reading) -> S
 
 
 def _bi_encoder(model: Artifact[Checkpoint] | Source, settings: Reading) -> Score:
-    encoder = TextEncoder(model.path)
-    limits: dict[Role, int] = {"query": settings.query_max_tokens, "passage": settings.passage_max_tokens}
+    encoder, limits = TextEncoder(model.path), _limits(model, settings, texts=1)
 
     def vectors(texts: Sequence[str], role: Role) -> Values:
         made = encoder(texts, role, limits[role]).dense
@@ -167,6 +167,12 @@ def _bi_encoder(model: Artifact[Checkpoint] | Source, settings: Reading) -> Scor
         return unit(made)
 
     return lambda kind, contexts, texts: np.asarray((vectors(contexts, kind) * vectors(texts, "passage")).sum(1))
+
+
+def _limits(model: Artifact[Checkpoint] | Source, settings: Reading, *, texts: int) -> dict[Role, int]:
+    """How much is read of a text, where so many of them share the model's positions."""
+    positions = BertConfig.load(model.path).max_position_embeddings // texts
+    return {"query": min(settings.query_max_tokens, positions), "passage": min(settings.passage_max_tokens, positions)}
 
 
 def figures(scores: Values, strangers: Values, cut: float, thresholds: Sequence[float]) -> dict[str, Any]:

@@ -1,0 +1,173 @@
+"""Relatedness of pairs: which are drawn, what scores them, and what is told of the scores."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_rel
+
+from models import retriever
+from models.cross_encoder import pad_pairs, paired
+from models.tokens import Tokenizer
+from storage.artifact import Artifact, Source
+from storage.errors import UserError
+from storage.tables import Passages, PseudoQueries
+from tasks.analyses import pair_relatedness as study
+from tasks.analyses.pair_relatedness import Reading, draw, pair_relatedness
+from tasks.embedding_space import unit
+from tasks.encode import TextEncoder
+from tests.models.test_cross_encoder import folder_of, tiny_cross_encoder
+from tests.tasks.corpora import passage, pseudo_query
+from tests.tiny import WORDS, save_tokenizer, tiny_retriever
+
+pytestmark = pytest.mark.usefixtures("store")
+SETTINGS: dict[str, Any] = {
+    "analysis": "pair_relatedness", "scorer": "cross_encoder", "weights": "tiny", "documents": 9, "seed": 2,
+    "strangers": 0.9, "thresholds": [0.0, 99.0], "query_max_tokens": 5, "passage_max_tokens": 12,
+}  # fmt: skip
+# Document n has n % 4 + 1 passages; every other passage has queries, those of d5 are dropped or empty.
+PASSAGES = [
+    passage(f"d{n}#{place}", " ".join(np.random.default_rng((n, place)).choice(WORDS, size=7)))
+    for n in range(20)
+    for place in range(n % 4 + 1)
+]
+QUERIES = [
+    pseudo_query(row["passage_id"], rank, " ".join([*row["text"].split()[:3], WORDS[rank]]))
+    for place, row in enumerate(PASSAGES)
+    for rank in range(place % 2 * 3)
+    if row["doc_id"] != "d5"
+] + [pseudo_query("d5#0", 0, ""), pseudo_query("d5#1", 0, "king", kept=False, reason="relevance")]
+QUERIES.sort(key=lambda row: [each["passage_id"] for each in PASSAGES].index(row["passage_id"]))
+
+
+@pytest.fixture(scope="module")
+def tables(written: Any) -> tuple[Artifact[Any], ...]:
+    return written(Passages, PASSAGES), written(PseudoQueries, QUERIES)
+
+
+@pytest.fixture(scope="module")
+def cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    return Source("encoder", folder_of(tiny_cross_encoder(), tmp_path_factory.mktemp("encoder")))
+
+
+def told(found: Artifact[Any]) -> dict[str, Any]:
+    return json.loads((found.path / "analysis.json").read_text())  # type: ignore[no-any-return]
+
+
+def test_a_passage_stands_beside_its_own_query_and_another_of_its_document(tables: Any) -> None:
+    every = draw(*tables, Reading(**SETTINGS | {"documents": 99}))
+    some, others = draw(*tables, Reading(**SETTINGS)), draw(*tables, Reading(**SETTINGS | {"seed": 3}))
+
+    texts = {row["passage_id"]: row["text"] for row in PASSAGES}
+    documents = [each["passage_id"].split("#")[0] for each in every]
+    several = {row["doc_id"] for row in PASSAGES if row["passage_id"].endswith("#1")}
+    asked = {row["doc_id"] for row in QUERIES if row["kept"]}
+    assert sorted(documents) == sorted(several & asked)
+    assert "d5" not in documents
+    for document, each in zip(documents, every, strict=True):
+        assert each["text"] == texts[each["passage_id"]]
+        assert each["passage"] in {text for name, text in texts.items() if name.startswith(f"{document}#")}
+        assert each["passage"] != each["text"]
+        assert each["query"] in {row["query"] for row in QUERIES if row["passage_id"] == each["passage_id"]}
+    assert some == every[:9]
+    assert [each["passage_id"] for each in some] != [each["passage_id"] for each in others]
+    assert len({each["query"].split()[-1] for each in every}) > 1  # not always the first query
+
+
+def slow_scores(folder: Path, contexts: list[str], texts: list[str], limit: int) -> list[float]:
+    """One pair in a batch, by the network itself."""
+    tokenizer, network, found = Tokenizer.load(folder), tiny_cross_encoder(), []
+    for context, text in zip(contexts, texts, strict=True):
+        (asked,), (read,) = tokenizer.pieces([context]), tokenizer.pieces([text])
+        pair = paired(tokenizer, asked, read, query_max_tokens=limit, max_tokens=limit + 12)
+        found.append(network(pad_pairs(tokenizer, [pair]))[0].item())
+    return found
+
+
+def test_a_cross_encoder_scores_pairs_and_strangers(tables: Any, made: Any, cross_encoder: Source) -> None:
+    drawn = draw(*tables, Reading(**SETTINGS))
+    texts = [each["text"] for each in drawn]
+    own = {kind: slow_scores(cross_encoder.path, [each[kind] for each in drawn], texts, limit)
+           for kind, limit in (("passage", 12), ("query", 5))}  # fmt: skip
+    strange = {kind: slow_scores(cross_encoder.path, [each[kind] for each in drawn], texts[1:] + texts[:1], limit)
+               for kind, limit in (("passage", 12), ("query", 5))}  # fmt: skip
+
+    found = told(made(pair_relatedness, *tables, cross_encoder, settings=Reading(**SETTINGS)))
+
+    for kind in ("passage", "query"):
+        figures = found["kinds"][kind]
+        cut = np.quantile(strange[kind], 0.9)
+        assert figures["mean"] == pytest.approx(np.mean(own[kind]), abs=1e-4)
+        assert figures["strangers_mean"] == pytest.approx(np.mean(strange[kind]), abs=1e-4)
+        assert figures["cut"] == pytest.approx(cut, abs=1e-4)
+        assert figures["related"]["share"] == np.mean(np.array(own[kind]) > cut)
+        assert [each["share"] for each in figures["above"]] == [np.mean(np.array(own[kind]) > 0), 0.0]
+        assert sum(found["histogram"]["pairs"][kind]) == sum(found["histogram"]["strangers"][kind]) == 9
+    compared = found["comparisons"]["score"]
+    assert compared["difference"] == pytest.approx(np.mean(own["query"]) - np.mean(own["passage"]), abs=1e-4)
+    assert compared["p"] == pytest.approx(ttest_rel(own["query"], own["passage"]).pvalue, rel=1e-3)
+    scores = [each["scores"]["passage"] for each in found["examples"]]
+    assert scores == pytest.approx(sorted(own["passage"])[:5], abs=1e-4)
+    assert found["examples"][0]["text"] == drawn[int(np.argmin(own["passage"]))]["text"]
+
+
+def test_a_bi_encoder_scores_by_the_cosine(tables: Any, made: Any, tmp_path: Path) -> None:
+    retriever.save(tiny_retriever("dpr"), tmp_path)
+    save_tokenizer(tmp_path)
+    drawn, encoder = draw(*tables, Reading(**SETTINGS)), TextEncoder(tmp_path)
+    asked = unit(encoder([each["query"] for each in drawn], "query", 5).dense)
+    own = unit(encoder([each["text"] for each in drawn], "passage", 12).dense)
+    other = unit(encoder([each["passage"] for each in drawn], "passage", 12).dense)
+
+    settings = Reading(**SETTINGS | {"scorer": "bi_encoder"})
+    found = told(made(pair_relatedness, *tables, Artifact("train", "1", tmp_path), settings=settings))
+
+    assert found["kinds"]["query"]["mean"] == pytest.approx(np.mean([a @ b for a, b in zip(asked, own, strict=True)]))
+    assert found["kinds"]["passage"]["mean"] == pytest.approx(np.mean([a @ b for a, b in zip(other, own, strict=True)]))
+
+
+def test_figures_by_hand() -> None:
+    scores, strangers = np.array([1.0, 2.0, 3.0, 6.0]), np.array([0.0, 1.0, 2.0, 3.0])
+
+    found = study.figures(scores, strangers, 2.5, [1.0])
+
+    half = 3.182446 * math.sqrt(14 / 3) / 2  # t of 3 degrees of freedom, standard deviation over the root of 4
+    assert found["mean_interval"] == pytest.approx([3 - half, 3 + half], rel=1e-5)
+    assert found["strangers_mean"] == 1.5
+    assert found["above"] == [{"threshold": 1.0, **study.above(scores, 1.0)}]
+    z = 1.959964
+    centre, reach = (0.5 + z**2 / 8) / (1 + z**2 / 4), z / (1 + z**2 / 4) * math.sqrt(0.25 / 4 + z**2 / 64)
+    assert found["related"] == {"share": 0.5, "interval": pytest.approx([centre - reach, centre + reach], rel=1e-5)}
+
+
+def test_each_kind_is_compared_by_its_own_yardstick() -> None:
+    scores = {"query": np.array([5.0, 6.0, 7.0]), "passage": np.array([1.0, 2.0, 3.0])}
+
+    found = study.compared(scores, {"query": 6.5, "passage": 1.5}, seed=1)
+
+    assert found["score"]["difference"] == 4.0
+    assert found["related"]["difference"] == pytest.approx(1 / 3 - 2 / 3)
+    assert found["score"]["p"] == 0.0  # every document differs by the same
+    assert found["related"]["p_randomisation"] == pytest.approx(1.0, abs=0.01)
+
+
+def test_what_cannot_be_drawn_is_said(made: Any, written: Any, cross_encoder: Source) -> None:
+    alone = written(Passages, [row for row in PASSAGES if row["passage_id"].endswith("#0")])
+    own = written(PseudoQueries, [row for row in QUERIES if row["passage_id"].endswith("#0")])
+
+    with pytest.raises(UserError, match="three documents or more with two passages and a pseudo-query, found 0"):
+        made(pair_relatedness, alone, own, cross_encoder, settings=Reading(**SETTINGS))
+
+
+def test_a_scorer_reads_as_much_as_it_can(tables: Any, made: Any, cross_encoder: Source) -> None:
+    lengths = {"query_max_tokens": 500, "passage_max_tokens": 900}
+    much, most = ({**SETTINGS, **lengths}, {**SETTINGS, "query_max_tokens": 32, "passage_max_tokens": 32})  # of 64
+
+    one, other = (
+        told(made(pair_relatedness, *tables, cross_encoder, settings=Reading(**each))) for each in (much, most)
+    )
+
+    assert one["kinds"] == other["kinds"]
