@@ -13,8 +13,9 @@ from flows.rounds import Rounds
 from storage import datasets, sources
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
-from storage.tables import Analysis, Checkpoint, Passages, PseudoQueries, Qrels
-from tasks.analyses import divergence, expert_disagreement, pair_relatedness, text_statistics
+from storage.tables import Analysis, Checkpoint, Pairs, Passages, PseudoQueries, Qrels
+from tasks.analyses import divergence, expert_disagreement, pair_relatedness, text_statistics, word_distribution
+from tasks.count_terms import count_terms
 from tasks.stage import in_round
 
 
@@ -30,6 +31,8 @@ class Ran:
     """What is pre-trained on."""
     pseudo_queries: Artifact[PseudoQueries] | None
     """Those of the spans."""
+    pairs: Artifact[Pairs] | None
+    """The spans with their contexts, as they are pre-trained on."""
     tokenizer: Source
 
     @property
@@ -85,9 +88,19 @@ def _text_statistics(ran: Ran, settings: text_statistics.Settings) -> Artifact[A
     )
 
 
+def _word_distribution(ran: Ran, settings: word_distribution.Settings) -> Artifact[Analysis]:
+    if ran.recipe.pretrain is None or ran.pairs is None:
+        raise UserError("analyses: word_distribution looks at a pre-training; there is none")
+    length = ran.recipe.pretrain.objective.max_tokens
+    reading = word_distribution.Reading(**settings.model_dump(), max_tokens=length)
+    terms, checkpoint = count_terms(ran.pairs, ran.tokenizer), ran.rounds.starts["pretrained"]
+    return word_distribution.word_distribution(ran.pairs, terms, checkpoint, settings=reading)
+
+
 LOOKS_AT: dict[str, Callable[[Ran, Any], Artifact[Analysis]]] = {
     "divergence": _divergence,
     "expert_disagreement": _expert_disagreement,
     "pair_relatedness": _pair_relatedness,
     "text_statistics": _text_statistics,
+    "word_distribution": _word_distribution,
 }

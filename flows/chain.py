@@ -65,8 +65,10 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     writer = Writer.of(recipe, store, examples, passages)
     pseudo_queries = writer.write(spans) if writer.writes("pretrain") else None
     starts = {"backbone": backbone}
+    pairs = None
     if recipe.pretrain is not None:
-        starts["pretrained"] = pretrained(recipe, recipe.pretrain, backbone, passages, spans, pseudo_queries)
+        pairs = pair_contexts(spans, pseudo_queries, pieces(recipe), settings=pairing(recipe))
+        starts["pretrained"] = pretrained(recipe, recipe.pretrain, backbone, passages, pairs)
     examples = examples or pseudo_examples(passages, writer)
 
     rounds = Rounds(recipe, store, passages, bm25, examples, starts)
@@ -82,7 +84,7 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     trained = {"pre-training": starts["pretrained"]} if "pretrained" in starts else {}
     trained |= {name: made.checkpoint for name, made in rounds.made.items()}
     stored = {"bm25": bm25} | {name: made.vectors for name, made in rounds.made.items()} | rounds.quick
-    analyses = analyse(Ran(recipe, rounds, first, spans, pseudo_queries, pieces(recipe)))
+    analyses = analyse(Ran(recipe, rounds, first, spans, pseudo_queries, pairs, pieces(recipe)))
     settings = reporting(recipe, name, rows(recipe, list(first.runs)), list(trained), list(stored))
     return report(
         [each.metrics for each in measured], first.asked.queries, figures, agreements, list(trained.values()),
@@ -113,10 +115,9 @@ def pairing(recipe: Recipe[Any]) -> Pairing:
 
 def pretrained(
     recipe: Recipe[Any], settings: Pretraining[Any], backbone: Start, passages: Artifact[Passages],
-    spans: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries] | None,
+    pairs: Artifact[Pairs],
 ) -> Start:  # fmt: skip
     """What the recipe's paper makes of the backbone, on the spans and their contexts."""
-    pairs = pair_contexts(spans, pseudo_queries, pieces(recipe), settings=pairing(recipe))
     counts = count_terms(pairs, pieces(recipe)) if settings.objective.counts_terms else None
     return pretrain(pairs, counts, backbone, probing(recipe, settings, passages, pairs), settings=settings)
 

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from flows.querying import PseudoQuerying
 from flows.round import SEARCHED_VIEW, Approximate, Ensemble, Few, Member, Round, Suiting, Teaching, row
 from storage.settings import Settings
-from tasks.analyses import divergence, expert_disagreement, pair_relatedness, text_statistics
+from tasks.analyses import divergence, expert_disagreement, pair_relatedness, text_statistics, word_distribution
 from tasks.encode import Encoding
 from tasks.engines.bm25 import Bm25
 from tasks.engines.exact import Exact
@@ -32,7 +32,11 @@ STARTS = ("pretrained", "backbone", "random")
 P = TypeVar("P")
 
 Analysing = Annotated[
-    divergence.Settings | expert_disagreement.Settings | pair_relatedness.Settings | text_statistics.Settings,
+    divergence.Settings
+    | expert_disagreement.Settings
+    | pair_relatedness.Settings
+    | text_statistics.Settings
+    | word_distribution.Settings,
     Field(discriminator="analysis"),
 ]
 
@@ -267,6 +271,8 @@ class Recipe(Settings, Generic[P]):
                 raise ValueError(
                     "analyses: pair_relatedness looks at pseudo-queries; expected `pretrain` in queries.for"
                 )
+            if each.analysis == "word_distribution" and (self.pretrain is None or self.pretrain.paper != "cpdae"):
+                raise ValueError("analyses: word_distribution looks at CPDAE's decoder; expected pretrain.paper cpdae")
         return self
 
 
