@@ -94,8 +94,8 @@ def printed(reported: Mapping[str, Any], main: str) -> list[Printed]:
 
 def _meant(words: str) -> tuple[str, str | None, int | None]:
     """Metric, split and number of collections."""
-    if found := re.fullmatch(r"(.+) on TREC DL 20(\d\d)", words):
-        return found[1], f"dl{found[2]}", None
+    if found := re.fullmatch(r"(.+) on (\w+)", words):
+        return found[1], found[2], None
     if found := re.fullmatch(r"mean (.+) of (\d+) sets", words):
         return found[1], None, int(found[2])
     return words, None, None

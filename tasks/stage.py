@@ -29,6 +29,7 @@ from storage.rows import num_rows
 from storage.settings import Settings
 from storage.store import Store
 from storage.tables import Table
+from tasks.energy import Meter
 from tasks.machine import cpu_seconds, described
 
 T = TypeVar("T", bound=Table)
@@ -87,6 +88,15 @@ class Session:
     """Stages by `<stage>/<key>`, in the order in which they were first called."""
     done: dict[str, Done] = field(default_factory=dict)
     """What is known of each."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a build began with, and the energy that it took."""
+
+    started: float
+    cpu: float
+    energy: Mapping[str, float]
 
 
 class Stopped(Exception):
@@ -238,8 +248,10 @@ class Job:
             started, cpu = time.monotonic(), cpu_seconds()
             work = store.begin(name, self.key)
             with full_disk_in_words(work):
-                self._fill(work, store)
-                return store.publish(name, self.key, lambda files, logs: self._manifest(files, logs, started, cpu))
+                with Meter() as meter:
+                    self._fill(work, store)
+                spent = Spent(started, cpu, meter.joules)
+                return store.publish(name, self.key, lambda files, logs: self._manifest(files, logs, spent))
 
     def _fill(self, work: Path, store: Store) -> None:
         """Run the stage's body, in several processes where it trains and the run says so."""
@@ -256,13 +268,14 @@ class Job:
                 if isinstance(one, Artifact):
                     yield one
 
-    def _manifest(self, files: dict[str, File], logs: dict[str, File], started: float, cpu: float) -> Manifest:
+    def _manifest(self, files: dict[str, File], logs: dict[str, File], spent: Spent) -> Manifest:
         made_by = self.stage
         rows = num_rows(_session.get().store.work(made_by.name, self.key)) if made_by.table.schema else None
         built = {
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "seconds": round(time.monotonic() - started, 3),
-            "cpu_seconds": round(cpu_seconds() - cpu, 3),
+            "seconds": round(time.monotonic() - spent.started, 3),
+            "cpu_seconds": round(cpu_seconds() - spent.cpu, 3),
+            "energy_joules": {part: round(joules, 1) for part, joules in spent.energy.items()},
             "execution": execution().model_dump(mode="json"),
             **described(execution().device),
         }

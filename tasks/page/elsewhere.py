@@ -15,16 +15,16 @@ Column = Mapping[str, float | None]
 
 
 def elsewhere(measured: Sequence[Mapping[str, Any]], groups: Mapping[str, str], main: str) -> dict[str, Any] | None:
-    """The table and its picture: of each collection the first metric, the runs in their order; None without any.
+    """The table and its picture: of each collection its first metric, the runs in their order; None without any.
 
     `main` is the run that is looked at: where it was not measured, the last one that was.
     """
     if not measured:
         return None
-    metric = measured[0]["rows"][0]["metric"]
+    metrics = dict.fromkeys(each["rows"][0]["metric"] for each in measured)
     runs = list(dict.fromkeys(row["run"] for each in measured for row in each["rows"]))
     main = main if main in runs else runs[-1]
-    columns = by_collection(measured, groups, metric, runs)
+    columns = by_collection(measured, groups, runs)
     averages = {run: mean([column[run] for column in columns.values()]) for run in runs}
     best = [_best(column) for column in [*columns.values(), averages]]
     lines = [
@@ -33,17 +33,17 @@ def elsewhere(measured: Sequence[Mapping[str, Any]], groups: Mapping[str, str], 
         for run in runs
     ]  # fmt: skip
     on = axis(0.0, max(value for value in best if value is not None))
-    return {"metric": metric, "main": main, "names": list(columns), "lines": lines, "axis": on,
+    return {"metric": " or ".join(metrics), "main": main, "names": list(columns), "lines": lines, "axis": on,
             "dumbbells": [_dumbbell(name, column, main, on) for name, column in columns.items()]}  # fmt: skip
 
 
 def by_collection(
-    measured: Sequence[Mapping[str, Any]], groups: Mapping[str, str], metric: str, runs: Sequence[str]
+    measured: Sequence[Mapping[str, Any]], groups: Mapping[str, str], runs: Sequence[str]
 ) -> dict[str, Column]:
     """Each run's value by collection or group; None where one of a group is missing."""
     found: dict[str, list[dict[str, float]]] = {}
     for each in measured:
-        rows = [row for row in each["rows"] if row["metric"] == metric]
+        rows = [row for row in each["rows"] if row["metric"] == each["rows"][0]["metric"]]
         name = each["rows"][0]["dataset"]
         found.setdefault(groups.get(name, name), []).append({row["run"]: row["value"] for row in rows})
     return {name: {run: mean([each.get(run) for each in of_it]) for run in runs} for name, of_it in found.items()}

@@ -69,7 +69,7 @@ def drawing(done: Sequence[Done]) -> str:
     nodes = LANE * (2 + max((line.column for line in lines), default=0))  # where the stages' dots stand
     words = nodes + 28
     keys = words + LETTER * max((len(named(each)) for each in done), default=0) + 10
-    width, height = keys + 190, ROW * len(done) + 4
+    width, height = keys + 205, ROW * len(done) + 4
     parts = [_line(line, nodes) for line in lines]
     for row, each in enumerate(done):
         y = _y(row)
@@ -77,9 +77,9 @@ def drawing(done: Sequence[Done]) -> str:
         parts.append(f'<text class="n" x="{words - 5}" y="{y}">{row + 1}</text>')
         parts.append(f'<text x="{words}" y="{y}">{escape(named(each))}</text>')
         parts.append(f'<text class="k" x="{keys:.0f}" y="{y}">{each.key[:8]}</text>')
-        parts.append(f'<text class="n" x="{keys + 120:.0f}" y="{y}">{duration(each.seconds)}</text>')
+        parts.append(f'<text class="n" x="{keys + 135:.0f}" y="{y}">{duration(each.seconds)}</text>')
         if each.rows is not None:
-            parts.append(f'<text class="n" x="{keys + 185:.0f}" y="{y}">{each.rows:,}</text>')
+            parts.append(f'<text class="n" x="{keys + 200:.0f}" y="{y}">{each.rows:,}</text>')
     return f'<svg xmlns="{SVG}" class="lineage" width="{width:.0f}" height="{height}">{"".join(parts)}</svg>'
 
 

@@ -47,9 +47,10 @@ def scatter(grid: Mapping[str, Any]) -> dict[str, Any]:
         across, up, queries = cell["baseline"], cell["run"], cell["queries"]
         kind = kinds[(up > across) - (up < across)]
         sums[kind] += queries
+        radius = round(max(2.0, LARGEST * math.sqrt(queries / most)), 1)
         cells.append({
             "x": LEFT + CELL * across + CELL // 2, "y": TOP + size - CELL * up - CELL // 2,
-            "r": round(max(2.0, LARGEST * math.sqrt(queries / most)), 1), "kind": kind, "queries": queries,
+            "r": radius, "kind": kind, "queries": queries, "labelled": radius > 3 + 2.9 * len(str(queries)),
             "run": ticks[up], "baseline": ticks[across],
         })  # fmt: skip
     return {

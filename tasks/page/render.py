@@ -81,7 +81,8 @@ def template(name: str) -> Template:
     )
     environment.filters |= {
         "three": lambda value: f"{value:.3f}",
-        "printed": lambda value: f"{value:.4f}".removesuffix("0"),
+        "printed": printed,
+        "like": lambda value, theirs: f"{value:.{len(printed(theirs)) - 2}f}",
         "signed": lambda value: f"{'−' if value < 0 else '+'}{abs(value):.3f}",
         "percent": lambda share: f"{100 * share:.2f}%",
         "duration": duration,
@@ -95,6 +96,11 @@ def template(name: str) -> Template:
         "short": short,
     }
     return environment.get_template(name)
+
+
+def printed(value: float) -> str:
+    """A paper's number, which has three digits or four."""
+    return f"{value:.4f}".removesuffix("0")
 
 
 def sized(number: float) -> str:
