@@ -29,5 +29,5 @@ def write(out: Path, settings: Settings, found: Mapping[str, Any]) -> None:
     A number that is none is a ValueError: the page could not show it.
     """
     content = {**settings.model_dump(mode="json"), **found}
-    text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
     write_atomically(out / "analysis.json", text + "\n")
