@@ -16,6 +16,7 @@ from flows.measuring import clearest, measure, overlapping, rows
 from flows.pseudo_queries import Writer
 from flows.recipe import Recipe
 from flows.rounds import Examples, Rounds, expanded
+from flows.transfer import transferred
 from storage import sources
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
@@ -88,7 +89,8 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     settings = reporting(recipe, name, rows(recipe, list(first.runs)), list(trained), list(stored))
     return report(
         [each.metrics for each in measured], first.asked.queries, figures, agreements, list(trained.values()),
-        list(stored.values()), clearest(recipe, first, passages), analyses, [], settings=settings,
+        list(stored.values()), clearest(recipe, first, passages), analyses,
+        transferred(recipe, rounds), settings=settings,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from flows.recipe import Recipe, as_yaml
 from flows.round import Few, Round, exact, row
 from flows.rounds import expanded
+from flows.transfer import groups
 from tasks.report import Reporting
 
 
@@ -23,6 +24,7 @@ def reporting(recipe: Recipe[Any], name: str, runs: list[str], trained: list[str
         absent=absent, main=recipe.headline.run, baseline=recipe.headline.baseline, metric=recipe.headline.metric,
         reported=recipe.reported, trained=trained, stored=stored,
         views={each.name: [row(each.name, view) for view in each.rows] for each in expanded(recipe.rounds)},
+        groups=groups(recipe),
     )  # fmt: skip
 
 

@@ -115,7 +115,7 @@ def evaluation(recipe: Recipe[Any], asked: Asked, runs: list[str]) -> Evaluation
         each.name: [one.name for one in expanded([each])] for each in recipe.rounds if isinstance(each.queries, Few)
     }
     return Evaluation(
-        dataset=recipe.dataset.path or recipe.dataset.reader, split=asked.split, titles=recipe.split.titles,
+        dataset=recipe.dataset.reader, split=asked.split, titles=recipe.split.titles,
         relevant_from=datasets.relevant_from(recipe.dataset.reader, asked.split),
         ignore_identical_ids=datasets.ignores_identical_ids(recipe.dataset.reader), names=runs, averaged=averaged,
         **values,

@@ -17,8 +17,9 @@ from rich.table import Table
 
 from flows.chain import chain
 from flows.read_recipe import load_recipe
-from flows.recipe import Dataset, Elsewhere, Recipe
+from flows.recipe import Recipe
 from flows.rounds import expanded
+from flows.sections import Dataset, Elsewhere
 from storage import datasets, sources
 from storage.artifact import Manifest
 from storage.store import Store, bytes_below

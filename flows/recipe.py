@@ -8,19 +8,18 @@ the recipe's unless the section names its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Generic, Literal, TypeVar, cast
+from typing import Annotated, Any, Generic, TypeVar, cast
 
 import yaml
 from pydantic import Field, model_validator
 
 from flows.querying import PseudoQuerying
 from flows.round import SEARCHED_VIEW, Approximate, Ensemble, Few, Member, Round, Suiting, Teaching, row
+from flows.sections import Analysing, Corpora, Dataset, Depth, Headline, Testing, Transfer
 from storage.settings import Settings
-from tasks.analyses import divergence, expert_disagreement, pair_relatedness, text_statistics, word_distribution
 from tasks.encode import Encoding
 from tasks.engines.bm25 import Bm25
 from tasks.engines.exact import Exact
-from tasks.evaluate import METRIC, Comparison
 from tasks.initialise import Backbone
 from tasks.pair_contexts import Contexts
 from tasks.pretrain import Pretraining
@@ -30,80 +29,6 @@ from tasks.stage import Execution
 STARTS = ("pretrained", "backbone", "random")
 
 P = TypeVar("P")
-
-Analysing = Annotated[
-    divergence.Settings
-    | expert_disagreement.Settings
-    | pair_relatedness.Settings
-    | text_statistics.Settings
-    | word_distribution.Settings,
-    Field(discriminator="analysis"),
-]
-
-
-class Dataset(Settings):
-    """Which collection, and which of its splits."""
-
-    reader: str
-    """A file of `storage/datasets`."""
-    path: str | None
-    """Where it lies: absolute, or below the working folder, $PRETRIEVE_COLLECTIONS or the project's `data`."""
-    train_split: str | None
-    """Null where the collection has no train queries: then its pseudo-queries are trained on."""
-    eval_splits: Annotated[list[str], Field(min_length=1)]
-    """What is measured on; the first is that of the headline."""
-    description: str
-    """The collection in words, with the attribution that it asks for."""
-    fraction: Annotated[float, Field(gt=0, lt=1)] | None
-    """Keep this share of the documents, chosen by the hash of their id; null keeps all."""
-    complete: bool = False
-    """Refuse files with other counts than the reader knows the whole collection to have, or other checksums."""
-
-
-class Elsewhere(Settings):
-    """Texts of another collection than the one that is retrieved, all of them."""
-
-    reader: str
-    path: str | None
-    description: str
-    complete: bool = False
-
-    @property
-    def fraction(self) -> None:
-        """Of another collection all is read."""
-
-
-class Corpora(Settings):
-    """Which of the collection's texts are pre-trained on and which are retrieved."""
-
-    pretrain: Literal["corpus", "documents"]
-    pretrain_from: Elsewhere | None
-    """Another collection whose texts are pre-trained on; null takes the recipe's own."""
-    retrieve: Literal["corpus", "documents"]
-
-
-class Depth(Settings):
-    """How much is searched for."""
-
-    documents: Annotated[int, Field(gt=0)]
-    """Different documents that every list has, unless fewer match."""
-
-
-class Headline(Settings):
-    """What the report is about."""
-
-    run: str
-    baseline: str
-    metric: str
-
-
-class Testing(Settings):
-    """How runs are measured and which are tested against each other."""
-
-    metrics: Annotated[list[Annotated[str, Field(pattern=METRIC.pattern)]], Field(min_length=1)]
-    comparisons: list[Comparison]
-    seed: int
-    resamples: Annotated[int, Field(ge=10_000)]
 
 
 class Recipe(Settings, Generic[P]):
@@ -134,6 +59,7 @@ class Recipe(Settings, Generic[P]):
     search: Depth
     """How deep the evaluation's queries search."""
     evaluate: Testing
+    transfer: Transfer | None = None
     analyses: list[Analysing] = Field(default_factory=list)
     """What the papers looked at beside their results (`tasks/analyses`)."""
     headline: Headline
@@ -250,6 +176,14 @@ class Recipe(Settings, Generic[P]):
                 view = SEARCHED_VIEW[quick.index.engine]
                 raise ValueError(f"approximate: {quick.name}: {quick.index.engine} searches {view}, not {quick.view}")
             _can_be_approximated(quick, earlier[quick.round])
+        return self
+
+    @model_validator(mode="after")
+    def _transferred_rounds_exist(self) -> Recipe[P]:
+        known = ["bm25", *(each.name for each in self.rounds if not isinstance(each.queries, Few))]
+        for name in self.transfer.rounds if self.transfer else []:
+            if name not in known:
+                raise ValueError(f"transfer.rounds: expected some of {', '.join(known)}, found {name!r}")
         return self
 
     @model_validator(mode="after")

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from flows import collection
 from flows.measuring import ANSWER, measurable
 from flows.read_recipe import SUITES, read_settings
-from flows.recipe import Depth
+from flows.sections import Depth
 from storage import datasets, sources
 from storage.artifact import Artifact
 from storage.errors import UserError

@@ -112,8 +112,9 @@ def queries(name: str) -> Source:
 
 
 def negatives(name: str) -> Source:
-    """Negatives that were mined elsewhere (`storage.negative_files`), by the path of their file."""
-    path = Path(name).expanduser().resolve()
+    """Negatives that were mined elsewhere (`storage.negative_files`), by the path of their file, as data sets' paths."""
+    tried = [place / Path(name).expanduser() for place in _places()]
+    path = next((each for each in tried if each.exists()), tried[0]).resolve()
     try:
         return source_of(path, negative_files.files(path))
     except UserError as error:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows import collection
-from flows.recipe import Dataset
+from flows.sections import Dataset
 from storage import sources
 from storage.store import Store
 from tasks.engines.bm25 import Bm25

@@ -42,7 +42,9 @@ class Constant:
     quote: str
 
     def is_in(self, recipe: Path) -> bool:
-        return any(fnmatchcase(recipe.stem, pattern) for pattern in self.recipes.split())
+        """BEIR's recipes begin from another's pre-training, and are named as such."""
+        patterns = [each for each in self.recipes.split() if each.endswith("_beir") == recipe.stem.endswith("_beir")]
+        return any(fnmatchcase(recipe.stem, pattern) for pattern in patterns)
 
 
 @dataclass(frozen=True)
