@@ -18,7 +18,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 # What the tests compute is tiny, and quickest on one thread.
 test test-services check: export OMP_NUM_THREADS := 1
 
-.PHONY: help quickstart test test-services check lint data environment lock clean
+.PHONY: help quickstart test test-services check lint data environment results lock clean
 
 help: ## say what the targets do
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -67,6 +67,9 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip check
 	@rm -f $(VENV)/.made-from-*
 	@touch $@
+
+results: environment ## write docs/results.md and the README's table from the reports in results/
+	$(BIN)/python -m flows.write_results
 
 lock: ## resolve pyproject.toml anew in a clean environment and write requirements.lock
 	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \

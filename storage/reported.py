@@ -36,7 +36,7 @@ COLLECTIONS = {
 }
 """The papers' name of a collection's split."""
 SPELLINGS = {"webis-touche2020": "touche-2020", "touché-2020": "touche-2020", "fiqa-2018": "fiqa",
-             "dbpedia-entity": "dbpedia", "signal-1m(rt)": "signal1m", "trec-news": "trec-news"}  # fmt: skip
+             "dbpedia-entity": "dbpedia", "signal-1m(rt)": "signal-1m"}  # fmt: skip
 """BEIR's collections that the papers spell in several ways."""
 
 
@@ -120,6 +120,29 @@ def lines(cited: Cited, collection: str) -> list[Line]:
             key = row["table"], row["system"], row["variant"]
             found.setdefault(key, {})[metric(row["paper"], row["metric"])] = value(row)
     return [Line(*key, values) for key, values in found.items()]
+
+
+def elsewhere(cited: Cited, names: Sequence[str], of: str) -> list[Line]:
+    """What the tables print by a metric of BEIR's collections of these names, a line's values being by name.
+
+    A line has its `average` where the paper's is over these collections and no others.
+    """
+    found: dict[tuple[str, str, str], dict[str, float]] = {}
+    for row in _rows():
+        known = (
+            row["paper"] == cited.paper and row["table"] in cited.tables and metric(cited.paper, row["metric"]) == of
+        )
+        if known and row["dataset"].startswith("beir/"):
+            key = row["table"], row["system"], row["variant"]
+            name = next((name for name in names if same(row["dataset"], f"beir/{name}")), row["dataset"])
+            found.setdefault(key, {})["average" if name == "beir/Average" else name] = value(row)
+    lines = []
+    for key, values in found.items():
+        whole = values.keys() - {"average"} == set(names)
+        shown = {name: number for name, number in values.items() if name in names or (whole and name == "average")}
+        if shown:
+            lines.append(Line(*key, shown))
+    return lines
 
 
 def reproduced(among: Sequence[Line], printed: Mapping[str, float]) -> Line | None:

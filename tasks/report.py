@@ -30,7 +30,7 @@ from tasks.page.costs import costs, environments
 from tasks.page.curves import losses, observed, probes
 from tasks.page.figures import clearest_wins, grid, intervals, mark, marks, verdict
 from tasks.page.figures import wins as wins_and_losses
-from tasks.page.paper import Measured, among, beside
+from tasks.page.paper import Measured, among, among_elsewhere, beside
 from tasks.page.render import page
 from tasks.stage import stage
 
@@ -98,6 +98,7 @@ def report(
     content["transfer"] = [each.content() for each in others]
     content["beside"] = beside(settings.reported, settings.main, splits, grouped(others, settings.groups))
     content["among"] = among(settings.reported, settings.main, settings.metric, splits)
+    content["among_elsewhere"] = among_elsewhere(settings.reported, grouped(others, settings.groups))
     content["examples"] = wins and found_by(wins)
     content["analyses"] = [{"name": each.stage, "key": each.key, "found": found_by(each)} for each in analyses]
     content["experts"] = experts(splits[0], queries, settings)

@@ -1,6 +1,5 @@
 """What the documents tell a reader to type is there to be typed."""
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -85,27 +84,3 @@ def test_the_lock_pins_every_package_and_names_no_host() -> None:
 
     assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[^+\s]+( ; .+)?", line)] == []
     assert "torch==2.13.0" in lines
-
-
-RESULTS = ROOT / "results" / "vital_wikipedia.json"
-SHOWN = ["MRR@10", "nDCG@10", "recall@50", "recall@1000"]
-
-
-def results_table() -> str:
-    """The README's table, from the report of the run; marked where Holm's p against bm25 is below 0.05."""
-    report = json.loads(RESULTS.read_text())
-    values = {(row["run"], row["metric"]): row["value"] for row in report["rows"]}
-    marks = {
-        (row["run"], row["metric"]): "▲" if row["difference"] > 0 else "▼"
-        for row in report["comparisons"]
-        if row["baseline"] == "bm25" and row["p_holm"] < 0.05
-    }
-    lines = [f"| run | {' | '.join(SHOWN)} |", f"|---|{'---|' * len(SHOWN)}"]
-    for run in report["runs"]:
-        cells = [f"{values[run, metric]:.3f}{marks.get((run, metric), '')}" for metric in SHOWN]
-        lines.append(f"| `{run}` | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def test_the_readmes_results_are_those_of_the_run() -> None:
-    assert results_table() in (ROOT / "README.md").read_text()

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.reported import Line, Printed, cited, collection, lines, printed, reproduced
+from storage.reported import Line, Printed, cited, collection, elsewhere, lines, printed, reproduced
 
 Row = Mapping[str, Any]
 
@@ -48,24 +48,24 @@ class Measured:
 
 
 def beside(
-    reported: Mapping[str, Any], main: str, splits: Sequence[Measured], elsewhere: Mapping[str, Sequence[Measured]]
+    reported: Mapping[str, Any], main: str, splits: Sequence[Measured], others: Mapping[str, Sequence[Measured]]
 ) -> list[dict[str, Any]]:
     """Every number that the recipe says its paper prints, with ours and how surely the two differ.
 
-    The first of `splits` is that of the headline; `elsewhere` are other collections by the name that a mean counts
+    The first of `splits` is that of the headline; `others` are other collections by the name that a mean counts
     once. The interval is that of our mean over queries and `p` of a t-test of our queries' values against the paper's
     number: of the paper's own spread nothing is known.
     """
-    return [_compared(each, main, splits, elsewhere) for each in printed(reported, main)]
+    return [_compared(each, main, splits, others) for each in printed(reported, main)]
 
 
 def _compared(
-    theirs: Printed, main: str, splits: Sequence[Measured], elsewhere: Mapping[str, Sequence[Measured]]
+    theirs: Printed, main: str, splits: Sequence[Measured], others: Mapping[str, Sequence[Measured]]
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"run": theirs.run, "metric": theirs.words, "theirs": theirs.value, "ours": None,
                            "difference": None, "low": None, "high": None, "p": None}  # fmt: skip
     if theirs.sets is not None:
-        row["ours"] = mean_over(main, theirs.metric, elsewhere) if len(elsewhere) == theirs.sets else None
+        row["ours"] = mean_over(main, theirs.metric, others) if len(others) == theirs.sets else None
     elif found := next((each for each in splits if theirs.split in (None, each.split)), None):
         row["ours"] = found.value(theirs.run, theirs.metric)
         row |= _tested(found, theirs) if row["ours"] is not None else {}
@@ -74,9 +74,9 @@ def _compared(
     return row
 
 
-def mean_over(run: str, metric: str, elsewhere: Mapping[str, Sequence[Measured]]) -> float | None:
+def mean_over(run: str, metric: str, others: Mapping[str, Sequence[Measured]]) -> float | None:
     """The mean over collections, where those of one name count once; None where one was not measured."""
-    found = [[each.value(run, metric) for each in group] for group in elsewhere.values()]
+    found = [[each.value(run, metric) for each in group] for group in others.values()]
     values = [[one for one in group if one is not None] for group in found]
     if not values or any(len(one) < len(all_of) or not one for one, all_of in zip(values, found, strict=True)):
         return None
@@ -117,6 +117,18 @@ def among(reported: Mapping[str, Any], main: str, metric: str, splits: Sequence[
                 "lines": _ordered(theirs, _ours(found, wanted, theirs, first), first),
             })  # fmt: skip
     return tables
+
+
+def among_elsewhere(reported: Mapping[str, Any], others: Mapping[str, Sequence[Measured]]) -> list[dict[str, Any]]:
+    """The paper's systems on other collections, by the names that these have here."""
+    source = cited(str(reported.get("source", "")))
+    if source is None or not others:
+        return []
+    metric = next(iter(others.values()))[0].rows[0]["metric"]
+    return [
+        {"name": line.name, "table": line.table, "values": dict(line.values)}
+        for line in elsewhere(source, list(others), metric)
+    ]
 
 
 def _ours(found: Measured, wanted: Sequence[Printed], theirs: Sequence[Line], metric: str) -> list[dict[str, Any]]:

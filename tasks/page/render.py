@@ -74,7 +74,7 @@ def template(name: str) -> Template:
     """A template of this folder, with the filters that all of them use."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
-        autoescape=True,
+        autoescape=lambda name: name is None or not name.endswith(".md.j2"),
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,

@@ -1,0 +1,47 @@
+"""What the documents say of results is what `make results` writes from the reports in `results/`."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from flows.write_results import ROOT, documents
+from tasks.page.results import results_page, results_part
+
+
+@pytest.mark.parametrize(("path", "text"), documents().items(), ids=lambda each: getattr(each, "name", ""))
+def test_a_document_is_what_the_reports_say(path: Path, text: str) -> None:
+    assert path.read_text() == text, f"{path.relative_to(ROOT)} is old: run make results"
+
+
+def test_every_value_of_a_report_stands_in_the_page_with_its_mark() -> None:
+    for path in (ROOT / "results").glob("*.json"):
+        report, page = json.loads(path.read_text()), results_page([path])
+        lines = {line.split("`")[1]: line.split(" | ")[1:] for line in page.splitlines() if line.startswith("| `")}
+        metrics = list(dict.fromkeys(row["metric"] for row in report["rows"]))
+        for row in report["rows"]:
+            found = [test for test in report["comparisons"] if (test["run"], test["baseline"], test["metric"])
+                     == (row["run"], report["headline"]["baseline"], row["metric"])]  # fmt: skip
+            sign = "" if not found or found[0]["p_holm"] >= 0.05 else "▲" if found[0]["difference"] > 0 else "▼"
+            shown = lines[row["run"]][metrics.index(row["metric"])]
+            assert shown.strip(" |") == f"{row['value']:.3f}{sign}"
+
+
+def test_a_report_with_a_paper_and_other_splits_is_told(tmp_path: Path) -> None:
+    content = json.loads((ROOT / "results" / "vital_wikipedia.json").read_text())
+    content["beside"] = [{"run": "retriever_2", "metric": "MRR@10", "theirs": 0.402, "ours": 0.7561}]
+    row = {**content["rows"][0], "split": "dl19", "queries": 43, "value": 0.25}
+    content["splits"] = [{"rows": [row], "comparisons": []}]
+    content["environments"] = [{"cores": 2, "device": "a processor"}]
+    content["costs"] = {"peak_memory_mib": 2048}
+    (tmp_path / "one.json").write_text(json.dumps(content))
+    (tmp_path / "one.md").write_text("Don't <trust> it.\n")
+
+    page = results_page([tmp_path / "one.json"])
+
+    assert "| `retriever_2` | MRR@10 | 0.402 | 0.756 |" in page
+    assert re.search(r"Split dl19, 43 queries:\n\n\| run \| MRR@10 \|\n\|---\|---\|\n\| `bm25` \| 0\.250 \|", page)
+    assert "on 2 cores (a processor), 2.0 GiB of memory at the most" in page
+    assert "Don't <trust> it." in page
+    assert results_part(tmp_path / "one.json").startswith("`vital_wikipedia`: ")
