@@ -17,7 +17,7 @@ QUERIES = [f"q{n}" for n in range(30)]
 def metrics(folder: Path, values: dict[tuple[str, str], np.ndarray], queries: list[str] = QUERIES) -> Path:
     """A folder as `evaluate` writes it, its queries in an order of its own."""
     folder.mkdir()
-    order = np.random.default_rng(len(str(folder))).permutation(len(queries))
+    order = np.random.default_rng(sum(map(ord, folder.name))).permutation(len(queries))
     pq.write_table(
         pa.concat_tables(
             pa.table({
