@@ -146,7 +146,7 @@ def _cross_encoder(model: Artifact[Checkpoint] | Source, settings: Reading) -> S
     longest = limits["passage"]
     scorer = Scorer(model, Scoring(query_max_tokens=longest, max_tokens=2 * longest), "pair_relatedness")
 
-    def score(kind: str, contexts: Sequence[str], texts: Sequence[str]) -> Values:
+    def score(kind: Role, contexts: Sequence[str], texts: Sequence[str]) -> Values:
         limit, pieces = limits[kind], scorer.tokenizer.pieces
         pairs = [
             paired(scorer.tokenizer, context, text, query_max_tokens=limit, max_tokens=limit + longest)
