@@ -1,0 +1,208 @@
+"""CPDAE's word distributions: against the formulas, by loops, and as the picture shows them."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from scipy.stats import spearmanr
+
+from models import bert
+from models.pretraining import Terms as Counted
+from models.retriever import HEADS
+from storage.artifact import Artifact
+from storage.errors import UserError
+from storage.tables import Pairs, Terms
+from tasks.analyses.word_distribution import Reading, read_decoder, stretches, word_distribution, word_shares
+from tasks.count_terms import count_terms
+from tasks.word_figures import Found
+from tests.slow import Array, gelu
+from tests.tasks.analyses.drawing import section
+from tests.tiny import PIECES, WORDS, fast_tokenizer, save_backbone
+
+pytestmark = pytest.mark.usefixtures("store")
+SETTINGS = {
+    "analysis": "word_distribution", "texts": 30, "shown": 2, "words": 5, "common": 0.5, "seed": 1, "max_tokens": 12,
+}  # fmt: skip
+V = len(PIECES)
+EVERY_TEXT = "king"
+
+
+@pytest.fixture(scope="module")
+def texts(written: Any) -> Artifact[Pairs]:
+    """Each has one word that all have, and others."""
+    random = np.random.default_rng(0)
+    rows = [
+        {"passage_id": f"p{n}", "text": " ".join([EVERY_TEXT, *random.choice(WORDS, 5), "<b>."]), "queries": [],
+         "passages": []}
+        for n in range(40)
+    ]  # fmt: skip
+    artifact: Artifact[Pairs] = written(Pairs, rows)
+    return artifact
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Artifact[Any]:
+    """A tiny BERT, and beside it a decoder whose weights are random."""
+    folder = save_backbone(tmp_path_factory.mktemp("pretrain"), spread=0.2)
+    hidden, random = bert.BertConfig.load(folder).hidden_size, torch.Generator().manual_seed(0)
+    shapes = {
+        "transform.dense.weight": (hidden, hidden), "transform.dense.bias": (hidden,),
+        "transform.LayerNorm.weight": (hidden,), "transform.LayerNorm.bias": (hidden,),
+        "vocabulary.weight": (V, hidden), "vocabulary.bias": (V,),
+    }  # fmt: skip
+    save_file({f"decoder.{name}": torch.randn(shape, generator=random) for name, shape in shapes.items()},
+              folder / HEADS)  # fmt: skip
+    return Artifact("pretrain", "tiny", folder)
+
+
+@pytest.fixture(scope="module")
+def terms(texts: Artifact[Pairs], checkpoint: Artifact[Any], made: Any, on_one_thread: Any) -> Artifact[Terms]:
+    artifact: Artifact[Terms] = made(count_terms, texts, checkpoint)
+    return artifact
+
+
+@pytest.fixture(scope="module")
+def found(texts: Any, terms: Any, checkpoint: Any, made: Any, on_one_thread: Any) -> dict[str, Any]:
+    """What the stage writes."""
+    artifact = made(word_distribution, texts, terms, checkpoint, settings=Reading(**SETTINGS))
+    content: dict[str, Any] = json.loads((artifact.path / "analysis.json").read_text())
+    return content
+
+
+def test_shares_are_those_of_the_formula(checkpoint: Artifact[Any]) -> None:
+    heads = {name: each.double().numpy() for name, each in load_file(checkpoint.path / HEADS).items()}
+    vectors = np.random.default_rng(1).normal(size=(3, len(heads["decoder.transform.dense.bias"])))
+    counted = Counted(9, np.ones(V, np.int64), np.ones(V, np.int64))
+
+    shares = word_shares(read_decoder(checkpoint, counted), torch.from_numpy(vectors))
+
+    for row, vector in zip(shares, vectors, strict=True):
+        np.testing.assert_allclose(row, slow_shares(vector, heads), rtol=1e-4)
+
+
+def slow_shares(vector: Array, heads: dict[str, Array]) -> Array:
+    """sigmoid(W2 LN(GELU(W1 h + b1)) + b2), each by what all add up to."""
+    weights = {name.removeprefix("decoder."): each for name, each in heads.items()}
+    inner = gelu(weights["transform.dense.weight"] @ vector + weights["transform.dense.bias"])
+    middle = (inner - inner.mean()) / np.sqrt(((inner - inner.mean()) ** 2).mean() + 1e-12)
+    normed = middle * weights["transform.LayerNorm.weight"] + weights["transform.LayerNorm.bias"]
+    chances = [1 / (1 + math.exp(-z)) for z in weights["vocabulary.weight"] @ normed + weights["vocabulary.bias"]]
+    return np.array(chances) / sum(chances)
+
+
+def test_figures_are_those_of_loops() -> None:
+    random, often = np.random.default_rng(2), [0, 1, 2, 4, 8, 16, 20, 20, 3, 10]
+    shares = random.dirichlet(np.ones(10), size=6)
+    own = [np.sort(random.choice(np.arange(1, 10), size=n, replace=False)) for n in (4, 5, 2, 6, 3, 4)]
+    found = Found(Counted(20, np.array(often), np.array(often)), common=0.4, size=10)
+    for row, words in zip(shares, own, strict=True):
+        found.add(row, words)
+
+    figures = found.figures()
+
+    on_own, top, common_mass, common_words, correlations = [], [], [], [], []
+    for row, words in zip(shares, own, strict=True):
+        mass = sum(row[word] for word in words)
+        common = [word for word in words if often[word] >= 8]
+        heaviest = sorted(range(10), key=lambda word: -row[word])[: len(words)]
+        on_own.append(mass)
+        top.append(len(set(heaviest) & set(words.tolist())) / len(words))
+        common_mass.append(sum(row[word] for word in common) / mass)
+        common_words.append(len(common) / len(words))
+        if len(words) > 2:
+            correlations.append(spearmanr([row[word] for word in words], [often[word] for word in words]).statistic)
+    means = {name: figure["mean"] for name, figure in figures["means"].items()}
+    assert means == pytest.approx({
+        "on_own_words": np.mean(on_own), "own_among_top": np.mean(top), "common_mass": np.mean(common_mass),
+        "common_words": np.mean(common_words), "rank_correlation": np.mean(correlations),
+        "common_difference": np.mean(np.subtract(common_mass, common_words)),
+    })  # fmt: skip
+    assert figures["means"]["rank_correlation"]["texts"] == 5
+    information = np.mean(
+        [sum(p * math.log(p / q) for p, q in zip(row, shares.mean(0), strict=True)) for row in shares]
+    )
+    assert figures["told_apart"] == pytest.approx(math.exp(information))
+    assert sum(each["words"] for each in figures["profile"]) == sum(map(len, own))
+    total = sum(each["words"] * each["mass"] for each in figures["profile"])
+    assert total == pytest.approx(sum(map(len, own)))  # 1 is an even share
+    assert all(each["from"] <= 1.0001 * each["to"] for each in figures["profile"])
+
+
+def test_equal_distributions_tell_no_texts_apart_and_different_ones_all() -> None:
+    same, other = (Found(Counted(4, np.ones(4, np.int64), np.ones(4, np.int64)), 0.5, 4) for _ in range(2))
+    for number in range(4):
+        same.add(np.array([0.1, 0.2, 0.3, 0.4]), np.array([1, 2]))
+        other.add(np.eye(4)[number], np.array([number]))
+
+    assert same.figures()["told_apart"] == pytest.approx(1)
+    assert other.figures()["told_apart"] == pytest.approx(4)
+
+
+def test_a_picture_is_the_text_with_the_mass_of_its_words() -> None:
+    text, shares = "Kings, the mountaining.", np.arange(V) / 1_000
+    encoding = fast_tokenizer().encode(text, add_special_tokens=False)
+    number = {piece: place for place, piece in enumerate(PIECES)}
+
+    drawn = stretches(text, encoding, shares, read=len(encoding.ids))
+
+    assert "".join(each["text"] for each in drawn) == text
+    words = {each["text"]: each["mass"] for each in drawn}
+    assert words["Kings"] == pytest.approx((number["king"] + number["##s"]) / 1_000)
+    assert words["mountaining"] == pytest.approx((number["mountain"] + number["##ing"]) / 1_000)
+    assert words[","] == pytest.approx(number[","] / 1_000)
+    assert words[" "] is None
+    levels = {each["text"]: each["level"] for each in drawn if each["mass"] is not None}
+    assert levels[max((word for word in words if words[word]), key=lambda word: words[word])] == 5
+    assert "".join(each["text"] for each in stretches(text, encoding, shares, read=3)) == "Kings,"
+
+
+def test_the_stage_tells_of_as_many_texts_as_asked(found: dict[str, Any]) -> None:
+    assert found["drawn"] == 30
+    assert len(found["pictures"]) == 2
+    assert all(len(picture["top"]) == 5 for picture in found["pictures"])
+    for picture in found["pictures"]:
+        assert "".join(each["text"] for each in picture["stretches"]).startswith(EVERY_TEXT)
+        assert [each["mass"] for each in picture["top"]] == sorted(
+            (each["mass"] for each in picture["top"]), reverse=True
+        )
+        assert not any(each["own"] and each["texts"] == 0 for each in picture["top"])
+    assert found["profile"][-1]["words"] >= 30  # the word of every text
+
+
+@pytest.mark.parametrize("heads", [None, {"decoder.0.weight": torch.zeros(2)}])
+def test_a_checkpoint_of_another_paper_is_refused(heads: dict[str, torch.Tensor] | None, tmp_path: Path) -> None:
+    folder = save_backbone(tmp_path)
+    if heads is not None:
+        save_file(heads, folder / HEADS)
+
+    with pytest.raises(UserError, match="expected a checkpoint that cpdae pre-trained"):
+        read_decoder(Artifact("pretrain", "other", folder), Counted(9, np.ones(V, np.int64), np.ones(V, np.int64)))
+
+
+def test_the_page_shows_texts_as_texts(found: dict[str, Any]) -> None:
+    seen = section("word_distribution", found)
+
+    assert seen.tags.count("blockquote") == 2
+    assert "b" not in seen.tags
+    assert "<b>" in seen.text
+    assert f"{100 * found['means']['on_own_words']['mean']:.1f} %" in seen.text
+
+
+@pytest.mark.parametrize(
+    ("interval", "expected"),
+    [([-0.2, -0.1], "they are suppressed"), ([0.1, 0.2], "but raised"), ([-0.1, 0.1], "no more and no less"),
+     (None, "no more and no less")],
+)  # fmt: skip
+def test_the_page_says_what_becomes_of_common_words(
+    interval: list[float] | None, expected: str, found: dict[str, Any]
+) -> None:
+    figure = {"mean": 0.0, "interval": interval, "texts": 9}
+
+    seen = section("word_distribution", {**found, "means": {**found["means"], "common_difference": figure}})
+
+    assert expected in seen.text
