@@ -1,4 +1,4 @@
-"""What distributions over a vocabulary say of their texts: how much of the mass is on a text's own words, and on which."""
+"""What distributions over a vocabulary say of texts: how much mass is on a text's own words, and on which of them."""
 
 from __future__ import annotations
 
