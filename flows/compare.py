@@ -143,9 +143,11 @@ def split(
     if not pairs:
         raise UserError(f"{name}: the runs have no row in common: {', '.join(_rows(one[0]))} and "
                         f"{', '.join(_rows(other[0]))}")  # fmt: skip
+    alone = [[row for row in _rows(mine[0]) if row not in {pair[place] for pair in pairs}]
+             for place, mine in enumerate((one, other))]  # fmt: skip
     same = [pair for pair in pairs if _keys(one, pair[0]) == _keys(other, pair[1]) != [None]]
     folders = {"A": [each.path for each in one], "B": [each.path for each in other]}
-    return {"name": name, "headline": list(heads), "rows": compare_runs(folders, pairs, same)}
+    return {"name": name, "headline": list(heads), "alone": alone, "rows": compare_runs(folders, pairs, same)}
 
 
 def _rows(measured: Measured) -> list[str]:

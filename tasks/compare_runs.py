@@ -25,13 +25,13 @@ RESAMPLES, SEED = 10_000, 0  # of the randomisation test: a p of 0.05 has a stan
 
 
 def values_by_query(folder: Path) -> dict[Row, pa.Table]:
-    """The queries and values of each run and metric that were measured, ordered by query."""
-    table = pq.read_table(folder / "queries.parquet").sort_by("query_id")
-    rows = table.group_by(["run", "metric"]).aggregate([]).to_pylist()
+    """The queries and values of each run and metric, in the order in which they were measured, ordered by query."""
+    table = pq.read_table(folder / "queries.parquet")
     found = {}
-    for row in rows:
-        here = pc.and_(pc.equal(table["run"], row["run"]), pc.equal(table["metric"], row["metric"]))
-        found[row["run"], row["metric"]] = table.filter(here).select(["query_id", "value"])
+    for run in table["run"].unique().to_pylist():
+        rows = table.filter(pc.equal(table["run"], run)).sort_by("query_id")
+        for metric in rows["metric"].unique().to_pylist():
+            found[run, metric] = rows.filter(pc.equal(rows["metric"], metric)).select(["query_id", "value"])
     return found
 
 
@@ -63,7 +63,7 @@ def compare_runs(
 
 
 def _metrics(values: Mapping[Row, pa.Table]) -> list[str]:
-    return sorted({metric for _, metric in values})
+    return list(dict.fromkeys(metric for _, metric in values))
 
 
 def _values(seeds: Sequence[Mapping[Row, pa.Table]], run: str, metric: str) -> tuple[pa.ChunkedArray, list[Values]]:

@@ -9,6 +9,7 @@ import pytest
 from flows.compare import compared, show_comparison
 from storage.errors import UserError
 from storage.store import Store
+from tasks.page.compare import notes
 from tests.finished_runs import run
 
 
@@ -40,6 +41,7 @@ def test_two_runs_are_compared(store: Store, tmp_path: Path, capsys: pytest.Capt
     assert "A Title of one" in said
     assert "seed 1 1, 7" in said
     assert "search 1 2 4" in said
+    assert "alone has" not in said
     assert "same run" in said
     assert said.index("retriever_2 MRR@10") < said.index("bm25 MRR@10")  # the headline's run is first
     assert " ± " in said
@@ -86,5 +88,9 @@ def test_rows_of_other_names_are_compared_where_they_are_the_headlines(store: St
     run(store, "one")
     headline = {"run": "retriever_1", "baseline": "bm25", "metric": "MRR@10"}
     run(store, "two", noise=0.2, headline=headline)
-    rows = compared("one", "two", store)["splits"][0]["rows"]
-    assert ["retriever_2", "retriever_1"] in [row["runs"] for row in rows]
+    run(store, "three", last="retriever_3", headline={**headline, "run": "retriever_3"})
+    content = compared("one", "two", store)
+    assert ["retriever_2", "retriever_1"] in [row["runs"] for row in content["splits"][0]["rows"]]
+    content = compared("one", "three", store)
+    assert ["retriever_2", "retriever_3"] in [row["runs"] for row in content["splits"][0]["rows"]]
+    assert notes(compared("two", "three", store))[-1] == "A alone has retriever_2 on toy/dev"

@@ -41,7 +41,7 @@ def terminal_tables(content: Mapping[str, Any]) -> Iterator[Table | Text]:
 
 
 def notes(content: Mapping[str, Any]) -> list[str]:
-    """Where the runs part, and what only one was measured on, in words."""
+    """Where the runs part, on what only one was measured, and which rows only one has, in words."""
     parts = [
         f"{side} parts from {other} at {', '.join(short(name) for name in names)}"
         for side, other, names in zip(SIDES, SIDES[::-1], content["artifacts"]["first"], strict=True)
@@ -52,7 +52,13 @@ def notes(content: Mapping[str, Any]) -> list[str]:
         for side, names in zip(SIDES, content["alone"], strict=True)
         if names
     ]
-    return parts + alone
+    rows = [
+        f"{side} alone has {', '.join(names)} on {split['name']}"
+        for split in content["splits"]
+        for side, names in zip(SIDES, split["alone"], strict=True)
+        if names
+    ]
+    return parts + alone + rows
 
 
 def short(reference: str) -> str:
