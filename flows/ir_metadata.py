@@ -44,7 +44,7 @@ def metadata(run: Finished, measured: Measured, row: str, actor: str | None) -> 
         "platform": platform(made.built),
         "research goal": {"evaluation": evaluation(measured, run.report.settings["baseline"])},
         "implementation": {
-            "executable": {"cmd": f"pretrieve reproduce {run.report.settings['recipe']}"},
+            "executable": {"cmd": f"pretrieve reproduce {run.report.settings['recipe']}", "report": run.report.key},
             "source": {"lang": ["python"]},
         },
         "method": {

@@ -37,6 +37,8 @@ def terminal_tables(content: Mapping[str, Any]) -> Iterator[Table | Text]:
         yield Text(line)
     for split in content["splits"]:
         yield _metrics(split)
+        if same := [named(row) for row in grouped(split) if row["p"] is None]:
+            yield Text(f"the same run in both: {', '.join(dict.fromkeys(same))}")
     yield Text(f"▲ B is better, ▼ worse: {TESTS}")
 
 
@@ -106,11 +108,13 @@ def _metrics(split: Mapping[str, Any]) -> Table:
     table = _table(split["name"], "metric", *SIDES, "B − A", "t-test", "random", right=True)
     before = ""
     for row in grouped(split):
+        if row["p"] is None:
+            continue
         name = named(row)
         table.add_row(
             name if name != before else "", row["metric"],
             *(number(*each) for each in zip(row["values"], row["spreads"], strict=True)), signed(row["difference"]),
-            verdict(row), "" if row["p"] is None else chance(row["p_randomisation"]),
+            verdict(row), chance(row["p_randomisation"]),
         )  # fmt: skip
         before = name
     return table
