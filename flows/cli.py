@@ -127,6 +127,31 @@ def export_run(
 
 
 @app.command()
+def evaluate(
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL...",
+            help="bm25, a checkpoint's key, a folder, package:NAME/FOLDER or a hub name; NAME=MODEL names its row.",
+        ),
+    ],
+    suite: Annotated[str, typer.Option(metavar="NAME", help="A suite's path, or the name of a shipped one.")],
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="COLLECTION", help="Only this one, or this group; repeatable.")
+    ] = None,
+    skip_missing: Annotated[
+        bool, typer.Option("--skip-missing", help="Leave out collections that are not here.")
+    ] = False,
+    store: StoreFolder = DEFAULT_STORE,
+    changes: Changes = None,
+) -> None:
+    """Measure retrievers, ours or others', on a suite of collections, and print BEIR's table of them."""
+    from flows.evaluate import run
+
+    run(models, suite, store, only=only or [], skip_missing=skip_missing, changes=changes or [])
+
+
+@app.command()
 def search(
     key: Annotated[str, typer.Argument(help="Key of a retriever, of vectors or of an index, or the beginning of it.")],
     question: Annotated[str, typer.Argument(help="What to look for, in quotes.")],

@@ -73,6 +73,14 @@ class TextEncoder:
         return as_rows(self.retriever(self.opened.pad_batch(ids).to(self.device), role))
 
 
+def reads(folder: Path) -> tuple[tuple[str, ...], int]:
+    """The views of a folder's retriever, and how many tokens of a text it reads at most."""
+    try:
+        return opening.settings_of(folder).views, opening.max_tokens(folder)
+    except (ValueError, OSError) as error:
+        raise UserError(f"{folder}: not a retriever that can be read: {error}") from None
+
+
 def as_rows(made: Representation) -> Encoded:
     """A batch's views as they are stored: no weight that is 0, no token that is never compared."""
     dense = None if made.dense is None else made.dense.float().cpu().numpy()
