@@ -38,7 +38,7 @@ QRELS = [*(judged(n, n) for n in range(12)), judged(0, 7), judged(12, 3), judged
 
 @pytest.fixture(scope="module")
 def tables(written: Any) -> tuple[Artifact[Any], ...]:
-    queries = [{"query_id": f"q{n}", "text": " ".join(text.split()[:3])} for n, text in enumerate(TEXTS[:14])]
+    queries = [{"query_id": f"q{n}", "text": " ".join(text.split()[::-1])} for n, text in enumerate(TEXTS[:14])]
     return written(Queries, queries), written(Qrels, QRELS), written(PassageTable, PASSAGES)
 
 
