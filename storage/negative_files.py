@@ -63,7 +63,7 @@ def _of_triples(path: Path) -> Iterator[pa.Table]:
     try:
         reader = csv.open_csv(
             path,
-            read_options=csv.ReadOptions(column_names=names, block_size=1 << 24),
+            read_options=csv.ReadOptions(column_names=names, block_size=1 << 22),
             parse_options=csv.ParseOptions(delimiter="\t", quote_char=False),
             convert_options=csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
         )

@@ -11,9 +11,9 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -60,18 +60,6 @@ class Given(Settings):
     seed: int
 
 
-class Candidate(NamedTuple):
-    """A negative of a query that may be chosen."""
-
-    place: int
-    system: int
-    score: float
-    positive: float
-    """The lowest score of the query's positives."""
-    rank: int = 0
-    """In its system's list, from 1, as far as that is in the passages and not relevant."""
-
-
 @stage(version=1, table=Negatives)
 def import_negatives(
     out: Path, passages: Artifact[Passages], queries: Artifact[Queries], positives: Artifact[Positives], file: Source,
@@ -79,8 +67,9 @@ def import_negatives(
 ) -> None:  # fmt: skip
     """Write the file's negatives of each query that has a positive, in the queries' order.
 
-    No passage of a relevant document is one. An id that is a document's stands for its first passage. Raises UserError
-    where a row is broken, or nothing is left.
+    A `rank` is that in the system's list, from 1, as far as that is in the passages and not relevant; a score is a
+    cross-encoder's, NaN where the file has none. No passage of a relevant document is a negative; an id that is a
+    document's stands for its first passage. Raises UserError where a row is broken, or nothing is left.
     """
     scratch, corpus = out / SCRATCH, Corpus.read(passages)
     shutil.rmtree(scratch, ignore_errors=True)
@@ -104,25 +93,18 @@ def import_negatives(
         tell(f"{file.path}: has no negatives for {without:,} of {len(asked):,} queries")
 
 
-def choose(candidates: Sequence[Candidate], settings: Given) -> list[Candidate]:
-    """Those of one query's candidates, in the file's order, that the settings want, by rank; of equal ranks the first
-    system's. What several systems found stands once.
+def choose(places: Sequence[int], systems: Sequence[int], per_system: int | None) -> list[int]:
+    """Which of a query's negatives, in the file's order, are taken: what several systems found once, so many of each.
 
     As BEIR's models choose their training data (`train_msmarco_v3.py` of https://github.com/beir-cellar/beir).
     """
-    chosen: dict[int, Candidate] = {}
-    ranks, counts = Counter[int](), Counter[int]()
-    listed = set[tuple[int, int]]()
-    for each in candidates:
-        if (each.system, each.place) in listed:  # of triples: once for each positive
-            continue
-        listed.add((each.system, each.place))
-        ranks[each.system] += 1
-        far = settings.margin is None or each.score <= each.positive - settings.margin
-        if far and each.place not in chosen and counts[each.system] != settings.per_system:
-            counts[each.system] += 1
-            chosen[each.place] = each._replace(rank=ranks[each.system])
-    return sorted(chosen.values(), key=lambda each: each.rank)  # stable
+    taken, counts, chosen = set[int](), Counter[int](), list[int]()
+    for number, (place, system) in enumerate(zip(places, systems, strict=True)):
+        if place not in taken and counts[system] != per_system:
+            taken.add(place)
+            counts[system] += 1
+            chosen.append(number)
+    return chosen
 
 
 @dataclass
@@ -192,25 +174,49 @@ class _Chosen:
     """The negatives of a pile's queries, as rows of the table."""
 
     def __init__(self, pile: pa.Table, corpus: Corpus, relevant: Numbers, settings: Given) -> None:
-        pairs = corpus.pairs(pile["query"].to_numpy(), pile["place"].to_numpy())
-        left = pile.filter(pa.array(~np.isin(pairs, relevant)))
-        self._rows = left.take(np.argsort(left["query"].to_numpy(), kind="stable"))
+        columns = {name: pile[name].to_numpy() for name in PLACED.names}
+        left = ~np.isin(corpus.pairs(columns["query"], columns["place"]), relevant)
+        lists = columns["query"].astype(np.int64) * (np.iinfo(np.int16).max + 1) + columns["system"]
+        # In triples a negative stands once for each positive.
+        left[left] = _first(lists[left] * len(corpus.document) + columns["place"][left])
+        columns["rank"] = np.zeros(len(pile), np.int64)
+        columns["rank"][left] = _counted(lists[left])
+        if settings.margin is not None:
+            left &= columns["score"] <= columns["positive"] - settings.margin
+        order = np.flatnonzero(left)[columns["query"][left].argsort(kind="stable")]
+        self._columns = {name: column[order] for name, column in columns.items()}
         self._names, self._settings = corpus.names, settings
         self.without = 0
         """How many queries had none."""
 
     def of(self, queries: pa.Array, first: int) -> Iterator[dict[str, Any]]:
-        """The rows of queries, which are numbered from `first`."""
-        columns = (self._rows[name].to_pylist() for name in PLACED.names)
-        found = groupby(zip(*columns, strict=True), key=lambda row: row[0])
-        self.without = len(queries)
-        for number, rows in found:
-            query = queries[number - first].as_py()
-            chosen = choose([Candidate(*row[1:]) for row in rows], self._settings)
-            self.without -= bool(chosen)
-            names = self._names.take(pa.array([each.place for each in chosen], pa.int64())).to_pylist()
-            rows_of = [
-                {"query_id": query, "passage_id": name, "rank": each.rank, "score": each.score}
-                for name, each in zip(names, chosen, strict=True)
-            ]
-            yield from drawn(rows_of, self._settings.per_query, f"{self._settings.seed} {query}")
+        """The rows of queries, which are numbered from `first`: by rank, and of equal ranks the first system's."""
+        numbers = np.arange(first, first + len(queries) + 1)
+        bounds = np.searchsorted(self._columns["query"], numbers).tolist()
+        for query, (start, end) in zip(queries.to_pylist(), pairwise(bounds), strict=True):
+            own = {name: column[start:end] for name, column in self._columns.items()}
+            chosen = choose(own["place"].tolist(), own["system"].tolist(), self._settings.per_system)
+            ranks = own["rank"].tolist()
+            chosen.sort(key=lambda number: ranks[number])  # stable
+            self.without += not chosen
+            kept = drawn(chosen, self._settings.per_query, f"{self._settings.seed} {query}")
+            names = self._names.take(pa.array(own["place"][kept], pa.int64())).to_pylist()
+            for name, number in zip(names, kept, strict=True):
+                yield {"query_id": query, "passage_id": name, "rank": ranks[number], "score": own["score"][number]}
+
+
+def _first(keys: Numbers) -> Numbers:
+    """Whether a key is there for the first time."""
+    found = np.zeros(len(keys), bool)
+    found[np.unique(keys, return_index=True)[1]] = True
+    return found
+
+
+def _counted(keys: Numbers) -> Numbers:
+    """How often a key has been there, itself with it."""
+    order = keys.argsort(kind="stable")
+    starts = np.flatnonzero(np.diff(keys[order], prepend=-1))
+    lengths = np.diff(np.append(starts, len(keys)))
+    found = np.empty(len(keys), np.int64)
+    found[order] = np.arange(len(keys)) - np.repeat(starts, lengths) + 1
+    return found

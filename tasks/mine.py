@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 QUERIES_PER_PART = 10_000
 
+T = TypeVar("T")
 Row = dict[str, Any]
 
 
@@ -181,7 +182,7 @@ def without(ranked: Sequence[Row], positives: Container[str], depth: int) -> lis
     return [row for row in ranked if row["passage_id"] not in positives][:depth]
 
 
-def drawn(rows: list[Row], keep: int | None, seed: str) -> list[Row]:
+def drawn(rows: list[T], keep: int | None, seed: str) -> list[T]:
     """All, or `keep` of them at random, in their order."""
     if keep is None or len(rows) <= keep:
         return rows
