@@ -118,6 +118,11 @@ def _vectors_of(checkpoint: Manifest, store: Store) -> tuple[Path, Manifest]:
 def _input(manifest: Manifest, name: str, store: Store) -> Artifact[Any]:
     """An input of an artifact, which must still be there."""
     stage, _, key = str(manifest.inputs[name]).partition("/")
+    if stage == "source":
+        raise UserError(
+            f"{manifest.key}: made with a model from outside the store, which cannot be found by its key; search with "
+            "what a recipe has made, or measure the model with `pretrieve evaluate`"
+        )
     artifact: Artifact[Any] = Artifact(stage, key, store.folder(stage, key))
     _manifest(artifact, store)
     return artifact
