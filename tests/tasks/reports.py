@@ -25,7 +25,8 @@ SETTINGS = Reporting(
     groups={"CQADupStack/a": "CQADupStack", "CQADupStack/b": "CQADupStack"},
     reported={"source": "Wu et al. 2022, tables 1 and 2",
               "retriever_2": {"MRR@10": 0.402, "success@50": 0.888, "success@1000": 0.988, "nDCG@10 on dl19": 0.715},
-              "retriever_3": {"MRR@10": 0.1}, "mean nDCG@10 of 3 sets": 0.456},
+              "retriever_3": {"MRR@10": 0.1}, "mean nDCG@10 of 3 sets": 0.456,
+              "mean nDCG@10 of 14 sets": 0.456},
 )  # fmt: skip
 BUILT = {
     "seconds": 60.0, "cpu_seconds": 110.0, "peak_memory_mib": 2048, "device": "NVIDIA H200",
@@ -34,7 +35,7 @@ BUILT = {
 }  # fmt: skip
 STAGES: list[dict[str, Any]] = [
     {"stage": "split_corpus", "round": "", "key": "a" * 24, "cached": True, "seconds": 30.0, "rows": 8841823,
-     "inputs": ["source/0"], "built": {**BUILT, "seconds": 30.0, "device": "x86_64", "energy_joules": {}}},
+     "inputs": ["source/0"], "built": {**BUILT, "seconds": 30.0, "device": "x86_64", "energy_joules": {}, "peak_memory_mib": 512}},
     {"stage": "train", "round": "retriever_2", "key": "b" * 24, "cached": False, "seconds": 60.0, "rows": None,
      "inputs": [f"split_corpus/{'a' * 24}", None], "built": BUILT},
     {"stage": "evaluate", "round": "", "key": "c" * 24, "cached": False, "seconds": 1.0, "rows": None,

@@ -51,6 +51,8 @@ def test_a_mean_over_collections_counts_a_group_once(page: Path, content: dict[s
     row = next(row for row in content["beside"] if row["metric"] == "mean nDCG@10 of 3 sets")
     table = elsewhere(content["transfer"], content["groups"], "retriever_2")
 
+    others = next(row for row in content["beside"] if row["metric"] == "mean nDCG@10 of 14 sets")
+    assert others["ours"] is None  # three are not fourteen
     mean = (scifact + (first + second) / 2 + quora) / 3
     assert row["ours"] == pytest.approx(mean)
     assert table is not None

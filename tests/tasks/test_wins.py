@@ -70,6 +70,8 @@ def test_the_greatest_differences_of_the_metric_are_shown_both_ways(
     assert [each["query_id"] for each in found["wins"]] == ["q0", "q3"]
     assert [each["query_id"] for each in found["losses"]] == ["q2", "q4"]
     assert found["wins"][0]["values"] == {"dense": 1.0, "bm25": 0.0}
+    all_of_them = told(written, metrics, tmp_path / "more", examples=5)
+    assert [len(all_of_them[each]) for each in ("wins", "losses")] == [2, 2]  # q1 is neither
     assert found["wins"][0]["query"] == "query 0"
 
 
