@@ -35,7 +35,7 @@ BUILT = {
 }  # fmt: skip
 STAGES: list[dict[str, Any]] = [
     {"stage": "split_corpus", "round": "", "key": "a" * 24, "cached": True, "seconds": 30.0, "rows": 8841823,
-     "inputs": ["source/0"], "built": {**BUILT, "seconds": 30.0, "device": "x86_64", "energy_joules": {}, "peak_memory_mib": 512}},
+     "inputs": ["source/0"], "built": {**BUILT, "device": "x86_64", "energy_joules": {}, "peak_memory_mib": 512}},
     {"stage": "train", "round": "retriever_2", "key": "b" * 24, "cached": False, "seconds": 60.0, "rows": None,
      "inputs": [f"split_corpus/{'a' * 24}", None], "built": BUILT},
     {"stage": "evaluate", "round": "", "key": "c" * 24, "cached": False, "seconds": 1.0, "rows": None,
