@@ -149,7 +149,11 @@ def test_what_is_fetched_is_what_the_reader_reads(
     assert {split: (queries[0]["text"], qrels[0]["grade"]) for split, (queries, qrels) in found.items()} == {
         "train": ("cat?", 1), "dev": ("what melts ice?", 1), "dl19": ("ice", 2), "dl20": ("salt", 3),
     }  # fmt: skip
-    assert not (folder / UNFINISHED).exists()
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "2019qrels-pass.txt", "2020qrels-pass.txt", "collection.tsv", "msmarco-test2019-queries.tsv.gz",
+        "msmarco-test2020-queries.tsv.gz", "qrels.dev.small.tsv", "qrels.train.tsv", "queries.dev.small.tsv",
+        "queries.dev.tsv", "queries.train.tsv",
+    ]  # fmt: skip
 
 
 def test_what_is_there_is_not_fetched_again(

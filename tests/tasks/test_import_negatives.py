@@ -130,7 +130,8 @@ def test_systems_margin_and_their_numbers_choose_as_beirs_training_script(import
     scores = {q: {each: round(draw.uniform(-5, 10), 1) for each in IDS} for q in lists}
     for query, found in POSITIVES.items():
         for number, each in enumerate(found):
-            scores[query][each] = 8.1 + number
+            scores[query][each] = 8.0 + number
+        scores[query][lists[query]["bm25"][0]] = 5.0  # just as far below as is asked for
     file = by_system(tmp_path / "n.jsonl", *lists.items(), scores=scores)
 
     found = imported(file, margin=3, per_system=5)
@@ -165,7 +166,7 @@ def test_draws_by_seed_and_query(imported: Imported, tmp_path: Path) -> None:
     assert {query: len(found) for query, found in drawn.items()} == {"900": 6, "7": 6, "5": 6}
     assert drawn == imported(triples(tmp_path / "u.tsv", rows[::-1][:60][::-1] + rows[:120]), per_query=6)
     assert drawn != imported(file, per_query=6, seed=2)
-    assert drawn["7"] == sorted(drawn["7"], key=int)  # in the order of the file
+    assert drawn["7"] == sorted(drawn["7"], key=int) != drawn["900"]  # in the order of the file
 
 
 def test_a_document_stands_for_its_first_passage(
