@@ -19,15 +19,26 @@ def no_topics(path: Path, reader: str) -> NoReturn:
     )
 
 
-def joined_files(path: Path, part: str, reader: str, readers: Mapping[str, ModuleType]) -> list[Path]:
-    """The files of several collections, each in the folder of its name, for the reader that joins them."""
-    if part not in ("corpus", "documents"):
-        no_topics(path, reader)
-    return [file for folder, one in readers.items() for file in cast(Reader, one).files(path / folder, "corpus", None)]
+class Joined:
+    """The reader of several collections as one, each in the folder of its name: its methods are those of `Reader`."""
 
+    def __init__(self, name: str, readers: Mapping[str, ModuleType]) -> None:
+        self._name = name
+        self._readers = {folder: cast(Reader, one) for folder, one in readers.items()}
+        self.fetch = f"lay there a folder for each of {', '.join(readers)}, whose readers say where to fetch them"
 
-def joined_texts(path: Path, readers: Mapping[str, ModuleType]) -> Iterator[TextRow]:
-    """Their texts, one collection after the other, with ids that say whose they are."""
-    for folder, one in readers.items():
-        for row in cast(Reader, one).texts(path / folder, "corpus"):
-            yield {**row, "doc_id": f"{folder}-{row['doc_id']}"}
+    def files(self, path: Path, part: str, split: str | None) -> list[Path]:
+        """The files of all, whatever the texts are called."""
+        if part not in ("corpus", "documents"):
+            no_topics(path, self._name)
+        return [file for folder, one in self._readers.items() for file in one.files(path / folder, "corpus", None)]
+
+    def texts(self, path: Path, name: str) -> Iterator[TextRow]:
+        """The texts of one after those of the other, with ids that say whose they are."""
+        for folder, one in self._readers.items():
+            for row in one.texts(path / folder, "corpus"):
+                yield {**row, "doc_id": f"{folder}-{row['doc_id']}"}
+
+    def topics(self, path: Path, split: str) -> NoReturn:
+        """None: raises UserError."""
+        no_topics(path, self._name)
