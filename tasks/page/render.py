@@ -215,7 +215,8 @@ def _cost_figures(costs: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     if costs is None:
         return []
     found = [(duration(costs["seconds"]), "of all stages, one after another")]
-    found += [(duration(each["seconds"]), f"on {each['device']}") for each in costs["devices"]]
+    if len(costs["devices"]) > 1:
+        found += [(duration(each["seconds"]), f"of these on {each['device']}") for each in costs["devices"]]
     if costs["cpu_seconds"] is not None:
         found.append((duration(costs["cpu_seconds"]), "of processor time"))
         found.append((in_units(costs["peak_memory_mib"] * 2**20), "of memory at the most"))
