@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from scipy import stats
@@ -127,6 +128,16 @@ def test_metrics_of_many_values_are_counted_in_tenths(page: Path) -> None:
     ours, theirs = (values(page, "dl19", run, "nDCG@10") for run in ("retriever_2", "bm25"))
     thirds = next(cell for cell in found["cells"] if (cell["run"], cell["baseline"]) == (3, 0))
     assert thirds["queries"] == ((ours == 1 / 3) & (theirs == 0)).sum()
+
+
+def test_a_value_counts_at_the_nearest_tenth() -> None:
+    rows = [{"run": run, "query_id": "q", "metric": "nDCG@10", "value": value} for run, value in
+            (("dense", 0.27), ("bm25", 0.04))]  # fmt: skip
+
+    found = grid(pa.Table.from_pylist(rows), "dense", "bm25", "nDCG@10")
+
+    assert found is not None
+    assert found["cells"] == [{"run": 3, "baseline": 0, "queries": 1}]
 
 
 def test_every_part_is_in_the_contents_once_and_is_there(page: Path) -> None:
