@@ -112,7 +112,7 @@ def queries(name: str) -> Source:
 
 
 def negatives(name: str) -> Source:
-    """Negatives that were mined elsewhere (`storage.negative_files`), by the path of their file, found as data sets are."""
+    """Negatives that were mined elsewhere (`storage.negative_files`), by the path of their file, as data sets' are."""
     tried = [place / Path(name).expanduser() for place in _places()]
     path = next((each for each in tried if each.exists()), tried[0]).resolve()
     try:

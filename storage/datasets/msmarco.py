@@ -22,7 +22,10 @@ from storage.ids import Unique
 from storage.lines import plain_or_gzipped
 from storage.tsv_files import ids, read_columns, read_qrels, read_queries
 
-FETCH = "https://microsoft.github.io/msmarco/Datasets and https://trec.nist.gov/data/deep.html say where to fetch it"
+FETCH = (
+    "`pretrieve fetch msmarco DIR` fetches it (https://microsoft.github.io/msmarco/Datasets and "
+    "https://trec.nist.gov/data/deep.html have it)"
+)
 TEXTS = {"corpus": "collection.tsv", "documents": "msmarco-docs.tsv"}
 TITLES = "para.title.txt"
 TOPICS: dict[str, tuple[list[str], str]] = {  # queries, of the first file that is there, and qrels

@@ -14,7 +14,7 @@ from storage.datasets import QrelRow, QueryRow, TextRow, msmarco
 from storage.errors import UserError
 from storage.tsv_files import read_qrels, read_queries
 
-FETCH = msmarco.FETCH
+FETCH = msmarco.FETCH.replace("msmarco DIR", "msmarco_documents DIR")
 DOCUMENTS = "msmarco-docs.tsv"
 TOPICS = {
     "train": (["msmarco-doctrain-queries.tsv"], "msmarco-doctrain-qrels.tsv"),

@@ -24,7 +24,10 @@ from storage.json_arrays import read_json_array
 from storage.lines import answer_list, plain_or_gzipped, read_lines, text_field
 from storage.tsv_files import wrong_columns
 
-FETCH = "https://github.com/facebookresearch/DPR (dpr/data/download_data.py) says where to fetch it"
+FETCH = (
+    "`pretrieve fetch natural_questions DIR` fetches it (https://github.com/facebookresearch/DPR, "
+    "dpr/data/download_data.py, says where it is)"
+)
 PASSAGES = "psgs_w100.tsv"
 JUDGED = {"train": "biencoder-nq-train.json", "dev": "biencoder-nq-dev.json"}
 ANSWERED = {"dev_qa": "nq-dev.qa.csv", "test": "nq-test.qa.csv"}
