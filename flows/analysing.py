@@ -17,6 +17,7 @@ from storage.tables import Analysis, Checkpoint, Pairs, Passages, PseudoQueries,
 from tasks.analyses import divergence, expert_disagreement, pair_relatedness, text_statistics, word_distribution
 from tasks.count_terms import count_terms
 from tasks.stage import in_round
+from tasks.tagger import not_installed
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ def _pair_relatedness(ran: Ran, settings: pair_relatedness.Settings) -> Artifact
 
 
 def _text_statistics(ran: Ran, settings: text_statistics.Settings) -> Artifact[Analysis]:
+    for name in ("spacy", settings.tagger) if settings.tagger else ():
+        sources.package(name, not_installed(settings.tagger or ""))
     reading = text_statistics.Reading(**settings.model_dump(), language=ran.recipe.split.language)
     return text_statistics.text_statistics(
         ran.measured.asked.queries, ran.rounds.passages, ran.tokenizer, settings=reading

@@ -16,7 +16,7 @@ from flows.measuring import clearest, measure, overlapping, rows
 from flows.pseudo_queries import Writer
 from flows.recipe import Recipe
 from flows.rounds import Examples, Rounds, expanded
-from flows.transfer import transferred
+from flows.transfer import read_elsewhere, transferred
 from storage import sources
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
@@ -60,6 +60,7 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     passages, spans = split(recipe, recipe.corpora.retrieve), pretraining_passages(recipe)
     # topics are read early: bad qrels are told before hours of work
     asked = [topics(recipe, each) for each in recipe.dataset.eval_splits]
+    read_elsewhere(recipe)
     bm25 = index(passages, None, None, settings=recipe.bm25)
 
     examples = judged_examples(recipe, passages, bm25) if recipe.dataset.train_split else None

@@ -15,6 +15,7 @@ from typing import Annotated, Literal, Protocol
 from pydantic import Field, model_validator
 
 from flows import collection
+from flows.collection import Asked
 from flows.measuring import ANSWER, measurable
 from flows.read_recipe import SUITES, read_settings
 from flows.sections import Depth
@@ -208,10 +209,7 @@ def shipped_suites() -> dict[str, Path]:
 def measured(suite: Suite, of: Collection, rankers: Mapping[str, Ranker]) -> Artifact[Metrics]:
     """How well each ranker ranks a collection, by name; the others are tested against the first."""
     with in_round(of.name):
-        _expect(of)
-        passages = collection.split(of, of.retrieve, sources.tokenizer(suite.tokenizer), suite.split)
-        answers = any(metric.startswith(ANSWER) for metric in suite.evaluate.metrics)
-        asked = collection.topics(of, of.retrieve, of.eval_split, answers=answers)
+        passages, asked = read(suite, of)
         alike = datasets.ignores_identical_ids(of.reader)
         depth, limits = suite.search.documents + alike, of.encode or suite.encode
         runs = [rank(passages, asked.queries, limits, depth) for rank in rankers.values()]
@@ -223,6 +221,14 @@ def measured(suite: Suite, of: Collection, rankers: Mapping[str, Ranker]) -> Art
             **suite.evaluate.model_dump() | {"metrics": measurable(suite.evaluate.metrics, asked)},
         )  # fmt: skip
         return evaluate(asked.qrels, asked.answers, passages, runs, settings=settings)
+
+
+def read(suite: Suite, of: Collection) -> tuple[Artifact[Passages], Asked]:
+    """A collection's passages and what is asked of them."""
+    _expect(of)
+    passages = collection.split(of, of.retrieve, sources.tokenizer(suite.tokenizer), suite.split)
+    answers = any(metric.startswith(ANSWER) for metric in suite.evaluate.metrics)
+    return passages, collection.topics(of, of.retrieve, of.eval_split, answers=answers)
 
 
 def _expect(of: Collection) -> None:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from flows.recipe import Recipe
 from flows.rounds import Rounds
-from flows.suite import ByRetriever, ByWords, Ranker, load_suite, measured
+from flows.suite import ByRetriever, ByWords, Ranker, Suite, load_suite, measured, read
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.tables import Metrics
 
 
+def read_elsewhere(recipe: Recipe[Any]) -> None:
+    """Read the collections of the recipe's suite: what is wrong with one is told before hours of work."""
+    if (suite := _suite(recipe)) is not None:
+        with _named():
+            for each in suite.collections:
+                read(suite, each)
+
+
 def transferred(recipe: Recipe[Any], rounds: Rounds) -> list[Artifact[Metrics]]:
     """What each collection of the recipe's suite says of its rounds, in the suite's order; nothing without a suite."""
-    if recipe.transfer is None:
+    if recipe.transfer is None or (suite := _suite(recipe)) is None:
         return []
-    suite, _ = load_suite(recipe.transfer.suite)
     rankers: dict[str, Ranker] = {}
     for name in recipe.transfer.rounds:
         if name == "bm25":
@@ -24,13 +33,23 @@ def transferred(recipe: Recipe[Any], rounds: Rounds) -> list[Artifact[Metrics]]:
         else:
             made = rounds.made[name]
             rankers[name] = ByRetriever(made.checkpoint, made.views, made.fusion)
-    try:
+    with _named():
         return [measured(suite, each, rankers) for each in suite.collections]
-    except UserError as error:
-        raise UserError(f"transfer: {error}; or measure the recipe's own collection alone: transfer=null") from None
 
 
 def groups(recipe: Recipe[Any]) -> dict[str, str]:
     """The group that each collection of the recipe's suite is in, for those that are in one."""
-    suite = load_suite(recipe.transfer.suite)[0] if recipe.transfer else None
+    suite = _suite(recipe)
     return {each.name: each.group for each in suite.collections if each.group} if suite else {}
+
+
+def _suite(recipe: Recipe[Any]) -> Suite | None:
+    return load_suite(recipe.transfer.suite)[0] if recipe.transfer else None
+
+
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"transfer: {error}; or measure the recipe's own collection alone: transfer=null") from None

