@@ -28,7 +28,7 @@ from storage.files import write_atomically
 from storage.store import Store
 from storage.tables import Metrics
 from tasks.page.figures import intervals
-from tasks.page.suite import as_markdown, page, terminal_table
+from tasks.page.suite import as_markdown, notes, page, terminal_table
 from tasks.stage import Session, session
 
 
@@ -75,6 +75,7 @@ def run(
     report = as_flow("evaluate", asked.name, current, body) if missing else body()
     content = json.loads(report.with_suffix(".json").read_text())
     Console(highlight=False).print(terminal_table(content))
+    print(notes(content))
     print(f"report: {report}")
     if not all(each["alike"] for each in content["expected"]):
         raise typer.Exit(1)

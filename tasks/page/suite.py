@@ -95,7 +95,7 @@ def table(content: Content) -> dict[str, list[Cell]]:
 
 def terminal_table(content: Content) -> Table:
     """The table with the best of each column in bold."""
-    made = Table(title=content["title"], title_justify="left", caption=notes(content), caption_justify="left")
+    made = Table(title=content["title"], title_justify="left")
     made.add_column("model", overflow="fold")
     for heading in headings(content):
         made.add_column(heading, justify="right", overflow="fold")
@@ -125,7 +125,7 @@ def headings(content: Content) -> list[str]:
 def notes(content: Content) -> str:
     """What the numbers are, and what they are not, in sentences."""
     metrics = {each.metric for each in columns(content)}
-    said = [f"{min(metrics)} of {content['description']}." if len(metrics) == 1 else f"{content['description']}."]
+    said = [f"{min(metrics)}; {content['description']}." if len(metrics) == 1 else f"{content['description']}."]
     if len(content["models"]) > 1:
         said.append(f"▲▼: {MARKS.format(first=next(iter(content['models'])))}.")
     if any(not row["titles"] for row in content["rows"]):
