@@ -7,6 +7,7 @@ those that still have a relevant document; everything stays in the collection's 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -17,14 +18,14 @@ from pydantic import Field
 
 from storage.artifact import Artifact, Source
 from storage.checks import check_count, check_files
-from storage.datasets import QrelRow, QueryRow, Reader, answered, has_qrels, reader
+from storage.datasets import QrelRow, QueryRow, Reader, TextRow, answered, has_qrels, reader
 from storage.errors import UserError
 from storage.ids import in_slice
 from storage.rows import parts, read_table, write_rows
 from storage.settings import Settings
 from storage.tables import Answers, Documents, Qrels, Queries
 from tasks.progress import progress
-from tasks.stage import stage
+from tasks.stage import stage, tell
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,17 @@ def ingest_corpus(out: Path, source: Source, *, settings: Corpus) -> None:
     kept = (row for row in rows if in_slice(row["doc_id"], settings.fraction))
     if (first := next(kept, None)) is None:
         raise UserError(f"{source.path}: the {settings.name} has no documents{_of_slice(settings.fraction)}")
-    write_rows(out, Documents, progress(chain([first], kept), what="reading documents", unit="documents"))
+    empty = Counter[str]()
+
+    def counted() -> Iterator[TextRow]:
+        for row in chain([first], kept):
+            if not row["title"].strip() and not row["text"].strip():
+                empty["documents"] += 1
+            yield row
+
+    write_rows(out, Documents, progress(counted(), what="reading documents", unit="documents"))
+    if empty:
+        tell(f"{source.path}: {empty['documents']:,} documents have neither title nor text; nothing will find them")
 
 
 @stage(version=2, table=Queries)

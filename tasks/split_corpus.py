@@ -46,7 +46,10 @@ class Splitting(Settings):
 
 @stage(version=3, table=Passages)
 def split_corpus(out: Path, documents: Artifact[Documents], tokenizer: Source, *, settings: Splitting) -> None:
-    """Write every passage of every document, in order; ids are DOCUMENT#0, #1, ..., or DOCUMENT where kept whole."""
+    """Write every passage of every document, in order; ids are DOCUMENT#0, #1, ..., or DOCUMENT where kept whole.
+
+    A document with neither title nor text has none.
+    """
     load_tokenizer(str(tokenizer.path / TOKENIZER))  # what is wrong with it shows here, not in a process
     job = Job(split_part, out, (documents, tokenizer), settings, what="splitting documents", unit="documents")
     run_shards(job, row_shards(num_rows(documents.path), DOCUMENTS_PER_PART))
@@ -69,6 +72,7 @@ def split_part(
 
 def split_documents(documents: Rows, *, tokenizer: str, settings: Splitting) -> Rows:
     """The passages of some documents. Each passage's text is characters [start, end) of its document's."""
+    documents = [each for each in documents if each["title"].strip() or each["text"].strip()]
     pieces, limit = load_tokenizer(tokenizer), settings.max_tokens
     texts = [document["text"] for document in documents]
     if limit is None:

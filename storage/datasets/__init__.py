@@ -4,7 +4,7 @@ A reader is a module with the four functions of `Reader`. `path` is what `datase
 leads to; `part` is "corpus" (what is retrieved), "documents" (longer source texts, where a collection
 has them), "queries" or "qrels"; `split` names a split of the topics and is None for texts.
 A reader streams, keeps the collection's order, and raises `UserError` with the file and row for
-everything a user can mend: a missing file, a malformed row, an id that stands twice, an empty text.
+everything a user can mend: a missing file, a malformed row, an id that stands twice, an empty query.
 A reader may also have:
 
 - `NUM_ROWS`, how many rows the whole collection has by (part, split), for plans where it is not here and to notice
@@ -60,7 +60,7 @@ class Reader(Protocol):
         """
 
     def texts(self, path: Path, name: str) -> Iterator[TextRow]:
-        """The rows of "corpus" or "documents"; title may be empty, title and text together never are."""
+        """The rows of "corpus" or "documents"; one whose title and text are both empty becomes no passage."""
 
     def queries(self, path: Path, split: str) -> Iterator[QueryRow]:
         """The queries of a split, perhaps among others that its qrels do not name."""

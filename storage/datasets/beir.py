@@ -3,6 +3,7 @@
 corpus.jsonl and, where passages come from longer texts, documents.jsonl: `_id`, `title`, `text`;
 queries.jsonl: `_id`, `text`, and `answers`, a list, where they are known; qrels/SPLIT.tsv: a header, then query-id,
 corpus-id, score. Of a plain file and its gzip the plain one is read. Other fields are ignored; a title may be missing.
+A document may have neither title nor text, as some of the official sets do: it is kept, and nothing finds it.
 Of generated queries, which BEIR keeps apart by a prefix, the split is PREFIX-SPLIT: gen-train is that of
 gen-queries.jsonl and gen-qrels/train.tsv, where there is no qrels/gen-train.tsv.
 """
@@ -41,8 +42,6 @@ def texts(path: Path, name: str) -> Iterator[TextRow]:
         doc_id = checked_id(text_field(row, "_id", where), where)
         title = "" if row.get("title") is None else text_field(row, "title", where)
         text = text_field(row, "text", where)
-        if not title.strip() and not text.strip():
-            raise UserError(f"{where}: document {doc_id} is empty: expected a title or a text; remove the row")
         seen.add(doc_id)
         yield {"doc_id": doc_id, "title": title, "text": text}
     seen.check(lambda: ((where, row["_id"]) for where, row in read_json_lines(file)))

@@ -66,6 +66,7 @@ def test_passages_hold_their_documents_text(documents: Artifact[Documents], stor
 def test_a_title_stays_with_a_text_that_is_blank(written: Any, store: Any, tmp_path: Path) -> None:
     blank = written(Documents, [
         {"doc_id": "a", "title": "Only a title", "text": ""},
+        {"doc_id": "nothing", "title": " ", "text": "\n"},  # has no passage
         {"doc_id": "b", "title": "Title", "text": "  \n"},
         {"doc_id": "c", "title": "Title", "text": "Text."},
     ])  # fmt: skip
