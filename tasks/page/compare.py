@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Template
 from rich.table import Table
 from rich.text import Text
 
 from tasks.page.figures import direction, mark, probability
+from tasks.page.templates import css, signed, template
 
-FOLDER = Path(__file__).parent
 SIDES = ("A", "B")
 TESTS = (
     "p < 0.05 by a two-sided paired t-test over the queries, with Holm's correction over the rows of a metric; "
@@ -71,8 +70,7 @@ def short(reference: str) -> str:
 
 def page(content: Mapping[str, Any]) -> str:
     """The HTML of a comparison. Equal content makes equal bytes."""
-    css = (FOLDER / "report.css").read_text()
-    return _template().render(content, css=css, notes=notes(content), tests=TESTS)
+    return _template().render(content, css=css("report"), notes=notes(content), tests=TESTS)
 
 
 def named(row: Mapping[str, Any]) -> str:
@@ -120,11 +118,6 @@ def _metrics(split: Mapping[str, Any]) -> Table:
     return table
 
 
-def signed(value: float) -> str:
-    """A difference with its sign."""
-    return f"{'−' if value < 0 else '+'}{abs(value):.3f}"
-
-
 def _table(first: str, *others: str, right: bool = False) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column(first, overflow="fold")
@@ -135,12 +128,4 @@ def _table(first: str, *others: str, right: bool = False) -> Table:
 
 @cache
 def _template() -> Template:
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER), autoescape=True, trim_blocks=True, lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )  # fmt: skip
-    environment.filters |= {
-        "named": named, "signed": signed, "verdict": verdict, "chance": chance, "grouped": grouped,
-    }  # fmt: skip
-    environment.globals["number"] = number
-    return environment.get_template("compare.html.j2")
+    return template("compare.html.j2", named=named, verdict=verdict, chance=chance, grouped=grouped, number=number)

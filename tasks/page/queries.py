@@ -6,14 +6,13 @@ import html
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Template
 
 from tasks.page.histograms import columns_of_lengths, columns_of_ranks, columns_of_relevance, columns_of_tenths
+from tasks.page.templates import css, template
 
-FOLDER = Path(__file__).parent
 LANGUAGES_SHOWN, SAMPLES_OPEN = 12, 6
 BAR = 24  # characters of the longest bar in Markdown
 REASONS = {"": "kept", "round trip": "dropped: round trip", "relevance": "dropped: relevance", "empty": "empty"}
@@ -49,9 +48,7 @@ MARKS = re.compile(r"([\\`*_\[\]|~#])")
 
 def html_page(content: Mapping[str, Any]) -> str:
     """The HTML of a corpus: `name`, `quality` and `comparison` (or None). Equal content makes equal bytes."""
-    return _template("queries.html.j2").render(
-        _parts(content), css="".join((FOLDER / f"{each}.css").read_text() for each in ("report", "queries"))
-    )
+    return _template("queries.html.j2").render(_parts(content), css=css("report", "queries"))
 
 
 def markdown_page(content: Mapping[str, Any]) -> str:
@@ -61,21 +58,15 @@ def markdown_page(content: Mapping[str, Any]) -> str:
 
 @cache
 def _template(name: str) -> Template:
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER), autoescape=name.endswith(".html.j2"), trim_blocks=True, lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )  # fmt: skip
-    environment.filters |= {
-        "percent": lambda share: f"{100 * share:.2f}%",
-        "share": share,
-        "value": value,
-        "count": lambda number: f"{number:,}",
-        "seen": seen,
-        "marked": marked,
-        "bar": lambda part: "█" * round(BAR * part) or ("▏" if part else ""),
-        "fate": fate,
-    }
-    return environment.get_template(name)
+    return template(
+        name,
+        share=share,
+        value=value,
+        seen=seen,
+        marked=marked,
+        bar=lambda part: "█" * round(BAR * part) or ("▏" if part else ""),
+        fate=fate,
+    )
 
 
 def seen(text: str) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Template
 
 from tasks.page.elsewhere import elsewhere
 from tasks.page.figures import direction, mark, marks, probability, top, verdict
@@ -15,10 +14,10 @@ from tasks.page.histograms import columns_of_lengths
 from tasks.page.lineage import drawing
 from tasks.page.pictures import dots, plot, scatter, sizes
 from tasks.page.queries import SHARES, share, value
+from tasks.page.templates import css, signed, template
 from tasks.stage import Done
 from tasks.units import duration, in_units, short, watt_hours
 
-FOLDER = Path(__file__).parent
 # What the report shows of what query_quality measures, in words.
 QUALITY = {
     "queries": "queries kept", "mean_words": "words on average", **SHARES, "passages_without_queries":
@@ -58,9 +57,9 @@ def page(content: Mapping[str, Any]) -> str:
         "quality_figures": _quality(quality),
         "lengths": columns_of_lengths(quality.get("words", {})),
     }
-    return template("report.html.j2").render(
+    return reported("report.html.j2").render(
         parts,
-        css=(FOLDER / "report.css").read_text(),
+        css=css("report"),
         split=content["rows"][0]["split"],
         titles=content["rows"][0]["titles"],
         num_queries=max(row["queries"] for row in content["rows"]),
@@ -70,32 +69,22 @@ def page(content: Mapping[str, Any]) -> str:
 
 
 @cache
-def template(name: str) -> Template:
-    """A template of this folder, with the filters that all of them use."""
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=lambda name: name is None or not name.endswith(".md.j2"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
+def reported(name: str) -> Template:
+    """A template of what reports say, with the filters of their words."""
+    return template(
+        name,
+        printed=printed,
+        like=lambda value, theirs: f"{value:.{len(printed(theirs)) - 2}f}",
+        duration=duration,
+        in_units=in_units,
+        watt_hours=watt_hours,
+        probability=probability,
+        direction=direction,
+        mark=mark,
+        verdict=verdict,
+        sized=sized,
+        short=short,
     )
-    environment.filters |= {
-        "three": lambda value: f"{value:.3f}",
-        "printed": printed,
-        "like": lambda value, theirs: f"{value:.{len(printed(theirs)) - 2}f}",
-        "signed": lambda value: f"{'−' if value < 0 else '+'}{abs(value):.3f}",
-        "percent": lambda share: f"{100 * share:.2f}%",
-        "duration": duration,
-        "in_units": in_units,
-        "watt_hours": watt_hours,
-        "probability": probability,
-        "direction": direction,
-        "mark": mark,
-        "verdict": verdict,
-        "sized": sized,
-        "short": short,
-    }
-    return environment.get_template(name)
 
 
 def printed(value: float) -> str:
@@ -152,7 +141,7 @@ def _heads(content: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     change = ours - rows[head["baseline"]]
     found = [
         (f"{ours:.3f}", f"{head['metric']} of {head['main']}", f"95 % interval {span['low']:.3f} – {span['high']:.3f}"),
-        (f"{'−' if change < 0 else '+'}{abs(change):.3f}", f"against {head['baseline']}", ""),
+        (signed(change), f"against {head['baseline']}", ""),
     ]
     for row in content["beside"]:
         if (row["run"], row["metric"].lower()) == (head["main"], head["metric"].lower()) and row["ours"] is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.page.figures import mark, marks, verdict
-from tasks.page.render import template
+from tasks.page.render import reported
 from tasks.units import duration, in_units
 
 TEMPLATE = "results.md.j2"
@@ -17,12 +17,12 @@ TEMPLATE = "results.md.j2"
 
 def results_page(reports: Sequence[Path]) -> str:
     """The page about all reports, in the order of their names."""
-    return _tidy(template(TEMPLATE).render(reports=[_told(path) for path in sorted(reports)], shown=None))
+    return _tidy(reported(TEMPLATE).render(reports=[_told(path) for path in sorted(reports)], shown=None))
 
 
 def results_part(report: Path) -> str:
     """The headline's table, with the tests in words."""
-    return _tidy(template(TEMPLATE).render(shown=_told(report)))
+    return _tidy(reported(TEMPLATE).render(shown=_told(report)))
 
 
 def _tidy(text: str) -> str:

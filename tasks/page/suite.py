@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Template
 from rich.table import Table
 from rich.text import Text
 
 from tasks.page.figures import direction, mark, top
+from tasks.page.templates import css, template
 
-FOLDER = Path(__file__).parent
 MARKS = "better or worse than {first} (paired t-test over the queries, Holm, p < 0.05)"
 
 Content = Mapping[str, Any]
@@ -143,7 +142,7 @@ def notes(content: Content) -> str:
 def page(content: Content) -> str:
     """The HTML file, which needs no network. Equal content makes equal bytes."""
     return _template().render(
-        content, css=(FOLDER / "report.css").read_text(), table=table(content), headings=headings(content),
+        content, css=css("report"), table=table(content), headings=headings(content),
         notes=notes(content), bars=[_bars(content, column) for column in columns(content)],
         queries={row["dataset"]: row["queries"] for row in content["rows"]},
     )  # fmt: skip
@@ -177,12 +176,4 @@ def _shown(cell: Cell) -> str:
 
 @cache
 def _template() -> Template:
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER), autoescape=True, trim_blocks=True, lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )  # fmt: skip
-    environment.filters |= {
-        "three": lambda value: f"{value:.3f}", "four": lambda value: f"{value:.4f}", "mark": mark,
-        "percent": lambda share: f"{100 * share:.2f}%", "count": lambda number: f"{number:,}",
-    }  # fmt: skip
-    return environment.get_template("suite.html.j2")
+    return template("suite.html.j2", four=lambda value: f"{value:.4f}", mark=mark)
