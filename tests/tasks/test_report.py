@@ -194,6 +194,14 @@ def test_what_is_published_has_the_stages_and_the_losses(made: Artifact[Any], tm
     assert "c" * 24 in page.read_text()
 
 
+def test_the_page_begins_with_the_headlines_own_test_or_with_none(made: Artifact[Any]) -> None:
+    content = json.loads((made.path / "report.json").read_text())
+    others = content | {"comparisons": [comparison(run="bm25", baseline="dense")]}
+
+    assert '<p class="verdict good">dense is better than bm25' in page_of(content)
+    assert '<p class="verdict' not in page_of(others)
+
+
 def test_text_is_escaped_and_the_page_asks_for_nothing(made: Artifact[Any], tmp_path: Path) -> None:
     page = publish(tmp_path / "out", made, STAGES).read_text()
 
