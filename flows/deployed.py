@@ -1,7 +1,8 @@
 """What the Prefect UI offers to run: the flows of prefect.yaml's deployments, their parameters as forms.
 
-A worker runs these; its environment says where the store is (PRETRIEVE_STORE). All but `run_stage` plan a recipe, and
-run what they are for, and what that needs, by `flows.route`. Prefect shows a function's first lines beside its form.
+A worker runs these; its environment says where the store is (PRETRIEVE_STORE). All plan a recipe, and run what they are
+for, and what that needs, by `flows.route`; but `run_stage` runs one stage of it, and `evaluate_models` reads a suite.
+Prefect shows a function's first lines beside its form.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from flows.plan import planned
 from flows.read_recipe import find_recipe, load_recipe, recipe_name, shipped_recipes
 from flows.reproduce import published
 from flows.route import Request, run_all
+from flows.suite import shipped_suites
 from flows.ui import show_lineage, show_run
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -52,6 +54,17 @@ Part = Annotated[str, Field(title="stage or round", min_length=1)]
 Goal = Annotated[
     Everything | Part, Field(description="Only what a stage or a round needs, such as split_corpus; or everything.")
 ]
+Models = Annotated[
+    list[Annotated[str, Field(min_length=1)]],
+    Field(description="bm25, keys, folders or hub names, one a line; NAME=MODEL names its row.", min_length=1),
+]
+SuiteName = Annotated[
+    Annotated[str, Field(title="shipped", description="A suite.", json_schema_extra={"enum": list(shipped_suites())})]
+    | Own,
+    Field(description="On which collections: a suite of configs/suites/, or a file of your own."),
+]
+Only = Annotated[list[str], Field(description="Collections of the suite, one a line; all, where none is named.")]
+Skipping = Annotated[bool, Field(description="Leave out collections that are not here, which is an error else.")]
 StageName = Annotated[
     str, Field(description="The stage's key or the beginning of it, as `pretrieve plan` lists it.", min_length=4)
 ]
@@ -124,6 +137,26 @@ def finetune(recipe: RecipeName = "quickstart", changes: Changes = []) -> None: 
 def evaluate(recipe: RecipeName = "quickstart", changes: Changes = []) -> None:  # noqa: B006
     """Everything up to the metrics, without the report."""
     run_recipe(recipe, changes, "evaluate")
+
+
+@offered(flow_run_name="{suite}")
+def evaluate_models(
+    models: Models,
+    suite: SuiteName = "small",
+    only: Only = [],  # noqa: B006
+    skip_missing: Skipping = False,
+) -> None:
+    """Any retrievers on a suite of collections, on a worker with a GPU; the first is what others are tested against."""
+    from flows.evaluate import answer, ask, show_table
+
+    store = _store()
+    asked = ask(models, suite, store.root, only, skip_missing, [])
+    for why in asked.absent.values():
+        get_run_logger().warning("left out: %s", why)
+    current = Session(store, asked.suite.execution, tell=get_run_logger().info)
+    page = answer(asked, current)
+    show_table(asked, page)
+    current.tell(f"report: {page}")
 
 
 @offered()

@@ -27,8 +27,10 @@ from storage.errors import UserError
 from storage.files import write_atomically
 from storage.store import Store
 from storage.tables import Metrics
+from tasks.as_task import artifact_key
 from tasks.page.figures import intervals
 from tasks.page.suite import as_markdown, notes, page, terminal_table
+from tasks.show_progress import courtesy
 from tasks.stage import Session, session
 
 
@@ -68,17 +70,33 @@ def run(
     console.print(f"{asked.suite.title}: {counts}; store {store.root}")
     current = Session(store, asked.suite.execution, tell=console.print)
 
-    def body() -> Path:
-        with session(current):
-            return published(asked, asked.measure(), current)
-
-    report = as_flow("evaluate", asked.name, current, body) if missing else body()
+    if missing:
+        report = as_flow("evaluate", asked.name, current, lambda: answer(asked, current))
+    else:
+        report = answer(asked, current)
     content = json.loads(report.with_suffix(".json").read_text())
     Console(highlight=False).print(terminal_table(content))
     print(notes(content))
     print(f"report: {report}")
     if not all(each["alike"] for each in content["expected"]):
         raise typer.Exit(1)
+
+
+def answer(asked: Asked, current: Session) -> Path:
+    """Measure in a session, and publish; where the page is."""
+    with session(current):
+        return published(asked, asked.measure(), current)
+
+
+def show_table(asked: Asked, page: Path) -> None:
+    """Show the table in the UI of the flow run that calls this."""
+    from prefect.artifacts import create_markdown_artifact
+
+    with courtesy():
+        create_markdown_artifact(
+            key=artifact_key(f"{asked.name}-table"), markdown=page.with_name("table.md").read_text(),
+            description=f"{asked.suite.title}: {page}",
+        )  # fmt: skip
 
 
 def ask(

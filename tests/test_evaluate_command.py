@@ -6,14 +6,17 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import torch
 import typer
 import yaml
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from transformers import BertModel
 
 from flows.contenders import contender, contenders
+from flows.deployed import evaluate_models
 from flows.evaluate import ask, published, run
 from flows.suite import ByRetriever, Suite, load_suite, measured
 from models import retriever
@@ -276,3 +279,21 @@ def test_the_command_builds_what_another_model_needs_and_no_more(
     assert values(report)["one", "ours"] == values(content)["one", "ours"]
     assert values(report)["one", "bm25"] > 0.4  # every question has a word of its document
     assert "bm25" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_worker_runs_it_and_the_ui_has_its_table(
+    place: Path, content: dict[str, Any], tmp_path: Path, prefect_server: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(place / "store", tmp_path / "store")
+    monkeypatch.setenv("PRETRIEVE_STORE", str(tmp_path / "store"))
+    api = f"{prefect_server.url.removesuffix('/api')}/api"
+
+    with temporary_settings({PREFECT_API_URL: api}):
+        evaluate_models(models=[str(place / "ours")], suite=str(place / "three.yaml"))
+
+    report = json.loads((tmp_path / "store" / "reports" / "evaluate" / "three" / "report.json").read_text())
+    assert values(report)["one", "ours"] == values(content)["one", "ours"]
+    wanted = {"artifacts": {"key": {"any_": ["three-table"]}}}
+    [table] = httpx.post(f"{api}/artifacts/filter", json=wanted).json()
+    assert "| ours |" in table["data"]

@@ -40,7 +40,8 @@ def test_every_deployment_is_there_with_pool_limit_and_form(server: Service) -> 
     found = deployments(server.url)
 
     assert set(found) == {
-        "reproduce/cpu", "generate_queries/cpu", "pretrain/cpu", "finetune/cpu", "evaluate/cpu", "run_stage/gpu"
+        "reproduce/cpu", "generate_queries/cpu", "pretrain/cpu", "finetune/cpu", "evaluate/cpu", "run_stage/gpu",
+        "evaluate_models/gpu",
     }  # fmt: skip
     for row in found.values():
         [listed] = [each for each in DEPLOYMENTS if each["entrypoint"] == row["entrypoint"]]
@@ -76,7 +77,7 @@ def test_registering_again_changes_nothing_and_keeps_what_was_decided(server: Se
     said = register(url, tmp_path).stdout
 
     assert {row["id"] for row in deployments(url).values()} >= {reproduce["id"]}
-    assert len(post(url, "deployments")) == 6
+    assert len(post(url, "deployments")) == 7
     for name, count in (("reproduce/cpu", 2), ("evaluate/cpu", 1)):
         schedules = {each["parameters"]["recipe"]: each for each in deployments(url)[name]["schedules"]}
         assert len(schedules) == count
