@@ -76,11 +76,11 @@ def topics(place: Place, part: Part, name: str, *, training: bool = False, answe
 
     found = source("queries")
     queries = ingest_queries(found, settings=settings)
-    qrels = None
-    if datasets.has_qrels(place.reader, name):
+    qrels, judged = None, datasets.has_qrels(place.reader, name)
+    if judged:
         qrels = ingest_qrels(source("qrels"), texts(place, part), queries, settings=settings)
     given = None
-    if answers and has_answers(place, found, name):
+    if answers and (not judged or has_answers(place, found, name)):
         given = ingest_answers(source("answers"), queries, settings=settings)
     return Asked(name, queries, qrels, given)
 

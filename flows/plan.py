@@ -20,10 +20,12 @@ from flows.read_recipe import load_recipe
 from flows.recipe import Recipe
 from flows.rounds import expanded
 from flows.sections import Dataset, Elsewhere
+from flows.transfer import suite_of
 from storage import datasets, sources
 from storage.artifact import Manifest
 from storage.store import Store, bytes_below
 from tasks.cost import Cost, Costs
+from tasks.encode import Encoding
 from tasks.stage import Done, Session, session
 from tasks.train import PLAIN, Training
 from tasks.units import in_units
@@ -84,6 +86,8 @@ class Bill:
     def __init__(self, recipe: Recipe[Any], steps: Sequence[Done]) -> None:
         self.recipe, self.steps = recipe, {_reference(step): step for step in steps}
         self.costs = Costs(sources.weights(recipe.backbone.weights).path, recipe.backbone)
+        self.suite = suite_of(recipe)
+        self.elsewhere = {each.name: each for each in self.suite.collections} if self.suite else {}
         self.notes: dict[str, None] = {}
         self._known: dict[str, Cost] = {}
         if self.costs.assumed:
@@ -110,12 +114,23 @@ class Bill:
             training = teaching.train
             return self._once(f"{training}", lambda: self.costs.teaching(training))
         if step.stage == "encode":
-            of_round = next(each for each in expanded(self.recipe.rounds) if each.name == step.round)
-            views, length = of_round.train.retriever if of_round.train else PLAIN, self.recipe.encode.passage_max_tokens
-            return self._once(f"{views}", lambda: self.costs.encoding(views, length))
+            trained, length = self._trained(step), self._limits(step).passage_max_tokens
+            views = trained.retriever if trained else PLAIN
+            return self._once(f"{views} {length}", lambda: self.costs.encoding(views, length))
         settings = self._training(step)
         like = settings.model_copy(update={"epochs": 1, "steps": None, "seed": 0}).model_dump_json()
         return self._once(like, lambda: self.costs.training(settings))
+
+    def _trained(self, step: Done) -> Training | None:
+        """How the retriever that encodes was trained; None for one that is taken as it is."""
+        made = self.steps.get(step.inputs[1])
+        return self._training(made) if made is not None and made.stage == "train" else None
+
+    def _limits(self, step: Done) -> Encoding:
+        """How much of a text is read."""
+        if self.suite and step.round in self.elsewhere:
+            return self.elsewhere[step.round].encode or self.suite.encode
+        return self.recipe.encode
 
     def _once(self, like: str, cost: Callable[[], Cost]) -> Cost:
         """Counted the first time it is asked for."""
@@ -126,6 +141,8 @@ class Bill:
     def _examples(self, step: Done) -> int | None:
         """How many texts, pairs or queries pass in all."""
         recipe, data, corpora = self.recipe, self.recipe.dataset, self.recipe.corpora
+        if step.stage == "encode" and step.round in self.elsewhere:
+            return self.steps[step.inputs[0]].rows or self.elsewhere[step.round].documents
         if step.stage == "encode":
             return self._passages(step.inputs[0], data, corpora.retrieve)
         if step.stage == "pretrain" and recipe.pretrain:

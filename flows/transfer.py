@@ -16,7 +16,7 @@ from storage.tables import Metrics
 
 def read_elsewhere(recipe: Recipe[Any]) -> None:
     """Read the collections of the recipe's suite: what is wrong with one is told before hours of work."""
-    if (suite := _suite(recipe)) is not None:
+    if (suite := suite_of(recipe)) is not None:
         with _named():
             for each in suite.collections:
                 read(suite, each)
@@ -24,7 +24,7 @@ def read_elsewhere(recipe: Recipe[Any]) -> None:
 
 def transferred(recipe: Recipe[Any], rounds: Rounds) -> list[Artifact[Metrics]]:
     """What each collection of the recipe's suite says of its rounds, in the suite's order; nothing without a suite."""
-    if recipe.transfer is None or (suite := _suite(recipe)) is None:
+    if recipe.transfer is None or (suite := suite_of(recipe)) is None:
         return []
     rankers: dict[str, Ranker] = {}
     for name in recipe.transfer.rounds:
@@ -39,11 +39,12 @@ def transferred(recipe: Recipe[Any], rounds: Rounds) -> list[Artifact[Metrics]]:
 
 def groups(recipe: Recipe[Any]) -> dict[str, str]:
     """The group that each collection of the recipe's suite is in, for those that are in one."""
-    suite = _suite(recipe)
+    suite = suite_of(recipe)
     return {each.name: each.group for each in suite.collections if each.group} if suite else {}
 
 
-def _suite(recipe: Recipe[Any]) -> Suite | None:
+def suite_of(recipe: Recipe[Any]) -> Suite | None:
+    """The suite that the recipe names."""
     return load_suite(recipe.transfer.suite)[0] if recipe.transfer else None
 
 

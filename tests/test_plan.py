@@ -123,6 +123,15 @@ def test_epochs_are_over_the_texts_that_the_reader_knows_of(tmp_path: Path, caps
     assert sliced["pretrain", ""]["tokens"] == sliced["train", "retriever_1"]["tokens"] == "?"
 
 
+def test_other_collections_are_counted_as_their_suite_has_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, _ = plan(capsys, tmp_path / "store", "cot_mae_50k_beir", [*NOWHERE, "backbone.layers=[0]"])
+
+    assert float(rows["encode", "retriever_1"]["tokens"]) == pytest.approx(8_841_823 * 350, rel=0.01)
+    assert float(rows["encode", "SciFact"]["tokens"]) == pytest.approx(5_183 * 512, rel=0.01)
+
+
 def test_only_keys_that_depend_on_what_is_absent_are_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     backbone = save_backbone(tmp_path)
     changes = ["dataset.path=nowhere", f"backbone.weights={backbone}", *SMALL_LENGTHS]
