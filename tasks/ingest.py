@@ -18,7 +18,7 @@ from pydantic import Field
 
 from storage.artifact import Artifact, Source
 from storage.checks import check_count, check_files
-from storage.datasets import QrelRow, QueryRow, Reader, TextRow, answered, has_qrels, reader
+from storage.datasets import QueryRow, Reader, TextRow, answered, has_qrels, reader
 from storage.errors import UserError
 from storage.ids import in_slice
 from storage.rows import parts, read_table, write_rows
@@ -103,8 +103,7 @@ def judged_queries(collection: Reader, path: Path, settings: Topics) -> list[Que
             found.add(row["query_id"])
             if row["query_id"] in among:
                 rows.append(row)
-    if missing := judged - found:
-        raise UserError(_pointing_nowhere(path, settings, "query", missing))
+    _note_absent(path, settings, "query", judged - found, judged)
     if not relevant:
         raise UserError(_empty_split(path, settings, "has no query with a relevant document"))
     if dropped := len(judged) - len(rows):
@@ -128,7 +127,10 @@ def ingest_answers(out: Path, source: Source, queries: Artifact[Queries], *, set
 def ingest_qrels(
     out: Path, source: Source, corpus: Artifact[Documents], queries: Artifact[Queries], *, settings: Topics
 ) -> None:
-    """Write the judgements of the kept queries on documents of the slice, in the collection's order."""
+    """Write the judgements of the kept queries on documents of the slice, in the collection's order.
+
+    Official qrels name documents that are not in their corpus: nothing can find those, and they count all the same.
+    """
     kept = set(read_table(queries, Queries, ["query_id"]).column("query_id").to_pylist())
     read = reader(settings.reader).qrels(source.path, settings.split)
     rows = [
@@ -138,8 +140,8 @@ def ingest_qrels(
     ]
     if not rows:
         raise UserError(_empty_split(source.path, settings, "has no judgement of a kept query"))
-    if missing := {row["doc_id"] for row in rows} - _ids_among(corpus, rows):
-        raise UserError(_pointing_nowhere(source.path, settings, "document", missing))
+    named = {row["doc_id"] for row in rows}
+    _note_absent(source.path, settings, "document", named - _ids_among(corpus, named), named)
     write_rows(out, Qrels, rows)
 
 
@@ -165,9 +167,8 @@ def _judged_queries(collection: Reader, path: Path, settings: Topics) -> tuple[s
     return judged, relevant
 
 
-def _ids_among(corpus: Artifact[Documents], rows: list[QrelRow]) -> set[str]:
-    """Which of the documents that qrels name are in the corpus, with one batch of ids in memory."""
-    wanted = {row["doc_id"] for row in rows}
+def _ids_among(corpus: Artifact[Documents], wanted: set[str]) -> set[str]:
+    """Which of the documents are in the corpus, with one batch of ids in memory."""
     found: set[str] = set()
     for part in parts(corpus.path):
         with pq.ParquetFile(part) as file:
@@ -176,10 +177,15 @@ def _ids_among(corpus: Artifact[Documents], rows: list[QrelRow]) -> set[str]:
     return found
 
 
-def _pointing_nowhere(path: Path, settings: Topics, what: str, missing: set[str]) -> str:
+def _note_absent(path: Path, settings: Topics, what: str, missing: set[str], named: set[str]) -> None:
+    """Tell what qrels name and the collection lacks; most of it lacking is a `UserError`: these belong to another."""
+    if not missing:
+        return
     file = reader(settings.reader).files(path, "qrels", settings.split)[0]
-    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    return f"{file}: the qrels name {what} {min(missing)}{more}, which the collection lacks; remove the rows or add it"
+    found = f"{file}: {len(missing):,} of {len(named):,} {what} ids that the qrels name, such as {min(missing)}, are"
+    if len(missing) > len(named) / 2:
+        raise UserError(f"{found} not in the collection; give the qrels of this collection")
+    tell(f"{found} not in the collection")
 
 
 def _empty_split(path: Path, settings: Topics, what: str) -> str:

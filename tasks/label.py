@@ -16,7 +16,7 @@ from storage.errors import UserError
 from storage.rows import parts, read_rows, read_table, write_rows
 from storage.tables import Passages, Positives, PseudoQueries, Qrels, Queries, Run
 from tasks.pseudo_queries import kept_queries
-from tasks.stage import stage
+from tasks.stage import stage, tell
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +30,15 @@ def label_passages(out: Path, qrels: Artifact[Qrels], passages: Artifact[Passage
     """Write one positive for every query and document of grade above 0, in the qrels' order.
 
     It is the document's passage that stands highest in the run for that query, or the document's
-    first passage where the run has none of them.
+    first passage where the run has none of them. A document without passages can be no positive.
     """
-    relevant = [row for row in read_rows(qrels, Qrels) if row["grade"] > 0]
-    of_document = _passages_by_document(passages, {row["doc_id"] for row in relevant})
-    if missing := {row["doc_id"] for row in relevant} - of_document.keys():
-        raise UserError(f"{qrels.path}: document {min(missing)} is relevant but has no passage in {passages.path}")
+    judged = [row for row in read_rows(qrels, Qrels) if row["grade"] > 0]
+    of_document = _passages_by_document(passages, {row["doc_id"] for row in judged})
+    relevant = [row for row in judged if row["doc_id"] in of_document]
+    if judged and not relevant:
+        raise UserError(f"{qrels.path}: no relevant document has a passage in {passages.path}; expected some to learn")
+    if dropped := len(judged) - len(relevant):
+        tell(f"{dropped:,} of {len(judged):,} relevant documents have no passage, and nothing is learned of them")
     best = _best(bm25_run, relevant, of_document)
     write_rows(out, Positives, (
         {"query_id": query_id, "passage_id": best.get((query_id, doc_id), of_document[doc_id][0]), "doc_id": doc_id}

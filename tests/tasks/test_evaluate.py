@@ -104,6 +104,22 @@ def test_metrics_are_trec_evals(seed: int, relevant_from: int) -> None:
             assert ours[metric][place] == pytest.approx(whole if whole >= 1 / cutoff - 1e-9 else 0.0, abs=1e-6)
 
 
+def test_a_grade_below_0_is_none() -> None:
+    """As TREC-COVID has."""
+    grades = {"q": {"a": -1, "b": 2, "c": 0, "d": 1}}
+    scores = {"a": 3.0, "b": 2.0, "d": 1.0, "c": 0.5}
+    qrels, passages = qrels_of(grades), passages_of({doc: [doc] for doc in scores})
+    known = numbered(qrels["query_id"], passages, qrels["doc_id"])
+
+    ours = measure(graded(qrels, known), fold(run_of({"q": scores}), known, 1000), METRICS, 1)
+
+    theirs = pytrec_eval.RelevanceEvaluator(grades, {*ORACLE.values(), "recip_rank"}).evaluate({"q": scores})["q"]
+    assert {name: ours[metric][0] for metric, name in ORACLE.items()} == pytest.approx(
+        {name: theirs[name] for name in ORACLE.values()}, abs=1e-6
+    )
+    assert ours["MRR@10"][0] == theirs["recip_rank"] == 0.5
+
+
 def test_a_document_with_the_querys_id_is_the_query() -> None:
     passages = passages_of({"a": ["a1", "a2"], "b": ["b1"], "c": ["c1"]})
     run = run_of({"a": {"a1": 3.0, "c1": 2.0, "b1": 1.0, "a2": 0.5}, "b": {"a2": 1.0, "b1": 0.5}})

@@ -86,9 +86,14 @@ def test_every_relevant_pair_has_one_positive_of_its_document(
 
 
 @pytest.mark.usefixtures("store")
-def test_refuses_a_relevant_document_without_passages(written: Any, made: Any) -> None:
-    with pytest.raises(UserError, match="document z is relevant but has no passage in"):
-        made(label_passages, written(Qrels, qrels(("q1", "z", 1))), written(Passages, PASSAGES), written(Run, []))
+def test_a_relevant_document_without_passages_is_no_positive(written: Any, made: Any) -> None:
+    judged = [("q1", "z", 1), ("q1", PASSAGES[0]["doc_id"], 1)]
+
+    labelled = made(label_passages, written(Qrels, qrels(*judged)), written(Passages, PASSAGES), written(Run, []))
+
+    assert [doc_id for _, _, doc_id in values(labelled, Positives)] == [PASSAGES[0]["doc_id"]]
+    with pytest.raises(UserError, match="no relevant document has a passage in"):
+        made(label_passages, written(Qrels, qrels(*judged[:1])), written(Passages, PASSAGES), written(Run, []))
 
 
 @pytest.mark.usefixtures("store")
