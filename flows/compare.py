@@ -54,7 +54,12 @@ def compared(first: str, second: str, store: Store) -> dict[str, Any]:
 
 def seeds(names: str, store: Store) -> list[Finished]:
     """The runs of a RUN; UserError where they differ in more than seeds."""
+    if not all(names.split(",")):
+        raise UserError(f"RUN {names!r}: expected a recipe's name, a report's key or a folder, or several with commas")
     runs = [finished(name, store) for name in names.split(",")]
+    keys = Counter(each.report.key for each in runs)
+    if twice := [each.name for each in runs if keys[each.report.key] > 1]:
+        raise UserError(f"{names}: {', '.join(dict.fromkeys(twice))} is there twice; name the run of each seed once")
     for each in runs[1:]:
         for setting, *_ in differences([flat(runs[0].recipe)], [flat(each.recipe)]):
             if setting.rpartition(".")[2] != "seed":

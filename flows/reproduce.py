@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -108,11 +108,26 @@ def as_flow(flow_name: str, recipe: str, current: Session, body: Callable[[], T]
                 leave()
             raise
 
-    with tags(TAG):
+    with tags(TAG), _served():
         flow(name=flow_name, flow_run_name=recipe, persist_result=False)(run)(recipe=recipe)
     if isinstance(outcome[0], Stopped):
         raise outcome[0]
     return outcome[0]
+
+
+@contextlib.contextmanager
+def _served() -> Iterator[None]:
+    """Where the embedded server has ended, as by a signal to all processes of a terminal or a batch job, say so."""
+    from httpx import ConnectError
+
+    try:
+        yield
+    except ConnectError:
+        if "PREFECT_API_URL" in os.environ:
+            raise
+        raise UserError(
+            "Prefect's embedded server has ended, so this run has; the same command goes on where it stopped"
+        ) from None
 
 
 def prepare_prefect(store: Store) -> None:

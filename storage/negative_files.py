@@ -18,6 +18,7 @@ from storage.errors import UserError
 from storage.lines import read_json_lines, read_lines
 
 ROWS_AT_ONCE = 100_000
+FETCH = "`pretrieve fetch msmarco_hard_negatives DIR`, or msmarco_triples, fetches it"
 EXPECTED = "expected .tsv (query, positive, negative) or .jsonl (negatives by system), plain or gzipped"
 
 GIVEN = pa.schema([
@@ -34,7 +35,7 @@ NONE = float("nan")
 def files(path: Path) -> list[Path]:
     """The file that is read. Raises UserError where there is none, or its name tells no format."""
     if not path.is_file():
-        raise UserError(f"{path}: no such file; {EXPECTED}")
+        raise UserError(f"{path}: no such file; {EXPECTED}; {FETCH}")
     _kind(path)
     return [path]
 

@@ -9,17 +9,21 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 SIGNS_AT_A_TIME = 10_000_000
+ROUNDING = 1e-12  # what differences of equal size may differ by, of their size
 
 
 def paired_t_test(run: Values, baseline: Values) -> float:
-    """The two-sided p of Student's paired test; 1 where no query differs or there is but one query."""
+    """The two-sided p of Student's paired test; 1 where no query differs or there is but one query.
+
+    Where every query differs by the same there is no variance to go by: then that of the exact sign test.
+    """
     from scipy.stats import ttest_rel
 
     difference = run - baseline
     if len(difference) < 2 or not difference.any():
         return 1.0
-    if np.ptp(difference) == 0:
-        return 0.0  # every query differs by the same: no variance, so scipy would divide by zero
+    if np.ptp(difference) <= ROUNDING * abs(difference).max():
+        return float(2.0 ** (1 - len(difference)))
     return float(ttest_rel(run, baseline).pvalue)
 
 

@@ -34,11 +34,14 @@ def terminal_tables(content: Mapping[str, Any]) -> Iterator[Table | Text]:
     yield made
     for line in notes(content):
         yield Text(line)
+    tested = [split for split in content["splits"] if any(row["p"] is not None for row in grouped(split))]
     for split in content["splits"]:
-        yield _metrics(split)
+        if split in tested:
+            yield _metrics(split)
         if same := [named(row) for row in grouped(split) if row["p"] is None]:
             yield Text(f"the same run in both: {', '.join(dict.fromkeys(same))}")
-    yield Text(f"▲ B is better, ▼ worse: {TESTS}")
+    if tested:
+        yield Text(f"▲ B is better, ▼ worse: {TESTS}")
 
 
 def notes(content: Mapping[str, Any]) -> list[str]:

@@ -1,5 +1,6 @@
 """Paired tests against scipy, by enumeration and by hand."""
 
+import warnings
 from itertools import product
 
 import numpy as np
@@ -42,3 +43,12 @@ def test_holm_by_hand() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.7]) == [1.0, 1.0]
     assert holm([]) == []
+
+
+@pytest.mark.parametrize("queries", [2, 3, 10])
+def test_equal_differences_have_no_variance_to_go_by(queries: int) -> None:
+    baseline = np.arange(1, queries + 1) / 10  # whose differences are not exact in binary
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert paired_t_test(baseline + 0.1, baseline) == 2.0 ** (1 - queries)
