@@ -7,7 +7,7 @@ what they ranked first and at which rank the first relevant document stands.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from storage.artifact import Artifact
+from storage.chosen import blocks_of, first_rows
 from storage.files import write_atomically
-from storage.rows import parts, read_blocks, read_table
+from storage.rows import read_table
 from storage.settings import Settings
-from storage.tables import Analysis, Metrics, Passages, Qrels, Queries, Run, Table
+from storage.tables import Analysis, Metrics, Passages, Qrels, Queries, Run
 from tasks.stage import stage
 
 CHARACTERS = 700  # of a text; a passage of MS MARCO has some 340, a document many thousands
@@ -61,9 +62,9 @@ def wins(
     found = ranked({settings.run: run, settings.baseline: baseline}, passages, chosen, settings)
     grades = relevant(qrels, chosen, settings.relevant_from) if qrels else {}
     told = [_told(query, found, grades.get(query, {})) for query in chosen]
-    asked = _rows(queries, Queries, "query_id", chosen, ["text"])
-    shown = _rows(passages, Passages, "passage_id", _passages(told), ["title", "text"])
-    firsts = _rows(passages, Passages, "doc_id", _unranked(told), ["title", "text"])
+    asked = first_rows(queries, Queries, "query_id", chosen, ["text"])
+    shown = first_rows(passages, Passages, "passage_id", _passages(told), ["title", "text"])
+    firsts = first_rows(passages, Passages, "doc_id", _unranked(told), ["title", "text"])
     lines = [
         {**value, "query": asked[value["query_id"]]["text"], **_filled(each, shown, firsts)}
         for value, each in zip([*better, *worse], told, strict=True)
@@ -96,11 +97,11 @@ def ranked(
     """By run and chosen query the documents in the order in which they are measured."""
     rows: dict[str, dict[str, list[tuple[float, str]]]] = {name: {} for name in runs}
     for name, run in runs.items():
-        for block in _blocks(run, Run, "query_id", chosen, ["query_id", "passage_id", "score"]):
+        for block in blocks_of(run, Run, "query_id", chosen, ["passage_id", "score"]):
             for row in block.to_pylist():
                 rows[name].setdefault(row["query_id"], []).append((row["score"], row["passage_id"]))
     seen = {passage for of_run in rows.values() for found in of_run.values() for _, passage in found}
-    known = _rows(passages, Passages, "passage_id", seen, ["doc_id"])
+    known = first_rows(passages, Passages, "passage_id", seen, ["doc_id"])
     documents = {passage: row["doc_id"] for passage, row in known.items()}
     return {
         name: {query: _folded(query, found, documents, settings) for query, found in of_run.items()}
@@ -172,25 +173,3 @@ def _filled(told: Mapping[str, Any], shown: Mapping[str, Any], firsts: Mapping[s
 def _cut(row: Mapping[str, Any]) -> dict[str, str]:
     text = row["text"]
     return {"title": row["title"], "text": text if len(text) <= CHARACTERS else text[: CHARACTERS - 1] + "…"}
-
-
-def _rows(
-    artifact: Artifact[Any], table: type[Table], key: str, wanted: Iterable[str], columns: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    """The first row of each wanted key."""
-    found: dict[str, dict[str, Any]] = {}
-    for block in _blocks(artifact, table, key, wanted, [key, *columns]):
-        for row in block.to_pylist():
-            found.setdefault(row[key], row)
-    return found
-
-
-def _blocks(
-    artifact: Artifact[Any], table: type[Table], key: str, wanted: Iterable[str], columns: Sequence[str]
-) -> Iterator[pa.Table]:
-    """The rows whose key is wanted; of the table a block is in memory."""
-    keys = pa.array(sorted(set(wanted)), pa.string())
-    if len(keys):
-        for path in parts(artifact.path):
-            for block in read_blocks(path, table, columns):
-                yield block.filter(pc.is_in(block[key], keys))
