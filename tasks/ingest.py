@@ -76,7 +76,9 @@ def ingest_corpus(out: Path, source: Source, *, settings: Corpus) -> None:
                 empty["documents"] += 1
             yield row
 
-    write_rows(out, Documents, progress(counted(), what="reading documents", unit="documents"))
+    documents = write_rows(out, Documents, progress(counted(), what="reading documents", unit="documents"))
+    if empty["documents"] == documents:
+        raise UserError(f"{source.path}: the {settings.name} has no document with a title or a text")
     if empty:
         tell(f"{source.path}: {empty['documents']:,} documents have neither title nor text; nothing will find them")
 

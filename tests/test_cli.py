@@ -79,9 +79,9 @@ BAD = {
         {"corpus_jsonl": ONE + '{"_id": "d1", "text": \n'}, "ingest_corpus", ["corpus.jsonl", "line 2", "JSON"]
     ),
     "duplicate id": ({"corpus_jsonl": ONE + ONE}, "ingest_corpus", ["corpus.jsonl", "d0"]),
-    "empty document": (
+    "empty documents": (
         {"corpus_jsonl": '{"_id": "d0", "title": "", "text": " "}\n'}, "ingest_corpus",
-        ["corpus.jsonl", "line 1", "empty"],
+        ["the corpus has no document with a title or a text"],
     ),
     "missing file": ({"corpus_jsonl": None}, "ingest_corpus", ["corpus.jsonl"]),
     "truncated gzip": ({"corpus_jsonl": None}, "ingest_corpus", ["corpus.jsonl.gz"]),

@@ -187,7 +187,7 @@ def test_a_moved_store_is_whole_and_a_changed_setting_rebuilds_only_what_follows
     assert planned.returncode == 0, planned.stderr
     assert {line.split("│")[2].strip() for line in lines} == {"retriever_2", ""}
     assert {line.split("│")[1].strip() for line in lines} == {
-        "train", "encode", "index", "search", "evaluate", "report"
+        "train", "encode", "index", "search", "evaluate", "wins", "report"
     }  # fmt: skip
 
 
