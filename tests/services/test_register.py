@@ -52,7 +52,8 @@ def test_every_deployment_is_there_with_pool_limit_and_form(server: Service) -> 
         assert row["pull_steps"][0]["prefect.deployments.steps.set_working_directory"]["directory"] == (
             "{{ $PRETRIEVE_HOME }}"
         )
-        assert "recipe" in row["parameter_openapi_schema"]["properties"]
+        asked = "suite" if row["entrypoint"].endswith("evaluate_models") else "recipe"
+        assert asked in row["parameter_openapi_schema"]["properties"]
         assert row["job_variables"] == {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}}
     [weekly] = found["reproduce/cpu"]["schedules"]
     assert (weekly["slug"], weekly["active"], weekly["schedule"]["timezone"]) == ("weekly", False, "UTC")

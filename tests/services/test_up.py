@@ -65,7 +65,7 @@ def test_up_and_down(place: Path) -> None:
     assert f"http://127.0.0.1:{port}" in started.stdout
     first = pids(place)
     assert set(first) == {"server", "reports", "cpu-0", "gpu-0"}
-    assert len(post(url, "deployments")) == 6
+    assert len(post(url, "deployments")) == 7
     assert online(url, "cpu", "cpu-0")
     assert online(url, "gpu", "gpu-0")
     (place / "artifacts" / "reports" / "page.html").write_text("a report")
