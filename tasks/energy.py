@@ -53,12 +53,13 @@ class Meter:
             self.look()
 
     def look(self) -> None:
-        """Add what has been counted since the last look."""
+        """Add what has been counted since the last look; a counter that cannot be read now is read at the next."""
         for number, counter in enumerate(self.counters):
-            now = counter.read()
-            change = now - self._last[number]
-            self.joules[counter.part] += change if change >= 0 else change + counter.range
-            self._last[number] = now
+            with contextlib.suppress(OSError, ValueError):  # what is measured must not end by its meter
+                now = counter.read()
+                change = now - self._last[number]
+                self.joules[counter.part] += change if change >= 0 else change + counter.range
+                self._last[number] = now
 
     def _watch(self) -> None:
         while not self._over.wait(SECONDS_BETWEEN_READINGS):
@@ -97,4 +98,7 @@ def _gpus() -> Iterator[Counter]:
 def _of_gpu(gpu: Any) -> float:
     import pynvml
 
-    return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu)) / 1e3
+    try:
+        return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu)) / 1e3
+    except pynvml.NVMLError as error:
+        raise OSError(str(error)) from error

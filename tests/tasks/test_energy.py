@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.files import write_atomically
 from tasks import energy
 from tasks.energy import Meter
 
@@ -49,13 +50,25 @@ def test_counters_are_read_again_while_the_block_runs(powercap: Path, monkeypatc
     file = powercap / "intel-rapl:1" / "energy_uj"
     with Watched(powercap) as meter:
         for joules in (990, 80, 990, 80):  # twice around, which a reading at either end alone would not see
-            file.write_text(str(joules * 1_000_000))
+            write_atomically(file, str(joules * 1_000_000))  # half a number is not read
             read.clear()
             assert read.wait(30)
             read.clear()
             assert read.wait(30)
 
     assert meter.joules["processors"] == pytest.approx(90 + 90 + 910 + 90)
+
+
+def test_a_counter_that_cannot_be_read_for_a_while_is_read_again(powercap: Path) -> None:
+    file = powercap / "intel-rapl:1" / "energy_uj"
+    with Meter(powercap) as meter:
+        file.write_text("")
+        meter.look()
+        file.unlink()
+        meter.look()
+        file.write_text("907000000")
+
+    assert meter.joules["processors"] == pytest.approx(7.0)
 
 
 def test_a_machine_that_tells_nothing_is_left_alone(tmp_path: Path) -> None:
