@@ -12,7 +12,7 @@ from flows import collection
 from flows.analysing import Ran, analyse
 from flows.collection import Asked, Place
 from flows.describe import reporting
-from flows.measuring import clearest, measure, overlapping, rows
+from flows.measuring import check_metrics, clearest, measure, overlapping, rows
 from flows.pseudo_queries import Writer
 from flows.recipe import Recipe
 from flows.rounds import Examples, Rounds, expanded
@@ -60,6 +60,7 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     passages, spans = split(recipe, recipe.corpora.retrieve), pretraining_passages(recipe)
     # topics are read early: bad qrels are told before hours of work
     asked = [topics(recipe, each) for each in recipe.dataset.eval_splits]
+    check_metrics(recipe, asked)
     read_elsewhere(recipe)
     bm25 = index(passages, None, None, settings=recipe.bm25)
 

@@ -12,6 +12,7 @@ from flows.round import Few, Member, exact, row
 from flows.rounds import Rounds, expanded
 from storage import datasets
 from storage.artifact import Artifact
+from storage.errors import UserError
 from storage.tables import Analysis, Index, Metrics, Overlap, Passages, Queries, Run
 from tasks.evaluate import Evaluation, evaluate
 from tasks.fuse import fuse
@@ -123,5 +124,22 @@ def evaluation(recipe: Recipe[Any], asked: Asked, runs: list[str]) -> Evaluation
 
 
 def measurable(metrics: Sequence[str], asked: Asked) -> list[str]:
-    """The metrics that a split can be measured by: answers need answers, all others judgements."""
-    return [each for each in metrics if (asked.answers if each.startswith(ANSWER) else asked.qrels) is not None]
+    """The metrics that a split can be measured by: answers need answers, all others judgements. UserError for none."""
+    found = [each for each in metrics if (asked.answers if each.startswith(ANSWER) else asked.qrels) is not None]
+    if not found:
+        has, add = ("answers and no judgements", f"{ANSWER}20") if asked.qrels is None else ("no answers", "nDCG@10")
+        raise UserError(
+            f"evaluate.metrics: split {asked.split} has {has}, so {', '.join(metrics)} cannot be measured; add {add}, "
+            "or leave the split out"
+        )
+    return found
+
+
+def check_metrics(recipe: Recipe[Any], asked: Sequence[Asked]) -> None:
+    """Refuse, before anything is trained, splits that nothing can be measured by, and such a headline."""
+    first, *_ = [measurable(recipe.evaluate.metrics, each) for each in asked]
+    if recipe.headline.metric not in first:
+        raise UserError(
+            f"headline.metric: {recipe.headline.metric} cannot be measured on {asked[0].split}, the first of "
+            f"dataset.eval_splits; expected {' or '.join(first)}"
+        )

@@ -4,14 +4,12 @@ import gzip
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from storage.datasets import beir, ignores_identical_ids
-from storage.errors import UserError
+from tests.storage.complaints import complaint
 
 CORPUS = [
     {"_id": "d1", "title": "Sun", "text": "A star.", "metadata": {}},
@@ -30,12 +28,6 @@ def collection(tmp_path: Path) -> Path:
     (tmp_path / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in QUERIES))
     (tmp_path / "qrels" / "dev.tsv").write_text(QRELS)
     return tmp_path
-
-
-def complaint(read: Callable[[], Any]) -> str:
-    with pytest.raises(UserError) as error:
-        list(read())
-    return str(error.value)
 
 
 def test_reads_every_row_in_order(collection: Path) -> None:

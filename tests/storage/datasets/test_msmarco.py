@@ -11,7 +11,7 @@ import pytest
 from storage.checks import check_files
 from storage.datasets import msmarco as reader
 from storage.datasets import relevant_from
-from storage.errors import UserError
+from tests.storage.complaints import complaint
 
 FILES = {
     "collection.tsv": "0\tThe presence of communication.\n1\tÃ¼mlaut, as it is.\n7\tA third passage, with  blanks.\n",
@@ -37,13 +37,6 @@ def folder(tmp_path: Path) -> Path:
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     return tmp_path
-
-
-def complaint(read: Callable[[], Any]) -> str:
-    with pytest.raises(UserError) as error:
-        list(read())
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 def everything(folder: Path) -> list[Any]:

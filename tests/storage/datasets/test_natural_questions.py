@@ -3,7 +3,6 @@
 import csv
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from storage.datasets import has_qrels
 from storage.datasets import natural_questions as reader
-from storage.errors import UserError
+from tests.storage.complaints import complaint
 
 PASSAGES = """id\ttext\ttitle
 1\t"Aaron Aaron ( or ; ""Ahärôn"") is a prophet, high priest, and the brother of Moses"\tAaron
@@ -55,13 +54,6 @@ def folder(tmp_path: Path) -> Path:
         with (tmp_path / name).open("w", newline="") as file:
             csv.writer(file, delimiter="\t", lineterminator="\n").writerows(QA)
     return tmp_path
-
-
-def complaint(read: Callable[[], Any]) -> str:
-    with pytest.raises(UserError) as error:
-        list(read())
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 def everything(folder: Path) -> list[Any]:

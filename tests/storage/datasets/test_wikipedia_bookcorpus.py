@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage.datasets import bookcorpus, wikipedia, wikipedia_bookcorpus, wikipedia_bookcorpus_msmarco
-from storage.errors import UserError
+from tests.storage.complaints import complaint
 
 ARTICLES = [
     {
@@ -34,13 +34,6 @@ def write_parquet(file: Path, rows: list[dict[str, Any]]) -> None:
 
 def rows(texts: Any) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in texts]
-
-
-def complaint(read: Callable[[], Any]) -> str:
-    with pytest.raises(UserError) as error:
-        list(read())
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 @pytest.fixture
