@@ -1,0 +1,88 @@
+"""Run benchmarks: `python -m benchmarks [NAME...] [--device cuda] [--record]`. Exit code 1 where a ratio has fallen.
+
+Each runs in a process of its own, on one thread of the CPU. Needs of the project's packages only what a benchmark
+imports: those that name the device `cuda` run where there are PyTorch and Transformers alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from benchmarks import results
+from benchmarks.contest import OURS, held
+
+NAMES = (
+    "splitting", "generation", "pretraining", "bm25_mining", "retriever_training", "encoding", "exact_search",
+    "similarities", "evaluation", "bookkeeping",
+)  # fmt: skip
+"""In the pipeline's order."""
+PACKAGES = (
+    "torch", "transformers", "tokenizers", "sentence-transformers", "ctranslate2", "numpy", "scipy", "faiss-cpu",
+    "pyserini", "bm25s", "pyseismic-lsr", "ranx", "pytrec-eval-terrier", "ir-measures", "prefect",
+)  # fmt: skip
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "RAYON_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Run what is named, each in its own process, and say what has fallen."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(NAMES)}; all, if none is named")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--record", action="store_true", help="take this run's ratios as those that must not fall")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if unknown := sorted(set(given.names) - set(NAMES)):
+        parser.error(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    if given.here:
+        return measured(given.names[0], given.device, record=given.record)
+    chosen = [name for name in given.names or NAMES if given.device in import_module(f"benchmarks.{name}").DEVICES]
+    flags = ["--here", "--device", given.device, *(["--record"] if given.record else [])]
+    environment = os.environ | (ONE_THREAD if given.device == "cpu" else {})
+    failed = [
+        name for name in chosen
+        if subprocess.run([sys.executable, "-m", "benchmarks", name, *flags], env=environment).returncode
+    ]  # fmt: skip
+    if failed:
+        print(f"failed, or fallen by more than a quarter: {', '.join(failed)}", file=sys.stderr)
+    return bool(failed)
+
+
+def measured(name: str, device: str, *, record: bool) -> int:
+    """Run one benchmark in this process, print what it found and write it."""
+    module, started = import_module(f"benchmarks.{name}"), time.monotonic()
+    cases: dict[str, Any] = {}
+    found = {
+        "benchmark": name, "what": (module.__doc__ or "").splitlines()[0], "device": device,
+        "machine": results.machine(device, PACKAGES), "cases": cases,
+    }  # fmt: skip
+    for case in module.cases(device, small=False):
+        cases[case.name] = told = held(case, device)
+        print(f"{name}: {case.name}", flush=True)
+        for contender, seconds in told["seconds"].items():
+            ratio = told["times_faster"].get(contender, {})
+            target = f", target {ratio['target']}" if ratio.get("target") else ""
+            faster = f"{OURS} is {ratio['median']} times as fast ({ratio['lowest']} to {ratio['highest']}{target})"
+            print(f"  {contender:36} {seconds:>9.4f} s  {faster if ratio else ''}")
+        for what, value in told["found"].items():
+            print(f"  {what}: {value}")
+    found["minutes"] = round((time.monotonic() - started) / 60, 2)
+    complaints = results.fallen(results.write(results.path_of(name, device), found, record=record))
+    print(*complaints, sep="\n", end="\n" if complaints else "", file=sys.stderr)
+    return bool(complaints)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,85 @@
+"""Contenders that do the same work by turns in one process, and how much longer each took than ours.
+
+On a shared machine the clock says little: counted are seconds of CPU, of all threads and of finished children; on a GPU
+those of the clock between two synchronisations. The contenders take turns, so that what else the machine does falls on
+all alike; each turn gives a ratio for each peer, and the median of these is told with the lowest and the highest.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+OURS = "pretrieve"
+REPEATS = 5
+
+
+@dataclass(frozen=True)
+class Case:
+    """One piece of work and who does it."""
+
+    name: str
+    """What is done, with its size."""
+    contenders: Mapping[str, Callable[[], Any]]
+    """Each does the work once and returns what came out; `OURS` is one of them. A first turn is not counted."""
+    targets: Mapping[str, float] = field(default_factory=dict)
+    """How many times faster than a peer ours is to be."""
+    compared: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda made: {}
+    """What is told of the last turn's results, by contender; raises `AssertionError` where they differ."""
+    repeats: int = REPEATS
+    units: Mapping[str, float] = field(default_factory=dict)
+    """What is done in a turn: {"tokens": 83_000}. Told as rates, by second."""
+
+
+def held(case: Case, device: str = "cpu") -> dict[str, Any]:
+    """Let a case's contenders take turns. Returns medians of seconds, ratios to ours, rates, and what was compared."""
+    made = {name: work() for name, work in case.contenders.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in case.contenders}
+    for turn in range(case.repeats):
+        names = list(case.contenders)
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            made.pop(name)
+            gc.collect()
+            started = clock(device)
+            made[name] = case.contenders[name]()
+            seconds[name].append(clock(device) - started)
+    found = case.compared(made)
+    medians = {name: statistics.median(each) for name, each in seconds.items()}
+    return {
+        "seconds": {name: _rounded(each) for name, each in medians.items()},
+        "times_faster": {
+            name: _ratios(each, seconds[OURS], case.targets.get(name)) for name, each in seconds.items() if name != OURS
+        },
+        "rates": {
+            unit: {name: _rounded(number / each) for name, each in medians.items()}
+            for unit, number in case.units.items()
+        },
+        "found": dict(found),
+    }  # fmt: skip
+
+
+def clock(device: str) -> float:
+    """Seconds: of the CPU where it works, of the clock where a GPU does."""
+    if device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+        return time.perf_counter()
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def _ratios(theirs: list[float], ours: list[float], target: float | None) -> dict[str, float | None]:
+    """A peer's seconds over ours, turn by turn."""
+    ratios = [peer / own for peer, own in zip(theirs, ours, strict=True)]
+    found = {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
+    return {**{name: _rounded(each) for name, each in found.items()}, "target": target}
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")

@@ -1,0 +1,89 @@
+"""What is written of a benchmark, `results/NAME.json`, and when one of its ratios has fallen.
+
+Beside each ratio stands the one that is `recorded`: that of the first run, until `--record` takes those of another.
+A run whose median is more than a quarter below it has `fallen`; what it measured is written all the same, and the
+recorded ratio stays, so that many small losses are not overlooked.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "results"
+FALLEN_BELOW = 0.75  # of the recorded ratio
+
+Result = dict[str, Any]
+
+
+def path_of(name: str, device: str) -> Path:
+    """Where a benchmark's result lies; those of a GPU beside those of a CPU."""
+    return FOLDER / (f"{name}.json" if device == "cpu" else f"{name}.{device}.json")
+
+
+def read(path: Path) -> Result:
+    """What was written; {} if nothing was."""
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def write(path: Path, found: Result, *, record: bool) -> Result:
+    """Write a result with the recorded ratios: those of the file that was there, or its own where it `record`s."""
+    known = {} if record else {(case, peer): ratio.get("recorded") for case, peer, ratio in ratios(read(path))}
+    for case, peer, ratio in ratios(found):
+        ratio["recorded"] = known.get((case, peer)) or ratio["median"]
+    path.parent.mkdir(exist_ok=True)
+    building = path.with_suffix(".building")
+    building.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    building.replace(path)
+    return found
+
+
+def ratios(result: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Each ratio with its case and its peer."""
+    for name, case in result.get("cases", {}).items():
+        for peer, ratio in case["times_faster"].items():
+            yield name, peer, ratio
+
+
+def fallen(result: Mapping[str, Any]) -> list[str]:
+    """What a person is told of every ratio that has fallen by more than a quarter."""
+    return [
+        f"{result['benchmark']}, {case}: {ratio['median']} times as fast as {peer}, recorded were {ratio['recorded']}"
+        for case, peer, ratio in ratios(result)
+        if ratio["median"] < FALLEN_BELOW * ratio["recorded"]
+    ]
+
+
+def machine(device: str, packages: Sequence[str]) -> dict[str, Any]:
+    """Where a benchmark runs, how busy that is, and with what."""
+    found = {
+        "cores": os.cpu_count(), "processor": _processor(), "system": platform.platform(),
+        "python": platform.python_version(), "load": round(os.getloadavg()[0], 1),
+        "versions": {each: importlib.metadata.version(each) for each in packages if _installed(each)},
+    }  # fmt: skip
+    if device == "cuda":
+        import torch
+
+        found["gpu"] = torch.cuda.get_device_name()
+    return found
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _installed(package: str) -> bool:
+    try:
+        importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
