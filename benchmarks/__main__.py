@@ -63,7 +63,7 @@ def measured(name: str, device: str, *, record: bool) -> int:
     """Run one benchmark in this process, print what it found and write it."""
     module, started = import_module(f"benchmarks.{name}"), time.monotonic()
     cases: dict[str, Any] = {}
-    found = {
+    found: results.Result = {
         "benchmark": name, "what": (module.__doc__ or "").splitlines()[0], "device": device,
         "machine": results.machine(device, PACKAGES), "cases": cases,
     }  # fmt: skip
