@@ -18,7 +18,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 # What the tests compute is tiny, and quickest on one thread.
 test test-services check: export OMP_NUM_THREADS := 1
 
-.PHONY: help quickstart test test-services check lint data environment results lock clean
+.PHONY: help quickstart test test-services check lint data environment bench growth results lock clean
 
 help: ## say what the targets do
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -67,6 +67,12 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip check
 	@rm -f $(VENV)/.made-from-*
 	@touch $@
+
+bench: environment data ## every stage's speed beside its peers, in at most 15 minutes; fails where a ratio has fallen
+	$(BIN)/python -m benchmarks
+
+growth: environment data ## how each stage's time and memory grow with the collection, and what full runs would take
+	$(BIN)/python -m benchmarks.growth
 
 results: environment ## write docs/results.md and the README's table from the reports in results/
 	$(BIN)/python -m flows.write_results

@@ -5,3 +5,9 @@ contenders that do the same work by turns (`contest.py`); `DEVICES` says on what
 the tests run it, to see that it still runs and that the contenders' results are equal. `results.py` says what is
 written and when a ratio has fallen; `page.py` writes `docs/speed.md` and its picture.
 """
+
+NAMES = (
+    "splitting", "generation", "pretraining", "bm25_mining", "retriever_training", "encoding", "exact_search",
+    "similarities", "evaluation", "bookkeeping",
+)  # fmt: skip
+"""In the pipeline's order."""

@@ -1,7 +1,7 @@
 """Run benchmarks: `python -m benchmarks [NAME...] [--device cuda] [--record]`. Exit code 1 where a ratio has fallen.
 
-Each runs in a process of its own, on one thread of the CPU. Needs of the project's packages only what a benchmark
-imports: those that name the device `cuda` run where there are PyTorch and Transformers alone.
+Prints what is found and writes `results/NAME.json`, `docs/speed.md` and its picture. Each runs in a process of its own,
+on one thread of the CPU. On a GPU machine those that name the device `cuda` need PyTorch and Transformers alone.
 """
 
 from __future__ import annotations
@@ -15,14 +15,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks import results
+from benchmarks import NAMES, page, results
 from benchmarks.contest import OURS, held
 
-NAMES = (
-    "splitting", "generation", "pretraining", "bm25_mining", "retriever_training", "encoding", "exact_search",
-    "similarities", "evaluation", "bookkeeping",
-)  # fmt: skip
-"""In the pipeline's order."""
 PACKAGES = (
     "torch", "transformers", "tokenizers", "sentence-transformers", "ctranslate2", "numpy", "scipy", "faiss-cpu",
     "pyserini", "bm25s", "pyseismic-lsr", "ranx", "pytrec-eval-terrier", "ir-measures", "prefect",
@@ -47,16 +42,28 @@ def main(arguments: list[str]) -> int:
         parser.error(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(NAMES)}")
     if given.here:
         return measured(given.names[0], given.device, record=given.record)
-    chosen = [name for name in given.names or NAMES if given.device in import_module(f"benchmarks.{name}").DEVICES]
+    chosen = [name for name in given.names or NAMES if runs_on(given.device, name)]
     flags = ["--here", "--device", given.device, *(["--record"] if given.record else [])]
     environment = os.environ | (ONE_THREAD if given.device == "cpu" else {})
     failed = [
         name for name in chosen
         if subprocess.run([sys.executable, "-m", "benchmarks", name, *flags], env=environment).returncode
     ]  # fmt: skip
+    page.write()
     if failed:
         print(f"failed, or fallen by more than a quarter: {', '.join(failed)}", file=sys.stderr)
     return bool(failed)
+
+
+def runs_on(device: str, name: str) -> bool:
+    """Whether a benchmark has a size for a device; one that a bare GPU machine lacks packages for has none there."""
+    try:
+        return device in import_module(f"benchmarks.{name}").DEVICES
+    except ModuleNotFoundError as error:
+        if device == "cpu":
+            raise
+        print(f"{name}: left out: {error}", file=sys.stderr)
+        return False
 
 
 def measured(name: str, device: str, *, record: bool) -> int:

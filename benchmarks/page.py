@@ -1,0 +1,166 @@
+"""Write `docs/speed.md` and its picture from `benchmarks/results/`: `python -m benchmarks.page`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from benchmarks import NAMES, results
+from benchmarks.contest import OURS
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE, PICTURE = DOCS / "speed.md", DOCS / "images" / "speed.svg"
+
+WIDTH, ROW, HEADING, TOP, EDGE = 480, 34, 34, 46, 12  # of the picture, in pixels
+FASTEST, SLOWEST = 64.0, 0.5  # times, at the ends of its axis
+STYLE = """
+svg { background: #fff; color-scheme: light dark; font: 13px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif }
+.ink { fill: #16202c } .soft { fill: #566272 } .head { font-weight: 600 }
+.met { fill: #1f5fbf } .missed { fill: #b45309 } .other { fill: #8b98a9 }
+.rule { stroke: #dde2e9 } .goal { stroke: #16202c }
+@media (prefers-color-scheme: dark) {
+  svg { background: #182029 }
+  .ink { fill: #e7ecf2 } .soft { fill: #a3b0bf }
+  .met { fill: #6ea8fe } .missed { fill: #f0a35e } .other { fill: #66758a }
+  .rule { stroke: #2d3845 } .goal { stroke: #e7ecf2 }
+}
+"""
+
+
+HEAD = """# Speed, beside every peer
+
+Written by `make bench` from `benchmarks/results/`. Each benchmark runs the project and its peers in one process, by
+turns, on the same work; where their results must be equal, that is checked before a number is written. On a CPU, seconds are
+those that it worked, on one thread. A ratio is the median of five turns' ratios, with the lowest and the highest.
+`make bench` fails where one falls by more than a quarter below the *recorded* one.
+
+![How many times as fast as each peer, by benchmark; the tables below have the numbers](images/speed.svg)
+"""
+NO_GPU = (
+    "Not run: no GPU was at hand. `python -m benchmarks --device cuda` runs those benchmarks that have a GPU's size\n"
+    "(they need PyTorch and Transformers alone) and writes this part."
+)
+
+
+def documents() -> dict[Path, str]:
+    """The page and the picture as they should be."""
+    found = [result for name in NAMES if (result := results.read(results.path_of(name, "cpu")))]
+    gpu = [result for name in NAMES if (result := results.read(results.path_of(name, "cuda")))]
+    return {PAGE: page(found, gpu), PICTURE: picture([*found, *gpu])}
+
+
+def page(found: Sequence[Mapping[str, Any]], gpu: Sequence[Mapping[str, Any]]) -> str:
+    """The whole page."""
+    return "\n".join([
+        HEAD,
+        *(line for result in found for line in section(result)),
+        "## On a GPU", "",
+        *([line for result in gpu for line in section(result)] or [NO_GPU, ""]),
+    ])  # fmt: skip
+
+
+def section(result: Mapping[str, Any]) -> Iterator[str]:
+    """A benchmark's table, what was found beside, and where it ran."""
+    yield from [f"## {result['benchmark'].replace('_', ' ').capitalize()}", "", result["what"], ""]
+    for name, case in result["cases"].items():
+        yield from [f"**{name}**", "", "| | seconds | times as fast | target | recorded |", "|---|---|---|---|---|"]
+        for contender, seconds in case["seconds"].items():
+            yield f"| {contender} | {seconds:.4g} | {' | '.join(_words(case['times_faster'].get(contender)))} |"
+        yield ""
+        facts = [
+            *(f"{unit} a second: {_rates(rates)}" for unit, rates in case["rates"].items()),
+            *(f"{what}: {value}" for what, value in case["found"].items()),
+        ]
+        yield from [*(f"- {each}" for each in facts), *([""] if facts else [])]
+    ran = result["machine"]
+    versions = ", ".join(f"{package} {version}" for package, version in ran["versions"].items())
+    where = ran.get("gpu") or f"{ran['processor']}, {ran['cores']} cores"
+    yield from [f"<sub>{where}; load {ran['load']}; {result['minutes']} minutes; {versions}.</sub>", ""]
+
+
+def _words(ratio: Mapping[str, Any] | None) -> list[str]:
+    """The cells of a contender's ratio."""
+    if ratio is None:
+        return ["1", "", ""]
+    target = "" if ratio["target"] is None else f"{ratio['target']:g} {'met' if met(ratio) else 'missed'}"
+    return [
+        f"{ratio['median']:.3g} ({ratio['lowest']:.3g} to {ratio['highest']:.3g})",
+        target,
+        f"{ratio['recorded']:.3g}",
+    ]
+
+
+def met(ratio: Mapping[str, Any]) -> bool:
+    """Whether a ratio with a target has reached it."""
+    return bool(ratio["median"] >= ratio["target"])
+
+
+def _rates(rates: Mapping[str, float]) -> str:
+    return ", ".join(f"{contender} {rate:,.0f}" for contender, rate in rates.items())
+
+
+def picture(found: Sequence[Mapping[str, Any]]) -> str:
+    """Bars from 1 to each ratio, on a logarithmic axis, with a line at the target."""
+    lines: list[str] = []
+    height = TOP
+    for result in found:
+        height += HEADING
+        place = f"{result['benchmark'].replace('_', ' ')}{', on a GPU' if result['device'] == 'cuda' else ''}"
+        lines.append(f'<text class="ink head" x="{EDGE}" y="{height - 8}">{escape(place)}</text>')
+        for case, peer, ratio in results.ratios(result):
+            lines += _bar(height, f"{peer}: {case}" if len(result["cases"]) > 1 else peer, ratio)
+            height += ROW
+    height += EDGE
+    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
+    return "\n".join([
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
+        f"<title>How many times as fast as each peer {OURS} is</title>", f"<style>{STYLE}</style>",
+        f'<text class="ink head" x="{EDGE}" y="20">Times as fast as each peer (logarithmic)</text>',
+        *(line for times in (0.5, 1, 2, 4, 8, 16, 32, 64) for line in _tick(times, height)), *lines, "</svg>", "",
+    ])  # fmt: skip
+
+
+def _bar(top: int, words: str, ratio: Mapping[str, Any]) -> list[str]:
+    start, end = sorted((_place(1.0), _place(ratio["median"])))
+    kind = "other" if ratio["target"] is None else "met" if met(ratio) else "missed"
+    number, goal = f"{ratio['median']:.3g}×", []
+    if ratio["target"]:
+        number += f", target {ratio['target']:g}×"
+        goal = [f'<path class="goal" stroke-width="2" d="M{_place(ratio["target"]):.1f} {top + 14}v15"/>']
+    return [
+        f'<text class="soft" x="{EDGE}" y="{top + 12}">{escape(_cut(words))}</text>',
+        f'<text class="ink" x="{WIDTH - EDGE}" y="{top + 12}" text-anchor="end">{number}</text>',
+        f'<rect class="{kind}" x="{start:.1f}" y="{top + 17}" width="{max(2.0, end - start):.1f}" height="9" rx="2"/>',
+        *goal,
+    ]  # fmt: skip
+
+
+def _tick(times: float, height: int) -> list[str]:
+    place = _place(times)
+    return [
+        f'<text class="soft" x="{place:.1f}" y="{TOP - 6}" text-anchor="middle">{times:g}</text>',
+        f'<path class="rule" d="M{place:.1f} {TOP}V{height - EDGE}"/>',
+    ]
+
+
+def _place(times: float) -> float:
+    """Where a ratio stands between the edges."""
+    within = min(FASTEST, max(SLOWEST, times))
+    return 2 * EDGE + (WIDTH - 4 * EDGE) * math.log(within / SLOWEST) / math.log(FASTEST / SLOWEST)
+
+
+def _cut(words: str, most: int = 46) -> str:
+    return words if len(words) <= most else f"{words[: most - 1]}…"
+
+
+def write() -> None:
+    """Write both."""
+    for path, text in documents().items():
+        path.write_text(text)
+
+
+if __name__ == "__main__":
+    write()
