@@ -89,4 +89,4 @@ lock: ## resolve pyproject.toml anew in a clean environment and write requiremen
 
 clean: ## remove caches and the environment; data/ and artifacts/ stay
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
-	find flows tasks models storage tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find benchmarks flows tasks models storage tests -name __pycache__ -type d -prune -exec rm -rf {} +
