@@ -34,8 +34,8 @@ HEAD = """# Speed, beside every peer
 
 Written by `make bench` from `benchmarks/results/`. Each benchmark runs the project and its peers in one process, by
 turns, on the same work; where their results must be equal, that is checked before a number is written. On a CPU,
-seconds are those that it worked, on one thread. A ratio is the median of five turns' ratios, with the lowest and the highest.
-`make bench` fails where one falls by more than a quarter below the *recorded* one.
+seconds are those that it worked, on one thread. A ratio is the median of five turns' ratios, with the lowest and
+the highest. `make bench` fails where one falls by more than a quarter below the *recorded* one.
 
 ![How many times as fast as each peer, by benchmark; the tables below have the numbers](images/speed.svg)
 """
