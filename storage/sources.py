@@ -92,7 +92,7 @@ def _places() -> Iterator[Path]:
 def weights(name: str) -> Source:
     """A Hugging Face model by folder, by package:NAME/FOLDER (weights that a package ships), or by hub name.
 
-    A folder is known by its files' contents, a hub model by its commit.
+    A folder is sought where collections are, and known by its files' contents; a hub model by its commit.
     """
     try:
         return _weights(name)
@@ -103,8 +103,9 @@ def weights(name: str) -> Source:
 def _weights(name: str) -> Source:
     if name.startswith("package:"):
         return _folder(_in_package(name))
-    if (folder := Path(name).expanduser()).is_dir():
-        return _folder(folder.resolve())
+    for place in _places():
+        if (folder := place / Path(name).expanduser()).is_dir():
+            return _folder(folder.resolve())
     return _from_hub(name)
 
 
