@@ -21,6 +21,8 @@ PROJECT = Path(__file__).resolve().parent.parent
 SHIPPED, PAPERS = PROJECT / "configs", PROJECT / "models"
 SUITES = SHIPPED / "suites"
 """What lies there are lists of collections (`flows.suite`), not recipes."""
+CLAIMS = SHIPPED / "study" / "claims.yaml"
+"""What the recipes beside it are compared for (`flows.claims`)."""
 S = TypeVar("S", bound=Settings)
 
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of pydantic models, and of dataclasses
@@ -86,7 +88,7 @@ def recipe_name(path: Path) -> str:
 
 def shipped_recipes() -> dict[str, Path]:
     """Name, as `small/beir`, to file."""
-    files = [file for file in sorted(SHIPPED.rglob("*.yaml")) if SUITES not in file.parents]
+    files = [file for file in sorted(SHIPPED.rglob("*.yaml")) if SUITES not in file.parents and file != CLAIMS]
     return {file.relative_to(SHIPPED).with_suffix("").as_posix(): file for file in files}
 
 
