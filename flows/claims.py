@@ -130,7 +130,7 @@ def load_study(path: Path = CLAIMS) -> Study:
 
 
 def runs(claims: Sequence[Claim]) -> Iterator[tuple[str, int]]:
-    """Every recipe and seed that the claims need: a claim's seeds of all its arms before the next claim's, each once."""
+    """Every recipe and seed that the claims need, each once: all of a claim before the next claim's."""
     seen = set()
     for claim in claims:
         for seed in claim.seeds:
@@ -152,9 +152,11 @@ def wanted(study: Study, recipe: str) -> dict[str, list[str]]:
 
 def check(study: Study) -> None:
     """Refuse arms that their recipes do not have, before anything is run."""
+    names = {arm.recipe for claim in study.claims for arm in claim.arms.values()}
+    recipes = {name: load_recipe(name) for name in sorted(names)}
     for claim in study.claims:
         for arm in claim.arms.values():
-            recipe, path = load_recipe(arm.recipe)
+            recipe, path = recipes[arm.recipe]
             if arm.row and arm.row not in recipe.row_names():
                 raise UserError(f"{claim.name}: {path} has no row {arm.row!r}; it has {', '.join(recipe.row_names())}")
             if claim.metric and claim.metric not in recipe.evaluate.metrics:

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import typer
 
 from flows.queries.commands import app as queries
+from flows.study_commands import app as study
 
 app = typer.Typer(
     name="pretrieve", help="Pre-training for passage retrieval, from corpus to report.", no_args_is_help=True,
@@ -20,6 +21,7 @@ app = typer.Typer(
 )  # fmt: skip
 
 app.add_typer(queries)
+app.add_typer(study)
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's path, or the name of a shipped one.")]
 StoreFolder = Annotated[Path, typer.Option("--store", envvar="PRETRIEVE_STORE", help="Where artifacts are kept.")]

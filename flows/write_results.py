@@ -1,31 +1,44 @@
-"""Write what the documents say of results from the reports in `results/`: `python -m flows.write_results`.
+"""Write what the documents say of results from what lies in `results/`: `python -m flows.write_results`.
 
 The documents' numbers are never typed: a test finds a document that is not what this writes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from flows.claims import Study, load_study
+from flows.judging import found
 from storage.errors import UserError
 from storage.files import write_atomically
 from tasks.page.results import results_page, results_part
+from tasks.page.study import Claimed, pictures, study_brief, study_part
 
 ROOT = Path(__file__).parent.parent
 FIRST, LAST = "<!-- written by make results -->\n", "<!-- end of what make results writes -->\n"
+README, RESULTS_PAGE, IMAGES = ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "images"
+RESULTS = ROOT / "results" / "study"
 SHOWN = "vital_wikipedia.json"
 """The report that the README shows."""
 
 
-def documents() -> dict[Path, str]:
-    """The documents as they should be."""
+def documents(study: Study | None = None, results: Path = RESULTS) -> dict[Path, str]:
+    """The documents and the study's pictures as they should be."""
+    study = study or load_study()
+    claims = found(study, results)
+    images = {IMAGES / name: text for name, text in pictures(claims).items()}
+    return images | {RESULTS_PAGE: _results(study, claims), README: _readme(study, claims)}
+
+
+def _results(study: Study, claims: Sequence[Claimed]) -> str:
     reports = list((ROOT / "results").glob("*.json"))
-    readme = ROOT / "README.md"
-    part = results_part(ROOT / "results" / SHOWN)
-    return {
-        ROOT / "docs" / "results.md": results_page(reports),
-        readme: _replaced(readme.read_text(), f"\n{part}\n", readme),
-    }
+    return results_page(reports, study_part(study.title, study.description, claims))
+
+
+def _readme(study: Study, claims: Sequence[Claimed]) -> str:
+    brief, part = study_brief(study.title, study.description, claims), results_part(ROOT / "results" / SHOWN)
+    return _replaced(README.read_text(), "\n" + "\n".join([brief, part] if brief else [part]) + "\n", README)
 
 
 def _replaced(text: str, part: str, file: Path) -> str:

@@ -7,7 +7,7 @@ all contrasts that have been measured are one family of Holm's correction.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -22,8 +22,8 @@ LEVEL = 0.05
 RESAMPLES, SEED = 10_000, 0  # of the randomisation test: a p of 0.05 has a standard error of 0.002
 
 SIGMA = {"MRR": 0.38, "nDCG": 0.38, "recall": 0.5, "success": 0.5}
-"""Of a query's value. A reciprocal rank's is what retrievers have on MS MARCO's dev set, about 0.38, taken for nDCG too;
-0.5 is the most that a value from 0 to 1 can have, and what one has that is 0 or 1 half of the time."""
+"""Of a query's value. A reciprocal rank's is what retrievers have on MS MARCO's dev set, about 0.38, taken for nDCG
+too; 0.5 is the most that a value from 0 to 1 can have, and what one has that is 0 or 1 half of the time."""
 RHO = 0.8
 """How far two arms agree query by query. Assumed: two retrievers of one size that differ in a detail."""
 SEED_SIGMA = 0.005
@@ -40,7 +40,7 @@ class Assumed:
 
     @property
     def mean(self) -> Mean:
-        """The standard error sigma sqrt(2 (1 - rho) / n), and that of the seeds, with Satterthwaite's degrees of freedom."""
+        """The standard error sigma sqrt(2 (1 - rho) / n) and that of the seeds, with Satterthwaite's degrees."""
         of_queries = 2 * (1 - RHO) * SIGMA[self.metric.partition("@")[0]] ** 2 / self.queries
         if self.seeds == 1:  # nothing that is trained: seeds change nothing
             return Mean(0.0, math.sqrt(of_queries), self.queries - 1.0, 1, self.queries)
@@ -153,4 +153,3 @@ def cheaper(
         verdict = "holds" if high < 1 else "contradicts"
     means = float(mine.mean()), float(theirs.mean())
     return Cheaper(arm, than, (), means, flops, ratio, low, high, verdict)
-

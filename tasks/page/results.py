@@ -15,9 +15,10 @@ from tasks.units import duration, in_units
 TEMPLATE = "results.md.j2"
 
 
-def results_page(reports: Sequence[Path]) -> str:
-    """The page about all reports, in the order of their names."""
-    return _tidy(reported(TEMPLATE).render(reports=[_told(path) for path in sorted(reports)], shown=None))
+def results_page(reports: Sequence[Path], study: str = "") -> str:
+    """The page about a study, and then about all reports, in the order of their names."""
+    told = [_told(path) for path in sorted(reports)]
+    return _tidy(reported(TEMPLATE).render(reports=told, study=study, shown=None))
 
 
 def results_part(report: Path) -> str:

@@ -1,0 +1,88 @@
+"""Means over seeds and queries: by hand, beside Student's test, and by simulation."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import t, ttest_1samp
+
+from tasks.crossed import crossed
+
+
+def test_two_seeds_of_three_queries_by_hand() -> None:
+    """Mean squares of a two-way table, by their definitions; the mean is .5."""
+    table = np.array([[0.9, 0.1, 0.8], [0.7, 0.3, 0.2]])
+    seeds, queries = [0.6, 0.4], [0.8, 0.2, 0.5]
+    of_seeds = 3 * sum((each - 0.5) ** 2 for each in seeds) / 1
+    of_queries = 2 * sum((each - 0.5) ** 2 for each in queries) / 2
+    rest = sum((table[s, q] - seeds[s] - queries[q] + 0.5) ** 2 for s in range(2) for q in range(3)) / 2
+    assert of_queries > rest > of_seeds  # so the seeds' component is below 0 and counts as 0
+
+    found = crossed(table)
+
+    assert found.value == pytest.approx(0.5)
+    assert found.error == pytest.approx(math.sqrt(of_queries / 6))
+    assert found.degrees == pytest.approx(2)
+
+
+def test_both_components_take_part_where_both_are_there() -> None:
+    random = np.random.default_rng(0)
+    table = random.normal(0, 0.2, (1, 50)) + random.normal(0, 0.3, (4, 1)) + random.normal(0, 0.1, (4, 50))
+    mean = table.mean()
+    of_seeds = 50 * table.mean(axis=1).var(ddof=1)
+    of_queries = 4 * table.mean(axis=0).var(ddof=1)
+    rest = (
+        sum((table[s, q] - table[s].mean() - table[:, q].mean() + mean) ** 2 for s in range(4) for q in range(50)) / 147
+    )
+    square = of_seeds + of_queries - rest
+
+    found = crossed(table)
+
+    assert found.error == pytest.approx(math.sqrt(square / 200))
+    assert found.degrees == pytest.approx(square**2 / (of_seeds**2 / 3 + of_queries**2 / 49 + rest**2 / 147))
+    assert found.p() == pytest.approx(2 * t.sf(abs(mean) / found.error, found.degrees))
+    low, high = found.interval()
+    assert (low + high) / 2 == pytest.approx(mean)
+    assert (high - low) / 2 == pytest.approx(t.ppf(0.975, found.degrees) * found.error)
+
+
+def test_of_one_seed_it_is_students_paired_test() -> None:
+    values = np.random.default_rng(1).normal(0.05, 0.3, 40)
+
+    found = crossed(values[None, :])
+
+    theirs = ttest_1samp(values, 0.0)
+    assert found.p() == pytest.approx(theirs.pvalue)
+    assert found.interval() == pytest.approx(tuple(theirs.confidence_interval(0.95)))
+
+
+def test_the_interval_has_the_mean_95_times_in_100() -> None:
+    """Of samples whose queries and rest vary as those of retrievers do, and whose seeds vary not at all to much."""
+    random = np.random.default_rng(2)
+    for of_seeds in (0.0, 0.01, 0.03):
+        inside = 0
+        for _ in range(1500):
+            table = (
+                random.normal(0, 0.2, (1, 200)) + random.normal(0, of_seeds, (3, 1)) + random.normal(0, 0.2, (3, 200))
+            )
+            low, high = crossed(table).interval()
+            inside += low <= 0 <= high
+        assert 0.925 < inside / 1500 < 0.975, of_seeds
+
+
+def test_what_could_have_been_shown_is_shown_four_times_in_five() -> None:
+    random = np.random.default_rng(3)
+    shown = crossed(random.normal(0, 0.3, (1, 400))).shown(0.01)
+
+    found = [crossed(random.normal(shown, 0.3, (1, 400))).p() < 0.01 for _ in range(1000)]
+
+    assert 0.76 < np.mean(found) < 0.84
+
+
+def test_what_does_not_vary_needs_no_variance() -> None:
+    assert crossed(np.zeros((3, 5))).p() == 1.0
+    equal = crossed(np.full((3, 5), 0.1))
+    assert equal.p() == 2.0**-4
+    assert equal.interval() == pytest.approx((0.1, 0.1))
+    with pytest.raises(ValueError, match="two queries or more, found 1"):
+        crossed(np.ones((3, 1)))

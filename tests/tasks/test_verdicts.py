@@ -1,0 +1,79 @@
+"""Verdicts follow from numbers alone."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from storage.errors import UserError
+from tasks.verdicts import Contrast, cheaper, contrasted, judged, of_claim, smallest
+
+
+def contrast(effect: float, *, noise: float = 0.2, seed: int = 0) -> Contrast:
+    """Three seeds of 300 queries, whose arms differ by so much on average."""
+    random = np.random.default_rng(seed)
+    than = [random.uniform(0, 1, 300) for _ in range(3)]
+    return contrasted("a", "b", [each + effect + random.normal(0, noise, 300) for each in than], than)
+
+
+def test_a_large_difference_holds_or_contradicts_and_a_small_one_does_not_show() -> None:
+    found = judged([contrast(0.1), contrast(-0.1), contrast(0.005), Contrast("a", "b", missing=["x (seed 1)"])])
+
+    assert [each.verdict for each in found] == ["holds", "contradicts", "does not show", "not reached"]
+    assert found[0].difference is not None
+    assert found[0].low is not None
+    assert found[0].low < found[0].difference.value < (found[0].high or 0)
+    assert found[2].shown is not None
+    assert found[2].shown > 0.02
+    assert (found[0].p_randomisation or 1) < 0.001
+    assert found[3].p_holm is None
+
+
+def test_holms_correction_is_over_what_has_a_result() -> None:
+    one = contrast(0.03, seed=4)
+    assert one.p is not None
+    assert 0.01 < one.p < 0.05
+
+    alone = judged([one, Contrast("a", "b", missing=["x"])])
+    among = judged([one, *(contrast(0.0, seed=seed) for seed in range(5))])
+
+    assert alone[0].p_holm == one.p
+    assert alone[0].verdict == "holds"
+    assert among[0].p_holm == pytest.approx(6 * one.p)
+    assert among[0].verdict == "does not show"
+    assert (among[0].shown or 0) > (alone[0].shown or 1)
+
+
+def test_a_claims_verdict_is_that_of_all_its_contrasts() -> None:
+    assert of_claim(["holds", "holds"]) == "holds"
+    assert of_claim(["holds", "does not show"]) == "does not show"
+    assert of_claim(["holds", "not reached"]) == "not reached"
+    assert of_claim(["does not show", "not reached", "contradicts"]) == "contradicts"
+
+
+def test_arms_of_other_seeds_or_queries_are_refused() -> None:
+    with pytest.raises(UserError, match="the same seeds and queries"):
+        contrasted("a", "b", [np.zeros(3)], [np.zeros(3), np.zeros(3)])
+
+
+def test_the_smallest_difference_falls_with_the_queries_and_grows_with_the_family() -> None:
+    usual = smallest("MRR@10", 1000, 3, 10)
+
+    assert smallest("MRR@10", 4000, 3, 10) < usual < smallest("MRR@10", 1000, 3, 100)
+    assert smallest("recall@10", 1000, 3, 10) > usual
+    # Of one test of very many queries: 1.96 + 0.84 standard errors.
+    assert smallest("MRR@10", 100_000, 1, 1) == pytest.approx(2.80 * 0.38 * math.sqrt(0.4 / 100_000), rel=1e-3)
+
+
+def test_cheaper_is_a_ratio_with_an_interval_over_the_seeds() -> None:
+    found = cheaper("a", "b", ([1.0, 1.1, 2.1], [2.0, 2.0, 4.0]), (1e9, 4e9))
+
+    ratios = [0.5, 0.55, 0.525]
+    assert found.ratio == pytest.approx(math.prod(ratios) ** (1 / 3))
+    assert found.verdict == "holds"
+    assert (found.high or 1) < 0.6
+    assert cheaper("a", "b", ([2.0, 2.0], [1.0, 1.01]), (1.0, 1.0)).verdict == "contradicts"
+    assert cheaper("a", "b", ([1.0, 2.0, 1.0], [1.1, 1.5, 1.0]), (1.0, 1.0)).verdict == "does not show"
+    assert cheaper("a", "b", ([1.0], [2.0]), (1.0, 1.0)).verdict == "does not show"  # one seed has no interval
+    assert replace(found, verdict="not reached").missing == ()

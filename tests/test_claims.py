@@ -1,0 +1,163 @@
+"""The shipped claims: their numbers, their recipes, equal budgets, and what their arms share."""
+
+import csv
+import math
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.stats import t
+
+from flows.claims import Claim, check, load_study, runs, wanted
+from flows.plan import planned
+from flows.read_recipe import CLAIMS, load_recipe, shipped_recipes
+from flows.recipe import Recipe
+from storage import sources
+from storage.errors import UserError
+from storage.reported import FILE, value
+from storage.store import Store
+from tasks.stage import Done
+
+STUDY = load_study()
+QUALITY = [claim for claim in STUDY.claims if claim.metric]
+RECIPES = sorted({arm.recipe for claim in STUDY.claims for arm in claim.arms.values()})
+ROWS = list(csv.DictReader(FILE.read_text(encoding="utf-8").splitlines()))
+
+
+def named(claim: Claim) -> str:
+    return claim.name
+
+
+def test_the_arms_are_there_and_every_recipe_of_the_folder_is_one() -> None:
+    check(STUDY)
+
+    assert len(STUDY.claims) >= 12
+    assert [name for name in shipped_recipes() if name.startswith("study/")] == RECIPES
+    assert "study/claims" not in shipped_recipes()
+
+
+@pytest.mark.parametrize("claim", QUALITY, ids=named)
+def test_the_smallest_difference_is_what_the_formula_gives(claim: Claim) -> None:
+    """80 % power at Holm's first level; standard deviations of a query, of its two arms' agreement and of a seed."""
+    sigma = {"MRR@10": 0.38, "recall@10": 0.5}[claim.metric or ""]
+    by_query, by_seed, seeds = sigma**2 * 2 * (1 - 0.8) / claim.queries, 2 * 0.005**2, len(claim.seeds)
+    variance, degrees = by_query, claim.queries - 1
+    if seeds > 1:
+        variance += by_seed / seeds
+        degrees = variance**2 / (by_query**2 / (claim.queries - 1) + (by_seed / seeds) ** 2 / (seeds - 1))
+    tests = sum(len(each.contrasts) for each in QUALITY)
+    expected = (t.ppf(1 - 0.025 / tests, degrees) + t.ppf(0.8, degrees)) * math.sqrt(variance)
+
+    assert claim.smallest == pytest.approx(expected, abs=5e-5)
+
+
+@pytest.mark.parametrize("claim", STUDY.claims, ids=named)
+def test_what_a_claim_says_is_printed_is(claim: Claim) -> None:
+    tables = [f"Table {number}" for number in re.findall(r"\d", claim.source)]
+    rows = [row for row in ROWS if row["paper"] == claim.paper and row["table"] in tables]
+    of_paper = {value(row) for row in rows if row["metric"] == claim.printed_metric}
+
+    for each in claim.contrasts:
+        assert set(each.printed or []) <= of_paper, f"{claim.name}: {each.printed}"
+    assert (claim.printed_metric is not None) == any(each.printed for each in claim.contrasts)
+
+
+def test_the_largest_effects_that_are_printed_come_first() -> None:
+    effects = [max(each.printed[0] - each.printed[1] for each in claim.contrasts if each.printed)
+               for claim in STUDY.claims if claim.printed_metric]  # fmt: skip
+
+    assert effects == sorted(effects, reverse=True)
+
+
+@cache
+def recipe(name: str) -> Recipe[Any]:
+    return load_recipe(name)[0]
+
+
+@pytest.mark.parametrize("claim", STUDY.claims, ids=named)
+def test_the_arms_of_a_claim_have_equal_budgets(claim: Claim) -> None:
+    recipes = {arm.recipe: recipe(arm.recipe) for arm in claim.arms.values()}
+    pretraining = {
+        each.pretrain and (each.pretrain.steps, each.pretrain.batch, each.pretrain.fit.learning_rate,
+                           each.pretrain.objective.max_tokens) for each in recipes.values()
+    }  # fmt: skip
+    backbones = {(each.backbone.weights, each.backbone.start, each.backbone.dropout) for each in recipes.values()}
+    trainings = set()
+    for arm in claim.arms.values():
+        for round_ in recipes[arm.recipe].rounds:
+            if arm.row and (arm.row == round_.name or arm.row.startswith(f"{round_.name}_")) and round_.train:
+                each = round_.train
+                trainings.add((each.steps, each.batch_queries, each.passages_per_query, each.passage_max_tokens))
+
+    assert len(pretraining) == 1
+    assert len(backbones) == 1
+    assert len(trainings) <= 1
+
+
+def steps(name: str, seed: int, folder: Path) -> dict[str, Done]:
+    changed, path = load_recipe(name, [f"seed={seed}", "dataset.path=nowhere", "backbone.weights=nobody/nothing"])
+    with sources.assuming_present():
+        return planned(changed, path.stem, Store(folder)).done
+
+
+def test_arms_share_what_is_equal_and_a_seed_changes_no_collection_and_no_pseudo_query(tmp_path: Path) -> None:
+    shared = ("ingest_corpus", "split_corpus", "index", "label_passages", "train_generator", "generate_queries",
+              "query_quality")  # fmt: skip
+    one, other = (steps("study/cot_mae_query", seed, tmp_path) for seed in (1, 2))
+    fixed = {each for each in one if each.startswith(shared) and not one[each].round}
+    assert len(fixed) > 8
+    assert fixed <= set(other)
+    assert not {each for each in one if each.startswith(("pretrain/", "train/"))} & set(other)
+
+    for names in (("study/cot_mae_query", "study/co_condenser_query", "study/cot_mote_siamese"),
+                  ("study/masked_lm", "study/cpdae", "study/retro_mae", "study/dup_mae", "study/came")):  # fmt: skip
+        plans = [steps(name, 1, tmp_path) for name in names]
+        own = [{each.split("/")[0] for each in plan if all(each in other for other in plans)} for plan in plans]
+        assert all({"initialise", "split_corpus", "label_passages", "mine"} <= each for each in own)
+    assert {"train_generator", "generate_queries", "pair_contexts"} <= {
+        each.split("/")[0] for each in set(one) & set(steps("study/cot_mote", 1, tmp_path))
+    }
+
+
+def test_a_claims_seeds_come_before_the_next_claim_and_a_run_stands_once() -> None:
+    order = list(runs(STUDY.claims))
+    first = [(arm.recipe, seed) for seed in STUDY.claims[0].seeds for arm in STUDY.claims[0].arms.values()]
+
+    assert order[: len(first)] == first
+    assert len(set(order)) == len(order)
+    assert wanted(STUDY, "study/masked_lm") == {
+        "few": ["recall@10"],
+        "retriever_1": ["MRR@10"],
+        "retriever_2": ["MRR@10"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("arm: cpdae, than: masked_lm, printed", "arm: cpdea, than: masked_lm, printed", "'cpdea' is none of the arms"),
+        ("    metric: recall@10\n", "    metric: null\n", "expected metric and smallest"),
+        ("row: few}", "row: null}", "expected each arm's row"),
+        ("paper: CPDAE", "paper: CPDEA", "paper: expected one of Query-as-context"),
+        ("printed_metric: R@1000", "printed_metric: null", "numbers are printed; expected printed_metric"),
+        ("name: few_shot_random", "name: few_shot", "the name 'few_shot' stands twice"),
+        ("statement:", "statment:", r"statment: unknown key; did you mean statement\?"),
+        ("row: few}", "row: fewer}", "study/cpdae.yaml has no row 'fewer'; it has bm25"),
+        ("    metric: recall@10\n", "    metric: recall@11\n", "does not measure recall@11"),
+    ],
+)
+def test_what_is_wrong_with_claims_is_told_in_a_line(tmp_path: Path, old: str, new: str, said: str) -> None:
+    text = CLAIMS.read_text()
+    assert old in text
+    (tmp_path / "claims.yaml").write_text(text.replace(old, new, 1))
+
+    with pytest.raises(UserError, match=said):
+        check(load_study(tmp_path / "claims.yaml"))
+
+
+def test_a_claim_is_chosen_by_name() -> None:
+    assert [claim.name for claim in STUDY.chosen(["experts"])] == ["experts"]
+    with pytest.raises(UserError, match=r"--only expert: .* did you mean experts\?"):
+        STUDY.chosen(["expert"])
