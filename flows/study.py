@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 import typer
 from rich.console import Console
 
-from flows.claims import Study, check, load_study, runs, wanted
+from flows.claims import check, load_study, runs, wanted
 from flows.finished import Finished, whole
 from flows.plan import planned
-from flows.read_recipe import PROJECT, load_recipe, recipe_name
+from flows.read_recipe import CLAIMS, PROJECT, load_recipe, recipe_name
 from flows.recipe import Recipe
 from flows.reproduce import in_session
 from storage import sources
@@ -73,12 +73,12 @@ class Asked:
 
 def run(
     hours: float, folder: Path, results: Path = RESULTS, *, only: Sequence[str] = (), changes: Sequence[str] = (),
-    study: Study | None = None,
+    claims: Path = CLAIMS,
 ) -> None:  # fmt: skip
     """Do what is missing, claim by claim, until the time is over; exit code 1 where a run failed."""
     if wrong := [change for change in changes if not change.startswith("execution.")]:
         raise UserError(f"--set {wrong[0]}: a study's recipes are run as they are; expected execution.KEY=VALUE")
-    study, store, end = study or load_study(), Store(folder), time.monotonic() + 3600 * hours
+    study, store, end = load_study(claims), Store(folder), time.monotonic() + 3600 * hours
     check(study)
     console, failed = Console(stderr=True, highlight=False, soft_wrap=True, markup=False), 0
     for name, seed in runs(study.chosen(only)):
@@ -198,9 +198,9 @@ def key(step: Done, store: Store) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def show_status(folder: Path, results: Path = RESULTS, *, study: Study | None = None) -> None:
+def show_status(folder: Path, results: Path = RESULTS, claims: Path = CLAIMS) -> None:
     """Print what is kept for each claim and what is missing, and what the next run is."""
-    study, store = study or load_study(), Store(folder)
+    study, store = load_study(claims), Store(folder)
     console = Console(highlight=False, soft_wrap=True, markup=False)
     with sources.assuming_present() as absent:
         states = {each: state(*each, store, results) for each in runs(study.claims)}

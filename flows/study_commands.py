@@ -16,6 +16,10 @@ StoreFolder = Annotated[Path, typer.Option("--store", envvar="PRETRIEVE_STORE", 
 Results = Annotated[
     Path | None, typer.Option("--results", metavar="DIR", help="Where results are kept; results/study, if not given.")
 ]
+Claims = Annotated[
+    Path | None,
+    typer.Option("--claims", metavar="FILE", help="What is claimed; configs/study/claims.yaml, if not given."),
+]
 DEFAULT_STORE = Path("artifacts")
 
 
@@ -24,6 +28,7 @@ def run(
     hours: Annotated[float, typer.Option(min=0, help="Begin nothing that does not fit into so many hours.")],
     only: Annotated[list[str] | None, typer.Option(metavar="CLAIM", help="Only this claim; repeatable.")] = None,
     results: Results = None,
+    claims: Claims = None,
     store: StoreFolder = DEFAULT_STORE,
     changes: Annotated[
         list[str] | None,
@@ -31,15 +36,15 @@ def run(
     ] = None,
 ) -> None:
     """Do the runs that the claims still need, in their order; what was cut off goes on."""
-    from flows.study import RESULTS
+    from flows.study import CLAIMS, RESULTS
     from flows.study import run as start
 
-    start(hours, store, results or RESULTS, only=only or [], changes=changes or [])
+    start(hours, store, results or RESULTS, only=only or [], changes=changes or [], claims=claims or CLAIMS)
 
 
 @app.command()
-def status(results: Results = None, store: StoreFolder = DEFAULT_STORE) -> None:
+def status(results: Results = None, claims: Claims = None, store: StoreFolder = DEFAULT_STORE) -> None:
     """List which runs each claim still needs, and which were made by other code or data."""
-    from flows.study import RESULTS, show_status
+    from flows.study import CLAIMS, RESULTS, show_status
 
-    show_status(store, results or RESULTS)
+    show_status(store, results or RESULTS, claims or CLAIMS)

@@ -100,9 +100,9 @@ def test_models_need_torch_and_transformers_alone() -> None:
     assert found - allowed - standard <= set()
 
 
-@pytest.mark.parametrize("file", ["flows/cli.py", "flows/queries/commands.py"])
+@pytest.mark.parametrize("file", ["flows/cli.py", "flows/queries/commands.py", "flows/study_commands.py"])
 def test_the_command_line_imports_nothing_that_is_slow(file: str) -> None:
-    loaded = {module for module, at_import in imports(ROOT / file) if at_import} - {"flows.queries.commands"}
+    loaded = {module for module, at_import in imports(ROOT / file) if at_import} - {"flows.queries.commands", "flows.study_commands"}
 
     slow = {"flows", "tasks", "models", "torch", "pyarrow", "prefect", "rich", "yaml", "pydantic"}
     assert not {module.split(".")[0] for module in loaded} & slow

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tasks.page.pictures import axis, place
 from tasks.page.templates import template
 
-WIDTH, LINE, HEAD, FOOT = 480, 38, 34, 40
+WIDTH, LINE, HEAD, FOOT = 480, 38, 34, 60
 LEFT, RIGHT = 12, 12
 FROM, PANEL_WIDTH, PANEL_HEIGHT, PANEL_HEAD, PANEL_FOOT, LEGEND = 52, 414, 110, 30, 22, 15
 COLOURS = 8  # of lines

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.compute as pc
+from jinja2 import Template
 
 from storage.kept import Kept
 from tasks.page.figures import probability
@@ -61,7 +62,7 @@ class Claimed:
 def study_part(title: str, description: str, claims: Sequence[Claimed]) -> str:
     """The part of the page about the study."""
     runs = {(run.facts.recipe, run.facts.seed): run for claim in claims for arm in claim.arms for run in arm.runs}
-    return template("study.md.j2", duration=duration, short=short, signed=signed).render(
+    return _template().render(
         title=title, description=description, lines=list(_lines(claims)),
         forest=FOREST if _differences(claims) else None,
         claims=[_claim(each) for each in claims], missing=_missing(claims), runs=[_run(run) for run in runs.values()],
@@ -74,8 +75,12 @@ def study_brief(title: str, description: str, claims: Sequence[Claimed]) -> str:
     lines = [line for line in _lines(claims) if line["verdict"] != "not reached"]
     if not lines:
         return ""
-    return template("study.md.j2").render(title=title, description=description, lines=lines, counts=_counts(claims),
+    return _template().render(title=title, description=description, lines=lines, counts=_counts(claims),
                                           brief=True)  # fmt: skip
+
+
+def _template() -> Template:
+    return template("study.md.j2", duration=duration, short=short)
 
 
 def pictures(claims: Sequence[Claimed]) -> dict[str, str]:
@@ -182,10 +187,16 @@ def _contrast(each: Contrast | Cheaper) -> dict[str, Any]:
         return {"told": each, "ours": _ours(each), "words": _words(each), "cost": True}
     return {
         "told": each, "ours": _ours(each), "words": _words(each), "cost": False,
-        "p": probability(each.p or 0.0), "p_holm": probability(each.p_holm or 0.0),
-        "p_randomisation": probability(each.p_randomisation or 0.0),
+        "p": _equal(each.p), "p_holm": _equal(each.p_holm),
+        "p_randomisation": _equal(each.p_randomisation),
         "by_seed": ", ".join(signed(value) for value in each.by_seed),
     }  # fmt: skip
+
+
+def _equal(p: float | None) -> str:
+    """`= 0.03`, or `< 0.0001`."""
+    words = probability(p or 0.0)
+    return words if words.startswith("<") else f"= {words}"
 
 
 def _run(run: Kept) -> dict[str, Any]:

@@ -1,0 +1,132 @@
+"""From what is kept of runs to verdicts, and to the page about them."""
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from flows.judging import found
+from flows.write_results import IMAGES, README, RESULTS_PAGE, documents
+from storage.errors import UserError
+from tasks.page.study import FOREST, pictures, study_brief, study_part
+from tasks.verdicts import Cheaper, Contrast
+from tests.studies import BETTER, QUERIES, results, study, write
+
+
+def test_each_claim_gets_the_verdict_that_its_runs_give(tmp_path: Path) -> None:
+    helps, unknown, cheap = found(study(), results(tmp_path))
+
+    assert [each.verdict for each in (helps, unknown, cheap)] == ["holds", "not reached", "holds"]
+    [contrast], [missing], [cost] = helps.contrasts, unknown.contrasts, cheap.contrasts
+    assert isinstance(contrast, Contrast)
+    assert contrast.difference is not None
+    assert contrast.difference.value == pytest.approx(BETTER, abs=0.02)
+    assert (contrast.difference.seeds, contrast.difference.queries) == (2, QUERIES)
+    by_hand = [pq.read_table(tmp_path / name / "seed-2" / "scores.parquet")["value"].to_numpy().mean()
+               for name in ("good", "plain")]  # fmt: skip
+    assert contrast.by_seed[1] == pytest.approx(by_hand[0] - by_hand[1])
+    assert contrast.p_holm == contrast.p  # the only one of the family: what is not reached and costs are not in it
+    assert missing.missing == ["absent (seeds 1, 2)"]
+    assert isinstance(cost, Cheaper)
+    assert cost.ratio == pytest.approx((0.51 / 2.01 * 0.52 / 2.02) ** 0.5)
+
+
+def test_a_run_that_was_cut_off_has_no_cost(tmp_path: Path) -> None:
+    write(results(tmp_path), "good", 2, pretraining={"steps": 1.0, "tokens": 1.0, "flops": 1.0})
+
+    [_, _, cheap] = found(study(), tmp_path)
+
+    assert cheap.verdict == "not reached"
+    assert cheap.contrasts[0].missing == ["good (seed 2)"]
+
+
+def test_runs_on_other_data_are_refused(tmp_path: Path) -> None:
+    folder = write(results(tmp_path), "good", 2, collection="toy/test")
+
+    with pytest.raises(UserError, match=rf"{folder}: helps asks the 40 queries of toy/dev; found 40 of toy/test"):
+        found(study(), tmp_path)
+
+
+def test_the_page_tells_everything_and_what_is_missing(tmp_path: Path) -> None:
+    claims = found(study(), results(tmp_path))
+
+    page = study_part("A study", "Made up.", claims)
+
+    [contrast] = claims[0].contrasts
+    assert isinstance(contrast, Contrast)
+    assert contrast.difference is not None
+    assert "2 claims hold, 0 do not show, 0 are contradicted, 1 are not reached." in page
+    line = next(line for line in page.splitlines() if line.startswith("| It helps."))
+    assert "| CAME, Table 2 | +0.100 MRR@10 |" in line
+    assert f"+{contrast.difference.value:.3f} [" in line
+    assert line.endswith("| **holds** | 40 × 2 |")
+    assert "These runs are missing: absent (seeds 1, 2)." in page
+    assert "In <another> way." in page
+    assert (
+        "| `pretrieve reproduce made/good --set seed=2` | 2026-01-02 | 2, 1 | 1 min 30 s | a processor, 2 cores |"
+        in page
+    )
+    assert "`report-plain-1`" in page
+    assert "torch 2" in page
+    assert "| `good` | `good` | 0.5100 | 0.5200 | 0.5150 | 10 | 640 | 1.00e+09 |" in page
+    assert page == study_part("A study", "Made up.", found(study(), tmp_path))
+    brief = study_brief("A study", "Made up.", claims)
+    assert "| It helps. `good` − `plain` | +0.100 MRR@10 |" in brief
+    assert "Nobody knows." not in brief
+
+
+def test_a_table_has_as_many_cells_in_every_line(tmp_path: Path) -> None:
+    page = study_part("A study", "Made up.", found(study(), results(tmp_path)))
+
+    for table in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
+        assert len({line.count("|") for line in table.splitlines()}) == 1, table
+
+
+def test_pictures_are_svg_without_script_for_light_and_dark(tmp_path: Path) -> None:
+    drawn = pictures(found(study(), results(tmp_path)))
+
+    assert set(drawn) == {FOREST, "study_helps.svg", "study_unknown.svg", "study_cheap.svg"}
+    for text in drawn.values():
+        root = ET.fromstring(text)
+        width, height = (float(each) for each in root.get("viewBox", "").split()[2:])
+        assert width <= 480  # a phone shows its words as they are
+        assert "prefers-color-scheme: dark" in text
+        assert not re.search(r"<script|http(?!://www\.w3\.org/2000/svg)", text)
+        for each in root.iter():
+            for name in ("x", "x1", "x2", "cx"):
+                assert 0 <= float(each.get(name, "0")) <= width
+            for name in ("y", "y1", "y2", "cy"):
+                assert 0 <= float(each.get(name, "0")) <= height
+    assert drawn[FOREST].count('class="holds"') == 1
+    assert "helps: good − plain" in drawn[FOREST]
+
+
+def test_an_interval_stands_where_its_numbers_are(tmp_path: Path) -> None:
+    [contrast] = found(study(), results(tmp_path))[0].contrasts
+    root = ET.fromstring(pictures(found(study(), tmp_path))[FOREST])
+    space = "{http://www.w3.org/2000/svg}"
+    group = next(each for each in root.iter(f"{space}g"))
+    low, value = float(group[1].get("x1", "")), float(group[2].get("cx", ""))
+    zero = next(float(each.get("x1", "")) for each in root.iter(f"{space}line") if each.get("class") == "zero")
+    printed = next(float(each.get("cx", "")) for each in root.iter(f"{space}circle") if each.get("class") == "printed")
+
+    assert isinstance(contrast, Contrast)
+    assert contrast.difference is not None
+    assert contrast.low is not None
+    scale = (printed - zero) / 0.1
+    assert (value - zero) / scale == pytest.approx(contrast.difference.value, abs=0.002)
+    assert (low - zero) / scale == pytest.approx(contrast.low, abs=0.002)
+
+
+def test_the_documents_are_the_page_the_readme_and_the_pictures(tmp_path: Path) -> None:
+    made = documents(study(), results(tmp_path))
+
+    assert {IMAGES / FOREST, README, RESULTS_PAGE} < set(made)
+    assert "## A study" in made[RESULTS_PAGE]
+    assert made[RESULTS_PAGE].index("## A study") < made[RESULTS_PAGE].index("## `vital_wikipedia`")
+    assert "A study: 2 claims hold" in made[README]
+    empty = documents(study(), tmp_path / "nothing")
+    assert "A study: " not in empty[README]
+    assert "3 are not reached" in empty[RESULTS_PAGE]

@@ -1,0 +1,158 @@
+"""A study in miniature, as a user runs it: two claims, tiny recipes, a run that is killed, and code that changes."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.claims import load_study
+from flows.judging import found
+from flows.read_recipe import find_recipe
+from flows.study import Asked, expected_seconds, run
+from storage.errors import UserError
+from storage.kept import all_kept, kept
+from storage.store import Store
+from tests import warm
+from tests.studies import results
+from tests.tiny import WORDS, save_backbone
+from tests.warm import environment
+
+TEXTS = [" ".join(WORDS[(3 * n + k) % 16] for k in range(6)) + "." for n in range(16)]
+ASKED = {"train": range(16), "dev": range(0, 16, 2)}
+
+
+def collection(folder: Path) -> None:
+    """Documents of words in an order, and questions of two of these."""
+    (folder / "qrels").mkdir(parents=True)
+    corpus = [{"_id": f"d{n}", "title": "", "text": text} for n, text in enumerate(TEXTS)]
+    queries = []
+    for split, numbers in ASKED.items():
+        queries += [{"_id": f"{split}{n}", "text": " ".join(TEXTS[n].split()[:2])} for n in numbers]
+        judged = [f"{split}{n}\td{n}\t1" for n in numbers]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n")
+    for name, rows in (("corpus", corpus), ("queries", queries)):
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+
+
+def recipe(place: Path, name: str, steps: int) -> dict[str, Any]:
+    """One of the study's, made very small."""
+    value: dict[str, Any] = yaml.safe_load(find_recipe(f"study/{name}").read_text())
+    value["dataset"] |= {"path": str(place / "toy")}
+    value["corpora"]["pretrain"] = "corpus"
+    value["backbone"]["weights"] = str(place / "bert")
+    value["pretrain"] |= {"steps": steps, "batch": 4, "probe": {"every": 10, "pairs": 4}}
+    value["pretrain"]["objective"]["max_tokens"] = 16
+    value["encode"] = {"query_max_tokens": 8, "passage_max_tokens": 16}
+    value["search"] = {"documents": 10}
+    value["rounds"] = value["rounds"][:1]
+    value["rounds"][0]["train"] |= {
+        "steps": 2, "batch_queries": 4, "query_max_tokens": 8, "passage_max_tokens": 16,
+    }  # fmt: skip
+    value["evaluate"]["comparisons"] = []
+    value["execution"] = {"threads": 1, "workers": 1, "device": "cpu"}
+    return value
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    collection(folder / "toy")
+    (folder / "bert").mkdir()
+    save_backbone(folder / "bert")
+    arms = {}
+    for name, steps in (("masked_lm", 60), ("retro_mae", 600)):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(recipe(folder, name, steps), sort_keys=False))
+        arms[name] = {"recipe": str(folder / f"{name}.yaml"), "row": "retriever_1"}
+    said = {"paper": "CPDAE", "source": "Table 1", "printed_metric": None, "collection": "toy/dev",
+            "queries": len(ASKED["dev"]), "contrasts": [{"arm": "retro_mae", "than": "masked_lm"}]}  # fmt: skip
+    claims = [
+        said | {"name": "better", "statement": "It is better.", "metric": "MRR@10", "seeds": [1, 2], "arms": arms,
+                "smallest": 0.1},
+        said | {"name": "cheaper", "statement": "It is cheaper.", "metric": None, "seeds": [1], "smallest": None,
+                "measures": "cost of a step", "arms": {name: arm | {"row": None} for name, arm in arms.items()}},
+    ]  # fmt: skip
+    study = {"title": "Small", "description": "Made for a test.", "claims": claims}
+    (folder / "claims.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
+    return folder
+
+
+def study(place: Path, *arguments: str) -> tuple[int, str]:
+    """`pretrieve study` on the claims of the place: its exit code and all that it says."""
+    done = warm.run(place, "study", *arguments, "--claims", "claims.yaml", "--results", "results", timeout=300)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_study_is_run_in_slices_killed_resumed_and_done_again_where_code_is_other(place: Path) -> None:
+    code, said = study(place, "run", "--hours", "0")
+    assert code == 0
+    assert "not begun: masked_lm, seed 1" in said
+
+    command = ["study", "run", "--hours", "1", "--claims", "claims.yaml", "--results", "results"]
+    files = place / "stdout", place / "stderr"
+    files[1].touch()
+    cut = warm.start(*command, cwd=place, env=environment(place), stdout=files[0], stderr=files[1])
+    deadline = time.monotonic() + 240
+    while "pretrain" not in files[1].read_text().partition("retro_mae, seed 1")[2]:
+        assert time.monotonic() < deadline
+        assert cut.poll() is None, files[1].read_text()
+        time.sleep(0.05)
+    cut.end()
+    assert [each.folder.parent.name for each in all_kept(place / "results")] == ["masked_lm"]
+    first = (place / "results" / "masked_lm" / "seed-1" / "scores.parquet").read_bytes()
+
+    code, said = study(place, "run", "--hours", "1")
+    assert code == 0, said
+    assert "nothing is missing" in said
+    assert "masked_lm, seed 1" not in said  # it was kept before the kill
+    assert (place / "results" / "masked_lm" / "seed-1" / "scores.parquet").read_bytes() == first
+
+    better, cheaper = found(load_study(place / "claims.yaml"), place / "results")
+    assert better.verdict in ("holds", "does not show", "contradicts")
+    assert [len(arm.runs) for arm in better.arms] == [2, 2]
+    one = kept(place / "results", "masked_lm", 2)
+    assert one is not None
+    assert one.facts.pretraining["steps"] == 60
+    assert {"pre-training", "retriever_1", "pre-training, retrieval probe"} == set(one.curves["training"].to_pylist())
+    report = json.loads((place / "artifacts" / "report" / one.facts.report / "report.json").read_text())
+    [row] = [each for each in report["rows"] if (each["run"], each["metric"]) == ("retriever_1", "MRR@10")]
+    measured = one.measured("retriever_1", "MRR@10")
+    assert measured is not None
+    assert measured[1].mean() == pytest.approx(row["value"])
+    assert "4 of 4 runs kept" in study(place, "status")[1]
+    # the killed pre-training was timed in its last attempt only, if it had begun
+    assert cheaper.verdict in ("not reached", "does not show")
+
+    path, before = place / "masked_lm.yaml", kept(place / "results", "masked_lm", 1)
+    path.write_text(path.read_text().replace("temperature: 1.0", "temperature: 0.5"))
+    _, said = study(place, "status")
+    assert "masked_lm, seed 1: made by other code or data" in said
+    code, said = study(place, "run", "--hours", "1", "--only", "cheaper")
+    assert code == 0
+    assert "which other code or data made; it is done again" in said
+    assert kept(place / "results", "masked_lm", 1) != before
+    assert "masked_lm, seed 2" not in said
+
+
+def test_a_run_is_expected_to_take_what_its_like_took(place: Path, tmp_path: Path) -> None:
+    known = list(all_kept(results(tmp_path)))
+    asked = Asked.of(str(place / "masked_lm.yaml"), 1, Store(tmp_path))
+    [train] = [step for step in asked.steps if step.stage == "train"]
+    like, unlike = replace(train, round="one"), replace(train, round="two")
+    first = [each for each in known if each.facts.seed == 1]
+
+    assert expected_seconds(replace(asked, steps=[like]), []) == 0
+    assert expected_seconds(replace(asked, steps=[like]), known) == 90  # seeds took 60 and 120 seconds
+    assert expected_seconds(replace(asked, steps=[unlike, unlike]), first) == 120
+    assert expected_seconds(replace(asked, steps=[replace(like, cached=True)]), known) == 0
+
+
+def test_only_how_it_runs_may_be_changed(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--set pretrain.steps=1: .* expected execution\.KEY=VALUE"):
+        run(1.0, tmp_path, changes=["pretrain.steps=1"])
