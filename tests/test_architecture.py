@@ -102,7 +102,8 @@ def test_models_need_torch_and_transformers_alone() -> None:
 
 @pytest.mark.parametrize("file", ["flows/cli.py", "flows/queries/commands.py", "flows/study_commands.py"])
 def test_the_command_line_imports_nothing_that_is_slow(file: str) -> None:
-    loaded = {module for module, at_import in imports(ROOT / file) if at_import} - {"flows.queries.commands", "flows.study_commands"}
+    commands = {"flows.queries.commands", "flows.study_commands"}
+    loaded = {module for module, at_import in imports(ROOT / file) if at_import} - commands
 
     slow = {"flows", "tasks", "models", "torch", "pyarrow", "prefect", "rich", "yaml", "pydantic"}
     assert not {module.split(".")[0] for module in loaded} & slow
