@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyarrow as pa
+
 from flows.claims import Against, Claim, Study
 from storage.errors import UserError
 from storage.kept import Kept, kept
@@ -54,30 +56,32 @@ def _tested(claim: Claim, against: Against, there: Runs) -> Contrast:
     lacking = missing(claim, against, there)
     if lacking or claim.metric is None:
         return Contrast(against.arm, against.than, missing=lacking)
-    mine, theirs = (_values(claim, arm, there) for arm in (against.arm, against.than))
-    return contrasted(against.arm, against.than, mine, theirs)
+    mine, theirs = (_measured(claim, arm, there) for arm in (against.arm, against.than))
+    first, *others = [queries for queries, _ in (*mine, *theirs)]
+    if not all(queries.equals(first) for queries in others):
+        raise UserError(
+            f"{claim.name}: {against.arm} and {against.than} were measured on different queries; remove what is kept of "
+            "older data, and the study makes it again"
+        )
+    return contrasted(against.arm, against.than, *([values for _, values in each] for each in (mine, theirs)))
 
 
-def _values(claim: Claim, name: str, there: Runs) -> list[Values]:
-    """An arm's values by seed, of the same queries in the same order."""
-    arm, found, asked = claim.arms[name], [], None
+def _measured(claim: Claim, name: str, there: Runs) -> list[tuple[pa.ChunkedArray, Values]]:
+    """An arm's queries and values, by seed."""
+    arm, found = claim.arms[name], []
     for seed in claim.seeds:
         run = there[arm.recipe, seed]
         measured = run.measured(arm.row or "", claim.metric or "")
         if measured is None:
             raise UserError(
-                f"{run.folder}: has no {claim.metric} of {arm.row}; remove the folder, and the study makes it"
+                f"{run.folder}: has no {claim.metric} of {arm.row}; remove it, and the study makes it again"
             )
-        queries, values = measured
-        if len(queries) != claim.queries or run.facts.collection != claim.collection:
+        if len(measured[1]) != claim.queries or run.facts.collection != claim.collection:
             raise UserError(
                 f"{run.folder}: {claim.name} asks the {claim.queries:,} queries of {claim.collection}; found "
-                f"{len(queries):,} of {run.facts.collection}"
+                f"{len(measured[1]):,} of {run.facts.collection}"
             )
-        if asked is not None and not queries.equals(asked):
-            raise UserError(f"{run.folder}: was measured on other queries than the seeds before it")
-        asked = queries
-        found.append(values)
+        found.append(measured)
     return found
 
 

@@ -49,6 +49,13 @@ def test_runs_on_other_data_are_refused(tmp_path: Path) -> None:
         found(study(), tmp_path)
 
 
+def test_runs_on_other_queries_are_refused(tmp_path: Path) -> None:
+    write(results(tmp_path), "good", 2, asked="r")
+
+    with pytest.raises(UserError, match="helps: good and plain were measured on different queries"):
+        found(study(), tmp_path)
+
+
 def test_the_page_tells_everything_and_what_is_missing(tmp_path: Path) -> None:
     claims = found(study(), results(tmp_path))
 
