@@ -60,8 +60,8 @@ def _tested(claim: Claim, against: Against, there: Runs) -> Contrast:
     first, *others = [queries for queries, _ in (*mine, *theirs)]
     if not all(queries.equals(first) for queries in others):
         raise UserError(
-            f"{claim.name}: {against.arm} and {against.than} were measured on different queries; remove what is kept of "
-            "older data, and the study makes it again"
+            f"{claim.name}: {against.arm} and {against.than} were measured on different queries; remove what is kept "
+            "of older data, and the study makes it again"
         )
     return contrasted(against.arm, against.than, *([values for _, values in each] for each in (mine, theirs)))
 
