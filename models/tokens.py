@@ -27,6 +27,8 @@ class Tokens(Rows):
 
     ids: Tensor
     mask: Tensor
+    unseen: Tensor | None = None
+    """[B, L], True at what reads the tokens without being one that they read; nowhere, if None."""
 
 
 def num_tokens(batch: Any) -> int:
