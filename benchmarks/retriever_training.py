@@ -62,7 +62,7 @@ def ours(folder: Path, queries: list[str], passages: list[str]) -> tuple[Callabl
 
     def batch() -> Examples:
         asked, shown = tokenizer.encode(queries, QUERY_MAX_TOKENS), tokenizer.encode(passages, MAX_TOKENS)
-        return Examples(tokenizer.pad_batch(asked), tokenizer.pad_batch(shown), 1, None)
+        return Examples(tokenizer.pad_batch(asked), tokenizer.pad_batch(shown), 1, None).by_length()
 
     def step() -> Made:
         objective.zero_grad()

@@ -89,7 +89,7 @@ class Training(Settings):
         return self.steps or math.ceil(num_queries * (self.epochs or 0) / self.batch_queries)
 
 
-@stage(version=2, table=Checkpoint, trains=True, gpu=True)
+@stage(version=3, table=Checkpoint, trains=True, gpu=True)
 def train(
     out: Path,
     start: Artifact[Checkpoint],
@@ -182,7 +182,7 @@ class Batches:
             excluded=excluded,
             progress=step / self.steps,
             teacher=None if self.teacher is None else torch.from_numpy(self.teacher.of(chosen, shown)),
-        )
+        ).by_length()
 
     def _tokens(self, texts: Sequence[str], max_tokens: int) -> Tokens:
         return self.tokenizer.pad_batch(self.tokenizer.encode(texts, max_tokens))
