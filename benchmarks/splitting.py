@@ -44,17 +44,18 @@ Tokenize = Callable[[list[str]], list[list[int]]]
 
 def cases(device: str, *, small: bool) -> Iterator[Case]:
     """Splitting what is in memory, and from file to file."""
-    model, rows = sources.tokenizer(MODEL), leads(50 if small else 3000)
+    model, rows = sources.tokenizer(MODEL), leads(50 if small else 5000)
     size = f"{len(rows):,} documents of {sum(len(row['text']) for row in rows) // len(rows)} characters"
     tokenize = tokenizer(model.path)
     tokens = {"tokens": sum(map(len, tokenize([row["text"] for row in rows])))}
     yield Case(
         f"{size}, in memory", in_memory(rows, tokenize, str(model.path / "tokenizer.json")),
-        {WINDOWS: TARGET, SENTENCES: TARGET, SCRIPT: TARGET}, compared, units=tokens,
+        {WINDOWS: TARGET, SENTENCES: TARGET, SCRIPT: TARGET}, compared, repeats=3, units=tokens,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         work = from_files(rows, tokenize, model, Path(folder))
-        yield Case(f"{size}, from Parquet to Parquet", work, {SENTENCES: TARGET}, compared, units=tokens)
+        name = f"{size}, from Parquet to Parquet"
+        yield Case(name, work, {SENTENCES: TARGET}, compared, repeats=3, units=tokens)
 
 
 def leads(count: int) -> list[Row]:
