@@ -18,14 +18,14 @@ from tasks.java import cast, chain, class_object, field, function, given, java, 
 
 CONTENTS, ID = "contents", "id"
 IDS_AT_ONCE = 100_000
-SORT = "org.apache.lucene.search.Sort"
+SORT, ANALYZER = "org.apache.lucene.search.Sort", "org.apache.lucene.analysis.Analyzer"
 QUERY, TOP, SCORED = (f"org.apache.lucene.search.{name}" for name in ("Query", "TopFieldDocs", "FieldDoc"))
 
 
 class Found(NamedTuple):
     """What several queries found, one after the other, each best first and equal scores by ascending id."""
 
-    numbers: NDArray[np.int32]
+    numbers: NDArray[np.int32] | NDArray[np.int64]
     scores: NDArray[np.float32]
     counts: NDArray[np.int32]
     """How many hits each query has."""
@@ -69,12 +69,31 @@ class Lucene:
     @cached_property
     def _search(self) -> Any:
         """A handle: (text, depth, order) -> its hits."""
-        analyzer, text = "org.apache.lucene.analysis.Analyzer", "java.lang.String"
-        build = method("io.anserini.search.query.QueryGenerator", "buildQuery", QUERY, text, analyzer, text)
+        text, owner = "java.lang.String", "io.anserini.search.query.QueryGenerator"
+        build = method(owner, "buildQuery", QUERY, text, ANALYZER, text)
         generator = java("io.anserini.search.query.BagOfWordsQueryGenerator")()
-        query = given(build, 0, generator, CONTENTS, java("io.anserini.index.IndexCollection").DEFAULT_ANALYZER)
+        query = given(build, 0, generator, CONTENTS, _analyzer())
         search = method("org.apache.lucene.search.IndexSearcher", "search", TOP, QUERY, "int", SORT)
         return java("java.lang.invoke.MethodHandles").filterArguments(given(search, 0, self.searcher), 0, query)
+
+
+def analysed(texts: list[str]) -> list[str]:
+    """Each text's words as Anserini indexes and searches them, with spaces between."""
+    return list(java_list(texts).stream().map(_words()).toArray())
+
+
+@cache
+def _words() -> Any:
+    """A function of Java: a text -> its words."""
+    text, words = "java.lang.String", "java.util.List"
+    analyse = method("io.anserini.analysis.AnalyzerUtils", "analyze", words, ANALYZER, text, static=True)
+    join = method(text, "join", text, "java.lang.CharSequence", "java.lang.Iterable", static=True)
+    joined = retyped(given(join, 0, " "), text, words)
+    return function("java.util.function.Function", chain(given(analyse, 0, _analyzer()), joined))
+
+
+def _analyzer() -> Any:
+    return java("io.anserini.index.IndexCollection").DEFAULT_ANALYZER
 
 
 def _id_of(column: Any) -> Any:

@@ -35,9 +35,9 @@ HITS_PER_CALL = 200_000  # Java holds all hits of a call at once
 
 
 class Bm25(EngineSettings):
-    """Lucene's BM25."""
+    """Lucene's BM25; `bm25s` finds the same and is the faster one for up to about a million passages."""
 
-    engine: Literal["bm25"]
+    engine: Literal["bm25", "bm25s"]
     k1: float = Field(ge=0)
     b: float = Field(ge=0, le=1)
 
@@ -57,16 +57,19 @@ def build(
     unfinished = out / "scratch" / "lucene"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    queries = Alongside(pseudo_queries)
-    texts = (
-        (id_, " ".join([passage_text(row["title"], row["text"]), *queries.of(id_)]))
-        for row in read_rows(passages, Passages)
-        for id_ in [row["passage_id"]]
-    )
-    _write_lucene(unfinished, progress(texts, total=num_rows(passages.path), what="indexing", unit="passages"))
-    queries.end()
+    _write_lucene(unfinished, expanded(passages, pseudo_queries))
     (out / LUCENE).parent.mkdir(exist_ok=True)
     unfinished.rename(out / LUCENE)
+
+
+def expanded(passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries] | None) -> Iterator[tuple[str, str]]:
+    """The id and the searched text of every passage: title, text, and its pseudo-queries where they are given."""
+    queries = Alongside(pseudo_queries)
+    rows = progress(read_rows(passages, Passages), total=num_rows(passages.path), what="indexing", unit="passages")
+    for row in rows:
+        text = passage_text(row["title"], row["text"])
+        yield row["passage_id"], " ".join([text, *queries.of(row["passage_id"])])
+    queries.end()
 
 
 def _write_lucene(folder: Path, texts: Iterator[tuple[str, str]]) -> None:
@@ -104,14 +107,15 @@ def _lookup(lucene: Lucene, texts: Sequence[str], places: Places, ids: PassageId
         step = max(1, HITS_PER_CALL // depth)
         blocks = ([texts[query] for query in queries[at : at + step]] for at in range(0, len(queries), step))
         found = (lucene.best(block, depth, execution().threads) for block in blocks)
-        return [ids.in_order(places[numbers], scores) for each in found for numbers, scores in _lists(each)]
+        return [ids.in_order(places[numbers], scores) for each in found for numbers, scores in lists(each)]
 
     return lookup
 
 
-def _lists(found: Found) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float32]]]:
-    ends = np.cumsum(found.counts)
-    return zip(np.split(found.numbers, ends[:-1]), np.split(apart(found.scores, found.counts), ends[:-1]), strict=True)
+def lists(found: Found) -> Iterator[tuple[Places, NDArray[np.float32]]]:
+    """Each query's numbers and scores, as Anserini gives them."""
+    ends = np.cumsum(found.counts)[:-1]
+    return zip(np.split(found.numbers, ends), np.split(apart(found.scores, found.counts), ends), strict=True)
 
 
 def apart(scores: NDArray[np.float32], counts: NDArray[np.int32]) -> NDArray[np.float32]:
