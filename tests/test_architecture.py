@@ -39,8 +39,8 @@ HOMES = {
 }
 # Importing these takes seconds or starts a process; a recipe is read without them.
 NEVER_AT_IMPORT = {
-    "bm25s", "distributed", "faiss", "ir_datasets", "jnius", "numba", "pandas", "prefect", "prefect_dask", "pyserini", "ranx",
-    "seismic", "sklearn", "spacy",
+    "bm25s", "distributed", "faiss", "ir_datasets", "jnius", "numba", "pandas", "prefect", "prefect_dask", "pyserini",
+    "ranx", "seismic", "sklearn", "spacy",
 }  # fmt: skip
 LOADED_BY_WORKERS = {"flows/deployed.py"}  # by Prefect, which is loaded then
 MODULES = sorted(file for folder in MAY_IMPORT for file in (ROOT / folder).rglob("*.py"))
