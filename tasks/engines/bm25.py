@@ -35,7 +35,7 @@ HITS_PER_CALL = 200_000  # Java holds all hits of a call at once
 
 
 class Bm25(EngineSettings):
-    """Lucene's BM25; `bm25s` finds the same and is the faster one for up to about a million passages."""
+    """Lucene's BM25; `bm25s` finds the same, and faster where passages are few (`tasks/engines/bm25s.py`)."""
 
     engine: Literal["bm25", "bm25s"]
     k1: float = Field(ge=0)
