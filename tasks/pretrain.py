@@ -31,6 +31,7 @@ from storage.tables import Checkpoint, Pairs, Terms
 from tasks.fit import Fitting, fit, take_up
 from tasks.initialise import Backbone, save_checkpoint, shape
 from tasks.probe import Probe, Watch
+from tasks.shapes import without_memory
 from tasks.stage import stage
 
 P = TypeVar("P")
@@ -110,7 +111,7 @@ def check(settings: Pretraining[Any], backbone: Backbone, folder: Path) -> None:
     if not (folder / bert.CONFIG).is_file():
         return
     paper = import_module(f"models.{settings.paper}")
-    with torch.device("meta"):
+    with without_memory():
         try:
             config = shape(folder, backbone)
             encoder = towers.raised(DenseEncoder(bert.BertForMaskedLM(config), backbone.pooling), backbone.towers)

@@ -31,6 +31,7 @@ from tasks.encode import Encoding
 from tasks.examples import TrainingData
 from tasks.fit import Fitting, fit
 from tasks.initialise import Backbone, shape
+from tasks.shapes import without_memory
 from tasks.stage import stage
 
 PLAIN = Views(dense=Dense(dim=None))
@@ -124,7 +125,7 @@ def check(name: str, settings: Training, encoding: Encoding, backbone: Backbone,
     if not (folder / bert.CONFIG).is_file() or not (folder / FILES[0]).is_file():
         return
     try:
-        with torch.device("meta"):
+        with without_memory():
             encoder = DenseEncoder(bert.BertForMaskedLM(shape(folder, backbone)), backbone.pooling)
             made = Retriever(towers.raised(encoder, backbone.towers), settings.retriever, Tokenizer.load(folder))
     except ValueError as error:
