@@ -82,7 +82,8 @@ def _on_cpus(growth: Mapping[str, Any], name: str, size: int) -> Need:
     documents, seconds = points[-1]
     found = slopes.slope(points)
     cores = CORES if name in SHARED else 1
-    hours = max(0.0, seconds) * (size / documents) ** (found.exponent if found else 1.0) / cores / 3600
+    exponent = max(1.0, found.exponent) if found else 1.0  # less is warming up: a passage's own work stays
+    hours = max(0.0, seconds) * (size / documents) ** exponent / cores / 3600
     memory, disk, cannot = _memory(growth, name, size), slopes.bytes_each(growth, name, "bytes") * size, ""
     if "FAISS" in name:  # the graph holds its vectors, and distances are of all their dimensions
         memory, disk = (each + size * (WIDTH - INVENTED_WIDTH) * FLOAT for each in (memory, disk))
@@ -140,7 +141,7 @@ def picture(by_size: Mapping[int, list[Need]]) -> str:
     ticks = [
         f'<text class="soft small" x="{_across(hours):.1f}" y="{TOP - 10}" text-anchor="middle">{words}</text>'
         f'<path class="rule" d="M{_across(hours):.1f} {TOP - 4}V{height - EDGE}"/>'
-        for hours, words in ((1, "1 h"), (24, "a day"), (HOURS, "a week"), (8760, "a year"))
+        for hours, words in ((1, "an hour"), (HOURS, "a week"), (8760, "a year"))
     ]
     head = f"Hours at {small / 1e6:,.0f} million passages (above) and {large / 1e9:,.0f} billion (below)"
     return "\n".join([
@@ -148,10 +149,10 @@ def picture(by_size: Mapping[int, list[Need]]) -> str:
         f'height="{height}" role="img">',
         f"<title>{head}</title>", f"<style>{STYLE}{LINES}</style>",
         f'<text class="ink head" x="{EDGE}" y="20">{head}</text>',
-        f'<text class="soft small" x="{EDGE}" y="40">On {CORES} cores or one, or {GPUS} GPUs, as the tables say; '
-        'logarithmic.</text>',
-        f'<rect class="missed" x="{PICTURE - 130}" y="31" width="10" height="10" rx="2"/>'
-        f'<text class="soft small" x="{PICTURE - 114}" y="40">beyond a limit</text>',
+        f'<text class="soft small" x="{EDGE}" y="40">On {CORES} cores or one, or on {GPUS} GPUs; logarithmic'
+        "</text>",
+        f'<rect class="missed" x="{PICTURE - 98}" y="31" width="10" height="10" rx="2"/>'
+        f'<text class="soft small" x="{PICTURE - 84}" y="40">beyond a limit</text>',
         *ticks, *lines, "</svg>", "",
     ])  # fmt: skip
 

@@ -11,7 +11,7 @@ from benchmarks import slopes
 from benchmarks.page import STYLE
 
 WIDTH, COLUMNS, PANEL, TOP, GAP = 480, 2, 158, 64, 12  # in pixels
-LEFT, HEAD, FOOT = 34, 36, 22  # of a panel: room for words
+LEFT, HEAD, FOOT = 42, 36, 22  # of a panel: room for words
 MOST, LEAST = 256.0, 0.5  # times, at the ends of the upright axis
 LINES = """
 .time { stroke: #1f5fbf; fill: none; stroke-width: 2.5 } .memory { stroke: #b45309; fill: none; stroke-width: 2.5;
@@ -39,7 +39,8 @@ def picture(result: Mapping[str, Any]) -> str:
         f'<path class="time" d="M{GAP} 34h22"/><text class="soft small" x="{GAP + 28}" y="38">CPU seconds</text>',
         '<path class="memory" d="M116 34h22"/><text class="soft small" x="144" y="38">memory above start-up</text>',
         '<path class="guide" d="M282 34h22"/><text class="soft small" x="310" y="38">n, and n squared</text>',
-        f'<text class="soft small" x="{GAP}" y="55">Times the value at the least size; both axes logarithmic</text>',
+        f'<text class="soft small" x="{GAP}" y="55">Times the value at the least size, by documents; '
+        "both axes logarithmic</text>",
         *panels, "</svg>", "",
     ])  # fmt: skip
 
@@ -49,7 +50,8 @@ def _panel(result: Mapping[str, Any], name: str, left: int, top: int) -> Iterato
     sizes = [row["documents"] for row in rows]
     box = _Box(left + LEFT, top + HEAD, WIDTH // COLUMNS - LEFT - GAP, PANEL - HEAD - FOOT, sizes[0], sizes[-1])
     found = slopes.slope(slopes.seconds(result, name))
-    words = f"time n^{found.exponent:.2f}" if found else "time: too short to tell"
+    words = f"time n^{found.exponent:.2f}" if found else "time: too short"
+    words += f", memory {rows[0]['peak_mib']:.0f} to {rows[-1]['peak_mib']:.0f} MiB"
     yield f'<text class="ink head" x="{left + GAP}" y="{top + 14}">{escape(name)}</text>'
     yield f'<text class="soft small" x="{left + GAP}" y="{top + 29}">{words}</text>'
     for times in (1, 16, 256):

@@ -58,7 +58,7 @@ def page(growth: Result, costs: Result, cuda: Result, needs: Mapping[int, list[l
         "What is measured, what is counted and what is assumed is said beside each table.", "",
         "## How each stage grows", "", *growing(growth),
         "## What a reproduction of each paper costs", "", *reproductions(costs, share, words),
-        "## What limits at 100 million and at 10 billion passages", "", *limiting(needs, words),
+        "## What limits at 100 million and at 10 billion passages", "", *limiting(needs, share),
     ])  # fmt: skip
 
 
@@ -85,11 +85,11 @@ def growing(growth: Result) -> Iterator[str]:
         f"{ASKED} has a query. The exponent is the slope of log CPU seconds over log documents, with the least "
         f"and greatest between neighbouring sizes; n log n has {slopes.n_log_n(growth):.2f} here. Memory is anonymous "
         f"memory with {growth['start']:,} and with {sizes[-1]:,} documents; what a further document takes of it, and "
-        "of the disk, is told in bytes."
+        "of the disk, is told in bytes, between the two largest sizes."
     )
     yield from ["", "![Time and memory of each stage by the collection's size](images/growth.svg)", ""]
     seconds = " | ".join(f"{size:,}, s" for size in sizes)
-    yield f"| stage | {seconds} | exponent | memory, MiB | memory each | disk each |"
+    yield f"| stage | {seconds} | exponent | memory, MiB | memory each, at most | disk each |"
     yield f"|---|{'---|' * len(sizes)}---|---|---|---|"
     for name, rows in growth["stages"].items():
         points = slopes.seconds(growth, name)
@@ -158,25 +158,27 @@ def reported() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def limiting(needs: Mapping[int, list[limits.Need]], words: str) -> Iterator[str]:
+def limiting(needs: Mapping[int, list[limits.Need]], share: float) -> Iterator[str]:
     """A table for each size, and what limits."""
     yield (
-        f"Extrapolated, far beyond what was run. Stages of the CPU go on from their largest measured size by their "
-        f"exponent, a document taken for a passage: those in shards or threads ({', '.join(limits.SHARED)}) on "
-        f"{limits.CORES} cores of the machine above, the others on one. Those of a GPU are FLOPs of a BERT-base "
-        f"({limits.MAX_TOKENS} tokens) or a T5-base ({limits.QUERIES_EACH} queries) on {limits.GPUS} {CHIP}; exact "
-        f"search is of one query for {ASKED} passages. Vectors have {WIDTH} dimensions of {limits.FLOAT} bytes. Limits "
-        f"are a week, {in_bytes(limits.MEMORY)} of memory, {in_bytes(limits.DISK)} of disk, and what cannot be done at "
-        "all. Pre-training takes the recipe's steps, whatever the corpus."
+        "Extrapolated, far beyond what was run. Stages of the CPU go on from their largest measured size by their "
+        "exponent, or by 1 if that is less, a document taken for a passage: those in shards or threads "
+        f"({', '.join(limits.SHARED)}) on {limits.CORES} cores of the machine above, the others on one; FAISS's graph "
+        "as many times as long as its vectors are longer than the measured ones. Those of a GPU are FLOPs of a "
+        f"BERT-base ({limits.MAX_TOKENS} tokens) or a T5-base ({limits.QUERIES_EACH} queries) on {limits.GPUS} {CHIP} "
+        f"at {share:.0%} of their peak; exact search is of one query for {ASKED} passages. Vectors have {WIDTH} "
+        f"dimensions of {limits.FLOAT} bytes. Memory and disk are what a further document takes, above; memory is told "
+        f"at most. Limits are a week, {in_bytes(limits.MEMORY)} of memory, {in_bytes(limits.DISK)} of disk, and what "
+        "cannot be done at all. Pre-training takes the recipe's steps, whatever the corpus."
     )
-    yield from ["", words, "", "![Hours of each stage at both sizes](images/limits.svg)", ""]
+    yield from ["", "![Hours of each stage at both sizes](images/limits.svg)", ""]
     for size, found in needs.items():
         yield from [f"**{size:,} passages**", "", *limits.table(found), ""]
         longest = max(found, key=lambda need: need.hours)
         limited = [f"{need.stage} ({', '.join(need.limits)})" for need in found if need.limits]
         yield (
-            f"{longest.stage.capitalize()} takes longest, {short(longest.hours)} hours. Beyond a limit: "
-            f"{'; '.join(limited) or 'nothing'}."
+            f"{longest.stage[0].upper()}{longest.stage[1:]} takes longest, {short(longest.hours)} hours. "
+            f"Beyond a limit: {'; '.join(limited) or 'nothing'}."
         )
         yield ""
 

@@ -66,11 +66,14 @@ def slope(points: Sequence[tuple[int, float]], shortest: float = SHORTEST) -> Sl
 
 
 def bytes_each(result: Mapping[str, Any], name: str, what: str) -> float:
-    """Bytes of memory (`peak_mib`) or disk (`bytes`) that a further document takes, between least and most."""
-    _, *rows = result["stages"][name]
+    """Bytes of memory (`peak_mib`) or disk (`bytes`) that a further document takes, between the two largest sizes.
+
+    Below these, buffers that are always of one size fill up. Memory is told at most: an allocator's own ups and downs
+    of some MB are in it.
+    """
+    *_, less, most = result["stages"][name]
     factor = 2**20 if what == "peak_mib" else 1
-    more = rows[-1]["documents"] - rows[0]["documents"]
-    grown: float = (rows[-1][what] - rows[0][what]) * factor / more
+    grown: float = (most[what] - less[what]) * factor / (most["documents"] - less["documents"])
     return max(0.0, grown)
 
 
