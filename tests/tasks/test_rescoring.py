@@ -53,7 +53,7 @@ def test_a_product_is_off_by_no_more_than_is_said(coarse: bool, scale: float) ->
     draw = np.random.default_rng(13)
     for one, other in (
         (draw.standard_normal((50, 96)), draw.standard_normal((80, 96)) * scale),
-        (np.full((1, 96), 1 + 2**-8.01), np.full((1, 96), (1 + 2**-8.01) * scale)),  # all round to the same side
+        (np.full((50, 96), 1 + 2**-8.01), np.full((80, 96), (1 + 2**-8.01) * scale)),  # all round to the same side
     ):
         left, right = (torch.from_numpy(each.astype(np.float32)) for each in (one, other))
         taken, errors = factors(left, coarse=coarse)
