@@ -114,8 +114,9 @@ def _seconds(made: Mapping[str, Any], *, target: float) -> dict[str, float]:
 def _run(*command: str) -> float:
     """Run a command to its end; the seconds of CPU that it took. Raises where it fails."""
     before = _children()
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # as a user has it
     place = {"PYTHONPATH": str(Path(__file__).parent.parent), "PRETRIEVE_COLLECTIONS": str(LEADS.parent)}
-    subprocess.run(command, check=True, capture_output=True, env=os.environ | place | {"HF_HUB_OFFLINE": "1"})
+    subprocess.run(command, check=True, capture_output=True, env=kept | place | {"HF_HUB_OFFLINE": "1"})
     return _children() - before
 
 

