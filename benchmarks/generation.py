@@ -60,7 +60,7 @@ class Size:
 
 
 SIZES = {
-    "cpu": Size(8_000, 256, 2, 4, passages=20, longer=3, plain_batch=20, batch_tokens=4096),
+    "cpu": Size(8_000, 256, 2, 4, passages=16, longer=3, plain_batch=16, batch_tokens=4096),
     "cuda": Size(32_128, 768, 12, 12, passages=1024, longer=1, plain_batch=128, batch_tokens=32_768),  # T5-base's shape
 }
 
@@ -114,7 +114,7 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
             f"the same for each of {len(more)} passages", contenders,
             {name: target for name, target in TARGETS[device].items() if name in contenders},
             lambda made: {**told(made), **equal_queries(folder, on, more, settings)},
-            units={"queries": QUERIES * len(more)},
+            repeats=3, units={"queries": QUERIES * len(more)},
         )  # fmt: skip
 
 
