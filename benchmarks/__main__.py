@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -78,16 +79,21 @@ def measured(name: str, device: str, *, record: bool) -> int:
         cases[case.name] = told = held(case, device)
         print(f"{name}: {case.name}", flush=True)
         for contender, seconds in told["seconds"].items():
-            ratio = told["times_faster"].get(contender, {})
-            target = f", target {ratio['target']}" if ratio.get("target") else ""
-            faster = f"{OURS} is {ratio['median']} times as fast ({ratio['lowest']} to {ratio['highest']}{target})"
-            print(f"  {contender:36} {seconds:>9.4f} s  {faster if ratio else ''}")
+            print(f"  {contender:36} {seconds:>9.4f} s  {in_words(told['times_faster'].get(contender))}")
         for what, value in told["found"].items():
             print(f"  {what}: {value}")
     found["minutes"] = round((time.monotonic() - started) / 60, 2)
     complaints = results.fallen(results.write(results.path_of(name, device), found, record=record))
     print(*complaints, sep="\n", end="\n" if complaints else "", file=sys.stderr)
     return bool(complaints)
+
+
+def in_words(ratio: Mapping[str, float | None] | None) -> str:
+    """How much faster ours is than a peer; nothing beside ours."""
+    if ratio is None:
+        return ""
+    target = f", target {ratio['target']}" if ratio["target"] else ""
+    return f"{OURS} is {ratio['median']} times as fast ({ratio['lowest']} to {ratio['highest']}{target})"
 
 
 if __name__ == "__main__":

@@ -1,27 +1,25 @@
-"""How fast queries are written, beside Hugging Face's `generate` and CTranslate2: `python -m benchmarks.generation`.
+"""Queries written for passages, beside Hugging Face's `generate` and CTranslate2.
 
 All write five queries for each of the same passages with the same random T5, whose texts end by themselves after some
-fifteen tokens, as queries do. They take turns in one process; counted are seconds of CPU on one thread, on a GPU those
-of the clock, and their median is told for 1,000 queries. "generate, five calls" is what scripts do: batches as the
-passages come, padded, sampled five times over. Then passages are written for in other orders, neighbours and batch
-sizes, and it is counted how many queries stay the same to the letter.
+fifteen tokens, as queries do; in float32 on a CPU, in bfloat16 on a GPU.
 
-It needs PyTorch and Transformers alone; a GPU, where bfloat16 is used, and CTranslate2 are optional. Writes
-`benchmarks/results/generation.json`.
+- `generate, five calls`: batches as the passages come, padded, sampled five times over, as scripts do;
+- `generate, five sequences`: the same with `num_return_sequences`;
+- `CTranslate2`, where it is installed, sorts by length and batches by tokens itself.
+
+Drawn are other queries by each, so compared is their length. Then passages are written for by ours in other orders,
+neighbours and batch sizes, and it is counted how many queries stay the same to the letter.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
-import os
-import platform
 import statistics
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,23 +30,46 @@ from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.models import WordLevel
 from tokenizers.processors import TemplateProcessing
 
+from benchmarks.contest import OURS, Case
 from tasks.generators.sampling import Asked, Sampler
 
-PASSAGES, QUERIES, SHORTEST, LONGEST = 128, 5, 12, 144  # lengths of passages in tokens
-COMPARED = 400  # passages of which queries are compared
-VOCABULARY, WIDTH, LAYERS, HEADS = 8_000, 256, 2, 4
+DEVICES = ("cpu", "cuda")
+QUERIES, SHORTEST, LONGEST = 5, 12, 144  # lengths of passages in tokens
 PAD, END, UNKNOWN, START = range(4)
 EMBEDDING, LOGITS = 0.05, 2.0  # standard deviations
 END_ADVANTAGE = 5.0  # so that a query has some fifteen tokens
-PLAIN_BATCH = 32  # passages
-REPEATS = 5
-RESULT = Path(__file__).parent / "results" / "generation.json"
+CALLS, SEQUENCES, CTRANSLATE2 = "generate, five calls", "generate, five sequences", "CTranslate2"
+TARGETS = {"cpu": {CALLS: 3.0, CTRANSLATE2: 1.0}, "cuda": {CALLS: 8.0, CTRANSLATE2: 1.3}}
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of a model and of the work."""
+
+    vocabulary: int
+    width: int
+    layers: int
+    heads: int
+    passages: int
+    """Beside `generate`; `longer` times as many beside CTranslate2, which takes less time."""
+    longer: int
+    plain_batch: int
+    """Passages of a batch of `generate`."""
+    batch_tokens: int
+    """Tokens of a batch of the others."""
+
+
+SIZES = {
+    "cpu": Size(8_000, 256, 2, 4, passages=16, longer=3, plain_batch=16, batch_tokens=4096),
+    "cuda": Size(32_128, 768, 12, 12, passages=1024, longer=1, plain_batch=128, batch_tokens=32_768),  # T5-base's shape
+}
 
 
 @dataclass(frozen=True)
 class Settings:
     """As `tasks.generate_queries.Generation`, which needs more packages."""
 
+    batch_tokens: int
     prefix: str = ""
     prompt: str | None = None
     stop: str | None = None
@@ -58,41 +79,71 @@ class Settings:
     top_p: float = 0.95
     max_new_tokens: int = 32
     seed: int = 1
-    batch_tokens: int = 4096
     dtype: str = "auto"
 
 
 Written = list[list[str]]
 
 
-def main() -> None:
-    """Measure on every device there is, and write the table."""
-    devices = [torch.device("cpu"), *([torch.device("cuda")] if torch.cuda.is_available() else [])]
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        make_model(Path(folder))
-        found: dict[str, Any] = {device.type: measured(Path(folder), device) for device in devices}
-    found.setdefault("cuda", "not run: no GPU here")
-    found["machine"] = {"cores": os.cpu_count(), "system": platform.platform(), **versions()}
-    RESULT.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found, indent=1))
+def cases(device: str, *, small: bool) -> Iterator[Case]:
+    """The sampler beside `generate`, and beside CTranslate2."""
+    size, on = SIZES[device], torch.device(device)
+    if small:
+        size = replace(size, passages=2, longer=1)
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        make_model(folder, size)
+        settings = Settings(size.batch_tokens)
+        given = passages(size.passages, size)
+        yield Case(
+            f"{QUERIES} queries for each of {len(given)} passages of {SHORTEST} to {LONGEST} tokens, "
+            f"T5 of {size.layers} x {size.width}, vocabulary of {size.vocabulary:,}",
+            {
+                OURS: partial(ours(folder, on, settings), given),
+                CALLS: partial(plain(folder, on, settings, size.plain_batch, 1), given),
+                SEQUENCES: partial(plain(folder, on, settings, size.plain_batch, QUERIES), given),
+            },
+            {CALLS: TARGETS[device][CALLS]}, told, repeats=3, units={"queries": QUERIES * len(given)},
+        )  # fmt: skip
+        more = passages(size.passages * size.longer, size)
+        contenders = {OURS: partial(ours(folder, on, settings), more)}
+        if importlib.util.find_spec("ctranslate2"):
+            contenders[CTRANSLATE2] = partial(ctranslate2(folder, on, settings), more)
+        yield Case(
+            f"the same for each of {len(more)} passages", contenders,
+            {name: target for name, target in TARGETS[device].items() if name in contenders},
+            lambda made: {**told(made), **equal_queries(folder, on, more, settings)},
+            repeats=3, units={"queries": QUERIES * len(more)},
+        )  # fmt: skip
 
 
-def make_model(folder: Path) -> None:
+def told(made: Mapping[str, Written]) -> dict[str, Any]:
+    """How long each contender's queries are, which must be alike: else the work was not the same."""
+    lengths = {
+        name: round(statistics.mean(len(query.split()) for queries in written for query in queries), 1)
+        for name, written in made.items()
+    }
+    assert all(len(queries) == QUERIES for written in made.values() for queries in written)
+    assert max(lengths.values()) < 2 * min(lengths.values()), lengths
+    return {"mean tokens of a query": lengths}
+
+
+def make_model(folder: Path, size: Size) -> None:
     """A random T5 and its tokenizer. One dimension is the same for all words; by it the end is likelier than a word."""
     torch.manual_seed(7)
-    words = Tokenizer(WordLevel({name(number): number for number in range(VOCABULARY)}, unk_token=name(UNKNOWN)))
+    words = Tokenizer(WordLevel({name(number): number for number in range(size.vocabulary)}, unk_token=name(UNKNOWN)))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     words.post_processor = TemplateProcessing(single=f"$A {name(END)}", special_tokens=[(name(END), END)])
-    transformers.PreTrainedTokenizerFast(
+    transformers.PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=words, eos_token=name(END), pad_token=name(PAD), unk_token=name(UNKNOWN)
     ).save_pretrained(folder)
-    model: Any = transformers.T5ForConditionalGeneration(
-        transformers.T5Config(
-            vocab_size=VOCABULARY, d_model=WIDTH, d_kv=WIDTH // HEADS, num_heads=HEADS, d_ff=4 * WIDTH,
-            num_layers=LAYERS, pad_token_id=PAD, eos_token_id=END, decoder_start_token_id=START,
-        )
+    config = transformers.T5Config(
+        vocab_size=size.vocabulary, d_model=size.width, d_kv=size.width // size.heads, num_heads=size.heads,
+        d_ff=4 * size.width, num_layers=size.layers, pad_token_id=PAD, eos_token_id=END,
     )  # fmt: skip
+    config.decoder_start_token_id = START
+    model: Any = transformers.T5ForConditionalGeneration(config)
     with torch.no_grad():
         words_VD = model.shared.weight
         words_VD *= EMBEDDING
@@ -112,63 +163,30 @@ def name(number: int) -> str:
     return f"w{number}"
 
 
-def passages(count: int) -> list[str]:
+def passages(count: int, size: Size) -> list[str]:
     """Random words, as many as a real passage may have."""
     random = np.random.default_rng(3)
     lengths = random.integers(SHORTEST, LONGEST, size=count)
     return [
-        " ".join(name(number) for number in random.integers(START + 1, VOCABULARY, size=length - 1))
+        " ".join(name(number) for number in random.integers(START + 1, size.vocabulary, size=length - 1))
         for length in lengths
     ]
 
 
-def measured(folder: Path, device: torch.device) -> dict[str, Any]:
-    """The contenders' seconds on a device, and how many queries depend on their batch."""
-    contenders = {
-        "generate, five calls": plain(folder, device, 1),
-        "generate, five sequences": plain(folder, device, QUERIES),
-    }
-    contenders["ours"] = ours(folder, device)
-    if importlib.util.find_spec("ctranslate2"):
-        contenders["CTranslate2"] = ctranslate2(folder, device)
-    given = passages(PASSAGES)
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    written: dict[str, Written] = {}
-    for repeat in range(REPEATS + 1):  # the first warms up
-        for name, write in contenders.items():
-            torch.manual_seed(repeat)
-            start = clock(device)
-            written[name] = write(given)
-            seconds[name] += [clock(device) - start] * bool(repeat)
-    medians = {name: statistics.median(each) * 1000 / (PASSAGES * QUERIES) for name, each in seconds.items()}
-    return {
-        "seconds_per_1000_queries": {name: round(each, 3) for name, each in medians.items()},
-        "times_ours_is_faster": {name: round(each / medians["ours"], 2) for name, each in medians.items()},
-        "mean_tokens": {name: round(mean_length(each), 1) for name, each in written.items()},
-        "equal_queries": {dtype: equality(folder, device, dtype) for dtype in ("float32", "bfloat16")},
-    }
-
-
-def clock(device: torch.device) -> float:
-    """Seconds: of the CPU where it works, of the clock where a GPU does."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-        return time.perf_counter()
-    return time.process_time()
-
-
-def plain(folder: Path, device: torch.device, sequences: int) -> Callable[[Sequence[str]], Written]:
-    """Hugging Face's `generate`, with so many sequences at a call."""
+def plain(
+    folder: Path, device: torch.device, settings: Settings, batch: int, sequences: int
+) -> Callable[[Sequence[str]], Written]:
+    """Hugging Face's `generate`, with so many passages and sequences of each at a call."""
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    model: Any = transformers.T5ForConditionalGeneration.from_pretrained(folder, dtype=dtype).to(device).eval()
-    settings = Settings()
+    model: Any = transformers.T5ForConditionalGeneration.from_pretrained(folder, dtype=dtype)
+    model = model.to(device).eval()
 
     @torch.inference_mode()
     def write(given: Sequence[str]) -> Written:
         found: Written = []
-        for start in range(0, len(given), PLAIN_BATCH):
-            texts = list(given[start : start + PLAIN_BATCH])
+        for start in range(0, len(given), batch):
+            texts = list(given[start : start + batch])
             inputs = tokenizer(texts, return_tensors="pt", padding=True, return_token_type_ids=False).to(device)
             queries: Written = [[] for _ in texts]
             for _ in range(QUERIES // sequences):
@@ -184,7 +202,7 @@ def plain(folder: Path, device: torch.device, sequences: int) -> Callable[[Seque
     return write
 
 
-def ours(folder: Path, device: torch.device, settings: Settings = Settings()) -> Callable[[Sequence[str]], Written]:
+def ours(folder: Path, device: torch.device, settings: Settings) -> Callable[[Sequence[str]], Written]:
     """This project's sampler."""
     sampler = Sampler(folder, settings, device, print)
 
@@ -195,11 +213,11 @@ def ours(folder: Path, device: torch.device, settings: Settings = Settings()) ->
     return write
 
 
-def ctranslate2(folder: Path, device: torch.device) -> Callable[[Sequence[str]], Written]:
-    """CTranslate2, which sorts by length and batches by tokens itself."""
+def ctranslate2(folder: Path, device: torch.device, settings: Settings) -> Callable[[Sequence[str]], Written]:
+    """CTranslate2's own sampling."""
     engine, converters = (importlib.import_module(each) for each in ("ctranslate2", "ctranslate2.converters"))
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
-    kind, settings = ("bfloat16" if device.type == "cuda" else "float32"), Settings()
+    kind = "bfloat16" if device.type == "cuda" else "float32"
     with tempfile.TemporaryDirectory() as converted:
         converters.TransformersConverter(str(folder)).convert(converted, quantization=kind, force=True)
         model = engine.Translator(converted, device=device.type, compute_type=kind, inter_threads=1, intra_threads=1)
@@ -215,39 +233,28 @@ def ctranslate2(folder: Path, device: torch.device) -> Callable[[Sequence[str]],
     return write
 
 
-def mean_length(written: Written) -> float:
-    """Tokens of a query."""
-    return statistics.mean(len(query.split()) for queries in written for query in queries)
-
-
-def equality(folder: Path, device: torch.device, dtype: str) -> dict[str, float]:
+def equal_queries(
+    folder: Path, device: torch.device, given: Sequence[str], settings: Settings
+) -> dict[str, dict[str, float]]:
     """The share of queries that stay the same to the letter where something else than their passage changes."""
-    settings, given = Settings(dtype=dtype), passages(COMPARED)
-    write = ours(folder, device, settings)
-    expected, backwards = write(given), write(given[::-1])[::-1]
-    smaller, larger = (ours(folder, device, replace(settings, batch_tokens=size))(given) for size in (512, 32_768))
-    half = write(given[::2])
-    return {
-        "another order": share(expected, backwards), "batches of an eighth": share(expected, smaller),
-        "eight times the batch": share(expected, larger), "half of the neighbours": share(expected[::2], half),
-    }  # fmt: skip
+    found = {}
+    for dtype in ("float32", "bfloat16"):
+        own = replace(settings, dtype=dtype)
+        write = ours(folder, device, own)
+        expected, backwards = write(given), write(given[::-1])[::-1]
+        smaller, larger = (
+            ours(folder, device, replace(own, batch_tokens=tokens))(given)
+            for tokens in (own.batch_tokens // 8, own.batch_tokens * 8)
+        )
+        found[f"equal queries in {dtype}"] = {
+            "in another order": share(expected, backwards), "in batches of an eighth": share(expected, smaller),
+            "in eight times the batch": share(expected, larger),
+            "beside half of the neighbours": share(expected[::2], write(given[::2])),
+        }  # fmt: skip
+    return found
 
 
 def share(expected: Written, found: Written) -> float:
     """How many queries are equal."""
     pairs = [pair for queries in zip(expected, found, strict=True) for pair in zip(*queries, strict=True)]
     return round(sum(first == second for first, second in pairs) / len(pairs), 5)
-
-
-def versions() -> dict[str, str]:
-    """Of what was measured."""
-    found = {"torch": torch.__version__, "transformers": transformers.__version__}
-    if importlib.util.find_spec("ctranslate2"):
-        found["ctranslate2"] = importlib.import_module("ctranslate2").__version__
-    if torch.cuda.is_available():
-        found["gpu"] = torch.cuda.get_device_name()
-    return found
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """The chain of a recipe, from corpus to report: the figure of the papers, in code.
 
 Called in a planning session it works out every key and builds nothing; in a building session it
-makes what is missing. `flows.reproduce` runs it as a Prefect flow.
+makes what is missing. `flows.plan` plans it, `flows.reproduce` runs it as a Prefect flow.
 """
 
 from __future__ import annotations
@@ -51,11 +51,6 @@ PERSISTENCE = 0.99  # of rank-biased overlap: 85 % of its weight lie on the firs
 def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     """Every stage of the recipe called `name`, in order; the report is the last."""
     weights = sources.weights(recipe.backbone.weights)
-    if recipe.pretrain is not None:
-        check_pretraining(recipe.pretrain, recipe.backbone, weights.path)
-    for each in recipe.rounds:
-        if each.train is not None:
-            check_training(each.name, each.train, recipe.encode, recipe.backbone, weights.path)
     backbone = initialise(weights, settings=recipe.backbone)
     passages, spans = split(recipe, recipe.corpora.retrieve), pretraining_passages(recipe)
     # topics are read early: bad qrels are told before hours of work
@@ -94,6 +89,16 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
         list(stored.values()), clearest(recipe, first, passages), analyses,
         transferred(recipe, rounds), settings=settings,
     )  # fmt: skip
+
+
+def check(recipe: Recipe[Any]) -> None:
+    """Refuse what some stage would refuse hours later: what only the backbone's shape can tell."""
+    weights = sources.weights(recipe.backbone.weights)
+    if recipe.pretrain is not None:
+        check_pretraining(recipe.pretrain, recipe.backbone, weights.path)
+    for each in recipe.rounds:
+        if each.train is not None:
+            check_training(each.name, each.train, recipe.encode, recipe.backbone, weights.path)
 
 
 def split(recipe: Recipe[Any], texts: Literal["corpus", "documents"], place: Place | None = None) -> Artifact[Passages]:

@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from flows.chain import chain
+from flows.chain import chain, check
 from flows.read_recipe import load_recipe
 from flows.recipe import Recipe
 from flows.rounds import expanded
@@ -40,9 +40,14 @@ EXAMPLES = {
 
 
 def planned(recipe: Recipe[Any], name: str, store: Store) -> Session:
-    """Every stage of the recipe, in order: how it would be called, its key, and whether the store has it."""
+    """Every stage of the recipe, in order: how it would be called, its key, and whether the store has it.
+
+    Raises UserError for settings that a stage which is still to be built would refuse.
+    """
     with session(Session(store, recipe.execution, planning=True)) as plan:
         chain(recipe, name, store)
+    if not all(step.cached for step in plan.done.values()):
+        check(recipe)
     return plan
 
 

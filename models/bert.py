@@ -3,7 +3,10 @@
 Five papers reach inside it, so it is our own; parameter names are Hugging Face's, and so are the
 outputs (a test holds both equal). Checkpoints open in `transformers`.
 
-Shape suffixes: B batch, L length, H hidden, A attention heads, D size of a head, V vocabulary, N selected positions.
+Layers read the real tokens of a batch without its padding (`models.packing`).
+
+Shape suffixes: B batch, L length, H hidden, A attention heads, D size of a head, V vocabulary, N real tokens, or
+selected ones, Q length of a stream that attends to another.
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention
+
+from models.packing import Packing
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
@@ -79,12 +84,11 @@ class Embeddings(nn.Module):
             raise ValueError(f"a text has {length} tokens, but the model positions for {longest}; lower max_tokens")
         types = self.token_type_embeddings.weight[0] if types_BL is None else self.token_type_embeddings(types_BL)
         words_BLH = self.word_embeddings(ids_BL) + types
-        dropped_BLH: Tensor = self.dropout(self.LayerNorm(words_BLH + self.position_embeddings.weight[:length]))
-        return dropped_BLH
+        return cast(Tensor, self.dropout(self.LayerNorm(words_BLH + self.position_embeddings.weight[:length])))
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention over the positions that a mask lets be seen."""
+    """Multi-head attention over the positions that a packing lets be seen."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -94,19 +98,22 @@ class SelfAttention(nn.Module):
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
         self.dropout = config.attention_probs_dropout_prob
 
-    def forward(self, x_BLH: Tensor, visible: Tensor) -> Tensor:
-        """`visible` is boolean and broadcasts to [B, A, L, L]: True where a row may see a column."""
-        batch, length, hidden = x_BLH.shape
+    def forward(self, x_NH: Tensor, packing: Packing) -> Tensor:
+        return self.over(x_NH, x_NH, rows=packing, columns=packing)
 
-        def heads(projection: nn.Linear) -> Tensor:
-            projected_BLH: Tensor = projection(x_BLH)
-            return projected_BLH.view(batch, length, self.num_heads, -1).transpose(1, 2)
+    def over(self, queries_NH: Tensor, context_NH: Tensor, *, rows: Packing, columns: Packing) -> Tensor:
+        """What a stream takes [N, H] of another, of as many texts; its own packing says which columns its rows see."""
 
-        mixed_BALD = scaled_dot_product_attention(
-            heads(self.query), heads(self.key), heads(self.value),
-            attn_mask=visible, dropout_p=self.dropout if self.training else 0.0,
+        def heads(projection: nn.Linear, x_NH: Tensor, packing: Packing) -> Tensor:
+            projected_BLH = packing.padded(projection(x_NH))
+            return projected_BLH.view(*packing.shape, self.num_heads, -1).transpose(1, 2)
+
+        mixed_BAQD = scaled_dot_product_attention(
+            heads(self.query, queries_NH, rows), heads(self.key, context_NH, columns),
+            heads(self.value, context_NH, columns), attn_mask=rows.visible,
+            dropout_p=self.dropout if self.training else 0.0,
         )  # fmt: skip
-        return mixed_BALD.transpose(1, 2).reshape(batch, length, hidden)
+        return rows.packed(mixed_BAQD.transpose(1, 2).flatten(-2))
 
 
 class Residual(nn.Module):
@@ -118,9 +125,8 @@ class Residual(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, new: Tensor, x_BLH: Tensor) -> Tensor:
-        normed_BLH: Tensor = self.LayerNorm(self.dropout(self.dense(new)) + x_BLH)
-        return normed_BLH
+    def forward(self, new: Tensor, x_NH: Tensor) -> Tensor:
+        return cast(Tensor, self.LayerNorm(self.dropout(self.dense(new)) + x_NH))
 
 
 class Attention(nn.Module):
@@ -131,9 +137,8 @@ class Attention(nn.Module):
         self.self = SelfAttention(config)
         self.output = Residual(config.hidden_size, config)
 
-    def forward(self, x_BLH: Tensor, visible: Tensor) -> Tensor:
-        mixed_BLH: Tensor = self.output(self.self(x_BLH, visible), x_BLH)
-        return mixed_BLH
+    def forward(self, x_NH: Tensor, packing: Packing) -> Tensor:
+        return cast(Tensor, self.output(self.self(x_NH, packing), x_NH))
 
 
 class Intermediate(nn.Module):
@@ -143,8 +148,8 @@ class Intermediate(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
 
-    def forward(self, x_BLH: Tensor) -> Tensor:
-        return gelu(self.dense(x_BLH))
+    def forward(self, x_NH: Tensor) -> Tensor:
+        return gelu(self.dense(x_NH))
 
 
 class Layer(nn.Module):
@@ -156,10 +161,9 @@ class Layer(nn.Module):
         self.intermediate = Intermediate(config)
         self.output = Residual(config.intermediate_size, config)
 
-    def forward(self, x_BLH: Tensor, visible: Tensor) -> Tensor:
-        mixed_BLH: Tensor = self.attention(x_BLH, visible)
-        hidden_BLH: Tensor = self.output(self.intermediate(mixed_BLH), mixed_BLH)
-        return hidden_BLH
+    def forward(self, x_NH: Tensor, packing: Packing) -> Tensor:
+        mixed_NH: Tensor = self.attention(x_NH, packing)
+        return cast(Tensor, self.output(self.intermediate(mixed_NH), mixed_NH))
 
 
 class Layers(nn.Module):
@@ -178,13 +182,15 @@ class Bert(nn.Module):
         self.embeddings = Embeddings(config)
         self.encoder = Layers(config)
 
-    def forward(self, ids_BL: Tensor, mask_BL: Tensor, types_BL: Tensor | None = None) -> Tensor:
-        """Last hidden states [B, L, H]; padding is never attended to, and tokens without types are of type 0."""
-        hidden_BLH: Tensor = self.embeddings(ids_BL, types_BL)
-        visible = mask_BL[:, None, None, :].bool()
+    def forward(
+        self, ids_BL: Tensor, mask_BL: Tensor, types_BL: Tensor | None = None, *, unseen_BL: Tensor | None = None
+    ) -> Tensor:
+        """Last hidden states [B, L, H], 0 where there is padding; tokens without types are of type 0."""
+        packing = Packing(mask_BL, unseen_BL=unseen_BL)
+        hidden_NH = packing.packed(self.embeddings(ids_BL, types_BL))
         for layer in self.encoder.layer:
-            hidden_BLH = layer(hidden_BLH, visible)
-        return hidden_BLH
+            hidden_NH = layer(hidden_NH, packing)
+        return packing.padded(hidden_NH)
 
 
 class Transform(nn.Module):

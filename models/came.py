@@ -6,7 +6,7 @@ everything, each learns most from those queries whose positive it already ranks 
 
 Cai et al. 2023, CAME: Competitively Learning a Mixture-of-Experts Model for First-stage Retrieval, sections 3.2, 3.3.
 
-Shape suffixes: B batch, L length, H hidden, Q queries, P passages, E views.
+Shape suffixes: B batch, L length, H hidden, N real tokens, Q queries, P passages, E views.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch.nn.functional import softmax
 from models.bert import BertForMaskedLM
 from models.losses import contrastive_losses
 from models.objective import Losses
+from models.packing import Packing
 from models.tokens import Tokens
 
 ORDER = ("dense", "late", "lexical")
@@ -72,12 +73,12 @@ class Experts(nn.Module):
 
     def forward(self, model: BertForMaskedLM, tokens: Tokens) -> dict[str, Tensor]:
         """Last hidden states [B, L, H] by view; the shared layers run once (equations 2 to 6)."""
-        visible = tokens.mask[:, None, None, :].bool()
-        layers = model.bert.encoder.layer
-        shared_BLH = _through(layers[: self.shared_layers], model.bert.embeddings(tokens.ids), visible)
-        own_BLH = _through(layers[self.shared_layers :], shared_BLH, visible)
+        packing, layers = Packing(tokens.mask, unseen_BL=tokens.unseen), model.bert.encoder.layer
+        embedded_NH = packing.packed(model.bert.embeddings(tokens.ids))
+        shared_NH = _through(layers[: self.shared_layers], embedded_NH, packing)
+        own_BLH = packing.padded(_through(layers[self.shared_layers :], shared_NH, packing))
         return {
-            view: _through(cast(nn.ModuleDict, self.private[view]).values(), shared_BLH, visible)
+            view: packing.padded(_through(cast(nn.ModuleDict, self.private[view]).values(), shared_NH, packing))
             if view in self.private else own_BLH
             for view in self.views
         }  # fmt: skip
@@ -110,10 +111,10 @@ def competing(
     return losses, _observed(tuple(scores), ranks_QE, weights_QE)
 
 
-def _through(layers: Iterable[nn.Module], hidden_BLH: Tensor, visible: Tensor) -> Tensor:
+def _through(layers: Iterable[nn.Module], hidden_NH: Tensor, packing: Packing) -> Tensor:
     for layer in layers:
-        hidden_BLH = layer(hidden_BLH, visible)
-    return hidden_BLH
+        hidden_NH = layer(hidden_NH, packing)
+    return hidden_NH
 
 
 def _rivals(scores_QP: Tensor, positives_Q: Tensor, group: int, scope: str, excluded_QP: Tensor | None) -> Tensor:

@@ -7,7 +7,7 @@ reaches the head through [CLS] alone, so that is where they put it.
 Gao and Callan, Condenser: a Pre-training Architecture for Dense Retrieval; here by Wu et al., Query-as-context
 Pre-training for Dense Passage Retrieval, section 2.1, equation 6. The head is dropped after pre-training.
 
-Shape suffixes: B batch, L length, H hidden.
+Shape suffixes: B batch, L length, H hidden, N real tokens of all texts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from numpy.random import Generator
 from torch import Tensor, nn
 
@@ -25,6 +24,7 @@ from models.bert import BertForMaskedLM, Layer, initialise
 from models.losses import recovery_loss
 from models.masking import IGNORED, mask_words
 from models.objective import Losses, Vectors
+from models.packing import Packing
 from models.pretraining import Drawn, Reads, Start, check_lengths, check_rates, framed
 from models.representation import Pooling, pooled
 from models.tokens import Tokenizer, Tokens, pad
@@ -126,13 +126,14 @@ class Head(nn.Module):
 
     def forward(self, model: BertForMaskedLM, tokens: Tokens) -> tuple[Tensor, Tensor, Tensor]:
         """The texts' vectors [B, H], the model's last hidden states [B, L, H], and the head's."""
-        visible = tokens.mask[:, None, None, :]
-        early_BLH = late_BLH = model.bert.embeddings(tokens.ids)
+        packing = Packing(tokens.mask)
+        early_NH = late_NH = packing.packed(model.bert.embeddings(tokens.ids))
         for number, layer in enumerate(model.bert.encoder.layer, start=1):
-            late_BLH = layer(late_BLH, visible)
-            early_BLH = late_BLH if number == self.reads_from else early_BLH
+            late_NH = layer(late_NH, packing)
+            early_NH = late_NH if number == self.reads_from else early_NH
+        late_BLH = packing.padded(late_NH)
         vectors_BH = pooled(late_BLH, tokens.mask, self.pooling)
-        headed_BLH = torch.cat([vectors_BH[:, None], early_BLH[:, 1:]], dim=1)
+        headed_NH = packing.with_first(early_NH, vectors_BH)
         for layer in self.layers:
-            headed_BLH = layer(headed_BLH, visible)
-        return vectors_BH, late_BLH, headed_BLH
+            headed_NH = layer(headed_NH, packing)
+        return vectors_BH, late_BLH, packing.padded(headed_NH)

@@ -8,7 +8,7 @@ Wu et al., Query-as-context Pre-training for Dense Passage Retrieval, sections 2
 as the paper prints it (a masked language model over the context, equations 8-11), `ar` as its authors released
 it (each token of the context is predicted from the vector and a window of tokens before it).
 
-Shape suffixes: B batch, L length of the passage, C length of the context, H hidden, N selected positions.
+Shape suffixes: B batch, L length of the passage, C length of the context, H hidden, N real tokens, or selected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
 from numpy.random import Generator
 from torch import Tensor, nn
 
@@ -26,6 +25,7 @@ from models.decoder import AutoRegressiveDecoder, shared
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED, mask_words
 from models.objective import Losses, Vectors
+from models.packing import Packing
 from models.pretraining import Drawn, Reads, Start, check_lengths, check_rates, framed
 from models.representation import pooled
 from models.tokens import Tokenizer, Tokens, pad
@@ -138,8 +138,10 @@ class MaskedDecoder(nn.Module):
 
     def forward(self, vectors_BH: Tensor, context: Tokens, labels_BC: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [N, V] at the masked positions, and their labels [N]."""
-        hidden_BCH = torch.cat([vectors_BH[:, None], self.embeddings(context.ids)[:, 1:]], dim=1)
+        packing = Packing(context.mask)
+        hidden_NH = packing.with_first(packing.packed(self.embeddings(context.ids)), vectors_BH)
         for layer in self.layers:
-            hidden_BCH = layer(hidden_BCH, context.mask[:, None, None, :])
-        asked_BC = labels_BC != IGNORED
-        return self.vocabulary(hidden_BCH[asked_BC]), labels_BC[asked_BC]
+            hidden_NH = layer(hidden_NH, packing)
+        labels_N = packing.packed(labels_BC)
+        asked_N = labels_N != IGNORED
+        return self.vocabulary(hidden_NH[asked_N]), labels_N[asked_N]

@@ -25,6 +25,7 @@ from torch.nn.functional import cross_entropy
 from models import bert
 from models.batch import Rows
 from models.bert import WEIGHTS, BertConfig
+from models.first_token import first_states
 from models.objective import Losses, Vectors
 from models.tokens import Tokenizer, Tokens
 
@@ -72,8 +73,8 @@ class Pooler(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, hidden_BLH: Tensor) -> Tensor:
-        return torch.tanh(self.dense(hidden_BLH[:, 0].float()))
+    def forward(self, first_BH: Tensor) -> Tensor:
+        return torch.tanh(self.dense(first_BH.float()))
 
 
 class PooledBert(bert.Bert):
@@ -99,9 +100,9 @@ class CrossEncoder(nn.Module):
 
     def forward(self, pairs: PairTokens) -> Tensor:
         """[B], how relevant each passage is to its query; float32 also under autocast, so that few scores tie."""
-        hidden_BLH = self.bert(pairs.tokens.ids, pairs.tokens.mask, pairs.types)
-        with torch.autocast(hidden_BLH.device.type, enabled=False):
-            scores_B1: Tensor = self.classifier(self.dropout(self.bert.pooler(hidden_BLH)))
+        first_BH = first_states(self.bert, pairs.tokens.ids, pairs.tokens.mask, pairs.types)
+        with torch.autocast(first_BH.device.type, enabled=False):
+            scores_B1: Tensor = self.classifier(self.dropout(self.bert.pooler(first_BH)))
         return scores_B1[:, 0]
 
 

@@ -3,7 +3,7 @@
 A position sees the vector, which stands in the place of [CLS], and a window of the tokens before it; what the
 window does not tell, the vector has to.
 
-Shape suffixes: B batch, C length of the text decoded, H hidden, V vocabulary, N positions whose prediction counts.
+Shape suffixes: B batch, C length of the text decoded, H hidden, V vocabulary, N real tokens, or those asked for.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout, gelu
+from torch.nn.functional import dropout, gelu, pad
 
 from models.bert import BertConfig, BertForMaskedLM, SelfAttention, initialise
 from models.masking import IGNORED
+from models.packing import Packing
 from models.tokens import Tokens
 
 
@@ -33,14 +34,15 @@ class AutoRegressiveDecoder(nn.Module):
 
     def forward(self, vectors_BH: Tensor, context: Tokens, labels_BC: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [N, V] of every next token, and their labels [N]; padding asks nothing."""
-        hidden_BCH = torch.cat([vectors_BH[:, None], self.embeddings(context.ids)[:, 1:]], dim=1)
-        hidden_BCH = dropout(hidden_BCH, self.dropout, self.training)
-        visible = window_mask(context.ids.shape[1], self.window, context.ids.device) & context.mask[:, None, None, :]
+        # A row sees no later column, so none that is padding.
+        packing = Packing(context.mask, window_mask(context.ids.shape[1], self.window, context.ids.device))
+        hidden_NH = packing.with_first(packing.packed(self.embeddings(context.ids)), vectors_BH)
+        hidden_NH = dropout(hidden_NH, self.dropout, self.training)
         for block in self.blocks:
-            hidden_BCH = block(hidden_BCH, visible)
-        next_BC = labels_BC[:, 1:]
-        asked_BC = next_BC != IGNORED
-        return self.vocabulary(self.norm(hidden_BCH[:, :-1][asked_BC])), next_BC[asked_BC]
+            hidden_NH = block(hidden_NH, packing)
+        next_N = packing.packed(pad(labels_BC[:, 1:], (0, 1), value=IGNORED))
+        asked_N = next_N != IGNORED
+        return self.vocabulary(self.norm(hidden_NH[asked_N])), next_N[asked_N]
 
 
 class PreNormBlock(nn.Module):
@@ -59,10 +61,10 @@ class PreNormBlock(nn.Module):
         for projection in (self.attention_output, self.narrow):
             nn.init.normal_(projection.weight, 0.0, config.initializer_range / math.sqrt(2 * num_blocks))
 
-    def forward(self, x_BCH: Tensor, visible: Tensor) -> Tensor:
-        attended = self.attention_output(self.attention(self.attention_norm(x_BCH), visible))
-        x_BCH = x_BCH + dropout(attended, self.dropout, self.training)
-        return x_BCH + dropout(self.narrow(gelu(self.widen(self.mlp_norm(x_BCH)))), self.dropout, self.training)
+    def forward(self, x_NH: Tensor, packing: Packing) -> Tensor:
+        attended = self.attention_output(self.attention(self.attention_norm(x_NH), packing))
+        x_NH = x_NH + dropout(attended, self.dropout, self.training)
+        return x_NH + dropout(self.narrow(gelu(self.widen(self.mlp_norm(x_NH)))), self.dropout, self.training)
 
 
 def window_mask(length: int, window: int, device: torch.device | None = None) -> Tensor:

@@ -12,6 +12,7 @@ from pathlib import Path
 from torch import nn
 
 from models import bert
+from models.first_token import first_states
 from models.representation import Pooling, Representation, Role, pooled
 from models.tokens import Tokens
 
@@ -29,8 +30,10 @@ class DenseEncoder(nn.Module):
         self.passage, self.query, self.pooling = passage, query or passage, pooling
 
     def forward(self, tokens: Tokens, role: Role) -> Representation:
-        hidden_BLH = self.tower(role).bert(tokens.ids, tokens.mask)
-        return Representation(dense=pooled(hidden_BLH, tokens.mask, self.pooling))
+        network = self.tower(role).bert
+        if self.pooling == "cls":
+            return Representation(dense=first_states(network, tokens.ids, tokens.mask))
+        return Representation(dense=pooled(network(tokens.ids, tokens.mask), tokens.mask, self.pooling))
 
     @property
     def num_positions(self) -> int:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from models.came import Competition, competing
 from models.losses import contrastive_loss, distillation_loss
@@ -85,7 +86,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Examples:
-    """Q queries and, in the same order, G passages of each, its positive first."""
+    """Q queries and, in the same order, G passages of each, its positive first; or both `by_length`."""
 
     queries: Tokens
     passages: Tokens
@@ -96,23 +97,39 @@ class Examples:
     """The share of the training that is done."""
     teacher: Tensor | None = None
     """[Q, G], what a cross-encoder says of each query's own passages."""
+    places: tuple[Tensor, Tensor] | None = None
+    """[Q] and [P], where in that order queries and passages are that stand in another; None where they stand in it."""
 
     def __len__(self) -> int:
         return len(self.queries.ids)
 
+    def by_length(self) -> Examples:
+        """The same with queries, and apart from them passages, from the shortest to the longest.
+
+        Chunks so have texts of about one length, and nearly no padding: a batch's texts do not meet before their
+        comparison, for which they are put back.
+        """
+        sides = self.queries, self.passages
+        of_queries, of_passages = (torch.argsort(each.mask.sum(1), stable=True) for each in sides)
+        queries = Tokens(self.queries.ids[of_queries], self.queries.mask[of_queries])
+        passages = Tokens(self.passages.ids[of_passages], self.passages.mask[of_passages])
+        return replace(self, queries=queries, passages=passages, places=(of_queries, of_passages))
+
     def rows(self, start: int, stop: int) -> Examples:
-        """Some queries with their passages. What concerns the whole batch is left out."""
+        """Some queries and as many groups of passages. What concerns the whole batch is left out."""
         passages = self.passages.rows(start * self.group, stop * self.group)
         return replace(
-            self, queries=self.queries.rows(start, stop), passages=passages, excluded=None, teacher=None
-        )  # fmt: skip
+            self, queries=self.queries.rows(start, stop), passages=passages, excluded=None, teacher=None, places=None
+        )
 
     def to(self, device: torch.device) -> Examples:
         """The same on another device."""
         excluded, teacher = (None if each is None else each.to(device) for each in (self.excluded, self.teacher))
+        places = None if self.places is None else (self.places[0].to(device), self.places[1].to(device))
         return replace(
-            self, queries=self.queries.to(device), passages=self.passages.to(device), excluded=excluded, teacher=teacher
-        )
+            self, queries=self.queries.to(device), passages=self.passages.to(device), excluded=excluded,
+            teacher=teacher, places=places,
+        )  # fmt: skip
 
 
 class Finetuning(nn.Module):
@@ -127,14 +144,14 @@ class Finetuning(nn.Module):
 
     def encode(self, batch: Examples) -> tuple[Vectors, Losses]:
         """The parts of the queries' and of their passages' representations; no local loss."""
-        queries, passages = self.retriever(batch.queries, "query"), self.retriever(batch.passages, "passage")
-        return (*_parts(queries), *_parts(passages)), {}
+        return (*self._read(batch.queries, "query"), *self._read(batch.passages, "passage")), {}
 
     def compare(self, vectors: Vectors, batch: Examples) -> Losses:
         """The losses of every query with all passages."""
         half = len(vectors) // 2
-        queries = self._joined(vectors[:half], batch.queries, "query")
-        passages = self._joined(vectors[half:], batch.passages, "passage")
+        of_queries, of_passages = batch.places or (None, None)
+        queries = self._joined(vectors[:half], batch.queries, "query", of_queries)
+        passages = self._joined(vectors[half:], batch.passages, "passage", of_passages)
         scores = self.retriever.scores(queries, passages)
         positives_Q = torch.arange(len(batch), device=vectors[0].device) * batch.group
         self.observed = _sizes(scores, positives_Q, self.retriever.views)
@@ -145,15 +162,30 @@ class Finetuning(nn.Module):
             losses |= self._flops(queries.lexical, passages.lexical, batch.progress)
         return losses
 
-    def _joined(self, parts: Vectors, tokens: Tokens, role: Role) -> Representation:
-        """The representation of the whole batch; what needs no gradient is read from its tokens again."""
+    def _read(self, tokens: Tokens, role: Role) -> Vectors:
+        """The parts of a chunk's representations, read without the padding that all its texts have."""
+        found = self.retriever(cut_to_longest(tokens), role)
+        if found.tokens is not None and self.retriever.late:
+            missing = self.retriever.late.augmented(tokens, role).ids.shape[1] - found.tokens.shape[1]
+            found = replace(found, tokens=pad(found.tokens, (0, 0, 0, missing)))  # as long as those of other chunks
+        return _parts(found)
+
+    def _joined(self, parts: Vectors, tokens: Tokens, role: Role, places: Tensor | None) -> Representation:
+        """The representation of the whole batch, put back in its order.
+
+        What needs no gradient is read from its tokens again.
+        """
         names = [name for name, view in (("dense", "dense"), ("lexical", "lexical"), ("tokens", "late"))
                  if view in self.retriever.views]  # fmt: skip
         found = Representation(**dict(zip(names, parts, strict=True)))
         if late := self.retriever.late:
             mask, ids = late.compared(late.augmented(tokens, role), role)
             found = replace(found, token_mask=mask, token_ids=ids)
-        return found
+        if places is None:
+            return found
+        back = torch.argsort(places)
+        parts_of = {name: part.index_select(0, back) for name, part in vars(found).items() if part is not None}
+        return Representation(**parts_of)
 
     def _contrasts(self, scores: dict[str, Tensor], positives_Q: Tensor, batch: Examples) -> Losses:
         temperature, excluded = self.settings.temperature, batch.excluded
@@ -195,6 +227,12 @@ class Finetuning(nn.Module):
             "flops_queries": share * price.queries * flops(queries_QV),
             "flops_passages": share * price.passages * flops(passages_PV),
         }
+
+
+def cut_to_longest(tokens: Tokens) -> Tokens:
+    """Without the columns in which every text has ended."""
+    longest = int(tokens.mask.sum(1).max())
+    return Tokens(tokens.ids[:, :longest], tokens.mask[:, :longest])
 
 
 def known_positives(relevant: Sequence[set[str]], documents: Sequence[str], group: int) -> Tensor | None:

@@ -63,7 +63,7 @@ def whole_words(
 def single_tokens(ids: Ids, tokenizer: Tokenizer, rate: float, random: Generator) -> NDArray[np.bool_]:
     """BERT's own masking: which positions of [CLS] text [SEP] to hide, token by token, as many as the budget has."""
     hidden = np.zeros(len(ids), dtype=bool)
-    places = 1 + np.flatnonzero(~np.isin(ids[1:-1], tokenizer.specials))
+    places = 1 + np.flatnonzero(~tokenizer.is_special[ids[1:-1]])
     hidden[random.permutation(places)[: budget(len(ids) - 2, rate)]] = True
     return hidden
 
@@ -86,7 +86,7 @@ def replaced(
     """
     masked, labels = [], []
     for ids, chosen in zip(rows, hidden, strict=True):
-        asked = chosen & ~np.isin(ids, tokenizer.specials)
+        asked = chosen & ~tokenizer.is_special[ids]
         kind = random.random(len(ids))
         anything = random.integers(tokenizer.num_words, size=len(ids))
         instead = np.where(kind < 0.8, tokenizer.mask, np.where(kind < 0.9, anything, ids))

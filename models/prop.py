@@ -90,7 +90,7 @@ def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: G
     sets: list[Ids] = []
     ranked = np.zeros((len(texts), settings.pairs), dtype=bool)
     for row, text in enumerate(texts):
-        own = text[~np.isin(text, tokenizer.specials)]
+        own = text[~tokenizer.is_special[text]]
         lengths = set_lengths(settings.mean_words, settings.pairs, settings.words_max_tokens - 2, random)
         for pair, length in enumerate(lengths.tolist()):
             words_2W, ranked[row, pair] = language.ranked_pair(own, length, random)

@@ -26,6 +26,7 @@ from models import towers
 from models.bert import BertForMaskedLM
 from models.came import Experts
 from models.encoder import DenseEncoder
+from models.first_token import first_states
 from models.representation import Representation, Role
 from models.tokens import Tokenizer, Tokens
 from models.views import dense, late, lexical
@@ -138,12 +139,14 @@ class Retriever(nn.Module):
         return {name: each for name, each in self.named_parameters() if not name.startswith("encoder.")}
 
     def _hidden(self, tower: BertForMaskedLM, tokens: Tokens, role: Role) -> dict[str, Tensor]:
-        """The last layer's states [B, L, H] that each view reads."""
+        """The last layer's states [B, L, H] that each view reads; [B, 1, H] where that is [CLS] alone."""
         if self.settings.shared_layers is not None:
             experts = self.experts[role if role in self.experts else "passage"]
             found: dict[str, Tensor] = experts(tower, tokens)
             return found
-        hidden_BLH = tower.bert(tokens.ids, tokens.mask)
+        if self.views == ("dense",) and self.encoder.pooling == "cls":
+            return {"dense": first_states(tower.bert, tokens.ids, tokens.mask)[:, None]}
+        hidden_BLH = tower.bert(tokens.ids, tokens.mask, unseen_BL=tokens.unseen)
         return dict.fromkeys(self.views, hidden_BLH)
 
     def _towers(self) -> Iterator[tuple[Role, BertForMaskedLM]]:

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from numpy.random import Generator
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 
 from models.batch import Rows
-from models.bert import BertForMaskedLM, Embeddings, Layer, SelfAttention, initialise
+from models.bert import BertForMaskedLM, Embeddings, Layer, initialise
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED, budget, many_masks, mask_words, word_numbers
 from models.objective import Losses, Vectors
+from models.packing import Packing
 from models.pretraining import Drawn, Reads, Start, check_lengths, check_rates, framed
 from models.representation import pooled
 from models.tokens import Tokenizer, Tokens, pad
@@ -139,11 +139,12 @@ class EnhancedDecoder(nn.Module):
         self.layer.apply(lambda module: initialise(module, model.config.initializer_range))
 
     def forward(self, queries_BQH: Tensor, context_BLH: Tensor, batch: Batch) -> Tensor:
-        """Hidden states [N, H] of the text's own tokens; past the attention no others are computed."""
-        asked_BQ = batch.words[:, 1:] >= 0
+        """Hidden states [N, H] of the text's own tokens; no others are computed."""
         visible_BQL = position_specific_mask(batch.words, batch.budgets, batch.text.mask)
-        mixed_BQH = attend(self.layer.attention.self, queries_BQH, context_BLH, visible_BQL)
-        mixed_NH = self.layer.attention.output(mixed_BQH[asked_BQ], queries_BQH[asked_BQ])
+        asked, tokens = Packing(batch.words[:, 1:] >= 0, visible_BQL[:, None]), Packing(batch.text.mask)
+        queries_NH, attention = asked.packed(queries_BQH), self.layer.attention
+        attended_NH = attention.self.over(queries_NH, tokens.packed(context_BLH), rows=asked, columns=tokens)
+        mixed_NH = attention.output(attended_NH, queries_NH)
         decoded_NH: Tensor = self.layer.output(self.layer.intermediate(mixed_NH), mixed_NH)
         return decoded_NH
 
@@ -159,17 +160,3 @@ def position_specific_mask(words_BL: Tensor, budgets_B: Tensor, real_BL: Tensor)
     hidden_BQL = hidden_BRL.gather(1, picked_BQ[..., None].expand(-1, -1, length))
     itself_QL = torch.eye(length, dtype=torch.bool, device=words_BL.device)[1:]
     return real_BL[:, None] & ~hidden_BQL & ~itself_QL
-
-
-def attend(weights: SelfAttention, queries_BQH: Tensor, context_BLH: Tensor, visible_BQL: Tensor) -> Tensor:
-    """Multi-head attention [B, Q, H] of one stream over another (equation 3)."""
-
-    def heads(projection: nn.Linear, x: Tensor) -> Tensor:
-        projected: Tensor = projection(x)
-        return projected.view(*x.shape[:2], weights.num_heads, -1).transpose(1, 2)
-
-    mixed_BAQD = scaled_dot_product_attention(
-        heads(weights.query, queries_BQH), heads(weights.key, context_BLH), heads(weights.value, context_BLH),
-        attn_mask=visible_BQL[:, None], dropout_p=weights.dropout if weights.training else 0.0,
-    )  # fmt: skip
-    return mixed_BAQD.transpose(1, 2).flatten(-2)

@@ -27,6 +27,8 @@ class Tokens(Rows):
 
     ids: Tensor
     mask: Tensor
+    unseen: Tensor | None = None
+    """[B, L], True at what reads the tokens without being one that they read; nowhere, if None."""
 
 
 def num_tokens(batch: Any) -> int:
@@ -51,6 +53,8 @@ class Tokenizer:
         """V"""
         self.specials = np.array(sorted({self.cls, self.sep, self.mask, self.pad, self._id("[UNK]")}))
         """What no masked language model is asked for."""
+        self.is_special = np.isin(np.arange(self.num_words), self.specials)
+        """[V]"""
         self.continues = np.zeros(self.num_words, dtype=bool)
         """[V], True for a piece that continues the word to its left (`##ing`)."""
         self.continues[[number for piece, number in pieces.items() if piece.startswith("##") and len(piece) > 2]] = True

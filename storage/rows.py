@@ -52,8 +52,14 @@ def parts(folder: Path) -> list[Path]:
 def read_table(artifact: Artifact[Any], table: type[Table], columns: Sequence[str] | None = None) -> pa.Table:
     """All rows, in order. For tables that fit in memory; `read_rows` streams."""
     schema = _schema(table) if columns is None else pa.schema([_schema(table).field(name) for name in columns])
-    found = [pq.read_table(path, columns=schema.names) for path in parts(artifact.path)]
+    found = [_whole(path, schema.names) for path in parts(artifact.path)]
     return pa.concat_tables(found).cast(schema) if found else schema.empty_table()
+
+
+def _whole(path: Path, columns: Sequence[str]) -> pa.Table:
+    """A file's rows; `pq.read_table` takes three times as long where there are many groups."""
+    with pq.ParquetFile(path) as file:
+        return file.read(columns=list(columns)).select(list(columns))
 
 
 def in_one_piece(rows: pa.Table) -> pa.Table:

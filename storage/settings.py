@@ -9,4 +9,4 @@ from pydantic import BaseModel, ConfigDict
 class Settings(BaseModel):
     """Values of one stage or section. Whole numbers are accepted for floats, nothing else is converted."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

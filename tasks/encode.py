@@ -29,7 +29,7 @@ from tasks.device import choose_device
 from tasks.shards import Job, Shard, kept, row_shards, run_shards
 from tasks.stage import stage
 
-TOKENS_PER_BATCH = {"cpu": 4096, "cuda": 65_536}  # with padding; what measures well on each
+TOKENS_PER_BATCH = {"cpu": 2048, "cuda": 65_536}  # with padding; what measures well on each
 LEXICAL_TOKENS_PER_BATCH = {"cpu": 1024, "cuda": 16_384}  # each token has a weight for every word piece first
 PASSAGES_PER_SHARD = {"dense": 8192, "lexical": 2048, "late": 512}  # the least of a retriever's views: some 100 MB
 
@@ -47,7 +47,7 @@ Model = Artifact[Checkpoint] | Source
 
 
 class TextEncoder:
-    """What a folder's retriever makes of texts, on the device of the run."""
+    """What a folder's retriever makes of texts, on the device of the run; on a GPU in bfloat16, as it was trained."""
 
     def __init__(self, folder: Path) -> None:
         self.device, self.opened = choose_device(), opening.opened(folder)
@@ -70,7 +70,8 @@ class TextEncoder:
 
     @torch.inference_mode()
     def _encoded(self, ids: list[list[int]], role: Role) -> Encoded:
-        return as_rows(self.retriever(self.opened.pad_batch(ids).to(self.device), role))
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self.device.type == "cuda"):
+            return as_rows(self.retriever(self.opened.pad_batch(ids).to(self.device), role))
 
 
 def reads(folder: Path) -> tuple[tuple[str, ...], int]:
@@ -106,7 +107,7 @@ def _offsets(counts_B: Tensor) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.concatenate([np.zeros(1, np.int64), counts_B.cumsum(0).cpu().numpy()])
 
 
-@stage(version=1, table=Vectors, gpu=True)
+@stage(version=2, table=Vectors, gpu=True)
 def encode(out: Path, passages: Artifact[Passages], checkpoint: Model, *, settings: Encoding) -> None:
     """Write what the checkpoint's retriever makes of every passage, shard by shard, and `vectors.json`."""
     _check(checkpoint.path, settings)

@@ -25,6 +25,7 @@ from models.tokens import num_tokens
 from storage.files import flush, write_atomically
 from storage.settings import Settings
 from tasks import world
+from tasks.ahead import batches
 from tasks.device import choose_device
 from tasks.ending import HeldBack
 from tasks.gradients import gradient_norms, gradients
@@ -59,7 +60,7 @@ def fit(
     objective: nn.Module, batch_of: Callable[[int], Batch], steps: int, *, out: Path, settings: Fitting, seed: int,
     probing: Probing = lambda steps: {},
 ) -> None:  # fmt: skip
-    """Train the objective in place for so many steps; `batch_of(step)` gives each step's batch.
+    """Train the objective in place for so many steps; `batch_of(step)` gives each step's batch, from `step` alone.
 
     What an earlier attempt saved below `out` is taken up. Losses, gradient norms by part, tokens a second, what the
     objective observes and what `probing` finds go to `out/logs/metrics.jsonl` and to TensorBoard's files beside it.
@@ -82,11 +83,12 @@ def fit(
     ):
         if writes and not first and (probed := probing(0)):
             metrics.write(0, probed)
+        coming = batches(batch_of, range(first, steps), ahead=device.type == "cuda")
         for step in range(first, steps):
             started, rate = time.monotonic(), settings.learning_rate * schedule(step, steps, settings.warmup_ratio)
             for group in optimiser.param_groups:
                 group["lr"] = rate
-            batch = batch_of(step)
+            batch = next(coming)
             tokens, batch = num_tokens(batch), batch.to(device)
             losses = gradients(objective, batch, settings.chunk, (seed, step))
             values = {name: loss.item() for name, loss in losses.items()}

@@ -31,6 +31,7 @@ from storage.tables import Checkpoint, Pairs, Terms
 from tasks.fit import Fitting, fit, take_up
 from tasks.initialise import Backbone, save_checkpoint, shape
 from tasks.probe import Probe, Watch
+from tasks.shapes import without_memory
 from tasks.stage import stage
 
 P = TypeVar("P")
@@ -67,7 +68,7 @@ class Pretraining(Settings, Generic[P]):
         return self.steps or math.ceil(num_texts * (self.epochs or 0) / self.batch)
 
 
-@stage(version=2, table=Checkpoint, trains=True, gpu=True)
+@stage(version=3, table=Checkpoint, trains=True, gpu=True)
 def pretrain(
     out: Path,
     pairs: Artifact[Pairs],
@@ -110,7 +111,7 @@ def check(settings: Pretraining[Any], backbone: Backbone, folder: Path) -> None:
     if not (folder / bert.CONFIG).is_file():
         return
     paper = import_module(f"models.{settings.paper}")
-    with torch.device("meta"):
+    with without_memory():
         try:
             config = shape(folder, backbone)
             encoder = towers.raised(DenseEncoder(bert.BertForMaskedLM(config), backbone.pooling), backbone.towers)

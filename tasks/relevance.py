@@ -24,7 +24,7 @@ from tasks.shards import Job, Shard, kept, run_shards
 from tasks.stage import stage
 
 
-@stage(version=1, table=PseudoQueries, gpu=True)
+@stage(version=2, table=PseudoQueries, gpu=True)
 def relevance(
     out: Path, pseudo_queries: Artifact[PseudoQueries], passages: Artifact[Passages],
     cross_encoder: Artifact[Checkpoint] | Source, *, settings: Scoring,

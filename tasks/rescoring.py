@@ -3,27 +3,35 @@
 They depend on the two texts' vectors alone: not on what is searched together, nor on how memory is portioned. The
 dense and lexical scores are inner products; the late one is the sum, over the query's tokens, of the best of the
 passage's (MaxSim), where exact matches are asked for among the same word pieces and no less than 0.
+
+Shape suffixes: Q queries, D dimension, I tokens of queries, T tokens of passages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 
 from models.retriever import SUM
-from storage.vectors import Encoded, SparseRows, TokenRows, Vectors, describe_vectors, num_shards, read_shard
+from storage.vectors import Encoded, TokenRows, Vectors, describe_vectors, num_shards, read_shard
 from tasks.hits import Places
+from tasks.kernels import Doubles, dense_scores, late_scores, lexical_scores, matching_scores
+from tasks.products import factors, on_device, products
 
 BYTES = 2**26  # what is held of scores and of vectors at a time, about
+BLOCK = 2**18  # products of tokens that a core's cache holds
+TOGETHER = 64  # queries whose tokens are compared at once
+CPU = torch.device("cpu")
 
-Doubles = NDArray[np.float64]
-PairScores = Callable[[Places, Any, Places], Doubles]
-"""(numbers of queries, what is stored of passages, places in it) -> the scores of these pairs in one view."""
+PairScores = Callable[[Any, Places, Places], Doubles]
+"""(what is stored of passages, numbers of queries, places in it) -> the scores of these pairs in one view."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +69,19 @@ class Stored:
             yield int(start), Encoded(**{name: part(each, name) for each in views for name in each.views})
 
     def scores(self, queries: Encoded, numbers: Places, places: Places) -> Vectors:
-        """The scores [pairs] of the queries with these numbers and the passages at these places, pair by pair."""
-        totals, order = np.zeros(len(places)), np.argsort(places, kind="stable")
+        """The scores [pairs] of the queries with these numbers and the passages at these places, pair by pair.
+
+        It is fastest where the pairs of a query stand together.
+        """
+        shards = np.searchsorted(self.starts, places, side="right") - 1
+        totals, order = np.zeros(len(places)), np.argsort(shards, kind="stable")
         compared = {view: _pair_scores(queries, view, self.similarity) for view in self.similarity.weights}
-        bounds = np.searchsorted(places[order], self.starts)
+        bounds = np.searchsorted(shards[order], np.arange(len(self.starts)))
         for shard in np.flatnonzero(np.diff(bounds)):
             pairs, start = order[bounds[shard] : bounds[shard + 1]], self.starts[shard]
             for view, weight in self.similarity.weights.items():
-                passages = read_shard(self.folder, int(shard), view)
-                for some in _portions(pairs, passages):
-                    scores = compared[view](numbers[some], part(passages, view), places[some] - start)
-                    totals[some] += weight * scores
+                passages = part(read_shard(self.folder, int(shard), view), view)
+                totals[pairs] += weight * compared[view](passages, numbers[pairs], places[pairs] - start)
         rounded: Vectors = (totals + 0.0).astype(np.float32)  # + 0.0: no score is -0.0
         return rounded
 
@@ -85,23 +95,6 @@ def row_bytes(encoded: Encoded) -> int:
     return max(1, size // max(1, len(encoded)))
 
 
-def in_columns(rows: SparseRows, columns: int) -> Vectors:
-    """The rows as a matrix [N, columns + 1]; the last column is 0 everywhere, for word pieces that none has."""
-    found = np.zeros((len(rows), columns + 1), np.float32)
-    found[np.repeat(np.arange(len(rows)), np.diff(rows.offsets)), rows.ids] = rows.values
-    return found
-
-
-def num_columns(rows: SparseRows) -> int:
-    """How many columns hold all word pieces of the rows."""
-    return int(rows.ids.max()) + 1 if len(rows.ids) else 0
-
-
-def _portions(pairs: Places, passages: Encoded) -> Iterator[Places]:
-    step = max(1, BYTES // (4 * row_bytes(passages)))  # twice in double precision
-    return (pairs[start : start + step] for start in range(0, len(pairs), step))
-
-
 def part(encoded: Encoded, view: str) -> Any:
     """What a view holds of the texts."""
     found = getattr(encoded, view)
@@ -112,46 +105,47 @@ def part(encoded: Encoded, view: str) -> Any:
 
 def _pair_scores(queries: Encoded, view: str, similarity: Similarity) -> PairScores:
     if view == "dense":
-        return _dense(part(queries, view))
+        return partial(dense_scores, part(queries, view).astype(np.float64))
     if view == "lexical":
-        return _lexical(part(queries, view))
-    return _late(part(queries, view), similarity.exact_match)
+        return partial(lexical_scores, part(queries, view))
+    late: TokenRows = part(queries, view)
+    if similarity.exact_match:
+        return partial(matching_scores, late, late.vectors.astype(np.float64))
+    return partial(_late, late)
 
 
-def _dense(queries_QD: Vectors) -> PairScores:
-    def scores(numbers: Places, passages_PD: Vectors, places: Places) -> Doubles:
-        found: Doubles = (passages_PD[places].astype(np.float64) * queries_QD[numbers]).sum(axis=1)
-        return found
-
-    return scores
-
-
-def _lexical(queries: SparseRows) -> PairScores:
-    columns = num_columns(queries)
-    queries_QV = in_columns(queries, columns)
-
-    def scores(numbers: Places, passages: SparseRows, places: Places) -> Doubles:
-        rows = passages.taken(places)
-        pair = np.repeat(np.arange(len(rows)), np.diff(rows.offsets))
-        products = rows.values.astype(np.float64) * queries_QV[numbers[pair], np.minimum(rows.ids, columns)]
-        return np.bincount(pair, products, minlength=len(rows)).astype(np.float64)
-
-    return scores
+def _late(queries: TokenRows, passages: TokenRows, numbers: Places, places: Places) -> Doubles:
+    """MaxSim: coarse products say which of a passage's tokens can be a query token's best."""
+    found, length = np.empty(len(places)), max(1, len(passages.vectors) // max(1, len(passages)))
+    for start, stop, width in rectangles(numbers, places):
+        some, scores_QP = queries.taken(numbers[start:stop:width]), found[start:stop].reshape(-1, width)
+        tokens_ID, errors_I = factors(on_device(some.vectors, CPU), coarse=True)
+        doubles_ID = some.vectors.astype(np.float64)
+        step = max(1, BLOCK // (length * max(1, len(tokens_ID))))
+        for first in range(0, width, step):
+            rows = _rows_at(passages, places[start + first : start + min(first + step, width)])
+            vectors_TD = on_device(rows.vectors, CPU)
+            errors = errors_I * vectors_TD.norm(dim=1).max() if len(vectors_TD) else errors_I
+            products_TI = products(vectors_TD, tokens_ID, coarse=True)
+            scores = late_scores(some, doubles_ID, rows, products_TI.numpy(), errors.numpy())
+            scores_QP[:, first : first + step] = scores
+    return found
 
 
-def _late(queries: TokenRows, exact_match: bool) -> PairScores:
-    tokens, starts = queries.vectors.astype(np.float64), queries.offsets
+def rectangles(numbers: Places, places: Places) -> Iterator[tuple[int, int, int]]:
+    """(start, stop, width) of pairs that belong together: some queries, each with the same `width` places."""
+    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+    start, width = 0, edges[1]
+    for stop, after in pairwise(edges[1:]):
+        same = after - stop == width and np.array_equal(places[start : start + width], places[stop:after])
+        if not same or stop - start >= TOGETHER * width:
+            yield start, stop, width
+            start, width = stop, after - stop
+    yield start, len(numbers), width
 
-    def scores(numbers: Places, passages: TokenRows, places: Places) -> Doubles:
-        rows, found = passages.taken(places), np.zeros(len(places))
-        for pair, number in enumerate(numbers):
-            query, passage = slice(*starts[number : number + 2]), slice(*rows.offsets[pair : pair + 2])
-            products = tokens[query] @ rows.vectors[passage].astype(np.float64).T
-            if exact_match:
-                same = queries.ids[query, None] == rows.ids[None, passage]
-                products = np.where(same, products, 0.0).clip(min=0.0)
-            if products.shape[1]:  # a passage without tokens scores 0
-                found[pair] = products.max(axis=1).sum()
-        return found
 
-    return scores
+def _rows_at(rows: TokenRows, places: Places) -> TokenRows:
+    """The rows at these places, not copied where they lie one after the other."""
+    if (np.diff(places) == 1).all():
+        return rows.rows(int(places[0]), int(places[-1]) + 1)
+    return rows.taken(places)

@@ -16,8 +16,8 @@ from pydantic import Field
 from storage.artifact import Artifact
 from storage.settings import Settings
 from storage.tables import Index, Passages, PseudoQueries
-from tasks.engines.bm25 import open_index
 from tasks.hits import Hits, PassageIds, Places, Searcher, passage_ids
+from tasks.index import describe, engine
 from tasks.rewrite import file_shards, is_empty, rewrite, unknown
 from tasks.shards import Job, Shard, kept, run_shards
 from tasks.stage import stage
@@ -73,7 +73,7 @@ def rank_part(
 
 def _opened(index: Artifact[Index], passages: Artifact[Passages]) -> tuple[Searcher, PassageIds]:
     ids = passage_ids(passages)
-    return open_index(index.path, None, None, ids, "bm25"), ids
+    return engine(str(describe(index.path)["engine"])).open_index(index.path, None, None, ids, "bm25"), ids
 
 
 def _ranks(searcher: Searcher, queries: pa.ChunkedArray, places: Places, depth: int) -> list[int]:

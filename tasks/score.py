@@ -60,7 +60,7 @@ class Reranking(Scoring):
     """Passages of each list that are scored; what lies below is dropped."""
 
 
-@stage(version=1, table=TeacherScores, gpu=True)
+@stage(version=2, table=TeacherScores, gpu=True)
 def score(
     out: Path,
     teacher: Artifact[Checkpoint] | Source,
@@ -88,7 +88,7 @@ def score(
         write_table(out, TeacherScores, pa.table(columns), part)
 
 
-@stage(version=1, table=Run, gpu=True)
+@stage(version=2, table=Run, gpu=True)
 def rerank(
     out: Path,
     teacher: Artifact[Checkpoint] | Source,

@@ -13,8 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyarrow.dataset import ParquetFileFormat
-from pyarrow.fs import LocalFileSystem
 
 from storage.artifact import Artifact
 from storage.rows import parts
@@ -42,6 +40,9 @@ class Lists:
     """A run's lists, of which a few queries' are read at a time, in any order."""
 
     def __init__(self, run: Artifact[Run]) -> None:
+        from pyarrow.dataset import ParquetFileFormat  # brings pandas
+        from pyarrow.fs import LocalFileSystem
+
         files = [ParquetFileFormat().make_fragment(str(path), LocalFileSystem()) for path in parts(run.path)]
         self._groups = [group for file in files for group in file.split_by_row_group()]
         self._offsets = np.cumsum([0, *(group.row_groups[0].num_rows for group in self._groups)])

@@ -22,6 +22,7 @@ from storage.portions import portions
 from storage.rows import num_rows, read_rows, write_rows
 from storage.settings import Settings
 from storage.tables import Documents, Passages
+from tasks.sentences import BLANKS
 from tasks.shards import Job, Shard, part, row_shards, run_shards
 from tasks.spans import MIN_TOKENS, Span, count_tokens, spans
 from tasks.stage import stage
@@ -110,4 +111,16 @@ def load_tokenizer(file: str) -> Tokenizer:
         raise UserError(f"{file}: expected a WordPiece tokenizer, found {type(tokenizer.model).__name__}")
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    if not _parts_at_blanks(tokenizer):
+        raise UserError(f"{file}: expected a tokenizer whose pieces end at blanks, as BERT's do; name another model")
     return tokenizer
+
+
+def _parts_at_blanks(tokenizer: Tokenizer) -> bool:
+    """Whether a blank always parts two pieces, so that those of a text are those of its words."""
+    text = "".join(f"a{blank}" for blank in BLANKS) + "a"
+    if tokenizer.normalizer is not None:
+        text = tokenizer.normalizer.normalize_str(text)
+    parts = [(text, None)] if tokenizer.pre_tokenizer is None else tokenizer.pre_tokenizer.pre_tokenize_str(text)
+    added = "".join(token.content for token in tokenizer.get_added_tokens_decoder().values())
+    return [part for part, _ in parts] == ["a"] * (len(BLANKS) + 1) and not set(added) & set(BLANKS)

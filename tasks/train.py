@@ -31,6 +31,7 @@ from tasks.encode import Encoding
 from tasks.examples import TrainingData
 from tasks.fit import Fitting, fit
 from tasks.initialise import Backbone, shape
+from tasks.shapes import without_memory
 from tasks.stage import stage
 
 PLAIN = Views(dense=Dense(dim=None))
@@ -89,7 +90,7 @@ class Training(Settings):
         return self.steps or math.ceil(num_queries * (self.epochs or 0) / self.batch_queries)
 
 
-@stage(version=2, table=Checkpoint, trains=True, gpu=True)
+@stage(version=3, table=Checkpoint, trains=True, gpu=True)
 def train(
     out: Path,
     start: Artifact[Checkpoint],
@@ -124,7 +125,7 @@ def check(name: str, settings: Training, encoding: Encoding, backbone: Backbone,
     if not (folder / bert.CONFIG).is_file() or not (folder / FILES[0]).is_file():
         return
     try:
-        with torch.device("meta"):
+        with without_memory():
             encoder = DenseEncoder(bert.BertForMaskedLM(shape(folder, backbone)), backbone.pooling)
             made = Retriever(towers.raised(encoder, backbone.towers), settings.retriever, Tokenizer.load(folder))
     except ValueError as error:
@@ -182,7 +183,7 @@ class Batches:
             excluded=excluded,
             progress=step / self.steps,
             teacher=None if self.teacher is None else torch.from_numpy(self.teacher.of(chosen, shown)),
-        )
+        ).by_length()
 
     def _tokens(self, texts: Sequence[str], max_tokens: int) -> Tokens:
         return self.tokenizer.pad_batch(self.tokenizer.encode(texts, max_tokens))

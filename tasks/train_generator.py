@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from pydantic import Field, model_validator
-from transformers import T5Config
-from transformers.utils import logging as transformers_logging
 
 from models.tokens import Tokenizer
 from storage.artifact import Artifact
@@ -23,10 +21,11 @@ from storage.rows import num_rows, read_rows
 from storage.settings import Settings
 from storage.tables import Checkpoint, Passages, Positives, Queries, passage_text
 from tasks.fit import Fitting, fit
-from tasks.generators.copying import copying_t5, resized
-from tasks.generators.vocabulary import embeddings_of, frequent_pieces, save_tokenizer
 from tasks.generators.writing import Examples, Writer
 from tasks.stage import stage
+
+if TYPE_CHECKING:  # a recipe is read without it
+    from transformers import T5Config
 
 QUERY_WEIGHT = 3  # a query counts as so many passages of its length when the vocabulary is chosen
 TEXTS_AT_ONCE = 10_000
@@ -80,6 +79,11 @@ def train_generator(
 
     `start` is any BERT's folder; it gives the word pieces and their embeddings.
     """
+    from transformers.utils import logging as transformers_logging
+
+    from tasks.generators.copying import copying_t5, resized
+    from tasks.generators.vocabulary import embeddings_of, frequent_pieces, save_tokenizer
+
     texts = read_texts(queries, positives, passages, settings)
     vocabulary = frequent_pieces(start.path, texts.groups(), settings.vocabulary)
     save_tokenizer(vocabulary, start.path, out)
@@ -94,6 +98,8 @@ def train_generator(
 
 def shape(tokenizer: Tokenizer, settings: GeneratorTraining) -> T5Config:
     """A T5 whose sequences begin and end as BERT's tokenizer marks them."""
+    from transformers import T5Config
+
     return T5Config(  # type: ignore[call-arg]  # what generation reads is no part of its signature
         vocab_size=tokenizer.num_words, d_model=settings.hidden_size, d_kv=settings.hidden_size // settings.heads,
         num_heads=settings.heads, d_ff=4 * settings.hidden_size, num_layers=settings.layers,

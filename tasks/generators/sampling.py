@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from storage.errors import UserError
-from tasks.generators.causal import Causal
 from tasks.generators.drawing import Candidates, nucleus, numbers
-from tasks.generators.opening import open_config
-from tasks.generators.seq2seq import Seq2Seq
+
+if TYPE_CHECKING:  # they bring transformers, without which a recipe is read
+    from tasks.generators.causal import Causal
+    from tasks.generators.seq2seq import Seq2Seq
 
 READ_AT_ONCE = 1024  # texts
 LIVE_SHARE = 0.75  # below it a batch is compacted: copying the caches at every row's end costs more than it saves
@@ -195,6 +196,10 @@ def open_sampler(checkpoint: Path, settings: Writing, device: torch.device, tell
 
 def open_writer(checkpoint: Path, settings: Writing, device: torch.device) -> Seq2Seq | Causal:
     """The model, of the kind that its config.json says. Raises `UserError` where the settings are for the other."""
+    from tasks.generators.causal import Causal
+    from tasks.generators.opening import open_config
+    from tasks.generators.seq2seq import Seq2Seq
+
     config = open_config(checkpoint)
     lengths = {"max_tokens": settings.input_max_tokens, "max_new_tokens": settings.max_new_tokens}
     if config.is_encoder_decoder:

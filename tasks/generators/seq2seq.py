@@ -6,7 +6,7 @@ Shape suffixes: B texts, L length, R rows of a batch, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,40 +15,70 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
 from tasks.generators.opening import check_length, first, open_model, open_tokenizer
+from tasks.generators.shared_attention import Reading, reading, share
+
+READ_SHARE = 0.75  # of a batch's texts that are still read; below it the others are dropped
 
 
 @dataclass
 class Encoded:
-    """The rows of a batch, as far as they are written."""
+    """The rows of a batch, as far as they are written.
+
+    Where the decoder can (`shared_attention`), rows read the encoded text's keys and values as they are; else each row
+    has its own.
+    """
 
     model: Any
+    shares: bool
     hidden: Tensor
-    """[rows, length, width], the encoded texts."""
+    """[texts, length, width], the encoded texts."""
     mask: Tensor
-    """[rows, length]"""
-    cache: Any
+    """[texts, length]"""
+    cache: Any = None
     """Keys and values of the steps so far and of the encoded text."""
+    reading: Reading | None = None
+    """Which row reads which text, where they share it."""
 
     def step(self, tokens: Tensor) -> Tensor:
         """The logits of the token that comes after these, which are new. [R, V]"""
-        found = self.model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=self.hidden), attention_mask=self.mask,
-            decoder_input_ids=tokens, past_key_values=self.cache, use_cache=True,
-        )  # fmt: skip
+        with reading(self.reading):
+            found = self.model(
+                encoder_outputs=BaseModelOutput(last_hidden_state=self.hidden), attention_mask=self.mask,
+                decoder_input_ids=tokens, past_key_values=self.cache, use_cache=True,
+            )  # fmt: skip
         self.cache = found.past_key_values
         logits: Tensor = found.logits[:, -1]
         return logits
 
     def repeat(self, times: int) -> None:
         """Make each row `times` rows that stand together."""
-        self.hidden = self.hidden.repeat_interleave(times, dim=0)
-        self.mask = self.mask.repeat_interleave(times, dim=0)
-        self.cache.batch_repeat_interleave(times)
+        if self.shares:
+            rows = torch.arange(len(self.mask) * times, device=self.mask.device)
+            self.reading = Reading(self.cache.cross_attention_cache, rows, times)
+            self.cache.self_attention_cache.batch_repeat_interleave(times)
+        else:
+            self.hidden, self.mask = (each.repeat_interleave(times, dim=0) for each in (self.hidden, self.mask))
+            self.cache.batch_repeat_interleave(times)
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows."""
-        self.hidden, self.mask = self.hidden[rows], self.mask[rows]
-        self.cache.batch_select_indices(rows)
+        if self.reading is None:
+            self.hidden, self.mask = self.hidden[rows], self.mask[rows]
+            self.cache.batch_select_indices(rows)
+            return
+        self.cache.self_attention_cache.batch_select_indices(rows)
+        self.reading = replace(self.reading, places=self.reading.places[rows])
+        self._drop_texts(self.reading)
+
+    def _drop_texts(self, now: Reading) -> None:
+        """Drop the texts that no row reads, once they are a quarter of them: the others are copied."""
+        of_rows = now.places // now.samples
+        texts, number = of_rows.unique(return_inverse=True)
+        if len(texts) > READ_SHARE * len(self.mask):
+            return
+        self.hidden, self.mask = self.hidden[texts], self.mask[texts]
+        now.cache.batch_select_indices(texts)
+        self.reading = replace(now, places=number * now.samples + now.places % now.samples)
 
 
 class Seq2Seq:
@@ -61,6 +91,7 @@ class Seq2Seq:
         self.device, self.prefix, self.max_tokens = device, prefix, max_tokens
         self.tokenizer = open_tokenizer(checkpoint)
         self.model = open_model(checkpoint, config, dtype, device)
+        self.shares = share(self.model.get_decoder())
         check_length(checkpoint, self.model.get_encoder().config, max_tokens, "input_max_tokens")
         check_length(checkpoint, self.model.get_decoder().config, max_new_tokens + 1, "max_new_tokens + 1")
         settings, config = self.model.generation_config, self.model.config
@@ -84,7 +115,7 @@ class Seq2Seq:
         ids_BL = torch.tensor([each + [self.pad] * (length - len(each)) for each in ids], device=self.device)
         mask_BL = torch.tensor([[1] * len(each) + [0] * (length - len(each)) for each in ids], device=self.device)
         hidden = self.model.get_encoder()(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
-        state = Encoded(self.model, hidden, mask_BL, None)
+        state = Encoded(self.model, self.shares, hidden, mask_BL)
         return state, state.step(torch.tensor([self.starts] * len(ids), device=self.device))
 
     def text(self, samples: Sequence[list[int]]) -> list[str]:

@@ -116,6 +116,45 @@ def test_chunks_with_dropout_are_a_direct_pass_under_the_same_seeds(kind: str) -
     assert max(float((cached[name] - each).abs().max()) for name, each in expected.items()) < 1e-5 * scale
 
 
+@pytest.mark.parametrize("kind", RETRIEVERS)
+@pytest.mark.parametrize("chunk", [3, None])
+def test_texts_in_the_order_of_their_lengths_have_the_same_losses_and_gradients(kind: str, chunk: int | None) -> None:
+    retriever = tiny_retriever(kind, spread=0.1)
+    price = PRICE if "lexical" in retriever.views else None
+    objective = Finetuning(
+        retriever, replace(PLAIN, flops=price, distillation=Distillation(teacher_temperature=1.0, contrast_weight=0.5))
+    )
+    teacher = torch.randn(7, 2, generator=torch.Generator().manual_seed(4))
+    batch = examples(2, queries=7, excluded=exclusions(7, 2), teacher=teacher)
+    losses, grads = [], []
+    for given, size in ((batch, None), (batch.by_length(), chunk)):
+        objective.zero_grad()
+        losses.append({name: loss.item() for name, loss in gradients(objective, given, size, (3, 5)).items()})
+        grads.append({name: each.grad.clone() for name, each in objective.named_parameters() if each.grad is not None})
+
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5, rel=1e-5)
+    assert set(grads[0]) == set(grads[1])
+    scale = max(float(each.abs().max()) for each in grads[0].values())
+    assert max(float((grads[1][name] - each).abs().max()) for name, each in grads[0].items()) < 1e-5 * scale
+
+
+def test_a_chunk_is_read_without_the_padding_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    objective, batch = Finetuning(tiny_retriever("colbert"), PLAIN), examples(2, queries=8).by_length()
+    lengths = batch.passages.mask.sum(1)
+    assert (lengths.diff() >= 0).all()
+    assert lengths[0] < lengths[-1]
+    assert sorted(lengths.tolist()) == sorted(examples(2, queries=8).passages.mask.sum(1).tolist())
+    read, real = [], Retriever.forward
+    monkeypatch.setattr(
+        Retriever, "forward", lambda self, tokens, role: read.append(tokens.ids.shape) or real(self, tokens, role)
+    )
+
+    parts = [objective.encode(batch.rows(start, start + 2))[0] for start in range(0, 8, 2)]
+
+    assert [shape for shape in read if shape[0] == 4] == [(4, int(lengths[end])) for end in (3, 7, 11, 15)]
+    assert {part[1].shape[1] for part in parts} == {batch.passages.ids.shape[1]}
+
+
 def directly(objective: Finetuning, batch: Examples, chunk: int) -> dict[str, float]:
     """One graph over all chunks, each under the seed that the loop gives it."""
     from tasks import gradients as loop

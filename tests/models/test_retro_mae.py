@@ -12,6 +12,7 @@ from torch import Tensor
 from models import retro_mae
 from models.masking import IGNORED, budget, many_masks
 from models.objective import Losses
+from models.packing import Packing
 from models.pretraining import Drawn
 from models.representation import Pooling
 from models.retro_mae import (
@@ -442,12 +443,12 @@ def test_equal_seeds_give_equal_losses(tokenizer: Tokenizer) -> None:
 @torch.no_grad()
 def test_attention_drops_in_training_alone() -> None:
     attention = tiny_bert(dropout=0.3).bert.encoder.layer[0].attention.self
-    queries, context = torch.randn(2, 5, SHAPE["hidden_size"]), torch.randn(2, 6, SHAPE["hidden_size"])
-    visible = torch.ones(2, 5, 6, dtype=torch.bool)
+    queries, context = torch.randn(10, SHAPE["hidden_size"]), torch.randn(12, SHAPE["hidden_size"])
+    rows, columns = Packing(torch.ones(2, 5)), Packing(torch.ones(2, 6))
 
     for training in (True, False):
         attention.train(training)
-        one, other = (retro_mae.attend(attention, queries, context, visible) for _ in range(2))
+        one, other = (attention.over(queries, context, rows=rows, columns=columns) for _ in range(2))
         assert torch.equal(one, other) != training
 
 

@@ -1,6 +1,7 @@
 """BM25 against pyserini's own searcher, and the texts and queries that Lucene finds odd."""
 
 import json
+import math
 import random
 import shutil
 import signal
@@ -8,8 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from storage.artifact import Artifact
 from storage.rows import read_table, write_rows
@@ -19,6 +23,7 @@ from tasks.engines import bm25
 from tasks.engines.bm25 import Bm25
 from tasks.hits import Hits, passage_ids
 from tasks.index import index
+from tasks.java import java, java_list
 from tasks.search import Search, search
 from tasks.stage import Execution, Session, session, stage
 from tests.tasks.corpora import pseudo_query
@@ -84,10 +89,65 @@ def test_ids_and_scores_are_those_of_pyserini(
     searcher.set_bm25(0.9, 0.4)
     ours = lists(run)
     for query in read_table(queries, Queries).to_pylist()[:20]:
-        theirs = [(hit.docid, hit.score) for hit in searcher.search(query["text"], 1000)]
-        assert [name for name, _ in ours[query["query_id"]]] == [name for name, _ in theirs]
-        scores = [score for _, score in ours[query["query_id"]]]
-        assert scores == pytest.approx([score for _, score in theirs], abs=1e-4)
+        assert ours[query["query_id"]] == [(hit.docid, hit.score) for hit in searcher.search(query["text"], 1000)]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_lists_are_cut_where_pyserini_cuts_them(
+    built: Artifact[Index], queries: Artifact[Queries], passages: Artifact[Passages], store: Store, threads: int
+) -> None:
+    texts = [*read_table(queries, Queries)["text"].to_pylist()[:21], *WORDS]
+    names, ids = java_list([str(number) for number in range(len(texts))]), passage_ids(passages)
+    searcher = java("io.anserini.search.SimpleSearcher")(str(built.path / bm25.LUCENE))
+    searcher.set_bm25(0.9, 0.4)
+    with session(Session(store, Execution(threads=threads, device="cpu"))):
+        lookup = bm25.open_index(built.path, None, None, ids, "bm25")(texts)
+        for depth in (1, 2, 7, 50):
+            found = searcher.batch_search(java_list(texts), names, depth, 1)
+            for number, ours in enumerate(lookup(range(len(texts)), depth)):
+                named = [ids.ids[int(place)].as_py() for place in ours.places]
+                theirs = [(hit.docid, hit.score) for hit in found.get(str(number))]
+                assert list(zip(named, ours.scores.tolist(), strict=True)) == theirs
+
+
+def test_queries_are_looked_up_in_blocks(
+    built: Artifact[Index], passages: Artifact[Passages], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lookup = bm25.open_index(built.path, None, None, passage_ids(passages), "bm25")(WORDS)
+    whole = lookup(range(len(WORDS)), 30)
+    monkeypatch.setattr(bm25, "HITS_PER_CALL", 70)
+    for one, other in zip(whole, lookup(range(len(WORDS)), 30), strict=True):
+        assert (one.places == other.places).all()
+        assert (one.scores == other.scores).all()
+
+
+def test_lucene_may_number_passages_as_it_likes(passages: Artifact[Passages], tmp_path: Path) -> None:
+    rows = read_table(passages, Passages, ["passage_id", "text"]).to_pylist()
+    (tmp_path / "logs").mkdir()
+    bm25._write_lucene(tmp_path / bm25.LUCENE, ((row["passage_id"], row["text"]) for row in reversed(rows)))
+    (tmp_path / "index.json").write_text(json.dumps(SETTINGS.model_dump()))
+    found = bm25.open_index(tmp_path, None, None, passage_ids(passages), "bm25")(["gazing walrus"])([0], 10)
+    assert {rows[place]["passage_id"] for place in found[0].places} == {"emoji", "quotes", "with space"}
+
+
+def taken_apart(scores: list[float]) -> list[np.float32]:
+    """One list, as Anserini describes it: rounded, and each near copy of the score before 1e-6 lower than its own."""
+    found: list[np.float32] = []
+    before = 0
+    for score in scores:
+        rounded = np.float32(math.floor(score * 1e4 + 0.5) / 1e4)
+        near = found and found[-1] - rounded <= np.float32(1e-4)
+        before = before + 1 if near else 0
+        found.append(rounded - np.float32(1e-6) * np.float32(before))
+    return found
+
+
+@given(st.lists(st.lists(st.integers(0, 3000), max_size=9), max_size=6), st.sampled_from([1e-2, 1e-4, 3e-5, 7e-6]))
+def test_ties_are_taken_apart_list_by_list(steps: list[list[int]], unit: float) -> None:
+    lists = [[float(np.float32(step * unit)) for step in sorted(each, reverse=True)] for each in steps]
+    flat = np.array([score for each in lists for score in each], np.float32)
+    found = bm25.apart(flat, np.array([len(each) for each in lists], np.int32))
+    assert found.tolist() == [float(score) for each in lists for score in taken_apart(each)]
 
 
 def test_odd_texts_are_found_and_odd_queries_find_nothing(run: pa.Table) -> None:
@@ -160,11 +220,12 @@ faulthandler.enable()
 from pathlib import Path
 import numpy as np
 from tasks.engines import bm25
+from tasks.java import java
 
 def lucene():
     folder = Path(tempfile.mkdtemp())
     bm25._write_lucene(folder, ((str(n), f"walrus number w{n % 50}") for n in range(500)))
-    assert len(bm25.java("io.anserini.search.SimpleSearcher")(str(folder)).search("walrus w7", 20)) == 20
+    assert len(java("io.anserini.search.SimpleSearcher")(str(folder)).search("walrus w7", 20)) == 20
 
 def torch():
     import torch
@@ -194,8 +255,8 @@ def test_java_torch_and_faiss_live_in_one_process(order: str) -> None:
 
 STOPPED = """
 import os, signal, sys
-from tasks.engines import bm25
-bm25.java("java.lang.Object")
+from tasks.java import java
+java("java.lang.Object")
 os.kill(os.getpid(), int(sys.argv[1]))
 import time; time.sleep(60)
 """

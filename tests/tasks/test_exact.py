@@ -140,25 +140,30 @@ def test_passages_without_a_match_follow_by_id_and_none_of_them_is_scored(
     passages = Encoded.concatenated([word(1, 3), word(2, 997)])
     find, deepest = engine(store(tmp_path, passages, rows=300, exact_match=exact_match), view), []
     proposed = find._proposed
-    monkeypatch.setattr(find, "_proposed", lambda queries, kept: deepest.append(kept) or proposed(queries, kept))
+    monkeypatch.setattr(
+        find, "_proposed", lambda asked, kept, coarse: deepest.append(kept) or proposed(asked, kept, coarse)
+    )
     found = find(word(1, 1), 10)[0]
     assert [f"p{place}" for place in found.places] == ["p2", "p1", "p0"] + [f"p{n}" for n in range(999, 992, -1)]
     assert found.scores.tolist() == [1.0] * 3 + [0.0] * 7
-    assert deepest == [42]
+    assert deepest == [52]
     assert len(find(word(1, 1), 5000)[0].places) == 1000
 
 
 @pytest.mark.parametrize(("view", "exact_match"), VIEWS)
 @pytest.mark.parametrize("signed", [False, True])
-def test_bounds_are_above_the_scores_and_close(view: str, exact_match: bool, signed: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("coarse", [False, True])
+def test_bounds_are_above_the_scores_and_close(
+    view: str, exact_match: bool, signed: bool, coarse: bool, tmp_path: Path
+) -> None:
     draw = np.random.default_rng(3)
     queries, passages = (texts(draw, count, words=30, signed=signed, ids=exact_match) for count in (20, 200))
     stored = Stored(store(tmp_path, passages, rows=200, exact_match=exact_match), similarity(tmp_path, view))
-    bound_QP = bounds.upper_bounds(queries, stored.similarity, torch.device("cpu"))(passages).numpy()
+    bound_QP = bounds.upper_bounds(queries, stored.similarity, torch.device("cpu"), coarse=coarse)(passages).numpy()
     pairs = np.divmod(np.arange(20 * 200), 200)
     score_QP = stored.scores(queries, *pairs).reshape(20, 200)
     assert (bound_QP >= score_QP).all()
-    assert np.abs(bound_QP - score_QP).max() < 1e-3 * np.abs(score_QP).max()
+    assert np.abs(bound_QP - score_QP).max() < (4e-2 if coarse else 1e-3) * np.abs(score_QP).max()
 
 
 def test_every_rounding_on_the_way_has_its_share_of_a_bound(tmp_path: Path) -> None:
@@ -167,13 +172,11 @@ def test_every_rounding_on_the_way_has_its_share_of_a_bound(tmp_path: Path) -> N
     rows = SparseRows(offsets([40] * 50), np.tile(np.arange(40, dtype=np.int32), 50), draw.random(2000, np.float32))
     made = Encoded(draw.standard_normal((50, 9), np.float32), rows, texts(draw, 50).late)
     compared = similarity(store(tmp_path, made, rows=50), "sum")
-    views = {view: bounds._view_bounds(made, view, compared, cpu)(rescoring.part(made, view)).double()
+    views = {view: bounds._view_bounds(made, view, compared, cpu, coarse=False)(rescoring.part(made, view)).double()
              for view in compared.weights}  # fmt: skip
-    weights_NV = torch.from_numpy(rescoring.in_columns(rows, 40)).double()
-    assert (views["lexical"] >= weights_NV @ weights_NV.T).all()
     total = sum(compared.weights[view] / 3 * views[view] for view in views)
     thirds = rescoring.Similarity({view: weight / 3 for view, weight in compared.weights.items()}, exact_match=False)
-    assert (bounds.upper_bounds(made, thirds, cpu)(made) >= total).all()
+    assert (bounds.upper_bounds(made, thirds, cpu, coarse=False)(made) >= total).all()
 
 
 def test_a_search_holds_a_tile_not_the_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,8 +188,8 @@ def test_a_search_holds_a_tile_not_the_vectors(tmp_path: Path, monkeypatch: pyte
     folder = store(tmp_path, passages, rows=5000)  # 5 MB and 10 MB
     queries = passages.rows(0, 10).taken(range(10))
     tiles: list[int] = []
-    original = bounds._tensor
-    monkeypatch.setattr(bounds, "_tensor", lambda array, on: tiles.append(array.nbytes) or original(array, on))
+    original = bounds.on_device
+    monkeypatch.setattr(bounds, "on_device", lambda array, on: tiles.append(array.nbytes) or original(array, on))
     portion(monkeypatch, size)
     find = engine(folder, "sum")
     tracemalloc.start()

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from models import bert, towers
 from models.encoder import load_pooling
+from models.packing import Packing
 from models.retriever import HEADS
 from models.tokens import Tokenizer
 from models.towers import load
@@ -51,9 +52,8 @@ def test_some_layers(store: Store, weights: Path) -> None:
     whole, part = bert.load(weights), bert.load(made)
     assert part.config.num_hidden_layers == 1
     ids = torch.tensor([[2, 20, 30, 3]])
-    visible = torch.ones(1, 1, 1, 4, dtype=torch.bool)
-    expected = whole.eval().bert.encoder.layer[1](whole.bert.embeddings(ids), visible)
-    torch.testing.assert_close(part.eval().bert(ids, ids > 0), expected)
+    expected = whole.eval().bert.encoder.layer[1](whole.bert.embeddings(ids)[0], Packing(ids > 0))
+    torch.testing.assert_close(part.eval().bert(ids, ids > 0)[0], expected)
 
 
 @pytest.mark.parametrize("layers", [None, [0]])

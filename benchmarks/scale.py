@@ -1,0 +1,193 @@
+"""Write `docs/scale.md` and its pictures: `python -m benchmarks.scale`.
+
+Made of `results/growth.json`, `results/recipe_costs.json`, what the papers say that they used (`reported_costs.csv`)
+and, where there is one, a rate measured on a GPU (`results/pretraining.cuda.json`). Nothing is measured here.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from benchmarks import limits, panels, results, slopes
+from benchmarks.contest import OURS
+from benchmarks.invented import ASKED
+from benchmarks.limits import in_bytes, short
+from benchmarks.recipe_costs import WIDTH
+from storage.files import write_atomically
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE, GROWTH, LIMITS = DOCS / "scale.md", DOCS / "images" / "growth.svg", DOCS / "images" / "limits.svg"
+REPORTED = Path(__file__).parent / "reported_costs.csv"
+PEAKS = {"V100": 125e12, "A100": 312e12, "H200": 989.4e12}
+"""FLOPs a second in half precision, dense, as NVIDIA's data sheets have them (V100: tensor cores, float16)."""
+CHIP, TARGET, NUMBERS = "H200", 0.45, (1, 8, 64)
+"""Whose hours are told, at which part of its peak, and on how many of them."""
+KINDS = ("write queries", "pre-train", "teacher", "train", "encode", "search")
+RATE = "TFLOP of ours"  # what `pretraining.py` calls its arithmetic
+NOT_MEASURED = (
+    "**No GPU's rate of ours was measured.** The hours below are arithmetic: counted FLOPs over an assumed part of the "
+    "peak. They become measured ones when `python -m benchmarks pretraining --device cuda` has written its result."
+)
+
+Result = Mapping[str, Any]
+
+
+def documents() -> dict[Path, str]:
+    """The page and its pictures as they should be."""
+    growth, costs, cuda = (results.read(results.path_of(*each)) for each in (
+        ("growth", "cpu"), ("recipe_costs", "cpu"), ("pretraining", "cuda")
+    ))  # fmt: skip
+    share, _ = utilisation(cuda)
+    flops = limits.encoding_flops(costs, "cot_mae_query_as_context", 2)
+    needs = {size: limits.needs(growth, flops, share * PEAKS[CHIP], size) for size in limits.SIZES}
+    return {
+        PAGE: page(growth, costs, cuda, needs), GROWTH: panels.picture(growth), LIMITS: limits.picture(needs),
+    }  # fmt: skip
+
+
+def page(growth: Result, costs: Result, cuda: Result, needs: Mapping[int, list[limits.Need]]) -> str:
+    """The whole page."""
+    share, words = utilisation(cuda)
+    return "\n".join([
+        "# Scale", "",
+        "Written by `make growth` from `benchmarks/results/` and `benchmarks/reported_costs.csv`; no number is typed.",
+        "What is measured, what is counted and what is assumed is said beside each table.", "",
+        "## How each stage grows", "", *growing(growth),
+        "## What a reproduction of each paper costs", "", *reproductions(costs, share, words),
+        "## What limits at 100 million and at 10 billion passages", "", *limiting(needs, share),
+    ])  # fmt: skip
+
+
+def utilisation(cuda: Result) -> tuple[float, str]:
+    """The part of the GPU's peak that is counted with, and where it is from."""
+    rates = [case["rates"][RATE][OURS] * 1e12 for case in cuda.get("cases", {}).values() if RATE in case["rates"]]
+    if not rates:
+        return TARGET, f"{NOT_MEASURED}\nAssumed are {TARGET:.0%} of the peak of an {CHIP}, the target."
+    measured = min(rates) / PEAKS[CHIP]
+    return measured, (
+        f"Counted with {measured:.0%} of the peak of an {CHIP}: the least that a pre-training step reached on "
+        f"{cuda['machine']['gpu']} (`benchmarks/results/pretraining.cuda.json`), for all stages."
+    )
+
+
+def growing(growth: Result) -> Iterator[str]:
+    """The table of measured growth, and what grows faster than n log n."""
+    sizes = [row["documents"] for row in next(iter(growth["stages"].values()))[1:]]
+    ran = growth["machine"]
+    yield (
+        f"Measured with an invented collection of {', '.join(f'{size:,}' for size in sizes[:-1])} and {sizes[-1]:,} "
+        f"documents, and with {growth['start']:,}, whose seconds are taken off as start-up; each stage in a process "
+        f"of its own, once, on one thread. The models are tiny, so that what grows shows. One document in "
+        f"{ASKED} has a query. The exponent is the slope of log CPU seconds over log documents, with the least "
+        f"and greatest between neighbouring sizes; n log n has {slopes.n_log_n(growth):.2f} here. Memory is anonymous "
+        f"memory with {growth['start']:,} and with {sizes[-1]:,} documents; what a further document takes of it, and "
+        "of the disk, is told in bytes, between the two largest sizes."
+    )
+    yield from ["", "![Time and memory of each stage by the collection's size](images/growth.svg)", ""]
+    seconds = " | ".join(f"{size:,}, s" for size in sizes)
+    yield f"| stage | {seconds} | exponent | memory, MiB | memory each, at most | disk each |"
+    yield f"|---|{'---|' * len(sizes)}---|---|---|---|"
+    for name, rows in growth["stages"].items():
+        points = slopes.seconds(growth, name)
+        found = slopes.slope(points)
+        exponent = f"{found.exponent:.2f} ({found.lowest:.2f} to {found.highest:.2f})" if found else "too short to tell"
+        each = (f"{slopes.bytes_each(growth, name, what):,.0f}" for what in ("peak_mib", "bytes"))
+        yield (
+            f"| {name} | {' | '.join(f'{max(0.0, value):.2f}' for _, value in points)} | {exponent} "
+            f"| {rows[0]['peak_mib']:.0f} to {rows[-1]['peak_mib']:.0f} | {' | '.join(each)} |"
+        )
+    yield from ["", "What grows faster than n log n:", ""]
+    yield from [f"- {name}: {slopes.REASONS.get(name, slopes.UNKNOWN)}" for name in slopes.faster(growth)] or [
+        "- nothing"
+    ]
+    versions = ", ".join(f"{package} {version}" for package, version in ran["versions"].items())
+    yield ""
+    yield (
+        f"<sub>{ran['processor']}, {ran['cores']} cores; load {ran['load']}; {growth['minutes']} minutes of CPU; "
+        f"{versions}.</sub>"
+    )
+    yield ""
+
+
+def reproductions(costs: Result, share: float, words: str) -> Iterator[str]:
+    """GPU hours by paper and stage; hours on several GPUs; what the papers used."""
+    yield words
+    yield (
+        "FLOPs are counted as `pretrieve plan` counts them, every text at its full length, so they are upper bounds: "
+        "texts that are shorter cost less, since padding is packed away. What is pre-trained on by epochs is counted "
+        "with the sizes that `benchmarks/recipe_costs.py` assumes. Splitting and BM25 need no GPU."
+    )
+    per_hour = share * PEAKS[CHIP] * 3600
+    yield from ["", f"GPU hours on an {CHIP}:", "", f"| recipe | {' | '.join(KINDS)} | sum | "
+                + " | ".join(f"hours on {number}" for number in NUMBERS) + " |",
+                f"|---|{'---|' * (len(KINDS) + 1 + len(NUMBERS))}"]  # fmt: skip
+    for recipe, cost in costs.items():
+        hours = [cost["flops"].get(kind, 0.0) / per_hour for kind in KINDS]
+        cells = [short(each) if each else "–" for each in hours] + [short(sum(hours))]
+        cells += [short(sum(hours) / number) for number in NUMBERS]
+        yield f"| `{recipe}` | {' | '.join(cells)} |"
+    yield from ["", "Beside what the papers used for pre-training, and how much of their chips' peak that was:", "",
+                "| recipe | what | theirs | chip hours | of the peak | the same on as many at "
+                f"{TARGET:.0%} | as hours on 8 {CHIP} | source |", "|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    for row in reported():
+        yield f"| `{row['recipe']}` | {row['what']} | {' | '.join(_used(row, costs, per_hour))} | {row['source']} |"
+    yield ""
+
+
+def _used(row: Mapping[str, str], costs: Result, per_hour: float) -> list[str]:
+    """Chips and hours, chip hours, utilisation, hours at the target, and ours."""
+    chips = f"{row['chips']} {row['chip']}".strip()
+    if not row["hours"]:
+        return [f"{chips}, hours not told", "–", "–", "–", "–"]
+    flops = costs[row["recipe"]]["flops"]["pre-train"] * Fraction(row["share"])
+    chip_hours = int(row["chips"]) * float(row["hours"])
+    peak = PEAKS[row["chip"]] * 3600
+    return [
+        f"{chips}, {row['hours']} h", f"{chip_hours:,.0f}", f"{flops / (chip_hours * peak):.0%}",
+        f"{short(flops / (int(row['chips']) * TARGET * peak))} h", f"{short(flops / per_hour / 8)} h",
+    ]  # fmt: skip
+
+
+def reported() -> list[dict[str, str]]:
+    """What the papers say that they used."""
+    with REPORTED.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def limiting(needs: Mapping[int, list[limits.Need]], share: float) -> Iterator[str]:
+    """A table for each size, and what limits."""
+    yield (
+        "Extrapolated, far beyond what was run. Stages of the CPU go on from their largest measured size by their "
+        "exponent, or by 1 if that is less, a document taken for a passage: those in shards or threads "
+        f"({', '.join(limits.SHARED)}) on {limits.CORES} cores of the machine above, the others on one; FAISS's graph "
+        "as many times as long as its vectors are longer than the measured ones. Those of a GPU are FLOPs of a "
+        f"BERT-base ({limits.MAX_TOKENS} tokens) or a T5-base ({limits.QUERIES_EACH} queries) on {limits.GPUS} {CHIP} "
+        f"at {share:.0%} of their peak; exact search is of one query for {ASKED} passages. Vectors have {WIDTH} "
+        f"dimensions of {limits.FLOAT} bytes. Memory and disk are what a further document takes, above; memory is told "
+        f"at most. Limits are a week, {in_bytes(limits.MEMORY)} of memory, {in_bytes(limits.DISK)} of disk, and what "
+        "cannot be done at all. Pre-training takes the recipe's steps, whatever the corpus."
+    )
+    yield from ["", "![Hours of each stage at both sizes](images/limits.svg)", ""]
+    for size, found in needs.items():
+        yield from [f"**{size:,} passages**", "", *limits.table(found), ""]
+        longest = max(found, key=lambda need: need.hours)
+        limited = [f"{need.stage} ({', '.join(need.limits)})" for need in found if need.limits]
+        yield (
+            f"{longest.stage[0].upper()}{longest.stage[1:]} takes longest, {short(longest.hours)} hours. "
+            f"Beyond a limit: {'; '.join(limited) or 'nothing'}."
+        )
+        yield ""
+
+
+def write() -> None:
+    """Write the page and its pictures."""
+    for path, text in documents().items():
+        write_atomically(path, text)
+
+
+if __name__ == "__main__":
+    write()

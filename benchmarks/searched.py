@@ -1,0 +1,33 @@
+"""What the benchmarks of searching share: stored vectors, the ids of their passages, and a session on one thread."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from storage.store import Store
+from storage.vectors import VECTORS_JSON, Encoded, write_shard
+from tasks.hits import PassageIds, numbered
+from tasks.rescoring import Stored, similarity
+from tasks.stage import Execution, Session, session
+
+ROWS = 16_384  # of a shard
+
+
+@contextlib.contextmanager
+def stored(passages: Encoded) -> Iterator[tuple[Stored, PassageIds]]:
+    """Vectors of one view in a temporary folder, and ids in another order; what searches them has one thread."""
+    (view,) = passages.views
+    execution = Execution(workers=1, threads=1, device="cpu")
+    with tempfile.TemporaryDirectory() as name, session(Session(Store(Path(name) / "store"), execution)):
+        folder = Path(name) / "vectors"
+        for shard, start in enumerate(range(0, len(passages), ROWS)):
+            write_shard(folder, shard, passages.rows(start, min(start + ROWS, len(passages))))
+        (folder / VECTORS_JSON).write_text(json.dumps({"views": {view: 1.0}, "exact_match": False}))
+        ids = [f"p{place}" for place in range(len(passages))]
+        yield Stored(folder, similarity(folder, view)), numbered(pa.table({"passage_id": ids, "doc_id": ids}))

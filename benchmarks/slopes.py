@@ -1,0 +1,92 @@
+"""What was measured of growth, as slopes: by which power of the collection's size a stage's seconds grow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+SHORTEST = 0.1  # CPU seconds; below, the spread of start-ups says more than the work
+NOISE = 0.1  # of an exponent, as seen when a stage is measured again on a busy machine
+TAKEN_OFF = {
+    "pre-train, 32 steps": "pre-train, until the first step",
+    "train, 32 steps": "train, until the first step",
+}
+"""What is measured with all that comes before it, which is then taken off; off the others their start-up is."""
+EXHAUSTIVE = "each query is compared with every passage, and the queries grow with the passages"
+REASONS = {
+    "search: BM25": "the queries grow with the passages, and so do the passages that hold a word; Lucene skips most",
+    "search: exact, dense": EXHAUSTIVE,
+    "search: exact, lexical": EXHAUSTIVE,
+}
+"""Why a stage grows faster than n log n, where that is how it is meant to be."""
+UNKNOWN = "**no reason is known; look into it**"
+
+Points = list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Slope:
+    """An exponent by least squares on logarithms, and the least and the greatest between neighbouring sizes."""
+
+    exponent: float
+    lowest: float
+    highest: float
+
+
+def seconds(result: Mapping[str, Any], name: str) -> Points:
+    """A stage's CPU seconds by documents, without its start-up or what is taken off."""
+    start, *rows = result["stages"][name]
+    if name in TAKEN_OFF:
+        _, *before = result["stages"][TAKEN_OFF[name]]
+        off = [each["seconds"] for each in before]
+    else:
+        off = [start["seconds"]] * len(rows)
+    return [(row["documents"], row["seconds"] - less) for row, less in zip(rows, off, strict=True)]
+
+
+def memory(result: Mapping[str, Any], name: str) -> Points:
+    """The most anonymous memory in MiB, above that of the start-up."""
+    start, *rows = result["stages"][name]
+    return [(row["documents"], max(0.0, row["peak_mib"] - start["peak_mib"])) for row in rows]
+
+
+def slope(points: Sequence[tuple[int, float]], shortest: float = SHORTEST) -> Slope | None:
+    """By which power of the documents something grows; None where fewer than two values are large enough."""
+    told = [(math.log(size), math.log(value)) for size, value in points if value >= shortest]
+    if len(told) < 2:
+        return None
+    means = [sum(column) / len(told) for column in zip(*told, strict=True)]
+    across = sum((x - means[0]) ** 2 for x, _ in told)
+    steep = sum((x - means[0]) * (y - means[1]) for x, y in told) / across
+    between = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(told)]
+    return Slope(steep, min(between), max(between))
+
+
+def bytes_each(result: Mapping[str, Any], name: str, what: str) -> float:
+    """Bytes of memory (`peak_mib`) or disk (`bytes`) that a further document takes, between the two largest sizes.
+
+    Below these, buffers that are always of one size fill up. Memory is told at most: an allocator's own ups and downs
+    of some MB are in it.
+    """
+    *_, less, most = result["stages"][name]
+    factor = 2**20 if what == "peak_mib" else 1
+    grown: float = (most[what] - less[what]) * factor / (most["documents"] - less["documents"])
+    return max(0.0, grown)
+
+
+def n_log_n(result: Mapping[str, Any]) -> float:
+    """The exponent that n log n has over these sizes."""
+    _, *rows = next(iter(result["stages"].values()))
+    least, most = rows[0]["documents"], rows[-1]["documents"]
+    return 1 + math.log(math.log(most) / math.log(least)) / math.log(most / least)
+
+
+def faster(result: Mapping[str, Any]) -> list[str]:
+    """The stages that grow faster than n log n, by more than noise."""
+    limit = n_log_n(result) + NOISE
+    return [
+        name for name in result["stages"] if (found := slope(seconds(result, name))) and found.exponent > limit
+    ]  # fmt: skip

@@ -1,0 +1,77 @@
+"""Scores of pairs against the formula, and that coarse products never hide what is best."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from storage.vectors import Encoded, TokenRows
+from tasks import rescoring
+from tasks.kernels import all_lexical_scores
+from tasks.products import factors, products
+from tasks.rescoring import Stored, rectangles, similarity
+from tests.tasks.stored import offsets, pair_score, store, texts
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("view", "exact_match"), [("dense", False), ("lexical", False), ("late", False), ("late", True), ("sum", False)]
+)
+def test_pairs_in_any_order_have_the_scores_of_the_formula(
+    view: str, exact_match: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rescoring, "BLOCK", 40)
+    draw = np.random.default_rng(11)
+    queries, passages = texts(draw, 7, signed=True), texts(draw, 30, signed=True)
+    stored = Stored(store(tmp_path, passages, rows=11, exact_match=exact_match), similarity(tmp_path, view))
+    numbers, places = draw.integers(0, 7, 90), draw.integers(0, 30, 90)
+    wanted = [
+        np.float32(pair_score(queries.taken([number]), passages.taken([place]), view, exact_match))
+        for number, place in zip(numbers, places, strict=True)
+    ]
+    assert stored.scores(queries, numbers, places).tolist() == wanted
+    assert stored.scores(queries, numbers[:0], places[:0]).tolist() == []
+
+
+def test_the_best_token_is_found_though_coarse_products_put_others_first(tmp_path: Path) -> None:
+    draw = np.random.default_rng(12)
+    vectors = (1 + draw.random((40 * 25, 64)) / 100).astype(np.float32)  # products differ in the fourth digit
+    passages = Encoded(late=TokenRows(offsets([25] * 40), vectors, np.empty(0, np.int32)))
+    queries = passages.rows(0, 3)
+    stored = Stored(store(tmp_path, passages, rows=40), similarity(tmp_path, "late"))
+    numbers, places = np.divmod(np.arange(3 * 40), 40)
+    doubles = vectors.astype(np.float64).reshape(40, 25, 64)
+    wanted = np.einsum("qid,ptd->qpit", doubles[:3], doubles).max(axis=-1).sum(axis=-1)
+    np.testing.assert_allclose(stored.scores(queries, numbers, places), wanted.ravel(), rtol=1e-7)
+
+
+@pytest.mark.parametrize("coarse", [False, True])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_a_product_is_off_by_no_more_than_is_said(coarse: bool, scale: float) -> None:
+    draw = np.random.default_rng(13)
+    for one, other in (
+        (draw.standard_normal((50, 96)), draw.standard_normal((80, 96)) * scale),
+        (np.full((50, 96), 1 + 2**-8.01), np.full((80, 96), (1 + 2**-8.01) * scale)),  # all round to the same side
+    ):
+        left, right = (torch.from_numpy(each.astype(np.float32)) for each in (one, other))
+        taken, errors = factors(left, coarse=coarse)
+        off = (products(taken, right, coarse=coarse).double() - left.double() @ right.double().T).abs()
+        assert (off <= errors[:, None] * right.norm(dim=1)).all()
+        assert torch.backends.mkldnn.matmul.fp32_precision != "bf16"
+
+
+def test_rectangles_join_queries_with_the_same_places_alone() -> None:
+    numbers = np.array([4, 4, 2, 2, 5, 5, 7, 7, 7, 8])
+    places = np.array([0, 3, 0, 3, 3, 0, 1, 2, 3, 1])
+    assert list(rectangles(numbers, places)) == [(0, 4, 2), (4, 6, 2), (6, 9, 3), (9, 10, 1)]
+
+
+def test_lexical_scores_of_all_are_those_of_the_pairs(tmp_path: Path) -> None:
+    draw = np.random.default_rng(14)
+    queries, passages = texts(draw, 6, words=30, signed=True), texts(draw, 50, words=30, signed=True)
+    stored = Stored(store(tmp_path, passages, rows=50), similarity(tmp_path, "lexical"))
+    numbers, places = np.divmod(np.arange(300), 50)
+    every = all_lexical_scores(queries.lexical, passages.lexical)
+    assert every.ravel().tolist() == stored.scores(queries, numbers, places).tolist()

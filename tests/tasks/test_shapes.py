@@ -1,0 +1,44 @@
+"""Modules without memory have the shapes of real ones, and cost no import."""
+
+import subprocess
+import sys
+
+from torch import nn
+
+from tasks.shapes import without_memory
+
+
+def modules() -> nn.Module:
+    made = nn.Sequential(nn.Embedding(7, 4, padding_idx=0), nn.Linear(4, 3), nn.LayerNorm(3))
+    nn.init.normal_(made[1].weight, std=0.02)
+    made[0].weight.data.uniform_(-1, 1)
+    return made
+
+
+def test_shapes_are_those_of_real_modules() -> None:
+    real = {name: tensor.shape for name, tensor in modules().state_dict().items()}
+
+    with without_memory():
+        made = modules()
+
+    assert {name: tensor.shape for name, tensor in made.state_dict().items()} == real
+    assert {tensor.device.type for tensor in made.state_dict().values()} == {"meta"}
+    assert modules()[1].weight.std() > 0  # outside of the block they are drawn
+
+
+def test_pytorchs_compiler_is_not_imported() -> None:
+    """Nor what a recipe is read without: transformers, pandas."""
+    code = """
+import sys
+from flows import reproduce
+from models import bert
+from tasks.shapes import without_memory
+with without_memory():
+    bert.BertForMaskedLM(bert.BertConfig(vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1,
+                                         intermediate_size=4, max_position_embeddings=4))
+print(*sorted({"torch._dynamo", "transformers", "pandas", "scipy", "ranx", "prefect"} & set(sys.modules)))
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.strip() == ""
