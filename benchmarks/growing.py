@@ -193,7 +193,7 @@ STAGES: dict[str, Callable[[Chain], Artifact[Any]]] = {
     "encode: late": lambda chain: chain.vectors("late"),
     "search: exact, dense": lambda chain: chain.exact_run("dense"),
     "search: exact, lexical": lambda chain: chain.exact_run("lexical"),
-    "search: exact, late, 128 queries": lambda chain: chain.exact_run("late", FEW),
+    "search: late, 128 queries": lambda chain: chain.exact_run("late", FEW),
     "index: FAISS, a graph": Chain.graph,
     "search: FAISS, a graph": Chain.graph_run,
     "evaluate": Chain.metrics,

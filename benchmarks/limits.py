@@ -23,20 +23,14 @@ CORES, GPUS = 64, 64  # that work at a time
 MEMORY, DISK, HOURS = 2**40, 100e12, 168.0  # of the host, of the store, a week: what is more than these limits
 SHARED = ("split", "mine", "search: BM25")  # stages whose work is in shards, or in threads
 CPU_STAGES = (
-    "ingest",
-    "split",
-    "pair contexts",
-    "index: BM25",
-    "search: BM25",
-    "label",
-    "mine",
-    "index: FAISS, a graph",
-)
+    "ingest", "split", "pair contexts", "pre-train, until the first step", "index: BM25", "search: BM25", "label", "mine",
+    "train, until the first step", "index: FAISS, a graph",
+)  # fmt: skip
 LUCENE_DOCUMENTS = 2**31 - 129  # IndexWriter.MAX_DOCS: what one index holds at most
 INVENTED_WIDTH = 32  # of the vectors whose graph was measured
 FLOAT = 4  # bytes
 QUERIES_EACH, MAX_TOKENS = 5, 144  # pseudo-queries of a passage, and its tokens
-BAR, LEFT, TOP, PICTURE, EDGE = 20, 168, 78, 480, 12  # in pixels
+BAR, LEFT, TOP, PICTURE, EDGE = 20, 204, 78, 480, 12  # in pixels
 SHORTEST, LONGEST = 0.01, 1e6  # hours, at the ends of the picture's axis
 
 
@@ -58,18 +52,18 @@ class Need:
         return [*([self.cannot] if self.cannot else []), *(name for name, too_much in each.items() if too_much)]
 
 
-def needs(growth: Mapping[str, Any], passage_flops: float, rate: float, size: int) -> list[Need]:
-    """Each stage at a size, with GPUs of so many FLOPs a second and the FLOPs of encoding a passage."""
+def needs(growth: Mapping[str, Any], passage_flops: float, rate: float, writing_rate: float, size: int) -> list[Need]:
+    """Each stage at a size, by the FLOPs of encoding a passage and a GPU's in a second, reading and writing."""
     ids = slopes.bytes_each(growth, "search: exact, dense", "peak_mib") * size
     writing = split_at_size.flops(MAX_TOKENS, QUERIES_EACH)
     vectors, searching = size * WIDTH * FLOAT, 2.0 * size * (size / ASKED) * WIDTH
     found = [_on_cpus(growth, name, size) for name in CPU_STAGES]
     disk = slopes.bytes_each(growth, "write queries", "bytes") * QUERIES_EACH * size
-    per_hour = GPUS * rate * 3600
+    per_hour, written_per_hour = (GPUS * each * 3600 for each in (rate, writing_rate))
     gpus = f"{GPUS} GPUs"
     return [
         *found,
-        Need("write queries", gpus, size * writing / per_hour, _memory(growth, "write queries", size), disk),
+        Need("write queries", gpus, size * writing / written_per_hour, _memory(growth, "write queries", size), disk),
         Need(
             "encode", f"{GPUS} GPUs", size * passage_flops / per_hour, _memory(growth, "encode: dense", size), vectors
         ),

@@ -12,7 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from benchmarks import limits, panels, results, slopes
+from benchmarks import limits, panels, results, slopes, split_at_size
 from benchmarks.contest import OURS
 from benchmarks.invented import ASKED
 from benchmarks.limits import in_bytes, short
@@ -26,6 +26,8 @@ PEAKS = {"V100": 125e12, "A100": 312e12, "H200": 989.4e12}
 """FLOPs a second in half precision, dense, as NVIDIA's data sheets have them (V100: tensor cores, float16)."""
 CHIP, TARGET, NUMBERS = "H200", 0.45, (1, 8, 64)
 """Whose hours are told, at which part of its peak, and on how many of them."""
+WRITING = split_at_size.ASSUMED
+"""At which part a model writes, a token at a time: lower, and assumed here as in docs/queries.md."""
 KINDS = ("write queries", "pre-train", "teacher", "train", "encode", "search")
 RATE = "TFLOP of ours"  # what `pretraining.py` calls its arithmetic
 NOT_MEASURED = (
@@ -43,7 +45,8 @@ def documents() -> dict[Path, str]:
     ))  # fmt: skip
     share, _ = utilisation(cuda)
     flops = limits.encoding_flops(costs, "cot_mae_query_as_context", 2)
-    needs = {size: limits.needs(growth, flops, share * PEAKS[CHIP], size) for size in limits.SIZES}
+    rates = share * PEAKS[CHIP], WRITING * PEAKS[CHIP]
+    needs = {size: limits.needs(growth, flops, *rates, size) for size in limits.SIZES}
     return {
         PAGE: page(growth, costs, cuda, needs), GROWTH: panels.picture(growth), LIMITS: limits.picture(needs),
     }  # fmt: skip
@@ -119,14 +122,19 @@ def reproductions(costs: Result, share: float, words: str) -> Iterator[str]:
     yield (
         "FLOPs are counted as `pretrieve plan` counts them, every text at its full length, so they are upper bounds: "
         "texts that are shorter cost less, since padding is packed away. What is pre-trained on by epochs is counted "
-        "with the sizes that `benchmarks/recipe_costs.py` assumes. Splitting and BM25 need no GPU."
+        "with the sizes that `benchmarks/recipe_costs.py` assumes. Queries are written a token at a time, at "
+        f"{WRITING:.0%} of the peak, assumed. Splitting and BM25 need no GPU. Work is taken "
+        "to divide evenly among GPUs."
     )
     per_hour = share * PEAKS[CHIP] * 3600
     yield from ["", f"GPU hours on an {CHIP}:", "", f"| recipe | {' | '.join(KINDS)} | sum | "
                 + " | ".join(f"hours on {number}" for number in NUMBERS) + " |",
                 f"|---|{'---|' * (len(KINDS) + 1 + len(NUMBERS))}"]  # fmt: skip
     for recipe, cost in costs.items():
-        hours = [cost["flops"].get(kind, 0.0) / per_hour for kind in KINDS]
+        shares = [WRITING if kind == "write queries" else share for kind in KINDS]
+        hours = [
+            cost["flops"].get(kind, 0.0) / (part * PEAKS[CHIP] * 3600) for kind, part in zip(KINDS, shares, strict=True)
+        ]
         cells = [short(each) if each else "–" for each in hours] + [short(sum(hours))]
         cells += [short(sum(hours) / number) for number in NUMBERS]
         yield f"| `{recipe}` | {' | '.join(cells)} |"
@@ -164,11 +172,13 @@ def limiting(needs: Mapping[int, list[limits.Need]], share: float) -> Iterator[s
         "Extrapolated, far beyond what was run. Stages of the CPU go on from their largest measured size by their "
         "exponent, or by 1 if that is less, a document taken for a passage: those in shards or threads "
         f"({', '.join(limits.SHARED)}) on {limits.CORES} cores of the machine above, the others on one; FAISS's graph "
-        "as many times as long as its vectors are longer than the measured ones. Those of a GPU are FLOPs of a "
+        "as many times as long as its vectors are longer than the measured ones, and BM25's search at the least, since "
+        "a query costs more where more passages hold its words. Those of a GPU are FLOPs of a "
         f"BERT-base ({limits.MAX_TOKENS} tokens) or a T5-base ({limits.QUERIES_EACH} queries) on {limits.GPUS} {CHIP} "
-        f"at {share:.0%} of their peak; exact search is of one query for {ASKED} passages. Vectors have {WIDTH} "
-        f"dimensions of {limits.FLOAT} bytes. Memory and disk are what a further document takes, above; memory is told "
-        f"at most. Limits are a week, {in_bytes(limits.MEMORY)} of memory, {in_bytes(limits.DISK)} of disk, and what "
+        f"at {share:.0%} of their peak, in writing {WRITING:.0%}; exact search is of one query for {ASKED} passages. "
+        f"Vectors have {WIDTH} dimensions of {limits.FLOAT} bytes. Memory and disk are what a further document takes, "
+        f"above; memory is told at most. Limits are a week, {in_bytes(limits.MEMORY)} of memory, "
+        f"{in_bytes(limits.DISK)} of disk, and what "
         "cannot be done at all. Pre-training takes the recipe's steps, whatever the corpus."
     )
     yield from ["", "![Hours of each stage at both sizes](images/limits.svg)", ""]

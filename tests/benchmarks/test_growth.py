@@ -1,0 +1,216 @@
+"""How growth is measured, told and drawn; the page of scale is made of the results, and says what they say."""
+
+import json
+import shutil
+import xml.etree.ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import growing, growth, invented, limits, panels, recipe_costs, results, scale, slopes, split_at_size
+from storage.datasets import beir
+from storage.store import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+PEAK = scale.PEAKS["H200"]
+
+
+def rows(*seconds: float, peaks: tuple[float, ...] = (100, 100, 104, 120)) -> list[dict[str, Any]]:
+    """What was measured of a stage at the start's size and at three more."""
+    sizes = (256, 4_000, 16_000, 64_000)
+    return [
+        {"documents": size, "seconds": each, "peak_mib": peak, "bytes": 10 * size}
+        for size, each, peak in zip(sizes, seconds, peaks, strict=True)
+    ]
+
+
+def measured(**stages: list[dict[str, Any]]) -> dict[str, Any]:
+    machine = {"processor": "a processor", "cores": 2, "load": 0.1, "versions": {"torch": "2"}}
+    return {"start": 256, "minutes": 1.0, "stages": stages, "machine": machine}
+
+
+def test_an_exponent_is_the_slope_without_the_start_up() -> None:
+    result = measured(split=rows(2.0, 3.0, 6.0, 18.0), mine=rows(2.0, 3.0, 18.0, 258.0))
+
+    assert slopes.seconds(result, "split") == [(4_000, 1.0), (16_000, 4.0), (64_000, 16.0)]
+    linear, square = (slopes.slope(slopes.seconds(result, name)) for name in result["stages"])
+    assert linear
+    assert square
+    assert linear.exponent == pytest.approx(1.0)
+    assert (square.exponent, square.lowest, square.highest) == pytest.approx((2.0, 2.0, 2.0))
+    assert slopes.faster(result) == ["mine"]
+    # n log n by hand: between 4,000 and 64,000 the logarithm grows from 8.29 to 11.07, and n sixteenfold.
+    assert slopes.n_log_n(result) == pytest.approx(1 + 0.2886 / 2.7726, abs=1e-3)
+
+
+def test_an_uneven_growth_is_told_between_its_neighbours() -> None:
+    found = slopes.slope([(1, 1.0), (4, 4.0), (16, 64.0)])
+    assert found
+    assert (found.exponent, found.lowest, found.highest) == pytest.approx((1.5, 1.0, 2.0))
+
+
+def test_what_is_too_short_has_no_exponent() -> None:
+    assert slopes.slope([(4_000, 0.01), (16_000, 0.04), (64_000, 0.16)]) is None
+    found = slopes.slope([(4_000, 0.01), (16_000, 0.25), (64_000, 1.0)])
+    assert found
+    assert (found.exponent, found.lowest, found.highest) == pytest.approx((1.0, 1.0, 1.0))
+
+
+def test_steps_are_told_without_what_comes_before_them() -> None:
+    name, before = next(iter(slopes.TAKEN_OFF.items()))
+    result = measured(**{before: rows(1.0, 2.0, 5.0, 20.0), name: rows(2.0, 4.0, 7.0, 22.0)})
+    assert slopes.seconds(result, name) == [(4_000, 2.0), (16_000, 2.0), (64_000, 2.0)]
+    assert all(each in growing.STAGES for pair in slopes.TAKEN_OFF.items() for each in pair)
+
+
+def test_memory_and_disk_are_told_by_document() -> None:
+    result = measured(split=rows(2.0, 3.0, 6.0, 18.0))
+    assert slopes.bytes_each(result, "split", "peak_mib") == pytest.approx(16 * 2**20 / 48_000)
+    assert slopes.bytes_each(result, "split", "bytes") == 10
+
+
+def test_a_collection_is_as_large_as_asked_and_can_be_read(tmp_path: Path) -> None:
+    invented.make_collection(tmp_path, 48)
+
+    documents = list(beir.texts(tmp_path, "corpus"))
+    assert len(documents) == 48
+    assert all(row["text"] for row in documents)
+    judged = {row["query_id"]: row["doc_id"] for row in beir.qrels(tmp_path, "all")}
+    texts = {row["doc_id"]: row["text"] for row in documents}
+    queries = {row["query_id"]: row["text"] for row in beir.queries(tmp_path, "all")}
+    assert len(queries) == 3
+    assert all(word in texts[judged[query]] for query, text in queries.items() for word in text.split())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("growth")
+    (made / "models").mkdir()  # they take seconds to make, and what is measured here needs none
+    growth.prepare(made, (64,))
+    return made
+
+
+def test_a_stage_is_measured_anew_though_the_store_has_it(folder: Path) -> None:
+    first = growth.measured(folder, "ingest", 64)
+    assert first["documents"] == 64
+    assert first["peak_mib"] > 10
+    (made,) = (folder / "64" / "store" / "ingest_corpus").iterdir()
+    (made / "of the first").touch()
+    work = Store(folder / "64" / "store").work("ingest_corpus", made.name)
+    work.mkdir(parents=True)
+    (work / "part-00000.parquet").write_bytes(b"left by a run that was killed")
+
+    again = growth.measured(folder, "ingest", 64)
+
+    assert again["bytes"] == pytest.approx(first["bytes"], rel=0.01)  # but for what its manifest says of the time
+    assert not (made / "of the first").exists()
+    assert not work.exists()
+
+
+def test_a_stage_whose_inputs_would_have_to_be_built_beside_it_is_refused(folder: Path) -> None:
+    shutil.rmtree(folder / "64" / "store")
+    with pytest.raises(SystemExit, match=r"begun by other code and lacks ingest_corpus: remove it"):
+        growth.measured(folder, "split", 64)
+
+
+def test_a_run_goes_on_where_it_was_killed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def run(command: list[str], **options: Any) -> Any:
+        calls.append(command[-2:])
+        return type("Done", (), {"returncode": 0, "stdout": 'a line\n{"documents": 64, "seconds": 1.0}\n'})
+
+    monkeypatch.setattr(growth.subprocess, "run", run)
+    first = growth.told(folder, "split", 64)
+    assert growth.told(folder, "split", 64) == first
+    assert first["seconds"] == 1.0
+    assert calls == [["split", "64"]]
+    growth.prepare(folder, (64,))  # finds all of it
+
+
+def test_every_stage_has_a_panel() -> None:
+    result = measured(**{"a <stage>": rows(2.0, 3.0, 6.0, 18.0), "short": rows(1.0, 1.0, 1.0, 1.0)})
+    drawn = panels.picture(result)
+    texts = [each.text for each in xml.etree.ElementTree.fromstring(drawn).iter() if each.tag.endswith("text")]
+    assert {
+        "a <stage>",
+        "short",
+        "time n^1.00, memory 100 to 120 MiB",
+        "time: too short, memory 100 to 120 MiB",
+    } <= set(texts)
+    assert drawn.count('<path class="time" d="M') == 2  # the legend's and one of the stages
+
+
+def test_flops_and_hours_are_those_by_hand() -> None:
+    flops = {"pre-train": PEAK * 3600 * 45, "encode": PEAK * 3600 * 4.5, "write queries": PEAK * 3600}
+    costs = {name: {"flops": flops} for name in recipe_costs.RECIPES}
+    lines = list(scale.reproductions(costs, 0.45, "assumed"))
+    assert "| `cot_mote` | 10 | 100 | – | – | 10 | – | 120 | 120 | 15 | 1.9 |" in lines
+
+
+def test_what_a_paper_used_is_told_as_a_part_of_its_chips() -> None:
+    row = {"recipe": "cot_mae", "share": "1/2", "chip": "A100", "chips": "8", "hours": "10"}
+    flops = 2 * 0.25 * 8 * 10 * 3600 * scale.PEAKS["A100"]  # twice a quarter of what ten hours on eight can do
+
+    used = scale._used(row, {"cot_mae": {"flops": {"pre-train": flops}}}, PEAK * 3600)
+
+    assert used == ["8 A100, 10 h", "80", "25%", "5.6 h", f"{10 * 0.25 * 312 / 989.4:.2g} h"]
+
+
+def test_a_measured_rate_takes_the_place_of_the_assumed_one() -> None:
+    assumed, words = scale.utilisation({})
+    assert assumed == scale.TARGET
+    assert scale.NOT_MEASURED in words
+    case = {"rates": {scale.RATE: {scale.OURS: 296.82}}}
+    share, words = scale.utilisation({"cases": {"a": case, "b": {"rates": {}}}, "machine": {"gpu": "NVIDIA H200"}})
+    assert share == pytest.approx(0.3)
+    assert "30% of the peak" in words
+    assert "No GPU" not in words
+
+
+def test_what_is_beyond_a_limit_is_named() -> None:
+    found = growth_result()
+    small, large = (limits.needs(found, 1e9, PEAK, PEAK / 10, size) for size in limits.SIZES)
+    bm25 = {need.stage: need for need in large}["index: BM25"]
+    assert "Lucene: 2,147,483,519 in an index" in bm25.limits
+    assert not [limit for need in small for limit in need.limits if limit.startswith("Lucene")]
+    encoded = {need.stage: need for need in large}["encode"]
+    assert encoded.hours == pytest.approx(1e10 * 1e9 / (64 * PEAK * 3600))
+    written = {need.stage: need for need in large}["write queries"]
+    assert written.hours == pytest.approx(1e10 * split_at_size.flops(144, 5) / (64 * PEAK / 10 * 3600))
+    assert encoded.disk == 1e10 * 768 * 4
+    assert all(b.hours >= 100 * a.hours * 0.99 for a, b in zip(small, large, strict=True))  # none below n
+    assert (
+        xml.etree.ElementTree.fromstring(limits.picture(dict(zip(limits.SIZES, (small, large), strict=True))))
+        is not None
+    )
+
+
+def growth_result() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(results.path_of("growth", "cpu").read_text())
+    return found
+
+
+def test_every_stage_was_measured_and_what_grows_fast_has_a_reason() -> None:
+    found = growth_result()
+    assert list(found["stages"]) == list(growing.STAGES)
+    assert all([row["documents"] for row in each] == [growth.START, *growth.SIZES] for each in found["stages"].values())
+    assert set(slopes.faster(found)) <= set(slopes.REASONS)
+    for name in slopes.TAKEN_OFF:  # a step must not grow with the corpus
+        step = slopes.slope(slopes.seconds(found, name))
+        assert step is None or step.exponent < 0.3
+
+
+@pytest.mark.parametrize("path", [scale.PAGE, scale.GROWTH, scale.LIMITS], ids=lambda path: path.name)
+def test_the_documents_are_what_the_results_say(path: Path) -> None:
+    assert path.read_text() == scale.documents()[path], f"{path.relative_to(ROOT)}: run python -m benchmarks.scale"
+
+
+def test_what_the_papers_used_is_of_recipes_that_were_counted() -> None:
+    costs = json.loads(results.path_of("recipe_costs", "cpu").read_text())
+    assert list(costs) == list(recipe_costs.RECIPES)
+    assert {row["recipe"] for row in scale.reported()} <= set(costs)
+    for row in scale.reported():
+        assert row["chip"] in scale.PEAKS
+        assert row["source"]
