@@ -36,7 +36,7 @@ class Search(Settings):
     """Different documents that every list has, unless fewer match; it ends with the passage that brings the last."""
 
 
-@stage(version=2, table=Run, gpu=lambda settings: settings.view != "bm25")
+@stage(version=3, table=Run, gpu=lambda settings: settings.view != "bm25")
 def search(
     out: Path,
     index: Artifact[Index],

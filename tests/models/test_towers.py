@@ -61,7 +61,7 @@ def test_both_routes_start_as_the_given_bert(kind: Towers) -> None:
         tower = made.tower(role)
         assert (tower.bert(TEXTS.ids, TEXTS.mask) - hidden).abs().max() == 0
         assert (tower.vocabulary(hidden) - reference.vocabulary(hidden)).abs().max() == 0
-        assert torch.equal(made(TEXTS, role).dense, hidden[:, 0])
+        torch.testing.assert_close(made(TEXTS, role).dense, hidden[:, 0])
     assert sharing(made) == kind
 
 
