@@ -23,8 +23,8 @@ CORES, GPUS = 64, 64  # that work at a time
 MEMORY, DISK, HOURS = 2**40, 100e12, 168.0  # of the host, of the store, a week: what is more than these limits
 SHARED = ("split", "mine", "search: BM25")  # stages whose work is in shards, or in threads
 CPU_STAGES = (
-    "ingest", "split", "pair contexts", "pre-train, until the first step", "index: BM25", "search: BM25", "label", "mine",
-    "train, until the first step", "index: FAISS, a graph",
+    "ingest", "split", "pair contexts", "pre-train, until the first step", "index: BM25", "search: BM25", "label",
+    "mine", "train, until the first step", "index: FAISS, a graph",
 )  # fmt: skip
 LUCENE_DOCUMENTS = 2**31 - 129  # IndexWriter.MAX_DOCS: what one index holds at most
 INVENTED_WIDTH = 32  # of the vectors whose graph was measured
