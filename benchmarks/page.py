@@ -14,11 +14,11 @@ from benchmarks.contest import OURS
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE, PICTURE = DOCS / "speed.md", DOCS / "images" / "speed.svg"
 
-WIDTH, ROW, HEADING, TOP, EDGE = 480, 34, 34, 46, 12  # of the picture, in pixels
+WIDTH, ROW, CASE, HEADING, TOP, EDGE = 480, 34, 18, 34, 62, 12  # of the picture, in pixels
 FASTEST, SLOWEST = 64.0, 0.5  # times, at the ends of its axis
 STYLE = """
 svg { background: #fff; color-scheme: light dark; font: 13px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif }
-.ink { fill: #16202c } .soft { fill: #566272 } .head { font-weight: 600 }
+.ink { fill: #16202c } .soft { fill: #566272 } .head { font-weight: 600 } .small { font-size: 11px }
 .met { fill: #1f5fbf } .missed { fill: #b45309 } .other { fill: #8b98a9 }
 .rule { stroke: #dde2e9 } .goal { stroke: #16202c }
 @media (prefers-color-scheme: dark) {
@@ -110,17 +110,30 @@ def picture(found: Sequence[Mapping[str, Any]]) -> str:
         height += HEADING
         place = f"{result['benchmark'].replace('_', ' ')}{', on a GPU' if result['device'] == 'cuda' else ''}"
         lines.append(f'<text class="ink head" x="{EDGE}" y="{height - 8}">{escape(place)}</text>')
-        for case, peer, ratio in results.ratios(result):
-            lines += _bar(height, f"{peer}: {case}" if len(result["cases"]) > 1 else peer, ratio)
-            height += ROW
+        for name, case in result["cases"].items():
+            lines.append(f'<text class="soft small" x="{EDGE}" y="{height + 8}">{escape(_cut(name, 76))}</text>')
+            height += CASE
+            for peer, ratio in case["times_faster"].items():
+                lines += _bar(height, peer, ratio)
+                height += ROW
     height += EDGE
     size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
         f"<title>How many times as fast as each peer {OURS} is</title>", f"<style>{STYLE}</style>",
         f'<text class="ink head" x="{EDGE}" y="20">Times as fast as each peer (logarithmic)</text>',
+        *_legend(),
         *(line for times in (0.5, 1, 2, 4, 8, 16, 32, 64) for line in _tick(times, height)), *lines, "</svg>", "",
     ])  # fmt: skip
+
+
+def _legend() -> Iterator[str]:
+    """What the colours of bars and the line across one mean."""
+    for place, (kind, words) in enumerate({"met": "target met", "missed": "missed", "other": "no target"}.items()):
+        yield f'<rect class="{kind}" x="{EDGE + 90 * place}" y="29" width="9" height="9"/>'
+        yield f'<text class="soft small" x="{EDGE + 90 * place + 14}" y="38">{words}</text>'
+    yield f'<path class="goal" stroke-width="2" d="M{EDGE + 274} 27v13"/>'
+    yield f'<text class="soft small" x="{EDGE + 280}" y="38">target</text>'
 
 
 def _bar(top: int, words: str, ratio: Mapping[str, Any]) -> list[str]:
@@ -131,7 +144,7 @@ def _bar(top: int, words: str, ratio: Mapping[str, Any]) -> list[str]:
         number += f", target {ratio['target']:g}×"
         goal = [f'<path class="goal" stroke-width="2" d="M{_place(ratio["target"]):.1f} {top + 14}v15"/>']
     return [
-        f'<text class="soft" x="{EDGE}" y="{top + 12}">{escape(_cut(words))}</text>',
+        f'<text class="ink" x="{EDGE}" y="{top + 12}">{escape(_cut(words, 46))}</text>',
         f'<text class="ink" x="{WIDTH - EDGE}" y="{top + 12}" text-anchor="end">{number}</text>',
         f'<rect class="{kind}" x="{start:.1f}" y="{top + 17}" width="{max(2.0, end - start):.1f}" height="9" rx="2"/>',
         *goal,
@@ -152,7 +165,7 @@ def _place(times: float) -> float:
     return 2 * EDGE + (WIDTH - 4 * EDGE) * math.log(within / SLOWEST) / math.log(FASTEST / SLOWEST)
 
 
-def _cut(words: str, most: int = 46) -> str:
+def _cut(words: str, most: int) -> str:
     return words if len(words) <= most else f"{words[: most - 1]}…"
 
 
