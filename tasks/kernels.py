@@ -62,6 +62,14 @@ def greatest(values_TI: Vectors, offsets: Offsets) -> Vectors:
     return _filled(_greatest, values_TI, offsets, out=out)
 
 
+def add_keys(bounds_QP: Vectors, ranks_P: Places, found_QM: NDArray[np.int64], counts_Q: NDArray[np.int64]) -> None:
+    """Add to each query's first `counts_Q` keys those that bounds and ranks make, if above the first (`tasks.keys`).
+
+    There is to be room for all: P places after the greatest count.
+    """
+    _compiled(_add_keys)(np.ascontiguousarray(bounds_QP), ranks_P, found_QM, counts_Q)
+
+
 def matching_scores(
     queries: TokenRows, doubles_ID: Doubles, passages: TokenRows, numbers: Places, places: Places
 ) -> Doubles:
@@ -165,6 +173,28 @@ def _greatest(values_TI: Any, begins: Any, out: Any) -> None:
             first = t == begins[place]
             for i in range(values_TI.shape[1]):
                 out[place, i] = values_TI[t, i] if first or values_TI[t, i] > out[place, i] else out[place, i]
+
+
+def _add_keys(bounds_QP: Any, ranks_P: Any, found_QM: Any, counts_Q: Any) -> None:
+    near, bits = np.zeros(64, np.uint8), np.zeros(1, np.int32)
+    eights, score = near.view(np.uint64), bits.view(np.float32)
+    for query in range(len(counts_Q)):
+        bounds, found, count = bounds_QP[query], found_QM[query], counts_Q[query]
+        least, highs = found[0], bounds.view(np.int32)
+        bits[0] = (least >> 32) if least >= 0 else (least >> 32) ^ 0x7FFFFFFF
+        for start in range(0, len(bounds), len(near)):
+            some = bounds[start : start + len(near)]
+            for p in range(len(near)):
+                near[p] = p < len(some) and some[p] >= score[0]
+            for eight in range(len(eights)):  # of passages, most of which are all too far away
+                if eights[eight] == 0:
+                    continue
+                for p in range(8 * eight, 8 * eight + 8):
+                    if near[p]:
+                        high = np.int64(highs[start + p]) if some[p] != 0.0 else 0  # -0.0 is 0.0
+                        found[count] = ((high if high >= 0 else high ^ 0x7FFFFFFF) << 32) | ranks_P[start + p]
+                        count += found[count] > least
+        counts_Q[query] = count
 
 
 def _matching_scores(

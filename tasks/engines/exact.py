@@ -17,7 +17,6 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from storage.artifact import Artifact
 from storage.rows import num_rows
@@ -27,14 +26,13 @@ from tasks.bounds import upper_bounds
 from tasks.device import choose_device
 from tasks.hits import Hits, Lookup, PassageIds, Places, Searcher
 from tasks.index import EngineSettings
+from tasks.keys import NO_KEY, RANKS, Keys, best_of, score_of, sort_keys
 from tasks.rescoring import BYTES, Stored, row_bytes, similarity
 
-Keys = NDArray[np.int64]
 VIEWS = ("dense", "lexical", "late", "sum")
 KEPT_BESIDES = 32  # bounds beyond twice the depth, among which rounding may have hidden a better passage
-RANK_BITS = 32
-RANKS = 2**RANK_BITS - 1
-NO_KEY = -(2**63)  # below every passage's
+CACHED = 2**20  # bytes of bounds that are chosen from while a core's cache still holds them
+FEWEST = 512  # passages that are worth multiplying at a time
 
 
 class Exact(EngineSettings):
@@ -92,7 +90,7 @@ class Exhaustive:
         found: dict[int, Hits] = {}
         waiting, kept, coarse = np.arange(len(queries)), min(2 * depth + KEPT_BESIDES, len(self.ids)), True
         while len(waiting):
-            step = max(1, BYTES // (32 * max(1, kept) + row_bytes(queries)))
+            step = max(1, BYTES // (32 * max(FEWEST, kept) + row_bytes(queries)))
             for start in range(0, len(waiting), step):
                 some = waiting[start : start + step]
                 keys_QK = self._proposed(queries.taken(some), kept, coarse)
@@ -128,48 +126,15 @@ class Exhaustive:
     def _proposed(self, queries: Encoded, kept: int, coarse: bool) -> Keys:
         """The keys of each query's passages of the greatest bounds, [Q, K], falling."""
         bounds = upper_bounds(queries, self.stored.similarity, self.device, coarse=coarse)
-        best_QK = torch.empty((len(queries), 0), dtype=torch.int64, device=self.device)
+        best = best_of(len(queries), kept, self.device)
         for start, tile in self._tiles(len(queries)):
-            ranks_P = torch.from_numpy(self.ranks[start : start + len(tile)]).to(self.device)
-            best_QK = merged(best_QK, bounds(tile), ranks_P, kept)
-        keys: Keys = best_QK.sort(descending=True).values.cpu().numpy()
-        return keys
+            best.add(bounds(tile), self.ranks[start : start + len(tile)])
+        return best.keys()
 
     def _tiles(self, num_queries: int) -> Iterator[tuple[int, Encoded]]:
         """All passages, so few at a time that they and their bounds for all queries fit."""
+        most = max(FEWEST, CACHED // (4 * num_queries)) if self.device.type == "cpu" else len(self.ids)
         for start, shard in self.stored.shards():
-            step = max(1, BYTES // max(32 * num_queries, 2 * row_bytes(shard)))
+            step = min(most, max(1, BYTES // max(32 * num_queries, 2 * row_bytes(shard))))
             for first in range(0, len(shard), step):
                 yield start + first, shard.rows(first, min(first + step, len(shard)))
-
-
-def merged(best_QK: Tensor, bounds_QP: Tensor, ranks_P: Tensor, kept: int) -> Tensor:
-    """The greatest keys, at most `kept` a query, of those there are and a tile's, few of which can be among them."""
-    if best_QK.shape[1] == kept:
-        least_Q1 = score_of(best_QK.min(dim=1, keepdim=True).values)
-    else:
-        least_Q1 = bounds_QP.topk(min(kept, bounds_QP.shape[1]), sorted=False).values.min(dim=1, keepdim=True).values
-    rows, columns = (bounds_QP >= least_Q1).nonzero(as_tuple=True)
-    counts = rows.bincount(minlength=len(bounds_QP))
-    positions = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
-    most = int(counts.max()) if len(rows) else 0
-    found_QM = torch.full((len(bounds_QP), most), NO_KEY, dtype=torch.int64, device=rows.device)
-    found_QM[rows, positions] = sort_keys(bounds_QP[rows, columns], ranks_P[columns])
-    keys_QK = torch.cat([best_QK, found_QM], dim=1)
-    return keys_QK.topk(min(kept, keys_QK.shape[1]), sorted=False).values
-
-
-def sort_keys(scores: Tensor, ranks: Tensor) -> Tensor:
-    """Whole numbers that are greater the earlier a passage comes: by float32 score, then by rank, below 2^32."""
-    bits = (scores + 0.0).view(torch.int32)  # + 0.0: -0.0 is 0.0
-    return (_rising(bits).long() << RANK_BITS) | ranks
-
-
-def score_of(keys: Tensor) -> Tensor:
-    """The float32 scores in keys."""
-    return _rising((keys >> RANK_BITS).int()).view(torch.float32)
-
-
-def _rising(bits: Tensor) -> Tensor:
-    """Bits of floats as whole numbers that rise with them; and back."""
-    return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from storage.vectors import Encoded, SparseRows, TokenRows
 from tasks import bounds, rescoring
 from tasks.engines import exact
-from tasks.engines.exact import Exhaustive, sort_keys
+from tasks.engines.exact import Exhaustive
 from tasks.hits import Hits
 from tasks.rescoring import Stored, similarity
 from tests.tasks.stored import expected, names, numbers, offsets, store, texts
@@ -200,14 +200,6 @@ def test_a_search_holds_a_tile_not_the_vectors(tmp_path: Path, monkeypatch: pyte
         tracemalloc.stop()
     assert max(tiles) <= size
     assert peak < 8 * size  # 2 MB, of 15
-
-
-def test_sort_keys_rise_with_the_score_then_with_the_rank() -> None:
-    scores = torch.tensor([-torch.inf, -3.0, -1e-30, -0.0, 0.0, 1e-30, 2.0, torch.inf])
-    keys = sort_keys(scores[:, None], torch.tensor([0, 2**32 - 1]))
-    flat = keys.flatten().tolist()
-    assert flat[6:8] == flat[8:10]  # -0.0 is 0.0
-    assert flat[:8] + flat[10:] == sorted(set(flat))
 
 
 def test_passages_that_are_not_those_of_the_vectors_are_refused(tmp_path: Path) -> None:
