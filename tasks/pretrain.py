@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
-import pyarrow as pa
 import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
@@ -33,8 +32,10 @@ from tasks.initialise import Backbone, save_checkpoint, shape
 from tasks.probe import Probe, Watch
 from tasks.shapes import without_memory
 from tasks.stage import stage
+from tasks.token_shards import Pieces, tokenised
 
 P = TypeVar("P")
+T = TypeVar("T")
 
 
 class Pretraining(Settings, Generic[P]):
@@ -79,7 +80,7 @@ def pretrain(
     settings: Pretraining[Any],
 ) -> None:
     """Write the pre-trained encoder with its vocabulary head, and beside it decoder and heads (`heads.safetensors`)."""
-    paper, data = import_module(f"models.{settings.paper}"), Data.read(pairs, terms, start, settings)
+    paper, data = import_module(f"models.{settings.paper}"), Data.read(out, pairs, terms, start, settings)
     encoder = towers.load(start.path)
     torch.manual_seed(settings.seed)
     try:
@@ -96,7 +97,7 @@ def pretrain(
         return made
 
     watch = Watch(probe, encoder, data.tokenizer, settings.probe, settings.objective.max_tokens)
-    steps = settings.num_steps(len(data.rows))
+    steps = settings.num_steps(len(data.pieces))
     fit(objective, batch_of, steps, out=out, settings=settings.fit, seed=settings.seed, probing=watch)
     save_checkpoint(encoder, out, tokenizer=start.path)
     if heads:
@@ -137,38 +138,42 @@ class Data:
     """The texts with their contexts, and what each step draws of them."""
 
     def __init__(
-        self, rows: pa.Table, terms: pretraining.Terms | None, tokenizer: Tokenizer, settings: Pretraining[Any]
+        self, pieces: Pieces, terms: pretraining.Terms | None, tokenizer: Tokenizer, settings: Pretraining[Any]
     ) -> None:
-        self.rows, self.terms, self.tokenizer, self.settings = rows, terms, tokenizer, settings
+        self.pieces, self.terms, self.tokenizer, self.settings = pieces, terms, tokenizer, settings
 
     @staticmethod
     def read(
-        pairs: Artifact[Pairs], terms: Artifact[Terms] | None, start: Artifact[Checkpoint], settings: Pretraining[Any]
-    ) -> Data:
-        """All pairs, and the counts of terms where the paper wants them."""
-        rows = read_table(pairs, Pairs, ["text", "queries", "passages"]).combine_chunks()
-        if not len(rows):
+        out: Path, pairs: Artifact[Pairs], terms: Artifact[Terms] | None, start: Artifact[Checkpoint],
+        settings: Pretraining[Any],
+    ) -> Data:  # fmt: skip
+        """All pairs, tokenised below `out`, and the counts of terms where the paper wants them."""
+        tokenizer = Tokenizer.load(start.path)
+        pieces = tokenised(out, pairs, tokenizer, contexts=settings.objective.reads != "texts")
+        if not len(pieces):
             raise UserError(f"{pairs.reference}: expected pairs to pre-train on, found none")
         counted = None
         if terms is not None:
             table = read_table(terms, Terms)
-            counted = pretraining.Terms(len(rows), table["texts"].to_numpy(), table["occurrences"].to_numpy())
-        return Data(rows, counted, Tokenizer.load(start.path), settings)
+            counted = pretraining.Terms(len(pieces), table["texts"].to_numpy(), table["occurrences"].to_numpy())
+        return Data(pieces, counted, tokenizer, settings)
 
     def drawn(self, step: int) -> tuple[pretraining.Drawn, Generator]:
         """The texts of a step with a context each, and the generator to go on drawing with."""
         settings = self.settings
-        chosen = self.rows.take(visited(step, settings.batch, len(self.rows), settings.seed)).to_pydict()
+        rows = visited(step, settings.batch, len(self.pieces), settings.seed)
         random = np.random.default_rng((settings.seed, step))
-        contexts: list[list[int]] = []
+        contexts: list[Any] = []
         if settings.objective.reads != "texts":
-            contexts = self.tokenizer.pieces(one_of_each(chosen["queries"], chosen["passages"], settings.mix, random))
-        return pretraining.Drawn(self.tokenizer.pieces(chosen["text"]), contexts, self.terms), random
+            queries, passages = (self.pieces.of(column, rows) for column in ("queries", "passages"))
+            contexts = one_of_each(queries, passages, settings.mix, random)
+        texts, contexts = ([each.as_py() for each in some] for some in (self.pieces.of("text", rows), contexts))
+        return pretraining.Drawn(texts, contexts, self.terms), random
 
 
 def one_of_each(
-    queries: Sequence[Sequence[str]], passages: Sequence[Sequence[str]], mix: str | None, random: Generator
-) -> list[str]:
+    queries: Sequence[Sequence[T]], passages: Sequence[Sequence[T]], mix: str | None, random: Generator
+) -> list[T]:
     """A context for each text: one of its pseudo-queries or of its passages, with equal chance where it has both.
 
     "In a training step", says the paper (query-as-context pre-training, section 5.2), the choice is made: for all

@@ -2,8 +2,8 @@
 each of them runs.
 
 All run the same body with the same inputs. The first writes to the stage's folder; each other has a folder of its
-own, which is thrown away, but for the training's checkpoints: all read those of the first. What they do together is
-in `tasks.world`.
+own, which is thrown away, but for the training's checkpoints and tokenised texts: these are in the first's, for all.
+What they do together is in `tasks.world`.
 """
 
 from __future__ import annotations
@@ -241,8 +241,9 @@ def _run(job: Mapping[str, Any], rank: int, folder: Path, store: Path) -> None:
     if rank:
         out = folder / f"rank-{rank}"
         (out / SCRATCH).mkdir(parents=True)
-        (first / SCRATCH / "training").mkdir(parents=True, exist_ok=True)
-        (out / SCRATCH / "training").symlink_to(first / SCRATCH / "training", target_is_directory=True)
+        for shared in ("training", "tokens"):
+            (first / SCRATCH / shared).mkdir(parents=True, exist_ok=True)
+            (out / SCRATCH / shared).symlink_to(first / SCRATCH / shared, target_is_directory=True)
     calls.call(job["call"], out, root=store)
 
 

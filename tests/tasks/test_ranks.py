@@ -21,10 +21,12 @@ from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries
 from tasks import fit as loop
 from tasks import world
 from tasks.gradients import cut
+from tasks.pretrain import pretrain
 from tasks.ranks import PARENT, Failed, run_together
 from tasks.stage import Execution, Session, session, stage
+from tasks.token_shards import SHARDS
 from tasks.train import Training, train
-from tests.tasks import together
+from tests.tasks import test_pretrain, together
 from tests.tasks.test_train import NEGATIVES, POSITIVES, TRAINING, negatives, passages, positives, queries
 from tests.tiny import RETRIEVERS, save_backbone
 
@@ -173,6 +175,20 @@ def test_a_training_of_two_is_that_of_one_and_goes_on_after_a_kill_to_the_same_b
     assert losses(killed) == losses(two)
 
 
+def test_both_read_the_texts_that_one_has_tokenised(two: Session, tmp_path: Path) -> None:
+    inputs = test_pretrain.given_pairs(), None, test_pretrain.given_start(), None
+    wanted = test_pretrain.settings(steps=3, fit={**test_pretrain.FITTING.model_dump(), "chunk": 4})
+    (alone := tmp_path / "alone").mkdir()
+    (out := tmp_path / "out").mkdir()
+    pretrain.body(alone, *inputs, settings=wanted)
+    run_together(pretrain.body, out, inputs, wanted, two.store)
+
+    (tokens,) = (out / SHARDS).iterdir()  # a single file is the second's
+    assert tokens.read_bytes() == (alone / SHARDS / tokens.name).read_bytes()
+    for line, other in zip(losses(alone), losses(out), strict=True):
+        assert other == pytest.approx(line, rel=1e-4)
+
+
 def dying(out: Path, *inputs: Any, settings: Training) -> None:
     """The training, with a checkpoint at every step; both processes are killed when some are there."""
     loop.SECONDS_BETWEEN_CHECKPOINTS = 0.0
@@ -202,7 +218,7 @@ from pathlib import Path
 from storage.store import Store
 from tasks.ranks import run_together
 from tasks.stage import Execution, Session, session
-from tests.tasks import together
+from tests.tasks import test_pretrain, together
 with session(Session(Store(Path({str(tmp_path)!r})), Execution(threads=1, device="cpu", processes=2))) as current:
     run_together(together.linger, Path({str(tmp_path)!r}), (), together.Asked(kinds=[], chunk=None), current.store)
 """

@@ -1,0 +1,144 @@
+"""Texts tokenised once: the batches of a pre-training are those of one that tokenises at each step."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers import models, pre_tokenizers
+
+from models.tokens import Tokenizer
+from storage.artifact import Artifact
+from storage.rows import read_table, write_rows
+from storage.tables import Checkpoint, Pairs
+from tasks import token_shards, world
+from tasks.pretrain import Data, one_of_each, visited
+from tasks.token_shards import SHARDS, tokenised
+from tests.tasks.test_pretrain import settings
+from tests.tiny import SPECIALS, WORDS, save_tokenizer, tiny_tokenizer
+
+ROWS = 23
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of 5 rows, of some batches each."""
+    monkeypatch.setattr(token_shards, "ROWS_PER_FILE", 5)
+    monkeypatch.setattr(token_shards, "CHARACTERS_AT_A_TIME", 300)
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Artifact[Pairs]:
+    """In two files: texts of 1 to 30 words, one of none; contexts of both kinds, of one, or of the other."""
+    random = np.random.default_rng(5)
+
+    def words(most: int) -> str:
+        return " ".join(random.choice([*WORDS, "rivers", "unheard-of", "."], size=random.integers(1, most)))
+
+    rows = [
+        {
+            "passage_id": f"p{n}", "text": words(30) if n != 7 else "",
+            "queries": [words(5) for _ in range(n % 3)],
+            "passages": [words(20) for _ in range(random.integers(3) if n % 3 else 2)],
+        }
+        for n in range(ROWS)
+    ]  # fmt: skip
+    folder = tmp_path / "pairs"
+    write_rows(folder, Pairs, rows[:9], "part-00000")
+    write_rows(folder, Pairs, rows[9:], "part-00001")
+    return Artifact("pairs", "key", folder)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Artifact[Checkpoint]:
+    (tmp_path / "start").mkdir()
+    save_tokenizer(tmp_path / "start")
+    return Artifact("start", "key", tmp_path / "start")
+
+
+@pytest.mark.parametrize("mix", ["step", "example", None])
+@pytest.mark.parametrize("reads", ["texts", "pairs"])
+def test_batches_are_those_of_tokenising_at_each_step(
+    reads: str, mix: str | None, pairs: Artifact[Pairs], start: Artifact[Checkpoint], tmp_path: Path
+) -> None:
+    wanted = settings(mix=mix).model_copy(update={"objective": SimpleNamespace(reads=reads)})
+    data, tokenizer = Data.read(tmp_path, pairs, None, start, wanted), tiny_tokenizer()
+    table = read_table(pairs, Pairs)
+
+    assert len(data.pieces) == ROWS
+    for step in range(12):
+        drawn, random = data.drawn(step)
+        theirs = np.random.default_rng((wanted.seed, step))
+        rows = table.take(visited(step, wanted.batch, ROWS, wanted.seed)).to_pydict()
+        assert drawn.texts == tokenizer.pieces(rows["text"])
+        contexts = [] if reads == "texts" else one_of_each(rows["queries"], rows["passages"], mix, theirs)
+        assert drawn.contexts == tokenizer.pieces(contexts)
+        assert random.random() == theirs.random()
+
+
+def all_of(pieces: token_shards.Pieces) -> list[Any]:
+    return [[each.as_py() for each in pieces.of(name, range(ROWS))] for name in ("text", "queries", "passages")]
+
+
+def test_what_is_whole_is_not_made_again(
+    pairs: Artifact[Pairs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tokenised(tmp_path / "whole", pairs, tiny_tokenizer(), contexts=True)
+    tokenizer, asked = tiny_tokenizer(), []
+    pieces = tokenizer.pieces
+
+    def breaking(texts: list[str]) -> list[list[int]]:
+        asked.append(texts)
+        if len(asked) == 30:
+            raise KeyboardInterrupt
+        return pieces(texts)
+
+    folder = tmp_path / "killed" / SHARDS
+    monkeypatch.setattr(tokenizer, "pieces", breaking)
+    with pytest.raises(KeyboardInterrupt):
+        tokenised(tmp_path / "killed", pairs, tokenizer, contexts=True)
+    made = {path: path.stat().st_mtime_ns for path in folder.glob("0*.arrow")}
+    (folder / ".000000000020-000000000023.arrow.7-0.tmp").write_bytes(b"of a run that was killed")
+    monkeypatch.setattr(tokenizer, "pieces", pieces)
+    again = tokenised(tmp_path / "killed", pairs, tokenizer, contexts=True)
+
+    assert 0 < len(made) < 5 == len(list(folder.glob("0*.arrow")))
+    assert all(path.stat().st_mtime_ns == time for path, time in made.items())
+    assert all_of(again) == all_of(whole)
+
+
+def test_processes_share_the_work(pairs: Artifact[Pairs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = tokenised(tmp_path / "alone", pairs, tiny_tokenizer(), contexts=True)
+    here, made = tmp_path / "together", []
+
+    def second() -> None:
+        """What the other process does while the first waits."""
+        made.append(len(list((here / SHARDS).glob("0*.arrow"))))
+        if len(made) == 1:
+            monkeypatch.setattr(world, "rank", lambda: 1)
+            tokenised(here, pairs, tiny_tokenizer(), contexts=True)
+
+    monkeypatch.setattr(world, "size", lambda: 2)
+    monkeypatch.setattr(world, "wait_for_all", second)
+    first = tokenised(here, pairs, tiny_tokenizer(), contexts=True)
+
+    assert made == [2, 5]
+    assert all_of(first) == all_of(alone)
+
+
+def test_numbers_are_as_wide_as_the_vocabulary_asks(pairs: Artifact[Pairs], tmp_path: Path) -> None:
+    words = [*SPECIALS, *(f"w{number}" for number in range(2**16)), *WORDS]
+    fast = FastTokenizer(models.WordPiece({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    fast.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    wide = Tokenizer(fast)
+
+    found = tokenised(tmp_path / "wide", pairs, wide, contexts=False)
+    narrow = tokenised(tmp_path / "narrow", pairs, tiny_tokenizer(), contexts=False)
+
+    texts = read_table(pairs, Pairs, ["text"])["text"].to_pylist()
+    assert [each.as_py() for each in found.of("text", range(ROWS))] == wide.pieces(texts)
+    kinds = [each.of("text", [0])[0].type for each in (found, narrow)]
+    assert kinds == [pa.list_(pa.uint32()), pa.list_(pa.uint16())]
