@@ -38,7 +38,7 @@ def all_lexical_scores(queries: SparseRows, passages: SparseRows) -> Vectors:
     Each of a query's word pieces adds to the sums of the passages that have it, so that no pair is looked at which
     shares none.
     """
-    columns = np.zeros(int(queries.ids.max(initial=-1)) + 1, np.bool_)
+    columns = np.zeros(int(queries.ids.max(initial=-1)) + 2, np.bool_)  # the last for all that no query has
     out: Vectors = np.empty((len(queries), len(passages)), np.float32)
     return _filled(_all_lexical_scores, *_parts(queries), *_parts(passages), columns, out=out)
 
@@ -108,20 +108,19 @@ def _lexical_scores(
 def _all_lexical_scores(
     starts: Any, ids: Any, values: Any, begins: Any, pieces: Any, weights: Any, none: Any, out: Any
 ) -> None:
-    asked, firsts = none.copy(), np.zeros(len(none) + 1, np.int64)
+    asked, firsts, last = none.copy(), np.zeros(len(none) + 1, np.int64), len(none) - 1
     asked[ids] = True
     for piece in pieces:
-        if piece < len(asked) and asked[piece]:
-            firsts[piece + 1] += 1
+        firsts[min(piece, last) + 1] += asked[min(piece, last)]
     firsts = firsts.cumsum()
-    after = firsts.copy()
-    owners, their = np.empty(firsts[-1], np.uint32), np.empty(firsts[-1], np.float32)
+    # What is not asked for goes to one place behind the others: a condition that cannot be foretold would cost more.
+    after = np.where(asked, firsts[:-1], firsts[-1])
+    owners, their = np.empty(firsts[-1] + 1, np.uint32), np.empty(firsts[-1] + 1, np.float32)
     for place in range(len(begins) - 1):
         for k in range(begins[place], begins[place + 1]):
-            piece = pieces[k]
-            if piece < len(asked) and asked[piece]:
-                owners[after[piece]], their[after[piece]] = place, weights[k]
-                after[piece] += 1
+            piece = min(pieces[k], last)
+            owners[after[piece]], their[after[piece]] = place, weights[k]
+            after[piece] += asked[piece]
     sums = np.empty(len(begins) - 1)
     for query in range(len(starts) - 1):
         sums[:] = 0.0

@@ -30,7 +30,8 @@ def test_the_greatest_are_kept_as_if_all_were_sorted(
     device: str, count: int, kept: int, queries: int, size: int, kinds: int, rising: bool, seed: int
 ) -> None:
     draw, kept = np.random.default_rng(seed), min(kept, count)
-    bounds_QP = draw.integers(-kinds, kinds + 1, (queries, count)).astype(np.float32) * np.float32(-0.1)  # -0.0, too
+    bounds_QP = draw.integers(-kinds, kinds + 1, (queries, count)).astype(np.float32)
+    bounds_QP *= draw.choice(np.array([-0.1, 0.1], np.float32), (queries, count))  # -0.0, too
     ranks_P = draw.permutation(2**32 - 1 - np.arange(count))
     if rising:  # each tile has what is better than all before
         bounds_QP.sort()
