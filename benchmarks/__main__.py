@@ -51,6 +51,8 @@ def main(arguments: list[str]) -> int:
         if subprocess.run([sys.executable, "-m", "benchmarks", name, *flags], env=environment).returncode
     ]  # fmt: skip
     page.write()
+    minutes = sum(results.read(results.path_of(name, given.device)).get("minutes", 0.0) for name in chosen)
+    print(f"{minutes:.0f} minutes; the table is in {page.PAGE}")
     if failed:
         print(f"failed, or fallen by more than a quarter: {', '.join(failed)}", file=sys.stderr)
     return bool(failed)
@@ -83,7 +85,9 @@ def measured(name: str, device: str, *, record: bool) -> int:
         for what, value in told["found"].items():
             print(f"  {what}: {value}")
     found["minutes"] = round((time.monotonic() - started) / 60, 2)
-    complaints = results.fallen(results.write(results.path_of(name, device), found, record=record))
+    path = results.path_of(name, device)
+    gone = [] if record else results.lost(results.read(path), found)
+    complaints = [*gone, *results.fallen(results.write(path, found, record=record))]
     print(*complaints, sep="\n", end="\n" if complaints else "", file=sys.stderr)
     return bool(complaints)
 

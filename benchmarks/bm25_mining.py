@@ -179,6 +179,7 @@ def compared(made: Mapping[str, Any], num_queries: int) -> dict[str, Any]:
         assert made[OURS] == made["engine bm25"]
         first = [{f"p{place:06d}" for place in row[:10]} for row in made[BM25S][0]]
         shares = [len({*list(ours)[:10]} & theirs) / 10 for ours, theirs in zip(found, first, strict=True)]
+        assert np.mean(shares) >= 0.95, shares
         told["overlap@10 of the package with Lucene"] = round(float(np.mean(shares)), 4)
     return told
 

@@ -32,8 +32,8 @@ class Case:
     compared: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda made: {}
     """What is told of the last turn's results, by contender; raises `AssertionError` where they differ."""
     repeats: int = REPEATS
-    units: Mapping[str, float] = field(default_factory=dict)
-    """What is done in a turn: {"tokens": 83_000}. Told as rates, by second."""
+    units: Mapping[str, float | Callable[[Any], float]] = field(default_factory=dict)
+    """What is done in a turn, or how much of what came out: {"tokens": 83_000}. Told as rates, by second."""
 
 
 def held(case: Case, device: str = "cpu") -> dict[str, Any]:
@@ -51,12 +51,16 @@ def held(case: Case, device: str = "cpu") -> dict[str, Any]:
     found = case.compared(made)
     medians = {name: statistics.median(each) for name, each in seconds.items()}
     return {
+        "turns": case.repeats,
         "seconds": {name: _rounded(each) for name, each in medians.items()},
         "times_faster": {
             name: _ratios(each, seconds[OURS], case.targets.get(name)) for name, each in seconds.items() if name != OURS
         },
         "rates": {
-            unit: {name: _rounded(number / each) for name, each in medians.items()}
+            unit: {
+                name: _rounded((number(made[name]) if callable(number) else number) / each)
+                for name, each in medians.items()
+            }
             for unit, number in case.units.items()
         },
         "found": dict(found),

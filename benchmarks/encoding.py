@@ -22,6 +22,7 @@ from benchmarks.contest import OURS, Case
 from benchmarks.encoders import MAX_TOKENS, POOLED, leads, on_one_thread, save_checkpoint
 from models.representation import Pooling
 from models.tokens import Tokenizer
+from tasks.encode import TextEncoder
 
 DEVICES = ("cpu", "cuda")
 PEER, PLAIN = "SentenceTransformer.encode", "plain Hugging Face loop"
@@ -58,8 +59,6 @@ def encoding(folder: Path, texts: list[str], device: str, pooling: Pooling, *, p
 
 def ours(folder: Path, texts: list[str], device: str) -> Encode:
     """This project's."""
-    from tasks.encode import TextEncoder
-
     with on_one_thread(device):
         encoder = TextEncoder(folder)
 

@@ -36,6 +36,7 @@ from tasks.generators.sampling import Asked, Sampler
 DEVICES = ("cpu", "cuda")
 QUERIES, SHORTEST, LONGEST = 5, 12, 144  # lengths of passages in tokens
 PAD, END, UNKNOWN, START = range(4)
+ALIKE = 1.3  # times as long as the shortest of the contenders' queries the longest may be, on average
 EMBEDDING, LOGITS = 0.05, 2.0  # standard deviations
 END_ADVANTAGE = 5.0  # so that a query has some fifteen tokens
 CALLS, SEQUENCES, CTRANSLATE2 = "generate, five calls", "generate, five sequences", "CTranslate2"
@@ -104,7 +105,8 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
                 CALLS: partial(plain(folder, on, settings, size.plain_batch, 1), given),
                 SEQUENCES: partial(plain(folder, on, settings, size.plain_batch, QUERIES), given),
             },
-            {CALLS: TARGETS[device][CALLS]}, told, repeats=3, units={"queries": QUERIES * len(given)},
+            {CALLS: TARGETS[device][CALLS]}, told, repeats=3,
+            units={"queries": QUERIES * len(given), "written tokens": num_written},
         )  # fmt: skip
         more = passages(size.passages * size.longer, size)
         contenders = {OURS: partial(ours(folder, on, settings), more)}
@@ -114,7 +116,7 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
             f"the same for each of {len(more)} passages", contenders,
             {name: target for name, target in TARGETS[device].items() if name in contenders},
             lambda made: {**told(made), **equal_queries(folder, on, more, settings)},
-            repeats=3, units={"queries": QUERIES * len(more)},
+            repeats=3, units={"queries": QUERIES * len(more), "written tokens": num_written},
         )  # fmt: skip
 
 
@@ -125,8 +127,13 @@ def told(made: Mapping[str, Written]) -> dict[str, Any]:
         for name, written in made.items()
     }
     assert all(len(queries) == QUERIES for written in made.values() for queries in written)
-    assert max(lengths.values()) < 2 * min(lengths.values()), lengths
+    assert max(lengths.values()) < ALIKE * min(lengths.values()), lengths
     return {"mean tokens of a query": lengths}
+
+
+def num_written(written: Written) -> int:
+    """Tokens of all queries."""
+    return sum(len(query.split()) for queries in written for query in queries)
 
 
 def make_model(folder: Path, size: Size) -> None:
@@ -194,7 +201,7 @@ def plain(
                     **inputs, do_sample=True, top_k=settings.top_k, top_p=settings.top_p,
                     num_return_sequences=sequences, max_new_tokens=settings.max_new_tokens,
                 )  # fmt: skip
-                for row, text in enumerate(tokenizer.batch_decode(ids, skip_special_tokens=True)):
+                for row, text in enumerate(tokenizer.batch_decode(ids[:, 1:], skip_special_tokens=True)):  # not START
                     queries[row // sequences].append(text)
             found += queries
         return found

@@ -48,7 +48,8 @@ class Need:
     @property
     def limits(self) -> list[str]:
         """What of it is too much."""
-        each = {"time": self.hours > HOURS, "memory": self.memory > MEMORY, "disk": self.disk > DISK}
+        memory = "memory, if it goes on to grow so"
+        each = {"time": self.hours > HOURS, memory: self.memory > MEMORY, "disk": self.disk > DISK}
         return [*([self.cannot] if self.cannot else []), *(name for name, too_much in each.items() if too_much)]
 
 

@@ -34,14 +34,15 @@ HEAD = """# Speed, beside every peer
 
 Written by `make bench` from `benchmarks/results/`. Each benchmark runs the project and its peers in one process, by
 turns, on the same work; where their results must be equal, that is checked before a number is written. On a CPU,
-seconds are those that it worked, on one thread. A ratio is the median of five turns' ratios, with the lowest and
+seconds are those that it worked, on one thread. A ratio is the median of the turns' ratios, with the lowest and
 the highest. `make bench` fails where one falls by more than a quarter below the *recorded* one.
 
 ![How many times as fast as each peer, by benchmark; the tables below have the numbers](images/speed.svg)
 """
 NO_GPU = (
     "Not run: no GPU was at hand. `python -m benchmarks --device cuda` runs those benchmarks that have a GPU's size\n"
-    "(they need PyTorch and Transformers alone) and writes this part."
+    "and writes this part. Pre-training and writing queries need PyTorch and Transformers alone; others that lack a\n"
+    "package are left out."
 )
 
 
@@ -66,13 +67,14 @@ def section(result: Mapping[str, Any]) -> Iterator[str]:
     """A benchmark's table, what was found beside, and where it ran."""
     yield from [f"## {result['benchmark'].replace('_', ' ').capitalize()}", "", result["what"], ""]
     for name, case in result["cases"].items():
-        yield from [f"**{name}**", "", "| | seconds | times as fast | target | recorded |", "|---|---|---|---|---|"]
+        title = f"**{name}** ({case['turns']} turns)"
+        yield from [title, "", "| | seconds | times as fast | target | recorded |", "|---|---|---|---|---|"]
         for contender, seconds in case["seconds"].items():
             yield f"| {contender} | {seconds:.4g} | {' | '.join(_words(case['times_faster'].get(contender)))} |"
         yield ""
         facts = [
             *(f"{unit} a second: {_rates(rates)}" for unit, rates in case["rates"].items()),
-            *(f"{what}: {value}" for what, value in case["found"].items()),
+            *(f"{what}: {_said(value)}" for what, value in case["found"].items()),
         ]
         yield from [*(f"- {each}" for each in facts), *([""] if facts else [])]
     ran = result["machine"]
@@ -96,6 +98,13 @@ def _words(ratio: Mapping[str, Any] | None) -> list[str]:
 def met(ratio: Mapping[str, Any]) -> bool:
     """Whether a ratio with a target has reached it."""
     return bool(ratio["median"] >= ratio["target"])
+
+
+def _said(value: object) -> str:
+    """A finding, or several by name."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_said(each)}" for name, each in value.items())
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _rates(rates: Mapping[str, float]) -> str:

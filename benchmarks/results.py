@@ -59,6 +59,16 @@ def fallen(result: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def lost(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What a person is told of every ratio that was recorded and is measured no more."""
+    there = {(case, peer) for case, peer, _ in ratios(now)}
+    return [
+        f"{before['benchmark']}, {case}: {peer} is measured no more; --record takes what is measured now"
+        for case, peer, _ in ratios(before)
+        if (case, peer) not in there
+    ]
+
+
 def machine(device: str, packages: Sequence[str]) -> dict[str, Any]:
     """Where a benchmark runs, how busy that is, and with what."""
     found = {

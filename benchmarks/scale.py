@@ -88,7 +88,8 @@ def growing(growth: Result) -> Iterator[str]:
         f"{ASKED} has a query. The exponent is the slope of log CPU seconds over log documents, with the least "
         f"and greatest between neighbouring sizes; n log n has {slopes.n_log_n(growth):.2f} here. Memory is anonymous "
         f"memory with {growth['start']:,} and with {sizes[-1]:,} documents; what a further document takes of it, and "
-        "of the disk, is told in bytes, between the two largest sizes."
+        "of the disk, is told in bytes, between the two largest sizes: memory that grew by less than "
+        f"{slopes.FLAT_MIB:.0f} MiB there is flat, as are buffers and an allocator's ups and downs."
     )
     yield from ["", "![Time and memory of each stage by the collection's size](images/growth.svg)", ""]
     seconds = " | ".join(f"{size:,}, s" for size in sizes)
@@ -98,7 +99,8 @@ def growing(growth: Result) -> Iterator[str]:
         points = slopes.seconds(growth, name)
         found = slopes.slope(points)
         exponent = f"{found.exponent:.2f} ({found.lowest:.2f} to {found.highest:.2f})" if found else "too short to tell"
-        each = (f"{slopes.bytes_each(growth, name, what):,.0f}" for what in ("peak_mib", "bytes"))
+        memory, disk = (slopes.bytes_each(growth, name, what) for what in ("peak_mib", "bytes"))
+        each = f"{memory:,.0f}" if memory else "flat", f"{disk:,.0f}"
         yield (
             f"| {name} | {' | '.join(f'{max(0.0, value):.2f}' for _, value in points)} | {exponent} "
             f"| {rows[0]['peak_mib']:.0f} to {rows[-1]['peak_mib']:.0f} | {' | '.join(each)} |"

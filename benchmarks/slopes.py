@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 SHORTEST = 0.1  # CPU seconds; below, the spread of start-ups says more than the work
+FLAT_MIB = 32.0  # of memory between the two largest sizes
 NOISE = 0.1  # of an exponent, as seen when a stage is measured again on a busy machine
 TAKEN_OFF = {
     "pre-train, 32 steps": "pre-train, until the first step",
@@ -68,13 +69,15 @@ def slope(points: Sequence[tuple[int, float]], shortest: float = SHORTEST) -> Sl
 def bytes_each(result: Mapping[str, Any], name: str, what: str) -> float:
     """Bytes of memory (`peak_mib`) or disk (`bytes`) that a further document takes, between the two largest sizes.
 
-    Below these, buffers that are always of one size fill up. Memory is told at most: an allocator's own ups and downs
-    of some MB are in it.
+    Below these, buffers that are always of one size fill up. Memory that grows by less than `FLAT_MIB` is flat: an
+    allocator's ups and downs, and what is kept up to a bound (words, a row group), are as much. What grows by more is
+    told at most, since these are in it, too.
     """
     *_, less, most = result["stages"][name]
-    factor = 2**20 if what == "peak_mib" else 1
-    grown: float = (most[what] - less[what]) * factor / (most["documents"] - less["documents"])
-    return max(0.0, grown)
+    grown: float = most[what] - less[what]
+    if what == "peak_mib":
+        grown = 0.0 if grown < FLAT_MIB else grown * 2**20
+    return max(0.0, grown / (most["documents"] - less["documents"]))
 
 
 def n_log_n(result: Mapping[str, Any]) -> float:

@@ -33,7 +33,9 @@ def lexical_scores(queries: SparseRows, passages: SparseRows, numbers: Places, p
 
 
 def all_lexical_scores(queries: SparseRows, passages: SparseRows) -> Vectors:
-    """The score of every query with every passage, [Q, P], rounded once: the same as `lexical_scores` gives.
+    """The score of every query with every passage, [Q, P], rounded once; it may be a bit off `lexical_scores`.
+
+    Its sums are in another order, so one in a thousand million rounds to the neighbouring number.
 
     Each of a query's word pieces adds to the sums of the passages that have it, so that no pair is looked at which
     shares none.

@@ -35,7 +35,10 @@ def factors(vectors_ND: Tensor, *, coarse: bool) -> tuple[Tensor, Tensor]:
 
 
 def products(factors_ND: Tensor, others_MD: Tensor, *, coarse: bool) -> Tensor:
-    """All inner products, [N, M]; `coarse` ones where the device is faster at these."""
+    """All inner products, [N, M]; `coarse` ones where the device is faster at these.
+
+    That is a switch of the whole process: no other thread may multiply meanwhile what must be precise.
+    """
     if not (coarse and _multiplies_bfloat16(factors_ND.device)):
         return factors_ND @ others_MD.T
     matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]

@@ -36,6 +36,7 @@ from tasks.stage import execution
 VIEWS = ("bm25",)
 INDEX = Path("bm25s")
 TEXTS_AT_ONCE = 10_000
+HITS_AT_ONCE = 2_000_000  # some 100 MB while they are sorted
 FETCHED_BESIDES = 32  # hits beyond the depth, to see whether equal scores end within the list
 
 
@@ -132,14 +133,18 @@ def _found(index: Any, words: list[list[int]], depth: int, ids: PassageIds) -> l
     found = [Hits(ids.descending[:0], np.zeros(0, np.float32))] * len(words)
     waiting, fetched = [query for query, each in enumerate(words) if each], depth + FETCHED_BESIDES
     while waiting:
-        places, scores = _best([words[query] for query in waiting], index, min(fetched, len(ids)), ids)
-        # Where the last is as good as the last that counts, one that was not fetched may come before it.
-        cut_off = (scores.shape[1] < len(ids)) & (scores[:, -1] > 0) & (scores[:, -1] == scores[:, :depth][:, -1])
-        counting = scores[:, :depth] > 0
-        each = Found(places[:, :depth][counting], scores[:, :depth][counting], counting.sum(axis=1))
-        for query, (numbers, own) in zip(waiting, lists(each), strict=True):
-            found[query] = ids.in_order(numbers, own)
-        waiting, fetched = [query for query, again in zip(waiting, cut_off, strict=True) if again], 2 * fetched
+        count, tied = min(fetched, len(ids)), list[int]()
+        step = max(1, HITS_AT_ONCE // count)
+        for some in (waiting[start : start + step] for start in range(0, len(waiting), step)):
+            places, scores = _best([words[query] for query in some], index, count, ids)
+            # Where the last is as good as the last that counts, one that was not fetched may come before it.
+            cut_off = (scores.shape[1] < len(ids)) & (scores[:, -1] > 0) & (scores[:, -1] == scores[:, :depth][:, -1])
+            counting = scores[:, :depth] > 0
+            each = Found(places[:, :depth][counting], scores[:, :depth][counting], counting.sum(axis=1))
+            for query, (numbers, own) in zip(some, lists(each), strict=True):
+                found[query] = ids.in_order(numbers, own)
+            tied += [query for query, again in zip(some, cut_off, strict=True) if again]
+        waiting, fetched = tied, 2 * fetched
     return found
 
 

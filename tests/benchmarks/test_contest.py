@@ -42,12 +42,12 @@ def test_ratios_are_of_turns_and_the_first_turn_is_not_counted(by_the_clock: Cal
 
     found = held(Case(
         "work", {OURS: contender("ours", ours), "peer": contender("peer", theirs)}, {"peer": 1.5}, repeats=3,
-        compared=lambda made: {"made": dict(made)}, units={"rows": 10},
+        compared=lambda made: {"made": dict(made)}, units={"rows": 10, "letters": len},
     ))  # fmt: skip
 
     assert found["times_faster"]["peer"] == {"median": 3.0, "lowest": 1.0, "highest": 5.0, "target": 1.5}
     assert found["seconds"] == {OURS: 2.0, "peer": 3.0}
-    assert found["rates"] == {"rows": {OURS: 5.0, "peer": 3.333}}
+    assert found["rates"] == {"rows": {OURS: 5.0, "peer": 3.333}, "letters": {OURS: 2.0, "peer": 1.333}}
     assert found["found"] == {"made": {OURS: "ours", "peer": "peer"}}
     assert order == ["ours", "peer", "ours", "peer", "peer", "ours", "ours", "peer"]  # each begins in its turn
 
@@ -73,7 +73,8 @@ def test_work_of_children_counts() -> None:
 
 def result(median: float) -> dict[str, Any]:
     ratio = {"median": median, "lowest": median, "highest": median, "target": 2.0}
-    case = {"seconds": {OURS: 1.0, "a & b": median}, "times_faster": {"a & b": ratio}, "rates": {}, "found": {"n": 3}}
+    case = {"seconds": {OURS: 1.0, "a & b": median}, "times_faster": {"a & b": ratio}, "rates": {}}
+    case |= {"turns": 5, "found": {"n": {"of one": 3.0, "of all": 0.25}}}
     return {
         "benchmark": "exact_search", "what": "Search.", "device": "cpu", "minutes": 1.0, "cases": {"100 rows": case},
         "machine": {"processor": "a processor", "cores": 2, "load": 0.1, "versions": {"numpy": "2"}},
@@ -93,6 +94,10 @@ def test_the_recorded_ratio_stays_until_it_is_recorded_anew(tmp_path: Path) -> N
     assert json.loads(path.read_text()) == fallen
 
     assert results.fallen(results.write(path, result(1.4), record=True)) == []
+    assert results.lost(results.read(path), result(1.0)) == []
+    renamed = {**result(1.0), "cases": {"200 rows": result(1.0)["cases"]["100 rows"]}}
+    [gone] = results.lost(results.read(path), renamed)
+    assert all(word in gone for word in ("exact_search", "100 rows", "a & b", "--record"))
     assert [ratio["recorded"] for _, _, ratio in results.ratios(results.read(path))] == [1.4]
 
 
@@ -103,12 +108,12 @@ def test_the_page_tells_every_number_and_what_was_missed() -> None:
             ratio["recorded"] = 2.5
     text = page.page([met], [missed])
     assert "| a & b | 3 | 3 (3 to 3) | 2 met | 2.5 |" in text
+    assert "**100 rows** (5 turns)" in text
+    assert "- n: of one 3, of all 0.25\n" in text
     assert "| a & b | 1.5 | 1.5 (1.5 to 1.5) | 2 missed | 2.5 |" in text.partition("## On a GPU")[2]
     assert page.NO_GPU in page.page([met], [])
     drawn = page.picture([met, missed])
-    assert drawn.count('class="goal"') == 2
-    assert 'class="met"' in drawn
-    assert 'class="missed"' in drawn
+    assert [drawn.count(f'class="{kind}"') for kind in ("goal", "met", "missed", "other")] == [3, 2, 2, 1]  # legend too
     assert "a &amp; b" in drawn
 
 
