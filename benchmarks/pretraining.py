@@ -1,4 +1,4 @@
-"""A step of pre-training: masks, encoder and decoder, losses, gradients, clipping and AdamW.
+"""A step of pre-training, from masks to AdamW; the plain one pads texts and contexts, short as queries, to 144 tokens.
 
 The peer is `benchmarks/plain_pretraining.py`. Both start with equal weights and read the same texts, of random word
 pieces: as long as the leads of Wikipedia's articles (half of them have 70 to 133 pieces), cut to 144, or all of 144.
