@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ from tasks.generators.sampling import Asked, Sampler
 DEVICES = ("cpu", "cuda")
 QUERIES, SHORTEST, LONGEST = 5, 12, 144  # lengths of passages in tokens
 PAD, END, UNKNOWN, START = range(4)
-ALIKE = 1.3  # times as long as the shortest of the contenders' queries the longest may be, on average
+ALIKE = 4.0  # standard errors by which the mean lengths of two contenders' queries may differ
 EMBEDDING, LOGITS = 0.05, 2.0  # standard deviations
 END_ADVANTAGE = 5.0  # so that a query has some fifteen tokens
 CALLS, SEQUENCES, CTRANSLATE2 = "generate, five calls", "generate, five sequences", "CTranslate2"
@@ -122,13 +123,12 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
 
 def told(made: Mapping[str, Written]) -> dict[str, Any]:
     """How long each contender's queries are, which must be alike: else the work was not the same."""
-    lengths = {
-        name: round(statistics.mean(len(query.split()) for queries in written for query in queries), 1)
-        for name, written in made.items()
-    }
     assert all(len(queries) == QUERIES for written in made.values() for queries in written)
-    assert max(lengths.values()) < ALIKE * min(lengths.values()), lengths
-    return {"mean tokens of a query": lengths}
+    lengths = {name: [len(query.split()) for queries in written for query in queries] for name, written in made.items()}
+    means = {name: round(statistics.mean(each), 1) for name, each in lengths.items()}
+    errors = (statistics.variance(each) / len(each) for each in lengths.values())
+    assert max(means.values()) - min(means.values()) < ALIKE * math.sqrt(2 * max(errors)), means
+    return {"mean tokens of a query": means}
 
 
 def num_written(written: Written) -> int:
