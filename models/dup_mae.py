@@ -28,7 +28,6 @@ from models.pretraining import Drawn, Start
 from models.representation import pooled
 from models.retro_mae import QUERY_STREAMS, EnhancedDecoder, context_stream
 from models.tokens import Tokenizer
-from models.views.lexical import maxima
 
 BowTarget = Literal["mean_over_length", "sum_over_set", "mean_over_set"]
 
@@ -127,6 +126,16 @@ class Pretraining(nn.Module):
         maxima_BV = maxima(logits_NV, pool_BL)
         weights_BV = word_weights(batch.original, batch.words >= 0, maxima_BV.shape[1], self.settings.bow_target)
         return {"mlm": mlm, "bow": self.settings.bow_weight * bow_loss(maxima_BV, weights_BV)}
+
+
+def maxima(logits_NV: Tensor, pool_BL: Tensor) -> Tensor:
+    """The largest logit of each word piece among a text's pooled positions [B, V], in single precision.
+
+    `logits_NV` has the N pooled positions, text by text. A text without any gets 0 everywhere.
+    """
+    texts = logits_NV.split(pool_BL.sum(1).tolist())
+    # Unlike amax, max keeps one place a word piece for the gradient, and not the logits.
+    return torch.stack([text_LV.max(0).values if len(text_LV) else text_LV.sum(0) for text_LV in texts]).float()
 
 
 def word_weights(ids_BL: Tensor, own_BL: Tensor, num_words: int, target: BowTarget) -> Tensor:

@@ -17,15 +17,15 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from models.bert import BertConfig, BertForMaskedLM
 from models.representation import Representation, Role
 from models.similarity import inner_products
 from models.tokens import Tokenizer, Tokens
+from models.word_maxima import word_maxima
 
 Activation = Literal["log1p_relu", "relu", "none"]
-# All of them rise, so they may follow the maximum: the same numbers, and nothing [L, V] to be kept for them.
+# All of them rise, so they may follow the maximum: the same numbers.
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "log1p_relu": lambda maxima: torch.log1p(torch.relu(maxima)),
     "relu": torch.relu,
@@ -82,7 +82,7 @@ class View(nn.Module):
         pool_BL = tokens.mask
         if not self.settings.pool_specials:
             pool_BL = pool_BL & (tokens.ids != self.cls) & (tokens.ids != self.sep)
-        weights_BV = ACTIVATIONS[self.settings.activation](maxima(self._logits(hidden_BLH[pool_BL], model), pool_BL))
+        weights_BV = ACTIVATIONS[self.settings.activation](self._maxima(hidden_BLH[pool_BL], pool_BL, model))
         top = self.settings.top_queries if role == "query" else self.settings.top_passages
         return Representation(lexical=weights_BV if top is None else weights_BV * largest(weights_BV, top))
 
@@ -92,24 +92,14 @@ class View(nn.Module):
             raise ValueError("the lexical view's similarity: expected a lexical part on both sides")
         return inner_products(queries.lexical, passages.lexical)
 
-    def _logits(self, hidden_NH: Tensor, model: BertForMaskedLM) -> Tensor:
-        """[N, V]"""
+    def _maxima(self, hidden_NH: Tensor, pool_BL: Tensor, model: BertForMaskedLM) -> Tensor:
+        """[B, V]"""
+        words_VH, head = model.bert.embeddings.word_embeddings.weight, model.cls.predictions
         if self.projection is not None:
-            logits_NV: Tensor = self.projection(hidden_NH)
-            return logits_NV
+            return word_maxima(hidden_NH, self.projection.weight, pool_BL)
         if self.settings.head == "mlm":
-            return model.vocabulary(hidden_NH)
-        return linear(hidden_NH, model.bert.embeddings.word_embeddings.weight)
-
-
-def maxima(logits_NV: Tensor, pool_BL: Tensor) -> Tensor:
-    """The largest logit of each word piece among a text's pooled positions [B, V], in single precision.
-
-    `logits_NV` has the N pooled positions, text by text. A text without any gets 0 everywhere.
-    """
-    texts = logits_NV.split(pool_BL.sum(1).tolist())
-    # Unlike amax, max keeps one place a word piece for the gradient, and not the logits.
-    return torch.stack([text_LV.max(0).values if len(text_LV) else text_LV.sum(0) for text_LV in texts]).float()
+            return word_maxima(head.transform(hidden_NH), words_VH, pool_BL, head.bias)
+        return word_maxima(hidden_NH, words_VH, pool_BL)
 
 
 def largest(weights_NV: Tensor, top: int) -> Tensor:

@@ -10,7 +10,8 @@ from torch import Tensor
 from models.bert import BertForMaskedLM
 from models.representation import Representation, Role
 from models.tokens import Tokenizer, Tokens, pad
-from models.views.lexical import Settings, View, flops, largest, maxima, mean_nonzero
+from models.views.lexical import Settings, View, flops, largest, mean_nonzero
+from models.word_maxima import word_maxima
 from tests.tiny import SHAPE, tiny_bert
 
 V = SHAPE["vocab_size"]
@@ -127,15 +128,19 @@ def test_the_head_sees_only_what_is_pooled(tokenizer: Tokenizer) -> None:
 
 
 def test_the_maximum_before_the_activation_has_the_same_gradient() -> None:
-    logits, pool = torch.randn(7, 11, dtype=torch.double), torch.tensor([[1, 1, 0, 1], [0, 1, 1, 1], [0, 0, 1, 0]]) > 0
-    first, second = logits.clone().requires_grad_(), logits.clone().requires_grad_()
-    price = torch.randn(3, 11)
+    pool = torch.tensor([[1, 1, 0, 1], [0, 1, 1, 1], [0, 0, 1, 0]]) > 0
+    states, words, price = (
+        torch.randn(7, 5, dtype=torch.double),
+        torch.randn(11, 5, dtype=torch.double),
+        torch.randn(3, 11),
+    )
+    first, second = states.clone().requires_grad_(), states.clone().requires_grad_()
 
-    (torch.log1p(torch.relu(maxima(first, pool))) * price).sum().backward()
-    texts = torch.log1p(torch.relu(second)).split([3, 3, 1])
+    (torch.log1p(torch.relu(word_maxima(first, words, pool))) * price).sum().backward()
+    texts = torch.log1p(torch.relu(second @ words.T)).split([3, 3, 1])
     (torch.stack([each.amax(0) for each in texts]) * price).sum().backward()
 
-    torch.testing.assert_close(first.grad, second.grad, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(first.grad, second.grad)
 
 
 def test_what_is_kept_by_hand() -> None:
@@ -214,11 +219,12 @@ def test_autocast_rounds_no_weight_and_no_score(tokenizer: Tokenizer) -> None:
         assert torch.equal(view.similarity(made, made), exact)
         hidden = model.bert(tokens.ids, tokens.mask)
         found = view(hidden, tokens, "passage", model).lexical
-        logits = model.vocabulary(hidden[tokens.mask])
+        states = model.cls.predictions.transform(hidden[tokens.mask])
+        products = states @ model.bert.embeddings.word_embeddings.weight.T
 
-    assert logits.dtype == torch.bfloat16
-    wanted = torch.stack([each.float().amax(0) for each in logits.split(tokens.mask.sum(1).tolist())])
-    assert torch.equal(found, torch.log1p(torch.relu(wanted)))
+    assert products.dtype == torch.bfloat16
+    wanted = torch.stack([each.float().amax(0) for each in products.split(tokens.mask.sum(1).tolist())])
+    assert torch.equal(found, torch.log1p(torch.relu(wanted + model.cls.predictions.bias)))
 
 
 def test_settings_that_are_refused(tokenizer: Tokenizer) -> None:

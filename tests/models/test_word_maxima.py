@@ -1,0 +1,103 @@
+"""The largest logit of each word piece: the same numbers and gradients as of all logits, which are not kept."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.word_maxima import word_maxima
+
+V, H = 23, 6
+POOL = torch.tensor([[1, 1, 0, 1], [0, 0, 0, 0], [0, 1, 1, 1], [0, 0, 1, 0], [0, 0, 0, 0]]) > 0
+
+
+def parts(dtype: torch.dtype = torch.double) -> tuple[Tensor, Tensor, Tensor]:
+    random = torch.Generator().manual_seed(3)
+    shapes = ((int(POOL.sum()), H), (V, H), (V,))
+    states, words, bias = (torch.randn(shape, generator=random, dtype=dtype, requires_grad=True) for shape in shapes)
+    return states, words, bias
+
+
+def slow(states: Tensor, words: Tensor, bias: Tensor, pool: Tensor = POOL) -> Tensor:
+    """All logits; a text's maximum, 0 for a text without any."""
+    rows, start = [], 0
+    for count in pool.sum(1).tolist():
+        logits = states[start : start + count] @ words.T + bias
+        rows.append(logits.max(0).values if count else torch.zeros(V, dtype=logits.dtype))
+        start += count
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
+def test_numbers_and_gradients_are_those_of_all_logits(share: float) -> None:
+    ours, theirs = parts(), parts()
+    price = torch.randn(len(POOL), V, dtype=torch.double) * (torch.rand(len(POOL), V) < share)
+
+    found, wanted = word_maxima(ours[0], ours[1], POOL, ours[2]), slow(*theirs)
+    (found * price).sum().backward()
+    (wanted * price).sum().backward()
+
+    torch.testing.assert_close(found, wanted)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.grad is not None
+        torch.testing.assert_close(mine.grad, other.grad)
+        assert mine.grad.any() == (share > 0)
+
+
+def test_the_gradient_is_the_slope() -> None:
+    assert torch.autograd.gradcheck(lambda *given: word_maxima(given[0], given[1], POOL, given[2]), parts())
+
+
+def test_without_a_bias_and_in_single_precision() -> None:
+    states, words, _ = parts(torch.float)
+
+    found = word_maxima(states, words, POOL)
+
+    assert found.dtype == torch.float
+    torch.testing.assert_close(found, slow(states, words, torch.zeros(V)))
+    assert not found[[1, 4]].any()
+    assert word_maxima(states[:0], words, POOL[:0]).shape == (0, V)
+    assert not word_maxima(states[:0], words, POOL[[1]]).any()
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_what_is_frozen_has_no_gradient(frozen: int) -> None:
+    ours, theirs = parts(), parts()
+    for given in (ours, theirs):
+        given[frozen].requires_grad_(False)
+
+    word_maxima(ours[0], ours[1], POOL).exp().sum().backward()
+    slow(theirs[0], theirs[1], torch.zeros(V)).exp().sum().backward()
+
+    assert ours[frozen].grad is None
+    torch.testing.assert_close(ours[1 - frozen].grad, theirs[1 - frozen].grad)
+
+
+def test_no_logits_are_kept() -> None:
+    states, words, bias = parts()
+    kept: list[tuple[int, ...]] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept.append(tuple(tensor.shape))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        word_maxima(states, words, POOL, bias)
+
+    assert set(kept) <= {tuple(states.shape), tuple(words.shape), (len(POOL), 1), (V,)}
+
+
+def test_under_autocast_the_products_are_lower_and_the_sums_are_not() -> None:
+    states, words, bias = parts(torch.float)
+    price = torch.randn(len(POOL), V)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = word_maxima(states, words, POOL, bias)
+        (found * price).sum().backward()
+    exact = slow(states.detach().bfloat16(), words.detach().bfloat16(), torch.zeros(V, dtype=torch.bfloat16)).float()
+
+    assert found.dtype == torch.float
+    assert torch.equal(found.detach(), exact + bias.detach() * POOL.any(1, keepdim=True))
+    whole = parts(torch.float)
+    (slow(*whole) * price).sum().backward()
+    for mine, other in zip((states, words, bias), whole, strict=True):
+        assert mine.grad is not None
+        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-6, atol=1e-6)
