@@ -2,6 +2,7 @@
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -68,6 +69,12 @@ def test_the_page_tells_everything_and_what_is_missing(tmp_path: Path) -> None:
     line = next(line for line in page.splitlines() if line.startswith("| It helps."))
     assert "| CAME, Table 2 | +0.100 MRR@10 |" in line
     assert f"+{contrast.difference.value:.3f} [" in line
+    assert "| < 0.0001 | **holds** |" in line
+    assert "; p < 0.0001, by randomisation of seed-averaged values p < 0.0001, after Holm p < 0.0001;" in page
+    even = [replace(contrast, p=0.031, p_randomisation=0.2, p_holm=0.25)]
+    less = study_part("A study", "Made up.", [replace(claims[0], contrasts=even), *claims[1:]])
+    assert "| 0.25 |" in less
+    assert "; p = 0.031, by randomisation of seed-averaged values p = 0.20, after Holm p = 0.25;" in less
     assert line.endswith("| **holds** | 40 × 2 |")
     assert "These runs are missing: absent (seeds 1, 2)." in page
     assert "In <another> way." in page

@@ -135,8 +135,7 @@ def _ours(each: Contrast | Cheaper) -> str:
 
 
 def _p(each: Contrast | Cheaper) -> str:
-    adjusted = each.p_holm if isinstance(each, Contrast) else None
-    return "–" if adjusted is None else probability(adjusted)
+    return _told(each.p_holm).removeprefix("= ") if isinstance(each, Contrast) else "–"
 
 
 def _words(each: Contrast | Cheaper) -> str:
@@ -187,16 +186,14 @@ def _contrast(each: Contrast | Cheaper) -> dict[str, Any]:
         return {"told": each, "ours": _ours(each), "words": _words(each), "cost": True}
     return {
         "told": each, "ours": _ours(each), "words": _words(each), "cost": False,
-        "p": _equal(each.p), "p_holm": _equal(each.p_holm),
-        "p_randomisation": _equal(each.p_randomisation),
+        "p": _told(each.p), "p_holm": _told(each.p_holm),
+        "p_randomisation": _told(each.p_randomisation),
         "by_seed": ", ".join(signed(value) for value in each.by_seed),
     }  # fmt: skip
 
 
-def _equal(p: float | None) -> str:
-    """`= 0.03`, or `< 0.0001`."""
-    words = probability(p or 0.0)
-    return words if words.startswith("<") else f"= {words}"
+def _told(p: float | None) -> str:
+    return "–" if p is None else probability(p)
 
 
 def _run(run: Kept) -> dict[str, Any]:
