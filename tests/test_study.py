@@ -18,6 +18,7 @@ from flows.study import Asked, expected_seconds, run
 from storage.errors import UserError
 from storage.kept import all_kept, kept
 from storage.store import Store
+from tasks.page.study import PANELS
 from tests import warm
 from tests.studies import results
 from tests.tiny import WORDS, save_backbone
@@ -120,6 +121,8 @@ def test_a_study_is_run_in_slices_killed_resumed_and_done_again_where_code_is_ot
     assert one is not None
     assert one.facts.pretraining["steps"] == 60
     assert {"pre-training", "retriever_1", "pre-training, retrieval probe"} == set(one.curves["training"].to_pylist())
+    logged = zip(one.curves["training"].to_pylist(), one.curves["name"].to_pylist(), strict=True)
+    assert set(PANELS.values()) <= set(logged)  # what the page draws is there
     report = json.loads((place / "artifacts" / "report" / one.facts.report / "report.json").read_text())
     [row] = [each for each in report["rows"] if (each["run"], each["metric"]) == ("retriever_1", "MRR@10")]
     measured = one.measured("retriever_1", "MRR@10")

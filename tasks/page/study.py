@@ -18,7 +18,7 @@ from tasks.verdicts import Cheaper, Contrast, Verdict
 
 FOREST = "study_differences.svg"
 PANELS = {
-    "MRR@10 of the retrieval probe, while pre-training": ("pre-training, retrieval probe", "mrr@10"),
+    "MRR@10 of the retrieval probe, while pre-training": ("pre-training, retrieval probe", "MRR@10"),
     "loss of the masked language model, while pre-training": ("pre-training", "mlm"),
 }
 FINE_TUNING = "loss of the fine-tuning"
