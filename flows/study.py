@@ -33,6 +33,7 @@ from storage.kept import Facts, Kept, all_kept, folder_of, keep, kept
 from storage.store import Store
 from tasks.cost import Costs
 from tasks.fit import Diverged
+from tasks.report import CURVES
 from tasks.stage import Done, Session
 from tasks.units import duration
 
@@ -110,10 +111,10 @@ def run(
 def reproduce(asked: Asked, results: Path, rows: Mapping[str, Sequence[str]], console: Console) -> None:
     """A run from corpus to report, and what is kept of it."""
     current = Session(asked.store, asked.recipe.execution, tell=console.print)
-    page = in_session(asked.recipe, asked.title, current)
+    in_session(asked.recipe, asked.title, current)
     finished = Finished(asked.title, asked.store, whole(f"report/{asked.report}", asked.store))
     first, done = finished.measured[0], list(current.done.values())
-    curves = json.loads(page.with_suffix(".json").read_text())["curves"]
+    curves = json.loads((asked.store.folder("report", asked.report) / CURVES).read_text())
     facts = Facts(
         asked.name, asked.seed, asked.recipe.title, asked.report, collection_of(asked.recipe),
         done[-1].built["versions"], pretraining(asked, done),

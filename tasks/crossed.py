@@ -50,8 +50,12 @@ class Mean:
         return float(2 * t.sf(abs(self.value) / self.error, self.degrees))
 
     def shown(self, level: float, power: float = POWER) -> float:
-        """The smallest difference that a two-sided test at a level finds so often."""
-        return (quantile(1 - level / 2, self.degrees) + quantile(power, self.degrees)) * self.error
+        """The smallest difference that a two-sided test at a level finds so often, of this standard error."""
+        from scipy.optimize import brentq
+        from scipy.stats import nct
+
+        bar = quantile(1 - level / 2, self.degrees)
+        return float(brentq(lambda shift: nct.sf(bar, self.degrees, shift) - power, 0, 4 * bar)) * self.error
 
 
 def crossed(differences: Values) -> Mean:

@@ -1,7 +1,7 @@
 """Verdicts on claims, by rule alone: what a family of contrasts has measured, and what it could have shown.
 
 A contrast says that one arm is better than another. Its values are differences by seed and query (`tasks.crossed`);
-all contrasts that have been measured are one family of Holm's correction.
+all contrasts of a study are one family of Holm's correction.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 import numpy as np
 
 from storage.errors import UserError
-from tasks.crossed import Mean, crossed, quantile
+from tasks.crossed import POWER, Mean, combined, crossed, quantile
 from tasks.significance import Values, holm, randomisation_test
 
 Verdict = Literal["holds", "contradicts", "does not show", "not reached"]
@@ -26,36 +27,39 @@ SIGMA = {"MRR": 0.38, "nDCG": 0.38, "recall": 0.5, "success": 0.5}
 too; 0.5 is the most that a value from 0 to 1 can have, and what one has that is 0 or 1 half of the time."""
 RHO = 0.8
 """How far two arms agree query by query. Assumed: two retrievers of one size that differ in a detail."""
+REST = 0.8
+"""Which share of a difference's variance over queries is another one with each seed: as of the study's first runs."""
 SEED_SIGMA = 0.005
 """Of an arm's mean from seed to seed. Assumed: then differences below a point need several seeds."""
+STUDIES = 20_000  # that are drawn: 80 % of them are known to a third of a percent
 
 
-@dataclass(frozen=True)
-class Assumed:
-    """What a claim's measurement is taken to vary by, before there is one."""
-
-    metric: str
-    queries: int
-    seeds: int
-
-    @property
-    def mean(self) -> Mean:
-        """The standard error sigma sqrt(2 (1 - rho) / n) and that of the seeds, with Satterthwaite's degrees."""
-        of_queries = 2 * (1 - RHO) * SIGMA[self.metric.partition("@")[0]] ** 2 / self.queries
-        if self.seeds == 1:  # nothing that is trained: seeds change nothing
-            return Mean(0.0, math.sqrt(of_queries), self.queries - 1.0, 1, self.queries)
-        of_seeds = 2 * SEED_SIGMA**2 / self.seeds
-        total = of_queries + of_seeds
-        degrees = total**2 / (of_queries**2 / (self.queries - 1) + of_seeds**2 / (self.seeds - 1))
-        return Mean(0.0, math.sqrt(total), degrees, self.seeds, self.queries)
-
-
+@cache
 def smallest(metric: str, queries: int, seeds: int, family: int) -> float:
-    """The smallest difference that a study of this size shows with 80 % power.
+    """The smallest difference that 80 % of studies of this size show, at Holm's first level of so many contrasts.
 
-    At Holm's first and strictest level, of a family of so many contrasts.
+    By studies that are drawn: of each its mean squares and how far its mean is off, for which `crossed` decides.
     """
-    return Assumed(metric, queries, seeds).mean.shown(LEVEL / family)
+    from scipy.stats import t
+
+    random, level = np.random.default_rng(SEED), LEVEL / family
+    of_query = 2 * (1 - RHO) * SIGMA[metric.partition("@")[0]] ** 2
+
+    def squares(variance: float, degrees: int) -> Values:
+        return variance * random.chisquare(degrees, STUDIES) / degrees
+
+    if seeds == 1:  # nothing that is trained: seeds change nothing
+        variance, degrees = squares(of_query, queries - 1), np.full(STUDIES, queries - 1.0)
+        off = random.normal(0, math.sqrt(of_query / queries), STUDIES)
+    else:
+        rest, free = REST * of_query, (seeds - 1) * (queries - 1)
+        shared, of_seed = of_query - rest, 2 * SEED_SIGMA**2
+        of_seeds, of_queries = squares(queries * of_seed + rest, seeds - 1), squares(seeds * shared + rest, queries - 1)
+        drawn = zip(of_seeds.tolist(), of_queries.tolist(), (squares(rest, free) * free).tolist(), strict=True)
+        variance, degrees = np.array([combined(*each, seeds, queries) for each in drawn]).T
+        off = random.normal(0, math.sqrt(shared / queries + of_seed / seeds + rest / (seeds * queries)), STUDIES)
+    needed = t.ppf(1 - level / 2, degrees) * np.sqrt(variance / (seeds * queries)) - off
+    return float(np.quantile(needed, POWER))
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,8 @@ class Contrast:
     low: float | None = None
     high: float | None = None
     p: float | None = None
+    p_seeds: float | None = None
+    """Of the seeds' means alone, by Student's t; None where they do not vary."""
     p_randomisation: float | None = None
     p_holm: float | None = None
     shown: float | None = None
@@ -90,15 +96,21 @@ def contrasted(arm: str, than: str, mine: Sequence[Values], theirs: Sequence[Val
     return Contrast(
         arm, than, values=(float(ours.mean()), float(other.mean())),
         by_seed=[float(each) for each in (ours - other).mean(axis=1)], difference=found, low=low, high=high,
-        p=found.p(), p_randomisation=randomisation_test(ours.mean(0), other.mean(0), resamples=RESAMPLES, seed=SEED),
+        p=found.p(), p_seeds=_of_seeds((ours - other).mean(axis=1)),
+        p_randomisation=randomisation_test(ours.mean(0), other.mean(0), resamples=RESAMPLES, seed=SEED),
     )  # fmt: skip
 
 
 def judged(contrasts: Sequence[Contrast]) -> list[Contrast]:
-    """All contrasts of a study, with Holm's correction over those that have a result, and their verdicts."""
-    measured = [each for each in contrasts if each.difference is not None]
-    adjusted = iter(holm([each.p or 0.0 for each in measured]))
-    return [each if each.difference is None else _judged(each, next(adjusted), len(measured)) for each in contrasts]
+    """All contrasts of a study with their verdicts; those without a result count in Holm's correction with a p of 1.
+
+    So a verdict stays when others are added.
+    """
+    adjusted = holm([1.0 if each.p is None else each.p for each in contrasts])
+    return [
+        each if each.p is None else _judged(each, p_holm, len(contrasts))
+        for each, p_holm in zip(contrasts, adjusted, strict=True)
+    ]
 
 
 def _judged(contrast: Contrast, p_holm: float, family: int) -> Contrast:
@@ -108,6 +120,12 @@ def _judged(contrast: Contrast, p_holm: float, family: int) -> Contrast:
     if p_holm < LEVEL:
         verdict = "holds" if found.value > 0 else "contradicts"
     return replace(contrast, p_holm=p_holm, shown=found.shown(LEVEL / family), verdict=verdict)
+
+
+def _of_seeds(means: Values) -> float | None:
+    from scipy.stats import ttest_1samp
+
+    return float(ttest_1samp(means, 0.0).pvalue) if len(means) > 1 and means.std() else None
 
 
 def of_claim(verdicts: Sequence[Verdict]) -> Verdict:

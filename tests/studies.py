@@ -51,9 +51,11 @@ def write(results: Path, name: str, seed: int, *, report: str = "", asked: str =
         for step in range(5)
     ]
     keys = [
-        {"stage": stage, "round": round_, "key": f"{stage}-{name}-{seed}", "version": 1, "rows": None, "cached": cached,
+        {"stage": stage, "round": round_, "key": key, "version": 1, "rows": None, "cached": cached,
          "seconds": seconds, "cpu_seconds": 90.0, "at": "2026-01-02T03:04:05", "device": "a processor", "cores": 2}
-        for stage, round_, cached, seconds in (("index", "", True, 9.0), ("train", "one", False, 60.0 * seed))
+        for stage, round_, key, cached, seconds in (
+            ("index", "", "of-all", True, 9.0), ("train", "one", f"train-{name}-{seed}", False, 60.0 * seed)
+        )
     ]  # fmt: skip
     cost = {"steps": 10.0, "tokens": 640.0, "flops": 1e9, "cpu_seconds": (0.5 if name == "good" else 2.0) + seed / 100}
     facts = Facts(f"made/{name}", seed, "Title", report or f"report-{name}-{seed}", "toy/dev", {"torch": "2"}, cost)

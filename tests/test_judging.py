@@ -28,7 +28,8 @@ def test_each_claim_gets_the_verdict_that_its_runs_give(tmp_path: Path) -> None:
     by_hand = [pq.read_table(tmp_path / name / "seed-2" / "scores.parquet")["value"].to_numpy().mean()
                for name in ("good", "plain")]  # fmt: skip
     assert contrast.by_seed[1] == pytest.approx(by_hand[0] - by_hand[1])
-    assert contrast.p_holm == contrast.p  # the only one of the family: what is not reached and costs are not in it
+    assert contrast.p is not None
+    assert contrast.p_holm == pytest.approx(2 * contrast.p)  # with what is not reached; costs are not in the family
     assert missing.missing == ["absent (seeds 1, 2)"]
     assert isinstance(cost, Cheaper)
     assert cost.ratio == pytest.approx((0.51 / 2.01 * 0.52 / 2.02) ** 0.5)
@@ -65,23 +66,28 @@ def test_the_page_tells_everything_and_what_is_missing(tmp_path: Path) -> None:
     [contrast] = claims[0].contrasts
     assert isinstance(contrast, Contrast)
     assert contrast.difference is not None
-    assert "2 claims hold, 0 do not show, 0 are contradicted, 1 are not reached." in page
+    assert "Of 3 claims 2 hold, 0 do not show, 0 are contradicted, 1 are not reached." in page
     line = next(line for line in page.splitlines() if line.startswith("| It helps."))
     assert "| CAME, Table 2 | +0.100 MRR@10 |" in line
     assert f"+{contrast.difference.value:.3f} [" in line
-    assert "| < 0.0001 | **holds** |" in line
-    assert "; p < 0.0001, by randomisation of seed-averaged values p < 0.0001, after Holm p < 0.0001;" in page
-    even = [replace(contrast, p=0.031, p_randomisation=0.2, p_holm=0.25)]
+    assert "| < 0.0001 | **holds** ([note](#helps)) |" in line
+    seeds = f"over the seeds alone p = {contrast.p_seeds:.2g}"
+    assert f"; p < 0.0001, by randomisation of seed-averaged values p < 0.0001, {seeds}, after Holm p < 0.0001;" in page
+    even = [replace(contrast, p=0.031, p_randomisation=0.2, p_holm=0.25, p_seeds=None)]
     less = study_part("A study", "Made up.", [replace(claims[0], contrasts=even), *claims[1:]])
     assert "| 0.25 |" in less
-    assert "; p = 0.031, by randomisation of seed-averaged values p = 0.20, after Holm p = 0.25;" in less
-    assert line.endswith("| **holds** | 40 × 2 |")
+    assert (
+        "; p = 0.031, by randomisation of seed-averaged values p = 0.20, over the seeds alone p –, after Holm p = 0.25;"
+        in less
+    )
+    assert line.endswith("| **holds** ([note](#helps)) | 40 × 2 |")
     assert "These runs are missing: absent (seeds 1, 2)." in page
     assert "In <another> way." in page
     assert (
         "| `pretrieve reproduce made/good --set seed=2` | 2026-01-02 | 2, 1 | 1 min 30 s | a processor, 2 cores |"
         in page
     )
+    assert "made/good --set seed=1` | 2026-01-02 | 2, 2 | 3 min 0 s |" in page  # what all share counts for the first
     assert "`report-plain-1`" in page
     assert "torch 2" in page
     assert "| `good` | `good` | 0.5100 | 0.5200 | 0.5150 | 10 | 640 | 1.00e+09 |" in page
@@ -140,7 +146,7 @@ def test_the_documents_are_the_page_the_readme_and_the_pictures(tmp_path: Path) 
     assert {IMAGES / FOREST, README, RESULTS_PAGE} < set(made)
     assert "## A study" in made[RESULTS_PAGE]
     assert made[RESULTS_PAGE].index("## A study") < made[RESULTS_PAGE].index("## `vital_wikipedia`")
-    assert "A study: 2 claims hold" in made[README]
+    assert "A study. Of 3 claims 2 hold" in made[README]
     empty = documents(study(), tmp_path / "nothing")
-    assert "A study: " not in empty[README]
+    assert "A study. " not in empty[README]
     assert "3 are not reached" in empty[RESULTS_PAGE]

@@ -19,7 +19,7 @@ from tasks.verdicts import Cheaper, Contrast, Verdict
 FOREST = "study_differences.svg"
 PANELS = {
     "MRR@10 of the retrieval probe, while pre-training": ("pre-training, retrieval probe", "MRR@10"),
-    "loss of the masked language model, while pre-training": ("pre-training", "mlm"),
+    "loss at masked words (of 15 or 30 %), pre-training": ("pre-training", "mlm"),
 }
 FINE_TUNING = "loss of the fine-tuning"
 
@@ -65,7 +65,7 @@ def study_part(title: str, description: str, claims: Sequence[Claimed]) -> str:
     return _template().render(
         title=title, description=description, lines=list(_lines(claims)),
         forest=FOREST if _differences(claims) else None,
-        claims=[_claim(each) for each in claims], missing=_missing(claims), runs=[_run(run) for run in runs.values()],
+        claims=[_claim(each) for each in claims], missing=_missing(claims), runs=list(_runs(list(runs.values()))),
         versions=_versions(list(runs.values())), counts=_counts(claims), brief=False,
     )  # fmt: skip
 
@@ -116,7 +116,7 @@ def _lines(claims: Sequence[Claimed]) -> Iterator[dict[str, Any]]:
                 "than": each.than, "source": f"{claim.paper}, {claim.source}", "p": _p(each),
                 "ours": _measured(claim, each),
                 "printed": f"{signed(printed[0] - printed[1])} {claim.printed_metric}" if printed else "–",
-                "verdict": each.verdict, "words": _words(each),
+                "verdict": each.verdict, "words": _words(each), "note": claim.note is not None,
                 "sizes": f"{claim.queries:,} × {len(claim.seeds)}" if claim.metric else f"– × {len(claim.seeds)}",
             }  # fmt: skip
 
@@ -144,10 +144,12 @@ def _words(each: Contrast | Cheaper) -> str:
     return f"**{each.verdict}**" if shown is None else f"does not show; {shown:.3f} could have been shown"
 
 
-def _counts(claims: Sequence[Claimed]) -> dict[Verdict, int]:
+def _counts(claims: Sequence[Claimed]) -> str:
     """How many claims have which verdict."""
-    kinds: tuple[Verdict, ...] = ("holds", "does not show", "contradicts", "not reached")
-    return {kind: sum(claim.verdict == kind for claim in claims) for kind in kinds}
+    kinds: dict[Verdict, str] = {"holds": "hold", "does not show": "do not show", "contradicts": "are contradicted",
+                                 "not reached": "are not reached"}  # fmt: skip
+    number = {kind: sum(claim.verdict == kind for claim in claims) for kind in kinds}
+    return f"Of {len(claims)} claims " + ", ".join(f"{number[kind]} {words}" for kind, words in kinds.items())
 
 
 def _missing(claims: Sequence[Claimed]) -> list[str]:
@@ -187,7 +189,7 @@ def _contrast(each: Contrast | Cheaper) -> dict[str, Any]:
     return {
         "told": each, "ours": _ours(each), "words": _words(each), "cost": False,
         "p": _told(each.p), "p_holm": _told(each.p_holm),
-        "p_randomisation": _told(each.p_randomisation),
+        "p_randomisation": _told(each.p_randomisation), "p_seeds": _told(each.p_seeds),
         "by_seed": ", ".join(signed(value) for value in each.by_seed),
     }  # fmt: skip
 
@@ -196,14 +198,18 @@ def _told(p: float | None) -> str:
     return "–" if p is None else probability(p)
 
 
-def _run(run: Kept) -> dict[str, Any]:
-    own = [stage for stage in run.stages if not stage["cached"]]
-    machines = dict.fromkeys(f"{stage['device']}, {stage['cores']} cores" for stage in own or run.stages)
-    return {
-        "facts": run.facts, "at": max(stage["at"] for stage in run.stages)[:10], "machine": "; ".join(machines),
-        "cpu": sum(stage["cpu_seconds"] for stage in own), "stages": len(run.stages), "own": len(own),
-        "file": f"{run.folder.parent.name}/{run.folder.name}",
-    }  # fmt: skip
+def _runs(runs: Sequence[Kept]) -> Iterator[dict[str, Any]]:
+    """What each run took: a stage that several share counts for the first of them."""
+    counted: set[tuple[str, str]] = set()
+    for run in runs:
+        own = [stage for stage in run.stages if (stage["stage"], stage["key"]) not in counted]
+        counted |= {(stage["stage"], stage["key"]) for stage in own}
+        machines = dict.fromkeys(f"{stage['device']}, {stage['cores']} cores" for stage in run.stages)
+        yield {
+            "facts": run.facts, "at": max(stage["at"] for stage in run.stages)[:10], "machine": "; ".join(machines),
+            "cpu": sum(stage["cpu_seconds"] for stage in own), "stages": len(run.stages), "own": len(own),
+            "file": f"{run.folder.parent.name}/{run.folder.name}",
+        }  # fmt: skip
 
 
 def _versions(runs: Sequence[Kept]) -> list[str]:
@@ -223,13 +229,24 @@ def _panels(claim: Claimed) -> dict[str, dict[str, Curve]]:
 
 
 def _fine_tuning(arm: Arm) -> Curve:
-    """The loss of the training that an arm's row is of, which the row's name begins with."""
+    """The contrastive loss of the training that an arm's row is of, which the row's name begins with.
+
+    Of a view's row it is the view's, else the sum of all; none where a row is of several trainings.
+    """
     if arm.row is None or not arm.runs:
         return []
     table = arm.runs[0].curves
-    names = list(dict.fromkeys(zip(table["training"].to_pylist(), table["name"].to_pylist(), strict=True)))
-    of = [each for each in names if arm.row.startswith(each[0]) or each[0].startswith(f"{arm.row}_")]
-    return _line(arm.runs, *of[0]) if of else []
+    named = sorted(set(zip(table["training"].to_pylist(), table["name"].to_pylist(), strict=True)))
+    of = next((training for training, _ in named if _trained(arm.row, training)), None)
+    losses = [name for training, name in named if training == of and name.startswith("contrast")]
+    own = [name for name in losses if arm.row == f"{of}_{name.removeprefix('contrast_')}"]
+    lines = [_line(arm.runs, of or "", name) for name in own or losses]
+    return [(steps[0][0], sum(value for _, value in steps)) for steps in zip(*lines, strict=True)]
+
+
+def _trained(row: str, training: str) -> bool:
+    """Whether a row is of a training: the training's own, a view's (`NAME_dense`), or several samples' (`NAME_0`)."""
+    return row == training or row.startswith(f"{training}_") or training.startswith(f"{row}_")
 
 
 def _line(runs: Sequence[Kept], training: str, name: str) -> Curve:

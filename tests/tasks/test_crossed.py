@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t, ttest_1samp
 
-from tasks.crossed import crossed
+from tasks.crossed import Mean, crossed, quantile
 
 
 def test_two_seeds_of_three_queries_by_hand() -> None:
@@ -77,6 +77,16 @@ def test_what_could_have_been_shown_is_shown_four_times_in_five() -> None:
     found = [crossed(random.normal(shown, 0.3, (1, 400))).p() < 0.01 for _ in range(1000)]
 
     assert 0.76 < np.mean(found) < 0.84
+
+
+@pytest.mark.parametrize("degrees", [2.0, 2.4, 17.0])
+def test_what_could_have_been_shown_with_few_degrees(degrees: float) -> None:
+    """A t that is drawn: a shifted normal over the root of a chi square."""
+    random, level = np.random.default_rng(4), 0.005
+    shown = Mean(0.0, 2.0, degrees, 3, 100).shown(level)
+
+    drawn = (random.normal(shown / 2.0, 1, 40_000)) / np.sqrt(random.chisquare(degrees, 40_000) / degrees)
+    assert np.mean(drawn > quantile(1 - level / 2, degrees)) == pytest.approx(0.8, abs=0.01)
 
 
 def test_what_does_not_vary_needs_no_variance() -> None:
