@@ -11,6 +11,7 @@ import pytest
 from flows.judging import found
 from flows.write_results import IMAGES, README, RESULTS_PAGE, documents
 from storage.errors import UserError
+from tasks.page.forest import RIGHT, WIDTH, Difference, forest
 from tasks.page.study import FOREST, pictures, study_brief, study_part
 from tasks.verdicts import Cheaper, Contrast
 from tests.studies import BETTER, QUERIES, results, study, write
@@ -123,21 +124,31 @@ def test_pictures_are_svg_without_script_for_light_and_dark(tmp_path: Path) -> N
     assert "helps: good − plain" in drawn[FOREST]
 
 
-def test_an_interval_stands_where_its_numbers_are(tmp_path: Path) -> None:
-    [contrast] = found(study(), results(tmp_path))[0].contrasts
-    root = ET.fromstring(pictures(found(study(), tmp_path))[FOREST])
+def test_an_interval_stands_where_its_numbers_are() -> None:
+    root = ET.fromstring(forest("One", [Difference("one", 0.08, -0.02, 0.11, 0.1, "holds")]))
     space = "{http://www.w3.org/2000/svg}"
     group = next(each for each in root.iter(f"{space}g"))
     low, value = float(group[1].get("x1", "")), float(group[2].get("cx", ""))
     zero = next(float(each.get("x1", "")) for each in root.iter(f"{space}line") if each.get("class") == "zero")
     printed = next(float(each.get("cx", "")) for each in root.iter(f"{space}circle") if each.get("class") == "printed")
 
-    assert isinstance(contrast, Contrast)
-    assert contrast.difference is not None
-    assert contrast.low is not None
     scale = (printed - zero) / 0.1
-    assert (value - zero) / scale == pytest.approx(contrast.difference.value, abs=0.002)
-    assert (low - zero) / scale == pytest.approx(contrast.low, abs=0.002)
+    assert (value - zero) / scale == pytest.approx(0.08, abs=0.002)
+    assert (low - zero) / scale == pytest.approx(-0.02, abs=0.002)
+
+
+def test_what_lies_far_out_is_drawn_at_the_edge_with_its_number() -> None:
+    near, far = Difference("near", 0.02, 0.01, 0.03, None, "holds"), Difference("far", 0.4, 0.3, 0.5, 0.1, "holds")
+    root = ET.fromstring(forest("Two", [near, far]))
+    alone = ET.fromstring(forest("One", [replace(near, high=0.2)]))
+    space = "{http://www.w3.org/2000/svg}"
+
+    words = [each.text for each in root.iter(f"{space}text")]
+    assert "near" in words
+    assert "far, +0.400" in words
+    ours = [float(each.get("cx", "")) for each in root.iter(f"{space}circle") if each.get("class") is None]
+    assert ours[1] == WIDTH - RIGHT
+    assert ours[0] == float(next(alone.iter(f"{space}circle")).get("cx", ""))  # one far value squeezes no other
 
 
 def test_the_documents_are_the_page_the_readme_and_the_pictures(tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tasks.page.pictures import axis, place
-from tasks.page.templates import template
+from tasks.page.templates import signed, template
 
 WIDTH, LINE, HEAD, FOOT = 480, 38, 34, 60
 LEFT, RIGHT = 12, 12
 FROM, PANEL_WIDTH, PANEL_HEIGHT, PANEL_HEAD, PANEL_FOOT, LEGEND = 52, 414, 110, 30, 22, 15
 COLOURS = 8  # of lines
+FARTHEST = 0.15  # more than a paper prints: what lies beyond is drawn at the edge, with its number
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,16 @@ class Difference:
 def forest(title: str, differences: Sequence[Difference]) -> str:
     """Every difference with its interval, 0 in the middle of things and the papers' differences beside ours."""
     ends = [end for each in differences for end in (each.low, each.high, each.printed or 0.0)]
-    on = axis(min(0.0, *ends), max(0.0, *ends))
+    on = axis(max(-FARTHEST, min(0.0, *ends)), min(FARTHEST, max(0.0, *ends)))
 
     def across(value: float) -> float:
-        return round(LEFT + (WIDTH - LEFT - RIGHT) * place(value, on), 1)
+        return round(LEFT + (WIDTH - LEFT - RIGHT) * min(1.0, max(0.0, place(value, on))), 1)
 
     lines = [
         {
-            "words": each.words, "kind": each.verdict.replace(" ", "-"), "verdict": each.verdict,
-            "y": HEAD + LINE * number, "value": across(each.value), "low": across(each.low), "high": across(each.high),
+            "words": each.words if on["low"] <= each.value <= on["high"] else f"{each.words}, {signed(each.value)}",
+            "kind": each.verdict.replace(" ", "-"), "verdict": each.verdict, "y": HEAD + LINE * number,
+            "value": across(each.value), "low": across(each.low), "high": across(each.high),
             "printed": None if each.printed is None else across(each.printed),
         }
         for number, each in enumerate(differences)
