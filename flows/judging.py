@@ -22,7 +22,7 @@ TOLD = {
 
 
 def found(study: Study, results: Path) -> list[Claimed]:
-    """The verdict on every claim; all measured contrasts of the study are one family."""
+    """The verdict on every claim; all contrasts of the study are one family."""
     there = {
         (arm.recipe, seed): run
         for claim in study.claims for arm in claim.arms.values() for seed in claim.seeds

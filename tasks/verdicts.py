@@ -104,7 +104,7 @@ def contrasted(arm: str, than: str, mine: Sequence[Values], theirs: Sequence[Val
 def judged(contrasts: Sequence[Contrast]) -> list[Contrast]:
     """All contrasts of a study with their verdicts; those without a result count in Holm's correction with a p of 1.
 
-    So a verdict stays when others are added.
+    So what holds stays when others are added.
     """
     adjusted = holm([1.0 if each.p is None else each.p for each in contrasts])
     return [

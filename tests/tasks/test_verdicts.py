@@ -32,7 +32,7 @@ def test_a_large_difference_holds_or_contradicts_and_a_small_one_does_not_show()
     assert found[3].p_holm is None
 
 
-def test_holms_correction_is_over_all_contrasts_so_that_a_verdict_stays() -> None:
+def test_holms_correction_is_over_all_contrasts_so_that_what_holds_stays() -> None:
     one, missing = contrast(0.03, seed=4), Contrast("a", "b", missing=["x"])
     assert one.p is not None
     assert 0.01 < one.p < 0.05
