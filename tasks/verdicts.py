@@ -38,26 +38,25 @@ STUDIES = 20_000  # that are drawn: 80 % of them are known to a third of a perce
 def smallest(metric: str, queries: int, seeds: int, family: int) -> float:
     """The smallest difference that 80 % of studies of this size show, at Holm's first level of so many contrasts.
 
-    By studies that are drawn: of each its mean squares and how far its mean is off, for which `crossed` decides.
+    Of several seeds by studies that are drawn: of each its mean squares and how far its mean is off, for which
+    `crossed` decides.
     """
     from scipy.stats import t
 
     random, level = np.random.default_rng(SEED), LEVEL / family
     of_query = 2 * (1 - RHO) * SIGMA[metric.partition("@")[0]] ** 2
+    if seeds == 1:  # nothing that is trained: a paired t-test's power is known
+        return Mean(0.0, math.sqrt(of_query / queries), queries - 1.0, 1, queries).shown(level)
 
     def squares(variance: float, degrees: int) -> Values:
         return variance * random.chisquare(degrees, STUDIES) / degrees
 
-    if seeds == 1:  # nothing that is trained: seeds change nothing
-        variance, degrees = squares(of_query, queries - 1), np.full(STUDIES, queries - 1.0)
-        off = random.normal(0, math.sqrt(of_query / queries), STUDIES)
-    else:
-        rest, free = REST * of_query, (seeds - 1) * (queries - 1)
-        shared, of_seed = of_query - rest, 2 * SEED_SIGMA**2
-        of_seeds, of_queries = squares(queries * of_seed + rest, seeds - 1), squares(seeds * shared + rest, queries - 1)
-        drawn = zip(of_seeds.tolist(), of_queries.tolist(), (squares(rest, free) * free).tolist(), strict=True)
-        variance, degrees = np.array([combined(*each, seeds, queries) for each in drawn]).T
-        off = random.normal(0, math.sqrt(shared / queries + of_seed / seeds + rest / (seeds * queries)), STUDIES)
+    rest, free = REST * of_query, (seeds - 1) * (queries - 1)
+    shared, of_seed = of_query - rest, 2 * SEED_SIGMA**2
+    of_seeds, of_queries = squares(queries * of_seed + rest, seeds - 1), squares(seeds * shared + rest, queries - 1)
+    drawn = zip(of_seeds.tolist(), of_queries.tolist(), (squares(rest, free) * free).tolist(), strict=True)
+    variance, degrees = np.array([combined(*each, seeds, queries) for each in drawn]).T
+    off = random.normal(0, math.sqrt(shared / queries + of_seed / seeds + rest / (seeds * queries)), STUDIES)
     needed = t.ppf(1 - level / 2, degrees) * np.sqrt(variance / (seeds * queries)) - off
     return float(np.quantile(needed, POWER))
 

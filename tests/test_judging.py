@@ -124,15 +124,20 @@ def test_pictures_are_svg_without_script_for_light_and_dark(tmp_path: Path) -> N
     assert "helps: good − plain" in drawn[FOREST]
 
 
-def test_an_interval_stands_where_its_numbers_are() -> None:
-    root = ET.fromstring(forest("One", [Difference("one", 0.08, -0.02, 0.11, 0.1, "holds")]))
+def test_an_interval_stands_where_its_numbers_are(tmp_path: Path) -> None:
+    helps, *_ = found(study(), results(tmp_path))
+    [contrast] = helps.contrasts
+    assert isinstance(contrast, Contrast)
+    assert contrast.difference is not None
+    near = replace(contrast, difference=replace(contrast.difference, value=0.08), low=-0.02, high=0.11)
+    root = ET.fromstring(pictures([replace(helps, contrasts=[near])])[FOREST])
     space = "{http://www.w3.org/2000/svg}"
     group = next(each for each in root.iter(f"{space}g"))
     low, value = float(group[1].get("x1", "")), float(group[2].get("cx", ""))
     zero = next(float(each.get("x1", "")) for each in root.iter(f"{space}line") if each.get("class") == "zero")
     printed = next(float(each.get("cx", "")) for each in root.iter(f"{space}circle") if each.get("class") == "printed")
 
-    scale = (printed - zero) / 0.1
+    scale = (printed - zero) / 0.1  # the paper's difference
     assert (value - zero) / scale == pytest.approx(0.08, abs=0.002)
     assert (low - zero) / scale == pytest.approx(-0.02, abs=0.002)
 

@@ -19,7 +19,7 @@ from tasks.verdicts import Cheaper, Contrast, Verdict
 FOREST = "study_differences.svg"
 PANELS = {
     "MRR@10 of the retrieval probe, while pre-training": ("pre-training, retrieval probe", "MRR@10"),
-    "loss at masked words (of 15 or 30 %), pre-training": ("pre-training", "mlm"),
+    "loss at masked words, whose shares differ, pre-training": ("pre-training", "mlm"),
 }
 FINE_TUNING = "loss of the fine-tuning"
 
