@@ -289,7 +289,9 @@ def main() -> None:
 
 
 def _complain(line: str, code: int) -> int:
-    print(f"pretrieve: {' '.join(line.split())}", file=sys.stderr)
+    from storage.errors import one_line
+
+    print(f"pretrieve: {one_line(line)}", file=sys.stderr)
     return code
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import types
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
-import yaml
 from pydantic import ValidationError
 
 from flows.recipe import Recipe
-from storage.errors import UserError
+from storage.errors import UserError, quoted
 from storage.settings import Settings
+from storage.yaml_files import Invalid, parse_yaml, read_yaml
 
 PROJECT = Path(__file__).resolve().parent.parent
 SHIPPED, PAPERS = PROJECT / "configs", PROJECT / "models"
@@ -57,7 +58,7 @@ def _shape(value: dict[str, Any], path: Path) -> type[Recipe[Any]]:
         file.stem for file in PAPERS.glob("[!_]*.py") if "class Settings" in file.read_text(encoding="utf-8")
     )
     if paper not in papers:
-        raise UserError(f"{path}: pretrain.paper: expected one of {', '.join(papers)}, found {paper!r}")
+        raise UserError(f"{path}: pretrain.paper: expected one of {', '.join(papers)}, found {quoted(paper)}")
     settings = import_module(f"models.{paper}").Settings
     return cast(type[Recipe[Any]], Recipe.__class_getitem__(settings))
 
@@ -92,66 +93,47 @@ def shipped_recipes() -> dict[str, Path]:
     return {file.relative_to(SHIPPED).with_suffix("").as_posix(): file for file in files}
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice in a mapping, of which YAML would silently keep the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} stands twice", key.start_mark
-                )
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
 def _parse(path: Path) -> dict[str, Any]:
-    try:
-        value = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except yaml.MarkedYAMLError as error:
-        line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UserError(f"{path}{line}: not valid YAML: {error.problem}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    value = read_yaml(path)
     if not isinstance(value, dict):
         raise UserError(f"{path}: expected sections of settings, found {type(value).__name__}")
-    return {key: _unshared(inner) for key, inner in value.items()}
-
-
-def _unshared(value: Any) -> Any:
-    """A copy that shares nothing: what YAML's aliases (`*train`) give to several can then be changed for one."""
-    if isinstance(value, dict):
-        return {key: _unshared(inner) for key, inner in value.items()}
-    return [_unshared(inner) for inner in value] if isinstance(value, list) else value
+    return value
 
 
 def _apply(change: str, value: dict[str, Any], path: Path) -> None:
     """Put `section.key=value` into the recipe; the value is read as YAML, rounds are counted from 0."""
     where, equals, text = change.partition("=")
+    given = f"--set {change}" if len(change) <= 200 else f"--set {change[:200]}…"
     if not equals or not where:
-        raise UserError(f"--set {change}: expected section.key=value")
+        raise UserError(f"{given}: expected section.key=value")
     *sections, key = where.split(".")
     inner: Any = value
     for section in sections:
-        if isinstance(inner, list) and section.isdigit() and int(section) < len(inner):
-            inner = inner[int(section)]
+        if isinstance(inner, list) and (place := _place(section, inner)) is not None:
+            inner = inner[place]
         elif isinstance(inner, dict) and isinstance(inner.get(section), (dict, list)):
             inner = inner[section]
         elif isinstance(inner, dict) and section == "execution":
             inner = inner.setdefault(section, {})
         else:
-            raise UserError(f"--set {change}: {path} has no section {section!r}{_nearest(section, inner)}")
+            raise UserError(f"{given}: {path} has no section {quoted(section)}{_nearest(section, inner)}")
     try:
-        parsed = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise UserError(f"--set {change}: {text!r} is not a YAML value") from None
+        parsed = parse_yaml(text)
+    except Invalid as error:
+        raise UserError(f"{given}: {quoted(text)} is not a YAML value: {error}") from None
     if isinstance(inner, list):
-        if not key.isdigit() or int(key) >= len(inner):
-            raise UserError(f"--set {change}: expected a number below {len(inner)} where {key!r} stands")
-        inner[int(key)] = parsed
+        if (place := _place(key, inner)) is None:
+            raise UserError(f"{given}: expected a number below {len(inner)} where {quoted(key)} stands")
+        inner[place] = parsed
     else:
         inner[key] = parsed
+
+
+def _place(text: str, values: list[Any]) -> int | None:
+    """The place in a list that digits name, from 0; None for another text or where the list ends before it."""
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) >= len(values):
+        return None
+    return int(text)
 
 
 def _seed_sections(value: dict[str, Any], model: type[Settings]) -> None:
@@ -200,7 +182,7 @@ def _in_one_line(error: ValidationError, shape: type[Settings]) -> str:
     else:
         what = first["msg"].removeprefix("Value error, ")
         given = first["input"]
-        shown = "" if isinstance(given, (dict, list, Settings)) else f", found {given!r}"
+        shown = "" if isinstance(given, (dict, list, Settings)) else f", found {quoted(given)}"
         if isinstance(given, str) and first["type"] == "float_type":
             shown += " (YAML reads 1e-4 as text: write 1.0e-4)"
         message = f"{where}: {what}{shown}" if where else what
