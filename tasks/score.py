@@ -203,14 +203,19 @@ class Scorer:
 
     @torch.inference_mode()
     def __call__(self, pairs: Sequence[Pair], done: Callable[[int], object]) -> NDArray[np.float32]:
-        """The score of each pair; `done` is told of each batch's size."""
+        """Return the score of each pair; `done` is called with each batch's size.
+
+        Equal pairs have equal scores. A network alone does not ensure that: its last digit depends on a row's position
+        in the batch, in a way that differs between CPUs, and so would the order of two passages with the same text.
+        """
         scores = np.empty(len(pairs), np.float32)
         for batch in batches([len(ids) for ids, _ in pairs], TOKENS_PER_BATCH[self.device.type]):
             tokens = pad_pairs(self.tokenizer, [pairs[place] for place in batch]).to(self.device)
             with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self.device.type == "cuda"):
                 scores[batch] = self.encoder(tokens).cpu().numpy()
             done(len(batch))
-        return scores
+        first: dict[tuple[tuple[int, ...], int], int] = {}
+        return scores[[first.setdefault((tuple(ids), begin), place) for place, (ids, begin) in enumerate(pairs)]]
 
 
 def _numbers(values: pa.ChunkedArray) -> Places:

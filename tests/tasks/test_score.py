@@ -212,11 +212,16 @@ LISTS = {"q3": [4, 9, 1, 22, 17, 3], "q0": [5, 6], "q9": [13, 26, 12, 0, 1], "q4
 
 
 def slow_lists(teacher: Source, lists: dict[str, list[int]], depth: int) -> list[tuple[str, str, int]]:
-    """By rounded scores, so that two ways of padding agree."""
+    """Each query's passages by score, then by descending id.
+
+    Scores of different texts are so far apart that no rounding changes their order; equal texts have equal scores.
+    """
     rows = []
     for query in (name for name in QUERIES if name in lists):
-        found = [(round(slow_score(teacher, query, f"p{n}"), 5), f"p{n}") for n in lists[query][:depth]]
-        rows += [(query, name, rank + 1) for rank, (_, name) in enumerate(sorted(found, reverse=True))]
+        scored = [(slow_score(teacher, query, f"p{n}"), f"p{n}") for n in lists[query][:depth]]
+        gaps = np.diff(sorted(score for score, _ in scored))
+        assert all(gap == 0 or gap > 0.01 for gap in gaps)
+        rows += [(query, name, rank + 1) for rank, (_, name) in enumerate(sorted(scored, reverse=True))]
     return rows
 
 
@@ -249,6 +254,20 @@ def test_equal_scores_fall_by_passage_id(given: Given, tmp_path: Path) -> None:
 
     rows = read_table(Artifact[Run]("rerank", "x", tmp_path / "out"), Run)
     assert rows["passage_id"].to_pylist() == ["p9", "p22", "p10", "p1"]
+
+
+def test_equal_texts_have_equal_scores_anywhere_in_a_batch(given: Given, teacher: Source, tmp_path: Path) -> None:
+    copied = [9, 17, 3] * 15
+    rows = [{**PASSAGES[n], "passage_id": f"p{copy}"} for copy, n in enumerate(copied, 10)]
+    inputs = given.run({"q3": list(range(10, 55))}), given.queries, given.written(Passages, rows)
+
+    rerank.body(tmp_path, teacher, *inputs, settings=RERANKING.model_copy(update={"depth": 100}))
+
+    ranked = read_table(Artifact[Run]("rerank", "x", tmp_path), Run)
+    scores = {n: slow_score(teacher, "q3", f"p{n}") for n in (9, 17, 3)}
+    expected = sorted(range(10, 55), key=lambda copy: (scores[copied[copy - 10]], copy), reverse=True)
+    assert ranked["passage_id"].to_pylist() == [f"p{copy}" for copy in expected]
+    assert len(set(ranked["score"].to_pylist())) == 3
 
 
 def test_a_killed_reranking_keeps_its_finished_shards(
