@@ -9,8 +9,9 @@ from pathlib import Path
 from flows.inspect_store import find, lineage, out
 from storage.artifact import Manifest
 from storage.errors import UserError
+from storage.evidence import LOGS, MANIFEST
 from storage.files import write_atomically, writing
-from storage.store import LOGS, MANIFEST, Store
+from storage.store import Store
 from tasks.initialise import beside
 
 GENERATORS = ("train_generator", "finetune_generator")

@@ -17,7 +17,7 @@ from flows.queries.versions import all_versions
 from storage.artifact import Manifest
 from storage.errors import UserError
 from storage.ledger import is_damaged, ledgers
-from storage.store import Store, bytes_below
+from storage.store import Damage, Store, bytes_below
 from tasks.units import in_units
 
 out = Console(highlight=False, soft_wrap=True)
@@ -83,18 +83,15 @@ def lineage(manifest: Manifest, store: Store) -> Tree:
 
 
 def verify_store(store_folder: Path, aside: bool) -> None:
-    """Read every byte of every artifact; exit code 1 and a line on standard error a damaged file.
+    """Read every byte of every artifact; exit code 1 and a line on standard error for each problem.
 
-    A run looks at sizes alone where it reuses; `aside` moves what is damaged where no run finds it.
+    A run that reuses an artifact does not read the contents of its files; `aside` moves what is damaged to `.damaged`,
+    so that the next run rebuilds it.
     """
     store = Store(store_folder)
     _must_exist(store)
     folders = [folder for folder, _ in store.manifests()]
-    damaged = {folder: problems for folder in folders if (problems := store.damage(folder))}
-    for folder, problems in damaged.items():
-        moved = f"; moved to {store.set_aside(folder.parent.name, folder.name)}" if aside else ""
-        for problem in problems:
-            typer.echo(f"pretrieve: damaged: {problem}{moved}", err=True)
+    damaged = sum(_is_damaged(folder, store, aside) for folder in folders)
     files = [(each, path) for each in ledgers(store.root) for path in (*each.files(), *each.replacements())]
     torn = [(ledger, path) for ledger, path in files if is_damaged(path)]
     for ledger, path in torn:
@@ -103,10 +100,22 @@ def verify_store(store_folder: Path, aside: bool) -> None:
     if damaged or torn:
         what = "run the recipe again to rebuild" if aside else "`pretrieve verify --aside` has the next run rebuild"
         of_ledgers = f" and {len(torn)} of {len(files)} files of ledgers" if files else ""
-        typer.echo(f"pretrieve: {what} {len(damaged)} of {len(folders)} artifacts{of_ledgers}", err=True)
+        typer.echo(f"pretrieve: {what} {damaged} of {len(folders)} artifacts{of_ledgers}", err=True)
         raise typer.Exit(1)
     of_ledgers = f" and {len(files)} files of ledgers" if files else ""
     out.print(f"{len(folders)} artifacts{of_ledgers} of {store.root} are whole")
+
+
+def _is_damaged(folder: Path, store: Store, aside: bool) -> bool:
+    """Whether an artifact is damaged or may not be read; print a line for each problem, and move it if `aside`."""
+    try:
+        damage = store.quarantine(folder) if aside else Damage(store.damage(folder), "")
+    except UserError as error:
+        typer.echo(f"pretrieve: {error}", err=True)
+        return True
+    for problem in damage.problems if damage else []:
+        typer.echo(f"pretrieve: damaged: {problem}{f'; {damage.outcome}' if damage and aside else ''}", err=True)
+    return bool(damage and damage.problems)
 
 
 def collect_garbage(store_folder: Path, delete: bool) -> None:

@@ -6,13 +6,16 @@ and code are never in it. The manifest says all that is known of how an artifact
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from storage.remembered import sha256_of_source
 from storage.tables import Table
@@ -62,50 +65,111 @@ def key_of(stage: str, version: int, settings: Mapping[str, Any], inputs: Mappin
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
+class InvalidManifest(ValueError):
+    """The text is not a manifest. One line says which field is wrong and what was expected."""
+
+
+def _complete(built: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Refuse a description of a build that lacks what every build records: readers take these fields for granted."""
+    for name, kind in BUILT.items():
+        value = built.get(name)
+        if isinstance(value, bool) or not isinstance(value, kind) or (kind is not str and not _plausible(value)):
+            raise ValueError(f"{name!r} is {value!a}, expected {_EXPECTED[kind]}")
+    return built
+
+
+def _referring(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Refuse inputs that are not null, a reference STAGE/KEY or a list of references."""
+    for name, value in inputs.items():
+        for reference in value if isinstance(value, list) else [value]:
+            if reference is not None and not (isinstance(reference, str) and re.fullmatch(r"\w+/[^/]+", reference)):
+                raise ValueError(f"{name!a} is {reference!a}, expected STAGE/KEY")
+    return inputs
+
+
+def _plausible(value: Any) -> bool:
+    return isinstance(value, dict) or 0 <= value < 2**53
+
+
+_NUMBER = (int, float)
+_EXPECTED: dict[Any, str] = {str: "text", _NUMBER: "a number of at least 0", dict: "an object"}
+BUILT: dict[str, Any] = {
+    "at": str, "seconds": _NUMBER, "cpu_seconds": _NUMBER, "peak_memory_mib": _NUMBER, "device": str, "machine": dict,
+    "versions": dict,
+}  # fmt: skip
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Name = Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
 @dataclass(frozen=True)
 class File:
     """A file of an artifact as the manifest lists it."""
 
-    bytes: int
-    sha256: str
+    bytes: Count
+    sha256: Digest
 
 
 @dataclass(frozen=True)
 class Manifest:
     """How an artifact came to be and what is in it; `hash` covers `files` and leaves out `logs`."""
 
-    stage: str
-    version: int
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
+
+    stage: Name
+    version: Annotated[int, Field(gt=0, lt=2**31)]
     key: str
     settings: Mapping[str, Any]
-    inputs: Mapping[str, Any]
+    inputs: Annotated[Mapping[str, Any], AfterValidator(_referring)]
     """Parameter name to reference, or to a list of them; null where an optional input is absent."""
     files: Mapping[str, File]
     logs: Mapping[str, File]
     """Logs, TensorBoard files and Lucene indexes: verified too, but free to differ between equal builds."""
-    hash: str
-    rows: int | None
-    schema: str | None
+    hash: Digest
+    rows: Count | None
+    schema: Name | None
     seed: int | None
-    built: Mapping[str, Any]
+    built: Annotated[Mapping[str, Any], AfterValidator(_complete)]
     """When, where and at what cost: versions, seconds, CPU seconds, peak memory, device."""
+    sha256: Digest | None = field(default=None, compare=False)
+    """The sha256 of all other fields, so that none can change unnoticed; null in manifests of earlier versions."""
 
     def as_json(self) -> str:
-        """The text of manifest.json."""
-        return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False)
+        """Return the text of manifest.json."""
+        return json.dumps(vars(self) | {"sha256": self._digest()}, indent=1, ensure_ascii=False, default=vars)
 
     @staticmethod
-    def from_json(text: str) -> Manifest:
-        """The manifest that `as_json` wrote."""
-        value = json.loads(text)
-        for group in ("files", "logs"):
-            value[group] = {name: File(**file) for name, file in value[group].items()}
-        return Manifest(**value)
+    def from_json(text: str | bytes) -> Manifest:
+        """Return the manifest that `as_json` wrote. Raises InvalidManifest on any other content, whatever it is."""
+        try:
+            manifest = _reader().validate_json(text)
+            if manifest.sha256 not in (None, digest := manifest._digest()):
+                raise InvalidManifest(f"its own sha256 is {manifest.sha256}, but its fields have {digest}")
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = "".join(f"{ascii(part)[1:-1] if isinstance(part, str) else part}: " for part in first["loc"])
+            raise InvalidManifest(f"{where}{first['msg']}") from None
+        except UnicodeError as error:
+            raise InvalidManifest(f"its text is not Unicode ({error})") from None
+        return manifest
 
     def references(self) -> list[str]:
         """The inputs' references, absent ones left out."""
         flat = [each for value in self.inputs.values() for each in (value if isinstance(value, list) else [value])]
         return [each for each in flat if each is not None]
+
+    def _digest(self) -> str:
+        """Return the sha256 of all fields but `sha256`."""
+        fields = {name: value for name, value in vars(self).items() if name != "sha256"}
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=vars)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@cache
+def _reader() -> TypeAdapter[Manifest]:
+    """Return what reads and checks the JSON of a manifest; made once, when the first is read."""
+    return TypeAdapter(Manifest)
 
 
 def hash_of(files: Mapping[str, File]) -> str:

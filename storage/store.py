@@ -17,20 +17,36 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from storage.artifact import Artifact, File, Manifest
+from storage.artifact import Artifact, File, InvalidManifest, Manifest
+from storage.errors import UserError
+from storage.evidence import LOGS, MANIFEST, changed_contents, contradictions, read_manifest
 from storage.files import flush, full_disk_in_words, sha256_of, write_atomically
 from storage.lock import Check, Locks, locks_of
 
-MANIFEST = "manifest.json"
-LOGS, SCRATCH = "logs", "scratch"
+SCRATCH = "scratch"
 NO_STAGES = ("reports", "ledger")  # folders of the store that hold no artifacts
+PROBLEMS_SHOWN = 3  # of a damaged artifact, in an error's line
 LEASE = 60.0  # seconds after which another host may take over what a host that died was building
 
 
 class DamagedArtifact(Exception):
     """An artifact's bytes are not those that its manifest lists. One line: which file, what was expected."""
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What is wrong with an artifact, a line for each problem, and what was done with it."""
+
+    problems: list[str]
+    outcome: str
+
+    def in_one_line(self) -> str:
+        """Return the first problems and the outcome."""
+        more = len(self.problems) - PROBLEMS_SHOWN
+        return "; ".join([*self.problems[:PROBLEMS_SHOWN], *([f"{more} more"] if more > 0 else []), self.outcome])
 
 
 class Store:
@@ -49,55 +65,61 @@ class Store:
         return self.root / ".work" / f"{stage}-{key}"
 
     def manifest(self, stage: str, key: str) -> Manifest | None:
-        """The manifest of a published artifact; None where there is none, or files are missing or of another size."""
+        """Return the manifest of a published artifact; None where there is none, or where the artifact is damaged.
+
+        The manifest is checked against itself, its folder and the sizes of the files; contents are not read.
+        """
         folder = self.folder(stage, key)
         try:
-            manifest = Manifest.from_json((folder / MANIFEST).read_text())
-        except (FileNotFoundError, NotADirectoryError):
+            manifest = read_manifest(folder)
+            return manifest if manifest and next(contradictions(folder, manifest), None) is None else None
+        except (InvalidManifest, FileNotFoundError, NotADirectoryError):  # or it was moved while it was looked at
             return None
-        except (ValueError, TypeError, KeyError):
-            return None
-        for name, file in _listed(manifest).items():
-            path = folder / name
-            if not path.is_file() or path.stat().st_size != file.bytes:
-                return None
-        return manifest
 
     def manifests(self) -> Iterator[tuple[Path, Manifest | None]]:
-        """Every published folder with its manifest, or None where it is not whole."""
+        """Yield every published folder with its manifest, or None where it is damaged or may not be read."""
         for folder in sorted(self.root.glob("[!.]*/*/")):
             if folder.parent.name not in NO_STAGES:
-                yield folder, self.manifest(folder.parent.name, folder.name)
+                try:
+                    yield folder, self.manifest(folder.parent.name, folder.name)
+                except UserError:
+                    yield folder, None
 
     def damage(self, folder: Path) -> list[str]:
-        """What is wrong with an artifact's folder, one line a file; every byte is read."""
+        """Return what is wrong with an artifact's folder, a line for each problem; every byte is read.
+
+        Raises UserError where something may not be read: that is not damage.
+        """
         try:
-            manifest = Manifest.from_json((folder / MANIFEST).read_text())
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            return [f"{folder / MANIFEST}: expected a manifest, found none that can be read ({type(error).__name__})"]
-        problems = []
-        for name, file in _listed(manifest).items():
-            path = folder / name
-            if not path.is_file():
-                problems.append(f"{path}: the manifest lists this file, but it is missing")
-            elif (size := path.stat().st_size) != file.bytes:
-                problems.append(f"{path}: expected {file.bytes} bytes, found {size}")
-            elif (found := sha256_of(path)) != file.sha256:
-                problems.append(f"{path}: expected sha256 {file.sha256[:12]}…, found {found[:12]}…")
-        return problems
+            manifest = read_manifest(folder)
+            if manifest is None:
+                return [f"{folder / MANIFEST}: the manifest is missing"]
+            return list(contradictions(folder, manifest)) or list(changed_contents(folder, manifest))
+        except InvalidManifest as error:
+            return [f"{folder / MANIFEST}: not a manifest: {error}"]
+        except FileNotFoundError:
+            return [f"{folder}: the artifact was moved or deleted while it was read"]
 
     def check(self, artifact: Artifact[object]) -> None:  # type: ignore[type-var]
-        """Read every byte of an artifact before it is used. A damaged one is set aside and named."""
-        if not (problems := self.damage(artifact.path)):
-            return
-        aside = self.set_aside(artifact.stage, artifact.key)
-        raise DamagedArtifact(
-            f"{'; '.join(problems)}. The artifact was moved to {aside}; run the same command again to rebuild it"
-        )
+        """Read every byte of an artifact before it is used. Raises DamagedArtifact; a damaged one is quarantined."""
+        if damage := self.quarantine(artifact.path):
+            raise DamagedArtifact(f"{damage.in_one_line()}; run the same command again to rebuild it")
+
+    def quarantine(self, folder: Path) -> Damage | None:
+        """Move an artifact that is damaged to `.damaged`, as it is; return what is wrong with it, or None."""
+        before = _inode(folder)
+        if not (problems := self.damage(folder)):
+            return None
+        if before is None or _inode(folder) != before:  # another process has moved it, and may have built it again
+            return Damage(problems, "another process has moved the artifact meanwhile")
+        try:
+            return Damage(problems, f"the artifact was moved to {self.set_aside(folder.parent.name, folder.name)}")
+        except OSError as error:
+            return Damage(problems, f"the artifact stays, since the store cannot be written ({error.strerror})")
 
     def set_aside(self, stage: str, key: str) -> Path:
         """Move a damaged artifact where no stage looks."""
-        aside = self.root / ".damaged" / f"{stage}-{key}-{int(time.time())}"
+        aside = self.root / ".damaged" / f"{stage}-{key}-{time.time_ns()}"
         aside.parent.mkdir(parents=True, exist_ok=True)
         os.rename(self.folder(stage, key), aside)
         return aside
@@ -162,8 +184,11 @@ def _drop_unfinished(work: Path) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def _listed(manifest: Manifest) -> dict[str, File]:
-    return {**manifest.files, **manifest.logs}
+def _inode(folder: Path) -> int | None:
+    try:
+        return folder.stat().st_ino
+    except OSError:
+        return None
 
 
 def bytes_below(folder: Path) -> int:

@@ -178,6 +178,18 @@ class Analysis(Table):
     """What an analysis found: `analysis.json`, and tables beside it where pictures need many numbers."""
 
 
+class Quality(Table):
+    """quality.json: figures of a corpus of pseudo-queries."""
+
+
+class Comparison(Table):
+    """comparison.json: how two corpora of pseudo-queries differ."""
+
+
+class Filled(Table):
+    """filled.json: the ledger to which a share of the work has added queries, and which share."""
+
+
 class Checkpoint(Table):
     """A Hugging Face folder: config.json, model.safetensors, tokenizer files."""
 

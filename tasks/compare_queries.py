@@ -21,7 +21,7 @@ from storage.files import write_atomically
 from storage.hashes import Sorted, hash_of_text
 from storage.rows import num_rows, rows_at
 from storage.store import SCRATCH
-from storage.tables import PseudoQueries, Table
+from storage.tables import Comparison, PseudoQueries
 from tasks.query_figures import Figures, shortened
 from tasks.query_joins import AFTER, BEFORE, PASSAGE, QUERY, SEEN, Records, passage_fates, query_fates, seen
 from tasks.query_quality import COLUMNS, read_columns
@@ -37,10 +37,6 @@ FIGURES = ("written", "queries", "kept_share", "mean_words", "distinct_share", "
 
 Corpora = Mapping[int, Artifact[PseudoQueries]]
 Row = dict[str, Any]
-
-
-class Comparison(Table):
-    """comparison.json."""
 
 
 @stage(version=1, table=Comparison)

@@ -25,7 +25,7 @@ from storage.files import write_atomically
 from storage.ledger import BUCKETS, Ledger
 from storage.replaced import Replaced
 from storage.settings import Settings
-from storage.tables import Checkpoint, Passages, PseudoQueries, Table, Written
+from storage.tables import Checkpoint, Filled, Passages, PseudoQueries, Written
 from tasks import by_bucket
 from tasks.device import choose_device
 from tasks.generators.sampling import Asked, Sampler, open_sampler
@@ -90,10 +90,6 @@ class Writing(Generation):
         others = {"queries_per_passage", "shard_passages", "batch_tokens", "generator", "share"}
         settings = self.model_dump(mode="json", exclude=others)
         return {"version": VERSION, "generator": generator.reference, "settings": settings}
-
-
-class Filled(Table):
-    """filled.json: the ledger and how many of its queries a share of the work has kept and made."""
 
 
 @stage(version=1, table=Filled, gpu=True)

@@ -7,6 +7,8 @@ import os
 import platform
 import resource
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -23,6 +25,15 @@ PACKAGES = (
     "prefect",
     "sentencex",
 )
+
+
+@dataclass(frozen=True)
+class Spent:
+    """When a build started, the CPU seconds of the process then, and the joules that the build took, by part."""
+
+    started: float
+    cpu: float
+    energy: Mapping[str, float]
 
 
 def described(device: str) -> dict[str, Any]:

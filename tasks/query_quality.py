@@ -23,7 +23,7 @@ from storage.ids import share
 from storage.rows import parts, read_blocks, read_rows, write_rows
 from storage.settings import Settings
 from storage.store import SCRATCH
-from storage.tables import Passages, PseudoQueries, Queries, Run, Table, passage_text
+from storage.tables import Passages, PseudoQueries, Quality, Queries, Run, passage_text
 from tasks.languages import Languages
 from tasks.pseudo_queries import kept_queries
 from tasks.query_figures import EXAMPLES, LONG_WORDS, Figures, round_trip, shortened
@@ -36,10 +36,6 @@ SHOWN = ("rank", "query", "generator", "round_trip", "relevance", "kept", "reaso
 PASSAGE_LETTERS, QUERY_LETTERS, QUERIES_SHOWN = 2000, 300, 30  # of a sample
 
 Row = dict[str, Any]
-
-
-class Quality(Table):
-    """quality.json."""
 
 
 class Sampling(Settings):

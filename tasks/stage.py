@@ -30,7 +30,7 @@ from storage.settings import Settings
 from storage.store import Store
 from storage.tables import Table
 from tasks.energy import Meter
-from tasks.machine import cpu_seconds, described
+from tasks.machine import Spent, cpu_seconds, described
 
 T = TypeVar("T", bound=Table)
 Input = Artifact[Any] | Source | Sequence[Artifact[Any]] | None
@@ -88,15 +88,6 @@ class Session:
     """Stages by `<stage>/<key>`, in the order in which they were first called."""
     done: dict[str, Done] = field(default_factory=dict)
     """What is known of each."""
-
-
-@dataclass(frozen=True)
-class Spent:
-    """What a build began with, and the energy that it took."""
-
-    started: float
-    cpu: float
-    energy: Mapping[str, float]
 
 
 class Stopped(Exception):
@@ -243,6 +234,8 @@ class Job:
         with store.lock(name, self.key, lambda: current.tell(f"{name} {self.key[:8]}: another run builds it; waiting")):
             if manifest := store.manifest(name, self.key):
                 return manifest
+            if (folder := store.folder(name, self.key)).exists() and (damage := store.quarantine(folder)):
+                current.tell(f"{self.label}: damaged, so it is built again: {damage.in_one_line()}")
             for artifact in self._artifacts():
                 store.check(artifact)
             started, cpu = time.monotonic(), cpu_seconds()

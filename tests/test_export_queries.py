@@ -14,7 +14,7 @@ import pytest
 from flows.queries import card, formats
 from flows.queries.export import FORMATS, export_queries
 from storage import query_files
-from storage.artifact import Artifact, Manifest, source_of
+from storage.artifact import Artifact, source_of
 from storage.datasets import beir
 from storage.errors import UserError
 from storage.files import writing_folder
@@ -22,6 +22,7 @@ from storage.rows import read_rows, write_rows
 from storage.store import Store
 from storage.tables import Passages, PseudoQueries, passage_sha256, passage_text
 from tasks.import_queries import Importing, import_queries
+from tests.storage.published import publish
 from tests.tasks.corpora import passage, pseudo_query
 
 TEXTS = [
@@ -61,12 +62,8 @@ def corpus(tmp_path: Path) -> Corpus:
 
 
 def published(store: Store, stage: str, table: Any, rows: Any, inputs: dict[str, Any]) -> Artifact[Any]:
-    write_rows(store.begin(stage, "0"), table, rows)
-    store.publish(stage, "0", lambda files, logs: Manifest(
-        stage=stage, version=1, key="0", settings={"seed": 42}, inputs=inputs, files=files, logs=logs, hash="",
-        rows=len(rows), schema=table.__name__, seed=42, built={},
-    ))  # fmt: skip
-    return Artifact(stage, "0", store.folder(stage, "0"))
+    write_rows(store.begin(stage, "new"), table, rows)
+    return publish(store, stage, settings={"seed": 42}, inputs=inputs, rows=len(rows), schema=table.__name__)
 
 
 def kept(dropped: bool = False) -> dict[str, list[str]]:
@@ -201,8 +198,8 @@ def test_equal_exports_are_equal_bytes_and_say_where_they_are_from(name: str, co
         "passages": 4, "queries": 5, "kept": 5, "dropped: empty": 1, "dropped: relevance": 1,
     }  # fmt: skip
     assert said["written_by"] == [{"generator": "t5", "revision": "r1", "ledger": "l1", "queries": 5}]
-    assert list(said["made_of"]) == ["generate_queries/0", "split_corpus/0"]
-    assert said["made_of"]["generate_queries/0"]["settings"] == {"seed": 42}
+    assert list(said["made_of"]) == [corpus.queries.reference, corpus.passages.reference]
+    assert said["made_of"][corpus.queries.reference]["settings"] == {"seed": 42}
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
@@ -220,7 +217,7 @@ def test_refuses_a_folder_in_use_a_format_that_is_none_and_queries_of_other_pass
         export_queries(corpus, "beir", tmp_path / "full", dropped=False)
     with pytest.raises(UserError, match="csv: there is no such format; expected doct5query, anserini, beir, datasets"):
         export_queries(corpus, "csv", tmp_path / "out", dropped=False)
-    with pytest.raises(ValueError, match="d1#0: the queries are of other passages than split_corpus/0"):
+    with pytest.raises(ValueError, match="d1#0: the queries are of other passages than split_corpus/"):
         export_queries(Corpus("x", "", corpus.queries, others), "beir", tmp_path / "out", dropped=False)
     assert not (tmp_path / "out").exists()
 

@@ -10,10 +10,9 @@ from urllib.parse import quote
 
 from storage.artifact import Artifact
 from storage.files import write_atomically
+from storage.tables import Comparison, Quality
 from tasks.as_task import artifact_key
-from tasks.compare_queries import Comparison
 from tasks.page.queries import html_page, markdown_page
-from tasks.query_quality import Quality
 from tasks.show_progress import courtesy
 
 

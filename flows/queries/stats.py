@@ -13,8 +13,9 @@ from rich.text import Text
 from flows.queries.versions import Version, find_version
 from storage.artifact import Artifact
 from storage.store import Store
+from storage.tables import Quality
 from tasks.page.queries import REASONS, SHARES, seen, share, value
-from tasks.query_quality import Quality, Sampling, query_quality
+from tasks.query_quality import Sampling, query_quality
 from tasks.stage import Session, session
 
 SAMPLING = Sampling(passages=1000, samples=50, seed=42)  # where the version's recipe has measured nothing yet

@@ -18,7 +18,7 @@ from storage.errors import UserError
 from storage.lock import LOCKS, LeaseLost
 from storage.store import Store
 from tests.services.own_redis import PASSWORD, Redis
-from tests.storage.test_store import described
+from tests.storage.published import KEY, described
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LEASE = 12.0  # seconds; a busy machine must renew it in a third of that
@@ -26,21 +26,21 @@ BUILDER = """
 import sys, time
 from pathlib import Path
 from storage.store import Store
-from tests.storage.test_store import described
+from tests.storage.published import KEY, described
 store, go, name = Store(Path(sys.argv[1]), lease=float(sys.argv[2])), Path(sys.argv[3]), sys.argv[4]
 def say(what):
     print(what, flush=True)
-with store.lock("made", "k1", lambda: say("waiting")):
+with store.lock("made", KEY, lambda: say("waiting")):
     say("holding")
-    if store.manifest("made", "k1"):
+    if store.manifest("made", KEY):
         say("found")
     else:
-        work = store.begin("made", "k1")
+        work = store.begin("made", KEY)
         say(f"left {sorted(path.name for path in work.iterdir())}")
         (work / f"{name}.bin").write_text(name)
         while not go.exists():
             time.sleep(0.05)
-        store.publish("made", "k1", described)
+        store.publish("made", KEY, described)
         say("published")
 """
 
@@ -110,7 +110,7 @@ def builder(tmp_path: Path) -> Iterator[Callable[[str], Builder]]:
 
 
 def files(store: Path) -> list[str]:
-    return sorted(path.name for path in (store / "made" / "k1").glob("*"))
+    return sorted(path.name for path in (store / "made" / KEY).glob("*"))
 
 
 def test_two_that_want_one_artifact_build_it_once(builder: Callable[[str], Builder], tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_two_that_want_one_artifact_build_it_once(builder: Callable[[str], Build
     second = builder("second")
     second.until("waiting")
     store = Store(first.store)
-    assert store.is_being_built(store.work("made", "k1"))
+    assert store.is_being_built(store.work("made", KEY))
     time.sleep(LEASE * 1.5)  # it is renewed
     assert "holding" not in second.said
 
@@ -128,7 +128,7 @@ def test_two_that_want_one_artifact_build_it_once(builder: Callable[[str], Build
     assert (first.ended(), second.ended()) == (0, 0)
     assert first.said.split("\n")[-2] == "published"
     assert second.said.split("\n") == ["waiting", "holding", "found", ""]
-    assert not store.is_being_built(store.work("made", "k1"))
+    assert not store.is_being_built(store.work("made", KEY))
 
 
 def test_what_a_dead_host_was_building_is_taken_over(builder: Callable[[str], Builder]) -> None:
@@ -157,7 +157,7 @@ def test_redis_may_forget_all_and_the_holder_goes_on(builder: Callable[[str], Bu
     redis.stop()
     redis.start()
     assert not redis.client().keys("*")
-    wait(lambda: redis.client().keys("pretrieve:*:made-k1"))
+    wait(lambda: redis.client().keys(f"pretrieve:*:made-{KEY}"))
     time.sleep(LEASE * 1.5)
     assert "holding" not in second.said
 
@@ -223,11 +223,11 @@ def test_publishing_asks_once_more(redis: Redis, tmp_path: Path) -> None:
 
     def build() -> None:
         try:
-            with store.lock("made", "k1", lambda: None):
-                (store.begin("made", "k1") / "data.bin").write_text("x")
-                (key,) = redis.client().keys("pretrieve:*:made-k1")
+            with store.lock("made", KEY, lambda: None):
+                (store.begin("made", KEY) / "data.bin").write_text("x")
+                (key,) = redis.client().keys(f"pretrieve:*:made-{KEY}")
                 redis.client().set(key, "another's")
-                store.publish("made", "k1", described)
+                store.publish("made", KEY, described)
         except LeaseLost as error:
             raised.append(error)
 
@@ -236,19 +236,19 @@ def test_publishing_asks_once_more(redis: Redis, tmp_path: Path) -> None:
     thread.join(600)
 
     assert "another process has it" in str(raised[0])
-    assert store.manifest("made", "k1") is None
-    assert store.is_being_built(store.work("made", "k1"))  # the other's lease was not given back
+    assert store.manifest("made", KEY) is None
+    assert store.is_being_built(store.work("made", KEY))  # the other's lease was not given back
     redis.client().flushall()
 
 
 def test_a_store_has_one_name_wherever_it_is_mounted(redis: Redis, tmp_path: Path) -> None:
     here, there = Store(tmp_path / "here", LEASE), Store(tmp_path / "there", LEASE)
-    with here.lock("made", "k1", lambda: None):
+    with here.lock("made", KEY, lambda: None):
         (there.root / ".locks").mkdir(parents=True)
         (there.root / ".locks" / "shared").write_bytes((here.root / ".locks" / "shared").read_bytes())
 
-        assert there.is_being_built(there.work("made", "k1"))
-        assert not Store(tmp_path / "another", LEASE).is_being_built(there.work("made", "k1"))
+        assert there.is_being_built(there.work("made", KEY))
+        assert not Store(tmp_path / "another", LEASE).is_being_built(there.work("made", KEY))
 
 
 def test_a_wrong_password_is_named_and_not_told(redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +258,7 @@ def test_a_wrong_password_is_named_and_not_told(redis: Redis, tmp_path: Path, mo
 
         with (
             pytest.raises(UserError, match=f"Redis at 127.0.0.1:{redis.port} refuses the user or the password") as said,
-            store.lock("made", "k1", lambda: None),
+            store.lock("made", KEY, lambda: None),
         ):
             pass
 
@@ -268,7 +268,7 @@ def test_a_wrong_password_is_named_and_not_told(redis: Redis, tmp_path: Path, mo
 def test_the_signals_handler_is_put_back(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGUSR1)
 
-    with Store(tmp_path, LEASE).lock("made", "k1", lambda: None):
+    with Store(tmp_path, LEASE).lock("made", KEY, lambda: None):
         os.kill(os.getpid(), signal.SIGUSR1)  # somebody else's: nothing is lost
 
     assert signal.getsignal(signal.SIGUSR1) == before

@@ -7,43 +7,37 @@ from pathlib import Path
 
 import pytest
 
-from storage.artifact import Artifact, File, Manifest, hash_of, key_of, source_of
+from storage.artifact import Artifact, File, Manifest, key_of, source_of
 from storage.errors import UserError
 from storage.files import full_disk_in_words, writing
 from storage.store import DamagedArtifact, Store
-
-
-def described(files: dict[str, File], logs: dict[str, File]) -> Manifest:
-    return Manifest(
-        stage="made", version=1, key="k1", settings={}, inputs={}, files=files, logs=logs, hash=hash_of(files),
-        rows=None, schema="Checkpoint", seed=None, built={"seconds": 1.0},
-    )  # fmt: skip
+from tests.storage.published import KEY, described
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> tuple[Store, Artifact[object]]:  # type: ignore[type-var]
     """A store with one artifact of a data file and a log."""
     store = Store(tmp_path / "store")
-    work = store.begin("made", "k1")
+    work = store.begin("made", KEY)
     (work / "data.bin").write_bytes(b"0123456789")
     (work / "logs").mkdir()
     (work / "logs" / "log.txt").write_text("a log")
     (work / "scratch").mkdir()
     (work / "scratch" / "checkpoint").write_text("not published")
-    store.publish("made", "k1", described)
-    return store, Artifact("made", "k1", store.folder("made", "k1"))
+    store.publish("made", KEY, described)
+    return store, Artifact("made", KEY, store.folder("made", KEY))
 
 
 def test_publishing_lists_data_and_logs_apart_and_drops_scratch(made: tuple[Store, Artifact]) -> None:
     store, artifact = made
 
-    manifest = store.manifest("made", "k1")
+    manifest = store.manifest("made", KEY)
 
     assert manifest is not None
     assert list(manifest.files) == ["data.bin"]
     assert list(manifest.logs) == ["logs/log.txt"]
     assert not (artifact.path / "scratch").exists()
-    assert not store.work("made", "k1").exists()
+    assert not store.work("made", KEY).exists()
 
 
 def test_the_hash_covers_data_and_not_logs() -> None:
@@ -62,7 +56,7 @@ def test_changed_bytes_are_named_and_the_artifact_is_set_aside(made: tuple[Store
     assert "data.bin: expected sha256" in store.damage(artifact.path)[0]
     with pytest.raises(DamagedArtifact, match=r"data\.bin: expected sha256.*run the same command again"):
         store.check(artifact)
-    assert store.manifest("made", "k1") is None
+    assert store.manifest("made", KEY) is None
     assert not artifact.path.exists()
 
 
@@ -70,8 +64,8 @@ def test_a_missing_or_shorter_file_is_not_whole(made: tuple[Store, Artifact]) ->
     store, artifact = made
     (artifact.path / "data.bin").write_bytes(b"0123")
 
-    assert store.manifest("made", "k1") is None
-    assert "expected 10 bytes, found 4" in store.damage(artifact.path)[0]
+    assert store.manifest("made", KEY) is None
+    assert "expected 10 bytes, it has 4" in store.damage(artifact.path)[0]
     (artifact.path / "data.bin").unlink()
     assert "missing" in store.damage(artifact.path)[0]
 
@@ -80,17 +74,17 @@ def test_a_folder_without_a_readable_manifest_is_not_whole(made: tuple[Store, Ar
     store, artifact = made
     (artifact.path / "manifest.json").write_text("{")
 
-    assert store.manifest("made", "k1") is None
+    assert store.manifest("made", KEY) is None
     assert store.damage(artifact.path)
 
 
 def test_beginning_keeps_whole_files_and_drops_unfinished_ones(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    work = store.begin("made", "k1")
+    work = store.begin("made", KEY)
     (work / "part-00000.parquet").write_text("whole")
     (work / ".part-00001.parquet.77.tmp").write_text("unfin")
 
-    again = store.begin("made", "k1")
+    again = store.begin("made", KEY)
 
     assert [path.name for path in again.iterdir()] == ["part-00000.parquet"]
 
@@ -139,7 +133,7 @@ def test_keys_differ_with_stage_version_settings_and_inputs() -> None:
 
 def test_a_manifest_reads_back_as_it_was_written(made: tuple[Store, Artifact]) -> None:
     store, artifact = made
-    manifest = store.manifest("made", "k1")
+    manifest = store.manifest("made", KEY)
 
     assert manifest is not None
     assert json.loads((artifact.path / "manifest.json").read_text())["hash"] == manifest.hash
@@ -149,11 +143,11 @@ def test_a_manifest_reads_back_as_it_was_written(made: tuple[Store, Artifact]) -
 def test_what_a_killed_process_was_writing_is_not_published(tmp_path: Path) -> None:
     """Where a shard's process dies in the middle of a build, another makes the shard, in the same work folder."""
     store = Store(tmp_path)
-    work = store.begin("made", "k1")
+    work = store.begin("made", KEY)
     (work / "part-00000.parquet").write_bytes(b"whole")
     (work / ".part-00000.parquet.77-deadbeef.tmp").write_bytes(b"ha")
 
-    manifest = store.publish("made", "k1", described)
+    manifest = store.publish("made", KEY, described)
 
     assert list(manifest.files) == ["part-00000.parquet"]
-    assert {path.name for path in store.folder("made", "k1").iterdir()} == {"manifest.json", "part-00000.parquet"}
+    assert {path.name for path in store.folder("made", KEY).iterdir()} == {"manifest.json", "part-00000.parquet"}

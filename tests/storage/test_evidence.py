@@ -1,0 +1,223 @@
+"""A manifest is evidence: what contradicts itself, its place or its files is named, moved away and built again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.artifact import Artifact, File, InvalidManifest, Manifest
+from storage.rows import read_table, write_rows
+from storage.settings import Settings
+from storage.store import DamagedArtifact, Store
+from storage.tables import Queries
+from tasks.stage import Session, session, stage
+from tests.storage.published import KEY, described
+
+
+class Count(Settings):
+    number: int
+    share: float | None = 0.1
+    name: str = "é\u2028"
+    nested: tuple[float | None, ...] = (1e-05, None, -0.0)
+    seed: int = 3
+
+
+@stage(version=1, table=Queries)
+def count(out: Path, *, settings: Count) -> None:
+    """Write so many queries."""
+    write_rows(out, Queries, ({"query_id": str(n), "text": "text"} for n in range(settings.number)))
+    (out / "logs").mkdir(exist_ok=True)
+    (out / "logs" / "log.txt").write_text("a log")
+
+
+def edited(artifact: Artifact[Any], *, signed: bool = False, **changes: Any) -> None:
+    """Change fields of a manifest, as one of an earlier version that has no sha256, or with the sha256 it had."""
+    path = artifact.path / "manifest.json"
+    value = json.loads(path.read_text()) | changes
+    if not signed:
+        value.pop("sha256", None)
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def without_first_file(artifact: Artifact[Any]) -> None:
+    edited(artifact, files={})
+
+
+def listing(name: str) -> Callable[[Artifact[Any]], None]:
+    """Have the manifest list one file more."""
+
+    def change(artifact: Artifact[Any]) -> None:
+        value = json.loads((artifact.path / "manifest.json").read_text())
+        edited(artifact, files=value["files"] | {name: {"bytes": 1, "sha256": "ab" * 32}})
+
+    return change
+
+
+def linked(artifact: Artifact[Any]) -> None:
+    path = artifact.path / "part-00000.parquet"
+    shutil.move(path, artifact.path.parent / "elsewhere")
+    path.symlink_to(artifact.path.parent / "elsewhere")
+
+
+DAMAGES: dict[str, tuple[Callable[[Artifact[Any]], object], str]] = {
+    "no manifest": (lambda made: (made.path / "manifest.json").unlink(), "the manifest is missing"),
+    "shortened manifest": (lambda made: os.truncate(made.path / "manifest.json", 40), "not a manifest: Invalid JSON"),
+    "a list": (lambda made: (made.path / "manifest.json").write_text("[]"), "not a manifest: Input should be an obj"),
+    "another stage": (lambda made: edited(made, stage="other"), r"this is the manifest of other/\w+, expected that of"),
+    "another key": (lambda made: edited(made, key="ab" * 12), "this is the manifest of count/abab"),
+    "a setting": (lambda made: edited(made, settings={"number": 3, "seed": 3}), "the key does not follow from stage"),
+    "an input": (lambda made: edited(made, inputs={"queries": f"x/{'a' * 24}"}), "the key does not follow from stage"),
+    "the version": (lambda made: edited(made, version=2), "the key does not follow from stage, version, settings"),
+    "the hash": (lambda made: edited(made, hash="ab" * 32), "the hash does not follow from the list of files"),
+    "fewer files listed": (without_first_file, "the hash does not follow from the list of files"),
+    "the seed": (lambda made: edited(made, seed=4), "seed 4 is not that of the settings, 3"),
+    "the schema": (lambda made: edited(made, schema="Quesies"), "schema Quesies is no table that this version knows"),
+    "the rows": (lambda made: edited(made, rows=7), "says 7 rows, but the files have 2"),
+    "a field too many": (lambda made: edited(made, more=1), "not a manifest: more: Unexpected keyword argument"),
+    "no time": (lambda made: edited(made, built={}), "not a manifest: built: Value error, 'at' is None, expected text"),
+    "any field": (lambda made: edited(made, signed=True, rows=7), "not a manifest: its own sha256 is"),
+    "a file's size": (lambda made: os.truncate(made.path / "part-00000.parquet", 7), r"expected \d+ bytes, it has 7"),
+    "a missing file": (lambda made: (made.path / "part-00000.parquet").unlink(), "lists this file, but it is missing"),
+    "a missing log": (lambda made: (made.path / "logs/log.txt").unlink(), "lists this file, but it is missing"),
+    "an unlisted file": (lambda made: (made.path / "x.tmp").touch(), "x.tmp: the manifest does not list this file"),
+    "an unlisted log": (lambda made: (made.path / "logs/x").touch(), "logs/x: the manifest does not list this file"),
+    "a link": (linked, "part-00000.parquet: expected a regular file, not a link"),
+    "a parent's file": (listing("../x"), r"lists '\.\./x', expected a path inside the artifact's folder"),
+    "a file of the system": (listing("/etc/hostname"), "lists '/etc/hostname', expected a path inside"),
+    "another system's path": (listing("..\\x"), "expected a path inside the artifact's folder"),
+    "a name with a zero": (listing("x\0"), "expected a path inside the artifact's folder"),
+}  # fmt: skip
+CONTENTS = ("the rows",)  # seen where contents are read: by `verify`, and before a stage reads the artifact
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_each_kind_of_damage_is_named_and_the_artifact_is_built_again(kind: str, store: Store) -> None:
+    made = count(settings=Count(number=2))
+    change, message = DAMAGES[kind]
+    change(made)
+
+    (problem, *_) = [problem for problem in store.damage(made.path) if re.search(message, problem)]
+
+    assert str(made.path) in problem
+    assert len(problem.splitlines()) == 1
+    assert (store.manifest(made.stage, made.key) is None) == (kind not in CONTENTS)
+    if kind in CONTENTS:
+        with pytest.raises(DamagedArtifact, match=message):
+            store.check(made)
+    said: list[str] = []
+    with session(Session(store, tell=said.append)) as again:
+        assert read_table(count(settings=Count(number=2)), Queries).num_rows == 2
+    assert [done.cached for done in again.done.values()] == [False]
+    assert kind in CONTENTS or problem in said[1]
+    assert len(list((store.root / ".damaged").iterdir())) == 1
+    assert store.damage(made.path) == []
+
+
+def test_two_folders_that_were_swapped_are_both_named_and_built_again(store: Store) -> None:
+    two, three = (count(settings=Count(number=number)) for number in (2, 3))
+    os.rename(two.path, store.root / "aside")
+    os.rename(three.path, two.path)
+    os.rename(store.root / "aside", three.path)
+
+    assert f"this is the manifest of {three.reference}, expected that of {two.reference}" in store.damage(two.path)[0]
+    with session(Session(store)) as again:
+        tables = [read_table(count(settings=Count(number=number)), Queries) for number in (2, 3)]
+    assert [len(table) for table in tables] == [2, 3]
+    assert [done.cached for done in again.done.values()] == [False, False]
+    assert len(list((store.root / ".damaged").iterdir())) == 2  # moved, not deleted
+
+
+def test_one_damaged_manifest_leaves_the_others(store: Store) -> None:
+    made, other = count(settings=Count(number=2)), count(settings=Count(number=3))
+    (made.path / "manifest.json").write_bytes(b"\xff" * 100)
+
+    found = dict(store.manifests())
+
+    assert found[made.path] is None
+    assert found[other.path] is not None
+
+
+def test_the_manifest_of_an_earlier_version_is_accepted(store: Store) -> None:
+    made = count(settings=Count(number=2))
+    before = store.manifest(made.stage, made.key)
+    edited(made)
+
+    manifest = store.manifest(made.stage, made.key)
+
+    assert manifest is not None
+    assert before is not None
+    assert manifest == before
+    assert (before.sha256 is None, manifest.sha256) == (False, None)
+    assert store.damage(made.path) == []
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_no_flipped_bit_changes_a_manifest_unnoticed(signed: bool, store: Store) -> None:
+    """Those of earlier versions have no sha256: only what they say of the build may change, which no result reads."""
+    made = count(settings=Count(number=2))
+    if not signed:
+        edited(made)
+    path = made.path / "manifest.json"
+    content, before = path.read_bytes(), store.manifest(made.stage, made.key)
+    assert before is not None
+    unnoticed = []
+    for place in range(len(content)):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << random.Random(place).randrange(8)
+        path.write_bytes(flipped)
+        if not store.damage(made.path):
+            unnoticed.append(Manifest.from_json(path.read_bytes()))
+
+    assert all(dataclasses.replace(manifest, built=before.built) == before for manifest in unnoticed)
+    assert not signed or unnoticed == []
+
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from([10**30, -1, "\ud800", "../x"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+    max_leaves=6,
+)
+WRITTEN = json.loads(described({"a": File(1, "ab" * 32)}, {}).as_json())
+
+
+@given(st.sampled_from(sorted(WRITTEN)), ANYTHING, st.booleans())
+def test_no_content_of_a_manifest_is_an_error_of_the_program(name: str, value: Any, signed: bool) -> None:
+    changed = WRITTEN | {name: value}
+    if not signed:
+        del changed["sha256"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "made" / KEY
+        path.mkdir(parents=True)
+        (path / "manifest.json").write_text(json.dumps(changed))
+
+        assert all(len(problem.splitlines()) == 1 for problem in Store(Path(folder)).damage(path))
+        assert Store(Path(folder)).manifest("made", KEY) is None  # the file that it lists is not there
+
+
+@given(st.binary() | st.text().map(str.encode) | ANYTHING.map(lambda value: json.dumps(value).encode()))
+def test_what_is_no_manifest_is_refused_with_one_error(content: bytes) -> None:
+    with pytest.raises(InvalidManifest):
+        Manifest.from_json(content)
+
+
+def test_numbers_of_5000_digits_and_deep_lists_are_refused() -> None:
+    for value in ("9" * 5000, "[" * 5000 + "]" * 5000):
+        with pytest.raises(InvalidManifest, match="Invalid JSON"):
+            Manifest.from_json(f'{{"settings": {value}}}')
