@@ -26,7 +26,7 @@ def show_comparison(first: str, second: str, store_folder: Path, html: Path | No
 
     from tasks.page.compare import page, terminal_tables
 
-    content = compared(first, second, Store(store_folder))
+    content = compared(first, second, Store.open_or_new(store_folder))
     Console(highlight=False).print(*terminal_tables(content), sep="\n")
     if html is not None:
         write_atomically(html, page(content))

@@ -229,7 +229,7 @@ def _store() -> Store:
     store = os.environ.get("PRETRIEVE_STORE")
     if not store:
         raise UserError("PRETRIEVE_STORE: the worker's environment must name the store; set it where workers start")
-    return Store(Path(store))
+    return Store.open_or_new(Path(store))
 
 
 def _building(plan: Session) -> Session:

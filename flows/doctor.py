@@ -16,6 +16,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from storage.errors import UserError
+from storage.marker import recognise
 from tasks.units import in_units
 
 GIB = 1024**3
@@ -105,6 +107,10 @@ def _disk(store: Path) -> str:
 
 
 def _store(store: Path) -> str:
+    try:
+        recognise(store)
+    except UserError as error:
+        raise Trouble(str(error)) from None
     if not store.exists():
         return f"{store}: not there yet; the first run makes it"
     if not os.access(store, os.W_OK):

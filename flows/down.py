@@ -14,6 +14,7 @@ from flows.paused import paused
 from flows.services import Place
 from flows.up import OPTIONS, only_one
 from storage.errors import UserError
+from storage.store import Store
 
 SECONDS_TO_CANCEL = 180.0  # a worker hears of it within 30; then a training stage saves a checkpoint
 SECONDS_BETWEEN_LOOKS = 2.0
@@ -26,7 +27,7 @@ def down(store: Path, *, drain: bool = False, cancel: bool = False, force: bool 
     end, `force` ends them with their workers and asks no server; with none of these, a `UserError` names them and
     nothing is ended. Other commands are kept waiting only while processes end.
     """
-    place = Place(store.resolve())
+    place = Place(Store.open_or_new(store).root)
     with only_one(place):
         now = running(place.folder)
     if not now:

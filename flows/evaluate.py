@@ -59,7 +59,8 @@ def run(
 
     Exit code 1 where a model of which values are expected has others.
     """
-    asked, store = ask(models, suite_name, folder, only, skip_missing, changes), Store(folder)
+    store = Store.open_or_new(folder)
+    asked = ask(models, suite_name, folder, only, skip_missing, changes)
     console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     for why in asked.absent.values():
         console.print(f"left out: {why}")

@@ -19,7 +19,7 @@ GENERATORS = ("train_generator", "finetune_generator")
 
 def export_checkpoint(key: str, folder: Path, store_folder: Path) -> None:
     """Copy the checkpoint's files to `folder` and write README.md, which says how it was made."""
-    store = Store(store_folder)
+    store = Store.open(store_folder)
     made, manifest = find(key, store)
     if manifest.schema != "Checkpoint":
         raise UserError(

@@ -23,7 +23,7 @@ def export_runs(
 
     `plain` writes ir_metadata's header to `ROW.yaml` instead of before the run, where trec_eval would stumble over it.
     """
-    it = finished(run, Store(store_folder))
+    it = finished(run, Store.open_or_new(store_folder))
     measured = on_split(it, split)
     must_be_free(folder)
     for row in known_rows(measured, rows):

@@ -122,7 +122,7 @@ def finished(run: str, store: Store) -> Finished:
 
 def _of_folder(run: str, folder: Path) -> Finished:
     """Of a report where people look (STORE/reports/NAME), or of its artifact (STORE/report/KEY)."""
-    store = Store(folder.parent.parent)
+    store = Store.open_or_new(folder.parent.parent)
     try:
         content = json.loads((folder / PAGE).read_text())
         key = content["inputs"].get("report", folder.name)

@@ -25,7 +25,6 @@ out = Console(highlight=False, soft_wrap=True)
 
 def find(key: str, store: Store) -> tuple[Path, Manifest]:
     """The one artifact whose key begins so."""
-    _must_exist(store)
     found = [(folder, whole) for folder, whole in store.manifests() if folder.name.startswith(key)]
     if len(found) != 1:
         listed = f": {', '.join(str(folder.relative_to(store.root)) for folder, _ in found[:5])}" if found else ""
@@ -42,7 +41,7 @@ def find(key: str, store: Store) -> tuple[Path, Manifest]:
 
 def show_artifact(key: str, store_folder: Path) -> None:
     """Print an artifact's manifest and the tree of what it was made of, back to the data set."""
-    store = Store(store_folder)
+    store = Store.open(store_folder)
     folder, manifest = find(key, store)
     table = Table(title=f"{manifest.stage} {manifest.key}", title_justify="left", show_header=False)
     values = {
@@ -88,8 +87,7 @@ def verify_store(store_folder: Path, aside: bool) -> None:
     A run that reuses an artifact does not read the contents of its files; `aside` moves what is damaged to `.damaged`,
     so that the next run rebuilds it.
     """
-    store = Store(store_folder)
-    _must_exist(store)
+    store = Store.open(store_folder)
     folders = [folder for folder, _ in store.manifests()]
     damaged = sum(_is_damaged(folder, store, aside) for folder in folders)
     files = [(each, path) for each in ledgers(store.root) for path in (*each.files(), *each.replacements())]
@@ -120,8 +118,7 @@ def _is_damaged(folder: Path, store: Store, aside: bool) -> bool:
 
 def collect_garbage(store_folder: Path, delete: bool) -> None:
     """List the sizes of what reports need and of what none needs; delete the latter when told."""
-    store = Store(store_folder)
-    _must_exist(store)
+    store = Store.open(store_folder)
     needed = needed_by_reports(store)
     table = Table("what", "size", "needed by a report", title=str(store.root), title_justify="left")
     unneeded: list[Path] = []
@@ -183,10 +180,3 @@ def _manifest_of(reference: str, store: Store) -> Manifest | None:
 
 def _folders(parent: Path) -> Iterator[Path]:
     yield from sorted(path for path in parent.glob("*") if path.is_dir())
-
-
-def _must_exist(store: Store) -> None:
-    if not store.root.is_dir():
-        raise UserError(
-            f"{store.root}: there is no store here; name one with --store, or make one with `pretrieve reproduce`"
-        )

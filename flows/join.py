@@ -27,9 +27,10 @@ console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
 
 def join(folder: Path) -> None:
     """Take part in every training of several hosts that comes, until Ctrl-C or SIGTERM."""
-    store, pulses, over = Store(folder), dict[Path, Pulse](), set[Path]()
+    store, pulses, over = Store.open_or_new(folder), dict[Path, Pulse](), set[Path]()
     if not store.root.is_dir():
         raise UserError(f"--store {store.root}: expected the store that the hosts share, found no folder")
+    store.mark()
     console.print(f"waiting for trainings of several hosts in {store.root}; Ctrl-C ends this")
     with unwinding():
         while True:

@@ -54,7 +54,7 @@ def planned(recipe: Recipe[Any], name: str, store: Store) -> Session:
 def show_plan(name: str, folder: Path, changes: Sequence[str]) -> None:
     """Print the plan as a table, and below it what is not here and what the numbers rest on."""
     recipe, path = load_recipe(name, changes)
-    store = Store(folder)
+    store = Store.open_or_new(folder)
     with sources.assuming_present() as absent:
         steps = list(planned(recipe, path.stem, store).done.values())
         bill, likes = Bill(recipe, steps), Likes(store)

@@ -35,7 +35,7 @@ T = TypeVar("T")
 def run(name: str, folder: Path, changes: Sequence[str], until: str | None) -> None:
     """Run a recipe, say what each stage does, and end with a table and the path of the report."""
     recipe, path = load_recipe(name, changes)
-    title, store = recipe_name(path), Store(folder)
+    title, store = recipe_name(path), Store.open_or_new(folder)
     steps = until_step(list(planned(recipe, title, store).done.values()), until)
     missing = [step for step in steps if not step.cached]
     console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
@@ -136,6 +136,7 @@ def prepare_prefect(store: Store) -> None:
     Nothing is sent home. Results lie in the store, and so does the embedded server's database where no
     server is named. The terminal is ours: Prefect's own lines go to the server only.
     """
+    store.mark()
     folder = store.root / ".prefect"
     (folder / "results").mkdir(parents=True, exist_ok=True)
     defaults = {

@@ -36,7 +36,7 @@ def show_answer(key: str, question: str, folder: Path, top: int, view: str | Non
     """Print the passages that stand first for a question, with their scores by view."""
     if not question.strip():
         raise UserError("the question is empty; expected some words")
-    store = Store(folder)
+    store = Store.open(folder)
     opened = open_key(key, store)
     with session(Session(store)):
         found = answer(question, opened.passages, opened.index, opened.vectors, opened.checkpoint, top=top, view=view)

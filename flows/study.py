@@ -79,7 +79,7 @@ def run(
     """Do what is missing, claim by claim, until the time is over; exit code 1 where a run failed."""
     if wrong := [change for change in changes if not change.startswith("execution.")]:
         raise UserError(f"--set {wrong[0]}: a study's recipes are run as they are; expected execution.KEY=VALUE")
-    study, store, end = load_study(claims), Store(folder), time.monotonic() + 3600 * hours
+    study, store, end = load_study(claims), Store.open_or_new(folder), time.monotonic() + 3600 * hours
     check(study)
     console, failed = Console(stderr=True, highlight=False, soft_wrap=True, markup=False), 0
     for name, seed in runs(study.chosen(only)):
@@ -201,7 +201,7 @@ def key(step: Done, store: Store) -> dict[str, Any]:
 
 def show_status(folder: Path, results: Path = RESULTS, claims: Path = CLAIMS) -> None:
     """Print what is kept for each claim and what is missing, and what the next run is."""
-    study, store = load_study(claims), Store(folder)
+    study, store = load_study(claims), Store.open_or_new(folder)
     console = Console(highlight=False, soft_wrap=True, markup=False)
     with sources.assuming_present() as absent:
         states = {each: state(*each, store, results) for each in runs(study.claims)}

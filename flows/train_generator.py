@@ -26,7 +26,7 @@ def train(
     must_be_free(folder)
     given = pairs_source(pairs)
     console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
-    with session(Session(Store(store), execution, tell=console.print)):
+    with session(Session(Store.open_or_new(store), execution, tell=console.print)):
         made = finetune_generator(weights(model), given, settings=settings)
     Console(highlight=False).print(curve(json.loads((made.path / VALIDATION_JSON).read_text())))
     export_checkpoint(made.key, folder, store)

@@ -28,6 +28,7 @@ from flows.services import (
     workers,
 )
 from storage.errors import UserError
+from storage.store import Store
 
 PORT = 4200
 OPTIONS = {"server": "--port", "reports": "--reports-port"}
@@ -37,7 +38,9 @@ SECONDS_BETWEEN_LOOKS = 0.5
 
 def up(store: Path, port: int | None, reports_port: int | None) -> None:
     """Start what does not run yet, register the deployments, and say where it is. A `UserError` names what failed."""
-    place = Place(store.resolve())
+    opened = Store.open_or_new(store)
+    opened.mark()
+    place = Place(opened.root)
     with only_one(place):
         before, earlier = running(place.folder), known(place.folder)
         port = _port_of("server", port, before, earlier) or _free(PORT, "--port")

@@ -1,5 +1,6 @@
 """The store: a folder of artifacts, each whole or absent.
 
+    STORE/.pretrieve-store          the version of this format (storage.marker)
     STORE/<stage>/<key>/            a published artifact with its manifest.json
     STORE/.work/<stage>-<key>/      one being built, or kept from a build that was cut off
     STORE/.damaged/<stage>-<key>/   one whose bytes were not those of its manifest
@@ -18,6 +19,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from storage.artifact import Artifact, File, InvalidManifest, Manifest
@@ -25,6 +27,7 @@ from storage.errors import UserError
 from storage.evidence import LOGS, MANIFEST, changed_contents, contradictions, read_manifest
 from storage.files import flush, full_disk_in_words, sha256_of, write_atomically
 from storage.lock import Check, Locks, locks_of
+from storage.marker import is_artifact, mark, recognise
 
 SCRATCH = "scratch"
 NO_STAGES = ("reports", "ledger")  # folders of the store that hold no artifacts
@@ -56,6 +59,31 @@ class Store:
         self.root, self._lease = root.resolve(), lease
         self._held: dict[str, Check] = {}
 
+    @classmethod
+    def open(cls, folder: Path) -> Store:
+        """The store at `folder`. Raises UserError where there is none, or a folder that is not a store."""
+        store = cls.open_or_new(folder)
+        if not recognise(store.root):
+            raise UserError(
+                f"{store.root}: there is no store here; name one with --store, or make one with `pretrieve reproduce`"
+            )
+        return store
+
+    @classmethod
+    def open_or_new(cls, folder: Path) -> Store:
+        """The store at `folder`, or one that the first write creates there. Raises UserError for a foreign folder."""
+        recognise(folder)
+        return cls(folder)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether this process may write here; False on a file system that is mounted read-only, for root too."""
+        return os.access(self.root, os.W_OK | os.X_OK)
+
+    def mark(self) -> None:
+        """Make the folder a store before anything else is written. Raises UserError where it cannot be written."""
+        mark(self.root)
+
     def folder(self, stage: str, key: str) -> Path:
         """Where the artifact lies once it is whole."""
         return self.root / stage / key
@@ -77,13 +105,29 @@ class Store:
             return None
 
     def manifests(self) -> Iterator[tuple[Path, Manifest | None]]:
-        """Yield every published folder with its manifest, or None where it is damaged or may not be read."""
+        """Yield every artifact's folder with its manifest, or None where it is damaged or may not be read.
+
+        Folders that are no artifacts of this pipeline are left out.
+        """
+        for folder in self._folders():
+            try:
+                manifest = self.manifest(folder.parent.name, folder.name)
+                if manifest or is_artifact(folder):
+                    yield folder, manifest
+            except UserError:
+                yield folder, None
+
+    def foreign_folders(self) -> Iterator[Path]:
+        """Yield the folders where artifacts are expected that have no manifest of ours. No command touches them."""
+        for stage, folders in groupby(self._folders(), key=lambda folder: folder.parent):
+            foreign = [folder for folder in folders if not is_artifact(folder)]
+            yield from foreign if any(map(is_artifact, stage.iterdir())) else [stage]
+
+    def _folders(self) -> Iterator[Path]:
+        """Yield the folders STAGE/KEY, whatever they hold, sorted."""
         for folder in sorted(self.root.glob("[!.]*/*/")):
             if folder.parent.name not in NO_STAGES:
-                try:
-                    yield folder, self.manifest(folder.parent.name, folder.name)
-                except UserError:
-                    yield folder, None
+                yield folder
 
     def damage(self, folder: Path) -> list[str]:
         """Return what is wrong with an artifact's folder, a line for each problem; every byte is read.
@@ -148,6 +192,7 @@ class Store:
     def begin(self, stage: str, key: str) -> Path:
         """The work folder, with whatever an earlier build that was cut off has left in it."""
         work = self.work(stage, key)
+        self.mark()
         with full_disk_in_words(work):
             work.mkdir(parents=True, exist_ok=True)
         _drop_unfinished(work)

@@ -59,7 +59,7 @@ def build(
     Its versions are `called` so, or as the recipe.
     """
     recipe, path = load_recipe(name, changes)
-    title, store = called or recipe_name(path), Store(folder)
+    title, store = called or recipe_name(path), Store.open_or_new(folder)
     if not NAME.fullmatch(title):
         raise UserError(f"{title}: cannot name versions; expected letters, digits, dots, - and /; give --as NAME")
     if generator is not None and replaced is None:

@@ -113,6 +113,6 @@ def export(
     from flows.queries.versions import find_version
     from storage.store import Store
 
-    found = find_version(version, Store(store))
+    found = find_version(version, Store.open(store))
     counts = export_queries(found, format.value, folder, dropped)["counts"]
     typer.echo(f"{found.name}: {counts['queries']:,} queries of {counts['passages']:,} passages in {folder}")

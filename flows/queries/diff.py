@@ -19,7 +19,7 @@ from tasks.stage import Session, session
 
 def show_difference(before: str, after: str, store_folder: Path) -> None:
     """Print passages, queries and figures of two versions beside each other, with examples."""
-    store = Store(store_folder)
+    store = Store.open(store_folder)
     old, new = find_version(before, store), find_version(after, store)
     with session(Session(store, tell=Console(stderr=True, highlight=False, markup=False).print)):
         made = compare_queries(old.queries, new.queries)

@@ -13,7 +13,7 @@ from storage.store import Store
 
 def list_versions(folder: Path) -> None:
     """Print every version of every recipe, the oldest first."""
-    store = Store(folder)
+    store = Store.open(folder)
     table = Table("version", "built", "rows", "key", title=str(store.root), title_justify="left")
     for version in all_versions(store):
         manifest = store.manifest(version.queries.stage, version.queries.reference)

@@ -24,7 +24,7 @@ LISTED = 5  # first words and languages
 
 def show_stats(name: str, store_folder: Path) -> None:
     """Print the figures of a version."""
-    store = Store(store_folder)
+    store = Store.open(store_folder)
     version = find_version(name, store)
     console = Console(highlight=False)
     with session(Session(store, tell=Console(stderr=True, highlight=False, markup=False).print)):
