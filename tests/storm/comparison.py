@@ -1,0 +1,30 @@
+"""A complete store beside that of an unbroken run: the same artifacts, and nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.storm import companions, leftovers
+
+if TYPE_CHECKING:
+    from tests.storm.chains import ChainRuns
+
+
+def compare(chain: ChainRuns) -> None:
+    """Note every artifact that differs, is missing or is not expected, every file and every process that is left."""
+    chain.sweep(to_the_end=True)
+    built, expected = leftovers.artifacts(chain.store), chain.reference.expected(chain.chain.mode.recipes)
+    for name in sorted(built.keys() & expected.keys()):
+        if fields := [field for field, value in expected[name].items() if built[name][field] != value]:
+            chain.problem(f"{name}: {', '.join(fields)} differ from an unbroken run's")
+    for name in sorted(built.keys() ^ expected.keys()):
+        chain.problem(f"{name} is {'not expected' if name in built else 'missing'}")
+    for hit in chain.hits:
+        hit.equal = built.get(hit.reference) == expected.get(hit.reference) if hit.reference else None
+    for left in leftovers.files(chain.store):
+        chain.problem(left)
+    code, words = companions.call(chain, "verify")
+    if code != 0:
+        chain.problem(f"verify at the end: exit code {code}: {words}")
+    chain.outcome.chains += 1
+    chain.outcome.artifacts += len(built)
