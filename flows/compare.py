@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.finished import Finished, Measured, finished
+from flows.terminal import Terminal, say
 from storage.errors import UserError
 from storage.files import write_atomically
 from storage.store import Store
@@ -22,15 +23,13 @@ WORDS_ALONE = ("title", "reported")  # of a recipe: they say what it is, and cha
 
 def show_comparison(first: str, second: str, store_folder: Path, html: Path | None) -> None:
     """Print what two runs differ in, and by how much; write the same as a page where one is asked for."""
-    from rich.console import Console
-
     from tasks.page.compare import page, terminal_tables
 
     content = compared(first, second, Store.open_or_new(store_folder))
-    Console(highlight=False).print(*terminal_tables(content), sep="\n")
+    Terminal().print(*terminal_tables(content), sep="\n")
     if html is not None:
         write_atomically(html, page(content))
-        print(f"page: {html}")
+        say(f"page: {html}")
 
 
 def compared(first: str, second: str, store: Store) -> dict[str, Any]:

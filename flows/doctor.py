@@ -13,9 +13,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from flows.terminal import Terminal
 from storage.errors import UserError
 from storage.marker import recognise
 from tasks.units import in_units
@@ -41,7 +41,7 @@ def examine(store: Path) -> None:
         except Trouble as trouble:
             failed += 1
             table.add_row(name, "no", str(trouble))
-    Console(highlight=False).print(table)
+    Terminal().print(table)
     if failed:
         raise typer.Exit(2)
 

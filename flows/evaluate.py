@@ -16,11 +16,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import typer
 import yaml
-from rich.console import Console
 
 from flows.contenders import Contender, contenders
 from flows.reproduce import as_flow
 from flows.suite import Collection, Suite, load_suite, measured
+from flows.terminal import Terminal, say, unwrapped
 from storage import datasets, sources
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -61,7 +61,7 @@ def run(
     """
     store = Store.open_or_new(folder)
     asked = ask(models, suite_name, folder, only, skip_missing, changes)
-    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+    console = unwrapped(stderr=True)
     for why in asked.absent.values():
         console.print(f"left out: {why}")
     with session(Session(store, asked.suite.execution, planning=True)) as plan:
@@ -76,9 +76,9 @@ def run(
     else:
         report = answer(asked, current)
     content = json.loads(report.with_suffix(".json").read_text())
-    Console(highlight=False).print(terminal_table(content))
-    print(notes(content))
-    print(f"report: {report}")
+    Terminal().print(terminal_table(content))
+    say(notes(content))
+    say(f"report: {report}")
     if not all(each["alike"] for each in content["expected"]):
         raise typer.Exit(1)
 

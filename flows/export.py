@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from flows.inspect_store import find, lineage, out
+from flows.terminal import Terminal
 from storage.artifact import Manifest
 from storage.errors import UserError
 from storage.evidence import LOGS, MANIFEST
@@ -43,9 +44,7 @@ def must_be_free(folder: Path) -> None:
 
 def model_card(manifest: Manifest, store: Store) -> str:
     """What the model is, how to use it, and the artifacts that rebuild it."""
-    from rich.console import Console
-
-    console = Console(width=120, highlight=False, color_system=None)
+    console = Terminal(width=120, color_system=None)
     with console.capture() as tree:
         console.print(lineage(manifest, store))
     versions = ", ".join(f"{name} {version}" for name, version in manifest.built["versions"].items())

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from flows.terminal import say
 from storage.errors import UserError
 from storage.files import flush, full_disk_in_words, writing
 from storage.lines import opened
@@ -29,19 +30,19 @@ def fetch(name: str, folder: Path) -> None:
     Raises UserError where the network, the name or what comes is not as it should be.
     """
     wanted = official(name)
-    print(f"{name}: {wanted.terms}")
+    say(f"{name}: {wanted.terms}")
     for remote in wanted.remotes:
         entry, named = _entry(remote), ", ".join(remote.names) or "the collection"
         file = folder / UNFINISHED / (Path(entry["url"]).name if remote.archive else remote.names[0])
         if there(folder, remote) and not file.exists():  # else it was unpacked in part
-            print(f"{named}: in {folder} already")
+            say(f"{named}: in {folder} already")
             continue
-        print(f"{named}: fetching {entry['url']}")
+        say(f"{named}: fetching {entry['url']}")
         _download(entry, file, f"put {named} into {folder} by hand")
         with full_disk_in_words(folder):
             _unpack(remote, file, folder) if remote.archive else _take(file, folder / remote.names[0])
     shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
-    print(f"{name}: whole, in {folder}")
+    say(f"{name}: whole, in {folder}")
 
 
 def _entry(remote: Remote) -> dict[str, Any]:

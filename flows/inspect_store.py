@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
 from flows.queries.versions import all_versions
+from flows.terminal import unwrapped
 from storage.artifact import Manifest
-from storage.errors import UserError
+from storage.errors import UserError, one_line
 from storage.ledger import is_damaged, ledgers
 from storage.store import Damage, Store, bytes_below
 from tasks.units import in_units
 
-out = Console(highlight=False, soft_wrap=True)
+out = unwrapped()
 
 
 def find(key: str, store: Store) -> tuple[Path, Manifest]:
@@ -94,7 +94,7 @@ def verify_store(store_folder: Path, aside: bool) -> None:
     torn = [(ledger, path) for ledger, path in files if is_damaged(path)]
     for ledger, path in torn:
         moved = f"; moved to {ledger.set_aside(path)}" if aside else ""
-        typer.echo(f"pretrieve: damaged: {path}: its bytes are not those of its name{moved}", err=True)
+        typer.echo(one_line(f"pretrieve: damaged: {path}: its bytes are not those of its name{moved}"), err=True)
     if damaged or torn:
         what = "run the recipe again to rebuild" if aside else "`pretrieve verify --aside` has the next run rebuild"
         of_ledgers = f" and {len(torn)} of {len(files)} files of ledgers" if files else ""
@@ -109,10 +109,11 @@ def _is_damaged(folder: Path, store: Store, aside: bool) -> bool:
     try:
         damage = store.quarantine(folder) if aside else Damage(store.damage(folder), "")
     except UserError as error:
-        typer.echo(f"pretrieve: {error}", err=True)
+        typer.echo(one_line(f"pretrieve: {error}"), err=True)
         return True
     for problem in damage.problems if damage else []:
-        typer.echo(f"pretrieve: damaged: {problem}{f'; {damage.outcome}' if damage and aside else ''}", err=True)
+        moved = f"; {damage.outcome}" if damage and aside else ""
+        typer.echo(one_line(f"pretrieve: damaged: {problem}{moved}"), err=True)
     return bool(damage and damage.problems)
 
 

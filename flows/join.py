@@ -13,8 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
-
+from flows.terminal import unwrapped
 from storage.errors import UserError
 from storage.store import Store
 from tasks import ranks
@@ -22,7 +21,7 @@ from tasks.ending import unwinding
 from tasks.hosts import BEAT, Place, Pulse, free_place
 from tasks.stage import Execution, Session, session
 
-console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+console = unwrapped(stderr=True)
 
 
 def join(folder: Path) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from flows.chain import chain, check
@@ -20,6 +19,7 @@ from flows.read_recipe import load_recipe
 from flows.recipe import Recipe
 from flows.rounds import expanded
 from flows.sections import Dataset, Elsewhere
+from flows.terminal import Terminal, say
 from flows.transfer import suite_of
 from storage import datasets, sources
 from storage.artifact import Manifest
@@ -67,13 +67,13 @@ def show_plan(name: str, folder: Path, changes: Sequence[str]) -> None:
     for step in steps:
         key = "–" if _reference(step) in open_keys else step.key
         table.add_row(step.stage, step.round, key, *_numbers(step, store, bill, likes))
-    console = Console(highlight=False)
+    console = Terminal()
     console.width = max(console.width, WIDTH)
     console.print(table)
     missing = sum(not step.cached for step in steps)
     print(f"{len(steps)} stages: {len(steps) - missing} cached, {missing} to build; nothing was built")
     for note in (*(f"not here: {each}" for each in absent), *bill.notes, *likes.notes):
-        print(note)
+        say(note)
 
 
 def without_key(steps: Sequence[Done]) -> set[str]:

@@ -15,13 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich.console import Console
-
 from flows.chain import chain
 from flows.interrupt import leave
 from flows.plan import planned
 from flows.read_recipe import load_recipe, recipe_name
 from flows.recipe import Recipe
+from flows.terminal import Terminal, say, unwrapped
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store import Store
@@ -38,7 +37,7 @@ def run(name: str, folder: Path, changes: Sequence[str], until: str | None) -> N
     title, store = recipe_name(path), Store.open_or_new(folder)
     steps = until_step(list(planned(recipe, title, store).done.values()), until)
     missing = [step for step in steps if not step.cached]
-    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+    console = unwrapped(stderr=True)
     counts = f"{len(steps)} stages, {len(steps) - len(missing)} cached, {len(missing)} to build"
     console.print(f"{recipe.title}: {counts}; store {store.root}")
     current = Session(store, recipe.execution, last=steps[-1].key if until else None, tell=console.print)
@@ -50,8 +49,8 @@ def run(name: str, folder: Path, changes: Sequence[str], until: str | None) -> N
     except Stopped:
         console.print(f"stopped after {steps[-1].stage} {steps[-1].key}, as --until says")
         return
-    Console(highlight=False).print(terminal_table(page.with_suffix(".json")))
-    print(f"report: {page}")
+    Terminal().print(terminal_table(page.with_suffix(".json")))
+    say(f"report: {page}")
 
 
 def until_step(steps: list[Done], until: str | None) -> list[Done]:

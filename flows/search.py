@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from flows.inspect_store import find
+from flows.terminal import Terminal
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
 from storage.store import Store
@@ -40,15 +41,14 @@ def show_answer(key: str, question: str, folder: Path, top: int, view: str | Non
     opened = open_key(key, store)
     with session(Session(store)):
         found = answer(question, opened.passages, opened.index, opened.vectors, opened.checkpoint, top=top, view=view)
-    console = Console(highlight=False)
-    console.print(table(found, question))
+    Terminal().print(table(found, question))
     if not found:
         print("nothing matches")
 
 
 def table(found: list[Answer], question: str) -> Table:
     """Ranks, scores by view, ids and texts."""
-    made = Table(title=escaped(cut(question)), title_justify="left", show_lines=True)
+    made = Table(title=cut(question), title_justify="left", show_lines=True)
     made.add_column("", justify="right")
     views = list(found[0].scores) if found else []
     for view in views:
@@ -58,7 +58,7 @@ def table(found: list[Answer], question: str) -> Table:
         title = f"{each.title} · " if each.title else ""
         text = cut(f"{title}{each.text}")
         scores = [f"{each.scores[view]:.3f}" for view in views]
-        made.add_row(str(each.rank), *scores, f"[bold]{escaped(each.passage_id)}[/bold]  {escaped(text)}")
+        made.add_row(str(each.rank), *scores, Text.assemble((each.passage_id, "bold"), "  ", text))
     return made
 
 
@@ -66,13 +66,6 @@ def cut(text: str) -> str:
     """In one line, and of at most `SNIPPET` characters: not at words, which not every script sets apart."""
     line = " ".join(text.split())
     return line if len(line) <= SNIPPET else f"{line[: SNIPPET - 1]}…"
-
-
-def escaped(text: str) -> str:
-    """As it stands, whatever brackets it has."""
-    from rich.markup import escape
-
-    return escape(text)
 
 
 def open_key(key: str, store: Store) -> Opened:

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import typer
-from rich.console import Console
 
 from flows.claims import check, load_study, runs, wanted
 from flows.finished import Finished, whole
@@ -27,6 +26,7 @@ from flows.plan import planned
 from flows.read_recipe import CLAIMS, PROJECT, load_recipe, recipe_name
 from flows.recipe import Recipe
 from flows.reproduce import in_session
+from flows.terminal import Terminal, unwrapped
 from storage import sources
 from storage.errors import UserError
 from storage.kept import Facts, Kept, all_kept, folder_of, keep, kept
@@ -81,7 +81,7 @@ def run(
         raise UserError(f"--set {wrong[0]}: a study's recipes are run as they are; expected execution.KEY=VALUE")
     study, store, end = load_study(claims), Store.open_or_new(folder), time.monotonic() + 3600 * hours
     check(study)
-    console, failed = Console(stderr=True, highlight=False, soft_wrap=True, markup=False), 0
+    console, failed = unwrapped(stderr=True), 0
     for name, seed in runs(study.chosen(only)):
         asked = Asked.of(name, seed, store, changes)
         if (found := kept(results, name, seed)) and found.facts.report == asked.report:
@@ -108,7 +108,7 @@ def run(
         raise typer.Exit(1)
 
 
-def reproduce(asked: Asked, results: Path, rows: Mapping[str, Sequence[str]], console: Console) -> None:
+def reproduce(asked: Asked, results: Path, rows: Mapping[str, Sequence[str]], console: Terminal) -> None:
     """A run from corpus to report, and what is kept of it."""
     current = Session(asked.store, asked.recipe.execution, tell=console.print)
     in_session(asked.recipe, asked.title, current)
@@ -202,7 +202,7 @@ def key(step: Done, store: Store) -> dict[str, Any]:
 def show_status(folder: Path, results: Path = RESULTS, claims: Path = CLAIMS) -> None:
     """Print what is kept for each claim and what is missing, and what the next run is."""
     study, store = load_study(claims), Store.open_or_new(folder)
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = unwrapped()
     with sources.assuming_present() as absent:
         states = {each: state(*each, store, results) for each in runs(study.claims)}
     for claim in study.claims:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from rich.console import Console
 from rich.table import Table
 
 from flows.export import export_checkpoint, must_be_free
+from flows.terminal import Terminal, unwrapped
 from storage.errors import UserError
 from storage.sources import weights
 from storage.store import Store
@@ -25,10 +25,10 @@ def train(
     """Train, or take from the store what an equal run has trained; write it to `folder` and print its curve."""
     must_be_free(folder)
     given = pairs_source(pairs)
-    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+    console = unwrapped(stderr=True)
     with session(Session(Store.open_or_new(store), execution, tell=console.print)):
         made = finetune_generator(weights(model), given, settings=settings)
-    Console(highlight=False).print(curve(json.loads((made.path / VALIDATION_JSON).read_text())))
+    Terminal().print(curve(json.loads((made.path / VALIDATION_JSON).read_text())))
     export_checkpoint(made.key, folder, store)
 
 

@@ -4,8 +4,9 @@ import re
 
 CUT = 60  # characters of a value that a message shows
 LONGEST = 4_000  # characters of a message
-CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
-"""What would act on a terminal instead of being shown: escapes, changes of direction; and halves of surrogate pairs."""
+SIGNS = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"} | {0x7F: "␡"}
+ACTING = "\x80-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff"
+"""What would act on a terminal or cannot be written: controls, changes of direction, halves of surrogate pairs."""
 
 
 class UserError(Exception):
@@ -24,8 +25,8 @@ def quoted(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """The text for a terminal: what would act on it, such as an escape sequence, is replaced by U+FFFD."""
-    return CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
+    """A text of which nothing is hidden and nothing acts: control characters and the like are shown as signs."""
+    return re.sub(f"[{ACTING}]", lambda found: f"⟨U+{ord(found[0]):04X}⟩", text.translate(SIGNS))
 
 
 def one_line(text: str) -> str:

@@ -111,6 +111,12 @@ def test_the_command_line_imports_nothing_that_is_slow(file: str) -> None:
     assert not {module.split(".")[0] for module in loaded} & slow
 
 
+def test_texts_of_users_reach_the_terminal_by_one_console() -> None:
+    consoles = [name(file) for file in MODULES if "import Console" in file.read_text()]
+
+    assert consoles == ["flows/terminal.py"]
+
+
 def test_nothing_is_pickled() -> None:
     for file in MODULES:
         assert not {module for module, _ in imports(file)} & {"pickle", "dill", "joblib", "cloudpickle"}, file

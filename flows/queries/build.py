@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from flows.queries.corpus import Corpus, corpus
 from flows.queries.page import publish_page, show_queries
 from flows.queries.replace import replace
@@ -18,6 +16,7 @@ from flows.queries.versions import Version, note_version
 from flows.read_recipe import load_recipe, recipe_name
 from flows.recipe import Recipe
 from flows.reproduce import as_flow
+from flows.terminal import say, unwrapped
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store import Store
@@ -64,7 +63,7 @@ def build(
         raise UserError(f"{title}: cannot name versions; expected letters, digits, dots, - and /; give --as NAME")
     if generator is not None and replaced is None:
         raise UserError(f"--generator {generator}: says whose queries --replace gives up; give both")
-    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+    console = unwrapped(stderr=True)
     current = Session(store, recipe.execution, tell=console.print)
     if replaced is not None:
         planned_corpus(recipe, store)  # what is wrong with the recipe is told before anything is given up
@@ -83,7 +82,7 @@ def build(
         show_queries(title, made.page)
         return made
 
-    print((as_flow("generate_queries", title, current, shown) if missing else body()).in_words())
+    say((as_flow("generate_queries", title, current, shown) if missing else body()).in_words())
 
 
 def import_file(name: str, file: str, folder: Path, changes: Sequence[str], generator: str, called: str | None) -> None:

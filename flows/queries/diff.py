@@ -6,14 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from flows.queries.versions import find_version
+from flows.terminal import Terminal
 from storage.store import Store
 from tasks.compare_queries import FATES, compare_queries
-from tasks.page.queries import PASSAGE_FATES, QUERY_FATES, beside, seen
+from tasks.page.queries import PASSAGE_FATES, QUERY_FATES, beside
 from tasks.stage import Session, session
 
 
@@ -21,11 +22,11 @@ def show_difference(before: str, after: str, store_folder: Path) -> None:
     """Print passages, queries and figures of two versions beside each other, with examples."""
     store = Store.open(store_folder)
     old, new = find_version(before, store), find_version(after, store)
-    with session(Session(store, tell=Console(stderr=True, highlight=False, markup=False).print)):
+    with session(Session(store, tell=Terminal(stderr=True).print)):
         made = compare_queries(old.queries, new.queries)
     found = json.loads((made.path / "comparison.json").read_text())
     title = Text(f"{old.name} ({old.at}) and {new.name} ({new.at})", "bold")
-    Console(highlight=False).print(Group(title, *difference(found)))
+    Terminal().print(Group(title, *difference(found)))
 
 
 def difference(found: dict[str, Any]) -> list[RenderableType]:
@@ -48,7 +49,7 @@ def difference(found: dict[str, Any]) -> list[RenderableType]:
 def _table(*heads: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left")
     for number, head in enumerate(heads):
-        table.add_column(Text(seen(head)), justify="right" if number else "left")
+        table.add_column(head, justify="right" if number else "left")
     return table
 
 
@@ -57,5 +58,5 @@ def _examples(found: dict[str, Any], fate: str) -> list[str]:
     lines = []
     for each in found["examples"].get(fate, []):
         words = " → ".join(text for text in (each["before"], each["after"]) if text is not None)
-        lines.append(f"{seen(words)} ({each['passage_id']}, {seen(each['generator'])})")
+        lines.append(f"{words} ({each['passage_id']}, {each['generator']})")
     return lines

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from flows.queries.versions import all_versions
+from flows.terminal import Terminal
 from storage.store import Store
 
 
@@ -19,7 +19,7 @@ def list_versions(folder: Path) -> None:
         manifest = store.manifest(version.queries.stage, version.queries.reference)
         rows = "deleted" if manifest is None or manifest.rows is None else f"{manifest.rows:,}"
         table.add_row(version.name, version.at, rows, version.queries.reference)
-    console = Console(highlight=False)
+    console = Terminal()
     if table.row_count:
         console.print(table)
     else:

@@ -6,15 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from flows.queries.versions import Version, find_version
+from flows.terminal import Terminal
 from storage.artifact import Artifact
 from storage.store import Store
 from storage.tables import Quality
-from tasks.page.queries import REASONS, SHARES, seen, share, value
+from tasks.page.queries import REASONS, SHARES, share, value
 from tasks.query_quality import Sampling, query_quality
 from tasks.stage import Session, session
 
@@ -26,16 +26,15 @@ def show_stats(name: str, store_folder: Path) -> None:
     """Print the figures of a version."""
     store = Store.open(store_folder)
     version = find_version(name, store)
-    console = Console(highlight=False)
-    with session(Session(store, tell=Console(stderr=True, highlight=False, markup=False).print)):
+    with session(Session(store, tell=Terminal(stderr=True).print)):
         found = json.loads((measured(version, store).path / "quality.json").read_text())
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column()
     table.add_column(justify="right")
     table.add_column()
     for cells in figures(found):
-        table.add_row(*(Text(seen(cell)) for cell in cells))
-    console.print(Text(f"{version.name}, {version.at}", "bold"), table, sep="\n")
+        table.add_row(*cells)
+    Terminal().print(Text(f"{version.name}, {version.at}", "bold"), table, sep="\n")
 
 
 def measured(version: Version, store: Store) -> Artifact[Quality]:

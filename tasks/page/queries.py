@@ -10,6 +10,7 @@ from typing import Any
 
 from jinja2 import Template
 
+from storage.errors import printable
 from tasks.page.histograms import columns_of_lengths, columns_of_ranks, columns_of_relevance, columns_of_tenths
 from tasks.page.templates import css, template
 
@@ -41,8 +42,6 @@ COMPARED = {
     "long_share": "too long", "looped_share": "in a loop", "success@1": "lead back at rank 1",
     "success@10": "lead back in the top 10", "mrr@10": "MRR@10 of the round trip",
 }  # fmt: skip
-CONTROLS = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"} | {0x7F: "␡"}
-UNSEEN = {code: f"⟨U+{code:04X}⟩" for code in (*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 MARKS = re.compile(r"([\\`*_\[\]|~#])")
 
 
@@ -62,21 +61,16 @@ def _template(name: str) -> Template:
         name,
         share=share,
         value=value,
-        seen=seen,
+        printable=printable,
         marked=marked,
         bar=lambda part: "█" * round(BAR * part) or ("▏" if part else ""),
         fate=fate,
     )
 
 
-def seen(text: str) -> str:
-    """A text of which nothing is hidden: control characters, and those that turn the direction, are shown as signs."""
-    return text.translate(CONTROLS).translate(UNSEEN)
-
-
 def marked(text: str) -> str:
     """A text that Markdown shows as it is, on one line."""
-    return MARKS.sub(r"\\\1", html.escape(" ".join(seen(text).split()), quote=False))
+    return MARKS.sub(r"\\\1", html.escape(" ".join(printable(text).split()), quote=False))
 
 
 def share(part: float | None) -> str:
