@@ -20,7 +20,9 @@ from storage.rows import num_rows
 
 MANIFEST = "manifest.json"
 LOGS = "logs"
-TABLES = {kind.__name__ for kind in vars(tables).values() if isinstance(kind, type) and issubclass(kind, tables.Table)}
+TABLES = {
+    name: kind for name, kind in vars(tables).items() if isinstance(kind, type) and issubclass(kind, tables.Table)
+}
 
 
 def read_manifest(folder: Path) -> Manifest | None:

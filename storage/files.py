@@ -9,7 +9,9 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from storage.errors import UserError
@@ -44,6 +46,51 @@ def writing(path: Path) -> Iterator[Path]:
             flush(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def writing_files(folder: Path) -> Iterator[Path]:
+    """A temporary folder in `folder` for a library that writes files; at the end of the block each takes its name.
+
+    The files are flushed to disk and moved to the same relative paths in `folder`, so that after a crash a file with
+    its name is complete; those of the same names are replaced.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".files.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    temporary.mkdir()
+    try:
+        with full_disk_in_words(folder):
+            yield temporary
+            for path in sorted(path for path in temporary.rglob("*") if path.is_file()):
+                flush(path)
+                target = folder / path.relative_to(temporary)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(path, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def drop_unfinished(folder: Path) -> None:
+    """Delete what processes that were killed have left in a folder: all names that begin with a dot.
+
+    Ours are `.NAME.PROCESS.tmp` (`writing`, `writing_files`), those of safetensors `.tmp` and six letters.
+    """
+    for path in sorted(folder.rglob(".*")):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def follow_umask(files: Iterable[Path], folder: Path) -> None:
+    """Give files in a folder the mode of a new file: some libraries give theirs to this user only."""
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".mode.", suffix=".tmp") as new:
+        (probe := Path(new) / "probe").touch()
+        mode = probe.stat().st_mode
+    for path in files:
+        if path.stat().st_mode != mode:
+            with contextlib.suppress(PermissionError):  # another user wrote it, in an attempt that was cut off
+                path.chmod(stat.S_IMODE(mode))
 
 
 @contextlib.contextmanager

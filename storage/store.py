@@ -24,8 +24,8 @@ from pathlib import Path
 
 from storage.artifact import Artifact, File, InvalidManifest, Manifest
 from storage.errors import UserError
-from storage.evidence import LOGS, MANIFEST, changed_contents, contradictions, read_manifest
-from storage.files import flush, full_disk_in_words, sha256_of, write_atomically
+from storage.evidence import LOGS, MANIFEST, TABLES, changed_contents, contradictions, listed, read_manifest
+from storage.files import drop_unfinished, flush, follow_umask, full_disk_in_words, sha256_of, write_atomically
 from storage.lock import Check, Locks, locks_of
 from storage.marker import is_artifact, mark, recognise
 
@@ -50,6 +50,10 @@ class Damage:
         """Return the first problems and the outcome."""
         more = len(self.problems) - PROBLEMS_SHOWN
         return "; ".join([*self.problems[:PROBLEMS_SHOWN], *([f"{more} more"] if more > 0 else []), self.outcome])
+
+
+class UndeclaredFile(Exception):
+    """A work folder holds a file that its stage's table does not declare. One line: which file, what was expected."""
 
 
 class Store:
@@ -195,7 +199,7 @@ class Store:
         self.mark()
         with full_disk_in_words(work):
             work.mkdir(parents=True, exist_ok=True)
-        _drop_unfinished(work)
+        drop_unfinished(work)
         return work
 
     def publish(
@@ -205,11 +209,13 @@ class Store:
         work, folder = self.work(stage, key), self.folder(stage, key)
         shutil.rmtree(work / SCRATCH, ignore_errors=True)
         (work / MANIFEST).unlink(missing_ok=True)
-        _drop_unfinished(work)  # of a process that was killed while it wrote a shard
-        found = sorted(path for path in work.rglob("*") if path.is_file())
-        listed = {path.relative_to(work).as_posix(): File(path.stat().st_size, sha256_of(path)) for path in found}
-        logs = {name: file for name, file in listed.items() if name.startswith(f"{LOGS}/")}
-        manifest = describe({name: file for name, file in listed.items() if name not in logs}, logs)
+        drop_unfinished(work)  # of a process that was killed while it wrote a shard
+        found = sorted(path for path in work.rglob("*") if not path.is_dir() or path.is_symlink())
+        follow_umask(found, work)
+        files = {path.relative_to(work).as_posix(): File(path.stat().st_size, sha256_of(path)) for path in found}
+        logs = {name: file for name, file in files.items() if name.startswith(f"{LOGS}/")}
+        manifest = describe({name: file for name, file in files.items() if name not in logs}, logs)
+        _refuse_undeclared(manifest, work)
         for path in found:
             flush(path)
         write_atomically(work / MANIFEST, manifest.as_json())
@@ -223,10 +229,15 @@ class Store:
         return manifest
 
 
-def _drop_unfinished(work: Path) -> None:
-    """Delete what was being written (`storage.files.writing`) when somebody died."""
-    for unfinished in work.rglob(".*.tmp"):
-        unfinished.unlink(missing_ok=True)
+def _refuse_undeclared(manifest: Manifest, work: Path) -> None:
+    """Raise UndeclaredFile where a work folder holds what the stage's table does not declare. All stays there."""
+    table = TABLES.get(manifest.schema or "")
+    if table and (others := [name for name in listed(manifest) if not table.declares(name)]):
+        raise UndeclaredFile(
+            f"{work / others[0]}: {manifest.stage} may not publish this file: {table.__name__} has "
+            f"{', '.join(table.files)} and logs/. Delete the file, if the stage did not write it, and run the same "
+            "command again"
+        )
 
 
 def _inode(folder: Path) -> int | None:

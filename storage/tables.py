@@ -6,6 +6,7 @@ them and refuses columns that are not the schema's.
 
 import hashlib
 from collections.abc import Collection
+from fnmatch import fnmatchcase
 from typing import ClassVar
 
 import pyarrow as pa
@@ -23,6 +24,17 @@ class Table:
     """A kind of artifact. `schema` is None where the artifact is a folder of another format."""
 
     schema: ClassVar[pa.Schema | None] = None
+    files: ClassVar[tuple[str, ...]] = ("part-*.parquet",)
+    """Patterns of the files that a stage may publish, by path below the artifact's folder; logs may have any name."""
+
+    @classmethod
+    def declares(cls, name: str) -> bool:
+        """Whether a stage that writes this table may publish a file; `*` matches within one part of the path."""
+        parts = name.split("/")
+        patterns = [pattern.split("/") for pattern in cls.files]
+        return parts[0] == "logs" or any(
+            len(pattern) == len(parts) and all(map(fnmatchcase, parts, pattern)) for pattern in patterns
+        )
 
 
 class Documents(Table):
@@ -148,6 +160,8 @@ class Negatives(Table):
 class Vectors(Table):
     """What a retriever makes of all passages, view by view: `storage.vectors` and `vectors.json` say how it lies."""
 
+    files = ("vectors.json", "dense/*.npy", "lexical/*.npy", "late/*.npy")
+
 
 class TeacherScores(Table):
     """What a cross-encoder says of pairs: higher is more relevant; only differences within a query mean anything."""
@@ -157,6 +171,8 @@ class TeacherScores(Table):
 
 class Weights(Table):
     """`weights.json`: what each of several runs counts when they are fused."""
+
+    files = ("weights.json",)
 
 
 class Overlap(Table):
@@ -173,33 +189,56 @@ class Overlap(Table):
 class Metrics(Table):
     """Values by query: folder with `rows.parquet`, `comparisons.parquet`, `queries.parquet`."""
 
+    files = ("rows.parquet", "comparisons.parquet", "queries.parquet")
+
 
 class Analysis(Table):
     """What an analysis found: `analysis.json`, and tables beside it where pictures need many numbers."""
+
+    files = ("analysis.json", "*.parquet")
 
 
 class Quality(Table):
     """quality.json: figures of a corpus of pseudo-queries."""
 
+    files = ("quality.json",)
+
 
 class Comparison(Table):
     """comparison.json: how two corpora of pseudo-queries differ."""
+
+    files = ("comparison.json",)
 
 
 class Filled(Table):
     """filled.json: the ledger to which a share of the work has added queries, and which share."""
 
+    files = ("filled.json",)
+
 
 class Checkpoint(Table):
-    """A Hugging Face folder: config.json, model.safetensors, tokenizer files."""
+    """A Hugging Face folder: config.json, model.safetensors, tokenizer files.
+
+    A second encoder of queries is in `query/`, and the pooling as sentence-transformers reads it in `1_Pooling/`.
+    Tokenizers have files of many names, but of these kinds.
+    """
+
+    files = (
+        "*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "1_Pooling/config.json",
+        "query/*.json", "query/*.safetensors", "query/*.txt", "query/*.model", "query/1_Pooling/config.json",
+    )  # fmt: skip
 
 
 class Index(Table):
-    """An engine's index folder; `index.json` names the engine and its settings."""
+    """An engine's index folder; `index.json` names the engine and its settings. Lucene's is in `logs/`."""
+
+    files = ("index.json", "index.faiss", "index.seismic", "bm25s/*")
 
 
 class Report(Table):
     """report.json and report.html."""
+
+    files = ("report.json", "report.html")
 
 
 def passage_text(title: str, text: str) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import Field
 
 from storage.artifact import Source
-from storage.files import write_atomically
+from storage.files import write_atomically, writing
 from storage.settings import Settings
 from storage.store import SCRATCH
 from storage.tables import Checkpoint
@@ -73,7 +73,8 @@ def finetune_generator(out: Path, start: Source, pairs: Source, *, settings: Gen
     fit(writer, batch_of, max(watch.ends), out=out, settings=settings.fit, seed=settings.seed, probing=watch)
     sides["round_trip"] = {"asked": min(asked, len(held_out.passages)), "searched": len(texts)}
     for file in sorted(watch.chosen().iterdir()):
-        shutil.copyfile(file, out / file.name)
+        with writing(out / file.name) as temporary:
+            shutil.copyfile(file, temporary)
     write_atomically(out / VALIDATION_JSON, summary(watch.epochs(), settings.keep, sides))
 
 

@@ -19,6 +19,7 @@ from models.tokens import Tokenizer, copy_tokenizer
 from models.towers import Towers
 from storage.artifact import Source
 from storage.errors import UserError
+from storage.files import writing, writing_files
 from storage.settings import Settings
 from storage.tables import Checkpoint
 from tasks.stage import stage
@@ -66,7 +67,8 @@ def initialise(out: Path, weights: Source, *, settings: Backbone) -> None:
     save_checkpoint(encoder, out, tokenizer=weights.path)
     for name in (HEADS, SETTINGS, WEIGHTS):
         if settings.start == "weights" and (weights.path / name).is_file():
-            shutil.copyfile(weights.path / name, out / name)
+            with writing(out / name) as temporary:
+                shutil.copyfile(weights.path / name, temporary)
 
 
 def _encoder(folder: Path, settings: Backbone) -> DenseEncoder:
@@ -92,10 +94,11 @@ def shape(folder: Path, settings: Backbone) -> bert.BertConfig:
 
 def save_checkpoint(encoder: DenseEncoder, out: Path, *, tokenizer: Path) -> None:
     """Write a Hugging Face folder: weights, shape, pooling, and the tokenizer's files copied from a folder."""
-    towers.save(encoder, out)
-    copy_tokenizer(tokenizer, out)
-    if (out / towers.QUERY).is_dir():
-        copy_tokenizer(tokenizer, out / towers.QUERY)
+    with writing_files(out) as folder:
+        towers.save(encoder, folder)
+        copy_tokenizer(tokenizer, folder)
+        if (folder / towers.QUERY).is_dir():
+            copy_tokenizer(tokenizer, folder / towers.QUERY)
 
 
 def beside(files: Iterable[str]) -> Iterator[str]:

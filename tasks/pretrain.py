@@ -24,6 +24,7 @@ from models.retriever import HEADS
 from models.tokens import Tokenizer
 from storage.artifact import Artifact
 from storage.errors import UserError
+from storage.files import writing
 from storage.rows import read_table
 from storage.settings import Settings
 from storage.tables import Checkpoint, Pairs, Terms
@@ -101,7 +102,8 @@ def pretrain(
     fit(objective, batch_of, steps, out=out, settings=settings.fit, seed=settings.seed, probing=watch)
     save_checkpoint(encoder, out, tokenizer=start.path)
     if heads:
-        save_file({name: each.detach().contiguous() for name, each in heads.items()}, out / HEADS)
+        with writing(out / HEADS) as temporary:
+            save_file({name: each.detach().contiguous() for name, each in heads.items()}, temporary)
 
 
 def check(settings: Pretraining[Any], backbone: Backbone, folder: Path) -> None:

@@ -24,6 +24,7 @@ from models.towers import QUERY
 from models.views.dense import Settings as Dense
 from storage.artifact import Artifact
 from storage.errors import UserError
+from storage.files import writing_files
 from storage.rows import read_table
 from storage.settings import Settings
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, TeacherScores
@@ -155,10 +156,11 @@ def begin(folder: Path, settings: Training) -> Retriever:
 
 def save_retriever(made: Retriever, out: Path, *, tokenizer: Path) -> None:
     """Write a checkpoint's folder, with the tokenizer's files copied from another."""
-    retriever.save(made, out)
-    copy_tokenizer(tokenizer, out)
-    if (out / QUERY).is_dir():
-        copy_tokenizer(tokenizer, out / QUERY)
+    with writing_files(out) as folder:
+        retriever.save(made, folder)
+        copy_tokenizer(tokenizer, folder)
+        if (folder / QUERY).is_dir():
+            copy_tokenizer(tokenizer, folder / QUERY)
 
 
 class Batches:

@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from models.tokens import Tokenizer
 from storage.artifact import Artifact
 from storage.errors import UserError
+from storage.files import writing_files
 from storage.rows import num_rows, read_rows
 from storage.settings import Settings
 from storage.tables import Checkpoint, Passages, Positives, Queries, passage_text
@@ -93,7 +94,8 @@ def train_generator(
     examples = Examples(texts.passages, texts.pairs, tokenizer, settings)
     fit(Writer(model), examples.batch, settings.steps, out=out, settings=settings.fit, seed=settings.seed)
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    model.save_pretrained(str(out))
+    with writing_files(out) as folder:
+        model.save_pretrained(str(folder))
 
 
 def shape(tokenizer: Tokenizer, settings: GeneratorTraining) -> T5Config:

@@ -12,6 +12,7 @@ from models import cross_encoder
 from models.cross_encoder import Finetuning, Groups, pad_pairs, paired
 from models.tokens import Tokenizer, copy_tokenizer
 from storage.artifact import Artifact, Source
+from storage.files import writing_files
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries
 from tasks.examples import TrainingData
 from tasks.fit import Fitting, fit
@@ -49,8 +50,9 @@ def train_teacher(
     data = TrainingData.read(queries, passages, positives, negatives, settings)
     batches = Batches(data, tokenizer, settings)
     fit(Finetuning(encoder), batches.batch, batches.steps, out=out, settings=settings.fit, seed=settings.seed)
-    cross_encoder.save(encoder, out)
-    copy_tokenizer(start.path, out)
+    with writing_files(out) as folder:
+        cross_encoder.save(encoder, folder)
+        copy_tokenizer(start.path, folder)
 
 
 class Batches:

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, BertTokenizer
 
 from storage.errors import UserError
+from storage.files import writing_files
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 EMBEDDINGS = "embeddings.word_embeddings.weight"
@@ -62,7 +63,8 @@ def save_tokenizer(vocabulary: Vocabulary, like: Path, out: Path) -> None:
         name: given.init_kwargs[name] for name in ("do_lower_case", "strip_accents") if name in given.init_kwargs
     }
     made = BertTokenizer(vocab={piece: number for number, piece in enumerate(vocabulary.pieces)}, **settings)
-    made.save_pretrained(str(out))
+    with writing_files(out) as folder:
+        made.save_pretrained(str(folder))
 
 
 def embeddings_of(vocabulary: Vocabulary, checkpoint: Path) -> Tensor:

