@@ -6,8 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
+from torch import Tensor
 
 from storage.vectors import VECTORS_JSON, Encoded, SparseRows, TokenRows, write_shard
+from tasks import bounds, products, rescoring
 from tasks.hits import PassageIds, numbered
 
 VOCABULARY = 40
@@ -87,3 +90,20 @@ def expected(query: Encoded, passages: Encoded, view: str, exact_match: bool = F
 
 def dot(one: np.ndarray, other: np.ndarray) -> float:
     return sum(float(a) * float(b) for a, b in zip(one, other, strict=True))
+
+
+def multiply(patch: pytest.MonkeyPatch, *, as_amx: bool) -> None:
+    """Compute coarse products as a CPU with AMX does, in bfloat16 with sums in single precision, or as one without.
+
+    It rounds both factors itself, since oneDNN multiplies in single precision where a CPU has no AMX.
+    """
+
+    def in_bfloat16(factors_ND: Tensor, others_MD: Tensor, *, coarse: bool) -> Tensor:
+        return rounded(factors_ND, coarse) @ rounded(others_MD, coarse).T
+
+    def rounded(values_ND: Tensor, coarse: bool) -> Tensor:
+        return values_ND.bfloat16().float() if coarse else values_ND
+
+    patch.setattr(products, "_multiplies_bfloat16", lambda device: as_amx)
+    for module in (products, bounds, rescoring) if as_amx else ():
+        patch.setattr(module, "products", in_bfloat16)

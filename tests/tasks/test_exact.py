@@ -17,7 +17,7 @@ from tasks.engines import exact
 from tasks.engines.exact import Exhaustive
 from tasks.hits import Hits
 from tasks.rescoring import Stored, similarity
-from tests.tasks.stored import expected, names, numbers, offsets, store, texts
+from tests.tasks.stored import expected, multiply, names, numbers, offsets, store, texts
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 VIEWS = [("dense", False), ("lexical", False), ("late", False), ("late", True), ("sum", False), ("sum", True)]
@@ -96,9 +96,8 @@ def test_more_is_scored_while_rounding_might_hide_a_better_one(view: str, sign: 
     assert found.places.tolist() == [place for place, _ in wanted]
 
 
-def test_no_list_depends_on_the_queries_beside_it_the_tiles_or_the_shards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def mixed(passages: int, queries: int) -> tuple[Encoded, Encoded]:
+    """Passages and queries of all views, whose scores are no round numbers."""
     draw = np.random.default_rng(2)
 
     def normal(*shape: int) -> np.ndarray:
@@ -113,7 +112,26 @@ def test_no_list_depends_on_the_queries_beside_it_the_tiles_or_the_shards(
             TokenRows(offsets(lengths), normal(total, 16), draw.integers(0, 50, total).astype(np.int32)),
         )  # fmt: skip
 
-    passages, queries = made(700), made(9)
+    return made(passages), made(queries)
+
+
+@pytest.mark.parametrize(("view", "exact_match"), VIEWS)
+def test_lists_are_the_same_on_a_cpu_with_amx_and_on_one_without(
+    view: str, exact_match: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passages, queries = mixed(300, 5)
+    find, found = engine(store(tmp_path, passages, rows=300, exact_match=exact_match), view), []
+    for as_amx in (False, True):
+        with monkeypatch.context() as patch:
+            multiply(patch, as_amx=as_amx)
+            found.append(find(queries, 10))
+    assert same(*found)
+
+
+def test_no_list_depends_on_the_queries_beside_it_the_tiles_or_the_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passages, queries = mixed(700, 9)
     for view, exact_match in VIEWS:
         name = f"{view}{exact_match}"
         one = engine(store(tmp_path / f"one{name}", passages, rows=700, exact_match=exact_match), view)
@@ -152,10 +170,12 @@ def test_passages_without_a_match_follow_by_id_and_none_of_them_is_scored(
 
 @pytest.mark.parametrize(("view", "exact_match"), VIEWS)
 @pytest.mark.parametrize("signed", [False, True])
-@pytest.mark.parametrize("coarse", [False, True])
+@pytest.mark.parametrize(("coarse", "as_amx"), [(False, False), (True, False), (True, True)])
 def test_bounds_are_above_the_scores_and_close(
-    view: str, exact_match: bool, signed: bool, coarse: bool, tmp_path: Path
-) -> None:
+    view: str, exact_match: bool, signed: bool, coarse: bool, as_amx: bool, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    multiply(monkeypatch, as_amx=as_amx)
     draw = np.random.default_rng(3)
     queries, passages = (texts(draw, count, words=30, signed=signed, ids=exact_match) for count in (20, 200))
     stored = Stored(store(tmp_path, passages, rows=200, exact_match=exact_match), similarity(tmp_path, view))
@@ -163,7 +183,7 @@ def test_bounds_are_above_the_scores_and_close(
     pairs = np.divmod(np.arange(20 * 200), 200)
     score_QP = stored.scores(queries, *pairs).reshape(20, 200)
     assert (bound_QP >= score_QP).all()
-    assert np.abs(bound_QP - score_QP).max() < (4e-2 if coarse else 1e-3) * np.abs(score_QP).max()
+    assert np.abs(bound_QP - score_QP).max() < (4e-2 if as_amx else 1e-3) * np.abs(score_QP).max()
 
 
 def test_every_rounding_on_the_way_has_its_share_of_a_bound(tmp_path: Path) -> None:

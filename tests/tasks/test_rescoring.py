@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from storage.vectors import Encoded, TokenRows
-from tasks import rescoring
+from tasks import products, rescoring
 from tasks.kernels import all_lexical_scores
-from tasks.products import factors, products
+from tasks.products import factors
 from tasks.rescoring import Stored, rectangles, similarity
-from tests.tasks.stored import offsets, pair_score, store, texts
+from tests.tasks.stored import multiply, offsets, pair_score, store, texts
 
 CPU = torch.device("cpu")
 
@@ -48,8 +48,13 @@ def test_the_best_token_is_found_though_coarse_products_put_others_first(tmp_pat
 
 
 @pytest.mark.parametrize("coarse", [False, True])
+@pytest.mark.parametrize("as_amx", [None, False, True])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
-def test_a_product_is_off_by_no_more_than_is_said(coarse: bool, scale: float) -> None:
+def test_a_product_is_off_by_no_more_than_is_said(
+    coarse: bool, as_amx: bool | None, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if as_amx is not None:
+        multiply(monkeypatch, as_amx=as_amx)
     draw = np.random.default_rng(13)
     for one, other in (
         (draw.standard_normal((50, 96)), draw.standard_normal((80, 96)) * scale),
@@ -57,7 +62,7 @@ def test_a_product_is_off_by_no_more_than_is_said(coarse: bool, scale: float) ->
     ):
         left, right = (torch.from_numpy(each.astype(np.float32)) for each in (one, other))
         taken, errors = factors(left, coarse=coarse)
-        off = (products(taken, right, coarse=coarse).double() - left.double() @ right.double().T).abs()
+        off = (products.products(taken, right, coarse=coarse).double() - left.double() @ right.double().T).abs()
         assert (off <= errors[:, None] * right.norm(dim=1)).all()
         assert torch.backends.mkldnn.matmul.fp32_precision != "bf16"
 
