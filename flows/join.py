@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,8 @@ from storage.errors import UserError
 from storage.store import Store
 from tasks import ranks
 from tasks.ending import unwinding
-from tasks.hosts import BEAT, Place, Pulse, free_place
+from tasks.hosts import BEAT, Place, Pulse, exposure, free_place
+from tasks.processes import Processes
 from tasks.stage import Execution, Session, session
 
 console = unwrapped(stderr=True)
@@ -58,27 +58,26 @@ def take_part(job: Path, wanted: Execution, store: Store, place: Place) -> None:
     try:
         with session(Session(store, wanted)):
             ranks.check_devices(wanted.processes)
-            console.print(f"{name}: {_ended(ranks.start(job, store, place.number), place, Pulse(job, 0))}")
+            console.print(f"{name}: {exposure(wanted)}")
+            console.print(f"{name}: {_ended(Processes(job, store, place.number), place, Pulse(job, 0))}")
     except UserError as error:
         console.print(f"{name}: this host cannot take part: {error}")
     finally:
         place.leave()
 
 
-def _ended(process: subprocess.Popen[bytes], place: Place, first: Pulse) -> str:
-    """Wait until the launcher has ended; how it did. Where the job is over or its first host is lost, end it."""
+def _ended(processes: Processes, place: Place, first: Pulse) -> str:
+    """Wait until the processes have ended; how they did. Where the job is over or its first host is lost, end them."""
     try:
-        while True:
-            try:
-                return "over" if process.wait(BEAT) == 0 else "ended; the host that runs the stage says why"
-            except subprocess.TimeoutExpired:
-                place.beat()
+        while (completed := processes.wait(BEAT)) is None:
+            place.beat()
             first.look()
             if first.has_stopped:
-                process.kill()
+                processes.kill()
                 return f"host {first.host}, which runs the stage, was lost"
+        return "over" if completed else "ended; the host that runs the stage says why"
     except FileNotFoundError:
-        process.kill()
+        processes.kill()
         return "over"
     finally:
-        ranks.end(process)
+        processes.end()

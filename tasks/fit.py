@@ -118,7 +118,7 @@ def fit(
                     checkpoint(out / STATE, step + 1, objective, optimiser)
                 saved = time.monotonic()
             if ending:
-                world.wait_for_all()  # one that ended earlier would have torchrun end the one that saves
+                world.wait_for_all()  # one that ended earlier would have the one ended that saves
                 sigterm.deliver()
     world.check_alike(objective)
     objective.to("cpu").eval()

@@ -8,6 +8,7 @@ more is of a host that is lost; a host that leaves in order removes its own.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import re
 import socket
@@ -28,19 +29,57 @@ class Lost(Exception):
 
 
 def meeting_place(wanted: Execution) -> tuple[str, int]:
-    """Host and port where the hosts meet. Raises `UserError` where there is none, or no host can listen there."""
+    """Return the host and the port where the hosts meet. Raises `UserError` where `execution.rendezvous` is neither."""
     said = wanted.rendezvous
-    expected = f"execution.rendezvous: expected HOST:PORT of this host, where {wanted.hosts} hosts meet"
     if not said or not (match := re.fullmatch(r"\[?([^\s\[\]/]+)\]?:(\d{1,5})", said)) or int(match[2]) > 65535:
-        raise UserError(f"{expected} (execution.hosts), found {said or 'none'}")
-    host, port = match[1], int(match[2])
-    with socket.socket() as listening:
+        raise UserError(f"{_expected(wanted)} (execution.hosts), found {said or 'none'}")
+    return match[1], int(match[2])
+
+
+def listen(wanted: Execution) -> socket.socket:
+    """Listen where the hosts meet, on that address only. Raises `UserError` where this host cannot.
+
+    A name that this host takes for loopback, as Debian's installer writes its own name into /etc/hosts, would be
+    another machine's own loopback there.
+    """
+    host, port = meeting_place(wanted)
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise UserError(f"{_expected(wanted)}; {host} has no address here ({error.strerror})") from None
+    if ipaddress.ip_address(address[0]).is_loopback and host != "localhost" and not _is_address(host):
+        raise UserError(
+            f"{_expected(wanted)}; {host} is {address[0]} here, which no other host reaches: give an address"
+        )
+    listening = socket.socket(family)
+    try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind(("", port))
-        except OSError as error:
-            raise UserError(f"{expected}; port {port} cannot be had here ({error.strerror}): choose another") from None
-    return host, port
+        listening.bind(address)
+        listening.listen(socket.SOMAXCONN)
+    except OSError as error:
+        listening.close()
+        raise UserError(f"{_expected(wanted)}; port {port} cannot be used there ({error.strerror})") from None
+    return listening
+
+
+def exposure(wanted: Execution) -> str:
+    """The warning that a training of several hosts begins with: what listens where, and who must not reach it."""
+    return (
+        f"warning: these hosts train without passwords or encryption (execution.trusted_network): host 1 listens at "
+        f"{wanted.rendezvous}, each process at a port of the interface of its host; whoever reaches these ports can "
+        "read and change the training"
+    )
+
+
+def _expected(wanted: Execution) -> str:
+    return f"execution.rendezvous: expected HOST:PORT of this host, where {wanted.hosts} hosts meet"
+
+
+def _is_address(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host)
+        return True
+    return False
 
 
 class Place:

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import update_wrapper
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from storage.artifact import Artifact, File, Manifest, Source, hash_of, key_of
 from storage.files import full_disk_in_words
@@ -46,14 +46,21 @@ class Execution(Settings):
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     processes: int = Field(default=1, gt=0)
-    """Processes of each host that use one model together, each on a GPU of its own: to train it, through torchrun, to
-    encode with it, or to write queries."""
+    """Processes of each host that use one model together, each on its own GPU: to train, encode or generate queries."""
     hosts: int = Field(default=1, gt=0)
     """Hosts that train together; on all but the one that runs the stage runs `pretrieve join`."""
     rendezvous: str | None = None
     """HOST:PORT of the host that runs the stage, where it meets the others; null where there is one host."""
+    trusted_network: bool = False
+    """Whether only trusted machines reach the hosts' ports, which have no passwords; several hosts need it."""
     dask: str | None = None
     """Address of a Dask scheduler whose workers split, write queries, encode and mine; null for processes of ours."""
+
+    @model_validator(mode="after")
+    def _several_hosts_need_trust(self) -> Self:
+        if self.hosts > 1 and not self.trusted_network:
+            raise ValueError("several hosts train without passwords or encryption: set trusted_network if that is safe")
+        return self
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
@@ -111,11 +112,20 @@ def break_down(out: Path, *, settings: Asked) -> None:
 
 
 def write_gradients_and_vanish(out: Path, *, settings: Asked) -> None:
-    """One is killed, once both have written."""
+    """Write gradients and the addresses that the processes listen on; then one process is killed."""
     write_gradients(out, settings=settings)
+    (out / "listening.json").write_text(json.dumps(listening_addresses()))
+    dist.barrier()
     if world.rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     dist.barrier()
+
+
+def listening_addresses() -> list[str]:
+    """The addresses on which this process, its parent and all descendants of the parent accept TCP connections."""
+    parent = psutil.Process(os.getppid())
+    connections = [each for process in (parent, *parent.children(recursive=True)) for each in process.net_connections()]
+    return sorted({each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN})
 
 
 def linger(out: Path, *, settings: Asked) -> None:
