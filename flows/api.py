@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -41,8 +42,10 @@ class Api:
         import httpx
 
         user, _, password = (self.secret or "").partition(":")
-        auth = (user, password) if self.secret else None
-        answer = httpx.request(method, f"{self.url}/{path}", json=body, auth=auth, timeout=60)
+        client = httpx.Client(auth=(user, password) if self.secret else None, timeout=60)
+        with client:
+            headers = self._against_forgery(client) if method != "GET" else {}
+            answer = client.request(method, f"{self.url}/{path}", json=body, headers=headers)
         if answer.status_code in (401, 403):
             raise UserError(
                 f"the server at {self.url} refuses this user ({answer.status_code}): set "
@@ -51,6 +54,14 @@ class Api:
             )
         answer.raise_for_status()
         return answer.json() if answer.content else None
+
+    def _against_forgery(self, client: Any) -> dict[str, str]:
+        """Headers with a token for a request that changes something; none where the server does not use them."""
+        name = secrets.token_hex(16)
+        answer = client.get(f"{self.url}/csrf-token", params={"client": name})
+        if answer.status_code != 200:
+            return {}
+        return {"Prefect-Csrf-Client": name, "Prefect-Csrf-Token": answer.json()["token"]}
 
     def under_way(self) -> list[dict[str, Any]]:
         """Runs that a worker has taken and that have not ended."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from flows.api import Api
 from flows.background import end, running, stop, with_environment
 from flows.paused import paused
-from flows.services import Place
+from flows.services import Place, known_secret
 from flows.up import OPTIONS, only_one
 from storage.errors import UserError
 from storage.store import Store
@@ -33,7 +32,7 @@ def down(store: Path, *, drain: bool = False, cancel: bool = False, force: bool 
     if not now:
         print(f"nothing runs for the store {place.store}")
     if "server" in now and not force:
-        api = Api(f"{now['server'].url}/api", os.environ.get("PREFECT_SERVER_API_AUTH_STRING"))
+        api = Api(f"{now['server'].url}/api", known_secret(place))
         _settle_runs(place, api, drain, cancel)
     elif not (cancel or force) and (left := _processes_of_runs(place)):
         raise UserError(

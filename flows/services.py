@@ -1,22 +1,28 @@
 """What `pretrieve up` runs on one machine, and with which environment.
 
 STORE/.prefect/server/     the Prefect server's home, with its database
-STORE/.prefect/services/   what runs (flows/background.py), and what a `down --drain` has paused
+STORE/.prefect/services/   what runs (flows/background.py), what a `down --drain` has paused, and the password
 STORE/.prefect/logs/       what it says
 STORE/.prefect/results/    results of stages, where every worker finds them
 """
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from flows.read_recipe import PROJECT
+from flows.serve import LOGIN, LOGIN_FILE
 
 PREFECT = (sys.executable, "-m", "prefect")
 HEARTBEAT_SECONDS = 30
+AUTH = "PREFECT_SERVER_API_AUTH_STRING"
+SECONDS_TO_LOG_IN = 900.0
 # What a user's own profile or shell says of another server must not reach ours.
 FOREIGN = (
     "PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "PREFECT_HOME", "PREFECT_PROFILE",
@@ -40,17 +46,75 @@ class Place:
         """Prefect's own folder, for nobody but the services."""
         return self.store / ".prefect" / "server"
 
+    @property
+    def password(self) -> Path:
+        """user:password of the server."""
+        return self.folder / "password"
+
+    @property
+    def login(self) -> Path:
+        """The code of the address that enters the password into the server's pages."""
+        return self.folder / "login"
+
     def log(self, name: str) -> Path:
         """What a service says."""
         return self.store / ".prefect" / "logs" / f"{name}.log"
 
 
+def known_secret(place: Place) -> str | None:
+    """Return user:password of the server: PREFECT_SERVER_API_AUTH_STRING, else the store's own; None if neither is."""
+    if given := os.environ.get(AUTH):
+        return given
+    return place.password.read_text().strip() if place.password.exists() else None
+
+
+def secret(place: Place) -> str:
+    """Return user:password of the server; where none is known, a random one is kept in the store."""
+    if not (known := known_secret(place)):
+        known = f"pretrieve:{secrets.token_urlsafe(32)}"
+        _write_for_owner(place.password, known)
+    return known
+
+
+def login_address(place: Place, server: str) -> str:
+    """Return an address that enters the password into the server's pages, once and for a quarter of an hour.
+
+    It has a code that the server exchanges for the password, so that a password is in no terminal, log or history.
+    """
+    code = secrets.token_urlsafe(32)
+    _write_for_owner(place.login, json.dumps({"code": code, "until": time.time() + SECONDS_TO_LOG_IN}))
+    return f"{server}{LOGIN}#{code}"
+
+
+def close_folders(place: Place) -> None:
+    """Make the folders with the password and with the server's database, and close them to other users."""
+    for folder in (place.folder, place.home):
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+
+
+def _write_for_owner(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, as a complete file or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)  # its mode would stay
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
 def server_environment(place: Place, port: int) -> dict[str, str]:
-    """The server's environment: a home of its own, and nothing sent home."""
+    """Return the server's environment: a home and a password of its own, and nothing sent home."""
     kept = {name: value for name, value in os.environ.items() if name not in FOREIGN}
+    own = f"http://127.0.0.1:{port}"
     return kept | {
         "PREFECT_HOME": str(place.home),
-        "PREFECT_UI_URL": f"http://127.0.0.1:{port}",
+        "PREFECT_UI_URL": own,
+        AUTH: secret(place),
+        "PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED": "true",
+        "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": os.environ.get("PREFECT_SERVER_CORS_ALLOWED_ORIGINS") or own,
+        LOGIN_FILE: str(place.login),
         "PREFECT_SERVER_UI_API_URL": "/api",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -59,9 +123,11 @@ def server_environment(place: Place, port: int) -> dict[str, str]:
 
 
 def worker_environment(place: Place, port: int, reports_port: int) -> dict[str, str]:
-    """A worker's environment; a server that asks for a password (PREFECT_SERVER_API_AUTH_STRING) is given it."""
+    """Return a worker's environment, with the server's password."""
     given = {
         "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
+        "PREFECT_API_AUTH_STRING": secret(place),
+        "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "true",
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
         "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(place.store / ".prefect" / "results"),
         "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
@@ -69,8 +135,6 @@ def worker_environment(place: Place, port: int, reports_port: int) -> dict[str, 
         "PRETRIEVE_STORE": str(place.store),
         "PRETRIEVE_REPORTS_URL": os.environ.get("PRETRIEVE_REPORTS_URL") or f"http://127.0.0.1:{reports_port}",
     }
-    if secret := os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
-        given["PREFECT_API_AUTH_STRING"] = secret
     if collections := os.environ.get("PRETRIEVE_COLLECTIONS"):
         given["PRETRIEVE_COLLECTIONS"] = str(Path(collections).resolve())
     return server_environment(place, port) | given
@@ -78,13 +142,14 @@ def worker_environment(place: Place, port: int, reports_port: int) -> dict[str, 
 
 def server_command(port: int) -> list[str]:
     """The API, the UI and the background services, for this machine alone."""
-    return [*PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    return [sys.executable, "-m", "flows.serve", "prefect", "--host", "127.0.0.1", "--port", str(port)]
 
 
 def reports_command(place: Place, port: int) -> list[str]:
     """The reports' folder as plain pages, for this machine alone."""
     folder = place.store / "reports"
-    return [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", str(folder)]
+    command = [sys.executable, "-m", "flows.serve", "reports", "--host", "127.0.0.1", "--port", str(port)]
+    return [*command, "--directory", str(folder)]
 
 
 def worker_command(pool: str, name: str, limit: int) -> list[str]:

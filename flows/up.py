@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -19,8 +20,11 @@ from flows.background import Background, known, running, start
 from flows.paused import unpause
 from flows.read_recipe import PROJECT
 from flows.services import (
+    AUTH,
     Place,
+    close_folders,
     gpus_here,
+    login_address,
     reports_command,
     server_command,
     server_environment,
@@ -46,7 +50,7 @@ def up(store: Path, port: int | None, reports_port: int | None) -> None:
         port = _port_of("server", port, before, earlier) or _free(PORT, "--port")
         reports_port = _port_of("reports", reports_port, before, earlier) or _free(port + 1, "--reports-port")
         env = worker_environment(place, port, reports_port)
-        api = Api(env["PREFECT_API_URL"], env.get("PREFECT_API_AUTH_STRING"))
+        api = Api(env["PREFECT_API_URL"], env["PREFECT_API_AUTH_STRING"])
         _serve(place, before, port, reports_port, api)
         api.check()
         missing = {name: each for name, each in workers(gpus_here()).items() if name not in before}
@@ -60,7 +64,7 @@ def up(store: Path, port: int | None, reports_port: int | None) -> None:
 @contextmanager
 def only_one(place: Place) -> Iterator[None]:
     """No other `up` or `down` for this store runs in this block; it is waited for."""
-    place.folder.mkdir(parents=True, exist_ok=True)
+    close_folders(place)
     with (place.folder / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -168,7 +172,11 @@ def _say(place: Place, before: dict[str, Background], port: int, reports_port: i
     print(f"workers:  {', '.join(name for name in now if name not in ('server', 'reports'))}")
     print(f"reports:  {_address(reports_port)}")
     print(f"logs:     {place.log('*')}")
-    print(f"Open {server}/deployments, choose reproduce and run it; `pretrieve down` ends everything.")
-    print(f"For commands of your own:  export PREFECT_API_URL={server}/api")
-    if os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
-        print("and PREFECT_API_AUTH_STRING, as the server's PREFECT_SERVER_API_AUTH_STRING")
+    print(f"Open:     {login_address(place, server)}")
+    print("          This address enters the password. It works once, for 15 minutes; `pretrieve up` prints another.")
+    print("          Choose reproduce and run it; `pretrieve down` ends everything.")
+    given = os.environ.get(AUTH)
+    password = (
+        "the server's PREFECT_SERVER_API_AUTH_STRING" if given else f'"$(cat {shlex.quote(str(place.password))})"'
+    )
+    print(f"For commands of your own:  export PREFECT_API_URL={server}/api PREFECT_API_AUTH_STRING={password}")

@@ -61,7 +61,8 @@ def test_up_and_down(place: Path) -> None:
     started = command(place, "up", "--port", str(port), "--reports-port", str(reports))
 
     assert started.returncode == 0, started.stderr
-    url = f"http://127.0.0.1:{port}/api"
+    password = (place / "artifacts" / ".prefect" / "services" / "password").read_text()
+    url = f"http://{password}@127.0.0.1:{port}/api"
     assert f"http://127.0.0.1:{port}" in started.stdout
     first = pids(place)
     assert set(first) == {"server", "reports", "cpu-0", "gpu-0"}
@@ -81,6 +82,7 @@ def test_up_and_down(place: Path) -> None:
     # Again: nothing changes. A worker and the reports' pages die: they, and no other, are started again.
     again = command(place, "up")
     assert "already running" in again.stdout
+    assert (place / "artifacts" / ".prefect" / "services" / "password").read_text() == password
     assert pids(place) == first
     for name in ("gpu-0", "reports"):
         os.kill(first[name], signal.SIGKILL)
