@@ -267,7 +267,7 @@ def train_generator(
 def main() -> None:
     """Run the command line; failures become one line on standard error and an exit code."""
     from flows.interrupt import INTERRUPTED, leave
-    from storage.errors import UserError
+    from storage.errors import UserError, wrong_path
     from storage.lock import LeaseLost
 
     try:
@@ -281,6 +281,8 @@ def main() -> None:
     except Exception as error:
         if getattr(error, "exit_code", None) == 2 and hasattr(error, "format_message"):  # the command line's own
             code = _complain(error.format_message(), 2)
+        elif line := wrong_path(error):
+            code = _complain(line, 2)
         elif os.environ.get("PRETRIEVE_TRACEBACK"):
             raise
         else:

@@ -1,5 +1,6 @@
 """Errors that say what is wrong, where, and what to do: one line each."""
 
+import errno
 import re
 
 CUT = 60  # characters of a value that a message shows
@@ -11,6 +12,26 @@ ACTING = "\x80-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff"
 
 class UserError(Exception):
     """Something the user can mend (exit code 2). The message is one line: what, where, expected, what to do."""
+
+
+PATHS = {
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.ENOTDIR: "a part of the path is a file; expected a folder",
+    errno.EISDIR: "a folder; expected a file",
+    errno.ELOOP: "a link that leads to itself",
+    errno.EACCES: "no permission to read or write it",
+    errno.EPERM: "no permission to read or write it",
+    errno.EROFS: "the file system cannot be written to",
+}
+"""What the system says of a path that a user has given."""
+
+
+def wrong_path(error: BaseException) -> str | None:
+    """A message for an error of the system that is about a path; None for others."""
+    if not isinstance(error, OSError) or error.errno not in PATHS or error.filename is None:
+        return None
+    name = str(error.filename)
+    return f"{name if len(name) <= LONGEST // 20 else quoted(name)}: {PATHS[error.errno]}; give another path"
 
 
 def quoted(value: object) -> str:

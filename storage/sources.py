@@ -11,7 +11,7 @@ from pathlib import Path
 
 from storage import datasets, negative_files, query_files
 from storage.artifact import Source, source_of
-from storage.errors import UserError
+from storage.errors import UserError, quoted
 
 BESIDE = (".gitattributes", "training_args.bin")  # and texts: what lies beside a model and is no part of it
 PROJECT_DATA = Path(__file__).resolve().parent.parent / "data"
@@ -72,7 +72,7 @@ def locate(path: str | None, reader: str) -> Path:
     """Where a recipe's `dataset.path` is: absolute, or below the first place of `_places` that has it."""
     if path is None:
         raise UserError(f"dataset.path: expected where the {reader} collection lies; give it by --set dataset.path=DIR")
-    tried = [place / Path(path).expanduser() for place in _places()]
+    tried = list(_candidates(path, "dataset.path"))
     for candidate in tried:
         if candidate.exists():
             return candidate.resolve()
@@ -89,6 +89,23 @@ def _places() -> Iterator[Path]:
     yield PROJECT_DATA
 
 
+def _candidates(name: str, what: str) -> Iterator[Path]:
+    """A path below each of `_places`, in their order."""
+    path = _expanded(name, what)
+    for place in _places():
+        yield place / path
+
+
+def _expanded(name: str, what: str) -> Path:
+    """A path with the home folder in place of `~`. Raises UserError for none, and for `~` of an unknown user."""
+    if not name:
+        raise UserError(f"{what}: expected a path, found ''")
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        raise UserError(f"{what}: {quoted(name)}: this machine has no such user; write the path in full") from None
+
+
 def weights(name: str) -> Source:
     """A Hugging Face model by folder, by package:NAME/FOLDER (weights that a package ships), or by hub name.
 
@@ -103,16 +120,16 @@ def weights(name: str) -> Source:
 def _weights(name: str) -> Source:
     if name.startswith("package:"):
         return _folder(_in_package(name))
-    for place in _places():
-        if (folder := place / Path(name).expanduser()).is_dir():
+    for folder in _candidates(name, "a model's folder"):
+        if folder.is_dir():
             return _folder(folder.resolve())
     return _from_hub(name)
 
 
 def queries(name: str) -> Source:
     """Queries that were written elsewhere (`storage.query_files`), by the path of their file or folder."""
-    path = Path(name).expanduser().resolve()
     try:
+        path = _expanded(name, "queries.file").resolve()
         return source_of(path, query_files.files(path))
     except UserError as error:
         return _absent(name, error)
@@ -120,9 +137,9 @@ def queries(name: str) -> Source:
 
 def negatives(name: str) -> Source:
     """Negatives that were mined elsewhere (`storage.negative_files`), by the path of their file, as data sets' are."""
-    tried = [place / Path(name).expanduser() for place in _places()]
-    path = next((each for each in tried if each.exists()), tried[0]).resolve()
     try:
+        tried = list(_candidates(name, "given.file"))
+        path = next((each for each in tried if each.exists()), tried[0]).resolve()
         return source_of(path, negative_files.files(path))
     except UserError as error:
         return _absent(name, error)
@@ -148,9 +165,11 @@ def _folder(folder: Path) -> Source:
 
 def _in_package(name: str) -> Path:
     package, _, inner = name.removeprefix("package:").partition("/")
+    if not package.isidentifier() or ".." in Path(inner).parts or Path(inner).is_absolute():
+        raise UserError(f"{quoted(name)}: expected package:NAME/FOLDER, a Python package's name and a folder in it")
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
-        raise UserError(f"{name}: the Python package {package} is not installed; install it, or name another model")
+        raise UserError(f"the Python package {quoted(package)} is not installed; install it, or name another model")
     folder = Path(next(iter(found.submodule_search_locations))) / inner
     if not folder.is_dir():
         raise UserError(f"{name}: the package {package} has no folder {inner!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -82,7 +83,7 @@ def find_version(name: str, store: Store) -> Version:
     recipe, _, number = name.rpartition("@")
     found = versions_of(recipe or name, store)
     if recipe:
-        if not number.isdigit() or not 1 <= int(number) <= len(found):
+        if not re.fullmatch("[0-9]{1,9}", number) or not 1 <= int(number) <= len(found):
             there = f"has versions 1 to {len(found)}" if found else "has no version"
             raise UserError(f"{name}: {recipe} {there} in {store.root}; `pretrieve queries list` lists them")
         return found[int(number) - 1]
