@@ -20,9 +20,23 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 # What the tests compute is tiny, and quickest on one thread.
-test test-services check storm: export OMP_NUM_THREADS := 1
+test test-numbers test-services check storm: export OMP_NUM_THREADS := 1
 
-.PHONY: help quickstart test test-services check storm lint data environment bench growth results lock clean
+# Tests of numbers that depend on the order in which a kernel adds, and kernels differ between CPUs.
+NUMBERS := tests/models tests/test_golden_losses.py tests/storage/test_vectors.py $(patsubst %,tests/tasks/test_%.py, \
+	bm25s candidates causal_sampling copying crossed drawing embedding_space encode evaluate exact faiss filter_queries fit fold fuse \
+	hits initialise keys mine pretrain probe relevance rescoring sampling sampling_batches score search shared_attention \
+	significance train train_generator train_teacher)
+# The oldest instruction sets to which each library can be limited: PyTorch, oneDNN, MKL, OpenBLAS, NumPy and Numba. Their
+# kernels add in another order than those of any recent CPU, and NumPy sorts equal keys into another order.
+test-numbers: export ATEN_CPU_CAPABILITY := default
+test-numbers: export ONEDNN_MAX_CPU_ISA := AVX2
+test-numbers: export MKL_CBWR := COMPATIBLE
+test-numbers: export OPENBLAS_CORETYPE := Nehalem
+test-numbers: export NPY_DISABLE_CPU_FEATURES := X86_V3 X86_V4 AVX512_ICL
+test-numbers: export NUMBA_CPU_NAME := generic
+
+.PHONY: help quickstart test test-numbers test-services check storm lint data environment bench growth results lock clean
 
 help: ## say what the targets do
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -32,6 +46,9 @@ quickstart: environment data ## the whole pipeline on 3,000 Wikipedia leads, at 
 
 test: lint data ## ruff, mypy and every test that needs no system package
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test-numbers: environment data ## the numeric tests with older CPU instructions, at most 3 minutes on 2 cores
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow" $(NUMBERS)
 
 test-services: environment data ## tests on PostgreSQL, Redis and a browser, from Debian's packages
 	@tests/services/install

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 PACKAGES = (
@@ -41,7 +42,12 @@ def described(device: str) -> dict[str, Any]:
     return {
         "peak_memory_mib": _peak_memory_mib(),
         "device": _device_name(device),
-        "machine": {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
+        "machine": {
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "system": platform.platform(),
+            "python": platform.python_version(),
+        },
         "versions": _versions(),
     }
 
@@ -61,6 +67,16 @@ def _device_name(wanted: str) -> str:
     if torch is not None and wanted != "cpu" and torch.cuda.is_available():
         return str(torch.cuda.get_device_name())
     return platform.processor() or platform.machine()
+
+
+@cache
+def _processor() -> str:
+    """Return the processor's model, on which last digits depend, or its architecture where no model is named."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 @cache

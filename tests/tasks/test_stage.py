@@ -152,6 +152,7 @@ def test_the_manifest_says_how_it_was_made(store: Store) -> None:
     assert before.seed == 3
     assert before.settings == {"number": 2, "seed": 3}
     assert {"seconds", "cpu_seconds", "peak_memory_mib", "device", "versions"} <= set(before.built)
+    assert before.built["machine"]["processor"] in Path("/proc/cpuinfo").read_text()
 
 
 def made_of(manifest: object) -> tuple[str, str]:
