@@ -37,9 +37,9 @@ class Mode:
 
 RANKS = ("--set", "execution.processes=2")
 MODES = (
-    Mode("no server", 0.56, 60),
-    Mode("external server", 0.22, 40),
-    Mode("embedded server", 0.08, 20, (TEXTS,)),
+    Mode("no server", 0.68, 70),
+    Mode("external server", 0.12, 40),
+    Mode("embedded server", 0.06, 20, (TEXTS,)),
     Mode("leases", 0.08, 15, (TEXTS,), kinds=("KILL", "TERM", "takeover", "takeover")),
     Mode("two processes", 0.06, 12, (TEXTS,), (*RANKS, "--until", "pretrain"), ("pretrain",),
          ("KILL", "TERM", "INT", "STOP+KILL")),
