@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 
-SECONDS_BETWEEN_CHECKPOINTS, LEASE = 0.1, 3.0
+SECONDS_BETWEEN_CHECKPOINTS, LEASE = 0.1, 10.0
 
 
 def main() -> None:

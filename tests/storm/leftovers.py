@@ -7,6 +7,8 @@ import json
 import os
 import re
 import signal
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 MARK = "STORM_COMMAND"
@@ -14,6 +16,7 @@ MARK = "STORM_COMMAND"
 EVENTS = re.compile(r"(?<=tfevents).*")
 """What follows in the names of TensorBoard's files is a time, a host and a process."""
 MANIFEST = "manifest.json"
+SECONDS_TO_DIE = 30.0
 NO_ARTIFACTS = ("reports", "ledger")
 
 
@@ -29,11 +32,21 @@ def processes(session: int | None, mark: str) -> dict[int, str]:
     return alive
 
 
-def kill(pids: dict[int, str]) -> None:
-    """Kill what is left."""
+def kill(pids: Iterable[int]) -> None:
+    """Kill processes, and wait until they are gone: until then they may write."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + SECONDS_TO_DIE
+    while any(is_alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process that has not ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
 
 
 def files(store: Path) -> list[str]:
