@@ -50,6 +50,7 @@ class ChainRuns:
         self.place = shutil.copytree(weather.inputs, folder)
         self.store = self.place / "artifacts"
         self.reference = weather.reference.get(chain.mode.name) or weather.reference[""]
+        self.environment = weather.environment.get(chain.mode.name, {})
         self.hits: list[Hit] = []
         self.all: list[Run] = []
         self.ended: list[Run] = []
@@ -82,9 +83,8 @@ class ChainRuns:
     def start(self, recipe: str) -> Run:
         """Start a run of a recipe."""
         mode = self.chain.mode
-        environment = self.weather.environment.get(mode.name, {})
         plain = not mode.name.endswith("server") or mode.name.startswith("no ")
-        self.all.append(run := start(self.place, recipe, *mode.arguments, environment=environment, plain=plain))
+        self.all.append(run := start(self.place, recipe, *mode.arguments, environment=self.environment, plain=plain))
         return run
 
     def problem(self, what: str) -> None:

@@ -37,7 +37,7 @@ def call(chain: ChainRuns, name: str, number: int = 0) -> tuple[int | None, str]
         checkpoints = [each for each in chain.reference.artifacts if each.startswith(("train/", "pretrain/"))]
         checkpoint = random.Random(number).choice(sorted(checkpoints))
         arguments += [checkpoint.partition("/")[2], f"exported-{number}"]
-    run = command(chain.place, name, *arguments, environment={}, plain=True)
+    run = command(chain.place, name, *arguments, environment=chain.environment, plain=True)
     chain.all.append(run)
     code = run.wait()
     chain.ended.append(run)
