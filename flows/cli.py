@@ -78,12 +78,16 @@ def verify(
 @app.command()
 def gc(
     store: StoreFolder = DEFAULT_STORE,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete what is listed.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete what nothing needs.")] = False,
+    older_than: Annotated[str, typer.Option(metavar="AGE", help="Keep what is younger: 30m, 12h, 7d.")] = "1d",
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="Delete what only unfinished runs need, too.")
+    ] = False,
 ) -> None:
-    """List sizes and what no report needs; delete it only when told."""
-    from flows.inspect_store import collect_garbage
+    """List sizes and what no report, version or run needs; delete it only with --delete."""
+    from flows.collect_garbage import collect_garbage
 
-    collect_garbage(store, delete)
+    collect_garbage(store, delete=delete, older_than=older_than, unfinished=unfinished)
 
 
 @app.command()

@@ -24,6 +24,7 @@ from flows.suite import shipped_suites
 from flows.ui import show_lineage, show_run
 from storage.artifact import Artifact
 from storage.errors import UserError
+from storage.run_notes import NotedRun, noted
 from storage.store import Store
 from tasks.stage import Job, Session, session
 
@@ -113,9 +114,11 @@ def generate_queries(
     if replace is not None:
         get_run_logger().info(give_up(settings, plan.store, replace, None))
         plan = planned_corpus(settings, plan.store)
-    current = _run(plan, plan.jobs, recipe, changes)
-    with session(current):
-        made = built(corpus(settings, plan.store), recipe_name(path), plan.store)
+    with noted(plan.store, "generate_queries", recipe, plan.jobs) as note:
+        current = _run(plan, plan.jobs, recipe, changes, note)
+        with session(current):
+            made = built(corpus(settings, plan.store), recipe_name(path), plan.store)
+        note.finish()
     show_lineage(recipe_name(path), list(current.done.values()))
     show_queries(recipe_name(path), made.page)
     current.tell(made.in_words())
@@ -153,8 +156,10 @@ def evaluate_models(
     asked = ask(models, suite, store.root, only, skip_missing, [])
     for why in asked.absent.values():
         get_run_logger().warning("left out: %s", why)
-    current = Session(store, asked.suite.execution, tell=get_run_logger().info)
-    page = answer(asked, current)
+    with noted(store, "evaluate_models", asked.name) as note:
+        current = Session(store, asked.suite.execution, tell=get_run_logger().info, note=note)
+        page = answer(asked, current)
+        note.finish()
     show_table(asked, page)
     current.tell(f"report: {page}")
 
@@ -173,31 +178,35 @@ def run_stage(recipe: RecipeName, stage: StageName, changes: Changes = []) -> No
             "code may have changed since the key was listed: start the run of the whole recipe again"
         )
     [job] = found
-    if missing := [each for each in job.needs() if not plan.done[each].cached]:
-        raise UserError(f"{job.label}: needs {', '.join(missing)}, which the store {plan.store.root} has not")
-    with session(_building(plan)) as current:
-        job.run(current)
+    with noted(plan.store, "run_stage", f"{job.label} of {recipe}", [job.reference, *job.needs()]) as note:
+        if missing := [each for each in job.needs() if plan.store.manifest(*each.split("/")) is None]:
+            raise UserError(f"{job.label}: needs {', '.join(missing)}, which the store {plan.store.root} has not")
+        with session(_building(plan, note)) as current:
+            job.run(current)
+        note.finish()
 
 
 def run_recipe(recipe: str, changes: list[str], goal: str | None) -> None:
     """Run the stages of a recipe that a goal needs, or all and publish the report."""
     plan, path = _plan(recipe, changes), find_recipe(recipe)
     jobs = needed_for(plan, goal) if goal else plan.jobs
-    current = _run(plan, jobs, recipe, changes)
-    done, name = [current.done[reference] for reference in jobs], recipe_name(path)
-    if done[-1].stage != "report":
-        show_lineage(name, done)
-        return
-    made = Artifact[Any]("report", done[-1].key, plan.store.folder("report", done[-1].key))
-    page = published(name, made, plan.store, done)
+    with noted(plan.store, "run", recipe, plan.jobs) as note:
+        current = _run(plan, jobs, recipe, changes, note)
+        done, name = [current.done[reference] for reference in jobs], recipe_name(path)
+        if done[-1].stage != "report":
+            show_lineage(name, done)
+            return  # the note stays: no report needs what was built
+        made = Artifact[Any]("report", done[-1].key, plan.store.folder("report", done[-1].key))
+        page = published(name, made, plan.store, done)
+        note.finish()
     show_run(name, page, done)
     current.tell(f"report: {page}")
 
 
-def _run(plan: Session, jobs: Mapping[str, Job], recipe: str, changes: list[str]) -> Session:
+def _run(plan: Session, jobs: Mapping[str, Job], recipe: str, changes: list[str], note: NotedRun) -> Session:
     """Run some of a plan's jobs; the session that has."""
-    missing = sum(not plan.done[reference].cached for reference in jobs)
-    current = _building(plan)
+    missing = sum(plan.store.manifest(*reference.split("/")) is None for reference in jobs)
+    current = _building(plan, note)
     current.tell(f"{len(jobs)} stages, {len(jobs) - missing} cached, {missing} to build; store {plan.store.root}")
     asked = Request(recipe if recipe in shipped_recipes() else str(find_recipe(recipe).resolve()), list(changes))
     with session(current):
@@ -232,6 +241,6 @@ def _store() -> Store:
     return Store.open_or_new(Path(store))
 
 
-def _building(plan: Session) -> Session:
+def _building(plan: Session, note: NotedRun) -> Session:
     """A session that builds what a plan has planned, and tells the run's log."""
-    return Session(plan.store, plan.execution, tell=get_run_logger().info)
+    return Session(plan.store, plan.execution, tell=get_run_logger().info, note=note)

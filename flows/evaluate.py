@@ -25,6 +25,7 @@ from storage import datasets, sources
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.files import write_atomically
+from storage.run_notes import noted
 from storage.store import Store
 from storage.tables import Metrics
 from tasks.as_task import artifact_key
@@ -66,15 +67,16 @@ def run(
         console.print(f"left out: {why}")
     with session(Session(store, asked.suite.execution, planning=True)) as plan:
         asked.measure()
-    missing = sum(not step.cached for step in plan.done.values())
-    counts = f"{len(plan.done)} stages, {len(plan.done) - missing} cached, {missing} to build"
-    console.print(f"{asked.suite.title}: {counts}; store {store.root}")
-    current = Session(store, asked.suite.execution, tell=console.print)
-
-    if missing:
-        report = as_flow("evaluate", asked.name, current, lambda: answer(asked, current))
-    else:
-        report = answer(asked, current)
+    with noted(store, "evaluate", asked.name, plan.done) as note:
+        missing = sum(store.manifest(step.stage, step.key) is None for step in plan.done.values())
+        counts = f"{len(plan.done)} stages, {len(plan.done) - missing} cached, {missing} to build"
+        console.print(f"{asked.suite.title}: {counts}; store {store.root}")
+        current = Session(store, asked.suite.execution, tell=console.print, note=note)
+        if missing:
+            report = as_flow("evaluate", asked.name, current, lambda: answer(asked, current))
+        else:
+            report = answer(asked, current)
+        note.finish()
     content = json.loads(report.with_suffix(".json").read_text())
     Terminal().print(terminal_table(content))
     say(notes(content))

@@ -1,23 +1,19 @@
-"""`pretrieve show`, `verify` and `gc`: what the store holds, whether it is whole, and what nothing needs."""
+"""`pretrieve show` and `verify`: what the store holds, and whether it is intact."""
 
 from __future__ import annotations
 
-import json
-import shutil
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import typer
 from rich.table import Table
 from rich.tree import Tree
 
-from flows.queries.versions import all_versions
+from flows.queries.versions import damaged_versions, quarantine_versions
 from flows.terminal import unwrapped
 from storage.artifact import Manifest
 from storage.errors import UserError, one_line
 from storage.ledger import is_damaged, ledgers
-from storage.store import Damage, Store, bytes_below
+from storage.store import Damage, Store
 from tasks.units import in_units
 
 out = unwrapped()
@@ -95,10 +91,17 @@ def verify_store(store_folder: Path, aside: bool) -> None:
     for ledger, path in torn:
         moved = f"; moved to {ledger.set_aside(path)}" if aside else ""
         typer.echo(one_line(f"pretrieve: damaged: {path}: its bytes are not those of its name{moved}"), err=True)
+    lines = damaged_versions(store)
+    if aside and lines:
+        quarantine_versions(store)
+    else:
+        for line in lines:
+            typer.echo(one_line(f"pretrieve: {line}"), err=True)
     if damaged or torn:
         what = "run the recipe again to rebuild" if aside else "`pretrieve verify --aside` has the next run rebuild"
         of_ledgers = f" and {len(torn)} of {len(files)} files of ledgers" if files else ""
         typer.echo(f"pretrieve: {what} {damaged} of {len(folders)} artifacts{of_ledgers}", err=True)
+    if damaged or torn or lines:
         raise typer.Exit(1)
     of_ledgers = f" and {len(files)} files of ledgers" if files else ""
     out.print(f"{len(folders)} artifacts{of_ledgers} of {store.root} are whole")
@@ -117,67 +120,6 @@ def _is_damaged(folder: Path, store: Store, aside: bool) -> bool:
     return bool(damage and damage.problems)
 
 
-def collect_garbage(store_folder: Path, delete: bool) -> None:
-    """List the sizes of what reports need and of what none needs; delete the latter when told."""
-    store = Store.open(store_folder)
-    needed = needed_by_reports(store)
-    table = Table("what", "size", "needed by a report", title=str(store.root), title_justify="left")
-    unneeded: list[Path] = []
-    for folder, _ in store.manifests():
-        reference = f"{folder.parent.name}/{folder.name}"
-        table.add_row(reference, in_units(bytes_below(folder)), "yes" if reference in needed else "no")
-        if reference not in needed:
-            unneeded.append(folder)
-    for ledger in ledgers(store.root):
-        table.add_row(
-            f"{ledger.folder.relative_to(store.root)}", in_units(bytes_below(ledger.folder)), "kept: see made_by.json"
-        )
-    for folder in [*_folders(store.root / ".work"), *_folders(store.root / ".damaged")]:
-        if store.is_being_built(folder):
-            table.add_row(str(folder.relative_to(store.root)), in_units(bytes_below(folder)), "being built by a run")
-            continue
-        table.add_row(str(folder.relative_to(store.root)), in_units(bytes_below(folder)), "no (unfinished or damaged)")
-        unneeded.append(folder)
-    out.print(table)
-    size = in_units(sum(bytes_below(folder) for folder in unneeded))
-    if delete:
-        for folder in unneeded:
-            _delete(folder, store)
-        out.print(f"deleted {len(unneeded)} folders, {size}")
-    else:
-        out.print(f"{len(unneeded)} folders, {size}, are needed by no report; `pretrieve gc --delete` deletes them")
-
-
-def needed_by_reports(store: Store) -> set[str]:
-    """References of all that the reports and the versions of corpora in `reports/` were made of."""
-    needed: set[str] = set()
-    waiting = []
-    for page in (store.root / "reports").rglob("report.json"):
-        stages = json.loads(page.read_text())["stages"]
-        waiting += [f"{step['stage']}/{step['key']}" for step in stages]
-    for version in all_versions(store):
-        waiting += [version.queries.reference, version.passages.reference, version.quality.reference]
-    while waiting:
-        reference = waiting.pop()
-        if reference not in needed:
-            needed.add(reference)
-            if manifest := _manifest_of(reference, store):
-                waiting += manifest.references()
-    return needed
-
-
-def _delete(folder: Path, store: Store) -> None:
-    """Rename first, so that a deletion that is cut off leaves nothing that looks whole."""
-    bin_ = store.root / ".work" / f"deleted-{folder.parent.name}-{folder.name}-{time.time_ns()}"
-    bin_.parent.mkdir(exist_ok=True)
-    folder.rename(bin_)
-    shutil.rmtree(bin_)
-
-
 def _manifest_of(reference: str, store: Store) -> Manifest | None:
     stage, _, key = reference.partition("/")
     return None if stage == "source" else store.manifest(stage, key)
-
-
-def _folders(parent: Path) -> Iterator[Path]:
-    yield from sorted(path for path in parent.glob("*") if path.is_dir())

@@ -23,6 +23,7 @@ from flows.recipe import Recipe
 from flows.terminal import Terminal, say, unwrapped
 from storage.artifact import Artifact
 from storage.errors import UserError
+from storage.run_notes import noted
 from storage.store import Store
 from storage.tables import Report
 from tasks.report import publish, terminal_table
@@ -35,20 +36,24 @@ def run(name: str, folder: Path, changes: Sequence[str], until: str | None) -> N
     """Run a recipe, say what each stage does, and end with a table and the path of the report."""
     recipe, path = load_recipe(name, changes)
     title, store = recipe_name(path), Store.open_or_new(folder)
-    steps = until_step(list(planned(recipe, title, store).done.values()), until)
-    missing = [step for step in steps if not step.cached]
+    plan = planned(recipe, title, store)
+    steps = until_step(list(plan.done.values()), until)
     console = unwrapped(stderr=True)
-    counts = f"{len(steps)} stages, {len(steps) - len(missing)} cached, {len(missing)} to build"
-    console.print(f"{recipe.title}: {counts}; store {store.root}")
-    current = Session(store, recipe.execution, last=steps[-1].key if until else None, tell=console.print)
-    try:
-        if missing:
-            page = as_flow("reproduce", title, current, lambda: shown(recipe, title, current))
-        else:
-            page = in_session(recipe, title, current)
-    except Stopped:
-        console.print(f"stopped after {steps[-1].stage} {steps[-1].key}, as --until says")
-        return
+    with noted(store, "reproduce", title, plan.done) as note:
+        missing = [step for step in steps if store.manifest(step.stage, step.key) is None]
+        counts = f"{len(steps)} stages, {len(steps) - len(missing)} cached, {len(missing)} to build"
+        console.print(f"{recipe.title}: {counts}; store {store.root}")
+        last = None if until is None else steps[-1].key
+        current = Session(store, recipe.execution, last=last, tell=console.print, note=note)
+        try:
+            if missing:
+                page = as_flow("reproduce", title, current, lambda: shown(recipe, title, current))
+            else:
+                page = in_session(recipe, title, current)
+        except Stopped:
+            console.print(f"stopped after {steps[-1].stage} {steps[-1].key}, as --until says")
+            return
+        note.finish()
     Terminal().print(terminal_table(page.with_suffix(".json")))
     say(f"report: {page}")
 
@@ -57,12 +62,12 @@ def until_step(steps: list[Done], until: str | None) -> list[Done]:
     """The steps up to the last one that is called `until`, by its stage or by its round."""
     if until is None:
         return steps
-    places = [place for place, step in enumerate(steps) if until in (step.stage, step.round)]
+    places = [place for place, step in enumerate(steps) if until and until in (step.stage, step.round)]
     if not places:
         names = list(dict.fromkeys([step.stage for step in steps] + [step.round for step in steps if step.round]))
         near = difflib.get_close_matches(until, names, 1)
         hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(names)}"
-        raise UserError(f"--until {until}: this recipe has no such stage or round; {hint}")
+        raise UserError(f"--until {until!r}: this recipe has no such stage or round; {hint}")
     return steps[: places[-1] + 1]
 
 

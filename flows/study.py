@@ -30,6 +30,7 @@ from flows.terminal import Terminal, unwrapped
 from storage import sources
 from storage.errors import UserError
 from storage.kept import Facts, Kept, all_kept, folder_of, keep, kept
+from storage.run_notes import noted
 from storage.store import Store
 from tasks.cost import Costs
 from tasks.fit import Diverged
@@ -110,8 +111,16 @@ def run(
 
 def reproduce(asked: Asked, results: Path, rows: Mapping[str, Sequence[str]], console: Terminal) -> None:
     """A run from corpus to report, and what is kept of it."""
-    current = Session(asked.store, asked.recipe.execution, tell=console.print)
-    in_session(asked.recipe, asked.title, current)
+    with noted(asked.store, "study run", asked.words, [f"{step.stage}/{step.key}" for step in asked.steps]) as note:
+        current = Session(asked.store, asked.recipe.execution, tell=console.print, note=note)
+        in_session(asked.recipe, asked.title, current)
+        _keep(asked, results, rows, current)
+        note.finish()
+    console.print(f"{asked.words}: kept in {folder_of(results, asked.name, asked.seed)}")
+
+
+def _keep(asked: Asked, results: Path, rows: Mapping[str, Sequence[str]], current: Session) -> None:
+    """Write the small files that are kept of a run."""
     finished = Finished(asked.title, asked.store, whole(f"report/{asked.report}", asked.store))
     first, done = finished.measured[0], list(current.done.values())
     curves = json.loads((asked.store.folder("report", asked.report) / CURVES).read_text())
@@ -123,7 +132,6 @@ def reproduce(asked: Asked, results: Path, rows: Mapping[str, Sequence[str]], co
         folder_of(results, asked.name, asked.seed), facts, scores=scores(first.path / "queries.parquet", rows),
         curves=list(points(curves)), keys=[key(step, asked.store) for step in done],
     )  # fmt: skip
-    console.print(f"{asked.words}: kept in {folder_of(results, asked.name, asked.seed)}")
 
 
 def expected_seconds(asked: Asked, known: Sequence[Kept]) -> float:

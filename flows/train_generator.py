@@ -12,6 +12,7 @@ from rich.table import Table
 from flows.export import export_checkpoint, must_be_free
 from flows.terminal import Terminal, unwrapped
 from storage.errors import UserError
+from storage.run_notes import noted
 from storage.sources import weights
 from storage.store import Store
 from tasks.finetune_generator import VALIDATION_JSON, GeneratorFinetuning, finetune_generator
@@ -26,10 +27,13 @@ def train(
     must_be_free(folder)
     given = pairs_source(pairs)
     console = unwrapped(stderr=True)
-    with session(Session(Store.open_or_new(store), execution, tell=console.print)):
-        made = finetune_generator(weights(model), given, settings=settings)
-    Terminal().print(curve(json.loads((made.path / VALIDATION_JSON).read_text())))
-    export_checkpoint(made.key, folder, store)
+    opened = Store.open_or_new(store)
+    with noted(opened, "train-generator", model) as note:
+        with session(Session(opened, execution, tell=console.print, note=note)):
+            made = finetune_generator(weights(model), given, settings=settings)
+        Terminal().print(curve(json.loads((made.path / VALIDATION_JSON).read_text())))
+        export_checkpoint(made.key, folder, store)
+        note.finish()
 
 
 def settings_of(

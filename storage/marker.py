@@ -8,6 +8,7 @@ others.
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -52,19 +53,25 @@ def recognise(root: Path) -> bool:
 
 
 def mark(root: Path) -> None:
-    """Make the folder a store by its marker, where it has none. Raises UserError where it cannot be written."""
+    """Make the folder a store by its marker, where it has none. Raises UserError where the store cannot be written."""
+    if is_read_only(root):
+        raise unwritable(root, "no write permission, or mounted read-only")
     if not (root / MARKER).exists():
         try:
             write_atomically(root / MARKER, json.dumps({"format": FORMAT}) + "\n")
         except OSError as error:
-            raise UserError(unwritable(root, error)) from None
+            raise unwritable(root, error.strerror) from None
 
 
-def unwritable(root: Path, error: OSError) -> str:
-    """One line for a store that this process cannot write."""
-    return (
-        f"{root}: the store cannot be written ({error.strerror}); commands that only read it work, others need a store "
-        "with write permission: name one with --store"
+def is_read_only(root: Path) -> bool:
+    """Return whether the folder is there and this process may not write it."""
+    return root.exists() and not os.access(root, os.W_OK | os.X_OK)
+
+
+def unwritable(root: Path, reason: str | None) -> UserError:
+    """Return the error for a store that this process cannot write."""
+    return UserError(
+        f"{root}: the store cannot be written ({reason}); only commands that read work here; name another with --store"
     )
 
 

@@ -27,7 +27,7 @@ from storage.errors import UserError
 from storage.evidence import LOGS, MANIFEST, TABLES, changed_contents, contradictions, listed, read_manifest
 from storage.files import drop_unfinished, flush, follow_umask, full_disk_in_words, sha256_of, write_atomically
 from storage.lock import Check, Locks, locks_of
-from storage.marker import is_artifact, mark, recognise
+from storage.marker import is_artifact, is_read_only, mark, recognise
 
 SCRATCH = "scratch"
 NO_STAGES = ("reports", "ledger")  # folders of the store that hold no artifacts
@@ -80,9 +80,9 @@ class Store:
         return cls(folder)
 
     @property
-    def is_writable(self) -> bool:
-        """Whether this process may write here; False on a file system that is mounted read-only, for root too."""
-        return os.access(self.root, os.W_OK | os.X_OK)
+    def is_read_only(self) -> bool:
+        """Whether the store is there and this process may not write it; root neither, where it is mounted read-only."""
+        return is_read_only(self.root)
 
     def mark(self) -> None:
         """Make the folder a store before anything else is written. Raises UserError where it cannot be written."""
@@ -179,6 +179,7 @@ class Store:
         Raises `storage.lock.LeaseLost` within the block where hosts share the store and another may build it.
         """
         name = self.work(stage, key).name
+        self.mark()
         with self._locks().hold(name, waiting) as self._held[name]:
             try:
                 yield
@@ -196,7 +197,6 @@ class Store:
     def begin(self, stage: str, key: str) -> Path:
         """The work folder, with whatever an earlier build that was cut off has left in it."""
         work = self.work(stage, key)
-        self.mark()
         with full_disk_in_words(work):
             work.mkdir(parents=True, exist_ok=True)
         drop_unfinished(work)

@@ -26,6 +26,7 @@ from pydantic import Field, model_validator
 from storage.artifact import Artifact, File, Manifest, Source, hash_of, key_of
 from storage.files import full_disk_in_words
 from storage.rows import num_rows
+from storage.run_notes import NotedRun
 from storage.settings import Settings
 from storage.store import Store
 from storage.tables import Table
@@ -91,6 +92,8 @@ class Session:
     last: str | None = None
     """The key of the stage after which to stop; None goes to the end of the chain."""
     tell: Callable[[str], None] = lambda line: None
+    note: NotedRun | None = None
+    """The run's note, which names every artifact before the store is looked at; None where nothing is noted."""
     jobs: dict[str, Job] = field(default_factory=dict)
     """Stages by `<stage>/<key>`, in the order in which they were first called."""
     done: dict[str, Done] = field(default_factory=dict)
@@ -166,6 +169,8 @@ class Stage(Generic[T]):
         """The artifact of these inputs and settings: from the store if it is whole there, else built."""
         job, current = Job(self, inputs, settings, _round.get()), _session.get()
         if job.reference not in current.done:
+            if current.note:
+                current.note.uses([job.reference])
             current.jobs[job.reference] = job
             current.done[job.reference] = job.looked_up(current) if current.planning else job.run(current)
             if job.key == current.last:
@@ -207,14 +212,15 @@ class Job:
 
     def run(self, current: Session) -> Done:
         """Build it, or find it whole; as a task of the flow that runs, if one does."""
-        done = self.looked_up(current)
-        if not done.cached:
+        manifest = current.store.manifest(self.stage.name, self.key)
+        cached = manifest is not None
+        if not cached:
             current.tell(f"{self.label} …")
         if _in_a_flow():
             from tasks.as_task import run_as_task
 
-            return self.told(current, run_as_task(self, current, done.cached), done.cached)
-        return self.told(current, self.build(current), done.cached)
+            return self.told(current, run_as_task(self, current, cached), cached)
+        return self.told(current, manifest or self.build(current), cached)
 
     def looked_up(self, current: Session) -> Done:
         """What the store has of it."""

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from flows.inspect_store import collect_garbage, needed_by_reports, verify_store
+from flows.collect_garbage import collect_garbage
+from flows.inspect_store import verify_store
+from flows.needs import report_needs
 from flows.queries.build import Built, build, built, planned_corpus
 from flows.queries.corpus import corpus
 from flows.queries.list import list_versions
@@ -122,11 +124,11 @@ def test_a_corpus_is_built_brought_up_to_date_and_replaced(
         with pytest.raises(UserError, match=words):
             find_version(wrong, store)
 
-    needed = needed_by_reports(store)
+    needed = report_needs(store).references
     assert {each.queries.reference for each in versions_of(NAME, store)} <= needed
     assert {each.quality.reference for each in versions_of(NAME, store)} <= needed
     before = ledger.files()
-    collect_garbage(store.root, delete=True)
+    collect_garbage(store.root, delete=True, older_than="0s")
     assert all(store.manifest(each.queries.stage, each.queries.key) for each in versions_of(NAME, store))
     assert ledger.files() == before
     verify_store(store.root, aside=False)

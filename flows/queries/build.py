@@ -19,6 +19,7 @@ from flows.reproduce import as_flow
 from flows.terminal import say, unwrapped
 from storage.artifact import Artifact
 from storage.errors import UserError
+from storage.run_notes import noted
 from storage.store import Store
 from tasks.compare_queries import compare_queries
 from tasks.stage import Session, session
@@ -68,10 +69,18 @@ def build(
     if replaced is not None:
         planned_corpus(recipe, store)  # what is wrong with the recipe is told before anything is given up
         console.print(replace(recipe, store, replaced, generator))
-    steps = planned_corpus(recipe, store).done.values()
-    missing = sum(not step.cached for step in steps)
-    counts = f"{len(steps)} stages, {len(steps) - missing} cached, {missing} to build"
-    console.print(f"{recipe.title}: pseudo-queries: {counts}; store {store.root}")
+    steps = planned_corpus(recipe, store).done
+    with noted(store, "queries build", title, steps) as current.note:
+        missing = sum(store.manifest(step.stage, step.key) is None for step in steps.values())
+        counts = f"{len(steps)} stages, {len(steps) - missing} cached, {missing} to build"
+        console.print(f"{recipe.title}: pseudo-queries: {counts}; store {store.root}")
+        say(_run(recipe, title, current, missing > 0).in_words())
+        current.note.finish()
+
+
+def _run(recipe: Recipe[Any], title: str, current: Session, as_a_flow: bool) -> Built:
+    """Build the corpus in this process, as a Prefect flow where something is missing, and note its version."""
+    store = current.store
 
     def body() -> Built:
         with session(current):
@@ -82,7 +91,7 @@ def build(
         show_queries(title, made.page)
         return made
 
-    say((as_flow("generate_queries", title, current, shown) if missing else body()).in_words())
+    return as_flow("generate_queries", title, current, shown) if as_a_flow else body()
 
 
 def import_file(name: str, file: str, folder: Path, changes: Sequence[str], generator: str, called: str | None) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from storage.artifact import Artifact
-from storage.errors import UserError
+from storage.errors import UserError, one_line
 from storage.files import write_atomically
+from storage.run_notes import REFERENCE
 from storage.store import Store
 from storage.tables import Passages, PseudoQueries
 
@@ -46,21 +48,26 @@ def folder_of(recipe: str, store: Store) -> Path:
 
 
 def versions_of(recipe: str, store: Store) -> list[Version]:
-    """All versions of a recipe, the oldest first."""
-    file = folder_of(recipe, store) / VERSIONS
-    if not file.exists():
-        return []
-    return [
-        _version(recipe, number, json.loads(line), store)
-        for number, line in enumerate(file.read_text().splitlines(), 1)
-    ]
+    """Return the versions of a recipe, the oldest first, without those whose lines are damaged."""
+    return [line for line in _lines(recipe, store) if isinstance(line, Version)]
 
 
 def all_versions(store: Store) -> Iterator[Version]:
-    """Those of all recipes."""
-    reports = store.root / "reports"
-    for file in sorted(reports.rglob(VERSIONS)):
-        yield from versions_of(file.parent.relative_to(reports).as_posix().removesuffix(QUERIES), store)
+    """Yield the versions of all recipes."""
+    for recipe in _recipes(store):
+        yield from versions_of(recipe, store)
+
+
+def damaged_versions(store: Store) -> list[str]:
+    """Return a line for each damaged line of a file of versions: where it is, and what was expected."""
+    return [line for recipe in _recipes(store) for line in _lines(recipe, store) if isinstance(line, str)]
+
+
+def quarantine_versions(store: Store) -> None:
+    """Copy each file of versions that has damaged lines aside, and empty these lines: the others keep their numbers."""
+    for recipe in _recipes(store):
+        with store.lock("versions", recipe.replace("/", "-"), lambda: None):
+            _quarantine(recipe, store)
 
 
 def note_version(
@@ -68,13 +75,14 @@ def note_version(
 ) -> tuple[Version, Version | None]:
     """The version that these are, a new one unless they are the newest already, and the one before it."""
     with store.lock("versions", recipe.replace("/", "-"), lambda: None):
-        before = versions_of(recipe, store)
+        _quarantine(recipe, store)
+        lines = _lines(recipe, store)
+        before = [line for line in lines if isinstance(line, Version)]
         if before and before[-1].queries.key == queries.key:
             return before[-1], before[-2] if len(before) > 1 else None
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        version = Version(recipe, len(before) + 1, at, queries, passages, quality)
-        lines = [_line(each) for each in (*before, version)]
-        write_atomically(folder_of(recipe, store) / VERSIONS, "".join(f"{line}\n" for line in lines))
+        version = Version(recipe, len(lines) + 1, at, queries, passages, quality)
+        _write(recipe, [*lines, version], store)
     return version, before[-1] if before else None
 
 
@@ -83,10 +91,11 @@ def find_version(name: str, store: Store) -> Version:
     recipe, _, number = name.rpartition("@")
     found = versions_of(recipe or name, store)
     if recipe:
-        if not re.fullmatch("[0-9]{1,9}", number) or not 1 <= int(number) <= len(found):
-            there = f"has versions 1 to {len(found)}" if found else "has no version"
+        numbered = {str(version.number): version for version in found}
+        if number not in numbered:
+            there = f"has versions {_ranges(found)}" if found else "has no version"
             raise UserError(f"{name}: {recipe} {there} in {store.root}; `pretrieve queries list` lists them")
-        return found[int(number) - 1]
+        return numbered[number]
     if found:
         return found[-1]
     by_key = {each.queries.key: each for each in all_versions(store) if each.queries.key.startswith(name)}
@@ -105,11 +114,63 @@ def _line(version: Version) -> str:
     })  # fmt: skip
 
 
-def _version(recipe: str, number: int, line: dict[str, Any], store: Store) -> Version:
-    def artifact(reference: str) -> Artifact[Any]:
-        stage, _, key = reference.partition("/")
-        return Artifact(stage, key, store.folder(stage, key))
+def _ranges(found: list[Version]) -> str:
+    """Return the numbers of versions for people."""
+    numbers = [version.number for version in found]
+    if numbers == list(range(1, len(numbers) + 1)):
+        return f"1 to {len(numbers)}"
+    return ", ".join(map(str, numbers))
 
-    return Version(
-        recipe, number, line["at"], artifact(line["queries"]), artifact(line["passages"]), artifact(line["quality"])
-    )
+
+def _recipes(store: Store) -> list[str]:
+    reports = store.root / "reports"
+    files = sorted(reports.rglob(VERSIONS))
+    return [file.parent.relative_to(reports).as_posix().removesuffix(QUERIES) for file in files]
+
+
+def _lines(recipe: str, store: Store) -> list[Version | str | None]:
+    """Return for each line of a recipe's file its version, what is wrong with it, or None where it was quarantined."""
+    file = folder_of(recipe, store) / VERSIONS
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return []
+    return [_parsed(line, recipe, number, store) for number, line in enumerate(content.splitlines(), 1)]
+
+
+def _parsed(line: bytes, recipe: str, number: int, store: Store) -> Version | str | None:
+    try:
+        value: Any = json.loads(line.decode())
+        if value is None:
+            return None
+        references = [value[name] for name in ("queries", "passages", "quality")]
+        if isinstance(value["at"], str) and all(REFERENCE.fullmatch(reference) for reference in references):
+            queries, passages, quality = (_artifact(reference, store) for reference in references)
+            return Version(recipe, number, value["at"], queries, passages, quality)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    file = folder_of(recipe, store) / VERSIONS
+    return f"{file}: line {number}: damaged: expected a version with `at`, `queries`, `passages` and `quality`"
+
+
+def _artifact(reference: str, store: Store) -> Artifact[Any]:
+    stage, _, key = reference.partition("/")
+    return Artifact(stage, key, store.folder(stage, key))
+
+
+def _write(recipe: str, lines: list[Version | str | None], store: Store) -> None:
+    """Write a recipe's versions; a line without one keeps its place as `null`."""
+    texts = [_line(line) if isinstance(line, Version) else "null" for line in lines]
+    write_atomically(folder_of(recipe, store) / VERSIONS, "".join(f"{text}\n" for text in texts))
+
+
+def _quarantine(recipe: str, store: Store) -> None:
+    """Copy a recipe's file aside where lines of it are damaged, then empty these; name them on standard error."""
+    lines = _lines(recipe, store)
+    if damaged := [line for line in lines if isinstance(line, str)]:
+        file = folder_of(recipe, store) / VERSIONS
+        aside = file.with_name(f"{VERSIONS}.damaged-{time.time_ns()}")
+        write_atomically(aside, file.read_bytes())
+        _write(recipe, lines, store)
+        for line in damaged:
+            print(one_line(f"pretrieve: {line}; the file was copied to {aside}"), file=sys.stderr)

@@ -126,3 +126,23 @@ def test_a_path_that_cannot_be_a_store_is_one_line(
         assert ended.code == 2, ended.err
         assert len(ended.lines) == 1
         assert ended.err.splitlines()[-1] == ended.lines[0]
+
+
+def test_folders_of_others_in_a_store_are_named_and_left_alone(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished_runs.run(store, "one")
+    for name in ("foo/bar/x", "split_corpus/mine/x", "reports/notes/x.txt", ".work/x/y"):
+        (store.root / name).parent.mkdir(parents=True)
+        (store.root / name).write_text("of others")
+
+    listed = command(capsys, "gc", "--delete", "--older-than", "0s", "--store", store.root)
+    verified = command(capsys, "verify", "--aside", "--store", store.root)
+
+    assert listed.code == verified.code == 0, listed.err + verified.err
+    assert "foo " in listed.out
+    assert "split_corpus/mine" in listed.out
+    assert listed.out.count("not ours") == 2
+    assert (store.root / "foo/bar/x").exists()
+    assert (store.root / "split_corpus/mine/x").exists()
+    assert (store.root / "reports/notes/x.txt").exists()

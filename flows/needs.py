@@ -1,0 +1,48 @@
+"""What the reports and the versions of corpora in a store need; what cannot be read of them is named."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.queries.versions import VERSIONS, all_versions, damaged_versions
+from storage.run_notes import REFERENCE
+from storage.store import Store
+
+
+@dataclass(frozen=True)
+class ReportNeeds:
+    """What is needed directly; what that was made of is in its manifests."""
+
+    references: frozenset[str]
+    problems: list[str]
+    """A line for each file that may need more than could be read."""
+
+
+def report_needs(store: Store) -> ReportNeeds:
+    """Return the references of the stages that the reports list, and of the versions of corpora."""
+    references, problems = set[str](), damaged_versions(store)
+    for page in sorted((store.root / "reports").rglob("report.json")):
+        stages = _stages(page)
+        references |= stages or set()
+        if stages is None:
+            problems.append(f"{page}: expected the stages of a run; run its recipe again, or delete the file")
+    for file in sorted((store.root / "reports").rglob(f"{VERSIONS}.damaged-*")):
+        problems.append(f"{file}: damaged lines whose versions are not known; delete it if they are not needed")
+    for version in all_versions(store):
+        references |= {version.queries.reference, version.passages.reference, version.quality.reference}
+    return ReportNeeds(frozenset(references), problems)
+
+
+def _stages(page: Path) -> set[str] | None:
+    """Return the references of a report and its stages; None where they cannot be read, or one is no reference."""
+    try:
+        content: Any = json.loads(page.read_bytes())
+        found = {f"{step['stage']}/{step['key']}" for step in content["stages"]}
+        if "report" in content["inputs"]:
+            found.add(f"report/{content['inputs']['report']}")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return found if all(REFERENCE.fullmatch(reference) for reference in found) else None
