@@ -80,9 +80,7 @@ def gc(
     store: StoreFolder = DEFAULT_STORE,
     delete: Annotated[bool, typer.Option("--delete", help="Delete what nothing needs.")] = False,
     older_than: Annotated[str, typer.Option(metavar="AGE", help="Keep what is younger: 30m, 12h, 7d.")] = "1d",
-    unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="Delete what only unfinished runs need, too.")
-    ] = False,
+    unfinished: Annotated[bool, typer.Option("--unfinished", help="Also what only unfinished runs need.")] = False,
 ) -> None:
     """List sizes and what no report, version or run needs; delete it only with --delete."""
     from flows.collect_garbage import collect_garbage
@@ -145,9 +143,7 @@ def evaluate(
     only: Annotated[
         list[str] | None, typer.Option(metavar="COLLECTION", help="Only this one, or this group; repeatable.")
     ] = None,
-    skip_missing: Annotated[
-        bool, typer.Option("--skip-missing", help="Leave out collections that are not here.")
-    ] = False,
+    skip_missing: Annotated[bool, typer.Option("--skip-missing", help="Leave out absent collections.")] = False,
     store: StoreFolder = DEFAULT_STORE,
     changes: Changes = None,
 ) -> None:

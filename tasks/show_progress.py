@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -53,6 +54,15 @@ def courtesy() -> Iterator[None]:
         yield
     except (httpx.HTTPError, PrefectException, OSError, RuntimeError) as error:
         log.debug("not shown by the server: %s: %s", type(error).__name__, error)
+
+
+def in_a_flow() -> bool:
+    """Return whether a Prefect flow runs in this thread."""
+    if "prefect" not in sys.modules:  # a flow that runs has imported it
+        return False
+    from prefect.context import FlowRunContext
+
+    return FlowRunContext.get() is not None
 
 
 class Watch:

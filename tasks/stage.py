@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import inspect
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from storage.store import Store
 from storage.tables import Table
 from tasks.energy import Meter
 from tasks.machine import Spent, cpu_seconds, described
+from tasks.show_progress import in_a_flow
 
 T = TypeVar("T", bound=Table)
 Input = Artifact[Any] | Source | Sequence[Artifact[Any]] | None
@@ -216,7 +216,7 @@ class Job:
         cached = manifest is not None
         if not cached:
             current.tell(f"{self.label} …")
-        if _in_a_flow():
+        if in_a_flow():
             from tasks.as_task import run_as_task
 
             return self.told(current, run_as_task(self, current, cached), cached)
@@ -224,7 +224,7 @@ class Job:
 
     def looked_up(self, current: Session) -> Done:
         """What the store has of it."""
-        return self._done(current.store.manifest(self.stage.name, self.key), None)
+        return self._done(manifest := current.store.manifest(self.stage.name, self.key), manifest is not None)
 
     def told(self, current: Session, manifest: Manifest, cached: bool) -> Done:
         """Say that it is whole."""
@@ -233,10 +233,9 @@ class Job:
         current.tell(f"{self.label}: {how}{rows}")
         return self._done(manifest, cached)
 
-    def _done(self, manifest: Manifest | None, cached: bool | None) -> Done:
-        found = manifest is not None
+    def _done(self, manifest: Manifest | None, cached: bool) -> Done:
         return Done(
-            self.stage.name, self.round, self.key, found if cached is None else cached,
+            self.stage.name, self.round, self.key, cached,
             float(manifest.built["seconds"]) if manifest else 0.0, manifest.rows if manifest else None,
             list(self.references.values()), manifest.built if manifest else {},
         )  # fmt: skip
@@ -296,11 +295,3 @@ def _reference(given: Input) -> Any:
     if given is None or isinstance(given, (Artifact, Source)):
         return given.reference if given else None
     return [each.reference for each in given]
-
-
-def _in_a_flow() -> bool:
-    if "prefect" not in sys.modules:  # a flow that runs has imported it
-        return False
-    from prefect.context import FlowRunContext
-
-    return FlowRunContext.get() is not None
