@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from flows.read_recipe import CLAIMS, load_recipe, read_settings
 from storage.errors import UserError
 from storage.reported import PAPERS
-from storage.settings import Settings
+from storage.settings import Seed, Settings
 from tasks.evaluate import METRIC
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
@@ -70,7 +70,7 @@ class Claim(Settings):
     """How many there are."""
     metric: Annotated[str, Field(pattern=METRIC.pattern)] | None
     """Null where a cost is measured."""
-    seeds: Annotated[list[int], Field(min_length=1)]
+    seeds: Annotated[list[Seed], Field(min_length=1)]
     arms: Annotated[dict[Name, Arm], Field(min_length=2, max_length=4)]
     contrasts: Annotated[list[Against], Field(min_length=1)]
     smallest: Share | None

@@ -16,6 +16,7 @@ from prefect import Flow, flow, get_run_logger
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
+from flows.given_models import check_models
 from flows.plan import planned
 from flows.read_recipe import find_recipe, load_recipe, recipe_name, shipped_recipes
 from flows.reproduce import published
@@ -206,6 +207,7 @@ def run_recipe(recipe: str, changes: list[str], goal: str | None) -> None:
 def _run(plan: Session, jobs: Mapping[str, Job], recipe: str, changes: list[str], note: NotedRun) -> Session:
     """Run some of a plan's jobs; the session that has."""
     missing = sum(plan.store.manifest(*reference.split("/")) is None for reference in jobs)
+    check_models(plan)
     current = _building(plan, note)
     current.tell(f"{len(jobs)} stages, {len(jobs) - missing} cached, {missing} to build; store {plan.store.root}")
     asked = Request(recipe if recipe in shipped_recipes() else str(find_recipe(recipe).resolve()), list(changes))

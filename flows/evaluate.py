@@ -18,6 +18,7 @@ import typer
 import yaml
 
 from flows.contenders import Contender, contenders
+from flows.given_models import check_models
 from flows.reproduce import as_flow
 from flows.suite import Collection, Suite, load_suite, measured
 from flows.terminal import Terminal, say, unwrapped
@@ -67,6 +68,7 @@ def run(
         console.print(f"left out: {why}")
     with session(Session(store, asked.suite.execution, planning=True)) as plan:
         asked.measure()
+    check_models(plan)
     with noted(store, "evaluate", asked.name, plan.done) as note:
         missing = sum(store.manifest(step.stage, step.key) is None for step in plan.done.values())
         counts = f"{len(plan.done)} stages, {len(plan.done) - missing} cached, {missing} to build"

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from flows.querying import PseudoQuerying
 from flows.round import SEARCHED_VIEW, Approximate, Ensemble, Few, Member, Round, Suiting, Teaching, row
 from flows.sections import Analysing, Corpora, Dataset, Depth, Headline, Testing, Transfer
-from storage.settings import Settings
+from storage.settings import Seed, Settings
 from tasks.encode import Encoding
 from tasks.engines.bm25 import Bm25
 from tasks.engines.exact import Exact
@@ -35,7 +35,7 @@ class Recipe(Settings, Generic[P]):
     """One row of a results table, from corpus to report; `P` is the settings of its paper."""
 
     title: str
-    seed: int
+    seed: Seed
     dataset: Dataset
     corpora: Corpora
     split: Splitting

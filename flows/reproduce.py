@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flows.chain import chain
+from flows.given_models import check_models
 from flows.interrupt import leave
 from flows.plan import planned
 from flows.read_recipe import load_recipe, recipe_name
@@ -38,6 +39,7 @@ def run(name: str, folder: Path, changes: Sequence[str], until: str | None) -> N
     title, store = recipe_name(path), Store.open_or_new(folder)
     plan = planned(recipe, title, store)
     steps = until_step(list(plan.done.values()), until)
+    check_models(plan)
     console = unwrapped(stderr=True)
     with noted(store, "reproduce", title, plan.done) as note:
         missing = [step for step in steps if store.manifest(step.stage, step.key) is None]

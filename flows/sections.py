@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from storage.settings import Settings
+from storage.settings import Seed, Settings
 from tasks.analyses import divergence, expert_disagreement, pair_relatedness, text_statistics, word_distribution
 from tasks.evaluate import METRIC, Comparison
 
@@ -90,5 +90,5 @@ class Testing(Settings):
 
     metrics: Annotated[list[Annotated[str, Field(pattern=METRIC.pattern)]], Field(min_length=1)]
     comparisons: list[Comparison]
-    seed: int
+    seed: Seed
     resamples: Annotated[int, Field(ge=10_000)]

@@ -23,7 +23,7 @@ from storage import datasets, sources
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import num_rows
-from storage.settings import Settings
+from storage.settings import Seed, Settings
 from storage.tables import Metrics, Passages, Queries, Run
 from tasks.encode import Encoding, Model, encode
 from tasks.engines.bm25 import Bm25
@@ -76,7 +76,7 @@ class Measuring(Settings):
     """What is measured, and how models are tested against the first of them."""
 
     metrics: Annotated[list[Metric], Field(min_length=1)]
-    seed: int
+    seed: Seed
     resamples: Annotated[int, Field(ge=10_000)]
 
 
@@ -86,7 +86,7 @@ class Suite(Settings):
     title: str
     description: str
     """The collections in words, with the attribution that they ask for."""
-    seed: int
+    seed: Seed
     tokenizer: str
     """Whose word pieces passages are counted in: a folder, package:NAME/FOLDER or hub name. Recipes with this backbone
     share what is made of their collections."""

@@ -11,60 +11,28 @@ selected ones, Q length of a stream that attends to another.
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention
 
+from models.bert_config import CONFIG as CONFIG
+from models.bert_config import BertConfig as BertConfig
 from models.packing import Packing
+from models.reading import UNUSED, check_fit, read_weights
+from models.reading import WEIGHTS as WEIGHTS
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
-
-
-@dataclass(frozen=True)
-class BertConfig:
-    """A BERT's shape, in Hugging Face's words."""
-
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    intermediate_size: int
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    layer_norm_eps: float = 1e-12
-    initializer_range: float = 0.02
-    pad_token_id: int = 0
-
-    @staticmethod
-    def load(folder: Path) -> BertConfig:
-        """The shape in a Hugging Face folder's config.json; other model types are refused."""
-        path = folder / CONFIG
-        try:
-            value = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{path}: expected the configuration of a BERT, found none that can be read") from error
-        wanted = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}
-        for name, expected in wanted.items():
-            if value.get(name, None if name == "model_type" else expected) != expected:
-                raise ValueError(f"{path}: expected {name} {expected}, found {value.get(name)}")
-        try:
-            return BertConfig(**{name: value[name] for name in BertConfig.__dataclass_fields__ if name in value})
-        except TypeError as error:
-            raise ValueError(f"{path}: {str(error).partition('() ')[2]}") from None
-
-    def save(self, folder: Path, architecture: str = "BertForMaskedLM", **more: Any) -> None:
-        """Write config.json as `transformers` reads it, with what an architecture needs `more`."""
-        value = {"architectures": [architecture], "model_type": "bert", "hidden_act": "gelu", **more, **self.__dict__}
-        (folder / CONFIG).write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
+HEAD, DECODER = "cls.predictions.", "cls.predictions.decoder."
+LAYER = "bert.encoder.layer."
+OTHER_HEADS = re.compile(r"cls\.seq_relationship\.|bert\.classifier\.")
+"""Of next-sentence prediction, and of a cross-encoder, from whose BERT a retriever may start: not this model's."""
+WORDS = "bert.embeddings.word_embeddings.weight"
 
 
 class Embeddings(nn.Module):
@@ -253,28 +221,33 @@ def initialise(module: nn.Module, deviation: float) -> None:
 def load(folder: Path, *, layers: Sequence[int] | None = None) -> BertForMaskedLM:
     """The BERT of a Hugging Face folder; of those of its layers only, counted from 0, where some are named.
 
-    Weights that the folder lacks keep the start that the current random state gave them; only the
-    vocabulary head may be missing.
+    Weights must fit config.json. Only the vocabulary head may be missing, which then keeps the start that the current
+    random state gave it.
     """
     config = BertConfig.load(folder)
-    kept = list(range(config.num_hidden_layers) if layers is None else layers)
-    if not kept or not set(kept) <= set(range(config.num_hidden_layers)):
-        raise ValueError(f"{folder}: expected some of its layers 0 to {config.num_hidden_layers - 1}, got {kept}")
-    model = BertForMaskedLM(replace(config, num_hidden_layers=len(kept)))
-    if not (folder / WEIGHTS).is_file():
-        raise ValueError(f"{folder}: expected weights in {WEIGHTS}, found no such file; save the model as safetensors")
-    read = {_own_name(name): tensor for name, tensor in load_file(folder / WEIGHTS).items()}
+    kept = config.kept(layers)
+    model, path = BertForMaskedLM(replace(config, num_hidden_layers=len(kept))), folder / WEIGHTS
+    found = {_own_name(name): tensor for name, tensor in read_weights(path).items()}
+    found = {name: each for name, each in found.items() if not (UNUSED.search(name) or OTHER_HEADS.match(name))}
+    _drop_tied(found, path)
     wanted = model.state_dict()
-    found = {name: read[source] for name in wanted if (source := _source_name(name, kept)) in read}
-    missing = [name for name in wanted if name not in found and not name.startswith("cls.")]
-    if missing:
-        raise ValueError(f"{folder / WEIGHTS}: {len(missing)} weights of BERT are missing, first {missing[0]}")
-    for name, tensor in found.items():
-        if tensor.shape != wanted[name].shape:
-            shapes = f"{list(wanted[name].shape)}, found {list(tensor.shape)}"
-            raise ValueError(f"{folder / WEIGHTS}: by {CONFIG} expected {name} of shape {shapes}")
-    model.load_state_dict(wanted | found)
+    if not any(name.startswith(HEAD) for name in found):
+        found |= {name: tensor for name, tensor in wanted.items() if name.startswith(HEAD)}
+    sources = {_source_name(name, kept): tensor for name, tensor in wanted.items()}
+    dropped = {
+        name for name in found if (number := _layer(name)) in range(config.num_hidden_layers) and number not in kept
+    }
+    check_fit({name: found[name] for name in found.keys() - dropped}, sources, path, CONFIG)
+    model.load_state_dict({name: found[_source_name(name, kept)] for name in wanted})
     return model
+
+
+def _drop_tied(found: dict[str, Tensor], path: Path) -> None:
+    """Leave out the copies that some releases save of weights which the head shares; refuse a head of its own."""
+    for name, shared in ((f"{DECODER}weight", WORDS), (f"{DECODER}bias", f"{HEAD}bias")):
+        copy = found.pop(name, None)
+        if copy is not None and shared in found and not torch.equal(copy, found[shared]):
+            raise ValueError(f"{path}: expected {name} to equal {shared}, found a head of its own, which is not read")
 
 
 def save(model: BertForMaskedLM, folder: Path) -> None:
@@ -286,11 +259,14 @@ def save(model: BertForMaskedLM, folder: Path) -> None:
 
 def _source_name(name: str, kept: Sequence[int]) -> str:
     """Under which name a weight lies in a checkpoint of which only some layers are kept."""
-    *before, rest = name.split("encoder.layer.", 1)
-    if not before:
-        return name
-    number, _, inner = rest.partition(".")
-    return f"{before[0]}encoder.layer.{kept[int(number)]}.{inner}"
+    number = _layer(name)
+    return name if number is None else name.replace(f"{LAYER}{number}.", f"{LAYER}{kept[number]}.", 1)
+
+
+def _layer(name: str) -> int | None:
+    """The number of the layer that a weight belongs to; None for one outside the layers."""
+    number = name.removeprefix(LAYER).partition(".")[0] if name.startswith(LAYER) else ""
+    return int(number) if number.isdecimal() else None
 
 
 def _own_name(name: str) -> str:

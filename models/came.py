@@ -24,6 +24,7 @@ from models.bert import BertForMaskedLM
 from models.losses import contrastive_losses
 from models.objective import Losses
 from models.packing import Packing
+from models.settings import VALIDATED
 from models.tokens import Tokens
 
 ORDER = ("dense", "late", "lexical")
@@ -34,7 +35,7 @@ ORDER = ("dense", "late", "lexical")
 class Competition:
     """How the experts learn: alike at first (equation 9), then in competition (equations 10 and 11)."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
 
     temperature: float
     """Tau: the lower, the more the best expert takes."""

@@ -27,6 +27,7 @@ from models.objective import Losses, Vectors
 from models.packing import Packing
 from models.pretraining import Drawn, Reads, Start, check_lengths, check_rates, framed
 from models.representation import Pooling, pooled
+from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens, pad
 
 
@@ -34,7 +35,7 @@ from models.tokens import Tokenizer, Tokens, pad
 class Settings:
     """What the release varies."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "texts"
     counts_terms: ClassVar[bool] = False
 

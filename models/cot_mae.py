@@ -28,6 +28,7 @@ from models.objective import Losses, Vectors
 from models.packing import Packing
 from models.pretraining import Drawn, Reads, Start, check_lengths, check_rates, framed
 from models.representation import pooled
+from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens, pad
 
 
@@ -35,14 +36,14 @@ from models.tokens import Tokenizer, Tokens, pad
 class Settings:
     """What the papers' table rows vary."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "pairs"
     counts_terms: ClassVar[bool] = False
 
     decoder: Literal["ar", "ae"]
     decoder_layers: int
     window: int | None
-    """`ar` only: how many tokens, its own included, a position sees beside the vector; 0 for all before it."""
+    """`ar` only: how many tokens, its own included, a position sees beside the vector: 1 or more."""
     text_mask_rate: float
     context_mask_rate: float | None
     """`ae` only."""
@@ -57,8 +58,8 @@ class Settings:
         check_lengths(max_tokens=self.max_tokens, context_max_tokens=self.context_max_tokens)
         if self.decoder_layers < 1:
             raise ValueError("decoder_layers: expected 1 or more")
-        if self.decoder == "ar" and (self.window is None or self.window < 0 or self.context_mask_rate is not None):
-            raise ValueError("decoder ar: expected a window of 0 or more, and null for context_mask_rate")
+        if self.decoder == "ar" and (self.window is None or self.window < 1 or self.context_mask_rate is not None):
+            raise ValueError("decoder ar: expected a window of 1 or more, and null for context_mask_rate")
         if self.decoder == "ae" and (self.window is not None or self.context_mask_rate is None):
             raise ValueError("decoder ae: expected a context_mask_rate, and null for window")
         if self.context_mask_rate is not None:

@@ -31,6 +31,7 @@ from models.masking import IGNORED, mask_words
 from models.objective import Losses, Vectors
 from models.pretraining import Drawn, Reads, Start, check_lengths, check_rates, framed
 from models.representation import Role, pooled
+from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens, pad
 
 
@@ -38,7 +39,7 @@ from models.tokens import Tokenizer, Tokens, pad
 class Settings:
     """What the paper's tables vary, and what it leaves open."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "pairs"
     counts_terms: ClassVar[bool] = False
 
@@ -53,7 +54,7 @@ class Settings:
     mask_rate: float
     decoder_layers: int
     window: int
-    """How many tokens, its own included, a position sees beside the vector; 0 for all before it."""
+    """How many tokens, its own included, a position sees beside the vector: 1 or more."""
     max_tokens: int
     """Of a passage, with [CLS] and [SEP]; a longer one is cropped at both ends."""
     query_max_tokens: int
@@ -67,8 +68,8 @@ class Settings:
             raise ValueError("lexical_bottleneck: expected l1 or softmax where bottlenecks have lexical, else null")
         if self.decoder_layers < 1:
             raise ValueError("decoder_layers: expected 1 or more")
-        if self.window < 0:
-            raise ValueError("window: expected 0 or more")
+        if self.window < 1:
+            raise ValueError("window: expected 1 or more")
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from models.masking import IGNORED, replaced, single_tokens
 from models.objective import Losses, Vectors
 from models.pretraining import Drawn, Reads, Start, Terms, check_lengths, check_rates, framed
 from models.representation import pooled
+from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens, pad
 
 NUMBERS_AT_ONCE = 2**22
@@ -41,7 +42,7 @@ NUMBERS_AT_ONCE = 2**22
 class Settings:
     """What the paper's table rows vary, and what it leaves open."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "texts"
     counts_terms: ClassVar[bool] = True
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -27,6 +26,7 @@ from models.batch import Rows
 from models.bert import WEIGHTS, BertConfig
 from models.first_token import first_states
 from models.objective import Losses, Vectors
+from models.reading import Unusable, check_fit, read_weights, refusing, some
 from models.tokens import Tokenizer, Tokens
 
 POOLER = ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
@@ -146,7 +146,8 @@ def load(folder: Path) -> CrossEncoder:
     """The cross-encoder of a Hugging Face folder, in evaluation mode."""
     encoder, found = _read(folder)
     if missing := [name for name in (*POOLER, *CLASSIFIER) if name not in found]:
-        raise ValueError(f"{folder / WEIGHTS}: expected a cross-encoder of one label, found no {missing[0]}")
+        lacks = f"found no {some(missing)}"
+        raise Unusable(f"{folder / WEIGHTS}: expected a cross-encoder of one label, {lacks}; name one that was trained")
     return encoder.eval()
 
 
@@ -164,21 +165,18 @@ def save(encoder: CrossEncoder, folder: Path) -> None:
 
 def _read(folder: Path) -> tuple[CrossEncoder, set[str]]:
     """A cross-encoder with the weights of a folder, and which of its head's weights these are."""
-    body = bert.load(folder)
-    encoder = CrossEncoder(body.config)
-    wanted, found = encoder.state_dict(), _head(folder)
-    for name, tensor in found.items():
-        if tensor.shape != wanted[name].shape:
-            shapes = f"{list(wanted[name].shape)}, as with one label, found {list(tensor.shape)}"
-            raise ValueError(f"{folder / WEIGHTS}: expected {name} of shape {shapes}")
-    read = {f"bert.{name}": tensor for name, tensor in body.bert.state_dict().items()}
-    encoder.load_state_dict(wanted | read | found)
+    with refusing(folder):
+        body = bert.load(folder)
+        encoder = CrossEncoder(body.config)
+        wanted, found = encoder.state_dict(), _head(folder)
+        check_fit(found, {name: wanted[name] for name in found}, folder / WEIGHTS, "a classifier of one label")
+        read = {f"bert.{name}": tensor for name, tensor in body.bert.state_dict().items()}
+        encoder.load_state_dict(wanted | read | found)
     return encoder, set(found)
 
 
 def _head(folder: Path) -> dict[str, Tensor]:
     """A folder's pooler and classifier, as far as it has them; a bare encoder's pooler has no `bert.` before it."""
-    with safe_open(folder / WEIGHTS, framework="pt") as file:
-        stored = file.keys()
-        names = {name if name in CLASSIFIER else f"bert.{name.removeprefix('bert.')}": name for name in stored}
-        return {name: file.get_tensor(names[name]) for name in (*POOLER, *CLASSIFIER) if name in names}
+    stored = read_weights(folder / WEIGHTS)
+    names = {name if name in CLASSIFIER else f"bert.{name.removeprefix('bert.')}": name for name in stored}
+    return {name: stored[names[name]] for name in (*POOLER, *CLASSIFIER) if name in names}

@@ -70,7 +70,7 @@ class PreNormBlock(nn.Module):
 def window_mask(length: int, window: int, device: torch.device | None = None) -> Tensor:
     """[C, C], True where row i may see column j: column 0, the vector, and the last `window` columns up to i."""
     row, column = torch.arange(length, device=device)[:, None], torch.arange(length, device=device)
-    recent = (column <= row) & ((row - column < window) if window > 0 else torch.tensor(True, device=device))
+    recent = (column <= row) & (row - column < window)
     return recent | (column == 0)
 
 

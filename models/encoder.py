@@ -13,6 +13,7 @@ from torch import nn
 
 from models import bert
 from models.first_token import first_states
+from models.reading import read_json
 from models.representation import Pooling, Representation, Role, pooled
 from models.tokens import Tokens
 
@@ -50,7 +51,7 @@ def load_pooling(folder: Path) -> Pooling:
     path = folder / POOLING
     if not path.exists():
         return "cls"
-    value = json.loads(path.read_text())
+    value = read_json(path, "how vectors are pooled")
     old = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}  # as older releases write it
     modes = [old.get(name, name) for name in value if name.startswith("pooling_mode_") and value[name]]
     found = value.get("pooling_mode") or ", ".join(modes)

@@ -21,6 +21,7 @@ from models.losses import contrastive_loss, distillation_loss
 from models.objective import Losses, Vectors
 from models.representation import Representation, Role
 from models.retriever import SUM, Retriever
+from models.settings import VALIDATED
 from models.tokens import Tokens
 from models.views.lexical import flops, mean_nonzero
 
@@ -32,7 +33,7 @@ PARTS = ("dense", "lexical", "tokens")
 class Flops:
     """What word pieces cost: lambda sum_v (mean over the batch of a piece's weight)^2, for queries and for passages."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
 
     queries: float
     passages: float
@@ -52,7 +53,7 @@ class Flops:
 class Distillation:
     """Learning from a cross-encoder's scores of each query's own passages (DupMAE, equation 15)."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
 
     teacher_temperature: float
     contrast_weight: float

@@ -18,6 +18,7 @@ from models.losses import recovery_loss
 from models.masking import IGNORED, replaced, single_tokens, whole_words
 from models.objective import Losses, Vectors
 from models.pretraining import Drawn, Reads, Start, check_lengths, check_rates, framed
+from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens, pad
 
 
@@ -25,7 +26,7 @@ from models.tokens import Tokenizer, Tokens, pad
 class Settings:
     """How much is hidden, and in which pieces."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "texts"
     counts_terms: ClassVar[bool] = False
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models import retriever, sentence_transformer, towers
-from models.bert import BertConfig
+from models.bert_config import CONFIG, BertConfig
+from models.reading import Unusable, read_json, refusing
 from models.representation import Role
 from models.retriever import Retriever, Settings
 from models.sentence_transformer import SentenceTransformer
@@ -28,10 +29,16 @@ class Opened:
 
 
 def opened(folder: Path) -> Opened:
-    """The retriever of a folder, in evaluation mode; a folder that holds none is a ValueError."""
+    """The retriever of a folder, in evaluation mode; a folder that holds none, or a broken one, is a ValueError."""
+    with refusing(folder):
+        return _opened(folder)
+
+
+def _opened(folder: Path) -> Opened:
     if is_foreign(folder):
         found, reader = sentence_transformer.load(folder)
         return Opened(found, reader.encode, reader.pad_batch)
+    must_be_no_cross_encoder(folder)
     tokenizer = Tokenizer.load(folder)
 
     def encode(texts: Sequence[str], role: Role, max_tokens: int) -> list[list[int]]:
@@ -41,15 +48,24 @@ def opened(folder: Path) -> Opened:
 
 
 def settings_of(folder: Path) -> Settings:
-    """The views of a folder's retriever, without loading it."""
-    return SentenceTransformer.settings if is_foreign(folder) else retriever.settings_of(folder)
+    """The views of a folder's retriever, without loading it; a ValueError where its configuration cannot be used."""
+    with refusing(folder):
+        return SentenceTransformer.settings if is_foreign(folder) else retriever.settings_of(folder)
 
 
 def max_tokens(folder: Path) -> int:
-    """How many tokens of a text a folder's retriever reads at most."""
-    if is_foreign(folder):
-        return sentence_transformer.num_tokens(folder)
-    return BertConfig.load(folder).max_position_embeddings
+    """How many tokens of a text a folder's retriever reads at most; a ValueError where it cannot be used."""
+    with refusing(folder):
+        if is_foreign(folder):
+            return sentence_transformer.num_tokens(folder)
+        return BertConfig.load(folder).max_position_embeddings
+
+
+def must_be_no_cross_encoder(folder: Path) -> None:
+    """Refuse a BERT that reads query and passage together: what it makes of a text alone was never trained."""
+    architectures = read_json(folder / CONFIG, "the configuration of a BERT").get("architectures") or []
+    if "BertForSequenceClassification" in architectures:
+        raise Unusable(f"{folder}: expected a retriever, found a cross-encoder (BertForSequenceClassification)")
 
 
 def is_foreign(folder: Path) -> bool:

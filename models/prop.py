@@ -29,6 +29,7 @@ from models.masking import IGNORED, Ids, replaced, single_tokens
 from models.objective import Losses, Vectors
 from models.pretraining import Drawn, Reads, Start, Terms, check_lengths, check_rates, framed
 from models.representation import pooled
+from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens, pad
 
 
@@ -36,7 +37,7 @@ from models.tokens import Tokenizer, Tokens, pad
 class Settings:
     """How sets are drawn and told apart."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "texts"
     counts_terms: ClassVar[bool] = True
 

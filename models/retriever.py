@@ -19,15 +19,18 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, cast, get_args
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from models import towers
 from models.bert import BertForMaskedLM
+from models.bert_config import CONFIG
 from models.came import Experts
 from models.encoder import DenseEncoder
 from models.first_token import first_states
+from models.reading import Unusable, check_fit, read_json, read_weights, refusing
 from models.representation import Representation, Role
+from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens
 from models.views import dense, late, lexical
 from models.views.dense import Settings as Dense
@@ -35,7 +38,7 @@ from models.views.late import Settings as Late
 from models.views.lexical import Settings as Lexical
 
 SETTINGS, WEIGHTS = "retriever.json", "retriever.safetensors"
-HEADS = "heads.safetensors"
+HEADS, PROJECTION = "heads.safetensors", "projection.weight"
 """What a pre-training learned beside the encoder: decoders and heads, by their names in the paper's file."""
 
 View = Literal["dense", "late", "lexical"]
@@ -47,7 +50,7 @@ SUM = "sum"
 class Settings:
     """Which views a retriever has."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
 
     dense: Dense | None = None
     """One vector."""
@@ -165,7 +168,7 @@ def save(retriever: Retriever, folder: Path) -> None:
 
 def load(folder: Path) -> Retriever:
     """The retriever of a checkpoint's folder, in evaluation mode."""
-    retriever = Retriever(towers.load(folder), settings_of(folder), Tokenizer.load(folder))
+    retriever = _opened(folder, settings_of(folder))
     _take_up(retriever, folder)
     return retriever.eval()
 
@@ -176,15 +179,24 @@ def begin(folder: Path, settings: Settings) -> Retriever:
     New experts are copies of the towers' layers; a lexical view's own matrix is that of DupMAE's pre-training, where
     there was one; what else a view learns starts at random.
     """
-    retriever = Retriever(towers.load(folder), settings, Tokenizer.load(folder))
+    retriever = _opened(folder, settings)
     if (folder / SETTINGS).is_file() and settings_of(folder).parts == settings.parts:
         _take_up(retriever, folder)
     elif retriever.lexical and retriever.lexical.projection and (folder / HEADS).is_file():
-        pretrained = load_file(folder / HEADS).get("projection.weight")
-        if pretrained is not None:
+        pretrained, own = read_weights(folder / HEADS), retriever.lexical.projection.weight
+        if found := {name: each for name, each in pretrained.items() if name == PROJECTION}:
+            check_fit(found, {PROJECTION: own}, folder / HEADS, CONFIG)
             with torch.no_grad():
-                retriever.lexical.projection.weight.copy_(pretrained)
+                own.copy_(found[PROJECTION])
     return retriever
+
+
+def _opened(folder: Path, settings: Settings) -> Retriever:
+    """The towers of a folder, with views that are still to be filled."""
+    with refusing(folder):
+        encoder, tokenizer = towers.load(folder), Tokenizer.load(folder)
+        tokenizer.must_fit(encoder.passage.config.vocab_size, folder)
+        return Retriever(encoder, settings, tokenizer)
 
 
 def settings_of(folder: Path) -> Settings:
@@ -192,17 +204,17 @@ def settings_of(folder: Path) -> Settings:
     path = folder / SETTINGS
     if not path.is_file():
         return Settings(dense=Dense(dim=None))
+    value = read_json(path, "the views of a retriever")
     try:
-        return Settings.read(json.loads(path.read_text()))
+        return Settings.read(value)
     except (TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{path}: expected the views of a retriever: {error}") from None
+        raise Unusable(f"{path}: expected the views of a retriever: {error}") from None
 
 
 def _take_up(retriever: Retriever, folder: Path) -> None:
-    own = retriever.own()
-    found = load_file(folder / WEIGHTS) if own or (folder / WEIGHTS).is_file() else {}
-    if {name: each.shape for name, each in own.items()} != {name: each.shape for name, each in found.items()}:
-        raise ValueError(f"{folder / WEIGHTS}: its weights are not those of {SETTINGS}; expected {', '.join(own)}")
+    own, path = retriever.own(), folder / WEIGHTS
+    found = read_weights(path) if own or path.is_file() else {}
+    check_fit(found, own, path, SETTINGS)
     with torch.no_grad():
         for name, each in own.items():
             each.copy_(found[name])

@@ -28,6 +28,7 @@ from models.objective import Losses, Vectors
 from models.packing import Packing
 from models.pretraining import Drawn, Reads, Start, check_lengths, check_rates, framed
 from models.representation import pooled
+from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens, pad
 
 MOST_MASKS = 256  # of a text, as in the release; each position picks one
@@ -37,7 +38,7 @@ MOST_MASKS = 256  # of a text, as in the release; each position picks one
 class Settings:
     """What the papers' table rows vary."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "texts"
     counts_terms: ClassVar[bool] = False
 

@@ -11,21 +11,21 @@ Shape suffixes: B batch, L length, H hidden, D dimension.
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from models import hugging_face
 from models.poolings import POOLINGS
+from models.reading import Unusable, check_fit, read_json, read_weights
 from models.representation import Representation, Role
 from models.retriever import Settings
-from models.tokens import Tokens, pad
+from models.tokens import Tokens, must_fit, pad
 from models.views.dense import Settings as Dense
 
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
@@ -35,8 +35,6 @@ READING = tuple(
 )
 """What old releases and new ones call the file that says how much of a text is read."""
 BARE: list[dict[str, Any]] = [{"type": "Transformer", "path": ""}, {"type": "Pooling", "path": None}]
-ENCODERS = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
-"""Of models that also have a decoder, by model_type, the class that has none."""
 NAMES: Mapping[Role, Sequence[str]] = {"query": ("query",), "passage": ("document", "passage", "corpus")}
 """What a role's prompt is called; the first that is not empty counts."""
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")
@@ -93,6 +91,7 @@ class Reader:
     def __init__(self, tokenizer: Any, prompts: Mapping[Role, str], max_tokens: int) -> None:
         self._tokenizer, self.prompts, self.max_tokens = tokenizer, prompts, max_tokens
         self._padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+        self.num_words = max(tokenizer.get_vocab().values(), default=-1) + 1
 
     def encode(self, texts: Sequence[str], role: Role, max_tokens: int) -> list[list[int]]:
         """Ids of every text, cut at the end to so many tokens with all that is added."""
@@ -122,7 +121,10 @@ def is_one(folder: Path) -> bool:
 
 
 def load(folder: Path) -> tuple[SentenceTransformer, Reader]:
-    """The bi-encoder of a folder, in evaluation mode, and what reads texts for it; a ValueError for other parts."""
+    """The bi-encoder of a folder, in evaluation mode, and what reads texts for it.
+
+    Raises ValueError for other parts, and where the folder's files do not fit each other.
+    """
     listed = _modules(folder)
     kinds = [str(each["type"]).rpartition(".")[2] for each in listed]
     known = ("Pooling", "Dense", "Normalize", "Dropout")
@@ -130,7 +132,9 @@ def load(folder: Path) -> tuple[SentenceTransformer, Reader]:
         wanted = f"Transformer and Pooling, then {', '.join(known[1:])}"
         raise ValueError(f"{folder / MODULES}: expected {wanted}; found {', '.join(kinds)}")
     home = folder / listed[0]["path"]
-    reader = load_reader(folder, home)
+    encoder, reader = hugging_face.load_encoder(home), load_reader(folder, home)
+    must_fit(reader.num_words, encoder.get_input_embeddings().num_embeddings, home)
+    _limit(reader, hugging_face.num_positions(encoder), home)
     pooling = {} if listed[1]["path"] is None else _json(folder / listed[1]["path"] / "config.json")
     skips = pooling.get("include_prompt", True) is False
     roles: tuple[Role, Role] = ("query", "passage")
@@ -142,7 +146,7 @@ def load(folder: Path) -> tuple[SentenceTransformer, Reader]:
     ]
     if compared_by_cosine(folder) and not any(isinstance(each, Normalise) for each in then[-1:]):
         then.append(Normalise())
-    made = SentenceTransformer(_encoder(home), poolings(pooling), nn.Sequential(*then), skipped)
+    made = SentenceTransformer(encoder, poolings(pooling), nn.Sequential(*then), skipped)
     return made.eval(), reader
 
 
@@ -151,16 +155,33 @@ def load_reader(folder: Path, home: Path) -> Reader:
     from tokenizers import normalizers
     from transformers import AutoConfig, AutoTokenizer
 
-    said, config = reading(home), AutoConfig.from_pretrained(home)
-    tokenizer: Any = AutoTokenizer.from_pretrained(home)
-    limits = [int(said["max_seq_length"])] if said.get("max_seq_length") else [tokenizer.model_max_length]
-    if not said.get("max_seq_length"):
-        limits.append(getattr(config, "max_position_embeddings", None) or UNBOUNDED)
+    said, config = reading(home), AutoConfig.from_pretrained(home, trust_remote_code=False)
+    tokenizer: Any = AutoTokenizer.from_pretrained(home, trust_remote_code=False)
+    if not any((home / file).is_file() for file in {"tokenizer.json", *tokenizer.vocab_files_names.values()}):
+        raise Unusable(
+            f"{home}: expected a tokenizer, found no tokenizer.json; save there what the model was trained with"
+        )
+    limits = [tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or UNBOUNDED]
+    if (stated := said.get("max_seq_length")) is not None:
+        if type(stated) is not int or stated < 3:
+            raise Unusable(f"{home}: max_seq_length: expected a whole number of 3 or more, found {stated!r}")
+        limits = [stated]
     if said.get("do_lower_case"):
         fast = tokenizer.backend_tokenizer
         others = [] if fast.normalizer is None else [fast.normalizer]
         fast.normalizer = normalizers.Sequence([normalizers.Lowercase(), *others])
     return Reader(tokenizer, prompts(folder), min(UNBOUNDED, *limits))
+
+
+def _limit(reader: Reader, positions: int | None, home: Path) -> None:
+    """Have no text read that is longer than the encoder has positions; refuse one that is said to read such texts."""
+    if positions is None or reader.max_tokens <= positions:
+        return
+    if reading(home).get("max_seq_length"):
+        raise Unusable(
+            f"{home}: max_seq_length: expected at most the encoder's {positions} positions, found {reader.max_tokens}"
+        )
+    reader.max_tokens = positions
 
 
 def num_tokens(folder: Path) -> int:
@@ -211,46 +232,34 @@ def _projection(folder: Path) -> Projection:
     if name not in ACTIVATIONS or said.get("use_residual") or of != "sentence_embedding":
         raise ValueError(f"{folder}: expected a map of the pooled vector and one of {', '.join(ACTIVATIONS)}")
     linear = nn.Linear(said["in_features"], said["out_features"], bias=said.get("bias", True))
-    if not (folder / "model.safetensors").is_file():
-        raise ValueError(f"{folder}: expected weights in model.safetensors; save the model as safetensors")
-    found = load_file(folder / "model.safetensors")
-    linear.load_state_dict({key.removeprefix("linear."): value for key, value in found.items()})
+    path = folder / "model.safetensors"
+    found = {name.removeprefix("linear."): value for name, value in read_weights(path).items()}
+    check_fit(found, linear.state_dict(), path, "its config.json")
+    linear.load_state_dict(found)
     return Projection(linear, getattr(nn, name)())
 
 
-def _encoder(home: Path) -> nn.Module:
-    import transformers
-
-    if not [*home.glob("model*.safetensors")]:
-        raise ValueError(f"{home}: expected weights in model.safetensors; save the model as safetensors")
-    name = ENCODERS.get(str(_json(home / "config.json").get("model_type")), "AutoModel")
-    with quietly():
-        found: nn.Module = getattr(transformers, name).from_pretrained(home, use_safetensors=True, dtype=torch.float32)
-    return found
-
-
-@contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """Without what `transformers` says of weights that an encoder has beside or has not, such as a pooler's."""
-    from transformers.utils import logging
-
-    loudness = logging.get_verbosity()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        logging.set_verbosity(loudness)
-
-
 def _modules(folder: Path) -> list[dict[str, Any]]:
-    if not (folder / MODULES).is_file():
+    """What modules.json lists; each has a type, and a path within the folder."""
+    path = folder / MODULES
+    if not path.is_file():
         return BARE
-    listed: list[dict[str, Any]] = json.loads((folder / MODULES).read_text())
+    try:
+        listed = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise Unusable(f"{path}: expected a list of modules, found none that can be read ({error})") from None
+    if not isinstance(listed, list) or not all(map(_is_module, listed)):
+        raise Unusable(f"{path}: expected a list of modules, each with a type and a path within the model's folder")
     return listed or BARE
+
+
+def _is_module(value: Any) -> bool:
+    """Whether an entry of modules.json names a type and a folder that is not outside the model's."""
+    if not isinstance(value, dict) or not all(isinstance(value.get(name), str) for name in ("type", "path")):
+        return False
+    return not Path(value["path"]).is_absolute() and ".." not in Path(value["path"]).parts
 
 
 def _json(path: Path) -> dict[str, Any]:
     """What a file says; empty where there is none."""
-    value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return value
+    return read_json(path, "settings of sentence-transformers") if path.is_file() else {}

@@ -25,6 +25,7 @@ from models.losses import contrastive_loss
 from models.objective import Losses, Vectors
 from models.pretraining import Drawn, Reads, Start, check_lengths, framed
 from models.representation import pooled
+from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens, pad
 
 
@@ -32,7 +33,7 @@ from models.tokens import Tokenizer, Tokens, pad
 class Settings:
     """How alike the readings are, and how sharply they are told apart."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "texts"
     counts_terms: ClassVar[bool] = False
 

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor
 
 from models.batch import Rows
+from models.reading import Unusable
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
 
@@ -69,7 +70,17 @@ class Tokenizer:
             raise ValueError(
                 f"{folder}: expected a tokenizer in {FILES[0]}, found no such file; save it as a fast tokenizer"
             )
-        return Tokenizer(FastTokenizer.from_file(str(path)))
+        try:
+            return Tokenizer(FastTokenizer.from_file(str(path)))
+        except ValueError as error:
+            raise Unusable(f"{path}: {error}") from None
+        except Exception as error:  # what the package raises has no class of its own
+            reason = " ".join(str(error).split())
+            raise Unusable(f"{path}: expected a fast tokenizer, found none that can be read ({reason})") from error
+
+    def must_fit(self, num_embeddings: int, folder: Path) -> None:
+        """Refuse a model in `folder` with fewer embeddings than there are WordPiece tokens."""
+        must_fit(self.num_words, num_embeddings, folder)
 
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of every text without special tokens, uncut."""
@@ -88,6 +99,15 @@ class Tokenizer:
         if number is None:
             raise ValueError(f"the tokenizer has no {name} token; expected BERT's special tokens")
         return int(number)
+
+
+def must_fit(num_words: int, num_embeddings: int, folder: Path) -> None:
+    """Refuse a tokenizer in `folder` with more tokens than its model has embeddings."""
+    if num_words > num_embeddings:
+        raise Unusable(
+            f"{folder}: expected a tokenizer of at most {num_embeddings} word pieces, as many as the model has "
+            f"embeddings, found {num_words}; use the tokenizer that the model was trained with"
+        )
 
 
 def pad(rows: Sequence[Sequence[int] | NDArray[np.int64]], padding: int = 0) -> Tokens:

@@ -18,6 +18,7 @@ from typing import Literal, cast, get_args
 
 from models import bert
 from models.encoder import DenseEncoder, load_pooling, save_pooling
+from models.reading import read_json
 
 Towers = Literal["siamese", "mixture", "mixture_shared_norm", "separate"]
 """One BERT; two with experts; experts without a LayerNorm of their own; two that share nothing."""
@@ -70,11 +71,11 @@ def load(folder: Path) -> DenseEncoder:
     passage, pooling = bert.load(folder), load_pooling(folder)
     if not (folder / SHARING).exists():
         return DenseEncoder(passage, pooling).eval()
-    towers = json.loads((folder / SHARING).read_text()).get("towers")
+    towers = read_json(folder / SHARING, "what the towers share").get("towers")
     if towers not in get_args(Towers) or not (folder / QUERY).is_dir():
         raise ValueError(f"{folder / SHARING}: expected towers of {', '.join(get_args(Towers))} and a folder {QUERY}")
     query = bert.load(folder / QUERY)
-    share(query, passage, towers)
+    share(query, passage, cast(Towers, towers))
     return DenseEncoder(passage, pooling, query).eval()
 
 

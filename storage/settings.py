@@ -3,10 +3,18 @@
 They stand beside what they configure; a recipe is made of them, and their JSON is hashed into keys.
 """
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+"""Of random numbers: what NumPy, PyTorch and scikit-learn all accept."""
 
 
 class Settings(BaseModel):
-    """Values of one stage or section. Whole numbers are accepted for floats, nothing else is converted."""
+    """Values of one stage or section. Whole numbers are accepted for floats, nothing else is converted.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    Infinite numbers and NaN are refused: training and searching with one ends in results that look like results.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)

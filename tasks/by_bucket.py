@@ -23,9 +23,11 @@ from storage.ledger import BUCKETS, bucket_of, hashes_within
 from storage.portions import portions
 from storage.rows import num_rows, read_rows, write_table
 from storage.tables import Passages, PseudoQueries, passage_sha256, passage_text
+from tasks.leftovers import record, unfinished
 from tasks.progress import progress
 from tasks.shards import Shard, part
 
+SORTED, COUNTS = "scratch/sorted", "counts.json"
 SORTED_AT_ONCE = 100_000  # passages that are held to be sorted, if they are short:
 CHARACTERS_AT_ONCE = 100_000_000
 PASSAGES_PER_PART = 200_000  # whose queries are a file of the table
@@ -56,7 +58,7 @@ def _together(buckets: range, counts: Sequence[int], size: int) -> Iterator[list
 
 def passages_of(out: Path, first: int, last: int) -> pa.Table:
     """The passages of the buckets first to last, by hash: place, passage_id, doc_id, passage_sha256, text."""
-    paths, within = sorted(out.glob("scratch/sorted-*.parquet")), hashes_within(first, last)
+    paths, within = sorted((out / SORTED).glob("*.parquet")), hashes_within(first, last)
     return pa.concat_tables(pq.read_table(path, filters=within) for path in paths).sort_by(
         [("passage_sha256", "ascending"), ("place", "ascending")]
     )
@@ -73,10 +75,11 @@ def merge(out: Path, described: Callable[[pa.Table], pa.Table]) -> None:
     """Write what all shards have kept in the order of the passages, with the columns that `described` adds."""
     paths, total = sorted(out.glob("scratch/joined-*.parquet")), sum(_counts(out))
     for number, first in enumerate(range(0, total, PASSAGES_PER_PART)):
-        if not (out / f"{part(number)}.parquet").exists():
+        if unfinished(out, [f"{part(number)}.parquet"]):
             here = [("place", ">=", first), ("place", "<", first + PASSAGES_PER_PART)]
             rows = pa.concat_tables(pq.read_table(path, filters=here) for path in paths)
             write_table(out, PseudoQueries, described(_in_order(rows)), part(number))
+            record(out, f"{part(number)}.parquet")
 
 
 def counted(out: Path) -> dict[str, int]:
@@ -95,7 +98,7 @@ def _in_order(rows: pa.Table) -> pa.Table:
 
 def _sorted_by_hash(out: Path, passages: Artifact[Passages]) -> list[int]:
     """Sort the passages by hash into files, unless that is done; how many each bucket has."""
-    if not (out / "scratch" / "counts.json").exists():
+    if unfinished(out, [SORTED]):
         counts = np.zeros(BUCKETS, np.int64)
         total, rows = num_rows(passages.path), read_rows(passages, Passages)
         counted = enumerate(progress(rows, total=total, what="hashing passages", unit="passages"))
@@ -103,15 +106,16 @@ def _sorted_by_hash(out: Path, passages: Artifact[Passages]) -> list[int]:
         limits = {"limit": CHARACTERS_AT_ONCE, "number": SORTED_AT_ONCE}
         for some in portions(hashed, size=lambda row: len(row["text"]), **limits):
             np.add.at(counts, [bucket_of(each["passage_sha256"]) for each in some], 1)
-            with writing(out / "scratch" / f"sorted-{some[0]['place']:012d}.parquet") as temporary:
+            with writing(out / SORTED / f"{some[0]['place']:012d}.parquet") as temporary:
                 table = pa.Table.from_pylist(some).sort_by("passage_sha256")
                 pq.write_table(table, temporary, row_group_size=ROWS_PER_GROUP)
-        write_atomically(out / "scratch" / "counts.json", json.dumps(counts.tolist()))
+        write_atomically(out / SORTED / COUNTS, json.dumps(counts.tolist()))
+        record(out, SORTED)
     return _counts(out)
 
 
 def _counts(out: Path) -> list[int]:
-    counts: list[int] = json.loads((out / "scratch" / "counts.json").read_text())
+    counts: list[int] = json.loads((out / SORTED / COUNTS).read_text())
     return counts
 
 

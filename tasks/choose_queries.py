@@ -14,7 +14,7 @@ from pydantic import Field
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import read_table, write_table
-from storage.settings import Settings
+from storage.settings import Seed, Settings
 from storage.tables import Passages, Positives, Queries, Run
 from tasks.fold import fold, graded, numbered
 from tasks.stage import stage
@@ -27,7 +27,7 @@ class FewShot(Settings):
     """How many, of those that have a positive."""
     sample: int = Field(ge=0)
     """Which draw; every system that is trained on it sees the same."""
-    seed: int
+    seed: Seed
 
 
 class Suited(Settings):

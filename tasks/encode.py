@@ -17,6 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from models import opening
+from models.opening import Opened
 from models.representation import Representation, Role
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
@@ -50,7 +51,7 @@ class TextEncoder:
     """What a folder's retriever makes of texts, on the device of the run; on a GPU in bfloat16, as it was trained."""
 
     def __init__(self, folder: Path) -> None:
-        self.device, self.opened = choose_device(), opening.opened(folder)
+        self.device, self.opened = choose_device(), opened(folder)
         self.retriever = self.opened.retriever.to(self.device)
         limits = LEXICAL_TOKENS_PER_BATCH if "lexical" in self.retriever.views else TOKENS_PER_BATCH
         self.tokens_per_batch = limits[self.device.type]
@@ -74,12 +75,20 @@ class TextEncoder:
             return as_rows(self.retriever(self.opened.pad_batch(ids).to(self.device), role))
 
 
+def opened(folder: Path) -> Opened:
+    """The retriever of a folder. One that is broken, or none, is a `UserError`."""
+    try:
+        return opening.opened(folder)
+    except ValueError as error:
+        raise UserError(f"not a retriever that can be read: {error}") from None
+
+
 def reads(folder: Path) -> tuple[tuple[str, ...], int]:
     """The views of a folder's retriever, and how many tokens of a text it reads at most."""
     try:
         return opening.settings_of(folder).views, opening.max_tokens(folder)
-    except (ValueError, OSError) as error:
-        raise UserError(f"{folder}: not a retriever that can be read: {error}") from None
+    except ValueError as error:
+        raise UserError(f"not a retriever that can be read: {error}") from None
 
 
 def as_rows(made: Representation) -> Encoded:

@@ -23,7 +23,7 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.files import writing
 from storage.rows import read_table
-from storage.settings import Settings
+from storage.settings import Seed, Settings
 from storage.tables import Answers, Metrics, Passages, Qrels, Run, Table
 from tasks.answers import first_hits
 from tasks.fold import Matrix, fold, graded, numbered, without_identical_ids
@@ -63,7 +63,7 @@ class Evaluation(Settings):
 
     Their `spread` is the sample standard deviation of the means of these runs.
     """
-    seed: int
+    seed: Seed
     resamples: int = Field(ge=10_000)
     """Draws of the randomisation test."""
 

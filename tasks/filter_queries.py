@@ -33,7 +33,7 @@ SAID = {"": "kept", "round trip": "dropped by the round trip", "relevance": "dro
 class Threshold(Settings):
     """Scores that are high enough by themselves."""
 
-    threshold: float = Field(allow_inf_nan=False)
+    threshold: float
     """The least score that is kept."""
 
 

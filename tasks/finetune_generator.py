@@ -14,11 +14,11 @@ from pydantic import Field
 
 from storage.artifact import Source
 from storage.files import write_atomically, writing
-from storage.settings import Settings
+from storage.settings import Seed, Settings
 from storage.store import SCRATCH
 from storage.tables import Checkpoint
 from tasks.device import choose_device
-from tasks.fit import Fitting, fit
+from tasks.fit import STATE, Fitting, fit, newest
 from tasks.generators.pairs import Side, split
 from tasks.generators.teaching import Teacher
 from tasks.generators.validation import Collection, Keep, Trip, Validation, summary
@@ -47,7 +47,7 @@ class GeneratorFinetuning(Settings):
     keep: Keep
     """Which epoch's model is published; `best` is the one with the best round trip, be it the start."""
     fit: Fitting
-    seed: int
+    seed: Seed
 
 
 @stage(version=1, table=Checkpoint, gpu=True)
@@ -70,6 +70,10 @@ def finetune_generator(out: Path, start: Source, pairs: Source, *, settings: Gen
     def batch_of(step: int) -> Batch:
         return teacher.batch(train.pairs(visited(step, batch, len(train.written), settings.seed)))
 
+    if not watch.resumes(int(newest(out) or 0)):
+        tell(f"{out.name}: the validation of an earlier epoch is damaged or incomplete; the training starts anew")
+        for left in (folder, out / STATE):
+            shutil.rmtree(left, ignore_errors=True)
     fit(writer, batch_of, max(watch.ends), out=out, settings=settings.fit, seed=settings.seed, probing=watch)
     sides["round_trip"] = {"asked": min(asked, len(held_out.passages)), "searched": len(texts)}
     for file in sorted(watch.chosen().iterdir()):

@@ -17,22 +17,28 @@ from typing import Any
 
 import torch
 from pydantic import Field
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from models.objective import Batch
+from models.reading import check_fit, read_weights, some
 from models.tokens import num_tokens
 from storage.files import flush, write_atomically
 from storage.settings import Settings
+from storage.store import SCRATCH
 from tasks import world
 from tasks.ahead import batches
 from tasks.device import choose_device
 from tasks.ending import HeldBack
 from tasks.gradients import gradient_norms, gradients
+from tasks.leftovers import discard, is_intact, record
 from tasks.progress import bar
+from tasks.stage import tell
 
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
-STATE = Path("scratch") / "training"
+STATE = Path(SCRATCH) / "training"
+WEIGHTS, OPTIMISER = "weights.safetensors", "optimiser.safetensors"
+KEPT = 2  # checkpoints: should a disk damage the newest, the one before costs a minute of training, not all of it
 
 
 class Fitting(Settings):
@@ -49,7 +55,7 @@ class Fitting(Settings):
 
 
 class Diverged(Exception):
-    """A loss is not a number."""
+    """A loss, a gradient or a weight is infinite or not a number."""
 
 
 Probing = Callable[[int], dict[str, float]]
@@ -62,10 +68,11 @@ def fit(
 ) -> None:  # fmt: skip
     """Train the objective in place for so many steps; `batch_of(step)` gives each step's batch, from `step` alone.
 
-    What an earlier attempt saved below `out` is taken up. Losses, gradient norms by part, tokens a second, what the
-    objective observes and what `probing` finds go to `out/logs/metrics.jsonl` and to TensorBoard's files beside it.
-    Of processes that train together only the first writes. Raises `Diverged` where a loss is not finite. SIGTERM, in
-    any of them, has all end their step and save a checkpoint before it does what it does.
+    The newest intact checkpoint that an earlier attempt saved below `out` is resumed from. Losses, gradient norms by
+    part, tokens a second, what the objective observes and what `probing` finds go to `out/logs/metrics.jsonl` and to
+    TensorBoard's files beside it. Of processes that train together only the first writes. Raises `Diverged` where a
+    loss, a gradient or a weight is not finite. SIGTERM, in any of them, has all end their step and save a checkpoint
+    before it does what it does.
     """
     device = choose_device()
     torch.use_deterministic_algorithms(device.type == "cpu")
@@ -73,8 +80,8 @@ def fit(
     objective.to(device).train()
     groups = parameter_groups(objective, settings.weight_decay)
     optimiser = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
-    first = restore(out / STATE, objective, optimiser)
-    world.check_alike(objective)  # when all have read; the first process will replace it
+    first = restore(out, objective, optimiser)
+    world.check_alike(objective)  # when all have read; the first process will replace what they read
     saved, writes = time.monotonic(), world.rank() == 0
     with (
         Metrics(out / "logs", first) if writes else Silence() as metrics,
@@ -114,14 +121,22 @@ def fit(
             due, ending = world.any_says(due, sigterm.noted)
             if due or ending:
                 world.check_alike(objective)
+                must_be_finite(objective, step + 1, steps)
                 if writes:
-                    checkpoint(out / STATE, step + 1, objective, optimiser)
+                    checkpoint(out, step + 1, objective, optimiser)
                 saved = time.monotonic()
             if ending:
                 world.wait_for_all()  # one that ended earlier would have the one ended that saves
                 sigterm.deliver()
     world.check_alike(objective)
+    must_be_finite(objective, steps, steps)
     objective.to("cpu").eval()
+
+
+def must_be_finite(objective: nn.Module, step: int, steps: int) -> None:
+    """Raise `Diverged` for weights that an update has made infinite or NaN: they are neither saved nor published."""
+    if broken := [name for name, value in objective.named_parameters() if not torch.isfinite(value).all()]:
+        raise Diverged(f"step {step} of {steps}: {some(broken)}: infinite or not a number; lower the learning rate")
 
 
 def schedule(step: int, steps: int, warmup_ratio: float) -> float:
@@ -141,25 +156,36 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
     return [{"params": groups[True], "weight_decay": weight_decay}, {"params": groups[False], "weight_decay": 0.0}]
 
 
-def checkpoint(folder: Path, step: int, objective: nn.Module, optimiser: torch.optim.Optimizer) -> None:
-    """Save what `restore` needs, as a new folder that appears whole, and then drop the older one."""
-    target, building = folder / f"{step:09d}", folder / "building"
-    shutil.rmtree(building, ignore_errors=True)
+def checkpoint(out: Path, step: int, objective: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+    """Save what `restore` needs as a new folder that appears complete, and keep the one before it, but no older ones.
+
+    The folder is flushed, recorded and renamed, and only then are others deleted: whenever the process is killed, an
+    intact checkpoint is left.
+    """
+    folder, building = out / STATE, out / STATE / "building"
+    target = folder / f"{step:09d}"
+    for left in (building, target):
+        shutil.rmtree(left, ignore_errors=True)
     building.mkdir(parents=True)
     state = {
         f"{number}.{name}": value
         for number, values in optimiser.state_dict()["state"].items()
         for name, value in values.items()
     }
-    save_file(weights(objective), building / "weights.safetensors")
-    save_file(state, building / "optimiser.safetensors")
+    save_file(weights(objective), building / WEIGHTS)
+    save_file(state, building / OPTIMISER)
     for file in (*building.iterdir(), building):
         flush(file)
+    record(out, str(STATE / target.name), at=building)
     os.rename(building, target)
     flush(folder)
-    for older in folder.iterdir():
-        if older != target:
-            shutil.rmtree(older)
+    for older in saved(out)[:-KEPT]:
+        discard(out, str(STATE / older))
+
+
+def saved(out: Path) -> list[str]:
+    """The names of the checkpoints below `out`, the oldest first."""
+    return sorted(path.name for path in (out / STATE).glob("*") if path.name.isdigit())
 
 
 def weights(module: nn.Module) -> dict[str, Tensor]:
@@ -167,27 +193,47 @@ def weights(module: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach().contiguous() for name, parameter in module.named_parameters()}
 
 
-def take_up(own: Mapping[str, nn.Parameter], found: Mapping[str, Tensor]) -> None:
-    """Put weights into parameters of the same names and shapes."""
-    if {name: value.shape for name, value in own.items()} != {name: value.shape for name, value in found.items()}:
-        raise ValueError(f"expected the weights {', '.join(own)}, found {', '.join(found)}, or other shapes")
+def take_up(own: Mapping[str, nn.Parameter], found: Mapping[str, Tensor], path: Path) -> None:
+    """Put the weights of a file into parameters of the same names and shapes; a ValueError where these differ."""
+    check_fit(found, own, path, "these settings")
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(found[name])
 
 
-def restore(folder: Path, objective: nn.Module, optimiser: torch.optim.Optimizer) -> int:
-    """Take up the newest checkpoint and return its step; 0 where there is none."""
-    found = sorted(path for path in folder.glob("*") if path.name.isdigit())
-    if not found:
-        return 0
-    take_up(dict(objective.named_parameters()), load_file(found[-1] / "weights.safetensors"))
+def restore(out: Path, objective: nn.Module, optimiser: torch.optim.Optimizer) -> int:
+    """Load the newest intact checkpoint and return its step; 0 where there is none.
+
+    Damaged ones are reported, and discarded when all processes have read.
+    """
+    good = newest(out)
+    damaged = [name for name in saved(out) if good is None or name > good]
+    if good is not None:
+        _load(out / STATE / good, objective, optimiser)
+    world.wait_for_all()
+    if damaged and world.rank() == 0:
+        after = (
+            f"the training resumes after step {int(good):,}" if good else "no other is left: the training starts anew"
+        )
+        tell(f"{out.name}: the checkpoint of step {int(damaged[-1]):,} is damaged or incomplete; {after}")
+        for name in damaged:
+            discard(out, str(STATE / name))
+    return int(good or 0)
+
+
+def newest(out: Path) -> str | None:
+    """The name of the newest intact checkpoint below `out`, which is its step; None where there is none."""
+    return next((name for name in reversed(saved(out)) if is_intact(out, str(STATE / name))), None)
+
+
+def _load(folder: Path, objective: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+    path = folder / WEIGHTS
+    take_up(dict(objective.named_parameters()), read_weights(path), path)
     state: dict[int, dict[str, Tensor]] = {}
-    for name, value in load_file(found[-1] / "optimiser.safetensors").items():
+    for name, value in read_weights(folder / OPTIMISER).items():
         number, _, inner = name.partition(".")
         state.setdefault(int(number), {})[inner] = value
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
-    return int(found[-1].name)
 
 
 class Silence:
@@ -210,7 +256,7 @@ class Metrics:
         from torch.utils.tensorboard import SummaryWriter
 
         path = folder / "metrics.jsonl"
-        write_atomically(path, "".join(line for line in _lines(path) if json.loads(line)["step"] <= first))
+        write_atomically(path, "".join(line for line in _lines(path) if 0 <= _step(line) <= first and first))
         self._file = path.open("a")
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=first + 1)
 
@@ -230,6 +276,14 @@ class Metrics:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """The whole lines of a log; one that a crash cut off is left out."""
+    """The complete lines of a log; one that a crash cut off is left out."""
     if path.exists():
-        yield from (line for line in path.read_text().splitlines(keepends=True) if line.endswith("}\n"))
+        yield from (line for line in path.read_text(errors="replace").splitlines(keepends=True) if line.endswith("}\n"))
+
+
+def _step(line: str) -> int:
+    """The step of a line of the log; -1 for a line that is damaged."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, TypeError, KeyError):
+        return -1

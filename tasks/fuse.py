@@ -24,6 +24,7 @@ from storage.errors import UserError
 from storage.rows import write_table
 from storage.settings import Settings
 from storage.tables import Run, Weights
+from tasks.leftovers import record, unfinished
 from tasks.progress import bar
 from tasks.side_by_side import Lists, Rows, Union, Values, ranges, unions
 from tasks.stage import stage
@@ -57,9 +58,10 @@ def fuse(out: Path, runs: Sequence[Artifact[Run]], weights: Artifact[Weights] | 
     with bar(what=f"fusing {len(runs)} runs", unit="queries", total=len(query_ids)) as counter:
         for start in range(0, max(1, len(query_ids)), QUERIES_PER_SHARD):
             shard, name = query_ids[start : start + QUERIES_PER_SHARD], f"part-{start // QUERIES_PER_SHARD:05d}"
-            if not (out / f"{name}.parquet").exists():
+            if unfinished(out, [f"{name}.parquet"]):
                 blocks = [ranked(union, factors, settings) for union in unions(lists, shard, settings.depth)]
                 write_table(out, Run, pa.concat_tables([SCHEMA.empty_table(), *blocks]), name)
+                record(out, f"{name}.parquet")
             counter.update(len(shard))
 
 

@@ -24,7 +24,7 @@ from storage.errors import UserError
 from storage.files import write_atomically
 from storage.ledger import BUCKETS, Ledger
 from storage.replaced import Replaced
-from storage.settings import Settings
+from storage.settings import Seed, Settings
 from storage.tables import Checkpoint, Filled, Passages, PseudoQueries, Written
 from tasks import by_bucket
 from tasks.device import choose_device
@@ -56,7 +56,7 @@ class Generation(Settings):
     top_p: Annotated[float, Field(gt=0, le=1)]
     """and of these from the fewest that hold this share of their probability."""
     max_new_tokens: Annotated[int, Field(ge=1)]
-    seed: int
+    seed: Seed
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """What the model computes in; auto is bfloat16 on a GPU and float32 on a CPU."""
     shard_passages: Annotated[int, Field(ge=1)]

@@ -24,7 +24,7 @@ from storage import negative_files
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.rows import in_one_piece, read_table, write_rows
-from storage.settings import Settings
+from storage.settings import Seed, Settings
 from storage.store import SCRATCH
 from storage.tables import Negatives, Passages, Positives, Queries
 from tasks.mine import drawn
@@ -57,7 +57,7 @@ class Given(Settings):
     """How far below the lowest of the query's positives a cross-encoder scores a negative at least; null for any."""
     per_query: int | None = Field(gt=0)
     """How many of these are drawn for a query; null keeps all."""
-    seed: int
+    seed: Seed
 
 
 @stage(version=1, table=Negatives)

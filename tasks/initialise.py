@@ -6,13 +6,14 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from models import bert, towers
 from models.encoder import DenseEncoder
+from models.reading import read_weights, refusing
 from models.representation import Pooling
 from models.retriever import HEADS, SETTINGS, WEIGHTS
 from models.tokens import Tokenizer, copy_tokenizer
@@ -20,7 +21,7 @@ from models.towers import Towers
 from storage.artifact import Source
 from storage.errors import UserError
 from storage.files import writing, writing_files
-from storage.settings import Settings
+from storage.settings import Seed, Settings
 from storage.tables import Checkpoint
 from tasks.stage import stage
 
@@ -34,13 +35,20 @@ class Backbone(Settings):
     """`random` takes only the shape and the vocabulary."""
     towers: Towers
     """One BERT for queries and passages; one with feed-forward experts for each (CoT-MoTE); or two."""
-    layers: list[int] | None = Field(min_length=1)
-    """Which of the layers to keep, counted from 0; null keeps all."""
+    layers: list[Annotated[int, Field(ge=0)]] | None = Field(min_length=1)
+    """Which of the layers to keep, counted from 0, each once; null keeps all."""
     dropout: float = Field(ge=0, lt=1)
     """Of hidden states and attention, in every later training; BERT has 0.1. On a CPU none is twice as fast."""
     pooling: Pooling
     """What of the last layer is a text's vector: [CLS], as in the papers, or the mean over its tokens."""
-    seed: int
+    seed: Seed
+
+    @field_validator("layers")
+    @classmethod
+    def _each_once(cls, layers: list[int] | None) -> list[int] | None:
+        if layers is not None and len(set(layers)) < len(layers):
+            raise ValueError("expected each layer once")
+        return layers
 
 
 @stage(version=2, table=Checkpoint)
@@ -51,15 +59,7 @@ def initialise(out: Path, weights: Source, *, settings: Backbone) -> None:
     over.
     """
     torch.manual_seed(settings.seed)
-    try:
-        num_words, encoder = Tokenizer.load(weights.path).num_words, _encoder(weights.path, settings)
-    except ValueError as error:
-        raise UserError(f"backbone: {error}") from None
-    if num_words > encoder.passage.config.vocab_size:
-        raise UserError(
-            f"backbone: {weights.path}: expected a tokenizer of at most {encoder.passage.config.vocab_size} word "
-            f"pieces, as many as the model has embeddings, found {num_words}"
-        )
+    encoder = opened(weights.path, settings)
     for tower in (encoder.passage, encoder.query):
         tower.config = replace(
             tower.config, hidden_dropout_prob=settings.dropout, attention_probs_dropout_prob=settings.dropout
@@ -69,6 +69,20 @@ def initialise(out: Path, weights: Source, *, settings: Backbone) -> None:
         if settings.start == "weights" and (weights.path / name).is_file():
             with writing(out / name) as temporary:
                 shutil.copyfile(weights.path / name, temporary)
+
+
+def opened(folder: Path, settings: Backbone) -> DenseEncoder:
+    """The towers that a folder and the settings give. A folder that is broken, or does not fit, is a `UserError`."""
+    try:
+        with refusing(folder):
+            encoder = _encoder(folder, settings)
+            Tokenizer.load(folder).must_fit(encoder.passage.config.vocab_size, folder)
+            for name in (HEADS, WEIGHTS):
+                if settings.start == "weights" and (folder / name).is_file():
+                    read_weights(folder / name)
+    except ValueError as error:
+        raise UserError(f"backbone: {error}") from None
+    return encoder
 
 
 def _encoder(folder: Path, settings: Backbone) -> DenseEncoder:
@@ -87,9 +101,9 @@ def _encoder(folder: Path, settings: Backbone) -> DenseEncoder:
 
 
 def shape(folder: Path, settings: Backbone) -> bert.BertConfig:
-    """The shape of a folder's model, with as many layers as the settings keep."""
+    """The shape of a folder's model, with as many layers as the settings keep; a ValueError where it lacks one."""
     config = bert.BertConfig.load(folder)
-    return config if settings.layers is None else replace(config, num_hidden_layers=len(settings.layers))
+    return replace(config, num_hidden_layers=len(config.kept(settings.layers)))
 
 
 def save_checkpoint(encoder: DenseEncoder, out: Path, *, tokenizer: Path) -> None:

@@ -25,6 +25,7 @@ from storage.rows import read_table
 from storage.settings import Settings
 from storage.tables import Passages, Positives, Run, Weights
 from tasks.fuse import QUERIES_PER_SHARD, filled
+from tasks.leftovers import record, unfinished
 from tasks.mine import relevant_passages
 from tasks.progress import bar
 from tasks.side_by_side import Lists, Places, Union, Values, ranges, unions
@@ -64,10 +65,12 @@ def learn_fusion(
         for start in range(0, len(query_ids), QUERIES_PER_SHARD):
             shard = query_ids[start : start + QUERIES_PER_SHARD]
             files.append(out / "scratch" / f"examples-{start // QUERIES_PER_SHARD:05d}.npz")
-            if not files[-1].exists():
+            name = str(files[-1].relative_to(out))
+            if unfinished(out, [name]):
                 labels = wanted.filter(pc.is_in(wanted["query_id"], value_set=shard))
                 found = [examples(union, labels, relevant) for union in unions(lists, shard, settings.depth)]
                 Examples.write(files[-1], found)
+                record(out, name)
             counter.update(len(shard))
     learned = sum(len(Examples.read(file).counts) for file in files)
     if not learned:
@@ -108,7 +111,7 @@ class Examples:
     @staticmethod
     def read(path: Path) -> Examples:
         """What `write` wrote."""
-        with np.load(path) as file:
+        with np.load(path, allow_pickle=False) as file:
             return Examples(**file)
 
     @staticmethod

@@ -31,7 +31,7 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.files import write_atomically
 from storage.rows import parts, read_rows, read_table, write_rows
-from storage.settings import Settings
+from storage.settings import Seed, Settings
 from storage.store import SCRATCH
 from storage.tables import Negatives, Passages, Positives, Run, TeacherScores
 from tasks.shards import Job, Shard, kept, part, run_shards
@@ -53,7 +53,7 @@ class MiningSettings(Settings):
     """Passages of a list that are left after its positives are removed."""
     negatives: int | None = Field(gt=0)
     """How many of these are drawn for a query; null keeps all."""
-    seed: int
+    seed: Seed
 
 
 @dataclass(frozen=True)

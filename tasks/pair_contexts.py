@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.rows import num_rows, read_rows, write_rows
-from storage.settings import Settings
+from storage.settings import Seed, Settings
 from storage.tables import Pairs, Passages, PseudoQueries, passage_text
 from tasks.progress import progress
 from tasks.pseudo_queries import Alongside
@@ -71,7 +71,7 @@ class Pairing(Contexts):
     max_tokens: int | None
     """Of an overlapping context, without special tokens; null where documents are whole."""
     language: str
-    seed: int
+    seed: Seed
 
 
 @stage(version=2, table=Pairs)

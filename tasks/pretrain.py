@@ -14,19 +14,20 @@ import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
 from models import bert, pretraining, towers
 from models.encoder import DenseEncoder
 from models.objective import Batch
+from models.reading import read_weights
 from models.retriever import HEADS
 from models.tokens import Tokenizer
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.files import writing
 from storage.rows import read_table
-from storage.settings import Settings
+from storage.settings import Seed, Settings
 from storage.tables import Checkpoint, Pairs, Terms
 from tasks.fit import Fitting, fit, take_up
 from tasks.initialise import Backbone, save_checkpoint, shape
@@ -57,7 +58,7 @@ class Pretraining(Settings, Generic[P]):
     """Texts a step, each with its context."""
     probe: Probe | None
     fit: Fitting
-    seed: int
+    seed: Seed
 
     @model_validator(mode="after")
     def _one_length(self) -> Pretraining[P]:
@@ -206,9 +207,9 @@ def continue_heads(heads: dict[str, nn.Parameter], folder: Path) -> None:
             "start from an exported pre-training, or say fresh"
         )
     try:
-        take_up(heads, load_file(path))
+        take_up(heads, read_weights(path), path)
     except ValueError as error:
-        raise UserError(f"pretrain.heads: {path}: {error}") from None
+        raise UserError(f"pretrain.heads: {error}") from None
 
 
 def visited(step: int, batch: int, num_rows: int, seed: int) -> list[int]:

@@ -18,7 +18,7 @@ from models.tokens import Tokenizer
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import read_rows, read_table, write_rows
-from storage.settings import Settings
+from storage.settings import Seed, Settings
 from storage.tables import Pairs, Passages, Qrels, Queries, passage_text
 from tasks.stage import stage
 
@@ -39,7 +39,7 @@ class Drawing(Settings):
     """How many pairs are drawn."""
 
     pairs: int
-    seed: int
+    seed: Seed
 
 
 @stage(version=1, table=Pairs)

@@ -21,7 +21,7 @@ from storage.artifact import Artifact
 from storage.files import write_atomically
 from storage.ids import share
 from storage.rows import parts, read_blocks, read_rows, write_rows
-from storage.settings import Settings
+from storage.settings import Seed, Settings
 from storage.store import SCRATCH
 from storage.tables import Passages, PseudoQueries, Quality, Queries, Run, passage_text
 from tasks.languages import Languages
@@ -45,7 +45,7 @@ class Sampling(Settings):
     """Passages whose queries make the round trip, where not all were scored, and whose languages are told."""
     samples: Annotated[int, Field(ge=0)]
     """Of these, how many are shown with their queries."""
-    seed: int
+    seed: Seed
     long_words: Annotated[int, Field(ge=1)] = LONG_WORDS
     """Queries of more words are counted as too long."""
 

@@ -187,7 +187,7 @@ def _run(job: Mapping[str, Any], rank: int, folder: Path, store: Path) -> None:
     if rank:
         out = folder / f"rank-{rank}"
         (out / SCRATCH).mkdir(parents=True)
-        for shared in ("training", "tokens"):
+        for shared in ("training", "tokens", "records"):
             (first / SCRATCH / shared).mkdir(parents=True, exist_ok=True)
             (out / SCRATCH / shared).symlink_to(first / SCRATCH / shared, target_is_directory=True)
     calls.call(job["call"], out, root=store)

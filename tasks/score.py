@@ -28,6 +28,7 @@ from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, 
 from tasks.device import choose_device
 from tasks.encode import TOKENS_PER_BATCH, batches
 from tasks.hits import numbered, run_rows
+from tasks.leftovers import record, unfinished
 from tasks.progress import bar
 from tasks.stage import stage
 
@@ -169,7 +170,8 @@ def scored(
 ) -> Iterator[tuple[slice, NDArray[np.float32], str]]:
     """The shards that `out` has not: which pairs they are, their scores, and the part to write them to."""
     shards = {f"part-{number:05d}": span for number, span in enumerate(pairs.shards())}
-    missing = {part: span for part, span in shards.items() if not (out / f"{part}.parquet").exists()}
+    lacking = set(unfinished(out, [f"{part}.parquet" for part in shards]))
+    missing = {part: span for part, span in shards.items() if f"{part}.parquet" in lacking}
     if not missing:
         return
     scorer, total = Scorer(teacher, settings), len(pairs.of_query)
@@ -178,7 +180,8 @@ def scored(
         for part, span in missing.items():
             scores = scorer(pairs.read(span, scorer.tokenizer, settings), counter.update)
             _check(scores, pairs, span.start, teacher.reference)
-            yield span, scores, part
+            yield span, scores, part  # the caller writes the part before it asks for the next
+            record(out, f"{part}.parquet")
 
 
 def _check(scores: NDArray[np.float32], pairs: Pairs, start: int, teacher: str) -> None:
@@ -198,7 +201,7 @@ class Scorer:
     def __init__(self, teacher: Artifact[Checkpoint] | Source, settings: Scoring, name: str = "teacher") -> None:
         """`name` is what errors call it, and where a recipe names it."""
         self.device = choose_device()
-        self.tokenizer, encoder = opened(teacher.path, cross_encoder.load, settings, name)
+        self.tokenizer, encoder = opened_teacher(teacher.path, settings, name)
         self.encoder = encoder.to(self.device)
 
     @torch.inference_mode()
@@ -223,19 +226,20 @@ def _numbers(values: pa.ChunkedArray) -> Places:
     return found
 
 
+def opened_teacher(folder: Path, settings: Scoring, name: str) -> tuple[Tokenizer, CrossEncoder]:
+    """The tokenizer and the trained cross-encoder of a folder; errors call it `name`."""
+    return opened(folder, cross_encoder.load, settings, name)
+
+
 def opened(
     folder: Path, load: Callable[[Path], CrossEncoder], settings: Scoring, name: str
 ) -> tuple[Tokenizer, CrossEncoder]:
     """The tokenizer and the cross-encoder of a folder, which fit each other and the settings."""
     try:
         tokenizer, encoder = Tokenizer.load(folder), load(folder)
+        tokenizer.must_fit(encoder.config.vocab_size, folder)
     except ValueError as error:
         raise UserError(f"{name}: {error}") from None
     if settings.max_tokens > (positions := encoder.config.max_position_embeddings):
         raise UserError(f"{name}: max_tokens: expected at most {positions}, found {settings.max_tokens}")
-    if tokenizer.num_words > encoder.config.vocab_size:
-        raise UserError(
-            f"{name}: {folder}: expected a tokenizer of at most {encoder.config.vocab_size} word pieces, as many as "
-            f"the model has embeddings, found {tokenizer.num_words}"
-        )
     return tokenizer, encoder

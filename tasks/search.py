@@ -21,6 +21,7 @@ from storage.vectors import Encoded, describe_vectors
 from tasks.encode import Model, TextEncoder
 from tasks.hits import Hits, Lookup, PassageIds, Searcher, passage_ids, run_rows
 from tasks.index import describe, engine
+from tasks.leftovers import record, unfinished
 from tasks.progress import bar
 from tasks.stage import stage
 
@@ -54,7 +55,8 @@ def search(
     rows, name = read_table(queries, Queries), str(describe(index.path)["engine"])
     _check(settings.view, name, vectors)
     starts = range(0, len(rows), QUERIES_PER_SHARD)
-    missing = [start for start in starts if not (out / f"{_part(start)}.parquet").exists()]
+    lacking = set(unfinished(out, [f"{_part(start)}.parquet" for start in starts]))
+    missing = [start for start in starts if f"{_part(start)}.parquet" in lacking]
     if not missing:
         return
     ids = passage_ids(passages)
@@ -66,6 +68,7 @@ def search(
             block = rows[start : start + QUERIES_PER_SHARD]
             found = deepened(searcher(block["text"].to_pylist()), len(block), settings.documents, ids)
             write_table(out, Run, run_rows(block["query_id"].to_pylist(), found, ids, settings.view), _part(start))
+            record(out, f"{_part(start)}.parquet")
             counter.update(len(block))
 
 

@@ -2,8 +2,9 @@
 
 A stage lists its shards and names a function of its module, `work(out, shard, done, *inputs, settings=...)`, which
 writes one of them whole or not at all, the same bytes each time, and tells `done` how many rows it has passed. A shard
-whose files are there is never made again. Shards are made in this process, in several processes of ours
-(`tasks/pool.py`), or on a Dask cluster where `execution.dask` names one (`tasks/on_dask.py`).
+whose files are there, with the bytes that were recorded (`tasks/leftovers.py`), is never made again. Shards are made in
+this process, in several processes of ours (`tasks/pool.py`), or on a Dask cluster where `execution.dask` names one
+(`tasks/on_dask.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 from storage.settings import Settings
 from storage.store import Store
 from tasks import calls
+from tasks.leftovers import is_intact, record, unfinished
 from tasks.progress import bar
 from tasks.stage import Execution, Session, execution, session
 
@@ -33,13 +35,13 @@ class Shard:
     rows: int
     """How many rows of the input it is, which is what the bar counts."""
     files: Sequence[str]
-    """What it is written to, below the stage's folder; it is finished when they are all there."""
+    """What it is written to, below the stage's folder; it is finished when they are all there and recorded."""
     of: Any
     """Which rows, as the stage says it in JSON."""
 
     def is_finished(self, out: Path) -> bool:
-        """Whether it need not be made."""
-        return all((out / file).exists() for file in self.files)
+        """Whether it need not be made: its files are there, with the bytes that were written."""
+        return all(is_intact(out, file) for file in self.files)
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ def row_shards(total: int, size: int) -> list[Shard]:
 
 def run_shards(job: Job, shards: Sequence[Shard]) -> None:
     """Make the shards that are not finished. What goes wrong in another process is raised here as it was there."""
-    waiting = [shard for shard in shards if not shard.is_finished(job.out)]
+    lacking = set(unfinished(job.out, [file for shard in shards for file in shard.files]))
+    waiting = [shard for shard in shards if not lacking.isdisjoint(shard.files)]
     if not waiting:
         return
     rows = sum(shard.rows for shard in shards)
@@ -119,11 +122,13 @@ def fulfil(request: Mapping[str, Any], shard: Shard, done: Callable[[int], objec
     out = Path(request["out"])
     with session(Session(Store(out), Execution.model_validate(request["execution"]))):  # no shard asks for a store
         calls.call(request["call"], out, shard, done)
+    record(out, *shard.files)
 
 
 def _run_here(job: Job, shards: Sequence[Shard], done: Callable[[int], object]) -> None:
     try:
         for shard in shards:
             job.work(job.out, shard, done, *job.inputs, settings=job.settings)
+            record(job.out, *shard.files)
     finally:
         _kept.clear()

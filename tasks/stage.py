@@ -1,10 +1,9 @@
 """The stage mechanism: a function that fills a folder becomes a step that is never done twice.
 
 `@stage(version=1, table=Passages)` turns `body(out, *inputs, settings)` into a call that returns an
-`Artifact[Passages]`: found in the store by its key, or built, one builder at a time, resuming what an
-earlier attempt left. Inside a Prefect flow the call is a task of that run with the same key; where
-Prefect is not installed or no flow runs, it is a plain function with the same artifacts.
-Raise `version` when a stage's meaning changes: code is not hashed.
+`Artifact[Passages]`: found in the store by its key, or built, one builder at a time, resuming what an earlier attempt
+left. Inside a Prefect flow the call is a task of that run with the same key; where Prefect is not installed or no flow
+runs, it is a plain function with the same artifacts. Raise `version` when its meaning changes: code is not hashed.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Execution(Settings):
 
     workers: int = Field(default=2, gt=0)
     """Processes that split the corpus and mine."""
-    threads: int = 2
+    threads: int = Field(default=2, gt=0)
     """Threads of PyTorch and FAISS."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
@@ -139,8 +138,9 @@ def store() -> Store:
 
 
 def tell(line: str) -> None:
-    """Say something to whoever started the current session's run."""
-    _session.get().tell(line)
+    """Print a line to the terminal of the current session's run; nothing where a stage's body runs without one."""
+    if current := _session.get(None):
+        current.tell(line)
 
 
 def stage(

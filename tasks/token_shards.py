@@ -21,6 +21,7 @@ from storage.portions import portions
 from storage.rows import num_rows, read_rows
 from storage.tables import Pairs
 from tasks import world
+from tasks.leftovers import record, unfinished
 from tasks.progress import bar
 
 ROWS_PER_FILE = 100_000  # what a kill can cost is some seconds' work; a billion rows are ten thousand files
@@ -54,7 +55,8 @@ def tokenised(out: Path, pairs: Artifact[Pairs], tokenizer: Tokenizer, *, contex
     spans = [(first, min(first + ROWS_PER_FILE, total)) for first in range(0, total, ROWS_PER_FILE)]
     paths = {span: out / SHARDS / "{:012d}-{:012d}.arrow".format(*span) for span in spans}
     mine = [spans[number] for number in world.dealt(spans)]
-    missing = [span for span in mine if not paths[span].exists()]
+    lacking = set(unfinished(out, [str(paths[span].relative_to(out)) for span in mine]))
+    missing = [span for span in mine if str(paths[span].relative_to(out)) in lacking]
     number, left = (sum(last - first for first, last in some) for some in (mine, missing))
     with bar(what="tokenising", unit="rows", total=number, done=number - left, shown=not world.rank()) as counter:
         for span in missing:
@@ -63,6 +65,7 @@ def tokenised(out: Path, pairs: Artifact[Pairs], tokenizer: Tokenizer, *, contex
                     made = [_pieces([row[each.name] for row in some], each.type, tokenizer) for each in schema]
                     file.write_batch(pa.record_batch(made, schema=schema))
                     counter.update(len(some))
+            record(out, str(paths[span].relative_to(out)))
     world.wait_for_all()
     return Pieces(list(paths.values()))
 

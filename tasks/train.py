@@ -26,7 +26,7 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.files import writing_files
 from storage.rows import read_table
-from storage.settings import Settings
+from storage.settings import Seed, Settings
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, TeacherScores
 from tasks.encode import Encoding
 from tasks.examples import TrainingData
@@ -65,7 +65,7 @@ class Training(Settings):
     query_max_tokens: int = Field(gt=2)
     passage_max_tokens: int = Field(gt=2)
     fit: Fitting
-    seed: int
+    seed: Seed
 
     @model_validator(mode="after")
     def _can_be(self) -> Training:

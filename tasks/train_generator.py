@@ -19,7 +19,7 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.files import writing_files
 from storage.rows import num_rows, read_rows
-from storage.settings import Settings
+from storage.settings import Seed, Settings
 from storage.tables import Checkpoint, Passages, Positives, Queries, passage_text
 from tasks.fit import Fitting, fit
 from tasks.generators.writing import Examples, Writer
@@ -60,7 +60,7 @@ class GeneratorTraining(Settings):
     """All steps, those of copying among them."""
     batch: Annotated[int, Field(ge=1)]
     fit: Fitting
-    seed: int
+    seed: Seed
 
     @model_validator(mode="after")
     def _fits(self) -> GeneratorTraining:

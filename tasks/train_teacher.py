@@ -9,10 +9,11 @@ import torch
 from pydantic import Field
 
 from models import cross_encoder
-from models.cross_encoder import Finetuning, Groups, pad_pairs, paired
+from models.cross_encoder import CrossEncoder, Finetuning, Groups, pad_pairs, paired
 from models.tokens import Tokenizer, copy_tokenizer
 from storage.artifact import Artifact, Source
 from storage.files import writing_files
+from storage.settings import Seed
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries
 from tasks.examples import TrainingData
 from tasks.fit import Fitting, fit
@@ -30,7 +31,7 @@ class TeacherTraining(Scoring):
     """The positive and, beside it, hard negatives."""
     fit: Fitting
     """A chunk is so many queries, each with its passages."""
-    seed: int
+    seed: Seed
 
 
 @stage(version=2, table=Checkpoint, trains=True, gpu=True)
@@ -46,13 +47,18 @@ def train_teacher(
 ) -> None:
     """Write the cross-encoder that so many epochs over the queries with a positive make of the start."""
     torch.manual_seed(settings.seed)
-    tokenizer, encoder = opened(start.path, cross_encoder.begin, settings, "start of the teacher")
+    tokenizer, encoder = opened_start(start.path, settings)
     data = TrainingData.read(queries, passages, positives, negatives, settings)
     batches = Batches(data, tokenizer, settings)
     fit(Finetuning(encoder), batches.batch, batches.steps, out=out, settings=settings.fit, seed=settings.seed)
     with writing_files(out) as folder:
         cross_encoder.save(encoder, folder)
         copy_tokenizer(start.path, folder)
+
+
+def opened_start(folder: Path, settings: Scoring) -> tuple[Tokenizer, CrossEncoder]:
+    """The tokenizer and the network to train, of a cross-encoder or a BERT that fits the settings."""
+    return opened(folder, cross_encoder.begin, settings, "start of the teacher")
 
 
 class Batches:

@@ -182,6 +182,40 @@ def test_what_a_backbone_cannot_do_is_refused_before_anything_is_built(name: str
         check(recipe.pretrain, recipe.backbone, folder)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("pretrain.fit.learning_rate=.inf", r"pretrain\.fit\.learning_rate: .*finite number, found inf"),
+        ("pretrain.fit.weight_decay=.nan", r"pretrain\.fit\.weight_decay: .*finite number, found nan"),
+        ("pretrain.fit.max_gradient_norm=.inf", r"pretrain\.fit\.max_gradient_norm: .*finite number, found inf"),
+        ("pretrain.fit.max_gradient_norm=0", "greater than 0, found 0"),
+        ("pretrain.objective.text_mask_rate=.nan", r"pretrain\.objective\.text_mask_rate: .*finite number, found nan"),
+        ("pretrain.objective.window=0", "expected a window of 1 or more"),
+        ("rounds.0.train.temperature=.inf", r"train\.temperature: .*finite number, found inf"),
+        ("rounds.0.train.retriever.dense.weight=.inf", r"retriever\.dense\.weight: .*finite number, found inf"),
+        ("bm25.k1=.inf", r"bm25\.k1: .*finite number, found inf"),
+        ("bm25.k1=1.0e+300", r"bm25\.k1: .*less than or equal to 1000"),
+        ("backbone.layers=[-1]", r"backbone\.layers\.0: .*greater than or equal to 0, found -1"),
+        ("backbone.layers=[1, 1]", r"backbone\.layers: expected each layer once"),
+        ("backbone.dropout=1.0", r"backbone\.dropout: .*less than 1"),
+        ("seed=-1", r"greater than or equal to 0, found -1"),
+        ("execution.threads=0", r"execution\.threads: .*greater than 0"),
+    ],
+)  # fmt: skip
+def test_a_number_that_means_nothing_is_refused_when_the_recipe_is_loaded(change: str, said: str) -> None:
+    with pytest.raises(UserError, match=said) as error:
+        load_recipe("quickstart", [change])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("start", ["weights", "random"])
+def test_layers_that_the_backbone_lacks_are_refused_before_anything_is_built(start: str) -> None:
+    recipe, _ = load_recipe("quickstart", ["backbone.layers=[0, 99]", f"backbone.start={start}"])
+
+    with pytest.raises(UserError, match=r"backbone: layers: expected some of 0 to 5, found \[0, 99\]"):
+        check(recipe.pretrain, recipe.backbone, weights(recipe.backbone.weights).path)
+
+
 @pytest.mark.parametrize("name", [name for name in shipped_recipes() if name.startswith("small/")])
 def test_every_small_recipe_suits_its_backbone(name: str) -> None:
     recipe, _ = load_recipe(name)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.given_models import check_models
 from flows.queries.corpus import Corpus, corpus
 from flows.queries.page import publish_page, show_queries
 from flows.queries.replace import replace
@@ -69,7 +70,9 @@ def build(
     if replaced is not None:
         planned_corpus(recipe, store)  # what is wrong with the recipe is told before anything is given up
         console.print(replace(recipe, store, replaced, generator))
-    steps = planned_corpus(recipe, store).done
+    plan = planned_corpus(recipe, store)
+    steps = plan.done
+    check_models(plan)
     with noted(store, "queries build", title, steps) as current.note:
         missing = sum(store.manifest(step.stage, step.key) is None for step in steps.values())
         counts = f"{len(steps)} stages, {len(steps) - missing} cached, {missing} to build"

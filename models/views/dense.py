@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from models.bert import BertConfig, BertForMaskedLM
 from models.representation import Pooling, Representation, Role, pooled
+from models.settings import VALIDATED
 from models.similarity import inner_products
 from models.tokens import Tokenizer, Tokens
 
@@ -25,7 +26,7 @@ from models.tokens import Tokenizer, Tokens
 class Settings:
     """What the papers vary."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
 
     dim: int | None
     """D, to which one matrix maps the vectors of queries and passages; null leaves them as they are."""

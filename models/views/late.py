@@ -20,6 +20,7 @@ from torch.nn.functional import normalize, pad
 from models.batch import Rows
 from models.bert import BertConfig, BertForMaskedLM
 from models.representation import Representation, Role
+from models.settings import VALIDATED
 from models.similarity import inner_products
 from models.tokens import Tokenizer, Tokens
 
@@ -31,7 +32,7 @@ MAX_ELEMENTS = 2**26
 class Settings:
     """What the papers vary."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
 
     dim: int
     """D, to which one matrix maps the hidden states of queries and passages."""

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from models.bert import BertConfig, BertForMaskedLM
 from models.representation import Representation, Role
+from models.settings import VALIDATED
 from models.similarity import inner_products
 from models.tokens import Tokenizer, Tokens
 from models.word_maxima import word_maxima
@@ -37,7 +38,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 class Settings:
     """What the papers vary."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
 
     activation: Activation
     """What becomes of the largest logit; `none` as DupMAE prints it."""

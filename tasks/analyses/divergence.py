@@ -45,9 +45,9 @@ class Settings(base.Settings):
     """Whose retriever is looked at."""
     pairs: int = Field(ge=2)
     """At most: fewer where fewer documents are relevant to a query."""
-    seed: int
+    seed: base.Seed
     """Of the draw of pairs."""
-    seeds: list[int] = Field(min_length=1)
+    seeds: list[base.Seed] = Field(min_length=1)
     """Of t-SNE; the first one's plane is the picture."""
     perplexity: float = Field(gt=1)
     """Of t-SNE, which the paper does not print; 30 is scikit-learn's."""

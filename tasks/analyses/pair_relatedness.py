@@ -61,7 +61,7 @@ class Settings(base.Settings):
     weights: str = Field(exclude=True)
     """The scorer, by folder, package:NAME/FOLDER or hub name; a key knows it by its files, or its commit."""
     documents: int = Field(ge=3)
-    seed: int
+    seed: base.Seed
     strangers: float = Field(gt=0, lt=1)
     """The share of strangers that a related pair's score is above."""
     thresholds: list[float]

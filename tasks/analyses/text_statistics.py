@@ -46,7 +46,7 @@ class Settings(base.Settings):
     """A spaCy pipeline that is installed; null tells lengths alone."""
     texts: int = Field(gt=0)
     """Queries, and as many passages, that are tagged."""
-    seed: int
+    seed: base.Seed
 
 
 class Reading(Settings):

@@ -20,10 +20,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from safetensors.torch import load_file
 from torch.nn.functional import logsigmoid
 
 from models import bert, cpdae, pretraining
+from models.reading import read_weights
 from models.retriever import HEADS
 from models.tokens import Tokenizer
 from storage import settings as base
@@ -57,7 +57,7 @@ class Settings(base.Settings):
     """How many of the pieces with most mass are listed for each."""
     common: float = Field(gt=0, lt=1)
     """A piece that occurs in this share of all texts, or more, is common."""
-    seed: int
+    seed: base.Seed
 
 
 class Reading(Settings):
@@ -98,7 +98,7 @@ def read_decoder(checkpoint: Artifact[Checkpoint], terms: pretraining.Terms) -> 
     try:
         if not path.is_file():
             raise ValueError(f"there is no {HEADS}")
-        take_up(wanted, load_file(path))
+        take_up(wanted, read_weights(path), path)
     except ValueError as error:
         raise UserError(
             f"word_distribution: {checkpoint.reference}: expected a checkpoint that cpdae pre-trained, with its "

@@ -24,6 +24,7 @@ from storage.vectors import Encoded
 from tasks.hits import Hits, Lookup, PassageIds, Places, Searcher
 from tasks.index import EngineSettings, describe
 from tasks.java import java
+from tasks.leftovers import record, unfinished
 from tasks.lucene import Found, Lucene
 from tasks.progress import progress
 from tasks.pseudo_queries import Alongside
@@ -38,7 +39,7 @@ class Bm25(EngineSettings):
     """Lucene's BM25; `bm25s` finds the same, and faster where passages are few (`tasks/engines/bm25s.py`)."""
 
     engine: Literal["bm25", "bm25s"]
-    k1: float = Field(ge=0)
+    k1: float = Field(ge=0, le=1000)
     b: float = Field(ge=0, le=1)
 
 
@@ -52,14 +53,15 @@ def build(
     """Index every passage's text, with its pseudo-queries appended where they are given, into one segment."""
     if vectors is not None:
         raise TypeError("BM25 reads no vectors")
-    if (out / LUCENE).exists():  # renamed there when it was whole
+    if not unfinished(out, [str(LUCENE)]):
         return
-    unfinished = out / "scratch" / "lucene"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    _write_lucene(unfinished, expanded(passages, pseudo_queries))
+    building = out / "scratch" / "lucene"
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    _write_lucene(building, expanded(passages, pseudo_queries))
     (out / LUCENE).parent.mkdir(exist_ok=True)
-    unfinished.rename(out / LUCENE)
+    building.rename(out / LUCENE)
+    record(out, str(LUCENE))
 
 
 def expanded(passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries] | None) -> Iterator[tuple[str, str]]:

@@ -30,6 +30,7 @@ from storage.tables import Passages, PseudoQueries, Vectors
 from storage.vectors import Encoded
 from tasks.engines.bm25 import Bm25, expanded, lists
 from tasks.hits import Hits, Lookup, PassageIds, Searcher
+from tasks.leftovers import record, unfinished
 from tasks.lucene import Found, analysed
 from tasks.stage import execution
 
@@ -50,10 +51,10 @@ def build(
     """Score every word of every passage's text, with its pseudo-queries appended where they are given."""
     if vectors is not None:
         raise TypeError("BM25 reads no vectors")
-    if (out / INDEX).exists():  # renamed there when it was whole
+    if not unfinished(out, [str(INDEX)]):
         return
-    unfinished = out / "scratch" / INDEX
-    shutil.rmtree(unfinished, ignore_errors=True)
+    building = out / "scratch" / INDEX
+    shutil.rmtree(building, ignore_errors=True)
     counts, vocabulary = counted(text for _, text in expanded(passages, pseudo_queries))
     index = _package().BM25(k1=settings.k1, b=settings.b, method="lucene", dtype="float64", backend="numba")
     index.scores = {
@@ -61,8 +62,9 @@ def build(
         "indptr": counts.indptr.astype(np.int64), "num_docs": counts.shape[0],
     }  # fmt: skip
     index.vocab_dict, index.nonoccurrence_array = vocabulary, None
-    index.save(unfinished)
-    unfinished.rename(out / INDEX)
+    index.save(building)
+    building.rename(out / INDEX)
+    record(out, str(INDEX))
 
 
 def counted(texts: Iterable[str]) -> tuple[Any, dict[str, int]]:

@@ -23,6 +23,7 @@ from storage.tables import Vectors as VectorsTable
 from storage.vectors import Encoded, Vectors, num_shards, read_shard
 from tasks.hits import PassageIds, Places, Searcher
 from tasks.index import EngineSettings, describe
+from tasks.leftovers import record, unfinished
 from tasks.progress import bar
 from tasks.rescoring import Stored, similarity
 from tasks.shortlist import folder_of, searcher
@@ -88,7 +89,7 @@ def build(
 
 def write_index(out: Path, read: Callable[[int], Vectors], shards: int, factory: str, total: int) -> None:
     """Write a FAISS index of the vectors [N, D] of all shards, `total` in all, unless it is there."""
-    if (out / INDEX).exists():
+    if not unfinished(out, [str(INDEX)]):
         return
     if not total:
         raise UserError("index: there are no vectors to index; FAISS needs at least one")
@@ -102,6 +103,7 @@ def write_index(out: Path, read: Callable[[int], Vectors], shards: int, factory:
         raise ValueError(f"expected {total} vectors to index, found {index.ntotal}")
     with writing(out / INDEX) as temporary:
         _faiss().write_index(index, str(temporary))
+    record(out, str(INDEX))
 
 
 def _trained(read: Callable[[int], Vectors], shards: int, factory: str) -> Any:

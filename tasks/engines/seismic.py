@@ -28,6 +28,7 @@ from storage.vectors import Encoded, Numbers, SparseRows
 from storage.vectors import Vectors as Weights
 from tasks.hits import PassageIds, Places, Searcher
 from tasks.index import EngineSettings, describe
+from tasks.leftovers import record, unfinished
 from tasks.rescoring import Stored, similarity
 from tasks.shortlist import folder_of, searcher
 from tasks.stage import execution
@@ -76,13 +77,14 @@ def build(
 ) -> None:
     """Write a Seismic index of all passages that have a word piece, in the order of the table."""
     folder = folder_of(vectors, pseudo_queries, "lexical")
-    if (out / INDEX).exists():
+    if not unfinished(out, [str(INDEX)]):
         return
     rows = out / "scratch" / "rows.bin"
     write_rows(rows, Stored(folder, similarity(folder, "lexical")))
     chosen = settings.model_dump(exclude={"engine", "query_cut", "heap_factor", "refine"})
     with writing(out / INDEX) as temporary, _in_silence():
         _seismic().build(str(rows), **chosen).save(str(temporary))
+    record(out, str(INDEX))
 
 
 def write_rows(path: Path, stored: Stored) -> None:

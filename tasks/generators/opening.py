@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL,
@@ -19,15 +18,25 @@ from transformers.models.auto.modeling_auto import (
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES as SEQ2SEQ,
 )
-from transformers.utils import logging as transformers_logging
 
+from models.hugging_face import quietly
+from models.reading import (
+    LONGEST_REASON,
+    UNUSED,
+    Unusable,
+    check_finite,
+    check_names,
+    check_numbers,
+    must_have_safetensors,
+)
 from storage.errors import UserError
 
 
 def open_config(checkpoint: Path) -> Any:
     """The configuration of a model that writes text; `is_encoder_decoder` says of which kind."""
     with _naming(checkpoint, "the config.json of a model that writes text, seq2seq or causal"):
-        config = AutoConfig.from_pretrained(str(checkpoint))
+        config = AutoConfig.from_pretrained(str(checkpoint), trust_remote_code=False)
+        check_numbers(config.to_dict(), checkpoint / "config.json")
     kind = config.model_type
     if config.is_encoder_decoder:
         writes = kind in SEQ2SEQ
@@ -44,7 +53,7 @@ def open_config(checkpoint: Path) -> Any:
 def open_tokenizer(checkpoint: Path) -> Any:
     """The tokenizer. Where a folder has no vocabulary, Hugging Face would make an empty one."""
     with _naming(checkpoint, "a tokenizer, such as tokenizer.json"):
-        tokenizer: Any = AutoTokenizer.from_pretrained(str(checkpoint))
+        tokenizer: Any = AutoTokenizer.from_pretrained(str(checkpoint), trust_remote_code=False)
     files = sorted({"tokenizer.json", *tokenizer.vocab_files_names.values()})
     if checkpoint.is_dir() and not any((checkpoint / file).exists() for file in files):
         raise UserError(
@@ -60,14 +69,14 @@ def open_model(checkpoint: Path, config: Any, dtype: str, device: torch.device) 
     if dtype == "auto":
         dtype = "bfloat16" if device.type == "cuda" else "float32"
     with _naming(checkpoint, "weights, such as model.safetensors"):
+        must_have_safetensors(checkpoint)
         model, loaded = kind.from_pretrained(
-            str(checkpoint), config=config, dtype=getattr(torch, dtype), output_loading_info=True
-        )
-    if missing := sorted(loaded["missing_keys"]):
-        raise UserError(
-            f"{checkpoint}: the weights of a {type(model).__name__} lack {missing[0]!r} and {len(missing) - 1} others; "
-            "name a model that was trained to write text"
-        )
+            str(checkpoint), config=config, dtype=getattr(torch, dtype), output_loading_info=True,
+            use_safetensors=True, trust_remote_code=False,
+        )  # fmt: skip
+        unexpected = [name for name in loaded["unexpected_keys"] if not UNUSED.search(name)]
+        check_names(loaded["missing_keys"], unexpected, checkpoint, f"a {type(model).__name__}, which writes text")
+        check_finite(model.state_dict(), checkpoint)
     return model.to(device).eval()
 
 
@@ -85,14 +94,14 @@ def first(*values: Any) -> Any:
 
 @contextlib.contextmanager
 def _naming(checkpoint: Path, expected: str) -> Iterator[None]:
-    """Make what Hugging Face raises one line that names the folder; keep its reports of what it loads to itself."""
-    loudness = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # ours counts passages
-    try:
-        yield
-    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{checkpoint}: expected {expected}, but Hugging Face cannot open it: {reason}") from error
-    finally:
-        transformers_logging.set_verbosity(loudness)
+    """Make whatever Hugging Face raises one line that names the folder; keep its reports of what it loads to itself."""
+    with quietly():
+        try:
+            yield
+        except Unusable as error:
+            raise UserError(str(error)) from None
+        except MemoryError:
+            raise
+        except Exception as error:  # a broken tokenizer raises Exception itself, a configuration almost anything
+            reason = " ".join(str(error).split())[:LONGEST_REASON]
+            raise UserError(f"{checkpoint}: expected {expected}, but Hugging Face cannot open it: {reason}") from error

@@ -195,7 +195,21 @@ def open_sampler(checkpoint: Path, settings: Writing, device: torch.device, tell
 
 
 def open_writer(checkpoint: Path, settings: Writing, device: torch.device) -> Seq2Seq | Causal:
-    """The model, of the kind that its config.json says. Raises `UserError` where the settings are for the other."""
+    """The model, of the kind that its config.json says.
+
+    Raises `UserError` where the settings are for the other, or the folder is broken.
+    """
+    writer = _writer(checkpoint, settings, device)
+    known, tokens = writer.model.get_input_embeddings().num_embeddings, writer.tokenizer.vocab_size
+    if tokens > known:
+        raise UserError(
+            f"{checkpoint}: expected a tokenizer of at most {known:,} tokens, as many as the model has "
+            f"embeddings, found {tokens:,}; use the tokenizer that the model was trained with"
+        )
+    return writer
+
+
+def _writer(checkpoint: Path, settings: Writing, device: torch.device) -> Seq2Seq | Causal:
     from tasks.generators.causal import Causal
     from tasks.generators.opening import open_config
     from tasks.generators.seq2seq import Seq2Seq

@@ -32,9 +32,11 @@ from tasks.generators.teaching import Teacher
 from tasks.generators.writing import Writer
 from tasks.hits import Searcher, passage_ids
 from tasks.index import index
+from tasks.leftovers import discard, is_intact, record
 from tasks.progress import bar
 
 CUTOFF = 10
+MODELS = "models"
 BATCH_TOKENS = 4096  # passage tokens that are written for at a time
 
 Keep = Literal["best", "last"]
@@ -139,7 +141,7 @@ class Validation:
         if steps not in self.ends:
             return {}
         epoch = self.ends[steps]
-        if not self._record(epoch).exists():
+        if not is_intact(self.folder, self._record(epoch).name):
             self._save(epoch)
             ranks = self.collection.ranks(self.queries(self._model(epoch)))
             found = Epoch(
@@ -147,11 +149,29 @@ class Validation:
                 sum(1 / rank for rank in ranks if rank) / len(ranks),
             )  # fmt: skip
             write_atomically(self._record(epoch), json.dumps(asdict(found)))
+            record(self.folder, self._record(epoch).name)
             self.tell(_line(found, max(self.ends.values())))
         for folder in self._model(epoch).parent.iterdir():
             if folder != self.chosen():
                 shutil.rmtree(folder)
         return next(each for each in self.epochs() if each.epoch == epoch).logged()
+
+    def resumes(self, step: int) -> bool:
+        """Whether a training that resumes after so many steps has all that was found until then, and the kept model.
+
+        What later epochs have left is used where it is intact, and else discarded: they come again.
+        """
+        past = [epoch for steps, epoch in self.ends.items() if step and steps <= step]
+        damaged = [epoch for epoch in self.ends.values() if not is_intact(self.folder, self._record(epoch).name)]
+        for epoch in damaged:
+            discard(self.folder, self._record(epoch).name)
+        if not set(past).isdisjoint(damaged):
+            return False
+        if self.epochs() and not is_intact(self.folder, f"{MODELS}/{self.chosen().name}"):
+            lost = int(self.chosen().name)
+            discard(self.folder, self._record(lost).name)
+            return lost not in past
+        return True
 
     def epochs(self) -> list[Epoch]:
         """What has been found so far."""
@@ -201,6 +221,7 @@ class Validation:
         self.teacher.save(building)
         for file in (*building.iterdir(), building):
             flush(file)
+        record(self.folder, f"{MODELS}/{target.name}", at=building)
         os.rename(building, target)
         flush(target.parent)
 
@@ -208,7 +229,7 @@ class Validation:
         return self.folder / f"{epoch:03d}.json"
 
     def _model(self, epoch: int) -> Path:
-        return self.folder / "models" / f"{epoch:03d}"
+        return self.folder / MODELS / f"{epoch:03d}"
 
 
 def summary(epochs: Sequence[Epoch], keep: Keep, sides: dict[str, Any]) -> str:

@@ -231,7 +231,7 @@ def test_weights_that_do_not_fit(tmp_path: Path) -> None:
         bert.load(tmp_path)
 
     save_file({key: value for key, value in weights.items() if key != name}, tmp_path / bert.WEIGHTS)
-    with pytest.raises(ValueError, match=f"1 weights of BERT are missing, first {name}"):
+    with pytest.raises(ValueError, match=rf"1 weights are missing \({name}\)"):
         bert.load(tmp_path)
 
     (tmp_path / bert.WEIGHTS).unlink()
@@ -242,7 +242,7 @@ def test_weights_that_do_not_fit(tmp_path: Path) -> None:
 def test_layers_that_are_not_there(tmp_path: Path) -> None:
     bert.save(tiny_bert(), tmp_path)
 
-    with pytest.raises(ValueError, match="expected some of its layers 0 to 1, got"):
+    with pytest.raises(ValueError, match=r"layers: expected some of 0 to 1, found \[0, 2\]"):
         bert.load(tmp_path, layers=[0, 2])
 
 

@@ -110,8 +110,7 @@ def slow_released_decoder(made: Pretraining, vector: Tensor, ids: list[int], win
     w, d = numbers(made.model), numbers(made.decoder)
     x = embedded(w, ids)
     x[0] = vector.double().numpy()
-    reach = window if window > 0 else len(ids)
-    visible = [{0, *range(max(1, row - reach + 1), row + 1)} for row in range(len(ids))]
+    visible = [{0, *range(max(1, row - window + 1), row + 1)} for row in range(len(ids))]
     for block in range(len(made.decoder.blocks)):
         name = f"blocks.{block}"
         mixed = attend(norm(x, d, f"{name}.attention_norm"), d, f"{name}.attention", visible)
@@ -136,7 +135,7 @@ def slow_printed_decoder(made: Pretraining, vector: Tensor, ids: list[int]) -> A
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("window", [3, 1, 0])
+@pytest.mark.parametrize("window", [3, 1, 24])
 @torch.no_grad()
 def test_the_released_decoder(tokenizer: Tokenizer, window: int, layers: int) -> None:
     made = objective(dataclasses.replace(AR, window=window), layers=layers).eval()
@@ -181,7 +180,7 @@ def test_window_by_hand() -> None:
     assert visible[2] == {0, 1, 2}
     assert visible[0] == {0}
     assert visible[1] == {0, 1}
-    assert [set(np.flatnonzero(row.numpy()).tolist()) for row in window_mask(4, 0)] == [
+    assert [set(np.flatnonzero(row.numpy()).tolist()) for row in window_mask(4, 4)] == [
         set(range(n + 1)) for n in range(4)
     ]
     assert [set(np.flatnonzero(row.numpy()).tolist()) for row in window_mask(4, 1)] == [{0}, {0, 1}, {0, 2}, {0, 3}]
@@ -314,9 +313,10 @@ def test_dropout_works_in_training_alone(tokenizer: Tokenizer, settings: Setting
         ({"decoder": "ae", "window": None, "context_mask_rate": 1.5}, "context_mask_rate"),
         ({"decoder": "ae"}, "decoder ae: expected a context_mask_rate, and null for window"),
         ({"decoder": "ae", "context_mask_rate": 0.45}, "decoder ae: expected a context_mask_rate, and null for window"),
-        ({"context_mask_rate": 0.45}, "decoder ar: expected a window of 0 or more, and null for context_mask_rate"),
+        ({"context_mask_rate": 0.45}, "decoder ar: expected a window of 1 or more, and null for context_mask_rate"),
         ({"symmetric": True}, "equal max_tokens for both"),
         ({"decoder_layers": 0}, "decoder_layers"),
+        ({"window": 0}, "expected a window of 1 or more"),
         ({"window": -1}, "window"),
         ({"max_tokens": 2}, "max_tokens"),
     ],

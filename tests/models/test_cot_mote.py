@@ -39,7 +39,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "l1": {},
     "softmax": {"lexical_bottleneck": "softmax"},
     "swap": {"query_target": "passage", "decoder_layers": 2},
-    "passages only": {"query_target": "none", "window": 0},
+    "passages only": {"query_target": "none", "window": 20},
     "dense": {"bottlenecks": ["dense"], "lexical_bottleneck": None},
     "lexical": {"bottlenecks": ["lexical"]},
     "switched": {"switched": True, "query_target": "passage"},
@@ -154,7 +154,7 @@ def slow_losses(made: Pretraining, given: Batch, settings: Settings, pooling: Po
                 "lexical": slow_bottleneck(logits[1:-1], words, settings.lexical_bottleneck),
             }
             for view in settings.bottlenecks:
-                terms = slow_decoder(w, d, vectors[view], text, settings.window or len(text))
+                terms = slow_decoder(w, d, vectors[view], text, settings.window)
                 found.setdefault(f"decode_{role}_{view}", []).extend(terms)
     return found
 
@@ -436,6 +436,7 @@ def test_parameters_have_one_name_each() -> None:
         ({"lexical_bottleneck": "l1"}, "lexical_bottleneck: expected .* else null"),
         ({"mask_rate": 0.0}, "mask_rate"),
         ({"decoder_layers": 0}, "decoder_layers"),
+        ({"window": 0}, "window: expected 1 or more"),
         ({"window": -1}, "window"),
         ({"max_tokens": 2}, "max_tokens"),
         ({"query_max_tokens": 2}, "query_max_tokens"),

@@ -155,7 +155,7 @@ def test_a_classifier_of_several_labels(tmp_path: Path) -> None:
     reference_of(tmp_path, num_labels=3)
 
     for read_folder in (cross_encoder.load, cross_encoder.begin):
-        with pytest.raises(ValueError, match=r"classifier.weight of shape \[1, 32\], as with one label, found \[3, 32"):
+        with pytest.raises(ValueError, match=r"one label expected classifier.weight of shape \[1, 32\], found \[3, 32"):
             read_folder(tmp_path)
 
 

@@ -170,7 +170,7 @@ def test_a_broken_checkpoint_is_refused(passages: Artifact[Passages], tmp_path: 
     checkpoint = saved(tmp_path / "checkpoint", "dpr")
     broken = tiny_retriever("dpr")
     with torch.no_grad():
-        broken.encoder.passage.bert.embeddings.word_embeddings.weight.fill_(torch.nan)
+        broken.encoder.passage.bert.embeddings.word_embeddings.weight.fill_(1e38)
     retriever.save(broken, checkpoint.path)
     with pytest.raises(UserError, match=r"shard 0 of the dense view .* not finite"):
         encode.body(tmp_path / "out", passages, checkpoint, settings=SETTINGS)

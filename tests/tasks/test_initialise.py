@@ -107,7 +107,9 @@ def refused(folder: Path, settings: Backbone = ALL) -> str:
 
 
 def test_what_is_no_backbone_is_told_in_a_line(store: Store, weights: Path) -> None:
-    assert "expected some of its layers 0 to 1, got [2]" in refused(weights, ALL.model_copy(update={"layers": [2]}))
+    assert "backbone: layers: expected some of 0 to 1, found [2]" in refused(
+        weights, ALL.model_copy(update={"layers": [2]})
+    )
     tokenizer = weights / "tokenizer.json"
     kept = tokenizer.read_bytes()
     tokenizer.unlink()

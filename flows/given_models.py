@@ -1,0 +1,82 @@
+"""Models from outside the store are opened before anything is built: a broken one is reported before hours of work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from storage.artifact import Source
+from storage.sources import Absent
+from tasks.stage import Job, Session
+
+Opener = Callable[[Path, Any], object]
+
+
+def check_models(plan: Session) -> None:
+    """Open each model that a stage which is still to be built reads from outside the store, and drop it again.
+
+    Raises `UserError`, one line, for a model that is broken or does not fit the stage's settings.
+    """
+    opened: set[tuple[Opener, Path, object]] = set()
+    for reference, job in plan.jobs.items():
+        if not plan.done[reference].cached and (model := _given(job)) is not None:
+            opener = OPENERS[job.stage.name][1]
+            once = opener, model, job.settings if opener is _backbone else None
+            if once not in opened:
+                opener(model, job.settings)
+                opened.add(once)
+
+
+def _given(job: Job) -> Path | None:
+    """The folder of the model that a job reads; None where it reads none, or one of the store."""
+    if job.stage.name not in OPENERS:
+        return None
+    model = job.inputs[job.stage.parameters.index(OPENERS[job.stage.name][0])]
+    return model.path if isinstance(model, Source) and not isinstance(model, Absent) else None
+
+
+def _backbone(folder: Path, settings: Any) -> None:
+    from tasks.initialise import opened
+
+    opened(folder, settings)
+
+
+def _retriever(folder: Path, settings: Any) -> None:
+    from tasks.encode import opened
+
+    opened(folder)
+
+
+def _teacher(folder: Path, settings: Any) -> None:
+    from tasks.score import opened_teacher
+
+    opened_teacher(folder, settings, "teacher")
+
+
+def _start_of_teacher(folder: Path, settings: Any) -> None:
+    from tasks.train_teacher import opened_start
+
+    opened_start(folder, settings)
+
+
+def _generator(folder: Path, settings: Any) -> None:
+    from torch import device
+
+    from tasks.generators.sampling import open_writer
+
+    open_writer(folder, settings, device("cpu"))
+
+
+OPENERS: Mapping[str, tuple[str, Opener]] = {
+    "initialise": ("weights", _backbone),
+    "train_teacher": ("start", _start_of_teacher),
+    "score": ("teacher", _teacher),
+    "rerank": ("teacher", _teacher),
+    "relevance": ("cross_encoder", _teacher),
+    "encode": ("checkpoint", _retriever),
+    "search": ("checkpoint", _retriever),
+    "fill_ledger": ("generator", _generator),
+    "generate_queries": ("generator", _generator),
+}
+"""By stage, which input is a model that may come from outside the store, and what opens it."""
