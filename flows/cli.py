@@ -140,9 +140,7 @@ def evaluate(
         ),
     ],
     suite: Annotated[str, typer.Option(metavar="NAME", help="A suite's path, or the name of a shipped one.")],
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="COLLECTION", help="Only this one, or this group; repeatable.")
-    ] = None,
+    only: Annotated[list[str] | None, typer.Option(metavar="COLLECTION", help="Only this one or group.")] = None,
     skip_missing: Annotated[bool, typer.Option("--skip-missing", help="Leave out absent collections.")] = False,
     store: StoreFolder = DEFAULT_STORE,
     changes: Changes = None,

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flows.export import impossible_paths_in_words
 from flows.finished import Finished, Measured, finished
 from flows.terminal import Terminal, say
 from storage.errors import UserError
@@ -28,7 +29,8 @@ def show_comparison(first: str, second: str, store_folder: Path, html: Path | No
     content = compared(first, second, Store.open_or_new(store_folder))
     Terminal().print(*terminal_tables(content), sep="\n")
     if html is not None:
-        write_atomically(html, page(content))
+        with impossible_paths_in_words(html):
+            write_atomically(html, page(content))
         say(f"page: {html}")
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from flows.inspect_store import find, lineage, out
@@ -11,10 +15,14 @@ from flows.terminal import Terminal
 from storage.artifact import Manifest
 from storage.errors import UserError
 from storage.evidence import LOGS, MANIFEST
-from storage.files import write_atomically, writing
+from storage.files import writing_folder
 from storage.store import Store
 from tasks.initialise import beside
 
+IMPOSSIBLE = {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.EBUSY,
+    errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENOENT,
+}  # fmt: skip
 GENERATORS = ("train_generator", "finetune_generator")
 
 
@@ -29,17 +37,59 @@ def export_checkpoint(key: str, folder: Path, store_folder: Path) -> None:
     must_be_free(folder)
     if problems := store.damage(made):
         raise UserError(f"{'; '.join(problems)}; run the recipe again to rebuild it")
-    for name in manifest.files:
-        with writing(folder / name) as temporary:
-            shutil.copyfile(made / name, temporary)
-    write_atomically(folder / "README.md", model_card(manifest, store))
+    with new_folder(folder) as copied:
+        for name in manifest.files:
+            target = file_in(copied, name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(made / name, target)
+        (copied / "README.md").write_text(model_card(manifest, store))
     out.print(f"{manifest.stage} {manifest.key}: {len(manifest.files)} files and README.md in {folder}")
 
 
 def must_be_free(folder: Path) -> None:
-    """Refuse a folder that holds something."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder}: expected a folder that does not exist yet, or an empty one")
+    """Refuse a folder that holds something, or that cannot be one."""
+    with impossible_paths_in_words(folder):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(f"{folder}: expected a folder that does not exist yet, or an empty one")
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder, which gets the name `folder` at the end of the block; complete or not at all.
+
+    Raises UserError where `folder` holds something, another process writes it, or it cannot be written.
+    """
+    must_be_free(folder)
+    with impossible_paths_in_words(folder):
+        folder = folder.resolve()
+    with impossible_paths_in_words(folder), writing_folder(folder) as temporary:
+        yield temporary
+
+
+@contextlib.contextmanager
+def impossible_paths_in_words(path: Path) -> Iterator[None]:
+    """Turn the system's errors about a path that the user named into a UserError; others stay as they are."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:  # of a null character, and of links in a circle
+        if not str(error).startswith(("embedded null", "Symlink loop")):
+            raise
+        raise UserError(f"{path}: cannot be written ({error}); name another path") from None
+    except OSError as error:
+        named, target = Path(os.fsdecode(error.filename or "")), path.absolute()
+        # The temporary file or folder is in the same folder, and the path's name is a part of its name.
+        ours = any(each.parent == target.parent and target.name in each.name for each in (named, *named.parents))
+        if error.errno not in IMPOSSIBLE or not (ours or named in target.parents):
+            raise
+        raise UserError(f"{path}: cannot be written ({error.strerror}); name another path") from None
+
+
+def file_in(folder: Path, name: str) -> Path:
+    """The path of a file in a folder that is written. Raises UserError for a name that leads out of it."""
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()) or path.resolve() == folder.resolve():
+        raise UserError(f"{name}: expected the name of a file within the folder that is written; nothing was written")
+    return path
 
 
 def model_card(manifest: Manifest, store: Store) -> str:

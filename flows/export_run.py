@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from flows.export import must_be_free
+from flows.export import file_in, new_folder
 from flows.finished import Finished, Measured, finished
 from flows.inspect_store import out
 from flows.ir_metadata import END, START, header
@@ -25,14 +25,17 @@ def export_runs(
     """
     it = finished(run, Store.open_or_new(store_folder))
     measured = on_split(it, split)
-    must_be_free(folder)
-    for row in known_rows(measured, rows):
-        lines = list(header(it, measured, row, actor))
-        if plain:
-            write_lines(folder / f"{row}.yaml", [line[2:] for line in lines if line.strip() not in (START, END)])
-        path = folder / (f"{row}.trec.gz" if packed else f"{row}.trec")
-        write_lines(path, chain([] if plain else lines, of_row(measured, row)))
-        out.print(f"{row}: {path}")
+    ending = ".trec.gz" if packed else ".trec"
+    names = known_rows(measured, rows)
+    with new_folder(folder) as written:
+        for row in names:
+            lines = list(header(it, measured, row, actor))
+            if plain:
+                without_marks = [line[2:] for line in lines if line.strip() not in (START, END)]
+                write_lines(file_in(written, f"{row}.yaml"), without_marks)
+            write_lines(file_in(written, f"{row}{ending}"), chain([] if plain else lines, of_row(measured, row)))
+    for row in names:
+        out.print(f"{row}: {folder / f'{row}{ending}'}")
 
 
 def on_split(run: Finished, split: str | None) -> Measured:

@@ -84,7 +84,10 @@ def find_recipe(name: str) -> Path:
 def recipe_name(path: Path) -> str:
     """What runs and reports of a recipe are called: as `small/beir` where it is shipped, else its file's stem."""
     shipped = {file.resolve(): name for name, file in shipped_recipes().items()}
-    return shipped.get(path.resolve(), path.stem)
+    name = shipped.get(path.resolve(), path.stem)
+    if name.startswith("."):  # a report below reports/.. would be written into the store itself
+        raise UserError(f"{path}: a recipe's file cannot begin with a dot, since reports take its name; rename it")
+    return name
 
 
 def shipped_recipes() -> dict[str, Path]:

@@ -221,3 +221,9 @@ def test_every_small_recipe_suits_its_backbone(name: str) -> None:
     recipe, _ = load_recipe(name)
 
     check(recipe.pretrain, recipe.backbone, weights(recipe.backbone.weights).path)
+
+
+@pytest.mark.parametrize("name", ["...yaml", "..yaml", ".hidden.yaml"])
+def test_a_recipe_whose_name_is_no_name_of_a_report_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="a recipe's file cannot begin with a dot"):
+        recipe_name(tmp_path / name)

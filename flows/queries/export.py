@@ -14,12 +14,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.export import must_be_free
+from flows.export import must_be_free, new_folder
 from flows.queries.card import card
 from flows.queries.formats import LINES, Row, WithQueries
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
-from storage.files import writing_folder
 from storage.ledger import FOLDER as LEDGERS
 from storage.rows import num_rows, parts, read_blocks, read_rows, write_blocks
 from storage.store import Store
@@ -55,7 +54,7 @@ def export_queries(version: Corpus, format: str, folder: Path, dropped: bool) ->
     for artifact in (version.queries, version.passages):
         Store(artifact.path.parent.parent).check(artifact)
     said = provenance(version, format, dropped)
-    with writing_folder(folder) as out:
+    with new_folder(folder) as out:
         if format == "datasets":
             _tables(out, version, dropped)
             (out / "README.md").write_text(card(said))

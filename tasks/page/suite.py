@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tasks.page.figures import direction, mark, top
+from tasks.page.queries import marked
 from tasks.page.templates import css, template
 
 MARKS = "better or worse than {first} (paired t-test over the queries, Holm, p < 0.05)"
@@ -105,12 +106,13 @@ def terminal_table(content: Content) -> Table:
 
 def as_markdown(content: Content) -> str:
     """The table and what is to be said of it."""
-    heads = headings(content)
-    lines = [f"# {content['title']}", "", f"| model | {' | '.join(heads)} |", f"|---|{'---:|' * len(heads)}"]
+    heads = [marked(head) for head in headings(content)]
+    title = marked(content["title"])
+    lines = [f"# {title}", "", f"| model | {' | '.join(heads)} |", f"|---|{'---:|' * len(heads)}"]
     for run, cells in table(content).items():
         shown = (f"**{_shown(cell)}**" if cell.best else _shown(cell) for cell in cells)
-        lines.append(f"| {run} | {' | '.join(shown)} |")
-    return "\n".join([*lines, "", notes(content)]) + "\n"
+        lines.append(f"| {marked(run)} | {' | '.join(shown)} |")
+    return "\n".join([*lines, "", marked(notes(content))]) + "\n"
 
 
 def headings(content: Content) -> list[str]:

@@ -105,6 +105,22 @@ def test_terminal_and_markdown_have_the_same_cells() -> None:
     assert "| first | **0.500** | 0.300 | **0.300** |" in as_markdown(content())
 
 
+def test_what_a_user_calls_things_is_neither_html_nor_a_cell_of_the_table() -> None:
+    named = "a|b<script>alert(1)</script>"
+    made = content()
+    made |= {
+        "title": f"# {named}\n<b>", "description": named, "models": {"first": "x", named: "y"},
+        "rows": [row | {"run": row["run"].replace("second", named)} for row in made["rows"]],
+        "comparisons": [row | {"run": row["run"].replace("second", named)} for row in made["comparisons"]],
+    }  # fmt: skip
+
+    lines = as_markdown(made).splitlines()
+
+    assert "<" not in "".join(lines).replace("<sup>", "")
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines if line.startswith("|")}) == 1
+    assert lines[0].startswith("# \\# a\\|b&lt;script&gt;")
+
+
 def test_what_is_not_as_expected_is_said() -> None:
     row = {"dataset": "alone", "run": "first", "metric": "nDCG@10", "expected": 0.6, "found": 0.5, "alike": False}
     made = content() | {"expected": [row], "expected_from": "a paper"}
