@@ -42,14 +42,14 @@ class Leases:
 
     def is_held(self, name: str) -> bool:
         """Whether a process has the lease."""
-        with self._in_words():
+        with _in_words(self._place):
             return bool(self._client.exists(self._beginning + name))
 
     def _take(self, lease: Lease, waiting: Waiting) -> None:
         """Wait until the lease is ours. A Redis that does not answer is waited for as long as a lease lasts."""
         from redis.exceptions import RedisError
 
-        with self._in_words():
+        with _in_words(self._place):
             self._client.ping()
         answered, told = _clock(), False
         while True:
@@ -63,7 +63,7 @@ class Leases:
                 answered = _clock()
             except RedisError:
                 if _clock() - answered > self._seconds:
-                    with self._in_words():
+                    with _in_words(self._place):
                         raise
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
@@ -82,21 +82,6 @@ class Leases:
                 self._place, self._seconds - since,
             )  # fmt: skip
         return since < self._seconds
-
-    @contextlib.contextmanager
-    def _in_words(self) -> Iterator[None]:
-        """Say what is wrong with the address, and not what the password is."""
-        from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError, RedisError
-
-        try:
-            yield
-        except (AuthenticationError, AuthorizationError, NoPermissionError):
-            raise UserError(f"{LOCKS}: Redis at {self._place} refuses the user or the password") from None
-        except RedisError as error:
-            raise UserError(
-                f"{LOCKS}: no answer from Redis at {self._place} ({type(error).__name__}); is it started, and is the "
-                "address right?"
-            ) from None
 
 
 class Lease:
@@ -212,6 +197,29 @@ class Lease:
                 "%s: Redis at %s does not answer; the lease ends by itself in %g s",
                 self._name, self._place, self._seconds,
             )  # fmt: skip
+
+
+def require_answer(address: str, seconds: float) -> None:
+    """Raise `UserError` where no Redis answers at an address, or refuses us; `seconds` is how long its leases last."""
+    client, place = _client(address, seconds * ANSWERED)
+    with _in_words(place), client:
+        client.ping()
+
+
+@contextlib.contextmanager
+def _in_words(place: str) -> Iterator[None]:
+    """Say what is wrong with the address, and not what the password is."""
+    from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError, RedisError
+
+    try:
+        yield
+    except (AuthenticationError, AuthorizationError, NoPermissionError):
+        raise UserError(f"{LOCKS}: Redis at {place} refuses the user or the password") from None
+    except RedisError as error:
+        raise UserError(
+            f"{LOCKS}: no answer from Redis at {place} ({type(error).__name__}); is it started, and is the address "
+            "right?"
+        ) from None
 
 
 def _client(address: str, seconds: float) -> tuple[Any, str]:

@@ -74,12 +74,15 @@ class Flocks:
 def locks_of(folder: Path, seconds: float) -> Locks:
     """The locks of the store whose `.locks` folder this is; `seconds` is how long a lease lasts that nobody renews.
 
-    Raises `UserError` where the store is shared and PRETRIEVE_LOCKS does not say through which Redis.
+    Raises `UserError` where the store is shared and PRETRIEVE_LOCKS does not say through which Redis. A store is marked
+    as shared when that Redis has answered: the mark is for good, and an address may be wrong.
     """
     address, shared = os.environ.get(LOCKS), folder / SHARED
     if address:
-        from storage.lease import Leases
+        from storage.lease import Leases, require_answer
 
+        if not shared.exists():
+            require_answer(address, seconds)
         return Leases(address, f"pretrieve:{_name_of_shared(shared)}:", seconds)
     if shared.exists():
         raise UserError(
