@@ -5,6 +5,7 @@ Exit codes: 0; 1 where a run failed or `verify` found damage; 2 where the user c
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -264,35 +265,23 @@ def train_generator(
 
 def main() -> None:
     """Run the command line; failures become one line on standard error and an exit code."""
-    from flows.interrupt import INTERRUPTED, leave
-    from storage.errors import UserError, wrong_path
-    from storage.lock import LeaseLost
+    import signal
 
-    try:
-        code = app(standalone_mode=False) or 0
-        if code == INTERRUPTED:  # what Typer makes of Ctrl-C
-            leave()
-    except UserError as error:
-        code = _complain(str(error), 2)
-    except LeaseLost as error:
-        code = _complain(str(error), 1)
-    except Exception as error:
-        if getattr(error, "exit_code", None) == 2 and hasattr(error, "format_message"):  # the command line's own
-            code = _complain(error.format_message(), 2)
-        elif line := wrong_path(error):
-            code = _complain(line, 2)
-        elif os.environ.get("PRETRIEVE_TRACEBACK"):
-            raise
-        else:
-            code = _complain(f"{type(error).__name__}: {error} (PRETRIEVE_TRACEBACK=1 shows where)", 1)
-    sys.exit(code)
+    from flows.interrupt import INTERRUPTED, ending_promptly, finish, leave, reason
 
-
-def _complain(line: str, code: int) -> int:
-    from storage.errors import one_line
-
-    print(f"pretrieve: {one_line(line)}", file=sys.stderr)
-    return code
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that knows ASCII only shows ? for other letters
+    line, code = "", 0
+    with ending_promptly():
+        try:
+            code = app(standalone_mode=False) or 0
+            if code == INTERRUPTED:  # what Typer makes of Ctrl-C
+                leave(signal.SIGINT)
+        except Exception as error:
+            line, code = reason(error)
+            if code == 1 and os.environ.get("PRETRIEVE_TRACEBACK"):
+                raise
+    finish(line, code)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,153 @@
-"""Ctrl-C: one line, exit code 130, at once."""
+"""How a command ends: with one line on standard error and its exit code, and promptly after a signal.
 
+SIGTERM and SIGHUP end a command as the signal says (a shell shows 143), Ctrl-C ends it with 130. Both unwind the main
+thread first, so that a training saves a checkpoint and processes that we started end. A thread sees to it that the
+command ends where that takes too long: in Java or C code that Python cannot interrupt, or in the retries of a client
+whose server is gone. Ending abruptly is safe: artifacts are published by one rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
 import os
+import signal
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from typing import NoReturn
 
 INTERRUPTED = 130
+SECONDS_TO_UNWIND = 8.0  # from a signal, or from the checkpoint that a training saves after it
+_exit_by = list[float]()
+
+RESUMES = "the same command goes on where this run stopped"
 
 
-def leave() -> NoReturn:
-    """End the process without waiting for anything: whatever was whole is on disk, and the rest is taken up again."""
-    sys.stderr.write("\npretrieve: interrupted; the same command goes on where this run stopped\n")
-    sys.stderr.flush()
-    os._exit(INTERRUPTED)
+class ServerLost(Exception):
+    """The Prefect server of a run does not answer any more. One line."""
+
+
+def leave(number: int) -> NoReturn:
+    """End the process as a signal says, without waiting: what was complete is on disk, and the rest is resumed."""
+    if sys.stderr.isatty():  # the terminal shows ^C, or a progress bar
+        sys.stderr.write("\n")
+    if number == signal.SIGINT:
+        end(f"interrupted; {RESUMES}", INTERRUPTED)
+    say(f"ended by {signal.Signals(number).name}; {RESUMES}")
+    # Python sets handlers in the main thread only, and that may be in C code for long; NULL is SIG_DFL.
+    ctypes.CDLL(None).signal(number, None)
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
+
+
+def end(line: str, code: int) -> NoReturn:
+    """End the process with a line and an exit code, without waiting for threads or exit handlers."""
+    say(line)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    os._exit(code)
+
+
+def say(line: str) -> None:
+    """Write one line to standard error, where that is still open."""
+    from storage.errors import one_line
+
+    with contextlib.suppress(OSError, ValueError):
+        print(f"pretrieve: {one_line(line)}", file=sys.stderr, flush=True)
+
+
+def finish(line: str, code: int) -> NoReturn:
+    """End the process in order, with a line where there is one."""
+    if line:
+        say(line)
+    if _output_is_closed():
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it exits
+        code = code or 1
+    if _exit_by:
+        late = threading.Timer(max(1.0, min(SECONDS_TO_UNWIND, _exit_by[-1] - time.monotonic())), os._exit, (code,))
+        late.daemon = True
+        late.start()
+    sys.exit(code)
+
+
+def limit_exit(seconds: float = math.inf) -> None:
+    """Have `finish` end the process so many seconds from now, and within `SECONDS_TO_UNWIND` of its call in any case.
+
+    Exit handlers of Prefect's wait for minutes for a server that is gone.
+    """
+    _exit_by.append(time.monotonic() + seconds)
+
+
+def reason(error: BaseException) -> tuple[str, int]:
+    """What to say of an error that ends a command, and its exit code: 2 where the user can fix it, else 1."""
+    from storage.errors import UserError, wrong_path
+    from storage.files import limit_reached
+    from storage.lock import LeaseLost
+
+    if isinstance(error, UserError):
+        return str(error), 2
+    if isinstance(error, LeaseLost | ServerLost):
+        return str(error), 1
+    if getattr(error, "exit_code", None) == 2 and hasattr(error, "format_message"):  # the command line's own
+        return error.format_message(), 2
+    if isinstance(error, BrokenPipeError) and _output_is_closed():
+        return "", 1
+    if line := wrong_path(error):
+        return line, 2
+    if limit := limit_reached(error):
+        return f"{getattr(error, 'filename', None) or 'this command'}: {limit}", 2
+    return f"{type(error).__name__}: {error} (PRETRIEVE_TRACEBACK=1 shows where)", 1
+
+
+def _output_is_closed() -> bool:
+    """Whether the program that read our output has closed it, as `head` does."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def ending_promptly() -> Iterator[None]:
+    """A block that a signal ends: the main thread leaves it in order, and the process ends soon in any case.
+
+    Signals that are ignored, as below `nohup`, stay so.
+    """
+    from tasks.ending import unwinding
+
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    # The kernel's signal is written here at once, also while the main thread is in C code.
+    wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    thread = threading.Thread(target=_see_to_the_end, args=(reading,), daemon=True, name="signals")
+    thread.start()
+    hangup = signal.getsignal(signal.SIGHUP)
+    if hangup == signal.SIG_DFL:
+        # Whoever handles SIGTERM then, such as a training or Prefect, handles this too.
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+    try:
+        with unwinding(lambda: leave(signal.SIGTERM)):
+            yield
+    finally:
+        signal.signal(signal.SIGHUP, hangup)
+        signal.set_wakeup_fd(wakeup)
+        os.close(writing)
+
+
+def _see_to_the_end(reading: int) -> None:
+    """Wait for a signal that ends the process, and end it where the main thread does not in time."""
+    from tasks.ending import saving
+
+    with open(reading, "rb", buffering=0) as signals:
+        while (said := signals.read(1)) and said[0] not in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            pass
+    waited = 0.0
+    while said and waited < SECONDS_TO_UNWIND:
+        time.sleep(0.1)
+        waited = 0.0 if saving() else waited + 0.1
+    if said:
+        leave(signal.SIGINT if said[0] == signal.SIGINT else signal.SIGTERM)

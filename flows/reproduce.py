@@ -6,31 +6,37 @@ flow of Prefect's embedded server, or of the server at PREFECT_API_URL.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
+import logging
 import os
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
+import resource
+import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from flows.chain import chain
+from flows.embedded import start
 from flows.given_models import check_models
-from flows.interrupt import leave
+from flows.interrupt import leave, limit_exit
 from flows.plan import planned
 from flows.read_recipe import load_recipe, recipe_name
 from flows.recipe import Recipe
 from flows.terminal import Terminal, say, unwrapped
+from flows.watch import Watch, require_answer
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.run_notes import noted
 from storage.store import Store
 from storage.tables import Report
+from tasks.ending import Told
 from tasks.report import publish, terminal_table
 from tasks.stage import Done, Session, Stopped, session
 
 T = TypeVar("T")
+
+DESCRIPTORS = 64  # with 16 a run fails, with 64 it does not
 
 
 def run(name: str, folder: Path, changes: Sequence[str], until: str | None) -> None:
@@ -95,45 +101,62 @@ def published(name: str, made: Artifact[Report], store: Store, stages: Sequence[
 
 
 def as_flow(flow_name: str, recipe: str, current: Session, body: Callable[[], T]) -> T:
-    """A body whose stages are tasks of a Prefect flow in this process; what it returns."""
+    """A body whose stages are tasks of a Prefect flow in this process; what it returns.
+
+    Raises `UserError` where the server does not answer from the start, and `ServerLost` where it does not any more.
+    """
     prepare_prefect(current.store)
     from prefect import flow, tags
+    from prefect.exceptions import TerminationSignal
 
     from tasks.as_task import TAG
 
+    require_descriptors()
+    limit_exit()
+    embedded, watch = watched_server(current.tell)
     outcome: list[T | Stopped] = []
 
     def run(recipe: str) -> None:
-        end_servers_with_this_process()
         try:
             outcome.append(body())
         except Stopped as stopped:  # a wish, not a failure of the run
             outcome.append(stopped)
-        except KeyboardInterrupt:
-            if "PREFECT_API_URL" not in os.environ:  # Ctrl-C ends the embedded server too: Prefect would wait for it
-                leave()
+        except (KeyboardInterrupt, TerminationSignal, Told) as interrupted:
+            if embedded:  # there is nobody to report it to
+                leave(signal.SIGINT if isinstance(interrupted, KeyboardInterrupt) else signal.SIGTERM)
+            raise
+        except Exception as error:
+            watch.failed(error)
             raise
 
-    with tags(TAG), _served():
-        flow(name=flow_name, flow_run_name=recipe, persist_result=False)(run)(recipe=recipe)
+    try:
+        with watch, tags(TAG):
+            flow(name=flow_name, flow_run_name=recipe, persist_result=False)(run)(recipe=recipe)
+    except Exception as error:
+        raise watch.cause(error) from error
     if isinstance(outcome[0], Stopped):
         raise outcome[0]
     return outcome[0]
 
 
-@contextlib.contextmanager
-def _served() -> Iterator[None]:
-    """Where the embedded server has ended, as by a signal to all processes of a terminal or a batch job, say so."""
-    from httpx import ConnectError
+def require_descriptors() -> None:
+    """Raise `UserError` where so few files may be open that Prefect's threads would fail, one after the other."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed < DESCRIPTORS:
+        raise UserError(f"{allowed} files may be open (ulimit -n), and a run needs {DESCRIPTORS}; raise the limit")
 
-    try:
-        yield
-    except ConnectError:
-        if "PREFECT_API_URL" in os.environ:
-            raise
-        raise UserError(
-            "Prefect's embedded server has ended, so this run has; the same command goes on where it stopped"
-        ) from None
+
+def watched_server(tell: Callable[[str], None]) -> tuple[bool, Watch]:
+    """Whether the run's server is an embedded one, which is started here, and the thread that looks after it.
+
+    Raises `UserError` where another server is named that does not answer or does not let us in.
+    """
+    from prefect.settings import get_current_settings
+
+    if get_current_settings().api.url:
+        return False, Watch(f"the Prefect server at {require_answer()}", tell)
+    start()
+    return True, Watch("Prefect's embedded server", tell, database=get_current_settings().home)
 
 
 def prepare_prefect(store: Store) -> None:
@@ -151,6 +174,7 @@ def prepare_prefect(store: Store) -> None:
         "PREFECT_LOCAL_STORAGE_PATH": str(folder / "results"),
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",  # our automations take 90 seconds of silence for death
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+        "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
         "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",  # a busy machine takes more than the usual 20
     }
@@ -158,17 +182,4 @@ def prepare_prefect(store: Store) -> None:
         defaults["PREFECT_HOME"] = str(folder)
     for setting, value in defaults.items():
         os.environ.setdefault(setting, value)
-
-
-def end_servers_with_this_process() -> None:
-    """Have the embedded server end when this process does, even by `kill -9`, which would leave it behind.
-
-    A shell of its own session looks every few seconds whether we live. Linux only: elsewhere nothing is done.
-    """
-    children = " ".join(file.read_text() for file in Path("/proc/self/task").glob("*/children"))
-    for child in children.split():
-        with contextlib.suppress(OSError):
-            if b"uvicorn" in Path(f"/proc/{child}/cmdline").read_bytes():
-                watch = f"while kill -0 {os.getpid()} 2>/dev/null; do sleep 3; done; kill {child} 2>/dev/null"
-                null = subprocess.DEVNULL
-                subprocess.Popen(["sh", "-c", watch], start_new_session=True, stdin=null, stdout=null, stderr=null)
+    logging.raiseExceptions = False  # what a server that is gone did not log is no line for the terminal

@@ -16,6 +16,14 @@ from pathlib import Path
 
 from storage.errors import UserError
 
+LIMITS = {
+    errno.ENOSPC: "the disk is full; make room",
+    errno.EDQUOT: "the disk is full (your quota is used up); make room",
+    errno.EFBIG: "a file would be larger than it may be (ulimit -f, or the file system); raise the limit",
+    errno.EMFILE: "more files are open than may be (ulimit -n); raise the limit",
+    errno.ENFILE: "more files are open on this machine than may be (fs.file-max); raise the limit",
+}
+
 _hashes: dict[tuple[str, int, int, int, int], str] = {}
 
 
@@ -149,11 +157,22 @@ def flush(path: Path) -> None:
 
 @contextlib.contextmanager
 def full_disk_in_words(path: Path) -> Iterator[None]:
-    """Turn "no space left" into a line that names the place; the work so far stays and is taken up again."""
+    """Turn a full disk or another limit of the system into a line that names the place; the work so far stays."""
     try:
         yield
-    except Exception as error:  # libraries wrap the system's error in their own
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if full or "No space left" in str(error):
-            raise UserError(f"{path}: the disk is full; make room and run the same command again") from error
+    except Exception as error:
+        if reached := limit_reached(error):
+            raise UserError(f"{path}: {reached}") from error
         raise
+
+
+def limit_reached(error: BaseException) -> str | None:
+    """Which limit of the system an error comes from, and what to do; None where it comes from none.
+
+    Libraries wrap the system's error in their own, so its message is looked for too.
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    for limit, words in LIMITS.items():
+        if number == limit or os.strerror(limit) in str(error):
+            return f"{words} and run the same command again"
+    return None

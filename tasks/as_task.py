@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from storage.artifact import File, Manifest
+from tasks.ending import stage_is_built
 from tasks.show_progress import courtesy, progress_shown
 from tasks.stage import Job, Session
 from tasks.units import duration, in_units
@@ -34,7 +35,7 @@ def task_of(job: Job, cached: bool, build: Callable[[], Manifest]) -> Any:
     key = f"{job.stage.name}-{job.key}"
 
     def build_and_describe() -> str:
-        with progress_shown(artifact_key(f"{job.stage.name}-{job.key[:8]}-progress")):
+        with progress_shown(artifact_key(f"{job.stage.name}-{job.key[:8]}-progress")), stage_is_built():
             manifest = build()
         describe(job, manifest)
         return manifest.as_json()

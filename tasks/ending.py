@@ -1,6 +1,7 @@
 """SIGTERM asks a process to end: a training notes it and answers when it has saved what it has.
 
-Python delivers signals to the main thread alone; in any other thread these blocks change nothing.
+Python delivers signals to the main thread alone; in any other thread these blocks change nothing. `saving` and
+`in_stage` tell other threads, which would end the process, that the main thread has something to finish first.
 """
 
 from __future__ import annotations
@@ -9,8 +10,31 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+
+_holding = set["HeldBack"]()
+_stages = list[None]()  # one entry for each stage that is being built, in any thread
+
+
+def saving() -> bool:
+    """Whether SIGTERM is held back now, until a training has saved a checkpoint."""
+    return bool(_holding)
+
+
+def in_stage() -> bool:
+    """Whether a stage is being built now, which publishes its artifact without any server."""
+    return bool(_stages)
+
+
+@contextlib.contextmanager
+def stage_is_built() -> Iterator[None]:
+    """A block that builds a stage's artifact."""
+    _stages.append(None)
+    try:
+        yield
+    finally:
+        _stages.pop()
 
 
 class HeldBack:
@@ -51,10 +75,12 @@ class HeldBack:
 
     def _handle_instead(self) -> None:
         signal.signal(signal.SIGTERM, self._noting)
+        _holding.add(self)
         _give_to_prefect(self._before, self._noting)
 
     def _put_back(self) -> None:
         signal.signal(signal.SIGTERM, self._before)
+        _holding.discard(self)
         _give_to_prefect(self._noting, self._before)
 
 
@@ -74,10 +100,10 @@ class Told(BaseException):
 
 
 @contextlib.contextmanager
-def unwinding() -> Iterator[None]:
+def unwinding(last: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Where SIGTERM would end the process at once, have it leave this block in order first, and then end it so.
 
-    A handler that is already there, such as Prefect's, stays.
+    `last` is called just before. A handler that is already there, such as Prefect's, stays.
     """
     if not _in_main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
@@ -96,6 +122,7 @@ def unwinding() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if told:
+            last()
             signal.raise_signal(signal.SIGTERM)
 
 

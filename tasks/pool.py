@@ -1,7 +1,7 @@
 """Shards in several processes of this host.
 
 A process lasts no longer than the stage, whatever ends that: it ends when a pipe to it closes, and the kernel closes
-the pipe of a parent that is killed. It leaves Ctrl-C and SIGTERM to its parent.
+the pipe of a parent that is killed. It leaves Ctrl-C, SIGTERM and SIGHUP to its parent.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _requests(job: Job, processes: int) -> list[dict[str, Any]]:
 
 
 def _begin(requests: Sequence[Mapping[str, Any]], alive: Connection, number: Any, rows: Any) -> None:
-    for each in (signal.SIGINT, signal.SIGTERM):
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, args=(alive,), daemon=True).start()
     with number.get_lock():

@@ -1,0 +1,148 @@
+"""Prefect's embedded server: the API for one run, without pages, on loopback, with a password of its own.
+
+It runs in a session of its own, so a signal to the run's process group (Slurm, systemd, Ctrl-C) does not end it while
+the run still needs it. It ends with its standard input: the kernel closes that pipe however the run ends. Run as a
+module, this file is that server.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import IO
+
+from storage.errors import UserError
+
+ROOM = 16 << 20  # bytes; a new database with its write-ahead log takes 6 MB
+SECONDS_TO_STOP = 1.0  # a server whose run has ended writes what it has received, for so long
+SECONDS_BETWEEN_LOOKS = 0.1
+
+
+class NotStarted(Exception):
+    """The server has ended before it could be used, or does not answer. One line."""
+
+
+@functools.cache
+def start() -> None:
+    """Start the server that Prefect's clients in this process use from now on, once, and wait until it answers.
+
+    Raises `UserError` where its database has no room, and `NotStarted` where it does not answer.
+    """
+    from prefect.context import refresh_global_settings_context
+    from prefect.settings import get_current_settings
+
+    secret = f"pretrieve:{secrets.token_urlsafe(24)}"
+    os.environ.update({"PREFECT_SERVER_API_AUTH_STRING": secret, "PREFECT_API_AUTH_STRING": secret})
+    refresh_global_settings_context()
+    settings = get_current_settings()
+    require_room(settings.home)
+    with socket.socket() as listener, tempfile.TemporaryFile() as log:
+        listener.bind(("127.0.0.1", 0))
+        port, number = listener.getsockname()[1], listener.fileno()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "flows.embedded", str(number)], pass_fds=[number],
+            env=_environment() | settings.to_environment_variables(exclude_unset=True),
+            stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+        listener.close()  # else the kernel would accept connections here after the server has ended
+        try:
+            _wait_until_it_answers(process, port, settings.server.ephemeral.startup_timeout_seconds, log)
+        except BaseException:
+            process.kill()
+            process.wait()
+            require_room(settings.home)
+            raise
+    _introduce(process, port)
+
+
+def require_room(folder: Path) -> None:
+    """Raise `UserError` where the disk of a folder has no room for the server's database."""
+    while not folder.exists():
+        folder = folder.parent
+    if shutil.disk_usage(folder).free < ROOM:
+        raise UserError(
+            f"{folder}: the disk is full; Prefect's database needs {ROOM >> 20} MB there; make room and run the same "
+            "command again"
+        )
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with the package of this module in the module path."""
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    return os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+
+
+def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, seconds: float, log: IO[bytes]) -> None:
+    deadline = time.monotonic() + seconds
+    while not _answers(port):
+        if process.poll() is not None:
+            log.seek(0)
+            lines = log.read().decode(errors="replace").split("\n")
+            raise NotStarted(
+                f"Prefect's embedded server did not start: {next(filter(None, reversed(lines)), 'no message')}"
+            )
+        if time.monotonic() > deadline:
+            raise NotStarted(f"Prefect's embedded server did not answer within {seconds:g} s")
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _answers(port: int) -> bool:
+    import httpx
+
+    try:
+        with httpx.Client(trust_env=False, timeout=5) as client:
+            return client.get(f"http://127.0.0.1:{port}/api/health").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _introduce(process: subprocess.Popen[bytes], port: int) -> None:
+    """Have Prefect take the server as the embedded one that it would start itself; it is stopped when we exit."""
+    from prefect.server.api.server import SubprocessASGIServer
+
+    known = SubprocessASGIServer()
+    known.port, known.server_process, known.running = port, process, True
+    atexit.register(_stop, process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin
+    process.stdin.close()
+    try:
+        process.wait(SECONDS_TO_STOP + 1)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def serve(listener: int) -> None:
+    """Be the server, on a bound socket of this number, until standard input ends."""
+    import uvicorn
+    from prefect.server.api.server import create_app
+
+    app = functools.partial(create_app, ephemeral=True, final=True)
+    server = uvicorn.Server(uvicorn.Config(app, factory=True, log_level="error", lifespan="on"))
+
+    def follow() -> None:
+        while sys.stdin.buffer.read(1):
+            pass
+        server.should_exit = True
+        time.sleep(SECONDS_TO_STOP)
+        os._exit(0)
+
+    threading.Thread(target=follow, daemon=True).start()
+    server.run(sockets=[socket.socket(fileno=listener)])
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))

@@ -1,0 +1,142 @@
+"""The Prefect server of a run in this process: it answers when the run starts, and the run ends where it is lost.
+
+Prefect itself would try again for minutes at each thing that it reports. A stage that is being built is finished
+first: the store publishes it without any server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+from flows.embedded import require_room
+from flows.interrupt import RESUMES, ServerLost, end, limit_exit, reason
+from storage.errors import UserError
+from tasks.ending import in_stage
+
+SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_FOR_AN_ANSWER = 5.0
+# A server that refuses connections has ended; one that is only slow may be on a busy machine.
+SECONDS_REFUSED, SECONDS_SILENT = 5.0, 30.0
+SECONDS_TO_REPORT = 6.0  # in which Prefect may report a run that has failed
+
+
+class Watch:
+    """A thread that looks during a block whether the server answers, and ends the process where it does not."""
+
+    def __init__(self, server: str, tell: Callable[[str], None], database: Path | None = None) -> None:
+        """`server` names it for people; `database` is the folder of an embedded one's database."""
+        self._server, self._tell, self._database = server, tell, database
+        self._error: Exception | None = None
+        self._late: threading.Timer | None = None
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True, name="server")
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._left.set()
+        if self._late:
+            self._late.cancel()
+        self._thread.join()
+
+    def failed(self, error: Exception) -> None:
+        """Note why the run fails: Prefect has a few seconds from now to report it."""
+        self._error = error
+        self._late = threading.Timer(SECONDS_TO_REPORT, end, reason(error))
+        self._late.daemon = True
+        self._late.start()
+        limit_exit(SECONDS_TO_REPORT)
+
+    def cause(self, error: Exception) -> Exception:
+        """Why the run has failed, where Prefect raised `error`: its own error, or that of the run's body."""
+        import httpx
+
+        if self._error is not None:
+            return self._error
+        try:
+            if self._database:
+                require_room(self._database)
+        except UserError as full:
+            return full
+        return self._lost() if isinstance(error, httpx.TransportError) else error
+
+    def _lost(self) -> ServerLost:
+        return ServerLost(f"{self._server} does not answer any more; what is finished is kept, and {RESUMES}")
+
+    def _follow(self) -> None:
+        answered, said = time.monotonic(), False
+        with client_without_retries() as client:
+            while not self._left.wait(SECONDS_BETWEEN_LOOKS):
+                patience, now = _patience(client.api_healthcheck()), time.monotonic()
+                if patience is None:
+                    answered, said = now, False
+                lost = patience is not None and now - answered >= patience
+                if lost and in_stage() and not said:
+                    said = True
+                    self._tell(f"{self._server} does not answer; this stage is finished first")
+                if not self._left.is_set() and lost and not in_stage():
+                    end(*reason(self._error or self.cause(self._lost())))
+
+
+def _patience(error: Exception | None) -> float | None:
+    """For how many seconds a server may stay as it is; None where it answers."""
+    import httpx
+
+    if error is None or (isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500):
+        return None
+    return SECONDS_REFUSED if isinstance(error, httpx.ConnectError) else SECONDS_SILENT
+
+
+@contextlib.contextmanager
+def client_without_retries() -> Iterator[Any]:
+    """A client of the server that this process' settings name, which asks once and does not wait long."""
+    from prefect import get_client
+    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+
+    own = {"timeout": SECONDS_FOR_AN_ANSWER}
+    with (
+        temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
+        get_client(httpx_settings=own, sync_client=True) as client,
+    ):
+        yield client
+
+
+def require_answer() -> str:
+    """The address, without credentials, of the server that PREFECT_API_URL or a profile of Prefect's names.
+
+    Raises `UserError` where it does not answer or does not let us in.
+    """
+    import httpx
+    from prefect.settings import get_current_settings
+
+    address = shown(str(get_current_settings().api.url))
+    try:
+        with client_without_retries() as client:
+            client.api_version()
+    except (httpx.TransportError, httpx.InvalidURL, ValueError) as error:
+        raise UserError(
+            f"PREFECT_API_URL: no Prefect server answers at {address} ({type(error).__name__}); start it, or unset "
+            "PREFECT_API_URL to use an embedded server"
+        ) from None
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code in (401, 403):
+            raise UserError(
+                f"the Prefect server at {address} refuses this user ({error.response.status_code}): set "
+                "PREFECT_API_AUTH_STRING to the user:password that it was started with"
+            ) from None
+    return address
+
+
+def shown(url: str) -> str:
+    """An address without the user and the password that it may contain."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
