@@ -1,12 +1,17 @@
-"""The command line with one command more: `attempt FOLDER` builds two stages in a flow, as `reproduce` builds its own.
+"""The command line with one command more: `attempt FOLDER` builds two stages, as `reproduce` builds its own.
 
 The first, `wait`, begins with FOLDER/began and lasts until FOLDER/go is there. The second has nothing to do.
+FOLDER/stuck has the first never end, and FOLDER/limit names a limit of the process and its value.
 """
 
 from __future__ import annotations
 
+import ctypes
+import resource
 import time
 from pathlib import Path
+
+from rich.console import Console
 
 from flows.cli import app, main
 from flows.reproduce import as_flow
@@ -24,9 +29,18 @@ def wait(out: Path) -> None:
     """Write a row when it may."""
     folder = out.parent.parent.parent
     (folder / "began").touch()
+    if (folder / "stuck").exists():
+        in_c_code()
     while not (folder / "go").exists():
         time.sleep(0.05)
     write_rows(out, Queries, ROWS)
+
+
+def in_c_code() -> None:
+    """Never come back, not even for a signal: the mutex is locked twice."""
+    mutex = ctypes.create_string_buffer(256)
+    for _ in range(2):
+        ctypes.CDLL(None).pthread_mutex_lock(mutex)
 
 
 @stage(version=1, table=Queries)
@@ -36,15 +50,24 @@ def follow(out: Path, before: Artifact[Queries]) -> None:
 
 
 @app.command()
-def attempt(folder: Path) -> None:
-    """Build both stages."""
-    current = Session(Store(folder / "store"), Execution(workers=1, threads=1, device="cpu"), tell=print)
+def attempt(folder: Path, plain: bool = False) -> None:
+    """Build both stages, in a flow or as plain calls."""
+    if (limit := folder / "limit").exists():
+        number, value = map(int, limit.read_text().split())
+        resource.setrlimit(number, (value, resource.getrlimit(number)[1]))
+    current = Session(
+        Store(folder / "store"), Execution(workers=1, threads=1, device="cpu"),
+        tell=Console(soft_wrap=True).print,
+    )  # fmt: skip
 
     def build() -> str:
         with session(current):
             return follow(wait()).key
 
-    as_flow("attempt", "attempt", current, build)
+    if plain:
+        build()
+    else:
+        as_flow("attempt", "attempt", current, build)
 
 
 if __name__ == "__main__":

@@ -3,78 +3,31 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
+from storage.store import Store
 from tests import warm
-from tests.services.servers import PATIENCE, wait_for
+from tests.attempts import RESUMES, Attempt
+from tests.services.servers import PATIENCE, free_port
 
-pytestmark = pytest.mark.slow
-SECONDS = 10 * PATIENCE  # 10 on a quiet machine
-RESUMES = "the same command goes on where this run stopped"
-
-
-class Attempt:
-    """A run of tests/attempt.py in a folder."""
-
-    def __init__(self, folder: Path, **more: str) -> None:
-        self.folder = folder
-        env = warm.environment(folder, PRETRIEVE_TEST=str(folder), **more)
-        files = {"stdout": folder / "stdout", "stderr": folder / "stderr"}
-        for file in (*files.values(), folder / "began"):
-            file.unlink(missing_ok=True)
-        self.command = warm.start("attempt", str(folder), cwd=folder, env=env, module="tests.attempt", **files)
-
-    def until_it_builds(self) -> None:
-        """Wait until the first stage is being built."""
-        wait_for(lambda: (self.folder / "began").exists() or self.command.poll() is not None, 2, "a stage begins", 0.05)
-        assert self.command.poll() is None, self.stderr()
-
-    def go(self) -> None:
-        """Let the stage end."""
-        (self.folder / "go").touch()
-
-    def stderr(self) -> str:
-        return (self.folder / "stderr").read_text()
-
-    def ended(self) -> int:
-        """Its exit code, in time; nothing that it started is left."""
-        code = self.command.wait(SECONDS)
-        wait_for(lambda: not self.processes(), 0.1, "no process is left", 0.05)
-        return code
-
-    def processes(self) -> list[psutil.Process]:
-        """What it has started, and itself."""
-        return [each for each in psutil.process_iter() if environment(each).get("PRETRIEVE_TEST") == str(self.folder)]
-
-    def server(self) -> psutil.Process:
-        """Its embedded server."""
-        [found] = [each for each in self.processes() if "flows.embedded" in each.cmdline()]
-        return found
-
-    def built(self, stage: str) -> bool:
-        return bool(list((self.folder / "store" / stage).glob("*/manifest.json")))
-
-
-def environment(process: psutil.Process) -> dict[str, str]:
-    try:
-        return process.environ()
-    except (psutil.Error, OSError):
-        return {}
+TERMINATED = (-signal.SIGTERM, [f"pretrieve: ended by SIGTERM; {RESUMES}"])
 
 
 @pytest.fixture
 def attempt(tmp_path: Path) -> Iterator[Callable[..., Attempt]]:
-    """attempt(**environment) starts a run that ends with the test."""
+    """attempt(*options, **environment) starts a run that ends with the test."""
     started: list[Attempt] = []
 
-    def start(**more: str) -> Attempt:
-        started.append(Attempt(tmp_path, **more))
+    def start(*options: str, **more: str) -> Attempt:
+        started.append(Attempt(tmp_path, *options, **more))
         return started[-1]
 
     yield start
@@ -82,36 +35,121 @@ def attempt(tmp_path: Path) -> Iterator[Callable[..., Attempt]]:
         one.command.end()
 
 
+@pytest.mark.slow
 def test_a_signal_to_the_group_ends_a_run_with_its_embedded_server_at_once(attempt: Callable[..., Attempt]) -> None:
     run = attempt()
-    run.until_it_builds()
+    run.until("")
 
     os.killpg(run.command.pid, signal.SIGTERM)
     time.sleep(0.05)
     os.killpg(run.command.pid, signal.SIGTERM)
 
-    assert run.ended() == -signal.SIGTERM
-    assert run.stderr().splitlines() == [f"pretrieve: ended by SIGTERM; {RESUMES}"]
-    assert not run.built("wait")
+    assert run.ended() == TERMINATED
+    assert run.built() == []
 
 
+@pytest.mark.slow
 def test_a_run_whose_embedded_server_is_lost_finishes_its_stage_and_says_so(attempt: Callable[..., Attempt]) -> None:
     run = attempt()
-    run.until_it_builds()
+    run.until("")
     run.server().kill()
-    wait_for(lambda: "this stage is finished first" in (run.folder / "stdout").read_text(), 0.5, "the loss is noticed")
-    assert run.command.poll() is None
+    run.until("Prefect's embedded server does not answer; this stage is finished first", in_file="run.stdout")
 
     run.go()
 
-    assert run.ended() == 1
-    [line] = run.stderr().splitlines()
+    code, [line] = run.ended()
+    assert code == 1
     assert line.startswith("pretrieve: Prefect's embedded server does not answer any more")
     assert line.endswith(RESUMES)
-    assert run.built("wait")
-    assert not run.built("follow")
+    assert run.built() == ["wait"]
 
-    again = attempt()
 
-    assert again.command.wait(60 * PATIENCE) == 0, again.stderr()
-    assert run.built("follow")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_stage_in_one_line(attempt: Callable[..., Attempt], number: int) -> None:
+    run = attempt("--plain")
+    run.until("")
+
+    os.kill(run.command.pid, number)
+
+    assert run.ended() == TERMINATED
+    run.go()
+    assert attempt("--plain").ended(60 * PATIENCE) == (0, [])
+    assert run.built() == ["follow", "wait"]
+
+
+def test_a_signal_ends_one_that_waits_for_another(attempt: Callable[..., Attempt]) -> None:
+    builder = attempt("--plain")
+    builder.until("")
+    waiting = attempt("--plain", name="waiting")
+    waiting.until("another run builds it; waiting", in_file="waiting.stdout")
+
+    os.kill(waiting.command.pid, signal.SIGTERM)
+
+    assert waiting.ended() == TERMINATED
+    builder.go()
+    assert builder.ended() == (0, [])
+
+
+def test_a_signal_ends_one_that_is_in_c_code(attempt: Callable[..., Attempt], tmp_path: Path) -> None:
+    (tmp_path / "stuck").touch()
+    run = attempt("--plain")
+    run.until("")
+
+    os.kill(run.command.pid, signal.SIGTERM)
+
+    assert run.ended() == TERMINATED
+
+
+def test_a_server_that_is_not_there_is_named_without_its_password(attempt: Callable[..., Attempt]) -> None:
+    port = free_port()
+
+    code, [line] = attempt(PREFECT_API_URL=f"http://user:s3cret@127.0.0.1:{port}/api").ended(60 * PATIENCE)
+
+    assert code == 2
+    assert f"no Prefect server answers at http://127.0.0.1:{port}/api" in line
+    assert "s3cret" not in line
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "said"),
+    [(resource.RLIMIT_NOFILE, 16, "ulimit -n"), (resource.RLIMIT_FSIZE, 200, "ulimit -f")],
+    ids=["files", "size"],
+)
+def test_a_limit_of_the_system_is_named(
+    attempt: Callable[..., Attempt], tmp_path: Path, limit: int, value: int, said: str
+) -> None:
+    (tmp_path / "limit").write_text(f"{limit} {value}")
+    (tmp_path / "go").touch()
+
+    code, [line] = attempt(*(["--plain"] if said == "ulimit -f" else [])).ended(60 * PATIENCE)
+
+    assert code == 2
+    assert said in line
+    assert line.startswith("pretrieve: ")
+
+
+def pretrieve(place: Path, *arguments: str, stdout: int, **more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "flows.cli", *arguments]
+    env = warm.environment(place, **more)
+    return subprocess.run(command, cwd=place, env=env, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=600)
+
+
+def test_letters_that_the_terminal_does_not_know_are_replaced(tmp_path: Path) -> None:
+    Store(tmp_path / "Öl").mark()
+
+    done = pretrieve(tmp_path, "verify", "--store", "Öl", stdout=subprocess.PIPE, PYTHONIOENCODING="ascii")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "?l are whole" in done.stdout.replace("\n", "")
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("verify", "--store", "store")], ids=["help", "verify"])
+def test_a_reader_that_has_gone_is_no_reason_for_a_traceback(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    Store(tmp_path / "store").mark()
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    done = pretrieve(tmp_path, *arguments, stdout=writing)
+
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
