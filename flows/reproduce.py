@@ -105,13 +105,13 @@ def as_flow(flow_name: str, recipe: str, current: Session, body: Callable[[], T]
 
     Raises `UserError` where the server does not answer from the start, and `ServerLost` where it does not any more.
     """
+    require_descriptors()
     prepare_prefect(current.store)
     from prefect import flow, tags
     from prefect.exceptions import TerminationSignal
 
     from tasks.as_task import TAG
 
-    require_descriptors()
     limit_exit()
     embedded, watch = watched_server(current.tell)
     outcome: list[T | Stopped] = []
