@@ -11,8 +11,9 @@ import re
 from array import array
 from collections.abc import Callable, Iterable
 
-from storage.errors import UserError
+from storage.errors import UserError, quoted
 
+MOST_BYTES = 32_000  # Lucene keeps 32,766 of a field that is not split, and passages append their number
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ufeff]")  # the last one marks a file's beginning, and is invisible too
 
 
@@ -33,9 +34,11 @@ def in_slice(doc_id: str, fraction: float | None) -> bool:
 def checked_id(value: str, where: str) -> str:
     """The id, if it can stand in a TREC run file, whose fields are separated by white space, and be seen there."""
     if not value or any(character.isspace() for character in value):
-        raise UserError(f"{where}: expected an id without white space, found {value!r}")
+        raise UserError(f"{where}: expected an id without white space, found {quoted(value)}")
     if CONTROL.search(value):
-        raise UserError(f"{where}: expected an id without control characters, found {value!r}")
+        raise UserError(f"{where}: expected an id without control characters, found {quoted(value)}")
+    if (size := len(value.encode())) > MOST_BYTES:
+        raise UserError(f"{where}: an id of {size:,} bytes; expected at most {MOST_BYTES:,}")
     return value
 
 

@@ -24,7 +24,7 @@ def read_json_array(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 if not isinstance(value, dict):
                     raise UserError(f"{path} item {number}: expected a JSON object, found {type(value).__name__}")
                 yield f"{path} item {number}", value
-        except ijson.JSONError as error:
+        except (ijson.JSONError, ValueError) as error:  # a byte that is no UTF-8, or a number without end
             why = str(error).removeprefix("b'").replace("\\n", "\n").splitlines()[0]
             after = f"after item {number}" if number else "at its start"
             raise UserError(f"{path}: the JSON is cut off or damaged {after}; fetch it again ({why})") from None

@@ -15,7 +15,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from storage.errors import UserError
+from storage.errors import UserError, quoted
 
 PAGE = "a web page or a server's message instead of the file; fetch the file itself"
 OTHERS = {
@@ -91,7 +91,7 @@ def text_field(row: dict[str, Any], name: str, where: str) -> str:
         raise UserError(f"{where}: the field '{name}' is missing; found {', '.join(sorted(row)) or 'none'}")
     value = row[name]
     if not isinstance(value, str):
-        raise UserError(f"{where}: the field '{name}' must be text, found {json.dumps(value)[:40]}")
+        raise UserError(f"{where}: the field '{name}' must be text, found {_shown(value)}")
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -102,9 +102,17 @@ def text_field(row: dict[str, Any], name: str, where: str) -> str:
 def answer_list(value: object, where: str) -> list[str]:
     """Answers to a query, without empty ones, which every passage has. Raises UserError for other things than texts."""
     if not isinstance(value, list):
-        raise UserError(f"{where}: the answers must be a list of texts, found {str(value)[:40]!r}")
+        raise UserError(f"{where}: the answers must be a list of texts, found {quoted(value)}")
     answers = [text_field({"answers": answer}, "answers", where) for answer in value]
     return [answer for answer in answers if answer.strip()]
+
+
+def _shown(value: object) -> str:
+    """The beginning of a value as JSON has it."""
+    try:
+        return json.dumps(value)[:40]
+    except RecursionError:
+        return quoted(value)
 
 
 def _decoded(line: bytes, where: str) -> str:

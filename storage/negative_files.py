@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.errors import UserError
-from storage.lines import read_json_lines, read_lines
+from storage.errors import UserError, quoted
+from storage.lines import read_json_lines, read_lines, text_field
 
 ROWS_AT_ONCE = 100_000
 FETCH = "`pretrieve fetch msmarco_hard_negatives DIR`, or msmarco_triples, fetches it"
@@ -30,6 +30,7 @@ query's positives (NaN where the file has none)."""
 
 Row = tuple[str, str, str, float, float]
 NONE = float("nan")
+LARGEST = 1e30  # of a score; no cross-encoder gives what single precision cannot hold
 
 
 def files(path: Path) -> list[Path]:
@@ -103,20 +104,28 @@ def _table(rows: list[Row]) -> pa.Table:
 def _negatives(line: Mapping[str, Any], where: str) -> Iterator[Row]:
     """A query's: system by system, each in its order."""
     query, positives, systems = line.get("qid"), line.get("pos"), line.get("neg")
-    if not isinstance(query, (str, int)) or not isinstance(positives, list) or not isinstance(systems, dict):
+    if not _is_id(query) or not isinstance(positives, list) or not isinstance(systems, dict):
         fields = ", ".join(line) or "none"
         raise UserError(f"{where}: expected the fields qid, pos (a list) and neg (lists by system), found {fields}")
+    query = text_field({"qid": str(query)}, "qid", where)
     lowest = min((_item(each, where)[1] for each in positives), default=NONE)
     for system, items in systems.items():
+        text_field({"neg": system}, "neg", where)
         if not isinstance(items, list):
-            raise UserError(f"{where}: expected a list of the negatives of {system!r}, found {str(items)[:40]}")
+            raise UserError(f"{where}: expected a list of the negatives of {quoted(system)}, found {quoted(items)}")
         for passage, score in (_item(each, where) for each in items):
-            yield str(query), passage, system, score, lowest
+            yield query, passage, system, score, lowest
 
 
 def _item(item: Any, where: str) -> tuple[str, float]:
     """A passage and its score: an id, or an object with both."""
-    passage, score = (item.get("pid"), item.get("ce-score")) if isinstance(item, dict) else (item, NONE)
-    if not isinstance(passage, (str, int)) or not isinstance(score, (float, int)):
-        raise UserError(f"{where}: expected a passage's id, or an object with pid and ce-score, found {str(item)[:60]}")
-    return str(passage), float(score)
+    passage, score = (item.get("pid"), item.get("ce-score")) if isinstance(item, dict) else (item, 0.0)
+    if not _is_id(passage) or not isinstance(score, (float, int)) or isinstance(score, bool):
+        raise UserError(f"{where}: expected a passage's id, or an object with pid and ce-score, found {quoted(item)}")
+    if not abs(score) <= LARGEST:
+        raise UserError(f"{where}: expected a finite ce-score, found {quoted(score)}")
+    return text_field({"pid": str(passage)}, "pid", where), float(score) if isinstance(item, dict) else NONE
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, (str, int)) and not isinstance(value, bool)

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,6 +134,8 @@ def _of_table(file: Path) -> Iterator[Given]:
         where, same = f"{file} row {number}", row["passage_id"] == before[0]
         if same and row["rank"] <= before[1]:
             raise UserError(f"{where}: expected ranks that rise within passage {before[0]}, found {row['rank']} again")
+        if row["relevance"] is not None and not math.isfinite(row["relevance"]):
+            raise UserError(f"{where}: expected a finite number as relevance, or null, found {row['relevance']}")
         before = row["passage_id"], row["rank"]
         del row["rank"]
         yield Given(where, begins=not same, **row | {"reason": row["reason"] if row["query"] else ""})
@@ -149,5 +152,5 @@ def _table_rows(file: Path) -> Iterator[dict[str, Any]]:
             wanted = pa.schema([PseudoQueries.schema.field(name) for name in OURS])
             for batch in table.iter_batches(batch_size=10_000, columns=list(OURS)):
                 yield from pa.Table.from_batches([batch]).select(list(OURS)).cast(wanted).to_pylist()
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OSError, ValueError) as error:
-        raise UserError(f"{file}: not a Parquet file of PseudoQueries ({str(error).splitlines()[0]})") from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UserError(f"{file}: not a Parquet file of PseudoQueries ({str(error).partition(chr(10))[0]})") from None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from storage.datasets import QrelRow, QueryRow
-from storage.errors import UserError
+from storage.errors import UserError, quoted
 from storage.ids import Unique, checked_id
 from storage.lines import read_lines
 
@@ -69,5 +69,5 @@ def _judgement(text: str, where: str, what: str) -> QrelRow:
         raise UserError(f"{where}: expected query, 0 or Q0, {what} and grade, found {text[:60]!r}")
     query_id, _, doc_id, grade = columns
     if not grade.removeprefix("-").isdecimal() or len(grade) > 9:
-        raise UserError(f"{where}: expected a whole number as grade, found {grade!r}")
+        raise UserError(f"{where}: expected a whole number as grade, found {quoted(grade)}")
     return {"query_id": query_id, "doc_id": doc_id, "grade": int(grade)}

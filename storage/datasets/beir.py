@@ -10,17 +10,19 @@ gen-queries.jsonl and gen-qrels/train.tsv, where there is no qrels/gen-train.tsv
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from storage.datasets import AnswerRow, QrelRow, QueryRow, TextRow
-from storage.errors import UserError
+from storage.errors import UserError, quoted
 from storage.ids import Unique, checked_id
 from storage.lines import answer_list, plain_or_gzipped, read_json_lines, read_lines, text_field
 
 FETCH = "lay a folder in BEIR's layout there; `pretrieve fetch beir/NAME DIR` fetches an official set"
 IGNORE_IDENTICAL_IDS = True  # where queries are documents too, as of ArguAna and Quora (BEIR's own evaluation)
 HEADER = ["query-id", "corpus-id", "score"]
+WHOLE = re.compile("[+-]?[0-9]{1,19}")
 GRADES = range(-(2**31), 2**31)
 
 
@@ -130,10 +132,8 @@ def _judgement(text: str, where: str) -> QrelRow:
     if len(columns) != len(HEADER):
         raise UserError(f"{where}: expected 3 columns with tabs between, found {len(columns)}: {text[:60]!r}")
     query_id, doc_id, score = (column.strip() for column in columns)
-    try:
-        grade = int(score)
-    except ValueError:
-        raise UserError(f"{where}: expected a whole number as score, found {score!r}") from None
-    if grade not in GRADES:
+    if not WHOLE.fullmatch(score):
+        raise UserError(f"{where}: expected a whole number as score, found {quoted(score)}")
+    if (grade := int(score)) not in GRADES:
         raise UserError(f"{where}: the score {grade} does not fit 32 bits")
     return {"query_id": checked_id(query_id, where), "doc_id": checked_id(doc_id, where), "grade": grade}
