@@ -14,6 +14,7 @@ A stage builds in `.work`, the manifest is written last, and one rename publishe
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import time
@@ -220,13 +221,31 @@ class Store:
             flush(path)
         write_atomically(work / MANIFEST, manifest.as_json())
         folder.parent.mkdir(parents=True, exist_ok=True)
-        if check := self._held.get(work.name):
-            check()
-        if folder.exists():
-            self.set_aside(stage, key)
-        os.rename(work, folder)
+        if not self._rename(work, folder):
+            return read_manifest(folder) or manifest
         flush(folder.parent)
         return manifest
+
+    def _rename(self, work: Path, folder: Path) -> bool:
+        """Give a finished work folder its place; False where an intact artifact has it, which stays.
+
+        A process may be stopped between its last look at the lease and the rename, and another may have built the
+        artifact by then. So nothing is moved out of the way but what is damaged, and the kernel decides who was
+        first: it refuses to rename over a folder with files.
+        """
+        check = self._held.get(work.name, lambda: None)
+        check()
+        while True:
+            try:
+                os.rename(work, folder)
+                return True
+            except OSError as error:
+                check()
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+            if not self.quarantine(folder):
+                shutil.rmtree(work)
+                return False
 
 
 def _refuse_undeclared(manifest: Manifest, work: Path) -> None:

@@ -151,3 +151,35 @@ def test_what_a_killed_process_was_writing_is_not_published(tmp_path: Path) -> N
 
     assert list(manifest.files) == ["part-00000.parquet"]
     assert {path.name for path in store.folder("made", KEY).iterdir()} == {"manifest.json", "part-00000.parquet"}
+
+
+def test_an_intact_artifact_that_another_process_has_published_meanwhile_stays(
+    made: tuple[Store, Artifact], tmp_path: Path
+) -> None:
+    """As where this process was stopped for longer than its lease lasts."""
+    store, artifact = made
+    published = artifact.path.rename(tmp_path / "of another")
+    (store.begin("made", KEY) / "data.bin").write_bytes(b"0123456789")
+
+    def meanwhile(files: dict[str, File], logs: dict[str, File]) -> Manifest:
+        published.rename(artifact.path)
+        return described(files, logs)
+
+    manifest = store.publish("made", KEY, meanwhile)
+
+    assert list(manifest.logs) == ["logs/log.txt"]  # the other's
+    assert store.manifest("made", KEY) == manifest
+    assert not (store.root / ".damaged").exists()
+    assert not list((store.root / ".work").iterdir())
+
+
+def test_a_damaged_artifact_makes_room_for_the_one_that_is_published(made: tuple[Store, Artifact]) -> None:
+    store, artifact = made
+    (artifact.path / "data.bin").write_bytes(b"0123456780")
+    (store.begin("made", KEY) / "data.bin").write_bytes(b"0123456789")
+
+    manifest = store.publish("made", KEY, described)
+
+    assert store.manifest("made", KEY) == manifest
+    assert store.damage(artifact.path) == []
+    assert len(list((store.root / ".damaged").iterdir())) == 1
