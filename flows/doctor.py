@@ -16,7 +16,7 @@ import typer
 from rich.table import Table
 
 from flows.terminal import Terminal
-from storage.errors import UserError
+from storage.errors import UserError, masked
 from storage.marker import recognise
 from tasks.units import in_units
 
@@ -37,10 +37,10 @@ def examine(store: Path) -> None:
     table, failed = Table("what", "works", "found", title="pretrieve doctor", title_justify="left"), 0
     for name, check in checks.items():
         try:
-            table.add_row(name, "yes", check())
+            table.add_row(name, "yes", masked(check()))
         except Trouble as trouble:
             failed += 1
-            table.add_row(name, "no", str(trouble))
+            table.add_row(name, "no", masked(str(trouble)))
     Terminal().print(table)
     if failed:
         raise typer.Exit(2)
@@ -125,7 +125,7 @@ def _prefect() -> str:
 
     try:
         httpx.get(f"{url.rstrip('/')}/health", timeout=10).raise_for_status()
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:  # the latter's own message may show a part of the password
         raise Trouble(
             f"PREFECT_API_URL={url} does not answer ({type(error).__name__}); start it, or unset the variable"
         ) from None

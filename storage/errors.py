@@ -10,8 +10,25 @@ ACTING = "\x80-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff"
 """What would act on a terminal or cannot be written: controls, changes of direction, halves of surrogate pairs."""
 
 
+CREDENTIALS = re.compile(r"(://|:/(?!/))(?!:PASSWORD@)[^\s'\"<>]*@")
+"""From an address' scheme to its host, as far as the last @: a password may have one. Not our messages' own example.
+
+A single slash is what `pathlib` leaves of an address that was given as a path."""
+
+
 class UserError(Exception):
-    """Something the user can mend (exit code 2). The message is one line: what, where, expected, what to do."""
+    """Something the user can mend (exit code 2). The message is one line: what, where, expected, what to do.
+
+    Credentials in addresses are masked, since the message goes to terminals, logs and Prefect's pages.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(masked(message))
+
+
+def masked(text: str) -> str:
+    """Return the text with *** in place of the user and password of every address in it."""
+    return CREDENTIALS.sub(r"\1***@", text)
 
 
 PATHS = {
@@ -52,5 +69,5 @@ def printable(text: str) -> str:
 
 def one_line(text: str) -> str:
     """The text for a terminal in one line of at most `LONGEST` characters."""
-    line = printable(" ".join(text.split()))
+    line = printable(masked(" ".join(text.split())))
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}… ({len(line):,} characters)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 import resource
@@ -12,7 +13,12 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from storage.errors import masked
+
+if TYPE_CHECKING:
+    from tasks.stage import Execution
 
 PACKAGES = (
     "torch",
@@ -37,11 +43,15 @@ class Spent:
     energy: Mapping[str, float]
 
 
-def described(device: str) -> dict[str, Any]:
-    """The most memory that this process or a child of it has had, the device it may use, machine and packages."""
+def described(execution: Execution) -> dict[str, Any]:
+    """Return how a stage ran, its process' and children's peak memory, the device it may use, machine and packages.
+
+    Addresses are without credentials, since manifests are shared and shown.
+    """
     return {
+        "execution": json.loads(masked(execution.model_dump_json())),
         "peak_memory_mib": _peak_memory_mib(),
-        "device": _device_name(device),
+        "device": _device_name(execution.device),
         "machine": {
             "processor": _processor(),
             "cores": os.cpu_count(),

@@ -281,8 +281,7 @@ class Job:
             "seconds": round(time.monotonic() - spent.started, 3),
             "cpu_seconds": round(cpu_seconds() - spent.cpu, 3),
             "energy_joules": {part: round(joules, 1) for part, joules in spent.energy.items()},
-            "execution": execution().model_dump(mode="json"),
-            **described(execution().device),
+            **described(execution()),
         }
         return Manifest(
             stage=made_by.name, version=made_by.version, key=self.key, settings=self.values, inputs=self.references,
