@@ -22,7 +22,7 @@ def check_models(plan: Session) -> None:
     for reference, job in plan.jobs.items():
         if not plan.done[reference].cached and (model := _given(job)) is not None:
             opener = OPENERS[job.stage.name][1]
-            once = opener, model, job.settings if opener is _backbone else None
+            once = opener, model, str(job.settings) if opener is _backbone else None
             if once not in opened:
                 opener(model, job.settings)
                 opened.add(once)

@@ -12,6 +12,7 @@ import logging
 import os
 import resource
 import signal
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,7 +32,7 @@ from storage.run_notes import noted
 from storage.store import Store
 from storage.tables import Report
 from tasks.ending import Told
-from tasks.report import publish, terminal_table
+from tasks.report import is_of, publish, terminal_table
 from tasks.stage import Done, Session, Stopped, session
 
 T = TypeVar("T")
@@ -96,8 +97,16 @@ def shown(recipe: Recipe[Any], name: str, current: Session) -> Path:
 
 
 def published(name: str, made: Artifact[Report], store: Store, stages: Sequence[Done]) -> Path:
-    """Put a recipe's newest report where people look, with the stages of the run."""
-    return publish(store.root / "reports" / name, made, [dataclasses.asdict(each) for each in stages])
+    """Put a recipe's newest report where people look, with the stages of the run; return the path of its page.
+
+    Where the store is read-only, that is the page that is there already, or one in a new temporary folder.
+    """
+    folder = store.root / "reports" / name
+    if store.is_read_only:
+        if is_of(folder / "report.json", made):
+            return folder / "report.html"
+        folder = Path(tempfile.mkdtemp(prefix="pretrieve-report-"))
+    return publish(folder, made, [dataclasses.asdict(each) for each in stages])
 
 
 def as_flow(flow_name: str, recipe: str, current: Session, body: Callable[[], T]) -> T:

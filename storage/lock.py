@@ -61,9 +61,13 @@ class Flocks:
 
     def is_held(self, name: str) -> bool:
         """Whether a process has the lock."""
-        if not (self._folder / name).exists():
+        try:
+            file = (self._folder / name).open("r+")  # a file system of the network locks only what may be written
+        except FileNotFoundError:
             return False
-        with (self._folder / name).open("w") as file:
+        except OSError:  # a store that may only be read
+            file = (self._folder / name).open()
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -196,6 +196,14 @@ def publish(folder: Path, made: Artifact[Report], stages: Sequence[Mapping[str, 
     return folder / "report.html"
 
 
+def is_of(path: Path, made: Artifact[Report]) -> bool:
+    """Return whether a `report.json` that `publish` wrote is of this report."""
+    try:
+        return bool(json.loads(path.read_bytes())["inputs"]["report"] == made.key)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def terminal_table(path: Path) -> Group:
     """Runs by metrics from a `report.json`: the best of each column in bold, with marks of significance."""
     content = json.loads(path.read_text())

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,3 +46,17 @@ def tree(folder: Path) -> dict[str, bytes | None]:
         path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None
         for path in sorted(folder.rglob("*"))
     }
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Mount a folder read-only over itself, which stops root too; skip the test where that is not permitted."""
+    if os.geteuid() or not shutil.which("mount"):
+        pytest.skip("a read-only file system needs root and mount")
+    mounted = subprocess.run(["mount", "--bind", "-o", "ro", folder, folder], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"a read-only file system cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)

@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from flows.computed import computed
 from flows.queries.versions import Version, find_version
 from flows.terminal import Terminal
 from storage.artifact import Artifact
@@ -16,7 +17,6 @@ from storage.store import Store
 from storage.tables import Quality
 from tasks.page.queries import REASONS, SHARES, share, value
 from tasks.query_quality import Sampling, query_quality
-from tasks.stage import Session, session
 
 SAMPLING = Sampling(passages=1000, samples=50, seed=42)  # where the version's recipe has measured nothing yet
 LISTED = 5  # first words and languages
@@ -26,8 +26,8 @@ def show_stats(name: str, store_folder: Path) -> None:
     """Print the figures of a version."""
     store = Store.open(store_folder)
     version = find_version(name, store)
-    with session(Session(store, tell=Terminal(stderr=True).print)):
-        found = json.loads((measured(version, store).path / "quality.json").read_text())
+    with computed(lambda: measured(version, store), store, "queries stats") as quality:
+        found = json.loads((quality.path / "quality.json").read_text())
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column()
     table.add_column(justify="right")
