@@ -24,7 +24,7 @@ from typing import IO
 from storage.errors import UserError
 
 ROOM = 16 << 20  # bytes; a new database with its write-ahead log takes 6 MB
-SECONDS_TO_STOP = 1.0  # a server whose run has ended writes what it has received, for so long
+SECONDS_TO_STOP = 3.0  # in which a server whose run has ended in order writes what it has received
 SECONDS_BETWEEN_LOOKS = 0.1
 
 
@@ -116,32 +116,29 @@ def _introduce(process: subprocess.Popen[bytes], port: int) -> None:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    assert process.stdin
-    process.stdin.close()
+    """End the server in order: it writes what it has received."""
+    process.terminate()
     try:
-        process.wait(SECONDS_TO_STOP + 1)
+        process.wait(SECONDS_TO_STOP)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
 def serve(listener: int) -> None:
-    """Be the server, on a bound socket of this number, until standard input ends."""
+    """Be the server, on a bound socket of this number, until standard input ends or SIGTERM comes."""
     import uvicorn
     from prefect.server.api.server import create_app
 
-    app = functools.partial(create_app, ephemeral=True, final=True)
-    server = uvicorn.Server(uvicorn.Config(app, factory=True, log_level="error", lifespan="on"))
-
     def follow() -> None:
-        while sys.stdin.buffer.read(1):
+        while os.read(sys.stdin.fileno(), 1):
             pass
-        server.should_exit = True
-        time.sleep(SECONDS_TO_STOP)
         os._exit(0)
 
     threading.Thread(target=follow, daemon=True).start()
-    server.run(sockets=[socket.socket(fileno=listener)])
+    app = functools.partial(create_app, ephemeral=True, final=True)
+    config = uvicorn.Config(app, factory=True, log_level="error", lifespan="on")
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=listener)])
 
 
 if __name__ == "__main__":

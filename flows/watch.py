@@ -21,9 +21,10 @@ from storage.errors import UserError
 from tasks.ending import in_stage
 
 SECONDS_BETWEEN_LOOKS = 1.0
-SECONDS_FOR_AN_ANSWER = 5.0
 # A server that refuses connections has ended; one that is only slow may be on a busy machine.
-SECONDS_REFUSED, SECONDS_SILENT = 5.0, 30.0
+SECONDS_REFUSED, SECONDS_SILENT = 5.0, 60.0
+SECONDS_FOR_AN_ANSWER = 10.0
+SECONDS_FOR_THE_FIRST = 60.0
 SECONDS_TO_REPORT = 6.0  # in which Prefect may report a run that has failed
 
 
@@ -74,7 +75,7 @@ class Watch:
 
     def _follow(self) -> None:
         answered, said = time.monotonic(), False
-        with client_without_retries() as client:
+        with client_without_retries(SECONDS_FOR_AN_ANSWER) as client:
             while not self._left.wait(SECONDS_BETWEEN_LOOKS):
                 patience, now = _patience(client.api_healthcheck()), time.monotonic()
                 if patience is None:
@@ -97,12 +98,13 @@ def _patience(error: Exception | None) -> float | None:
 
 
 @contextlib.contextmanager
-def client_without_retries() -> Iterator[Any]:
-    """A client of the server that this process' settings name, which asks once and does not wait long."""
+def client_without_retries(seconds: float) -> Iterator[Any]:
+    """A client of the server that this process' settings name, which asks once and waits so long for an answer."""
+    import httpx
     from prefect import get_client
     from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
-    own = {"timeout": SECONDS_FOR_AN_ANSWER}
+    own = {"timeout": httpx.Timeout(seconds, connect=SECONDS_FOR_AN_ANSWER)}
     with (
         temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
         get_client(httpx_settings=own, sync_client=True) as client,
@@ -120,7 +122,7 @@ def require_answer() -> str:
 
     address = shown(str(get_current_settings().api.url))
     try:
-        with client_without_retries() as client:
+        with client_without_retries(SECONDS_FOR_THE_FIRST) as client:
             client.api_version()
     except (httpx.TransportError, httpx.InvalidURL, ValueError) as error:
         raise UserError(

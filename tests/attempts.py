@@ -43,7 +43,7 @@ class Attempt:
     def ended(self, seconds: float = SECONDS) -> tuple[int, list[str]]:
         """Its exit code and its lines on standard error, once it has ended in time and left no process."""
         code = self.command.wait(seconds)
-        wait_for(lambda: not self.processes(), 0.1, "no process is left", 0.05)
+        wait_for(lambda: not self.processes(), 0.25, "no process is left", 0.05)
         return code, self.err.read_text().splitlines()
 
     def processes(self) -> list[psutil.Process]:
