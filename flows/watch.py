@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.parse import urlsplit
 
 from flows.embedded import require_room
 from flows.interrupt import RESUMES, ServerLost, end, limit_exit, reason
-from storage.errors import UserError
+from storage.errors import UserError, masked
 from tasks.ending import in_stage
 
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -120,7 +119,7 @@ def require_answer() -> str:
     import httpx
     from prefect.settings import get_current_settings
 
-    address = shown(str(get_current_settings().api.url))
+    address = masked(str(get_current_settings().api.url))
     try:
         with client_without_retries(SECONDS_FOR_THE_FIRST) as client:
             client.api_version()
@@ -136,9 +135,3 @@ def require_answer() -> str:
                 "PREFECT_API_AUTH_STRING to the user:password that it was started with"
             ) from None
     return address
-
-
-def shown(url: str) -> str:
-    """An address without the user and the password that it may contain."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -106,7 +106,7 @@ def test_a_server_that_is_not_there_is_named_without_its_password(attempt: Calla
     code, [line] = attempt(PREFECT_API_URL=f"http://user:s3cret@127.0.0.1:{port}/api").ended(60 * PATIENCE)
 
     assert code == 2
-    assert f"no Prefect server answers at http://127.0.0.1:{port}/api" in line
+    assert f"no Prefect server answers at http://***@127.0.0.1:{port}/api" in line
     assert "s3cret" not in line
 
 
