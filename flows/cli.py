@@ -15,6 +15,7 @@ import typer
 
 from flows.queries.commands import app as queries
 from flows.study_commands import app as study
+from flows.verify_command import verify
 
 app = typer.Typer(
     name="pretrieve", help="Pre-training for passage retrieval, from corpus to report.", no_args_is_help=True,
@@ -65,15 +66,7 @@ def show(
     show_artifact(key, store)
 
 
-@app.command()
-def verify(
-    store: StoreFolder = DEFAULT_STORE,
-    aside: Annotated[bool, typer.Option("--aside", help="Move what is damaged aside, to be rebuilt.")] = False,
-) -> None:
-    """Hash every artifact again and name what is damaged."""
-    from flows.inspect_store import verify_store
-
-    verify_store(store, aside)
+app.command()(verify)
 
 
 @app.command()

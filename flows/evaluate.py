@@ -135,6 +135,8 @@ def missing_files(suite: Suite, of: Collection) -> str | None:
 
 def published(asked: Asked, made: Mapping[str, Artifact[Metrics]], current: Session) -> Path:
     """Write report.json, table.md and report.html to the store's reports/evaluate/SUITE; the last one's path."""
+    for metrics in made.values():
+        current.store.check(metrics)
     content, folder = contents(asked, made), current.store.root / "reports" / "evaluate" / asked.name
     content["stages"] = [dataclasses.asdict(each) for each in current.done.values()]
     write_atomically(folder / "report.html", page(content))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flows.inspect_store import find, lineage, out
 from flows.terminal import Terminal
-from storage.artifact import Manifest
+from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
 from storage.evidence import LOGS, MANIFEST
 from storage.files import writing_folder
@@ -35,8 +35,7 @@ def export_checkpoint(key: str, folder: Path, store_folder: Path) -> None:
             f"{key}: {manifest.stage} made {manifest.schema}, not a checkpoint; `pretrieve plan` lists the keys"
         )
     must_be_free(folder)
-    if problems := store.damage(made):
-        raise UserError(f"{'; '.join(problems)}; run the recipe again to rebuild it")
+    store.check(Artifact(manifest.stage, manifest.key, made))
     with new_folder(folder) as copied:
         for name in manifest.files:
             target = file_in(copied, name)

@@ -61,5 +61,7 @@ def known_rows(measured: Measured, rows: Sequence[str]) -> list[str]:
 
 def of_row(measured: Measured, row: str) -> Iterator[str]:
     """The lines of a row."""
-    excluded = measured.made.settings["ignore_identical_ids"]
-    return trec_lines(measured.runs()[row], measured.passages, row, ignore_identical_ids=excluded)
+    excluded, run = measured.made.settings["ignore_identical_ids"], measured.runs()[row]
+    for artifact in (run, measured.passages):
+        measured.store.check(artifact)
+    return trec_lines(run, measured.passages, row, ignore_identical_ids=excluded)

@@ -29,8 +29,8 @@ class Measured:
 
     @property
     def path(self) -> Path:
-        """The folder of its tables."""
-        return self.store.folder(self.made.stage, self.made.key)
+        """The folder of its tables, whose contents have been checked. Raises DamagedArtifact."""
+        return self.store.check(_artifact(f"{self.made.stage}/{self.made.key}", self.store))
 
     @property
     def name(self) -> str:

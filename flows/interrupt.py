@@ -83,13 +83,13 @@ def limit_exit(seconds: float = math.inf) -> None:
 
 def reason(error: BaseException) -> tuple[str, int]:
     """What to say of an error that ends a command, and its exit code: 2 where the user can fix it, else 1."""
-    from storage.errors import UserError, wrong_path
+    from storage.errors import DamagedArtifact, UserError, wrong_path
     from storage.files import limit_reached
     from storage.lock import LeaseLost
 
     if isinstance(error, UserError):
         return str(error), 2
-    if isinstance(error, LeaseLost | ServerLost):
+    if isinstance(error, LeaseLost | ServerLost | DamagedArtifact):
         return str(error), 1
     if getattr(error, "exit_code", None) == 2 and hasattr(error, "format_message"):  # the command line's own
         return error.format_message(), 2

@@ -101,6 +101,7 @@ def published(name: str, made: Artifact[Report], store: Store, stages: Sequence[
 
     Where the store is read-only, that is the page that is there already, or one in a new temporary folder.
     """
+    store.check(made)
     folder = store.root / "reports" / name
     if store.is_read_only:
         if is_of(folder / "report.json", made):

@@ -39,6 +39,9 @@ def show_answer(key: str, question: str, folder: Path, top: int, view: str | Non
         raise UserError("the question is empty; expected some words")
     store = Store.open(folder)
     opened = open_key(key, store)
+    for artifact in (opened.passages, opened.index, opened.vectors, opened.checkpoint):
+        if artifact is not None:
+            store.check(artifact)
     with session(Session(store)):
         found = answer(question, opened.passages, opened.index, opened.vectors, opened.checkpoint, top=top, view=view)
     Terminal().print(table(found, question))

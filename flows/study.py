@@ -28,6 +28,7 @@ from flows.recipe import Recipe
 from flows.reproduce import in_session
 from flows.terminal import Terminal, unwrapped
 from storage import sources
+from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.kept import Facts, Kept, all_kept, folder_of, keep, kept
 from storage.run_notes import noted
@@ -123,7 +124,8 @@ def _keep(asked: Asked, results: Path, rows: Mapping[str, Sequence[str]], curren
     """Write the small files that are kept of a run."""
     finished = Finished(asked.title, asked.store, whole(f"report/{asked.report}", asked.store))
     first, done = finished.measured[0], list(current.done.values())
-    curves = json.loads((asked.store.folder("report", asked.report) / CURVES).read_text())
+    report: Artifact[Any] = Artifact("report", asked.report, asked.store.folder("report", asked.report))
+    curves = json.loads((asked.store.check(report) / CURVES).read_text())
     facts = Facts(
         asked.name, asked.seed, asked.recipe.title, asked.report, collection_of(asked.recipe),
         done[-1].built["versions"], pretraining(asked, done),

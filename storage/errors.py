@@ -16,6 +16,10 @@ CREDENTIALS = re.compile(r"(://|:/(?!/))(?!:PASSWORD@)[^\s'\"<>]*@")
 A single slash is what `pathlib` leaves of an address that was given as a path."""
 
 
+class DamagedArtifact(Exception):
+    """The bytes of an artifact are not those in its manifest. One line: which file, what was expected, what to do."""
+
+
 class UserError(Exception):
     """Something the user can mend (exit code 2). The message is one line: what, where, expected, what to do.
 

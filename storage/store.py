@@ -22,9 +22,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from storage.artifact import Artifact, File, InvalidManifest, Manifest
-from storage.errors import UserError
+from storage.errors import DamagedArtifact, UserError
 from storage.evidence import LOGS, MANIFEST, TABLES, changed_contents, contradictions, listed, read_manifest
 from storage.files import drop_unfinished, flush, follow_umask, full_disk_in_words, sha256_of, write_atomically
 from storage.lock import Check, Locks, locks_of
@@ -34,10 +35,6 @@ SCRATCH = "scratch"
 NO_STAGES = ("reports", "ledger")  # folders of the store that hold no artifacts
 PROBLEMS_SHOWN = 3  # of a damaged artifact, in an error's line
 LEASE = 60.0  # seconds after which another host may take over what a host that died was building
-
-
-class DamagedArtifact(Exception):
-    """An artifact's bytes are not those that its manifest lists. One line: which file, what was expected."""
 
 
 @dataclass(frozen=True)
@@ -149,10 +146,15 @@ class Store:
         except FileNotFoundError:
             return [f"{folder}: the artifact was moved or deleted while it was read"]
 
-    def check(self, artifact: Artifact[object]) -> None:  # type: ignore[type-var]
-        """Read every byte of an artifact before it is used. Raises DamagedArtifact; a damaged one is quarantined."""
+    def check(self, artifact: Artifact[Any]) -> Path:
+        """Compare every byte of an artifact with its manifest before it is used; return its folder.
+
+        Whatever reads an artifact calls this first; a file is read for it once in a process. A damaged artifact is
+        moved to `.damaged`, and DamagedArtifact is raised.
+        """
         if damage := self.quarantine(artifact.path):
-            raise DamagedArtifact(f"{damage.in_one_line()}; run the same command again to rebuild it")
+            raise DamagedArtifact(f"{damage.in_one_line()}; run its recipe again to rebuild it")
+        return artifact.path
 
     def quarantine(self, folder: Path) -> Damage | None:
         """Move an artifact that is damaged to `.damaged`, as it is; return what is wrong with it, or None."""
@@ -212,6 +214,8 @@ class Store:
         (work / MANIFEST).unlink(missing_ok=True)
         drop_unfinished(work)  # of a process that was killed while it wrote a shard
         found = sorted(path for path in work.rglob("*") if not path.is_dir() or path.is_symlink())
+        if links := [path for path in found if path.is_symlink() or not path.is_file()]:
+            raise UndeclaredFile(f"{links[0]}: {stage} may not publish a link or a device; delete it and run again")
         follow_umask(found, work)
         files = {path.relative_to(work).as_posix(): File(path.stat().st_size, sha256_of(path)) for path in found}
         logs = {name: file for name, file in files.items() if name.startswith(f"{LOGS}/")}

@@ -102,9 +102,12 @@ def test_models_need_torch_and_transformers_alone() -> None:
     assert found - allowed - standard <= set()
 
 
-@pytest.mark.parametrize("file", ["flows/cli.py", "flows/queries/commands.py", "flows/study_commands.py"])
+COMMANDS = ("flows/queries/commands.py", "flows/study_commands.py", "flows/verify_command.py")
+
+
+@pytest.mark.parametrize("file", ["flows/cli.py", *COMMANDS])
 def test_the_command_line_imports_nothing_that_is_slow(file: str) -> None:
-    commands = {"flows.queries.commands", "flows.study_commands"}
+    commands = {file.removesuffix(".py").replace("/", ".") for file in COMMANDS}
     loaded = {module for module, at_import in imports(ROOT / file) if at_import} - commands
 
     slow = {"flows", "tasks", "models", "torch", "pyarrow", "prefect", "rich", "yaml", "pydantic"}

@@ -44,7 +44,7 @@ pytestmark = [
 
 def changed(*arguments: str) -> list[str]:
     """The command, of the small slice where it is one of a recipe."""
-    if arguments[0] not in ("reproduce", "plan"):
+    if arguments[0] not in ("reproduce", "plan") and "--deep" not in arguments:
         return list(arguments)
     return [*arguments, *(word for change in SMALL for word in ("--set", change))]
 
@@ -110,6 +110,17 @@ def test_a_second_run_reuses_everything_and_needs_no_server(unbroken: Path) -> N
     assert "0 to build" in done.stderr
     assert hashes(unbroken / "artifacts") == before
     assert all(stage["cached"] for stage in report(unbroken)["stages"])  # type: ignore[attr-defined]
+
+
+def test_a_sample_that_is_built_again_is_equal(unbroken: Path) -> None:
+    before = hashes(unbroken / "artifacts")
+
+    done = run(unbroken, "verify", "--deep", "--recipe", "quickstart", "--sample", "3", "--seconds", "1")
+
+    assert done.returncode == 0, done.stderr
+    assert "are whole" in done.stdout
+    assert done.stdout.endswith("3 equal\n")
+    assert hashes(unbroken / "artifacts") == before
 
 
 CUT_OFF_IN = {

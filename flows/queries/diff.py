@@ -23,7 +23,7 @@ def show_difference(before: str, after: str, store_folder: Path) -> None:
     store = Store.open(store_folder)
     old, new = find_version(before, store), find_version(after, store)
     with computed(lambda: compare_queries(old.queries, new.queries), store, "queries diff") as made:
-        found = json.loads((made.path / "comparison.json").read_text())
+        found = json.loads((store.check(made) / "comparison.json").read_text())
     title = Text(f"{old.name} ({old.at}) and {new.name} ({new.at})", "bold")
     Terminal().print(Group(title, *difference(found)))
 

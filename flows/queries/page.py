@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from storage.artifact import Artifact
 from storage.files import write_atomically
+from storage.store import Store
 from storage.tables import Comparison, Quality
 from tasks.as_task import artifact_key
 from tasks.page.queries import html_page, markdown_page
@@ -49,5 +50,5 @@ def show_queries(name: str, page: Path) -> None:
 
 
 def _read(artifact: Artifact[Any], file: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((artifact.path / file).read_text())
+    found: dict[str, Any] = json.loads((Store(artifact.path.parent.parent).check(artifact) / file).read_text())
     return found

@@ -81,6 +81,7 @@ def _of_documents(file: Path, passages: Artifact[Passages], store: Store) -> tup
         raise UserError(
             f"--replace {file}: the corpus as it is now has not been split; `pretrieve queries build` it, then replace"
         )
+    store.check(passages)
     texts: dict[str, int] = {}
     found: set[str] = set()
     for row in read_rows(passages, Passages):

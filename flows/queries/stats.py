@@ -27,7 +27,7 @@ def show_stats(name: str, store_folder: Path) -> None:
     store = Store.open(store_folder)
     version = find_version(name, store)
     with computed(lambda: measured(version, store), store, "queries stats") as quality:
-        found = json.loads((quality.path / "quality.json").read_text())
+        found = json.loads((store.check(quality) / "quality.json").read_text())
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column()
     table.add_column(justify="right")

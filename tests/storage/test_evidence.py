@@ -18,9 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.artifact import Artifact, File, InvalidManifest, Manifest
+from storage.errors import DamagedArtifact
 from storage.rows import read_table, write_rows
 from storage.settings import Settings
-from storage.store import DamagedArtifact, Store
+from storage.store import Store
 from storage.tables import Queries
 from tasks.stage import Session, session, stage
 from tests.storage.published import KEY, described

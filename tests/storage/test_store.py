@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from storage.artifact import Artifact, File, Manifest, key_of, source_of
-from storage.errors import UserError
+from storage.errors import DamagedArtifact, UserError
 from storage.files import full_disk_in_words, writing
-from storage.store import DamagedArtifact, Store
+from storage.store import Store
 from tests.storage.published import KEY, described
 
 
@@ -54,7 +54,7 @@ def test_changed_bytes_are_named_and_the_artifact_is_set_aside(made: tuple[Store
     (artifact.path / "data.bin").write_bytes(b"0123456780")  # as long as before
 
     assert "data.bin: expected sha256" in store.damage(artifact.path)[0]
-    with pytest.raises(DamagedArtifact, match=r"data\.bin: expected sha256.*run the same command again"):
+    with pytest.raises(DamagedArtifact, match=r"data\.bin: expected sha256.*run its recipe again"):
         store.check(artifact)
     assert store.manifest("made", KEY) is None
     assert not artifact.path.exists()

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from storage.artifact import Artifact
+from storage.errors import DamagedArtifact
 from storage.rows import read_rows, read_table, write_rows
 from storage.settings import Settings
-from storage.store import DamagedArtifact, Store
+from storage.store import Store
 from storage.tables import Queries
 from tasks.stage import Execution, Session, Stopped, in_round, session, stage
 
