@@ -21,8 +21,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 from storage.errors import UserError
 from storage.files import write_atomically
@@ -156,7 +159,7 @@ def work(folder: Path, store: Path) -> None:
         )  # fmt: skip
         if not rank:
             write_atomically(folder / BEGUN, "")
-        with session(Session(Store(store), wanted)):
+        with session(Session(Store(store), wanted, tell=partial(tqdm.write, file=sys.stderr))):
             _run(job, rank, folder, store)
         dist.barrier()
     except BaseException as error:  # noqa: BLE001  (whatever it is, the others must not wait for this one)

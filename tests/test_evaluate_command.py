@@ -258,6 +258,21 @@ def test_a_folder_without_a_retriever_is_named(suite: Suite, store: Store, tmp_p
         contender(str(tmp_path), suite, store)
 
 
+def test_a_broken_model_is_refused_before_anything_is_read(place: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(place / "ours", tmp_path / "broken"))
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+
+    done = run_command(
+        tmp_path, "evaluate", str(folder), "--suite", str(place / "three.yaml"), PRETRIEVE_STORE=str(tmp_path / "store")
+    )
+
+    assert done.returncode == 2
+    [line] = [line for line in done.stderr.splitlines() if "broken" in line]
+    assert f"{weights}: expected weights as safetensors, found a file that is damaged or cut off" in line
+    assert not [*(tmp_path / "store").glob("[a-z]*/*/manifest.json")]
+
+
 @pytest.mark.slow
 def test_the_command_builds_what_another_model_needs_and_no_more(
     place: Path, content: dict[str, Any], tmp_path: Path, prefect_server: Service

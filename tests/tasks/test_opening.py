@@ -108,6 +108,20 @@ def test_weights_that_are_missing_are_not_made_up(folders: Path, tmp_path: Path)
         opened(folder)
 
 
+@pytest.mark.parametrize("name", ["t5", "gpt2"])
+def test_a_pickle_is_not_opened_and_nan_is_refused(folders: Path, name: str, tmp_path: Path) -> None:
+    folder, settings = Path(shutil.copytree(folders / name, tmp_path / name)), SEQ2SEQ if name == "t5" else CAUSAL
+    weights = load_file(folder / "model.safetensors")
+    first = min(weights)
+    save_file(weights | {first: weights[first].fill_(torch.nan)}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=rf"{first}.*: expected finite numbers, found NaN or infinity"):
+        opened(folder, settings)
+
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"found only pytorch_model\.bin, a pickle, which is not opened"):
+        opened(folder, settings)
+
+
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json", "tokenizer.json"])
 def test_a_file_that_is_no_such_file_is_named(folders: Path, file: str, tmp_path: Path) -> None:
     folder = shutil.copytree(folders / "t5", tmp_path / "t5")
