@@ -125,7 +125,8 @@ def look(store: Store, age: int, unfinished: bool) -> Survey:
         reason = kept.get(reference) or _young(folder, age)
         if reference and store.is_being_built(folder):
             reason = "being built by a run"
-            if not any(reference in note.references for note in notes):
+            # A note is written before the build begins, so one that we have not read yet is there by now.
+            if not any(reference in note.references for note in read_notes(store.root)):
                 refusals.append(f"{folder}: the process that builds it has no note of what it needs; wait for its end")
         rows.append((str(folder.relative_to(store.root)), in_units(bytes_below(folder)), reason or "nothing"))
         if not reason:

@@ -84,7 +84,9 @@ class NotedRun:
                 held.close()
 
     def _replace_earlier(self) -> None:
-        """Delete the notes of runs that have ended and of which this one needs all artifacts."""
+        """Delete the notes of runs that have ended and of which this one needs all artifacts, and unfinished files."""
+        for temporary in (self._store.root / FOLDER).glob(".*.tmp"):  # of killed processes: we hold the lock
+            temporary.unlink(missing_ok=True)
         for note in read_notes(self._store.root):
             if note.state is State.ENDED and note.references <= self._references:
                 note.path.unlink(missing_ok=True)

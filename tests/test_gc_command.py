@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import time
 from pathlib import Path
@@ -156,6 +157,45 @@ def test_a_run_that_begins_between_listing_and_deleting_keeps_what_it_needs(stor
 
         assert made.path.exists()
         assert not lone.path.exists()
+
+
+def build_a_run(root: Path) -> None:
+    """A run in a process of its own: forty artifacts, so that collections meet it everywhere."""
+    store = Store(root)
+    with noted(store, "reproduce", "one") as note:
+        for number in range(5, 25):
+            with session(Session(store, Execution(workers=1, threads=1, device="cpu"), note=note)):
+                passages = finished_runs.split_corpus(settings=Made(queries=number))
+                derived(passages, settings=Made(queries=number))
+                json.loads((passages.path / "manifest.json").read_text())
+        built = [f"{folder.parent.name}/{folder.name}" for folder, _ in store.manifests()]
+        (root / "reports" / "one").mkdir(parents=True)
+        stages = [dict(zip(("stage", "key"), each.split("/"), strict=True)) for each in built]
+        (root / "reports" / "one" / "report.json").write_text(json.dumps({"stages": stages, "inputs": {}}))
+        note.finish()
+
+
+def test_a_run_completes_while_collections_delete_what_is_not_needed(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lone = finished_runs.ingest_queries(settings=Made(queries=7))
+    run = multiprocessing.get_context("fork").Process(target=build_a_run, args=(store.root,))
+    run.start()
+    while not list((store.root / ".runs").glob("*.json")) and run.is_alive():
+        time.sleep(0.01)
+    sweeps = 0
+    while run.is_alive():
+        ended = sweep(capsys, store, "--unfinished")
+        assert ended.code == 0, ended.err
+        sweeps += 1
+    run.join()
+    sweep(capsys, store, "--unfinished")
+
+    assert run.exitcode == 0
+    assert sweeps > 1
+    assert not lone.path.exists()
+    assert len(artifacts(store)) == 40
+    assert read_notes(store.root) == []
 
 
 def test_a_report_that_is_published_between_listing_and_deleting_keeps_what_it_needs(store: Store) -> None:
