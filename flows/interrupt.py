@@ -32,6 +32,9 @@ class ServerLost(Exception):
 
 def leave(number: int) -> NoReturn:
     """End the process as a signal says, without waiting: what was complete is on disk, and the rest is resumed."""
+    if threading.current_thread() is threading.main_thread():
+        for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a second one must not break this off
+            signal.signal(other, signal.SIG_IGN)
     if sys.stderr.isatty():  # the terminal shows ^C, or a progress bar
         sys.stderr.write("\n")
     if number == signal.SIGINT:
@@ -142,12 +145,12 @@ def _see_to_the_end(reading: int) -> None:
     """Wait for a signal that ends the process, and end it where the main thread does not in time."""
     from tasks.ending import saving
 
-    with open(reading, "rb", buffering=0) as signals:
+    with open(reading, "rb", buffering=0) as signals:  # open to the end: Python writes to it at each signal
         while (said := signals.read(1)) and said[0] not in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             pass
-    waited = 0.0
-    while said and waited < SECONDS_TO_UNWIND:
-        time.sleep(0.1)
-        waited = 0.0 if saving() else waited + 0.1
-    if said:
-        leave(signal.SIGINT if said[0] == signal.SIGINT else signal.SIGTERM)
+        waited = 0.0
+        while said and waited < SECONDS_TO_UNWIND:
+            time.sleep(0.1)
+            waited = 0.0 if saving() else waited + 0.1
+        if said:
+            leave(signal.SIGINT if said[0] == signal.SIGINT else signal.SIGTERM)

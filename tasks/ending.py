@@ -120,9 +120,10 @@ def unwinding(last: Callable[[], object] = lambda: None) -> Iterator[None]:
     try:
         yield
     finally:
+        if told:
+            last()  # before the next signal would end the process
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if told:
-            last()
             signal.raise_signal(signal.SIGTERM)
 
 

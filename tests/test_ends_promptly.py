@@ -65,11 +65,13 @@ def test_a_run_whose_embedded_server_is_lost_finishes_its_stage_and_says_so(atte
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_a_stage_in_one_line(attempt: Callable[..., Attempt], number: int) -> None:
+def test_signals_end_a_stage_in_one_line(attempt: Callable[..., Attempt], number: int) -> None:
     run = attempt("--plain")
     run.until("")
 
-    os.kill(run.command.pid, number)
+    for _ in range(5):
+        os.kill(run.command.pid, number)
+        time.sleep(0.01)
 
     assert run.ended() == TERMINATED
     run.go()
