@@ -130,7 +130,7 @@ def rebuilt(one: Rebuildable, current: Session) -> tuple[str, str]:
         name for name in {**manifest.files, **again.files} if manifest.files.get(name) != again.files.get(name)
     )
     what = f"hash {again.hash}, expected {manifest.hash}; {len(files)} files differ: {', '.join(files[:FILES_SHOWN])}"
-    if others := _differences(manifest.built, described(current.execution.device)):
+    if others := _differences(manifest.built, described(current.execution)):
         return f"{DIFFERS}, from another machine", (
             f"differs: {what}; it was built elsewhere, where floating-point numbers may be rounded otherwise: {others}"
         )
