@@ -19,6 +19,11 @@ import time
 from collections.abc import Iterator
 from typing import NoReturn
 
+from storage.errors import DamagedArtifact, UserError, one_line, wrong_path
+from storage.files import limit_reached
+from storage.lock import LeaseLost
+from tasks.ending import saving, unwinding
+
 INTERRUPTED = 130
 SECONDS_TO_UNWIND = 8.0  # from a signal, or from the checkpoint that a training saves after it
 _exit_by = list[float]()
@@ -56,8 +61,6 @@ def end(line: str, code: int) -> NoReturn:
 
 def say(line: str) -> None:
     """Write one line to standard error, where that is still open."""
-    from storage.errors import one_line
-
     with contextlib.suppress(OSError, ValueError):
         print(f"pretrieve: {one_line(line)}", file=sys.stderr, flush=True)
 
@@ -86,10 +89,6 @@ def limit_exit(seconds: float = math.inf) -> None:
 
 def reason(error: BaseException) -> tuple[str, int]:
     """What to say of an error that ends a command, and its exit code: 2 where the user can fix it, else 1."""
-    from storage.errors import DamagedArtifact, UserError, wrong_path
-    from storage.files import limit_reached
-    from storage.lock import LeaseLost
-
     if isinstance(error, UserError):
         return str(error), 2
     if isinstance(error, LeaseLost | ServerLost | DamagedArtifact):
@@ -120,8 +119,6 @@ def ending_promptly() -> Iterator[None]:
 
     Signals that are ignored, as below `nohup`, stay so.
     """
-    from tasks.ending import unwinding
-
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     # The kernel's signal is written here at once, also while the main thread is in C code.
@@ -143,8 +140,6 @@ def ending_promptly() -> Iterator[None]:
 
 def _see_to_the_end(reading: int) -> None:
     """Wait for a signal that ends the process, and end it where the main thread does not in time."""
-    from tasks.ending import saving
-
     with open(reading, "rb", buffering=0) as signals:  # open to the end: Python writes to it at each signal
         while (said := signals.read(1)) and said[0] not in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             pass
