@@ -247,9 +247,12 @@ class Store:
                 check()
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-            if not self.quarantine(folder):
+            before = _inode(folder)
+            if (damage := self.quarantine(folder)) is None:
                 shutil.rmtree(work)
                 return False
+            if before is not None and _inode(folder) == before:  # it could not be moved: renaming would fail for ever
+                raise DamagedArtifact(damage.in_one_line())
 
 
 def _refuse_undeclared(manifest: Manifest, work: Path) -> None:

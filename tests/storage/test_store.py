@@ -183,3 +183,15 @@ def test_a_damaged_artifact_makes_room_for_the_one_that_is_published(made: tuple
     assert store.manifest("made", KEY) == manifest
     assert store.damage(artifact.path) == []
     assert len(list((store.root / ".damaged").iterdir())) == 1
+
+
+def test_publishing_ends_where_a_damaged_artifact_cannot_be_moved(made: tuple[Store, Artifact]) -> None:
+    store, artifact = made
+    (artifact.path / "data.bin").unlink()
+    (store.root / ".damaged").write_text("in the way")
+    (store.begin("made", KEY) / "data.bin").write_bytes(b"0123456789")
+
+    with pytest.raises(DamagedArtifact, match="missing; the artifact stays, since the store cannot be written"):
+        store.publish("made", KEY, described)
+
+    assert (store.work("made", KEY) / "data.bin").exists()
