@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.queries.versions import VERSIONS, all_versions, damaged_versions
+from flows.queries.versions import VERSIONS, all_versions, damaged_versions, files_below
 from storage.run_notes import REFERENCE
 from storage.store import Store
 
@@ -24,12 +24,13 @@ class ReportNeeds:
 def report_needs(store: Store) -> ReportNeeds:
     """Return the references of the stages that the reports list, and of the versions of corpora."""
     references, problems = set[str](), damaged_versions(store)
-    for page in sorted((store.root / "reports").rglob("report.json")):
+    reports = store.root / "reports"
+    for page in files_below(reports, lambda name: name == "report.json"):
         stages = _stages(page)
         references |= stages or set()
         if stages is None:
             problems.append(f"{page}: expected the stages of a run; run its recipe again, or delete the file")
-    for file in sorted((store.root / "reports").rglob(f"{VERSIONS}.damaged-*")):
+    for file in files_below(reports, lambda name: name.startswith(f"{VERSIONS}.damaged-")):
         problems.append(f"{file}: damaged lines whose versions are not known; delete it if they are not needed")
     for version in all_versions(store):
         references |= {version.queries.reference, version.passages.reference, version.quality.reference}

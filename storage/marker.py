@@ -45,7 +45,8 @@ def recognise(root: Path) -> bool:
             return bool(names)
     except (OSError, ValueError, RuntimeError) as error:  # of a null character, and of links in a circle
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UserError(f"{root}: the store cannot be read ({reason}); check --store and its permissions") from None
+        place = getattr(error, "filename", None) or root
+        raise UserError(f"{place}: the store cannot be read ({reason}); check --store and its permissions") from None
     raise UserError(
         f"{root}: this folder is not a store: expected {MARKER}, a manifest below STAGE/KEY, or an empty folder, and "
         f"it has {_some(names)}; nothing was touched; name another folder with --store"

@@ -121,7 +121,9 @@ def changing_notes(store: Store) -> AbstractContextManager[None]:
 def read_notes(root: Path) -> list[RunNote]:
     """Return the notes of a store, the oldest first. Raises UserError for one that cannot be read."""
     found = []
-    for path in sorted((root / FOLDER).glob("*.json")):
+    folder = root / FOLDER
+    # A folder that may not be read is an error: what is in it may be needed.
+    for path in sorted(path for path in folder.iterdir() if path.suffix == ".json") if folder.exists() else []:
         with contextlib.suppress(FileNotFoundError):  # its run has just finished
             found.append(_read(path))
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from flows import collect_garbage as gc
 from storage.artifact import Artifact
 from storage.run_notes import noted, read_notes
-from storage.store import Store
+from storage.store import DamagedArtifact, Store
 from storage.tables import Qrels
 from tasks.stage import Execution, Session, session, stage
 from tests import finished_runs
@@ -260,3 +261,11 @@ def test_a_report_that_cannot_be_read_forbids_deleting(
     assert {name: content for name, content in tree(store.root).items() if not name.startswith(".locks")} == {
         name: content for name, content in before.items() if not name.startswith(".locks")
     }
+
+
+def test_a_run_whose_input_was_deleted_names_it_and_says_what_to_do(store: Store) -> None:
+    passages = finished_runs.split_corpus(settings=Made(queries=7))
+    shutil.rmtree(passages.path)
+
+    with pytest.raises(DamagedArtifact, match=f"{passages.path}.*missing.*run the same command again"):
+        derived(passages, settings=Made(queries=7))

@@ -110,11 +110,12 @@ def test_a_stage_that_is_cached_needs_no_lock(store: Store) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-@pytest.mark.parametrize("closed", ["", MARKER, "reports"])
+@pytest.mark.parametrize("closed", ["", MARKER, "reports", ".runs"])
 def test_a_store_that_may_not_be_read_is_one_line(
     closed: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     finished_runs.run(store, "one")
+    (store.root / ".runs").mkdir()
     for folder in (tmp_path, *tmp_path.parents):
         if folder.stat().st_uid == os.getuid() and folder != Path("/"):
             folder.chmod(folder.stat().st_mode | 0o055)

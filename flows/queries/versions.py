@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -70,6 +71,21 @@ def quarantine_versions(store: Store) -> None:
             _quarantine(recipe, store)
 
 
+def files_below(folder: Path, wanted: Callable[[str], bool]) -> list[Path]:
+    """Return the files below a folder whose names are wanted, sorted; none where there is no such folder.
+
+    A folder that may not be read is an OSError: what is in it may be needed.
+    """
+
+    def unreadable(error: OSError) -> None:
+        raise error
+
+    if not folder.exists():
+        return []
+    walked = os.walk(folder, onerror=unreadable)
+    return sorted(Path(parent) / name for parent, _, names in walked for name in names if wanted(name))
+
+
 def note_version(
     recipe: str, queries: Artifact[PseudoQueries], passages: Artifact[Passages], quality: Artifact[Any], store: Store
 ) -> tuple[Version, Version | None]:
@@ -124,7 +140,7 @@ def _ranges(found: list[Version]) -> str:
 
 def _recipes(store: Store) -> list[str]:
     reports = store.root / "reports"
-    files = sorted(reports.rglob(VERSIONS))
+    files = files_below(reports, lambda name: name == VERSIONS)
     return [file.parent.relative_to(reports).as_posix().removesuffix(QUERIES) for file in files]
 
 
