@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from models.objective import Batch
-from models.reading import check_fit, read_weights, some
+from models.reading import check_fit, is_finite, read_weights, some
 from models.tokens import num_tokens
 from storage.files import flush, write_atomically
 from storage.settings import Settings
@@ -135,7 +135,7 @@ def fit(
 
 def must_be_finite(objective: nn.Module, step: int, steps: int) -> None:
     """Raise `Diverged` for weights that an update has made infinite or NaN: they are neither saved nor published."""
-    if broken := [name for name, value in objective.named_parameters() if not torch.isfinite(value).all()]:
+    if broken := [name for name, value in objective.named_parameters() if not is_finite(value.detach())]:
         raise Diverged(f"step {step} of {steps}: {some(broken)}: infinite or not a number; lower the learning rate")
 
 
