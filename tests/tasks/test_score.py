@@ -199,7 +199,8 @@ def test_teachers_that_cannot_score(given: Given, teacher: Source, tmp_path: Pat
 
     encoder = tiny_cross_encoder()
     with torch.no_grad():
-        encoder.classifier.bias.fill_(float("nan"))
+        encoder.bert.pooler.dense.bias.fill_(100)  # tanh gives 1
+        encoder.classifier.weight.fill_(3e38)  # finite, but no sum of it
     (tmp_path / "broken").mkdir()
     broken = Source("broken", folder_of(encoder, tmp_path / "broken"))
     with pytest.raises(UserError, match="source/broken: its score of query 'q3' with passage 'p0' is not a number"):
