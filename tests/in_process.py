@@ -7,7 +7,7 @@ import io
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 
@@ -36,9 +36,19 @@ def pretrieve(*arguments: str, seconds: float = 20) -> Ended:
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         patch.setattr(sys, "argv", ["pretrieve", *arguments])
-        with time_limit(seconds, arguments), pytest.raises(SystemExit) as ended:
-            cli.main()
+        try:
+            with time_limit(seconds, arguments), pytest.raises(SystemExit) as ended:
+                cli.main()
+        except TooSlow as error:
+            raise AssertionError(str(error)) from None
     return Ended(int(ended.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def ended_by(body: Callable[[], object], *, seconds: float = 20) -> Ended:
+    """How the command line ends where a command does what `body` does: with its line and exit code for each error."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli, "app", lambda standalone_mode: body() and None)
+        return pretrieve(seconds=seconds)
 
 
 def refused(*arguments: str, seconds: float = 20) -> str:
