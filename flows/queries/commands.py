@@ -110,10 +110,10 @@ def export(
 ) -> None:
     """Write a version for other tools: docTTTTTquery, Anserini, BEIR and GPL, Hugging Face datasets."""
     from flows.queries.export import export_queries
-    from flows.queries.versions import find_version
+    from flows.queries.versions import stored_version
     from flows.terminal import say
     from storage.store import Store
 
-    found = find_version(version, Store.open(store))
+    found = stored_version(version, Store.open(store))
     counts = export_queries(found, format.value, folder, dropped)["counts"]
     say(f"{found.name}: {counts['queries']:,} queries of {counts['passages']:,} passages in {folder}")

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.computed import computed
-from flows.queries.versions import find_version
+from flows.queries.versions import stored_version
 from flows.terminal import Terminal
 from storage.store import Store
 from tasks.compare_queries import FATES, compare_queries
@@ -21,7 +21,7 @@ from tasks.page.queries import PASSAGE_FATES, QUERY_FATES, beside
 def show_difference(before: str, after: str, store_folder: Path) -> None:
     """Print passages, queries and figures of two versions beside each other, with examples."""
     store = Store.open(store_folder)
-    old, new = find_version(before, store), find_version(after, store)
+    old, new = stored_version(before, store), stored_version(after, store)
     with computed(lambda: compare_queries(old.queries, new.queries), store, "queries diff") as made:
         found = json.loads((store.check(made) / "comparison.json").read_text())
     title = Text(f"{old.name} ({old.at}) and {new.name} ({new.at})", "bold")

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.computed import computed
-from flows.queries.versions import Version, find_version
+from flows.queries.versions import Version, stored_version
 from flows.terminal import Terminal
 from storage.artifact import Artifact
 from storage.store import Store
@@ -25,7 +25,7 @@ LISTED = 5  # first words and languages
 def show_stats(name: str, store_folder: Path) -> None:
     """Print the figures of a version."""
     store = Store.open(store_folder)
-    version = find_version(name, store)
+    version = stored_version(name, store)
     with computed(lambda: measured(version, store), store, "queries stats") as quality:
         found = json.loads((store.check(quality) / "quality.json").read_text())
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))

@@ -123,6 +123,18 @@ def find_version(name: str, store: Store) -> Version:
     )
 
 
+def stored_version(name: str, store: Store) -> Version:
+    """The version that `find_version` returns. Raises UserError where the store has its queries or passages no more."""
+    version = find_version(name, store)
+    for artifact in (version.queries, version.passages):
+        if store.manifest(artifact.stage, artifact.key) is None:
+            raise UserError(
+                f"{name}: {artifact.reference} is deleted or damaged in {store.root}; `pretrieve queries build "
+                f"{version.recipe}` builds it again"
+            )
+    return version
+
+
 def _line(version: Version) -> str:
     return json.dumps({
         "at": version.at, "queries": version.queries.reference, "passages": version.passages.reference,

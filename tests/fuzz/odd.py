@@ -93,7 +93,7 @@ def edited(draw: st.DrawFn, text: bytes) -> bytes:
 
 
 def run(seconds: float) -> int:
-    """Run the fuzz tests again and again with other seeds until the time is over; the exit code of the first failure."""
+    """Run the fuzz tests with other seeds until the time is over; the exit code of the first failure, else 0."""
     end, rounds = time.monotonic() + seconds, 0
     while time.monotonic() < end:
         command = [sys.executable, "-m", "pytest", "-q", "-x", str(Path(__file__).parent)]

@@ -111,8 +111,8 @@ def test_pseudo_queries_and_pairs(predicted: bytes, columns: bytes, pairs: bytes
 
 OURS: Mapping[str, list[Any]] = {
     "passage_id": ["d0", "d1"], "passage_sha256": ["", ""], "rank": [0, 0], "query": ["a", "b"],
-    "round_trip": [1, None], "relevance": [1.0, None], "reason": ["", ""], "generator": ["", ""], "revision": ["", ""], "ledger": ["", ""],
-    "seed": [0, 0], "draw": [0, 0],
+    "round_trip": [1, None], "relevance": [1.0, None], "reason": ["", ""], "generator": ["", ""], "revision": ["", ""],
+    "ledger": ["", ""], "seed": [0, 0], "draw": [0, 0],
 }  # fmt: skip
 CELLS = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text(max_size=4) | st.binary()
 
