@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from typing import IO
 
+from flows.serve import Guard, callers
 from storage.errors import UserError
 
 ROOM = 16 << 20  # bytes; a new database with its write-ahead log takes 6 MB
@@ -136,7 +137,10 @@ def serve(listener: int) -> None:
         os._exit(0)
 
     threading.Thread(target=follow, daemon=True).start()
-    app = functools.partial(create_app, ephemeral=True, final=True)
+
+    def app() -> Guard:
+        return Guard(create_app(ephemeral=True, final=True), callers(), None, "")
+
     config = uvicorn.Config(app, factory=True, log_level="error", lifespan="on")
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=listener)])
 

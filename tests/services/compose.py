@@ -113,7 +113,7 @@ class Stack:
             ("127.0.0.1:4201", f"127.0.0.1:{ports['reports']}"),
             ("127.0.0.1:8080", f"127.0.0.1:{ports.get(health, 8080)}"),
             ("redis-cli ping", f"redis-cli -p {ports['redis']} ping"),
-            ("http.server 4201", f"http.server {ports['reports']} --bind 127.0.0.1"),
+            ("--host 0.0.0.0 --port 4201", f"--host 127.0.0.1 --port {ports['reports']}"),
         ):
             text = re.sub(re.escape(there) + r"\b", now, text)
         text = re.sub(r"(?<![\w.])/store\b", str(self.store), text)

@@ -21,7 +21,6 @@ from flows.background import with_environment
 from tests.services.browser import CHROMIUM
 from tests.services.servers import PRETRIEVE, call, environment, free_port
 
-SECRETS = ("PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING")
 CONNECT = """
 import socket, sys
 for port in map(int, sys.argv[2:]):
@@ -30,6 +29,19 @@ for port in map(int, sys.argv[2:]):
         print("connected")
     except ConnectionRefusedError:
         print("refused")
+"""
+
+EMBEDDED = """
+import os
+import httpx
+from prefect.server.api.server import SubprocessASGIServer
+from flows.embedded import start
+start()
+url = f"{SubprocessASGIServer().api_url}/admin/version"
+auth = tuple(os.environ["PREFECT_API_AUTH_STRING"].split(":"))
+for given in ({"auth": auth}, {}, {"auth": auth, "headers": {"Host": "attacker.example"}},
+              {"auth": auth, "headers": {"Origin": "http://attacker.example"}}):
+    print(httpx.get(url, timeout=120, **given).status_code)
 """
 
 
@@ -168,6 +180,14 @@ def test_reports_are_served_and_nothing_beside_them(started: Started) -> None:
     assert "script-src 'none'" in page.headers["content-security-policy"]
     for path in ("out/password", "out/", "%2e%2e/.prefect/services/password"):
         assert httpx.get(f"{url}/{path}", timeout=120).status_code == 404
+
+
+def test_the_server_of_a_single_run_refuses_the_same(tmp_path: Path) -> None:
+    env = environment(tmp_path, PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS="300")
+
+    done = subprocess.run([sys.executable, "-c", EMBEDDED], env=env, capture_output=True, text=True, timeout=600)
+
+    assert done.stdout.split() == ["200", "401", "400", "403"], done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a network namespace")

@@ -20,7 +20,7 @@ from redis.exceptions import AuthenticationError
 from tests.services.compose import FILE, Stack, example, filled_in, services
 from tests.services.lab import CHANGES, long_training
 from tests.services.own_postgres import postgres
-from tests.services.servers import ROOT, WHEEL, wait_for
+from tests.services.servers import ROOT, WHEEL, call, wait_for
 
 WEBHOOK = "http://127.0.0.1:9/services/a-secret-path"
 VARIABLES = filled_in() | {"PRETRIEVE_WEBHOOK": WEBHOOK}
@@ -148,7 +148,7 @@ def stack() -> Iterator[Stack]:
 
 def ask(stack: Stack, what: str, auth: tuple[str, str] | None = None, **body: Any) -> httpx.Response:
     """What the API answers, by default to somebody with the right password."""
-    return httpx.post(f"{stack.api}/{what}", json=body, auth=auth or stack.auth, timeout=120)
+    return call("POST", f"{stack.api}/{what}", json=body, auth=auth or stack.auth)
 
 
 def psql(stack: Stack, password: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -161,8 +161,9 @@ def psql(stack: Stack, password: str, *words: str) -> subprocess.CompletedProces
 def test_a_wrong_password_is_refused(stack: Stack) -> None:
     user, password = stack.auth
 
-    assert httpx.post(f"{stack.api}/flows/count", json={}, timeout=120).status_code == 401
-    assert ask(stack, "flows/count", (user, password[:-1])).status_code == 401
+    version = f"{stack.api}/admin/version"
+    assert httpx.get(version, timeout=120).status_code == 401
+    assert httpx.get(version, auth=(user, password[:-1]), timeout=120).status_code == 401
     assert ask(stack, "flows/count", (user, password)).status_code == 200
     assert psql(stack, VARIABLES["POSTGRES_PASSWORD"], "psql", "-c", "select 1").returncode == 0
     assert "authentication failed" in psql(stack, "wrong", "psql", "-c", "select 1").stderr
@@ -170,6 +171,17 @@ def test_a_wrong_password_is_refused(stack: Stack) -> None:
         with pytest.raises(AuthenticationError):
             Redis(port=stack.ports["redis"], password=wrong).ping()
     assert Redis(port=stack.ports["redis"], password=VARIABLES["REDIS_PASSWORD"]).ping()
+
+
+def test_other_sites_and_changes_without_a_token_are_refused(stack: Stack) -> None:
+    reports = f"http://127.0.0.1:{stack.ports['reports']}/"
+    for header, value, status in (("Host", "attacker.example", 400), ("Origin", "http://attacker.example", 403)):
+        for url in (f"{stack.api}/admin/version", reports):
+            refused = httpx.get(url, auth=stack.auth, headers={header: value}, timeout=120)
+            assert refused.status_code == status
+    named = httpx.get(f"{stack.api}/admin/version", auth=stack.auth, headers={"Host": "server:4200"}, timeout=120)
+    assert named.status_code == 200  # as workers in other containers call it
+    assert httpx.post(f"{stack.api}/flows/count", json={}, auth=stack.auth, timeout=120).status_code == 403
 
 
 def test_setup_has_registered_everything(stack: Stack) -> None:
