@@ -267,5 +267,5 @@ def test_a_run_whose_input_was_deleted_names_it_and_says_what_to_do(store: Store
     passages = finished_runs.split_corpus(settings=Made(queries=7))
     shutil.rmtree(passages.path)
 
-    with pytest.raises(DamagedArtifact, match=f"{passages.path}.*missing.*run the same command again"):
+    with pytest.raises(DamagedArtifact, match=f"{passages.path}.*missing.*run its recipe again"):
         derived(passages, settings=Made(queries=7))
