@@ -7,6 +7,7 @@ FOLDER/stuck has the first never end, and FOLDER/limit names a limit of the proc
 from __future__ import annotations
 
 import ctypes
+import random
 import resource
 import time
 from pathlib import Path
@@ -21,7 +22,7 @@ from storage.store import Store
 from storage.tables import Queries
 from tasks.stage import Execution, Session, session, stage
 
-ROWS = [{"query_id": "1", "text": "river"}]
+ROWS = [{"query_id": "1", "text": random.Random(1).randbytes(200_000).hex()}]  # more than a full disk still takes
 
 
 @stage(version=1, table=Queries)
