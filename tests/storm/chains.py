@@ -50,7 +50,9 @@ class ChainRuns:
         self.place = shutil.copytree(weather.inputs, folder)
         self.store = self.place / "artifacts"
         self.reference = weather.reference.get(chain.mode.name) or weather.reference[""]
-        self.environment = weather.environment.get(chain.mode.name, {})
+        self.temporary = self.place / "tmp"
+        self.temporary.mkdir()
+        self.environment = {**weather.environment.get(chain.mode.name, {}), "TMPDIR": str(self.temporary)}
         self.hits: list[Hit] = []
         self.all: list[Run] = []
         self.ended: list[Run] = []

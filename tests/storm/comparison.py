@@ -23,6 +23,11 @@ def compare(chain: ChainRuns) -> None:
         hit.equal = built.get(hit.reference) == expected.get(hit.reference) if hit.reference else None
     for left in leftovers.files(chain.store):
         chain.problem(left)
+    if not chain.chain.mode.arguments:  # with --until a run's note stays
+        for note in sorted((chain.store / ".runs").glob("*")):
+            chain.problem(f"the note of a run is left: {note.read_text()[:200]}")
+    for left in sorted(chain.temporary.iterdir()):
+        chain.problem(f"TMPDIR/{left.name} is left")
     code, words = companions.call(chain, "verify")
     if code != 0:
         chain.problem(f"verify at the end: exit code {code}: {words}")
