@@ -96,8 +96,20 @@ def _artifacts(
             continue
         for reference, job in plan.jobs.items():
             if manifest := store.manifest(job.stage.name, job.key):
-                found[reference] = Rebuildable(job, manifest, recipe.execution)
+                found[reference] = Rebuildable(job, manifest, as_built(manifest, recipe.execution))
     return found
+
+
+def as_built(manifest: Manifest, here: Execution) -> Execution:
+    """Return how to run here, with as many threads and processes as the build had.
+
+    Both change the order in which floating-point numbers are added, and so the bytes, on the same machine.
+    """
+    try:
+        before = Execution.model_validate(manifest.built["execution"])
+    except (KeyError, ValueError):  # of a version that recorded less, or other names
+        return here
+    return here.model_copy(update={"threads": before.threads, "processes": before.processes * before.hosts})
 
 
 def drawn(known: Mapping[str, Rebuildable], sampling: Sampling) -> list[Rebuildable]:

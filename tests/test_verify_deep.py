@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from flows.verify_deep import Rebuildable, Sampling, drawn, rebuilt, verify_deep
+from flows.verify_deep import Rebuildable, Sampling, as_built, drawn, rebuilt, verify_deep
 from storage.artifact import Artifact, File, Manifest, hash_of
 from storage.errors import UserError
 from storage.rows import write_rows
 from storage.settings import Settings
 from storage.store import Store
 from storage.tables import Queries
-from tasks.stage import Execution, Session, session, stage
+from tasks.stage import Execution, Session, execution, session, stage
 from tests.console import command, tree
 
 
@@ -35,6 +35,12 @@ def again(out: Path, queries: Artifact[Queries], *, settings: Count) -> None:
     """Write so many queries more than there are."""
     number = len((queries.path / "part-00000.parquet").read_bytes()) + settings.number
     write_rows(out, Queries, [{"query_id": str(number), "text": "text"}])
+
+
+@stage(version=1, table=Queries)
+def threads(out: Path) -> None:
+    """Write how many threads there are: as with floating-point numbers, they change the bytes."""
+    write_rows(out, Queries, [{"query_id": "0", "text": str(execution().threads)}])
 
 
 def artifacts(store: Store, numbers: range) -> dict[str, Rebuildable]:
@@ -74,6 +80,17 @@ def test_what_is_built_again_is_equal_and_nothing_is_written_into_the_store(stor
 
     assert outcomes == ["equal"] * 4
     assert tree(store.root) == before
+
+
+def test_it_is_built_with_the_threads_and_processes_that_it_was_built_with(store: Store, tmp_path: Path) -> None:
+    with session(Session(store, Execution(threads=3, device="cpu"))) as current:
+        made = threads()
+    manifest = store.manifest("threads", made.key)
+    assert manifest
+    job, here = current.jobs[made.reference], Execution(threads=1, device="cpu")
+
+    assert rebuild(Rebuildable(job, manifest, as_built(manifest, here)), tmp_path)[0] == "equal"
+    assert rebuild(Rebuildable(job, manifest, here), tmp_path / "other")[0] == "differs"
 
 
 @pytest.mark.parametrize(
