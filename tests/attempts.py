@@ -14,11 +14,11 @@ RESUMES = "the same command goes on where this run stopped"
 
 
 class Attempt:
-    """A run in a folder; `more` is for its environment."""
+    """A run in a folder; `more` is for its environment, and `logs` has what it writes, where not the folder."""
 
-    def __init__(self, folder: Path, *options: str, name: str = "run", **more: str) -> None:
+    def __init__(self, folder: Path, *options: str, name: str = "run", logs: Path | None = None, **more: str) -> None:
         self.folder, self.mark = folder, f"{folder}/{name}"
-        self.out, self.err = folder / f"{name}.stdout", folder / f"{name}.stderr"
+        self.out, self.err = (logs or folder) / f"{name}.stdout", (logs or folder) / f"{name}.stderr"
         for file in (self.out, self.err, folder / "began"):
             file.unlink(missing_ok=True)
         self.command = warm.start(

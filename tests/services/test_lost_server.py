@@ -22,7 +22,7 @@ def attempt(tmp_path: Path) -> Iterator[Callable[..., Attempt]]:
     started: list[Attempt] = []
 
     def start(folder: Path = tmp_path, **more: str) -> Attempt:
-        started.append(Attempt(folder, **more))
+        started.append(Attempt(folder, logs=tmp_path, **more))  # not on a disk that is full
         return started[-1]
 
     yield start
