@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from storage.artifact import Artifact
+from storage.evidence import MANIFEST
 from storage.files import write_atomically
 from storage.rows import num_rows
 from storage.settings import Settings
@@ -62,5 +63,7 @@ def describe(path: Path) -> dict[str, object]:
 
 def _bytes(out: Path) -> int:
     """What the engine has written: nothing where it searches the vectors themselves."""
-    files = (path for path in out.rglob("*") if path.is_file() and path.relative_to(out).parts[0] != SCRATCH)
+    # The description and the manifest may be there already, of a build that ended before its folder was renamed.
+    others = {SCRATCH, INDEX_JSON, MANIFEST}
+    files = (path for path in out.rglob("*") if path.is_file() and path.relative_to(out).parts[0] not in others)
     return sum(path.stat().st_size for path in files)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,18 @@ class Made:
 @pytest.fixture(scope="module")
 def mixture(made, passages: Artifact[Passages], tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(tmp_path_factory.mktemp("mixture"), made, "mixture", passages)
+
+
+def test_an_index_whose_build_ended_before_it_was_published_describes_itself_as_at_first(
+    mixture: Made, tmp_path: Path
+) -> None:
+    work = shutil.copytree(mixture.index.path, tmp_path / "work")
+    before = (work / "index.json").read_bytes()
+    (work / "manifest.json").write_text("written, but the folder was not renamed")
+
+    index.body(work, mixture.passages, mixture.vectors, None, settings=EXACT)
+
+    assert (work / "index.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("kind", RETRIEVERS)
