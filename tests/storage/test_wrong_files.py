@@ -78,7 +78,9 @@ ROWS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("read", "line", "said"), ROWS, ids=lambda value: ascii(value)[:40])
+@pytest.mark.parametrize(
+    ("read", "line", "said"), ROWS, ids=lambda value: getattr(value, "__name__", ascii(value)[:40])
+)
 def test_a_row_that_cannot_be_is_named(tmp_path: Path, read: Any, line: str, said: str) -> None:
     message = complaint(lambda: read(tmp_path, line))
 
