@@ -10,10 +10,11 @@ ACTING = "\x80-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff"
 """What would act on a terminal or cannot be written: controls, changes of direction, halves of surrogate pairs."""
 
 
-CREDENTIALS = re.compile(r"(://|:/(?!/))(?!:PASSWORD@)[^\s'\"<>]*@")
-"""From an address' scheme to its host, as far as the last @: a password may have one. Not our messages' own example.
+SCHEME = re.compile(r"(://|:/(?!/))(?!:PASSWORD@)")
+"""The end of an address' scheme; not that of our messages' own example.
 
 A single slash is what `pathlib` leaves of an address that was given as a path."""
+WORD = re.compile(r"[^\s'\"<>]+")
 
 
 class DamagedArtifact(Exception):
@@ -31,8 +32,19 @@ class UserError(Exception):
 
 
 def masked(text: str) -> str:
-    """Return the text with *** in place of the user and password of every address in it."""
-    return CREDENTIALS.sub(r"\1***@", text)
+    """Return the text with *** in place of the user and password of every address in it.
+
+    They are what is between the scheme and the last @ of a word: a password may have one. The time is linear.
+    """
+    return WORD.sub(_masked_word, text)
+
+
+def _masked_word(word: re.Match[str]) -> str:
+    text = word[0]
+    if not (scheme := SCHEME.search(text)):
+        return text
+    _, at, host = text[scheme.end() :].rpartition("@")
+    return f"{text[: scheme.end()]}***@{host}" if at else text
 
 
 PATHS = {

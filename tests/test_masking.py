@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,15 @@ def test_user_and_password_of_an_address_are_masked(text: str, shown: str) -> No
     assert masked(text) == one_line(text) == str(UserError(text)) == shown
 
 
+@pytest.mark.parametrize("part", ["://", "://a", ":/a", "a@"])
+def test_a_long_text_is_masked_in_time(part: str) -> None:
+    text, began = part * 50_000, time.process_time()
+
+    assert masked(f"http://me:{SECRET}@host {text}") == f"http://***@host {text}"
+
+    assert time.process_time() - began < 1
+
+
 @pytest.mark.parametrize(
     ("words", "variable", "address", "code"),
     [
@@ -46,7 +56,7 @@ def test_user_and_password_of_an_address_are_masked(text: str, shown: str) -> No
     ],
 )
 def test_no_command_prints_a_password(words: list[str], variable: str, address: str, code: int, tmp_path: Path) -> None:
-    (tmp_path / "artifacts" / ".work" / "train-0").mkdir(parents=True)
+    (tmp_path / "artifacts" / ".work" / f"train-{24 * '0'}").mkdir(parents=True)
 
     done = warm.run(tmp_path, *words, COLUMNS="200", **{variable: address} if address else {})
 
