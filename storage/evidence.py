@@ -7,6 +7,8 @@ the folder must hold the listed files and no other.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from storage import tables
 from storage.artifact import File, InvalidManifest, Manifest, hash_of, key_of
 from storage.errors import UserError
-from storage.files import sha256_of
+from storage.files import limit_reached, sha256_of
 from storage.rows import num_rows
 
 MANIFEST = "manifest.json"
@@ -24,25 +26,32 @@ TABLES = {
     name: kind for name, kind in vars(tables).items() if isinstance(kind, type) and issubclass(kind, tables.Table)
 }
 
+NO_DAMAGE = {
+    errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT,
+}  # fmt: skip
+"""Errors that say nothing of what is on the disk; an artifact is not moved and built again because of them."""
+
 
 def read_manifest(folder: Path) -> Manifest | None:
     """Return the manifest in an artifact's folder, or None where there is no such file.
 
-    Raises InvalidManifest where the file is no manifest, and UserError where it may not be read.
+    Raises InvalidManifest where the file is no manifest, and UserError where it cannot be read for another reason.
     """
     path = folder / MANIFEST
     try:
-        return Manifest.from_json(path.read_bytes())
+        with _reading(path):
+            return Manifest.from_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except PermissionError:
-        raise UserError(f"{path}: no permission to read it; expected a store whose files this user may read") from None
     except OSError as error:
         raise InvalidManifest(f"it cannot be read ({error.strerror})") from None
 
 
 def contradictions(folder: Path, manifest: Manifest) -> Iterator[str]:
-    """Yield a line for each thing in which a manifest contradicts itself or its folder; no file's content is read."""
+    """Yield a line for each thing in which a manifest contradicts itself or its folder; no file's content is read.
+
+    Raises UserError where the folder cannot be read for a reason that is no damage.
+    """
     path, made = folder / MANIFEST, f"{manifest.stage}/{manifest.key}"
     if (place := f"{folder.parent.name}/{folder.name}") != made:
         yield f"{path}: this is the manifest of {ascii(made)[1:-1]}, expected that of {place}"
@@ -83,7 +92,8 @@ def _stays_inside(name: str) -> bool:
 
 def _different_files(folder: Path, expected: dict[str, File]) -> Iterator[str]:
     """Yield a line for each file that is missing, has another size, is no regular file or is not listed."""
-    found = dict(_files_below(folder, ""))
+    with _reading(folder):
+        found = dict(_files_below(folder, ""))
     for name, file in expected.items():
         if not _stays_inside(name):
             continue
@@ -116,9 +126,8 @@ def changed_contents(folder: Path, manifest: Manifest) -> Iterator[str]:
     intact = True
     for name, file in listed(manifest).items():
         try:
-            actual = sha256_of(folder / name)
-        except PermissionError:
-            raise UserError(f"{folder / name}: no permission to read it") from None
+            with _reading(folder / name):
+                actual = sha256_of(folder / name)
         except OSError as error:
             actual = f"none, since it cannot be read ({error.strerror})"
         if actual != file.sha256:
@@ -126,6 +135,22 @@ def changed_contents(folder: Path, manifest: Manifest) -> Iterator[str]:
             yield f"{folder / name}: expected sha256 {file.sha256}, it has {actual}"
     if intact and manifest.rows is not None and (rows := num_rows(folder)) != manifest.rows:
         yield f"{folder / MANIFEST}: says {manifest.rows} rows, but the files have {rows}"
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raise UserError in place of the errors of NO_DAMAGE; others stay as they are."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_DAMAGE:
+            raise
+        place = error.filename or path
+        if isinstance(error, PermissionError):
+            wrong = "no permission to read it; expected a store whose files this user may read"
+        else:
+            wrong = limit_reached(error) or f"cannot be read now ({error.strerror}); run the same command again"
+        raise UserError(f"{place}: {wrong}") from None
 
 
 def listed(manifest: Manifest) -> dict[str, File]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import random
 import re
+import resource
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.artifact import Artifact, File, InvalidManifest, Manifest
-from storage.errors import DamagedArtifact
+from storage.errors import DamagedArtifact, UserError
 from storage.rows import read_table, write_rows
 from storage.settings import Settings
 from storage.store import Store
@@ -124,6 +126,30 @@ def test_each_kind_of_damage_is_named_and_the_artifact_is_built_again(kind: str,
     assert kind in CONTENTS or problem in said[1]
     assert len(list((store.root / ".damaged").iterdir())) == 1
     assert store.damage(made.path) == []
+
+
+@contextlib.contextmanager
+def no_file_can_be_opened() -> Iterator[None]:
+    """A block in which this process has as many files open as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(lowest := os.open(os.devnull, os.O_RDONLY))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_an_artifact_that_cannot_be_read_now_is_not_taken_for_damaged(store: Store) -> None:
+    made = count(settings=Count(number=2))
+
+    for use in (lambda: store.manifest(made.stage, made.key), lambda: store.quarantine(made.path)):
+        with no_file_can_be_opened(), pytest.raises(UserError, match="more files are open than may be") as error:
+            use()
+        assert str(made.path) in str(error.value)
+
+    assert store.check(made) == made.path
+    assert not (store.root / ".damaged").exists()
 
 
 def test_two_folders_that_were_swapped_are_both_named_and_built_again(store: Store) -> None:
