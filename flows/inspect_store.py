@@ -12,9 +12,12 @@ from flows.queries.versions import damaged_versions, quarantine_versions
 from flows.terminal import unwrapped
 from storage.artifact import Manifest
 from storage.errors import UserError, one_line
+from storage.evidence import MANIFEST
 from storage.ledger import is_damaged, ledgers
 from storage.store import Damage, Store
 from tasks.units import in_units
+
+LEFT_ALONE = "the folder is left alone: run its recipe again to rebuild it, or delete it"
 
 out = unwrapped()
 
@@ -86,6 +89,11 @@ def verify_store(store_folder: Path, aside: bool) -> None:
     store = Store.open(store_folder)
     folders = [folder for folder, _ in store.manifests()]
     damaged = sum(_is_damaged(folder, store, aside) for folder in folders)
+    lost = list(store.without_manifest())
+    for folder in lost:
+        typer.echo(
+            one_line(f"pretrieve: damaged: {folder / MANIFEST}: the manifest is missing; {LEFT_ALONE}"), err=True
+        )
     files = [(each, path) for each in ledgers(store.root) for path in (*each.files(), *each.replacements())]
     torn = [(ledger, path) for ledger, path in files if is_damaged(path)]
     for ledger, path in torn:
@@ -101,7 +109,7 @@ def verify_store(store_folder: Path, aside: bool) -> None:
         what = "run the recipe again to rebuild" if aside else "`pretrieve verify --aside` has the next run rebuild"
         of_ledgers = f" and {len(torn)} of {len(files)} files of ledgers" if files else ""
         typer.echo(f"pretrieve: {what} {damaged} of {len(folders)} artifacts{of_ledgers}", err=True)
-    if damaged or torn or lines:
+    if damaged or torn or lines or lost:
         raise typer.Exit(1)
     of_ledgers = f" and {len(files)} files of ledgers" if files else ""
     out.print(f"{len(folders)} artifacts{of_ledgers} of {store.root} are whole")

@@ -29,7 +29,7 @@ from storage.errors import DamagedArtifact, UserError
 from storage.evidence import LOGS, MANIFEST, TABLES, changed_contents, contradictions, listed, read_manifest
 from storage.files import drop_unfinished, flush, follow_umask, full_disk_in_words, sha256_of, write_atomically
 from storage.lock import Check, Locks, locks_of
-from storage.marker import is_artifact, is_read_only, mark, recognise
+from storage.marker import KEY, is_artifact, is_read_only, mark, recognise
 
 SCRATCH = "scratch"
 NO_STAGES = ("reports", "ledger")  # folders of the store that hold no artifacts
@@ -124,6 +124,10 @@ class Store:
         for stage, folders in groupby(self._folders(), key=lambda folder: folder.parent):
             foreign = [folder for folder in folders if not is_artifact(folder)]
             yield from foreign if any(map(is_artifact, stage.iterdir())) else [stage]
+
+    def without_manifest(self) -> Iterator[Path]:
+        """Yield the folders whose names are artifacts' keys and which have no manifest, as a copy that was cut off."""
+        return (folder for folder in self._folders() if KEY.fullmatch(folder.name) and not is_artifact(folder))
 
     def _folders(self) -> Iterator[Path]:
         """Yield the folders STAGE/KEY, whatever they hold, sorted."""

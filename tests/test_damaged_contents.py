@@ -96,3 +96,19 @@ def test_where_the_store_cannot_be_written_the_artifact_stays_and_this_is_said(s
         store.check(made)
 
     assert (made.path / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--aside"]])
+def test_verify_names_an_artifact_that_has_lost_its_manifest_and_leaves_it(
+    options: list[str], store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(store, "one")
+    folder = only(store, "evaluate")
+    (folder / "manifest.json").unlink()
+
+    ended = command(capsys, "verify", "--store", store.root, *options)
+
+    assert ended.code == 1
+    assert f"{folder}/manifest.json: the manifest is missing" in ended.err
+    assert "whole" not in ended.out
+    assert (folder / "queries.parquet").exists()
