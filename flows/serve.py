@@ -20,6 +20,7 @@ import hmac
 import http.server
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?")  # one header's value, and no user or path in it
 LOGIN = "/pretrieve/login"
 LOGIN_FILE = "PRETRIEVE_LOGIN"  # the file with the code that the login page accepts
 HEADERS = {"X-Frame-Options": "DENY", "Referrer-Policy": "same-origin"}
@@ -74,13 +76,16 @@ class Callers:
 
     def refusal(self, host: str | None, origin: str | None) -> tuple[int, str] | None:
         """Return the status and the reason for refusing a request with these headers; None where it may pass."""
-        name = _host_of(f"//{host}")
-        if name not in self.hosts:
+        if not HOST.fullmatch(host or "") or _host_of(f"//{host}") not in self.hosts:
             return 400, "unknown Host header: add the name to PRETRIEVE_HOSTS of this server"
         if origin is None or origin in self.origins:
             return None
-        own = urlsplit(origin).netloc.lower() == (host or "").lower() and origin.startswith(("http://", "https://"))
-        return None if own else (403, "foreign Origin header: pages of other sites may not call this server")
+        own = {f"{scheme}://{host}".lower() for scheme in ("http", "https")}
+        return (
+            None
+            if origin.lower() in own
+            else (403, "foreign Origin header: pages of other sites may not call this server")
+        )
 
 
 def callers(origins: str = "") -> Callers:

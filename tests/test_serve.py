@@ -29,6 +29,8 @@ ALLOWED = Callers(frozenset({"127.0.0.1", "::1", "prefect.example"}), frozenset(
         ("PREFECT.example", "https://Prefect.example", None), ("127.0.0.1:4200", "https://prefect.example", None),
         (None, None, 400), ("", None, 400), ("attacker.example", None, 400), ("attacker.example", OWN, 400),
         ("127.0.0.1.attacker.example", None, 400), ("127.0.0.1, attacker.example", None, 400),
+        ("127.0.0.1:4200, attacker.example", None, 400), ("attacker.example@127.0.0.1:4200", None, 400),
+        ("127.0.0.1:4200", "http://[", 403),
         ("127.0.0.1@attacker.example", None, 400), ("[::1", None, 400), ("127.0.0.1:4200", "null", 403),
         ("127.0.0.1:4200", "", 403), ("127.0.0.1:4200", "http://127.0.0.1:4201", 403),
         ("127.0.0.1:4200", f"{OWN}, http://attacker.example", 403),
