@@ -261,6 +261,7 @@ def main() -> None:
     import signal
 
     from flows.interrupt import INTERRUPTED, ending_promptly, finish, leave, reason
+    from storage.lock import LeaseLost
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that knows ASCII only shows ? for other letters
@@ -270,7 +271,7 @@ def main() -> None:
             code = app(standalone_mode=False) or 0
             if code == INTERRUPTED:  # what Typer makes of Ctrl-C
                 leave(signal.SIGINT)
-        except Exception as error:
+        except (Exception, LeaseLost) as error:  # LeaseLost is no Exception, so that nothing on its way handles it
             line, code = reason(error)
             if code == 1 and os.environ.get("PRETRIEVE_TRACEBACK"):
                 raise

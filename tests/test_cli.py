@@ -18,9 +18,11 @@ from flows.read_recipe import load_recipe
 from flows.reproduce import in_session, until_step
 from storage import sources
 from storage.errors import UserError
+from storage.lock import LeaseLost
 from storage.store import Store
 from tasks.initialise import initialise
 from tasks.stage import Session, session
+from tests.in_process import ended_by
 from tests.services.servers import Service
 from tests.warm import environment, run
 
@@ -203,3 +205,12 @@ def test_doctor_says_what_works(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     for what in ("Python", "Java", "GPU", "disk", "Prefect"):
         assert what in done.stdout
+
+
+def test_a_lease_that_is_lost_is_one_line_and_exit_code_1() -> None:
+    def build() -> None:
+        raise LeaseLost("train-0123: the lease is lost; nothing was published")
+
+    ended = ended_by(build)
+
+    assert (ended.code, ended.err) == (1, "pretrieve: train-0123: the lease is lost; nothing was published\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.storm import companions, leftovers
+from tests.storm.runs import end_of
 
 if TYPE_CHECKING:
     from tests.storm.chains import ChainRuns
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
 
 def compare(chain: ChainRuns) -> None:
     """Note every artifact that differs, is missing or is not expected, every file and every process that is left."""
+    for recipe in chain.chain.mode.recipes:
+        again = chain.start(recipe)
+        if chain.wait(again) != 0 or " 0 to build" not in again.text:
+            chain.problem(f"{recipe}: expected a complete store, found {end_of(again)}")
     chain.sweep(to_the_end=True)
     built, expected = leftovers.artifacts(chain.store), chain.reference.expected(chain.chain.mode.recipes)
     for name in sorted(built.keys() & expected.keys()):
