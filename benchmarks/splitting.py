@@ -24,7 +24,7 @@ from benchmarks.contest import OURS, Case
 from storage import sources
 from storage.artifact import Artifact, Source
 from storage.datasets import vital_wikipedia
-from storage.rows import write_rows
+from storage.rows import parts, write_rows
 from storage.store import Store
 from storage.tables import Documents
 from tasks.sentences import sentences
@@ -161,7 +161,9 @@ def compared(made: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def rows_of(given: list[Row] | Path) -> list[Row]:
-    """Rows, or those of a file or folder."""
+    """Rows, or those of a file, or of a stage's folder, whose `scratch` holds no rows."""
     import pyarrow.parquet as pq
 
-    return pq.read_table(given).to_pylist() if isinstance(given, Path) else given
+    if not isinstance(given, Path):
+        return given
+    return pq.read_table(parts(given) if given.is_dir() else given).to_pylist()
