@@ -109,34 +109,41 @@ def look(store: Store, age: int, unfinished: bool) -> Survey:
     """Return what the store holds, what is kept and what nothing needs."""
     seen = _fingerprint(store)  # before anything is read: what changes from here on is noticed before each deletion
     notes, needs = read_notes(store.root), report_needs(store)
-    kept = _reasons(store, needs, notes, age, unfinished)
-    rows, candidates, refusals = [], [], list(needs.problems)
+    kept, damaged = _reasons(store, needs, notes, age, unfinished)
+    rows, candidates, refusals = [], [], [*needs.problems, *damaged]
     for folder, _ in store.manifests():
         reference = f"{folder.parent.name}/{folder.name}"
-        rows.append((reference, in_units(bytes_below(folder)), kept.get(reference, "nothing")))
-        if reference not in kept:
-            candidates.append(Candidate(folder, reference, _identity(folder)))
+        with contextlib.suppress(FileNotFoundError):  # another process moves it meanwhile
+            if reference not in kept:
+                candidates.append(Candidate(folder, reference, _identity(folder)))
+            rows.append((reference, in_units(bytes_below(folder)), kept.get(reference, "nothing")))
     for folder in store.foreign_folders():
         rows.append((str(folder.relative_to(store.root)), "", "not ours: no manifest of pretrieve; left alone"))
     for ledger in ledgers(store.root):
         name = str(ledger.folder.relative_to(store.root))
         rows.append((name, in_units(bytes_below(ledger.folder)), "always: generated queries, see made_by.json"))
     for folder, reference in _work_and_damaged(store):
-        reason = kept.get(reference) or _young(folder, age)
-        if reference and store.is_being_built(folder):
-            reason = "being built by a run"
-            # A note is written before the build begins, so one that we have not read yet is there by now.
-            if not any(reference in note.references for note in read_notes(store.root)):
-                refusals.append(f"{folder}: the process that builds it has no note of what it needs; wait for its end")
-        rows.append((str(folder.relative_to(store.root)), in_units(bytes_below(folder)), reason or "nothing"))
-        if not reason:
-            candidates.append(Candidate(folder, reference, _identity(folder)))
+        with contextlib.suppress(FileNotFoundError):  # it is published meanwhile
+            reason = kept.get(reference) or _young(folder, age)
+            if reference and store.is_being_built(folder):
+                reason = "being built by a run"
+                # A note is written before the build begins, so one that we have not read yet is there by now.
+                if not any(reference in note.references for note in read_notes(store.root)):
+                    refusals.append(f"{folder}: its process has no note of what it needs; wait for its end")
+            if not reason:
+                candidates.append(Candidate(folder, reference, _identity(folder)))
+            rows.append((str(folder.relative_to(store.root)), in_units(bytes_below(folder)), reason or "nothing"))
     runs = [f"{note.path.relative_to(store.root)}: {note.state}: {note.words}" for note in notes]
     return Survey(kept, candidates, rows, runs, refusals, seen)
 
 
-def _reasons(store: Store, needs: ReportNeeds, notes: Iterable[RunNote], age: int, unfinished: bool) -> dict[str, str]:
-    """Return why each artifact is kept that is needed, or that something needed or young is made of."""
+def _reasons(
+    store: Store, needs: ReportNeeds, notes: Iterable[RunNote], age: int, unfinished: bool
+) -> tuple[dict[str, str], list[str]]:
+    """Return why each artifact is kept that is needed, or that something needed or young is made of.
+
+    Also return a line for each of these that is damaged, since its manifest does not say what it was made of.
+    """
     roots = dict.fromkeys(needs.references, "a report or a version")
     began = time.time() - age
     for note in notes:
@@ -146,17 +153,25 @@ def _reasons(store: Store, needs: ReportNeeds, notes: Iterable[RunNote], age: in
             with contextlib.suppress(FileNotFoundError):
                 began = min(began, note.path.stat().st_mtime)
     for folder, _ in store.manifests():
-        if folder.stat().st_mtime >= began:
-            roots.setdefault(f"{folder.parent.name}/{folder.name}", "its age: see --older-than")
-    reasons, waiting = dict[str, str](), list(roots.items())
+        with contextlib.suppress(FileNotFoundError):
+            if folder.stat().st_mtime >= began:
+                roots.setdefault(f"{folder.parent.name}/{folder.name}", "its age: see --older-than")
+    reasons, damaged, waiting = dict[str, str](), list[str](), list(roots.items())
     while waiting:
         reference, reason = waiting.pop()
         if reference not in reasons:
             reasons[reference] = reason
             stage, _, key = reference.partition("/")
-            manifest = None if stage == "source" else store.manifest(stage, key)
-            waiting += [(each, reason) for each in (manifest.references() if manifest else [])]
-    return reasons
+            if stage == "source":
+                continue
+            if manifest := store.manifest(stage, key):
+                waiting += [(each, reason) for each in manifest.references()]
+            elif store.folder(stage, key).exists():
+                damaged.append(
+                    f"{store.folder(stage, key)}: it is needed, and damaged, so what it was made of is not known; move "
+                    "it away with `pretrieve verify --aside`"
+                )
+    return reasons, damaged
 
 
 def _work_and_damaged(store: Store) -> Iterator[tuple[Path, str]]:

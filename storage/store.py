@@ -278,5 +278,10 @@ def _inode(folder: Path) -> int | None:
 
 
 def bytes_below(folder: Path) -> int:
-    """What a folder's files take."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    """Return the sizes of a folder's files, added up; files and folders that disappear meanwhile do not count."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += (Path(parent) / name).stat().st_size
+    return total

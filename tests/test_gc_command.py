@@ -143,7 +143,7 @@ def test_a_later_attempt_replaces_the_notes_of_those_before(store: Store) -> Non
         with noted(store, "reproduce", "one", references):
             pass
 
-    assert [sorted(note.references) for note in read_notes(store.root)] == [["a/1", "b/1"], ["c/1"]]
+    assert sorted(sorted(note.references) for note in read_notes(store.root)) == [["a/1", "b/1"], ["c/1"]]
 
 
 def test_a_run_that_begins_between_listing_and_deleting_keeps_what_it_needs(store: Store) -> None:
@@ -261,6 +261,35 @@ def test_a_report_that_cannot_be_read_forbids_deleting(
     assert {name: content for name, content in tree(store.root).items() if not name.startswith(".locks")} == {
         name: content for name, content in before.items() if not name.startswith(".locks")
     }
+
+
+def test_a_folder_that_another_process_moves_away_meanwhile_ends_nothing(store: Store) -> None:
+    made = [finished_runs.split_corpus(settings=Made(queries=n)) for n in range(1, 4)]
+    listed = store.manifests
+
+    def moving() -> Any:
+        for folder, manifest in listed():
+            shutil.rmtree(made[0].path, ignore_errors=True)
+            yield folder, manifest
+
+    store.manifests = moving  # type: ignore[method-assign]
+    survey = gc.look(store, 0, False)
+
+    assert {candidate.path for candidate in survey.candidates} == {each.path for each in made[1:]}
+
+
+def test_what_a_damaged_artifact_was_made_of_is_not_deleted(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    passages = finished_runs.split_corpus(settings=Made(queries=7))
+    needed = derived(passages, settings=Made(queries=7))
+    with noted(store, "reproduce", "one", [needed.reference]):
+        pass
+    (needed.path / "manifest.json").write_text("{")
+
+    ended = sweep(capsys, store)
+
+    assert ended.code == 2
+    assert f"{needed.path}: it is needed, and damaged" in ended.err
+    assert passages.path.exists()
 
 
 def test_a_run_whose_input_was_deleted_names_it_and_says_what_to_do(store: Store) -> None:
