@@ -7,15 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.warm import ROOT
 
 
-@pytest.mark.parametrize(("mode", "kills"), [("no server", 12), ("leases", 3)])
-def test_interrupted_chains_build_what_an_unbroken_one_builds(mode: str, kills: int, tmp_path: Path) -> None:
+def test_interrupted_chains_build_what_an_unbroken_one_builds(tmp_path: Path) -> None:
     out = tmp_path / "storm.json"
-    command = [sys.executable, "-m", "tests.storm", "--kills", str(kills), "--only", mode, "--recipe", "texts.yaml"]
+    modes = ["--only", "no server", "--only", "leases"]
+    command = [sys.executable, "-m", "tests.storm", "--kills", "14", *modes, "--recipe", "texts.yaml"]
 
     done = subprocess.run(
         [*command, "--minutes", "10", "--out", str(out)], cwd=ROOT, capture_output=True, text=True, timeout=1200
@@ -23,6 +21,6 @@ def test_interrupted_chains_build_what_an_unbroken_one_builds(mode: str, kills: 
 
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(out.read_text())
-    assert result["interruptions"] == kills
-    assert sum(stage["equal"] for name, stage in result["stages"].items() if name != "between stages") >= kills // 2
+    assert result["interruptions"] == 14
+    assert sum(stage["equal"] for name, stage in result["stages"].items() if name != "between stages") >= 7
     assert result["problems"] == []
