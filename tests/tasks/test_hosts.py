@@ -160,7 +160,7 @@ def test_two_hosts_make_the_bytes_of_two_processes_of_one_and_one_that_is_told_t
     assert "warning: these hosts train without passwords or encryption" in (tmp_path / "joined.txt").read_text()
     for rank in range(2):
         assert json.loads((tmp_path / f"{rank}.listening").read_text()) == ["127.0.0.1"]
-    assert checkpoints(out) == [f"{last_step(out):09d}"]
+    assert checkpoints(out)[-1] == f"{last_step(out):09d}"
     assert second.wait(300) == -signal.SIGTERM
 
 
@@ -180,7 +180,7 @@ def test_a_host_that_dies_is_named_and_the_next_run_goes_on(
         run(slowly, store, "killed", wanted())
     thread.join()
     wait(lambda: not any(alive(int((tmp_path / f"{rank}.pid").read_text())) for rank in range(2)))
-    (reached,) = map(int, checkpoints(out))
+    reached = int(checkpoints(out)[-1])
     assert 2 <= reached < 20
 
     joiner()
