@@ -20,6 +20,7 @@ import pytest
 from storage.errors import UserError
 from storage.store import SCRATCH, Store
 from tasks import on_dask
+from tasks.leftovers import record
 from tasks.ranks import Failed
 from tasks.stage import Execution, Session, session
 from tests.cluster import ROOT, Cluster, cluster, environment, wait_for
@@ -96,7 +97,7 @@ def test_two_workers_make_what_one_process_makes(
 def test_what_goes_wrong_on_a_worker_is_told_as_it_is_here(two: Cluster, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^row 30: expected something else$"):
         works.run(tmp_path / "out", works.complain, dask=two.address, number=3)
-    assert not list((tmp_path / "out").glob(SCRATCH))
+    assert not list((tmp_path / "out" / SCRATCH).glob("dask-*"))
 
 
 def test_an_interrupted_run_ends_at_once_and_so_do_its_groups(
@@ -240,7 +241,12 @@ def test_a_worker_that_does_not_see_the_store_says_so(tmp_path: Path) -> None:
 def test_what_workers_say_is_made_but_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_dask, "SECONDS_UNTIL_FILES_SHOW", 1)
     shards = works.row_shards(20, 10)
-    threading.Timer(0.5, (tmp_path / "part-00000.parquet").touch).start()
+
+    def show() -> None:
+        (tmp_path / "part-00000.parquet").touch()
+        record(tmp_path, "part-00000.parquet")
+
+    threading.Timer(0.5, show).start()
     on_dask._wait_for(tmp_path, shards[:1])
     with pytest.raises(UserError, match=r"part-00001.parquet: the Dask workers say that it is made, but it is not"):
         on_dask._wait_for(tmp_path, shards)

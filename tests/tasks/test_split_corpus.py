@@ -45,7 +45,7 @@ def split(out: Path, documents: Artifact[Documents], settings: Splitting = SETTI
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
+    return {file.name: file.read_bytes() for file in sorted(folder.iterdir()) if file.is_file()}
 
 
 def test_passages_hold_their_documents_text(documents: Artifact[Documents], store: Any, tmp_path: Path) -> None:
