@@ -25,7 +25,7 @@ from benchmarks.contest import OURS, Case
 from storage.artifact import Artifact
 from storage.datasets.vital_wikipedia import texts
 from storage.rows import write_rows
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Passages
 from tasks.engines import bm25
 from tasks.hits import PassageIds, passage_ids, run_rows

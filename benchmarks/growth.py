@@ -30,7 +30,7 @@ from benchmarks import growing, invented, results, scale
 from benchmarks.__main__ import ONE_THREAD, PACKAGES
 from benchmarks.contest import clock
 from storage.files import write_atomically
-from storage.store import Store, bytes_below
+from storage.store.store import Store, bytes_below
 from tasks.stage import Execution, Session, session
 
 ROOT = Path(__file__).resolve().parent.parent

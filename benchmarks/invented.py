@@ -22,8 +22,8 @@ from models.encoder import DenseEncoder
 from models.retriever import Retriever, Settings
 from models.tokens import Tokenizer
 from models.views import dense, late, lexical
-from storage import sources
 from storage.datasets import vital_wikipedia
+from storage.store import sources
 
 ASKED, FEW = 16, 128  # documents for one query; queries
 SPLITS = "all", "few"

@@ -18,10 +18,10 @@ from benchmarks import results, split_at_size
 from flows.plan import Bill, passes_texts, planned
 from flows.read_recipe import load_recipe
 from flows.recipe import Recipe
-from storage import sources
 from storage.datasets import msmarco
 from storage.files import write_atomically
-from storage.store import Store
+from storage.store import sources
+from storage.store.store import Store
 from tasks.stage import Done
 
 RECIPES = (

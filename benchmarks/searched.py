@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from storage.store import Store
+from storage.store.store import Store
 from storage.vectors import VECTORS_JSON, Encoded, write_shard
 from tasks.hits import PassageIds, numbered
 from tasks.rescoring import Stored, similarity

@@ -23,12 +23,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from storage import sources
 from storage.artifact import Artifact
 from storage.datasets import msmarco
 from storage.files import write_atomically
 from storage.rows import num_rows, read_rows
-from storage.store import Store, bytes_below
+from storage.store import sources
+from storage.store.store import Store, bytes_below
 from storage.tables import Passages
 from tasks.ingest import Corpus, ingest_corpus
 from tasks.split_corpus import Splitting, split_corpus

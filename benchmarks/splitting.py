@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contest import OURS, Case
-from storage import sources
 from storage.artifact import Artifact, Source
 from storage.datasets import vital_wikipedia
 from storage.rows import parts, write_rows
-from storage.store import Store
+from storage.store import sources
+from storage.store.store import Store
 from storage.tables import Documents
 from tasks.sentences import sentences
 from tasks.split_corpus import Splitting, load_tokenizer, split_corpus, split_documents

@@ -10,9 +10,10 @@ from flows.measuring import Measured
 from flows.recipe import Recipe
 from flows.round import row
 from flows.rounds import Rounds
-from storage import datasets, sources
+from storage import datasets
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
+from storage.store import sources
 from storage.tables import Analysis, Checkpoint, Pairs, Passages, PseudoQueries, Qrels
 from tasks.analyses import divergence, expert_disagreement, pair_relatedness, text_statistics, word_distribution
 from tasks.count_terms import count_terms

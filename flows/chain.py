@@ -17,10 +17,10 @@ from flows.pseudo_queries import Writer
 from flows.recipe import Recipe
 from flows.rounds import Examples, Rounds, expanded
 from flows.transfer import read_elsewhere, transferred
-from storage import sources
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
-from storage.store import Store
+from storage.store import sources
+from storage.store.store import Store
 from storage.tables import (
     Checkpoint,
     Index,

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from flows.read_recipe import CLAIMS, load_recipe, read_settings
 from storage.errors import UserError
-from storage.reported import PAPERS
+from storage.results.paper_results import PAPERS
 from storage.settings import Seed, Settings
 from tasks.evaluate import METRIC
 

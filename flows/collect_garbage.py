@@ -1,7 +1,7 @@
 """`pretrieve gc`: list what the store holds and what nothing needs, and delete the latter on request.
 
 An artifact is kept while a report, a version of a corpus or a run needs it, or something that is itself made of it, and
-while it is younger than a given age. `storage.run_notes` says why a deletion cannot meet a run that begins.
+while it is younger than a given age. `storage.store.run_notes` says why a deletion cannot meet a run that begins.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from rich.table import Table
 from flows.inspect_store import out
 from flows.needs import ReportNeeds, report_needs
 from storage.errors import UserError, one_line
-from storage.ledger import ledgers
-from storage.run_notes import RunNote, State, changing_notes, read_notes
-from storage.store import Store, bytes_below
+from storage.ledger.ledger import ledgers
+from storage.store.run_notes import RunNote, State, changing_notes, read_notes
+from storage.store.store import Store, bytes_below
 from tasks.units import in_units
 
 WORK = re.compile(r"(?P<stage>[A-Za-z0-9_]+)-(?P<key>[0-9a-f]{24})")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from storage import datasets, sources
+from storage import datasets
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
+from storage.store import sources
 from storage.tables import Answers, Documents, Passages, Qrels, Queries
 from tasks.ingest import Corpus, Topics, ingest_answers, ingest_corpus, ingest_qrels, ingest_queries
 from tasks.split_corpus import Splitting, split_corpus
@@ -24,7 +25,7 @@ class Place(Protocol):
 
     @property
     def path(self) -> str | None:
-        """Where it lies (`storage.sources.locate`)."""
+        """Where it lies (`storage.store.sources.locate`)."""
 
     @property
     def fraction(self) -> float | None:

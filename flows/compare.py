@@ -16,7 +16,7 @@ from flows.finished import Finished, Measured, finished
 from flows.terminal import Terminal, say
 from storage.errors import UserError
 from storage.files import write_atomically
-from storage.store import Store
+from storage.store.store import Store
 from tasks.compare_runs import compare_runs
 
 WORDS_ALONE = ("title", "reported")  # of a recipe: they say what it is, and change nothing

@@ -10,8 +10,8 @@ from typing import Any
 
 from flows.terminal import Terminal
 from storage.artifact import Artifact
-from storage.run_notes import noted
-from storage.store import Store
+from storage.store.run_notes import noted
+from storage.store.store import Store
 from tasks.stage import Session, session
 
 

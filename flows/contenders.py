@@ -9,10 +9,10 @@ from pathlib import Path
 
 from flows.inspect_store import find
 from flows.suite import ByRetriever, ByWords, Ranker, Suite
-from storage import sources
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.store import Store
+from storage.store import sources
+from storage.store.store import Store
 from tasks.encode import Model, reads
 
 BM25, PACKAGE = "bm25", "package:"

@@ -25,8 +25,8 @@ from flows.suite import shipped_suites
 from flows.ui import show_lineage, show_run
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.run_notes import NotedRun, noted
-from storage.store import Store
+from storage.store.run_notes import NotedRun, noted
+from storage.store.store import Store
 from tasks.stage import Job, Session, session
 
 P = ParamSpec("P")

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from flows.terminal import Terminal
 from storage.errors import UserError, masked
-from storage.marker import recognise
+from storage.store.marker import recognise
 from tasks.units import in_units
 
 GIB = 1024**3

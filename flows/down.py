@@ -13,7 +13,7 @@ from flows.paused import paused
 from flows.services import Place, known_secret
 from flows.up import OPTIONS, only_one
 from storage.errors import UserError
-from storage.store import Store
+from storage.store.store import Store
 
 SECONDS_TO_CANCEL = 180.0  # a worker hears of it within 30; then a training stage saves a checkpoint
 SECONDS_BETWEEN_LOOKS = 2.0

@@ -22,12 +22,13 @@ from flows.given_models import check_models
 from flows.reproduce import as_flow
 from flows.suite import Collection, Suite, load_suite, measured
 from flows.terminal import Terminal, say, unwrapped
-from storage import datasets, sources
+from storage import datasets
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.files import write_atomically
-from storage.run_notes import noted
-from storage.store import Store
+from storage.store import sources
+from storage.store.run_notes import noted
+from storage.store.store import Store
 from storage.tables import Metrics
 from tasks.as_task import artifact_key
 from tasks.page.figures import intervals

@@ -14,9 +14,9 @@ from flows.inspect_store import find, lineage, out
 from flows.terminal import Terminal
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
-from storage.evidence import LOGS, MANIFEST
 from storage.files import writing_folder
-from storage.store import Store
+from storage.store.manifest_checks import LOGS, MANIFEST
+from storage.store.store import Store
 from tasks.initialise import beside
 
 IMPOSSIBLE = {

@@ -11,7 +11,7 @@ from flows.finished import Finished, Measured, finished
 from flows.inspect_store import out
 from flows.ir_metadata import END, START, header
 from storage.errors import UserError
-from storage.store import Store
+from storage.store.store import Store
 from tasks.trec_run import trec_lines, write_lines
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from flows.terminal import say
+from storage.datasets.support.official_files import Remote, of_beir, official, there
 from storage.errors import UserError
 from storage.files import flush, full_disk_in_words, writing
-from storage.lines import opened
-from storage.official_files import Remote, of_beir, official, there
+from storage.formats.lines import opened
 
 UNFINISHED = ".fetching"
 

@@ -14,7 +14,7 @@ import yaml
 from flows.inspect_store import find
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
-from storage.store import Store
+from storage.store.store import Store
 from tasks.evaluate import evaluate
 
 PAGE = "report.json"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.artifact import Source
-from storage.sources import Absent
+from storage.store.sources import Absent
 from tasks.stage import Job, Session
 
 Opener = Callable[[Path, Any], object]

@@ -12,9 +12,9 @@ from flows.queries.versions import damaged_versions, quarantine_versions
 from flows.terminal import unwrapped
 from storage.artifact import Manifest
 from storage.errors import UserError, one_line
-from storage.evidence import MANIFEST
-from storage.ledger import is_damaged, ledgers
-from storage.store import Damage, Store
+from storage.ledger.ledger import is_damaged, ledgers
+from storage.store.manifest_checks import MANIFEST
+from storage.store.store import Damage, Store
 from tasks.units import in_units
 
 LEFT_ALONE = "the folder is left alone: run its recipe again to rebuild it, or delete it"

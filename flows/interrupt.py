@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from storage.errors import DamagedArtifact, UserError, one_line, wrong_path
 from storage.files import limit_reached
-from storage.lock import LeaseLost
+from storage.store.lock import LeaseLost
 from tasks.ending import saving, unwinding
 
 INTERRUPTED = 130

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flows.terminal import unwrapped
 from storage.errors import UserError
-from storage.store import Store
+from storage.store.store import Store
 from tasks import ranks
 from tasks.ending import unwinding
 from tasks.hosts import BEAT, Place, Pulse, exposure, free_place

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from flows.claims import Against, Claim, Study
 from storage.errors import UserError
-from storage.kept import Kept, kept
+from storage.results.study_runs import Kept, kept
 from tasks.page.study import Arm, Claimed
 from tasks.significance import Values
 from tasks.verdicts import Cheaper, Contrast, cheaper, contrasted, judged, of_claim

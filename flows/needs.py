@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.queries.versions import VERSIONS, all_versions, damaged_versions, files_below
-from storage.run_notes import REFERENCE
-from storage.store import Store
+from storage.store.run_notes import REFERENCE
+from storage.store.store import Store
 
 
 @dataclass(frozen=True)

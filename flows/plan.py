@@ -21,9 +21,10 @@ from flows.rounds import expanded
 from flows.sections import Dataset, Elsewhere
 from flows.terminal import Terminal, say
 from flows.transfer import suite_of
-from storage import datasets, sources
+from storage import datasets
 from storage.artifact import Manifest
-from storage.store import Store, bytes_below
+from storage.store import sources
+from storage.store.store import Store, bytes_below
 from tasks.cost import Cost, Costs
 from tasks.encode import Encoding
 from tasks.stage import Done, Session, session

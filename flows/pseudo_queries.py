@@ -8,10 +8,10 @@ from typing import Any, Literal
 from flows.querying import PseudoQuerying
 from flows.recipe import Recipe
 from flows.rounds import Examples
-from storage import sources
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
-from storage.store import Store
+from storage.store import sources
+from storage.store.store import Store
 from storage.tables import Checkpoint, Passages, PseudoQueries
 from tasks.filter_queries import Filtering, filter_queries
 from tasks.generate_queries import Generation, Writing, fill_ledger, generate_queries

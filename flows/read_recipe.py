@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from flows.recipe import Recipe
 from storage.errors import UserError, quoted
+from storage.formats.yaml_files import Invalid, parse_yaml, read_yaml
 from storage.settings import Settings
-from storage.yaml_files import Invalid, parse_yaml, read_yaml
 
 PROJECT = Path(__file__).resolve().parent.parent
 SHIPPED, PAPERS = PROJECT / "configs", PROJECT / "models"

@@ -28,8 +28,8 @@ from flows.terminal import Terminal, say, unwrapped
 from flows.watch import Watch, require_answer
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.run_notes import noted
-from storage.store import Store
+from storage.store.run_notes import noted
+from storage.store.store import Store
 from storage.tables import Report
 from tasks.ending import Told
 from tasks.report import is_of, publish, terminal_table

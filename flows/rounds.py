@@ -9,10 +9,10 @@ from typing import Any
 
 from flows.recipe import STARTS, Recipe
 from flows.round import Approximate, Ensemble, Few, Member, Round, Suiting
-from storage import sources
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
-from storage.store import Store
+from storage.store import sources
+from storage.store.store import Store
 from storage.tables import (
     Checkpoint,
     Index,

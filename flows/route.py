@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from storage.artifact import Manifest
-from storage.store import Store
+from storage.store.store import Store
 from tasks.as_task import TAG
 from tasks.stage import Job, Session
 

@@ -14,7 +14,7 @@ from flows.inspect_store import find
 from flows.terminal import Terminal
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Checkpoint, Index, Passages, Vectors
 from tasks.answer import Answer, answer
 from tasks.stage import Session, session

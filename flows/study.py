@@ -1,8 +1,8 @@
 """`pretrieve study`: the runs that the claims still need, one after the other, for as long as there is time.
 
 A run is the reproduction of a recipe with a seed, so one that is cut off goes on where it was, and its parts are shared
-through the store. What it measured is kept in small files (`storage/kept.py`), which add up whichever day and machine
-they are from.
+through the store. What it measured is kept in small files (`storage/results/study_runs.py`), which add up whichever day
+and machine they are from.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from flows.read_recipe import CLAIMS, PROJECT, load_recipe, recipe_name
 from flows.recipe import Recipe
 from flows.reproduce import in_session
 from flows.terminal import Terminal, unwrapped
-from storage import sources
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.kept import Facts, Kept, all_kept, folder_of, keep, kept
-from storage.run_notes import noted
-from storage.store import Store
+from storage.results.study_runs import Facts, Kept, all_kept, folder_of, keep, kept
+from storage.store import sources
+from storage.store.run_notes import noted
+from storage.store.store import Store
 from tasks.cost import Costs
 from tasks.fit import Diverged
 from tasks.report import CURVES

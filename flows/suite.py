@@ -19,11 +19,12 @@ from flows.collection import Asked
 from flows.measuring import ANSWER, measurable
 from flows.read_recipe import SUITES, read_settings
 from flows.sections import Depth
-from storage import datasets, sources
+from storage import datasets
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import num_rows
 from storage.settings import Seed, Settings
+from storage.store import sources
 from storage.tables import Metrics, Passages, Queries, Run
 from tasks.encode import Encoding, Model, encode
 from tasks.engines.bm25 import Bm25

@@ -12,9 +12,9 @@ from rich.table import Table
 from flows.export import export_checkpoint, must_be_free
 from flows.terminal import Terminal, unwrapped
 from storage.errors import UserError
-from storage.run_notes import noted
-from storage.sources import weights
-from storage.store import Store
+from storage.store.run_notes import noted
+from storage.store.sources import weights
+from storage.store.store import Store
 from tasks.finetune_generator import VALIDATION_JSON, GeneratorFinetuning, finetune_generator
 from tasks.generators.pairs import pairs_source
 from tasks.stage import Execution, Session, session

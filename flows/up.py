@@ -32,7 +32,7 @@ from flows.services import (
     workers,
 )
 from storage.errors import UserError
-from storage.store import Store
+from storage.store.store import Store
 
 PORT = 4200
 OPTIONS = {"server": "--port", "reports": "--reports-port"}

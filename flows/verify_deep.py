@@ -21,7 +21,7 @@ from flows.read_recipe import load_recipe, recipe_name
 from flows.terminal import say, unwrapped
 from storage.artifact import Manifest
 from storage.errors import UserError, one_line
-from storage.store import Store
+from storage.store.store import Store
 from tasks.machine import described
 from tasks.stage import Execution, Job, Session, session
 from tasks.units import duration

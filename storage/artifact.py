@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from storage.remembered import sha256_of_source
+from storage.source_hashes import sha256_of_source
 from storage.tables import Table
 
 T = TypeVar("T", bound=Table, covariant=True)

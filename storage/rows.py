@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.artifact import Artifact
+from storage.batched import portions
 from storage.files import writing
-from storage.portions import portions
 from storage.tables import Table
 
 ROWS_PER_GROUP = 10_000  # what is held in memory at a time,

@@ -112,7 +112,7 @@ class PseudoQueries(Table):
 
 
 class Written(Table):
-    """Queries as a ledger keeps them (`storage.ledger`): by the text they were written for, whoever's it is."""
+    """Queries as a ledger keeps them (`storage.ledger.ledger`): by the text they were written for, whoever's it is."""
 
     schema = _schema(passage_sha256=pa.string(), rank=pa.int32(), draw=pa.int32(), query=pa.string())
 

@@ -1,7 +1,8 @@
 """What has changed from one version of a corpus of pseudo-queries to another, and by how much.
 
-Both tables are read once and joined by hashes on disk (`storage.hashes`), in whatever order they are: it takes some
-40 bytes of disk a row, and as much memory as one file in 256 of that. The examples' rows are read again at the end.
+Both tables are read once and joined by hashes on disk (`storage.external.hash_records`), in whatever order they are: it
+takes some 40 bytes of disk a row, and as much memory as one file in 256 of that. The examples' rows are read again at
+the end.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from storage.artifact import Artifact
+from storage.external.hash_records import Sorted, hash_of_text
 from storage.files import write_atomically
-from storage.hashes import Sorted, hash_of_text
 from storage.rows import num_rows, rows_at
-from storage.store import SCRATCH
+from storage.store.store import SCRATCH
 from storage.tables import Comparison, PseudoQueries
 from tasks.query_figures import Figures, shortened
 from tasks.query_joins import AFTER, BEFORE, PASSAGE, QUERY, SEEN, Records, passage_fates, query_fates, seen

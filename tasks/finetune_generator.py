@@ -15,7 +15,7 @@ from pydantic import Field
 from storage.artifact import Source
 from storage.files import write_atomically, writing
 from storage.settings import Seed, Settings
-from storage.store import SCRATCH
+from storage.store.store import SCRATCH
 from storage.tables import Checkpoint
 from tasks.device import choose_device
 from tasks.fit import STATE, Fitting, fit, newest

@@ -25,7 +25,7 @@ from models.reading import check_fit, is_finite, read_weights, some
 from models.tokens import num_tokens
 from storage.files import flush, write_atomically
 from storage.settings import Settings
-from storage.store import SCRATCH
+from storage.store.store import SCRATCH
 from tasks import world
 from tasks.ahead import batches
 from tasks.device import choose_device

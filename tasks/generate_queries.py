@@ -1,9 +1,9 @@
 """doc2query: write queries that a passage answers (Nogueira and Lin 2019; paper 004, section 4.1).
 
 What is drawn for a passage depends on the seed and its text alone, so it is written once and kept in a ledger
-(`storage.ledger`): a corpus is its passages joined with what the ledger has, and only what is missing is written. The
-work is the ledger's buckets, some together where they are small (`tasks/shards.py`); what a bucket lacks is added to
-the ledger at once, so a run that was killed loses the buckets it was at.
+(`storage.ledger.ledger`): a corpus is its passages joined with what the ledger has, and only what is missing is
+written. The work is the ledger's buckets, some together where they are small (`tasks/shards.py`); what a bucket lacks
+is added to the ledger at once, so a run that was killed loses the buckets it was at.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tqdm import tqdm
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.files import write_atomically
-from storage.ledger import BUCKETS, Ledger
-from storage.replaced import Replaced
+from storage.ledger.ledger import BUCKETS, Ledger
+from storage.ledger.regenerations import Replaced
 from storage.settings import Seed, Settings
 from storage.tables import Checkpoint, Filled, Passages, PseudoQueries, Written
 from tasks import by_bucket

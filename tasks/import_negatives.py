@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from storage import negative_files
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
+from storage.imports import negative_files
 from storage.rows import in_one_piece, read_table, write_rows
 from storage.settings import Seed, Settings
-from storage.store import SCRATCH
+from storage.store.store import SCRATCH
 from storage.tables import Negatives, Passages, Positives, Queries
 from tasks.mine import drawn
 from tasks.piles import Piles
@@ -48,7 +48,7 @@ class Given(Settings):
     """Which negatives of a file a round learns from, in place of mining."""
 
     file: str = Field(exclude=True)
-    """Its path (`storage.negative_files` has the formats); a key knows the file by what is in it."""
+    """Its path (`storage.imports.negative_files` has the formats); a key knows the file by what is in it."""
     systems: list[str] | None
     """Whose lists are read; null for all. Triples are of no system."""
     per_system: int | None = Field(gt=0)

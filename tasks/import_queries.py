@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from storage import query_files
 from storage.artifact import Artifact, Source
+from storage.batched import portions
 from storage.errors import UserError
-from storage.portions import portions
-from storage.query_files import Given
+from storage.imports import pseudo_query_files
+from storage.imports.pseudo_query_files import Given
 from storage.rows import num_rows, read_rows, write_rows
 from storage.settings import Settings
-from storage.store import SCRATCH
+from storage.store.store import SCRATCH
 from storage.tables import Passages, PseudoQueries, passage_sha256, passage_text
 from tasks.piles import Piles
 from tasks.places import Places
@@ -54,7 +54,7 @@ class Importing(Settings):
 
 @stage(version=1, table=PseudoQueries)
 def import_queries(out: Path, passages: Artifact[Passages], file: Source, *, settings: Importing) -> None:
-    """Write the queries of a file (`storage.query_files`) in passage order, ranked as the file has them.
+    """Write the queries of a file (`storage.imports.pseudo_query_files`) in passage order, ranked as the file has them.
 
     All of them or none: raises UserError where a row is broken, names a passage that is not there, or gives a passage's
     queries a second time.
@@ -71,7 +71,7 @@ def import_queries(out: Path, passages: Artifact[Passages], file: Source, *, set
         write_rows(out, PseudoQueries, rows.of(piles.read(number), number * each, (number + 1) * each), part(number))
         without += rows.without
     if without == total:
-        raise UserError(f"{file.path}: has no queries; {query_files.EXPECTED}")
+        raise UserError(f"{file.path}: has no queries; {pseudo_query_files.EXPECTED}")
     if without:
         tell(f"{file.path}: has no queries for {without:,} of {total:,} passages")
 
@@ -80,7 +80,7 @@ def _placed(path: Path, passages: Artifact[Passages]) -> Iterator[pa.Table]:
     """The file's queries with the places of their passages, some at a time."""
     places = Places.in_table(passages, "passage_id")
     complaints = _Complaints(num_rows(passages.path))
-    given = progress(query_files.read(path), what="reading queries", unit="queries")
+    given = progress(pseudo_query_files.read(path), what="reading queries", unit="queries")
     for some in portions(given, size=lambda each: len(each.query), limit=CHARACTERS_AT_ONCE, number=QUERIES_AT_ONCE):
         found = places.of([each.passage_id for each in some])
         for place, each in zip(found.tolist(), some, strict=True):

@@ -13,11 +13,11 @@ from pathlib import Path
 from types import ModuleType
 
 from storage.artifact import Artifact
-from storage.evidence import MANIFEST
 from storage.files import write_atomically
 from storage.rows import num_rows
 from storage.settings import Settings
-from storage.store import SCRATCH
+from storage.store.manifest_checks import MANIFEST
+from storage.store.store import SCRATCH
 from storage.tables import Index, Passages, PseudoQueries, Vectors
 from tasks.stage import stage
 

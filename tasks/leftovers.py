@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storage.files import sha256_of, write_atomically
-from storage.store import SCRATCH
+from storage.store.store import SCRATCH
 from tasks.stage import tell
 
 RECORDS = Path(SCRATCH) / "records"

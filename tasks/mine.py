@@ -32,7 +32,7 @@ from storage.errors import UserError
 from storage.files import write_atomically
 from storage.rows import parts, read_rows, read_table, write_rows
 from storage.settings import Seed, Settings
-from storage.store import SCRATCH
+from storage.store.store import SCRATCH
 from storage.tables import Negatives, Passages, Positives, Run, TeacherScores
 from tasks.shards import Job, Shard, kept, part, run_shards
 from tasks.stage import stage

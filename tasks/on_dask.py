@@ -31,7 +31,7 @@ from typing import Any, cast
 
 from storage.errors import UserError
 from storage.files import write_atomically
-from storage.store import SCRATCH
+from storage.store.store import SCRATCH
 from tasks.progress import bar
 from tasks.ranks import Failed
 from tasks.shards import Shard, fulfil

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from storage.files import write_atomically
-from storage.store import Store
+from storage.store.store import Store
 from tasks.ending import HeldBack
 from tasks.stage import execution
 

@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from storage.hashes import Distinct
+from storage.external.hash_records import Distinct
 from tasks.query_words import Look
 
 QUANTILES = (5, 25, 50, 75, 95, 99)

@@ -19,10 +19,10 @@ from pydantic import Field
 
 from storage.artifact import Artifact
 from storage.files import write_atomically
-from storage.ids import share
+from storage.formats.ids import share
 from storage.rows import parts, read_blocks, read_rows, write_rows
 from storage.settings import Seed, Settings
-from storage.store import SCRATCH
+from storage.store.store import SCRATCH
 from storage.tables import Passages, PseudoQueries, Quality, Queries, Run, passage_text
 from tasks.languages import Languages
 from tasks.pseudo_queries import kept_queries

@@ -29,9 +29,9 @@ from tqdm import tqdm
 
 from storage.errors import UserError
 from storage.files import write_atomically
-from storage.lock import LeaseLost
 from storage.settings import Settings
-from storage.store import SCRATCH, Store
+from storage.store.lock import LeaseLost
+from storage.store.store import SCRATCH, Store
 from tasks import calls
 from tasks.ending import unwinding
 from tasks.hosts import BEAT, BEGUN, PATIENCE, Lost, Meeting, exposure, listen, meeting_place

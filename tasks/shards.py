@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from storage.settings import Settings
-from storage.store import Store
+from storage.store.store import Store
 from tasks import calls
 from tasks.leftovers import is_intact, record, unfinished
 from tasks.progress import bar

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from storage.portions import portions
+from storage.batched import portions
 from tasks.sentences import BLANKS, BLOCK, sentences
 
 MIN_TOKENS = 8  # one character can be four pieces once accents and Hangul are decomposed

@@ -17,8 +17,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
 from storage.artifact import Artifact, Source
+from storage.batched import portions
 from storage.errors import UserError
-from storage.portions import portions
 from storage.rows import num_rows, read_rows, write_rows
 from storage.settings import Settings
 from storage.tables import Documents, Passages

@@ -24,9 +24,9 @@ from pydantic import Field, model_validator
 from storage.artifact import Artifact, File, Manifest, Source, hash_of, key_of
 from storage.files import full_disk_in_words
 from storage.rows import num_rows
-from storage.run_notes import NotedRun
 from storage.settings import Settings
-from storage.store import Store
+from storage.store.run_notes import NotedRun
+from storage.store.store import Store
 from storage.tables import Table
 from tasks.energy import Meter
 from tasks.machine import Spent, cpu_seconds, described

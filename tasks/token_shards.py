@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from models.tokens import Tokenizer
 from storage.artifact import Artifact
+from storage.batched import portions
 from storage.files import writing
-from storage.portions import portions
 from storage.rows import num_rows, read_rows
 from storage.tables import Pairs
 from tasks import world

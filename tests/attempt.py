@@ -18,7 +18,7 @@ from flows.cli import app, main
 from flows.reproduce import as_flow
 from storage.artifact import Artifact
 from storage.rows import write_rows
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Queries
 from tasks.stage import Execution, Session, session, stage
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from storage.store import Store
+from storage.store.store import Store
 from tasks.stage import Execution, Session, session
 from tests.services.servers import Service, start_server
 

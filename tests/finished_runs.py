@@ -11,7 +11,7 @@ import yaml
 from storage.artifact import Artifact
 from storage.rows import write_rows
 from storage.settings import Settings
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Passages, Qrels, Queries, Run
 from tasks.evaluate import Comparison, Evaluation, evaluate
 from tasks.report import Reporting, publish, report

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from flows.claims import Study
-from storage.kept import Facts, folder_of, keep
+from storage.results.study_runs import Facts, folder_of, keep
 
 QUERIES, SEEDS = 40, (1, 2)
 BETTER = 0.2  # what `good` has more than `plain`

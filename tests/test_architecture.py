@@ -34,7 +34,7 @@ HOMES = {
     "pynvml": ("tasks/energy.py",),
     "sklearn": ("tasks/embedding_space.py",),
     "spacy": ("tasks/tagger.py",),
-    "ijson": ("storage/json_arrays.py",),
+    "ijson": ("storage/formats/json_arrays.py",),
     "ir_datasets": ("flows/fetch.py",),
 }
 # Importing these takes seconds or starts a process; a recipe is read without them.

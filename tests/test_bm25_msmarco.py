@@ -15,8 +15,8 @@ import pytest
 
 from flows import collection
 from flows.sections import Dataset
-from storage import sources
-from storage.store import Store
+from storage.store import sources
+from storage.store.store import Store
 from tasks.engines.bm25 import Bm25
 from tasks.evaluate import Evaluation, evaluate
 from tasks.index import index

@@ -12,10 +12,10 @@ from flows.claims import Claim, check, load_study, runs, wanted
 from flows.plan import planned
 from flows.read_recipe import CLAIMS, load_recipe, shipped_recipes
 from flows.recipe import Recipe
-from storage import sources
 from storage.errors import UserError
-from storage.reported import FILE, value
-from storage.store import Store
+from storage.results.paper_results import FILE, value
+from storage.store import sources
+from storage.store.store import Store
 from tasks.stage import Done
 from tasks.verdicts import smallest
 

@@ -16,10 +16,10 @@ import pytest
 from flows.plan import planned
 from flows.read_recipe import load_recipe
 from flows.reproduce import in_session, until_step
-from storage import sources
 from storage.errors import UserError
-from storage.lock import LeaseLost
-from storage.store import Store
+from storage.store import sources
+from storage.store.lock import LeaseLost
+from storage.store.store import Store
 from tasks.initialise import initialise
 from tasks.stage import Session, session
 from tests.in_process import ended_by

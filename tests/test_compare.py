@@ -8,7 +8,7 @@ import pytest
 
 from flows.compare import compared, show_comparison
 from storage.errors import UserError
-from storage.store import Store
+from storage.store.store import Store
 from tasks.page.compare import notes
 from tests.finished_runs import run
 

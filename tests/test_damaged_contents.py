@@ -10,7 +10,7 @@ import pytest
 
 from flows.reproduce import published
 from storage.errors import DamagedArtifact
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Checkpoint
 from tasks.encode import Encoding, encode
 from tasks.stage import stage

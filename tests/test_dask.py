@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from storage.errors import UserError
-from storage.store import SCRATCH, Store
+from storage.store.store import SCRATCH, Store
 from tasks import on_dask
 from tasks.leftovers import record
 from tasks.ranks import Failed
@@ -34,7 +34,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from prefect import flow
-from storage.store import Store
+from storage.store.store import Store
 from tasks import on_dask
 from tasks.stage import Execution, Session, session
 from tests.tasks import sharded

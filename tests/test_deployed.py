@@ -13,9 +13,9 @@ from flows.deployed import needed_for, run_stage
 from flows.plan import planned
 from flows.read_recipe import load_recipe, shipped_recipes
 from flows.route import runs_elsewhere
-from storage import sources
 from storage.errors import UserError
-from storage.store import Store
+from storage.store import sources
+from storage.store.store import Store
 from tasks.stage import Session
 
 FLOWS = [

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.store import Store
+from storage.store.store import Store
 from tests import warm
 from tests.attempts import RESUMES, Attempt
 from tests.services.servers import PATIENCE, free_port

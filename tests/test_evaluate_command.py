@@ -23,7 +23,7 @@ from models import retriever
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import read_table
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Checkpoint, Run
 from tasks.fuse import Fusion
 from tasks.stage import Execution, Session, session, stage

@@ -12,7 +12,7 @@ import pytest
 from flows.export import file_in, new_folder
 from storage.artifact import Artifact, File, hash_of
 from storage.errors import UserError
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Checkpoint
 from tasks.stage import stage
 from tests import finished_runs

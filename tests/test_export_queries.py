@@ -13,13 +13,13 @@ import pytest
 
 from flows.queries import card, formats
 from flows.queries.export import FORMATS, export_queries
-from storage import query_files
 from storage.artifact import Artifact, source_of
 from storage.datasets import beir
 from storage.errors import UserError
 from storage.files import writing_folder
+from storage.imports import pseudo_query_files
 from storage.rows import read_rows, write_rows
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Passages, PseudoQueries, passage_sha256, passage_text
 from tasks.import_queries import Importing, import_queries
 from tests.storage.published import publish
@@ -169,7 +169,7 @@ def test_the_card_says_what_every_column_means() -> None:
 @pytest.mark.parametrize("dropped", [False, True])
 def test_what_was_exported_can_be_imported(name: str, dropped: bool, corpus: Corpus, tmp_path: Path) -> None:
     said = export_queries(corpus, name, tmp_path / "out", dropped)
-    file = source_of(tmp_path / "out", query_files.files(tmp_path / "out"))
+    file = source_of(tmp_path / "out", pseudo_query_files.files(tmp_path / "out"))
 
     import_queries.body(tmp_path / "imported", corpus.passages, file, settings=Importing(name="t5"))
 

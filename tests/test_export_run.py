@@ -14,7 +14,7 @@ from flows.export_run import export_runs
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import read_rows, write_rows
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Qrels, Run
 from tasks.trec_run import trec_lines
 from tests.finished_runs import DOCUMENTS, QUERIES, run

@@ -22,10 +22,10 @@ from typing import Any
 import pytest
 
 from flows.fetch import UNFINISHED, fetch
-from storage import official_files
 from storage.datasets import reader
+from storage.datasets.support import official_files
+from storage.datasets.support.official_files import OFFICIAL, Official, Remote
 from storage.errors import UserError
-from storage.official_files import OFFICIAL, Official, Remote
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ir_datasets") is None, reason="ir_datasets is not installed: pip install -e '.[fetch]'"

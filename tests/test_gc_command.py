@@ -14,8 +14,8 @@ import pytest
 
 from flows import collect_garbage as gc
 from storage.artifact import Artifact
-from storage.run_notes import noted, read_notes
-from storage.store import DamagedArtifact, Store
+from storage.store.run_notes import noted, read_notes
+from storage.store.store import DamagedArtifact, Store
 from storage.tables import Qrels
 from tasks.stage import Execution, Session, session, stage
 from tests import finished_runs

@@ -22,7 +22,7 @@ from models.encoder import DenseEncoder
 from models.objective import Batch
 from models.pretraining import Drawn, Start, Terms
 from models.tokens import Tokenizer
-from storage.store import Store
+from storage.store.store import Store
 from tasks.gradients import gradients
 from tasks.stage import Execution, Session, session
 from tests.tiny import PIECES, save_tokenizer, tiny_bert

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import UserError, masked, one_line
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Checkpoint
 from tasks.stage import Execution, Session, session, stage
 from tests import warm

@@ -20,10 +20,10 @@ from models.objective import Losses, Vectors
 from models.retriever import Settings as Views
 from models.tokens import Tokens, pad
 from models.views import dense, lexical
-from storage import sources
 from storage.errors import UserError
 from storage.rows import write_rows
-from storage.store import Store
+from storage.store import sources
+from storage.store.store import Store
 from storage.tables import Pairs
 from tasks import cost
 from tasks.cost import Costs, counted

@@ -19,9 +19,9 @@ from flows.queries.replace import replace
 from flows.queries.versions import find_version, versions_of
 from flows.read_recipe import load_recipe
 from storage.errors import UserError
-from storage.ledger import ledgers
+from storage.ledger.ledger import ledgers
 from storage.rows import read_rows
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import PseudoQueries
 from tasks.stage import Execution, Session, session
 from tests.tiny import PIECES, WORDS, save_t5

@@ -11,9 +11,9 @@ import pytest
 
 from flows.queries.versions import note_version
 from flows.reproduce import published
-from storage.marker import MARKER
 from storage.rows import write_rows
-from storage.store import Store
+from storage.store.marker import MARKER
+from storage.store.store import Store
 from storage.tables import Checkpoint, PseudoQueries
 from tasks.stage import stage
 from tests import finished_runs

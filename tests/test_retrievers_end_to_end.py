@@ -11,7 +11,7 @@ import yaml
 
 from flows.read_recipe import find_recipe
 from storage.datasets import vital_wikipedia
-from storage.ids import in_slice
+from storage.formats.ids import in_slice
 from tests.services.servers import Service
 from tests.test_end_to_end import hashes
 from tests.warm import WHEEL, run

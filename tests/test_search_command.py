@@ -9,7 +9,7 @@ from flows.search import SNIPPET, cut, open_key, show_answer, table
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import write_rows
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Checkpoint, Passages
 from tasks.answer import answer
 from tasks.encode import Encoding, encode

@@ -16,8 +16,8 @@ from flows.judging import found
 from flows.read_recipe import find_recipe
 from flows.study import Asked, expected_seconds, run
 from storage.errors import UserError
-from storage.kept import all_kept, kept
-from storage.store import Store
+from storage.results.study_runs import all_kept, kept
+from storage.store.store import Store
 from tasks.page.study import PANELS
 from tests import warm
 from tests.studies import results

@@ -11,7 +11,7 @@ import pytest
 from flows.read_recipe import find_recipe
 from storage.rows import write_rows
 from storage.settings import Settings
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Checkpoint, Passages
 from tasks.encode import Encoding, encode
 from tasks.stage import stage

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from flows.cli import app
 from storage.errors import UserError
-from storage.sources import weights
+from storage.store.sources import weights
 from tasks.generators.sampling import Asked, open_sampler
 from tasks.generators.validation import Greedy
 from tests.tasks.pairs_of_words import PAIRS, save_pairs, save_start

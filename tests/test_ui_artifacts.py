@@ -16,7 +16,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.ui import link_report, show_lineage, show_metrics
 from storage.files import write_atomically
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Report
 from tasks import show_progress
 from tasks.progress import progress

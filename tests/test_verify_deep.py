@@ -14,7 +14,7 @@ from storage.artifact import Artifact, File, Manifest, hash_of
 from storage.errors import UserError
 from storage.rows import write_rows
 from storage.settings import Settings
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Queries
 from tasks.stage import Execution, Session, execution, session, stage
 from tests.console import command, tree

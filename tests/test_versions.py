@@ -12,7 +12,7 @@ from flows.needs import report_needs
 from flows.queries.versions import VERSIONS, find_version, folder_of, note_version, versions_of
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.store import Store
+from storage.store.store import Store
 from tests import finished_runs
 from tests.console import command
 from tests.finished_runs import Made

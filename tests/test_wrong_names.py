@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.store import Store
+from storage.store.store import Store
 from tests.in_process import refused
 from tests.test_cli import collection
 from tests.test_terminal import Named, initialise

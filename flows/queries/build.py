@@ -20,8 +20,8 @@ from flows.reproduce import as_flow
 from flows.terminal import say, unwrapped
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.run_notes import noted
-from storage.store import Store
+from storage.store.run_notes import noted
+from storage.store.store import Store
 from tasks.compare_queries import compare_queries
 from tasks.stage import Session, session
 

@@ -112,7 +112,7 @@ def export(
     from flows.queries.export import export_queries
     from flows.queries.versions import stored_version
     from flows.terminal import say
-    from storage.store import Store
+    from storage.store.store import Store
 
     found = stored_version(version, Store.open(store))
     counts = export_queries(found, format.value, folder, dropped)["counts"]

@@ -10,7 +10,7 @@ from flows.pseudo_queries import Writer
 from flows.recipe import Recipe
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Passages, PseudoQueries
 from tasks.index import index
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from flows.computed import computed
 from flows.queries.versions import stored_version
 from flows.terminal import Terminal
-from storage.store import Store
+from storage.store.store import Store
 from tasks.compare_queries import FATES, compare_queries
 from tasks.page.queries import PASSAGE_FATES, QUERY_FATES, beside
 

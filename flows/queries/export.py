@@ -19,9 +19,9 @@ from flows.queries.card import card
 from flows.queries.formats import LINES, Row, WithQueries
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
-from storage.ledger import FOLDER as LEDGERS
+from storage.ledger.ledger import FOLDER as LEDGERS
 from storage.rows import num_rows, parts, read_blocks, read_rows, write_blocks
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Passages, PseudoQueries
 from tasks.progress import progress
 

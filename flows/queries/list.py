@@ -10,7 +10,7 @@ from rich.table import Table
 from flows.queries.versions import Version, all_versions, damaged_versions
 from flows.terminal import Terminal
 from storage.errors import one_line
-from storage.store import Store
+from storage.store.store import Store
 
 
 def list_versions(folder: Path) -> None:

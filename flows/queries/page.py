@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from storage.artifact import Artifact
 from storage.files import write_atomically
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Comparison, Quality
 from tasks.as_task import artifact_key
 from tasks.page.queries import html_page, markdown_page

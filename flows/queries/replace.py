@@ -12,11 +12,11 @@ from flows.queries.corpus import writer_of
 from flows.recipe import Recipe
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.ledger import Ledger
-from storage.lines import read_lines
-from storage.replaced import Replaced
+from storage.formats.lines import read_lines
+from storage.ledger.ledger import Ledger
+from storage.ledger.regenerations import Replaced
 from storage.rows import read_rows
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Passages, passage_sha256, passage_text
 from tasks.generate_queries import generate_queries
 from tasks.stage import Session, session

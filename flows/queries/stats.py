@@ -13,7 +13,7 @@ from flows.computed import computed
 from flows.queries.versions import Version, stored_version
 from flows.terminal import Terminal
 from storage.artifact import Artifact
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Quality
 from tasks.page.queries import REASONS, SHARES, share, value
 from tasks.query_quality import Sampling, query_quality

@@ -15,8 +15,8 @@ from typing import Any
 from storage.artifact import Artifact
 from storage.errors import UserError, one_line
 from storage.files import write_atomically
-from storage.run_notes import REFERENCE
-from storage.store import Store
+from storage.store.run_notes import REFERENCE
+from storage.store.store import Store
 from storage.tables import Passages, PseudoQueries
 
 VERSIONS = "versions.jsonl"

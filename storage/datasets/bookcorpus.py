@@ -12,10 +12,10 @@ from itertools import chain, islice
 from pathlib import Path
 
 from storage.datasets import QrelRow, QueryRow, TextRow
+from storage.datasets.support.joined_texts import no_topics
 from storage.errors import UserError
-from storage.lines import read_lines, text_field
+from storage.formats.lines import read_lines, text_field
 from storage.parquet_files import read_parquet
-from storage.pretraining_texts import no_topics
 
 FETCH = "fetch https://huggingface.co/datasets/bookcorpus"
 SENTENCES_PER_DOCUMENT = 1_000  # some 30 passages of 512 word pieces, so that few are short because a document ends

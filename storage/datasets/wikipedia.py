@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from storage.datasets import QrelRow, QueryRow, TextRow
+from storage.datasets.support.joined_texts import no_topics
 from storage.errors import UserError
-from storage.ids import Unique, checked_id
-from storage.lines import read_json_lines, text_field
+from storage.formats.ids import Unique, checked_id
+from storage.formats.lines import read_json_lines, text_field
 from storage.parquet_files import read_parquet
-from storage.pretraining_texts import no_topics
 
 FETCH = "fetch https://huggingface.co/datasets/wikimedia/wikipedia (20231101.en), or extract a dump by WikiExtractor"
 COLUMNS = ("id", "title", "text")

@@ -24,7 +24,7 @@ from storage.artifact import Artifact
 from storage.chosen import first_rows
 from storage.errors import UserError
 from storage.files import writing
-from storage.ids import share
+from storage.formats.ids import share
 from storage.rows import read_table
 from storage.tables import Analysis, Checkpoint, Passages, Qrels, Queries, passage_text
 from tasks import embedding_space as space

@@ -27,7 +27,7 @@ from models.representation import Role
 from storage import settings as base
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
-from storage.ids import share
+from storage.formats.ids import share
 from storage.rows import num_rows, read_rows
 from storage.tables import Analysis, Checkpoint, Passages, PseudoQueries, passage_text
 from tasks.analyses import write

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from storage import settings as base
 from storage.artifact import Artifact, Source
-from storage.ids import share
+from storage.formats.ids import share
 from storage.rows import num_rows, parts, read_blocks
 from storage.tables import Analysis, Passages, Queries
 from tasks.analyses import write

@@ -29,7 +29,7 @@ from models.tokens import Tokenizer
 from storage import settings as base
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.ids import share
+from storage.formats.ids import share
 from storage.rows import num_rows, read_rows, read_table
 from storage.tables import Analysis, Checkpoint, Pairs, Terms
 from tasks.analyses import write

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from storage.artifact import Source, source_of
 from storage.errors import UserError
-from storage.lines import read_json_lines, read_lines, text_field
+from storage.formats.lines import read_json_lines, read_lines, text_field
 
 TSV, JSON_LINES = (".tsv", ".txt"), (".jsonl", ".json", ".ndjson")
 HEADER = ["passage", "query"]

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.reported import Line, Printed, cited, collection, elsewhere, lines, printed, reproduced
+from storage.results.paper_results import Line, Printed, cited, collection, elsewhere, lines, printed, reproduced
 
 Row = Mapping[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.compute as pc
 from jinja2 import Template
 
-from storage.kept import Kept
+from storage.results.study_runs import Kept
 from tasks.page.figures import probability
 from tasks.page.forest import Curve, Difference, curves, forest
 from tasks.page.templates import signed, template

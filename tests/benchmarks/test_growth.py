@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import growing, growth, invented, limits, panels, recipe_costs, results, scale, slopes, split_at_size
 from storage.datasets import beir
-from storage.store import Store
+from storage.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 PEAK = scale.PEAKS["H200"]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from flows.collection import texts, topics
 from flows.sections import Dataset
-from storage import negative_files, query_files
-from storage.store import Store
+from storage.imports import negative_files, pseudo_query_files
+from storage.store.store import Store
 from tasks.generators.pairs import read_pairs
 from tasks.stage import Execution, Session, session
 from tests.fuzz.odd import SECONDS, check, edited, fuzz, odd_numbers, odd_texts, odd_values
@@ -103,8 +103,8 @@ def test_negatives(by_system: bytes, triples: bytes) -> None:
 )
 @fuzz(30)
 def test_pseudo_queries_and_pairs(predicted: bytes, columns: bytes, pairs: bytes) -> None:
-    read_file("queries.jsonl", predicted, query_files.read)
-    read_file("queries.tsv", columns, query_files.read)
+    read_file("queries.jsonl", predicted, pseudo_query_files.read)
+    read_file("queries.tsv", columns, pseudo_query_files.read)
     read_file("pairs.jsonl", pairs, read_pairs)
     read_file("pairs.tsv", columns, read_pairs)
 
@@ -128,6 +128,6 @@ def test_tables_of_pseudo_queries(changed: Mapping[str, tuple[Any, Any]], droppe
             columns[name] = [cells[0], cells[0]]
     with tempfile.TemporaryDirectory() as folder:
         pq.write_table(pa.table(columns), file := Path(folder, "queries.parquet"))
-        check(ended_by(lambda: list(query_files.read(file)), seconds=SECONDS))
+        check(ended_by(lambda: list(pseudo_query_files.read(file)), seconds=SECONDS))
         file.write_bytes(file.read_bytes()[: 100 * dropped] + b"x" + file.read_bytes()[100 * dropped + 1 :])
-        check(ended_by(lambda: list(query_files.read(file)), seconds=SECONDS))
+        check(ended_by(lambda: list(pseudo_query_files.read(file)), seconds=SECONDS))

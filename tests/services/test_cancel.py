@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from storage.store import Store
+from storage.store.store import Store
 from tests.services.lab import Lab, long_training
 from tests.services.servers import run_of, wait_for
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from storage.errors import UserError
-from storage.lock import LOCKS, LeaseLost
-from storage.store import Store
+from storage.store.lock import LOCKS, LeaseLost
+from storage.store.store import Store
 from tests.services.own_redis import PASSWORD, Redis
 from tests.storage.published import KEY, described
 
@@ -25,7 +25,7 @@ LEASE = 12.0  # seconds; a busy machine must renew it in a third of that
 BUILDER = """
 import sys, time
 from pathlib import Path
-from storage.store import Store
+from storage.store.store import Store
 from tests.storage.published import KEY, described
 store, go, name = Store(Path(sys.argv[1]), lease=float(sys.argv[2])), Path(sys.argv[3]), sys.argv[4]
 def say(what):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from storage.artifact import Artifact, File, Manifest, hash_of, key_of
-from storage.store import Store
+from storage.store.store import Store
 
 BUILT = {
     "at": "2026-01-01T00:00:00+00:00", "seconds": 1.0, "cpu_seconds": 1.5, "peak_memory_mib": 100, "device": "cpu",

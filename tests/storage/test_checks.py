@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.checks import check_count, check_files
+from storage.datasets.support.completeness import check_count, check_files
 from storage.errors import UserError
 
 MEND = "fetch it again, or read it as it is with dataset.complete=false"

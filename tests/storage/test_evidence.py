@@ -23,7 +23,7 @@ from storage.artifact import Artifact, File, InvalidManifest, Manifest
 from storage.errors import DamagedArtifact, UserError
 from storage.rows import read_table, write_rows
 from storage.settings import Settings
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Queries
 from tasks.stage import Session, session, stage
 from tests.storage.published import KEY, described

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import UserError
-from storage.ids import Unique, checked_id, in_slice, share
+from storage.formats.ids import Unique, checked_id, in_slice, share
 
 IDS = [f"document-{i}" for i in range(20_000)]
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from storage.errors import UserError
-from storage.kept import Facts, all_kept, folder_of, keep, kept
+from storage.results.study_runs import Facts, all_kept, folder_of, keep, kept
 
 FACTS = Facts("study/cpdae", 2, "CPDAE", "abc", "squad/dev", {"torch": "2.1"}, {"steps": 3.0, "flops": 4.0})
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import ledger as module
 from storage.errors import UserError
-from storage.ledger import BUCKETS, Ledger, bucket_of, is_damaged, ledgers
-from storage.replaced import Replaced
+from storage.ledger import ledger as module
+from storage.ledger.ledger import BUCKETS, Ledger, bucket_of, is_damaged, ledgers
+from storage.ledger.regenerations import Replaced
 from storage.tables import Written, passage_sha256
 
 HASHES = [passage_sha256(str(number)) for number in range(200)]

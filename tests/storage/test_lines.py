@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from storage.errors import UserError
-from storage.json_arrays import read_json_array
-from storage.lines import answer_list, read_lines
+from storage.formats.json_arrays import read_json_array
+from storage.formats.lines import answer_list, read_lines
 
 LFS = (
     "version https://git-lfs.github.com/spec/v1\noid sha256:2d1d82656d2f75bcb5c8715decce03a365ad32cc\nsize 5836101213\n"

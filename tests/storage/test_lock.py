@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from storage.errors import UserError
-from storage.lock import LOCKS, _name_of_shared
-from storage.store import Store
+from storage.store.lock import LOCKS, _name_of_shared
+from storage.store.store import Store
 
 PASSWORD = "s3cret-word"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from storage.errors import UserError
-from storage.marker import MARKER, recognise
-from storage.store import Store
+from storage.store.marker import MARKER, recognise
+from storage.store.store import Store
 from tests import finished_runs
 from tests.console import command, tree
 

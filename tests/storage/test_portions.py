@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.portions import portions
+from storage.batched import portions
 
 
 @given(st.lists(st.text(max_size=6)), st.integers(0, 12), st.none() | st.integers(1, 4))

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from storage import files, remembered
-from storage.remembered import sha256_of_source
+from storage import files, source_hashes
+from storage.source_hashes import sha256_of_source
 
 
 @pytest.fixture
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that counts as large, and has not changed for long; the cache is of our own."""
-    monkeypatch.setattr(remembered, "LARGE", 4)
-    monkeypatch.setattr(remembered, "SETTLED_SECONDS", -1.0)
+    monkeypatch.setattr(source_hashes, "LARGE", 4)
+    monkeypatch.setattr(source_hashes, "SETTLED_SECONDS", -1.0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "corpus.tsv"
     write(path, b"one two", 1_000_000_000)
@@ -57,7 +57,7 @@ def test_a_change_is_seen(content: bytes, seconds: int, large: Path, monkeypatch
 
 
 def test_what_has_just_changed_is_not_remembered(large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered, "SETTLED_SECONDS", 3600.0)
+    monkeypatch.setattr(source_hashes, "SETTLED_SECONDS", 3600.0)
 
     sha256_of_source(large)
 

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from flows.read_recipe import load_recipe, shipped_recipes
-from storage.reported import (
+from storage.results.paper_results import (
     FILE,
     PAPERS,
     Cited,

@@ -10,7 +10,7 @@ import pytest
 from storage.artifact import Artifact, File, Manifest, key_of, source_of
 from storage.errors import DamagedArtifact, UserError
 from storage.files import full_disk_in_words, writing
-from storage.store import Store
+from storage.store.store import Store
 from tests.storage.published import KEY, described
 
 

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 from storage import tables
 from storage.files import writing_files
-from storage.store import Store, UndeclaredFile
+from storage.store.store import Store, UndeclaredFile
 from storage.tables import Checkpoint, Index, Table, Vectors
 from tasks.stage import Session, session, stage
 

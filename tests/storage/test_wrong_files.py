@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage import negative_files, query_files
 from storage.datasets import beir
+from storage.imports import negative_files, pseudo_query_files
 from tests.storage.complaints import complaint
 
 LONG = "x" * 1_000_000
@@ -44,7 +44,7 @@ def of_negatives(folder: Path, line: str) -> Iterable[Any]:
 
 def of_predicted(folder: Path, line: str) -> Iterable[Any]:
     (folder / "queries.jsonl").write_text('{"id": "d0", "predicted_queries": ["a"]}\n' + line)
-    return query_files.read(folder / "queries.jsonl")
+    return pseudo_query_files.read(folder / "queries.jsonl")
 
 
 ROWS = [
@@ -116,7 +116,7 @@ def test_a_table_of_queries_that_cannot_be_is_named(tmp_path: Path, changed: dic
     pq.write_table(pa.table(GIVEN | changed), tmp_path / "queries.parquet")
 
     if said is None:
-        assert len(list(query_files.read(tmp_path / "queries.parquet"))) == 1
+        assert len(list(pseudo_query_files.read(tmp_path / "queries.parquet"))) == 1
         return
 
-    assert re.search(said, message := complaint(lambda: query_files.read(tmp_path / "queries.parquet"))), message
+    assert re.search(said, message := complaint(lambda: pseudo_query_files.read(tmp_path / "queries.parquet"))), message

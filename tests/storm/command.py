@@ -20,7 +20,7 @@ def main() -> None:
     import flows.cli
     import flows.reproduce
     import tasks.fit
-    from storage.store import Store
+    from storage.store.store import Store
 
     numba.njit = functools.partial(numba.njit, cache=True)
     tasks.fit.SECONDS_BETWEEN_CHECKPOINTS = SECONDS_BETWEEN_CHECKPOINTS

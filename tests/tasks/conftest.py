@@ -7,7 +7,7 @@ import pytest
 
 from storage.artifact import Artifact
 from storage.rows import write_rows
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Table
 from tasks.stage import Execution, Session, Stage, session
 

@@ -10,7 +10,7 @@ from models import retriever
 from storage.artifact import Artifact, Source, source_of
 from storage.rows import read_rows, write_rows
 from storage.settings import Settings
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Checkpoint, Documents, Passages, Positives, Run
 from tasks import encode as encoding
 from tasks import mine as mining

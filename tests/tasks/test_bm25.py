@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from storage.artifact import Artifact
 from storage.rows import read_table, write_rows
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Index, Passages, PseudoQueries, Queries, Run
 from tasks.engines import bm25
 from tasks.engines.bm25 import Bm25

@@ -10,7 +10,7 @@ import pytest
 
 from storage.artifact import Artifact
 from storage.rows import read_table
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Passages, PseudoQueries, Queries, Run
 from tasks.engines import bm25, bm25s
 from tasks.engines.bm25 import Bm25

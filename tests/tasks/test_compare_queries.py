@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from storage import hashes
+from storage.external import hash_records
 from storage.tables import PseudoQueries, passage_sha256
 from tasks.compare_queries import compare_queries
 from tests.tasks.corpora import pseudo_query
@@ -131,7 +131,7 @@ def corpus(seed: int) -> list[Row]:
 def test_counts_are_those_of_the_slow_definition(
     written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buffered: int
 ) -> None:
-    monkeypatch.setattr(hashes, "BUFFERED", buffered)
+    monkeypatch.setattr(hash_records, "BUFFERED", buffered)
     before, after = corpus(1), corpus(2)
     found = compared(written, tmp_path, before, after)
 
@@ -158,7 +158,7 @@ def test_counts_are_those_of_the_slow_definition(
 
 def test_examples_do_not_depend_on_the_memory(written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = compared(written, tmp_path / "whole", corpus(1), corpus(2))
-    monkeypatch.setattr(hashes, "BUFFERED", 16)
+    monkeypatch.setattr(hash_records, "BUFFERED", 16)
     spilt = compared(written, tmp_path / "spilt", corpus(1), corpus(2))
 
     assert spilt["examples"] == whole["examples"]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from models.finetuning import Examples
 from models.objective import Losses
 from models.tokens import pad
-from storage.store import Store
+from storage.store.store import Store
 from tasks import fit as loop
 from tasks.fit import STATE, Diverged, Fitting, fit
 from tasks.stage import Execution, Session, session

@@ -17,8 +17,8 @@ from prefect.utilities import engine
 from prefect.utilities.engine import capture_sigterm
 
 from models.objective import Batch
-from storage.lock import LeaseLost
-from storage.store import Store
+from storage.store.lock import LeaseLost
+from storage.store.store import Store
 from tasks import fit as loop
 from tasks import world
 from tasks.ending import HeldBack, unwinding
@@ -149,8 +149,8 @@ def slow_down() -> None:
 PROGRAM = """
 import sys, signal
 from pathlib import Path
-from storage.lock import LeaseLost
-from storage.store import Store
+from storage.store.lock import LeaseLost
+from storage.store.store import Store
 from tasks.ranks import Failed, run_together
 from tasks.stage import Execution, Session, session
 from tests.tasks import test_ending, together

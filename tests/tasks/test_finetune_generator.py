@@ -17,8 +17,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BartConfig, BartF
 
 from storage.artifact import Source, source_of
 from storage.errors import UserError
-from storage.sources import weights
-from storage.store import Store
+from storage.store.sources import weights
+from storage.store.store import Store
 from tasks import fit as loop
 from tasks.finetune_generator import GeneratorFinetuning, ends_of_epochs, finetune_generator
 from tasks.generators.pairs import Side, split
@@ -205,8 +205,8 @@ KILL = """
 import os, signal, sys
 from pathlib import Path
 from storage.artifact import source_of
-from storage.sources import weights
-from storage.store import Store
+from storage.store.sources import weights
+from storage.store.store import Store
 from tasks import fit
 from tasks.finetune_generator import finetune_generator
 from tasks.generators.validation import Collection

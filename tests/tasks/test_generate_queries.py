@@ -14,9 +14,9 @@ import pytest
 
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
-from storage.replaced import Replaced
+from storage.ledger.regenerations import Replaced
 from storage.rows import parts, read_rows
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Passages, PseudoQueries, passage_sha256
 from tasks import by_bucket
 from tasks import generate_queries as module

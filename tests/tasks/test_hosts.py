@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import UserError
-from storage.store import Store
+from storage.store.store import Store
 from tasks import fit as loop
 from tasks import hosts, world
 from tasks.hosts import Lost, Place, Pulse, free_place
@@ -38,7 +38,7 @@ join(Path(sys.argv[1]))
 FIRST = f"""
 import sys
 from pathlib import Path
-from storage.store import Store
+from storage.store.store import Store
 from tasks import hosts, ranks
 from tasks.stage import Execution, Session, session
 from tests.tasks import test_hosts

@@ -12,7 +12,7 @@ import pytest
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import read_rows
-from storage.sources import negatives
+from storage.store.sources import negatives
 from storage.tables import Negatives, Passages, Positives, Queries
 from tasks import import_negatives as module
 from tasks.import_negatives import Given, import_negatives

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from storage import query_files
 from storage.artifact import Artifact, source_of
 from storage.errors import UserError
+from storage.imports import pseudo_query_files
 from storage.rows import read_rows
 from storage.tables import Passages, PseudoQueries, passage_sha256
 from tasks import import_queries as module
@@ -31,7 +31,7 @@ def passages(written: Any, monkeypatch: pytest.MonkeyPatch) -> Artifact[Passages
 @pytest.fixture
 def imported(passages: Artifact[Passages], made: Any, store: Any) -> Any:
     def run(path: Path) -> list[dict[str, Any]]:
-        file = source_of(path, query_files.files(path))
+        file = source_of(path, pseudo_query_files.files(path))
         artifact = made(import_queries, passages, file, settings=Importing(name="others"))
         return list(read_rows(artifact, PseudoQueries))
 

@@ -10,10 +10,10 @@ import pytest
 from storage.artifact import Artifact
 from storage.datasets import beir
 from storage.errors import UserError
-from storage.ids import in_slice
+from storage.formats.ids import in_slice
 from storage.rows import read_rows
-from storage.sources import dataset
-from storage.store import Store
+from storage.store.sources import dataset
+from storage.store.store import Store
 from storage.tables import Documents, Qrels, Queries
 from tasks.ingest import Corpus, Topics, ingest_corpus, ingest_qrels, ingest_queries
 from tasks.stage import Session, session

@@ -16,7 +16,7 @@ from models.tokens import Tokenizer
 from models.towers import load
 from storage.artifact import Source, source_of
 from storage.errors import UserError
-from storage.store import Store
+from storage.store.store import Store
 from tasks.initialise import Backbone, beside, initialise
 from tests.tiny import PIECES, save_backbone, save_tokenizer
 

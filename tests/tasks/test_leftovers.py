@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.store import Store
+from storage.store.store import Store
 from tasks.leftovers import RECORDS, discard, is_intact, record, unfinished
 from tasks.shards import Job, row_shards, run_shards
 from tasks.stage import Execution, Session, session

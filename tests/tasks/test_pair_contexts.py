@@ -8,7 +8,7 @@ import pytest
 from storage.artifact import Source
 from storage.errors import UserError
 from storage.rows import read_rows
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Pairs, Passages, PseudoQueries
 from tasks.pair_contexts import Contexts, Pairing, pair_contexts
 from tests.tasks.corpora import pseudo_query

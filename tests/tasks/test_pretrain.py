@@ -18,7 +18,7 @@ from models.retriever import HEADS
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import write_rows
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Checkpoint, Pairs
 from tasks.fit import Fitting
 from tasks.pretrain import Pretraining, one_of_each, pretrain, visited

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from storage.errors import UserError
 from storage.rows import write_rows
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries
 from tasks import fit as loop
 from tasks import world
@@ -229,7 +229,7 @@ def alive(pid: int) -> bool:
 def test_ended_from_outside_nothing_stays_behind(end: signal.Signals, tmp_path: Path) -> None:
     program = f"""
 from pathlib import Path
-from storage.store import Store
+from storage.store.store import Store
 from tasks.ranks import run_together
 from tasks.stage import Execution, Session, session
 from tests.tasks import test_pretrain, together

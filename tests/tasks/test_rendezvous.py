@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import UserError
-from storage.store import Store
+from storage.store.store import Store
 from tasks import hosts
 from tasks.hosts import meeting_place
 from tasks.ranks import run_together

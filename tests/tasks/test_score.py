@@ -14,7 +14,7 @@ from models.tokens import Tokenizer
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.rows import parts, read_table
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Negatives, Passages, Positives, Queries, Run, TeacherScores, passage_text
 from tasks import score as scoring
 from tasks.score import Reranking, Scoring, rerank, score

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from storage.errors import UserError
-from storage.store import Store
+from storage.store.store import Store
 from tasks import shards as module
 from tasks.device import devices_of
 from tasks.ranks import Failed

@@ -12,7 +12,7 @@ from storage.artifact import Artifact
 from storage.errors import DamagedArtifact
 from storage.rows import read_rows, read_table, write_rows
 from storage.settings import Settings
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Queries
 from tasks.stage import Execution, Session, Stopped, in_round, session, stage
 
@@ -176,7 +176,7 @@ import sys, time
 from pathlib import Path
 from storage.rows import write_rows
 from storage.settings import Settings
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Queries
 from tasks.stage import Session, session, stage
 

@@ -16,7 +16,7 @@ from models.views import dense
 from storage.artifact import Artifact, source_of
 from storage.errors import UserError
 from storage.rows import write_rows
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import (
     Checkpoint,
     Negatives,

@@ -15,7 +15,7 @@ from models.tokens import Tokenizer
 from storage.artifact import Source
 from storage.errors import UserError
 from storage.rows import write_rows
-from storage.store import Store
+from storage.store.store import Store
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, Table, passage_text
 from tasks.examples import TrainingData
 from tasks.fit import Fitting

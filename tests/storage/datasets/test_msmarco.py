@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from storage.checks import check_files
 from storage.datasets import msmarco as reader
 from storage.datasets import relevant_from
+from storage.datasets.support.completeness import check_files
 from tests.storage.complaints import complaint
 
 FILES = {

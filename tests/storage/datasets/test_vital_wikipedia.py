@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from storage.datasets import vital_wikipedia as reader
-from storage.sources import PROJECT_DATA
+from storage.store.sources import PROJECT_DATA
 from tests.storage.complaints import complaint
 
 REAL = Path(os.environ.get("PRETRIEVE_DATA", PROJECT_DATA)) / reader.WHEEL

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from storage.errors import UserError
-from storage.lock import LOCKS, Check, LeaseLost, Waiting
+from storage.store.lock import LOCKS, Check, LeaseLost, Waiting
 
 SECONDS_BETWEEN_LOOKS = 1.0
 # Shares of a lease's time. It is renewed after a third; what is not answered in a twentieth is asked again; and where

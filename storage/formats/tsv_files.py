@@ -7,8 +7,8 @@ from pathlib import Path
 
 from storage.datasets import QrelRow, QueryRow
 from storage.errors import UserError, quoted
-from storage.ids import Unique, checked_id
-from storage.lines import read_lines
+from storage.formats.ids import Unique, checked_id
+from storage.formats.lines import read_lines
 
 
 def read_columns(file: Path, num_columns: int) -> Iterator[tuple[str, list[str]]]:

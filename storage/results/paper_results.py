@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).with_name("reported_results.csv")
+FILE = Path(__file__).parent.parent / "reported_results.csv"
 PAPERS = {
     "Wu et al. 2022": "Query-as-context",
     "Ma et al. 2023": "CoT-MoTE",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import UserError
-from storage.lines import opened
+from storage.formats.lines import opened
 
 
 def read_json_array(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

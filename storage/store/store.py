@@ -1,11 +1,11 @@
 """The store: a folder of artifacts, each whole or absent.
 
-    STORE/.pretrieve-store          the version of this format (storage.marker)
+    STORE/.pretrieve-store          the version of this format (storage.store.marker)
     STORE/<stage>/<key>/            a published artifact with its manifest.json
     STORE/.work/<stage>-<key>/      one being built, or kept from a build that was cut off
     STORE/.damaged/<stage>-<key>/   one whose bytes were not those of its manifest
-    STORE/.locks/                   who builds what (storage.lock)
-    STORE/ledger/                   what generators have written (storage.ledger)
+    STORE/.locks/                   who builds what (storage.store.lock)
+    STORE/ledger/                   what generators have written (storage.ledger.ledger)
     STORE/reports/                  pages for people
 
 A stage builds in `.work`, the manifest is written last, and one rename publishes the folder.
@@ -26,10 +26,18 @@ from typing import Any
 
 from storage.artifact import Artifact, File, InvalidManifest, Manifest
 from storage.errors import DamagedArtifact, UserError
-from storage.evidence import LOGS, MANIFEST, TABLES, changed_contents, contradictions, listed, read_manifest
 from storage.files import drop_unfinished, flush, follow_umask, full_disk_in_words, sha256_of, write_atomically
-from storage.lock import Check, Locks, locks_of
-from storage.marker import KEY, is_artifact, is_read_only, mark, recognise
+from storage.store.lock import Check, Locks, locks_of
+from storage.store.manifest_checks import (
+    LOGS,
+    MANIFEST,
+    TABLES,
+    changed_contents,
+    contradictions,
+    listed,
+    read_manifest,
+)
+from storage.store.marker import KEY, is_artifact, is_read_only, mark, recognise
 
 SCRATCH = "scratch"
 NO_STAGES = ("reports", "ledger")  # folders of the store that hold no artifacts
@@ -183,7 +191,7 @@ class Store:
     def lock(self, stage: str, key: str, waiting: Callable[[], None]) -> Iterator[None]:
         """Hold the right to build an artifact; `waiting` is called once if another process has it.
 
-        Raises `storage.lock.LeaseLost` within the block where hosts share the store and another may build it.
+        Raises `storage.store.lock.LeaseLost` within the block where hosts share the store and another may build it.
         """
         name = self.work(stage, key).name
         self.mark()

@@ -24,9 +24,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storage.artifact import Source, key_of
+from storage.batched import portions
 from storage.files import sha256_of, write_atomically
-from storage.portions import portions
-from storage.replaced import DIGITS, Replaced
+from storage.ledger.regenerations import DIGITS, Replaced
 from storage.tables import Written
 
 BUCKETS = 256

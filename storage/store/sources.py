@@ -9,12 +9,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage import datasets, negative_files, query_files
+from storage import datasets
 from storage.artifact import Source, source_of
 from storage.errors import UserError, quoted
+from storage.imports import negative_files, pseudo_query_files
 
 BESIDE = (".gitattributes", "training_args.bin")  # and texts: what lies beside a model and is no part of it
-PROJECT_DATA = Path(__file__).resolve().parent.parent / "data"
+PROJECT_DATA = Path(__file__).resolve().parents[2] / "data"
 
 
 class Absent(Source):
@@ -127,16 +128,16 @@ def _weights(name: str) -> Source:
 
 
 def queries(name: str) -> Source:
-    """Queries that were written elsewhere (`storage.query_files`), by the path of their file or folder."""
+    """Queries that were generated elsewhere (`storage.imports.pseudo_query_files`), by their file or folder."""
     try:
         path = _expanded(name, "queries.file").resolve()
-        return source_of(path, query_files.files(path))
+        return source_of(path, pseudo_query_files.files(path))
     except UserError as error:
         return _absent(name, error)
 
 
 def negatives(name: str) -> Source:
-    """Negatives that were mined elsewhere (`storage.negative_files`), by the path of their file, as data sets' are."""
+    """Negatives that were mined elsewhere (`storage.imports.negative_files`), by the path of their file."""
     try:
         tried = list(_candidates(name, "given.file"))
         path = next((each for each in tried if each.exists()), tried[0]).resolve()

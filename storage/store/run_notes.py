@@ -31,8 +31,8 @@ from typing import IO, Any
 
 from storage.errors import UserError
 from storage.files import flush
-from storage.marker import unwritable
-from storage.store import Store
+from storage.store.marker import unwritable
+from storage.store.store import Store
 
 FOLDER = ".runs"
 REFERENCE = re.compile(r"[A-Za-z0-9_]+/[A-Za-z0-9]+")

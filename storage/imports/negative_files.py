@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from storage.errors import UserError, quoted
-from storage.lines import read_json_lines, read_lines, text_field
+from storage.formats.lines import read_json_lines, read_lines, text_field
 
 ROWS_AT_ONCE = 100_000
 FETCH = "`pretrieve fetch msmarco_hard_negatives DIR`, or msmarco_triples, fetches it"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import UserError
-from storage.evidence import MANIFEST
 from storage.files import write_atomically
+from storage.store.manifest_checks import MANIFEST
 
 MARKER = ".pretrieve-store"
 FORMAT = 1

@@ -17,8 +17,8 @@ from typing import Any
 
 from storage.datasets import beir
 from storage.errors import UserError
-from storage.ids import checked_id
-from storage.lines import read_json_lines, read_lines, text_field
+from storage.formats.ids import checked_id
+from storage.formats.lines import read_json_lines, read_lines, text_field
 from storage.tables import PseudoQueries
 
 QUERIES = "-queries.jsonl"

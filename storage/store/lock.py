@@ -1,8 +1,9 @@
 """Who may build an artifact: one process at a time, on one host or on all that share a store.
 
 On one host the kernel's locks on files do; it frees one when its holder dies. Where hosts share a store, they hold
-leases of a Redis that all know by PRETRIEVE_LOCKS (`storage.lease`). A store that was once used so remembers it, with
-the name that the leases give it, in `.locks/shared`, and is refused to a process that would not ask there.
+leases of a Redis that all know by PRETRIEVE_LOCKS (`storage.store.redis_lease`). A store that was once used so
+remembers it, with the name that the leases give it, in `.locks/shared`, and is refused to a process that would not ask
+there.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def locks_of(folder: Path, seconds: float) -> Locks:
     """
     address, shared = os.environ.get(LOCKS), folder / SHARED
     if address:
-        from storage.lease import Leases, require_answer
+        from storage.store.redis_lease import Leases, require_answer
 
         if not shared.exists():
             require_answer(address, seconds)
