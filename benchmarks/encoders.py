@@ -17,11 +17,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from models import bert, retriever
-from models.bert import BertConfig, BertForMaskedLM
-from models.encoder import DenseEncoder, save_pooling
+from models.layers import bert
+from models.layers.bert import BertConfig, BertForMaskedLM
 from models.representation import Pooling
-from models.retriever import Retriever
+from models.retrievers import retriever
+from models.retrievers.bi_encoder import DenseEncoder, save_pooling
+from models.retrievers.retriever import Retriever
 from models.tokens import FILES, Tokenizer, copy_tokenizer
 
 MAX_TOKENS = 144

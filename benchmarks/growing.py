@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.invented import GENERATOR, SPLITS
-from models import cot_mae
+from models.papers import cot_mae
 from storage import tables
 from storage.artifact import Artifact, Source
 from storage.store import sources

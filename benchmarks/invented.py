@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from models import bert, retriever
-from models.encoder import DenseEncoder
-from models.retriever import Retriever, Settings
+from models.layers import bert
+from models.retrievers import retriever
+from models.retrievers.bi_encoder import DenseEncoder
+from models.retrievers.retriever import Retriever, Settings
+from models.retrievers.views import dense, late, lexical
 from models.tokens import Tokenizer
-from models.views import dense, late, lexical
 from storage.datasets import vital_wikipedia
 from storage.store import sources
 

@@ -27,12 +27,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.contest import OURS, Case
 from benchmarks.plain_pretraining import Collator, CotMae, DupMae, Inputs, PlainPretraining, RetroMae, padded
-from models import cot_mae, dup_mae, retro_mae
-from models.bert import BertConfig, BertForMaskedLM
-from models.encoder import DenseEncoder
+from models.layers.bert import BertConfig, BertForMaskedLM
 from models.masking import budget, word_numbers
+from models.papers import cot_mae, dup_mae, retro_mae
+from models.papers.retro_mae import position_specific_mask
 from models.pretraining import Drawn, Start
-from models.retro_mae import position_specific_mask
+from models.retrievers.bi_encoder import DenseEncoder
 from models.tokens import Tokenizer, num_tokens, pad
 
 DEVICES = ("cpu", "cuda")

@@ -52,8 +52,8 @@ def training(folder: Path, queries: list[str], passages: list[str], pooling: Poo
 
 def ours(folder: Path, queries: list[str], passages: list[str]) -> tuple[Callable[[], Made], int]:
     """This project's step, and how many tokens it has."""
-    from models import retriever
-    from models.finetuning import Examples, Finetuning, Settings
+    from models.retrievers import retriever
+    from models.retrievers.objective import Examples, Finetuning, Settings
     from models.tokens import Tokenizer, num_tokens
     from tasks.gradients import gradients
 

@@ -59,7 +59,7 @@ def _shape(value: dict[str, Any], path: Path) -> type[Recipe[Any]]:
     )
     if paper not in papers:
         raise UserError(f"{path}: pretrain.paper: expected one of {', '.join(papers)}, found {quoted(paper)}")
-    settings = import_module(f"models.{paper}").Settings
+    settings = import_module(f"models.papers.{paper}").Settings
     return cast(type[Recipe[Any]], Recipe.__class_getitem__(settings))
 
 

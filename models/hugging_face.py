@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from models.reading import UNUSED, check_finite, check_names, check_numbers, must_have_safetensors, read_json
+from models.model_files import UNUSED, check_finite, check_names, check_numbers, must_have_safetensors, read_json
 
 ENCODERS = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
 """Of models that also have a decoder, by model_type, the class that has none."""

@@ -14,10 +14,10 @@ from typing import Literal
 import numpy as np
 from numpy.random import Generator
 
-from models.bert import BertForMaskedLM
-from models.encoder import DenseEncoder
+from models.layers.bert import BertForMaskedLM
 from models.masking import Ids
 from models.representation import Pooling
+from models.retrievers.bi_encoder import DenseEncoder
 from models.tokens import Tokenizer
 
 Reads = Literal["texts", "pairs", "sentences"]

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor
 
 from models.batch import Rows
-from models.reading import Unusable
+from models.model_files import Unusable
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
 

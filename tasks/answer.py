@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.retriever import SUM
+from models.retrievers.retriever import SUM
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import rows_at

@@ -25,15 +25,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from models import cross_encoder, towers
-from models.bert import CONFIG, BertConfig, BertForMaskedLM
-from models.cross_encoder import CrossEncoder, Groups, pad_pairs
-from models.encoder import DenseEncoder
-from models.finetuning import Examples, Finetuning
+from models.layers.bert import CONFIG, BertConfig, BertForMaskedLM
 from models.objective import Batch, Objective
 from models.pretraining import Drawn, Start, Terms
-from models.retriever import Retriever
-from models.retriever import Settings as Views
+from models.retrievers import cross_encoder, towers
+from models.retrievers.bi_encoder import DenseEncoder
+from models.retrievers.cross_encoder import CrossEncoder, Groups, pad_pairs
+from models.retrievers.objective import Examples, Finetuning
+from models.retrievers.retriever import Retriever
+from models.retrievers.retriever import Settings as Views
 from models.tokens import FILES, Tokenizer, num_tokens, pad
 from storage.errors import UserError
 from tasks.initialise import Backbone
@@ -78,7 +78,7 @@ class Costs:
 
     def pretraining(self, settings: Pretraining[Any]) -> Cost:
         """Of one example: a text, with its context where the paper reads one."""
-        paper, objective = import_module(f"models.{settings.paper}"), settings.objective
+        paper, objective = import_module(f"models.papers.{settings.paper}"), settings.objective
         drawn = self.drawn(objective)
         with naming("pretrain.objective"):
             module = paper.Pretraining(Start(self.encoder, drawn.terms), objective)

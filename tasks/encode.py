@@ -16,9 +16,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models import opening
-from models.opening import Opened
 from models.representation import Representation, Role
+from models.retrievers import load
+from models.retrievers.load import Opened
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.files import write_atomically
@@ -78,7 +78,7 @@ class TextEncoder:
 def opened(folder: Path) -> Opened:
     """The retriever of a folder. One that is broken, or none, is a `UserError`."""
     try:
-        return opening.opened(folder)
+        return load.opened(folder)
     except ValueError as error:
         raise UserError(f"not a retriever that can be read: {error}") from None
 
@@ -86,7 +86,7 @@ def opened(folder: Path) -> Opened:
 def reads(folder: Path) -> tuple[tuple[str, ...], int]:
     """The views of a folder's retriever, and how many tokens of a text it reads at most."""
     try:
-        return opening.settings_of(folder).views, opening.max_tokens(folder)
+        return load.settings_of(folder).views, load.max_tokens(folder)
     except ValueError as error:
         raise UserError(f"not a retriever that can be read: {error}") from None
 
@@ -120,7 +120,7 @@ def _offsets(counts_B: Tensor) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 def encode(out: Path, passages: Artifact[Passages], checkpoint: Model, *, settings: Encoding) -> None:
     """Write what the checkpoint's retriever makes of every passage, shard by shard, and `vectors.json`."""
     _check(checkpoint.path, settings)
-    made_by, total = opening.settings_of(checkpoint.path), num_rows(passages.path)
+    made_by, total = load.settings_of(checkpoint.path), num_rows(passages.path)
     shards = _shards(total, made_by.views)
     job = Job(write_part, out, (passages, checkpoint), settings, what="encoding", unit="passages", on_gpus=True)
     run_shards(job, shards)
@@ -156,7 +156,7 @@ def _shards(total: int, views: Sequence[str]) -> list[Shard]:
 
 def _check(checkpoint: Path, settings: Encoding) -> None:
     """Refuse more tokens than the encoder has positions."""
-    limit = opening.max_tokens(checkpoint)
+    limit = load.max_tokens(checkpoint)
     for name, tokens in settings.model_dump().items():
         if tokens > limit:
             raise UserError(f"{name}: the checkpoint reads at most {limit} tokens, found {tokens}; set it to so many")

@@ -20,8 +20,8 @@ from pydantic import Field
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from models.model_files import check_fit, is_finite, read_weights, some
 from models.objective import Batch
-from models.reading import check_fit, is_finite, read_weights, some
 from models.tokens import num_tokens
 from storage.files import flush, write_atomically
 from storage.settings import Settings

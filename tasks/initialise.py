@@ -11,13 +11,14 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field, field_validator
 
-from models import bert, towers
-from models.encoder import DenseEncoder
-from models.reading import read_weights, refusing
+from models.layers import bert
+from models.model_files import read_weights, refusing
 from models.representation import Pooling
-from models.retriever import HEADS, SETTINGS, WEIGHTS
+from models.retrievers import towers
+from models.retrievers.bi_encoder import DenseEncoder
+from models.retrievers.retriever import HEADS, SETTINGS, WEIGHTS
+from models.retrievers.towers import Towers
 from models.tokens import Tokenizer, copy_tokenizer
-from models.towers import Towers
 from storage.artifact import Source
 from storage.errors import UserError
 from storage.files import writing, writing_files

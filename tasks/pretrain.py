@@ -1,4 +1,4 @@
-"""Pre-train an encoder on passages and their contexts: `paper: cot_mae` means `models/cot_mae.py`."""
+"""Pre-train an encoder on passages and their contexts: `paper: cot_mae` means `models/papers/cot_mae.py`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from pydantic import Field, model_validator
 from safetensors.torch import save_file
 from torch import nn
 
-from models import bert, pretraining, towers
-from models.encoder import DenseEncoder
+from models import pretraining
+from models.layers import bert
+from models.model_files import read_weights
 from models.objective import Batch
-from models.reading import read_weights
-from models.retriever import HEADS
+from models.retrievers import towers
+from models.retrievers.bi_encoder import DenseEncoder
+from models.retrievers.retriever import HEADS
 from models.tokens import Tokenizer
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -82,7 +84,7 @@ def pretrain(
     settings: Pretraining[Any],
 ) -> None:
     """Write the pre-trained encoder with its vocabulary head, and beside it decoder and heads (`heads.safetensors`)."""
-    paper, data = import_module(f"models.{settings.paper}"), Data.read(out, pairs, terms, start, settings)
+    paper, data = import_module(f"models.papers.{settings.paper}"), Data.read(out, pairs, terms, start, settings)
     encoder = towers.load(start.path)
     torch.manual_seed(settings.seed)
     try:
@@ -114,7 +116,7 @@ def check(settings: Pretraining[Any], backbone: Backbone, folder: Path) -> None:
     """
     if not (folder / bert.CONFIG).is_file():
         return
-    paper = import_module(f"models.{settings.paper}")
+    paper = import_module(f"models.papers.{settings.paper}")
     with without_memory():
         try:
             config = shape(folder, backbone)

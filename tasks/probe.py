@@ -12,8 +12,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.encoder import DenseEncoder
 from models.representation import Role
+from models.retrievers.bi_encoder import DenseEncoder
 from models.tokens import Tokenizer
 from storage.artifact import Artifact
 from storage.errors import UserError

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from models.cross_encoder import Pair, paired
+from models.retrievers.cross_encoder import Pair, paired
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.rows import read_rows

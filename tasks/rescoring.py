@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from models.retriever import SUM
+from models.retrievers.retriever import SUM
 from storage.vectors import Encoded, TokenRows, Vectors, describe_vectors, num_shards, read_shard
 from tasks.hits import Places
 from tasks.kernels import Doubles, dense_scores, late_scores, lexical_scores, matching_scores

@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from models import cross_encoder
-from models.cross_encoder import CrossEncoder, Pair, pad_pairs, paired
+from models.retrievers import cross_encoder
+from models.retrievers.cross_encoder import CrossEncoder, Pair, pad_pairs, paired
 from models.tokens import Tokenizer
 from storage.artifact import Artifact, Source
 from storage.errors import UserError

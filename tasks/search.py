@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from models.retriever import SUM
+from models.retrievers.retriever import SUM
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import read_table, write_table

@@ -12,16 +12,17 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from models import bert, finetuning, retriever, towers
-from models.came import Competition
-from models.encoder import DenseEncoder
-from models.finetuning import Distillation, Examples, Finetuning, Flops, known_positives
-from models.retriever import Retriever
-from models.retriever import Settings as Views
-from models.retriever import View as View
+from models.layers import bert
+from models.retrievers import objective, retriever, towers
+from models.retrievers.bi_encoder import DenseEncoder
+from models.retrievers.came import Competition
+from models.retrievers.objective import Distillation, Examples, Finetuning, Flops, known_positives
+from models.retrievers.retriever import Retriever
+from models.retrievers.retriever import Settings as Views
+from models.retrievers.retriever import View as View
+from models.retrievers.towers import QUERY
+from models.retrievers.views.dense import Settings as Dense
 from models.tokens import FILES, Tokenizer, Tokens, copy_tokenizer
-from models.towers import QUERY
-from models.views.dense import Settings as Dense
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.files import writing_files
@@ -79,9 +80,9 @@ class Training(Settings):
         return self
 
     @property
-    def loss(self) -> finetuning.Settings:
+    def loss(self) -> objective.Settings:
         """What is minimised."""
-        return finetuning.Settings(
+        return objective.Settings(
             contrasts=self.contrasts, temperature=self.temperature, flops=self.flops,
             competition=self.competition, distillation=self.distillation,
         )  # fmt: skip

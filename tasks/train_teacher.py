@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from pydantic import Field
 
-from models import cross_encoder
-from models.cross_encoder import CrossEncoder, Finetuning, Groups, pad_pairs, paired
+from models.retrievers import cross_encoder
+from models.retrievers.cross_encoder import CrossEncoder, Finetuning, Groups, pad_pairs, paired
 from models.tokens import Tokenizer, copy_tokenizer
 from storage.artifact import Artifact, Source
 from storage.files import writing_files

@@ -19,7 +19,7 @@ from flows.contenders import contender, contenders
 from flows.deployed import evaluate_models
 from flows.evaluate import ask, published, run
 from flows.suite import ByRetriever, Suite, load_suite, measured
-from models import retriever
+from models.retrievers import retriever
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import read_table

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 from flows.read_recipe import load_recipe, shipped_recipes
-from models import towers
-from models.encoder import DenseEncoder
 from models.objective import Batch
 from models.pretraining import Drawn, Start, Terms
+from models.retrievers import towers
+from models.retrievers.bi_encoder import DenseEncoder
 from models.tokens import Tokenizer
 from storage.store.store import Store
 from tasks.gradients import gradients
@@ -67,14 +67,14 @@ def objective_of(recipe: Any) -> nn.Module:
     encoder = DenseEncoder(tiny_bert(spread=0.05, max_position_embeddings=160), "cls")
     encoder = towers.raised(encoder, recipe.backbone.towers)
     torch.manual_seed(0)
-    paper = import_module(f"models.{settings.paper}")
+    paper = import_module(f"models.papers.{settings.paper}")
     made: nn.Module = paper.Pretraining(Start(encoder, drawn(0, "texts").terms), settings.objective)
     return made.train()
 
 
 def batch_of(recipe: Any, step: int, tokenizer: Tokenizer) -> Batch:
     settings = recipe.pretrain
-    paper = import_module(f"models.{settings.paper}")
+    paper = import_module(f"models.papers.{settings.paper}")
     given = drawn(step, settings.objective.reads)
     made: Batch = paper.make_batch(given, tokenizer, settings.objective, np.random.default_rng((7, step)))
     return made

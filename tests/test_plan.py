@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from flows.plan import show_plan
 from flows.read_recipe import find_recipe, load_recipe, shipped_recipes
-from models import bert
-from models.finetuning import Finetuning
+from models.layers import bert
 from models.objective import Losses, Vectors
-from models.retriever import Settings as Views
+from models.retrievers.objective import Finetuning
+from models.retrievers.retriever import Settings as Views
+from models.retrievers.views import dense, lexical
 from models.tokens import Tokens, pad
-from models.views import dense, lexical
 from storage.errors import UserError
 from storage.rows import write_rows
 from storage.store import sources

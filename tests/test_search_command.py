@@ -36,7 +36,7 @@ def given_passages(out: Path) -> None:
 @stage(version=1, table=Checkpoint)
 def given_retriever(out: Path) -> None:
     """All views, untrained."""
-    from models import retriever
+    from models.retrievers import retriever
 
     retriever.save(tiny_retriever("mixture"), out)
     save_tokenizer(out)

@@ -6,14 +6,14 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import BertTokenizer, T5Config, T5ForConditionalGeneration
 
-from models import bert
-from models.encoder import DenseEncoder, save_pooling
+from models.layers import bert
 from models.pretraining import Start, Terms
 from models.representation import Pooling
-from models.retriever import Retriever
-from models.retriever import Settings as Views
+from models.retrievers.bi_encoder import DenseEncoder, save_pooling
+from models.retrievers.retriever import Retriever
+from models.retrievers.retriever import Settings as Views
+from models.retrievers.views import dense, late, lexical
 from models.tokens import Tokenizer as WordPieces
-from models.views import dense, late, lexical
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = list("abcdefghijklmnopqrstuvwxyz")

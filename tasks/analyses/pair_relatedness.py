@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from models.bert import BertConfig
-from models.cross_encoder import paired
+from models.layers.bert import BertConfig
 from models.representation import Role
+from models.retrievers.cross_encoder import paired
 from storage import settings as base
 from storage.artifact import Artifact, Source
 from storage.errors import UserError

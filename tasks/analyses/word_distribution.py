@@ -22,9 +22,11 @@ import torch
 from pydantic import Field
 from torch.nn.functional import logsigmoid
 
-from models import bert, cpdae, pretraining
-from models.reading import read_weights
-from models.retriever import HEADS
+from models import pretraining
+from models.layers import bert
+from models.model_files import read_weights
+from models.papers import cpdae
+from models.retrievers.retriever import HEADS
 from models.tokens import Tokenizer
 from storage import settings as base
 from storage.artifact import Artifact

@@ -20,7 +20,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from models.hugging_face import quietly
-from models.reading import (
+from models.model_files import (
     LONGEST_REASON,
     UNUSED,
     Unusable,

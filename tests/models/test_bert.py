@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from models import bert
+from models.layers import bert
 from tests.tiny import SHAPE, save_backbone, save_tokenizer, tiny_bert
 
 PRECISION = {"atol": 1e-5, "rtol": 1e-5}

@@ -13,8 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import DistilBertConfig, DistilBertModel
 
-from models import bert, cross_encoder, retriever
-from models.cross_encoder import CrossEncoder
+from models.layers import bert
+from models.retrievers import cross_encoder, retriever
+from models.retrievers.cross_encoder import CrossEncoder
 from storage.errors import UserError
 from tasks.encode import opened, reads
 from tasks.initialise import Backbone

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models import bert
-from models.came import Competition, Experts, competing
+from models.layers import bert
 from models.losses import contrastive_loss
+from models.retrievers.came import Competition, Experts, competing
 from models.tokens import pad
 from tests.tiny import SHAPE, tiny_bert
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from models import condenser
-from models.co_condenser import Batch, Pretraining, Settings, make_batch
 from models.masking import IGNORED
 from models.objective import Losses
+from models.papers import condenser
+from models.papers.co_condenser import Batch, Pretraining, Settings, make_batch
 from models.pretraining import Drawn
 from models.representation import Pooling
 from models.tokens import Tokenizer

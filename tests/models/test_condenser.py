@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.condenser import Batch, Head, Pretraining, Settings, make_batch
 from models.masking import IGNORED, budget, word_numbers
+from models.papers.condenser import Batch, Head, Pretraining, Settings, make_batch
 from models.pretraining import Drawn
 from models.representation import Pooling
 from models.tokens import Tokenizer

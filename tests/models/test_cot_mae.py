@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.cot_mae import Batch, MaskedDecoder, Pretraining, Settings, make_batch
-from models.decoder import AutoRegressiveDecoder, window_mask
+from models.layers.decoder import AutoRegressiveDecoder, window_mask
 from models.losses import masked_lm_loss
 from models.masking import IGNORED, budget
+from models.papers.cot_mae import Batch, MaskedDecoder, Pretraining, Settings, make_batch
 from models.pretraining import Drawn
 from models.representation import Pooling
 from models.tokens import Tokenizer, pad

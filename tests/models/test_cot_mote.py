@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.cot_mote import (
+from models.masking import IGNORED, budget
+from models.papers.cot_mote import (
     Batch,
     Masked,
     Pretraining,
@@ -19,11 +20,10 @@ from models.cot_mote import (
     maxima,
     weighted_words,
 )
-from models.masking import IGNORED, budget
 from models.pretraining import Drawn, Start
 from models.representation import Pooling
+from models.retrievers.towers import Towers, raised
 from models.tokens import Tokenizer, pad
-from models.towers import Towers, raised
 from tasks.gradients import gradients
 from tests.models.test_seed import slow_decoder
 from tests.slow import Array, bert_layers, log_softmax, numbers, vocabulary

@@ -8,10 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from models import cpdae
-from models.cpdae import Batch, Pretraining, Settings, divergences, idf_weights, make_batch, reconstruction_losses
 from models.masking import IGNORED
 from models.objective import Losses
+from models.papers import cpdae
+from models.papers.cpdae import (
+    Batch,
+    Pretraining,
+    Settings,
+    divergences,
+    idf_weights,
+    make_batch,
+    reconstruction_losses,
+)
 from models.pretraining import Drawn, Terms
 from models.tokens import Tokenizer
 from tasks import gradients as loop

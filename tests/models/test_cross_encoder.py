@@ -10,8 +10,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from models import bert, cross_encoder
-from models.cross_encoder import CrossEncoder, Finetuning, Groups, PairTokens, pad_pairs, paired
+from models.layers import bert
+from models.retrievers import cross_encoder
+from models.retrievers.cross_encoder import CrossEncoder, Finetuning, Groups, PairTokens, pad_pairs, paired
 from models.tokens import Tokenizer
 from tasks.gradients import gradients
 from tests import slow

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from models import retro_mae
-from models.dup_mae import Batch, BowTarget, Pretraining, Settings, bow_loss, make_batch, maxima, word_weights
 from models.masking import IGNORED
 from models.objective import Losses
+from models.papers import retro_mae
+from models.papers.dup_mae import Batch, BowTarget, Pretraining, Settings, bow_loss, make_batch, maxima, word_weights
 from models.pretraining import Drawn
 from models.tokens import Tokenizer
 from tasks import gradients as loop

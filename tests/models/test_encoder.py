@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.encoder import load_pooling, save_pooling
 from models.representation import Pooling, pooled
+from models.retrievers.bi_encoder import load_pooling, save_pooling
+from models.retrievers.towers import load
 from models.tokens import Tokenizer
-from models.towers import load
 from tests.tiny import save_backbone
 
 TEXTS = ["Rivers of the mountain castle.", "king", "painting, music, planets and oceanland"]

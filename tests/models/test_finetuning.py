@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.came import Competition
-from models.finetuning import Distillation, Examples, Finetuning, Flops, Settings, known_positives
-from models.retriever import Retriever
+from models.retrievers.came import Competition
+from models.retrievers.objective import Distillation, Examples, Finetuning, Flops, Settings, known_positives
+from models.retrievers.retriever import Retriever
 from models.tokens import Tokens, pad
 from tasks.gradients import gradients
 from tests.models.test_losses import slow_contrast

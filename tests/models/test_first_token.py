@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models.first_token import first_states
+from models.layers.cls_only import first_states
 from models.tokens import Tokens
 from tests.models.test_bert import batch
 from tests.tiny import tiny_bert, tiny_retriever

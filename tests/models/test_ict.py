@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.ict import Batch, Pretraining, Settings, make_batch, without
 from models.objective import Losses
+from models.papers.ict import Batch, Pretraining, Settings, make_batch, without
 from models.pretraining import Drawn
 from models.representation import Pooling
 from models.tokens import Tokenizer

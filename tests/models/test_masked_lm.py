@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from models.masked_lm import Batch, Pretraining, Settings, make_batch
 from models.masking import IGNORED, budget, word_numbers
+from models.papers.masked_lm import Batch, Pretraining, Settings, make_batch
 from models.pretraining import Drawn
 from models.tokens import Tokenizer
 from tasks.gradients import gradients

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.packing import Packing
+from models.layers.unpadding import Packing
 from tests.tiny import SHAPE, tiny_bert
 
 LENGTHS = [3, 1, 5, 2]

@@ -9,8 +9,8 @@ import torch
 
 from models.masking import IGNORED
 from models.objective import Losses
+from models.papers.prop import Batch, LanguageModel, Pretraining, Settings, make_batch, ranking_loss, set_lengths
 from models.pretraining import Drawn, Terms
-from models.prop import Batch, LanguageModel, Pretraining, Settings, make_batch, ranking_loss, set_lengths
 from models.tokens import Tokenizer
 from tasks import gradients as loop
 from tests.slow import bert_layers, log_softmax, numbers, vocabulary

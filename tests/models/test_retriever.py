@@ -7,13 +7,13 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from models import retriever as retrievers
-from models import towers
-from models.encoder import DenseEncoder
 from models.representation import Representation
-from models.retriever import Retriever, Settings, begin, load, save
+from models.retrievers import retriever as retrievers
+from models.retrievers import towers
+from models.retrievers.bi_encoder import DenseEncoder
+from models.retrievers.retriever import Retriever, Settings, begin, load, save
+from models.retrievers.views import dense, lexical
 from models.tokens import Tokens
-from models.views import dense, lexical
 from tests.models.test_finetuning import random_tokens
 from tests.tiny import (
     LEXICAL,

@@ -9,13 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from models import retro_mae
+from models.layers.unpadding import Packing
 from models.masking import IGNORED, budget, many_masks
 from models.objective import Losses
-from models.packing import Packing
-from models.pretraining import Drawn
-from models.representation import Pooling
-from models.retro_mae import (
+from models.papers import retro_mae
+from models.papers.retro_mae import (
     Batch,
     Pretraining,
     Settings,
@@ -25,6 +23,8 @@ from models.retro_mae import (
     position_specific_mask,
     summed_queries,
 )
+from models.pretraining import Drawn
+from models.representation import Pooling
 from models.tokens import Tokenizer
 from tasks import gradients as loop
 from tasks.gradients import gradients

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from models.masking import IGNORED, budget
+from models.papers.seed import Batch, Pretraining, Settings, make_batch
 from models.pretraining import Drawn
 from models.representation import Pooling
-from models.seed import Batch, Pretraining, Settings, make_batch
 from models.tokens import Tokenizer
 from tasks.gradients import gradients
 from tests.slow import Array, attend, bert_layers, dense, embedded, gelu, log_softmax, norm, numbers, vocabulary

@@ -12,8 +12,9 @@ from sentence_transformers.sentence_transformer import modules
 from tokenizers import Tokenizer, normalizers
 from transformers import DistilBertConfig, DistilBertModel, RobertaConfig, RobertaModel
 
-from models import bert, opening, retriever
-from models.encoder import save_pooling
+from models.layers import bert
+from models.retrievers import load, retriever
+from models.retrievers.bi_encoder import save_pooling
 from tests.tiny import PIECES, fast_tokenizer, save_backbone, save_t5, save_tokenizer, tiny_bert, tiny_retriever
 
 TEXTS = ["river mountain castle", "king", "The castles, and the painters of a planet. " * 4, "Winter Garden"]
@@ -57,7 +58,7 @@ def saved(folder: Path, kind: str, *parts: str, max_tokens: int | None = None, *
 
 def vectors(folder: Path, texts: list[str], role: Any, max_tokens: int = 64) -> np.ndarray:
     """Ours, of the texts in one batch."""
-    found = opening.opened(folder)
+    found = load.opened(folder)
     with torch.inference_mode():
         batch = found.pad_batch(found.encode(texts, role, max_tokens))
         dense = found.retriever(batch, role).dense
@@ -82,7 +83,7 @@ def test_every_pooling_is_theirs(tmp_path: Path, mode: Any) -> None:
 @pytest.mark.parametrize("kind", ["distilbert", "roberta", "t5"])
 def test_every_encoder_is_theirs(tmp_path: Path, kind: str) -> None:
     assert_same(tmp_path / "saved", saved(tmp_path, kind, max_tokens=20))
-    assert opening.max_tokens(tmp_path / "saved") == 20
+    assert load.max_tokens(tmp_path / "saved") == 20
 
 
 def test_what_follows_the_pooling_is_theirs(tmp_path: Path) -> None:
@@ -170,18 +171,18 @@ def test_our_own_checkpoints_are_not_taken_for_theirs(tmp_path: Path, kind: str)
     save_tokenizer(tmp_path)
     (tmp_path / "config_sentence_transformers.json").write_text("{}")  # as some tools put it beside
 
-    assert not opening.is_foreign(tmp_path)
-    assert opening.settings_of(tmp_path) == retriever.settings_of(tmp_path)
-    assert opening.max_tokens(tmp_path) == 64
+    assert not load.is_foreign(tmp_path)
+    assert load.settings_of(tmp_path) == retriever.settings_of(tmp_path)
+    assert load.max_tokens(tmp_path) == 64
 
 
 def test_a_plain_bert_is_ours(tmp_path: Path) -> None:
     bert.save(tiny_bert(), tmp_path)
     save_tokenizer(tmp_path)
-    assert not opening.is_foreign(tmp_path)
+    assert not load.is_foreign(tmp_path)
 
     save_pooling(tmp_path, "mean", 32)
-    assert not opening.is_foreign(tmp_path)
+    assert not load.is_foreign(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -204,4 +205,4 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path, file: str, value: Any, s
         (tmp_path / "saved" / file).write_text(json.dumps(value))
 
     with pytest.raises(ValueError, match=said):
-        opening.opened(tmp_path / "saved")
+        load.opened(tmp_path / "saved")

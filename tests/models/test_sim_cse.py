@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models import bert
-from models.bert import SelfAttention
+from models.layers import bert
+from models.layers.bert import SelfAttention
 from models.objective import Losses
+from models.papers.sim_cse import Batch, Pretraining, Settings, make_batch
 from models.pretraining import Drawn
 from models.representation import Pooling
-from models.sim_cse import Batch, Pretraining, Settings, make_batch
 from models.tokens import Tokenizer
 from tasks import gradients as loop
 from tests.slow import Array, bert_layers, dense, numbers

@@ -9,11 +9,12 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from models import bert, towers
-from models.encoder import DenseEncoder
+from models.layers import bert
 from models.representation import Pooling, Role
+from models.retrievers import towers
+from models.retrievers.bi_encoder import DenseEncoder
+from models.retrievers.towers import Towers, raised, sharing
 from models.tokens import Tokens, pad
-from models.towers import Towers, raised, sharing
 from tests.tiny import tiny_bert
 
 TEXTS = pad([[2, 20, 21, 60, 3], [2, 33, 3], [2, 14, 15, 16, 17, 18, 19, 3]])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.word_maxima import word_maxima
+from models.layers.max_logits import word_maxima
 
 V, H = 23, 6
 POOL = torch.tensor([[1, 1, 0, 1], [0, 0, 0, 0], [0, 1, 1, 1], [0, 0, 1, 0], [0, 0, 0, 0]]) > 0

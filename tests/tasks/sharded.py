@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from models import retriever
+from models.retrievers import retriever
 from storage.artifact import Artifact, Source, source_of
 from storage.rows import read_rows, write_rows
 from storage.settings import Settings

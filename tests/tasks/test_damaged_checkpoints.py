@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from models.finetuning import Examples
 from models.objective import Losses
+from models.retrievers.objective import Examples
 from models.tokens import pad
 from storage.store.store import Store
 from tasks import fit as loop

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models import retriever
 from models.representation import Representation
+from models.retrievers import retriever
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.tables import Checkpoint, Passages

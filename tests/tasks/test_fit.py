@@ -12,15 +12,15 @@ import transformers
 from torch import Tensor, nn
 from transformers.trainer_pt_utils import get_parameter_names
 
-from models import finetuning
-from models.cot_mae import Pretraining, Settings, make_batch
-from models.finetuning import Examples, Finetuning
 from models.objective import Batch, Losses, num_terms
+from models.papers.cot_mae import Pretraining, Settings, make_batch
 from models.pretraining import Drawn
-from models.retriever import Retriever
-from models.retriever import Settings as Views
+from models.retrievers import objective as finetuning
+from models.retrievers.objective import Examples, Finetuning
+from models.retrievers.retriever import Retriever
+from models.retrievers.retriever import Settings as Views
+from models.retrievers.views import dense
 from models.tokens import Tokenizer, pad
-from models.views import dense
 from tasks import fit as loop
 from tasks.fit import Diverged, Fitting, fit, parameter_groups, schedule
 from tasks.gradients import gradients, mixed

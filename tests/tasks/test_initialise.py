@@ -8,12 +8,13 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from models import bert, towers
-from models.encoder import load_pooling
-from models.packing import Packing
-from models.retriever import HEADS
+from models.layers import bert
+from models.layers.unpadding import Packing
+from models.retrievers import towers
+from models.retrievers.bi_encoder import load_pooling
+from models.retrievers.retriever import HEADS
+from models.retrievers.towers import load
 from models.tokens import Tokenizer
-from models.towers import load
 from storage.artifact import Source, source_of
 from storage.errors import UserError
 from storage.store.store import Store

@@ -10,11 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from models import bert, cot_mae
-from models.encoder import load_pooling
+from models.layers import bert
 from models.objective import Batch
+from models.papers import cot_mae
 from models.pretraining import Drawn
-from models.retriever import HEADS
+from models.retrievers.bi_encoder import load_pooling
+from models.retrievers.retriever import HEADS
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import write_rows

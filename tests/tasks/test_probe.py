@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
+from models.retrievers.towers import load
 from models.tokens import Tokenizer
-from models.towers import load
 from storage.errors import UserError
 from storage.rows import read_rows
 from storage.tables import Pairs, Passages, Qrels, Queries

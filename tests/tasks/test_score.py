@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from models import cross_encoder
-from models.cross_encoder import pad_pairs, paired
+from models.retrievers import cross_encoder
+from models.retrievers.cross_encoder import pad_pairs, paired
 from models.tokens import Tokenizer
 from storage.artifact import Artifact, Source
 from storage.errors import UserError

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from models import retriever
+from models.retrievers import retriever
 from models.tokens import Tokenizer
 from storage.artifact import Artifact
 from storage.errors import UserError

@@ -5,7 +5,7 @@ import random
 import pyarrow.compute as pc
 import pytest
 
-from models import retriever
+from models.retrievers import retriever
 from storage.artifact import Artifact
 from storage.rows import read_table
 from storage.tables import Checkpoint, Passages, Queries, Run, Vectors

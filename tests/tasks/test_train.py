@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from models import bert, cot_mae, retriever
-from models.finetuning import Distillation, Finetuning
-from models.retriever import Settings, load
+from models.layers import bert
+from models.papers import cot_mae
+from models.retrievers import retriever
+from models.retrievers.objective import Distillation, Finetuning
+from models.retrievers.retriever import Settings, load
+from models.retrievers.views import dense
 from models.tokens import Tokenizer
-from models.views import dense
 from storage.artifact import Artifact, source_of
 from storage.errors import UserError
 from storage.rows import write_rows

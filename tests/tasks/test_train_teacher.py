@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from models import cross_encoder
-from models.cross_encoder import Groups
+from models.retrievers import cross_encoder
+from models.retrievers.cross_encoder import Groups
 from models.tokens import Tokenizer
 from storage.artifact import Source
 from storage.errors import UserError

@@ -12,11 +12,11 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
-from models import cot_mae
-from models.finetuning import Examples, Finetuning, Flops
-from models.finetuning import Settings as Losses
 from models.objective import Batch
+from models.papers import cot_mae
 from models.pretraining import Drawn
+from models.retrievers.objective import Examples, Finetuning, Flops
+from models.retrievers.objective import Settings as Losses
 from storage.errors import UserError
 from storage.settings import Settings
 from tasks import world

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from models.representation import Pooling, Representation
+from models.retrievers.views.dense import Settings, View
 from models.tokens import Tokenizer, pad
-from models.views.dense import Settings, View
 from tests.tiny import SHAPE, tiny_bert
 
 TOKENS = pad([[2, 60, 61, 62, 3], [2, 63, 3], [2, 3]])

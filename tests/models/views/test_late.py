@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from models.representation import Representation, Role
+from models.retrievers.views import late
+from models.retrievers.views.late import Settings, View
 from models.tokens import Tokenizer, Tokens, pad
-from models.views import late
-from models.views.late import Settings, View
 from tests.tiny import PIECES, SHAPE, tiny_bert
 
 V = SHAPE["vocab_size"]

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.bert import BertForMaskedLM
+from models.layers.bert import BertForMaskedLM
+from models.layers.max_logits import word_maxima
 from models.representation import Representation, Role
+from models.retrievers.views.lexical import Settings, View, flops, largest, mean_nonzero
 from models.tokens import Tokenizer, Tokens, pad
-from models.views.lexical import Settings, View, flops, largest, mean_nonzero
-from models.word_maxima import word_maxima
 from tests.tiny import SHAPE, tiny_bert
 
 V = SHAPE["vocab_size"]

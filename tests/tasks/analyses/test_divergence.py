@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from models import retriever
+from models.retrievers import retriever
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.tables import Checkpoint, Qrels, Queries

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from models import retriever
-from models.cross_encoder import pad_pairs, paired
+from models.retrievers import retriever
+from models.retrievers.cross_encoder import pad_pairs, paired
 from models.tokens import Tokenizer
 from storage.artifact import Artifact, Source
 from storage.errors import UserError

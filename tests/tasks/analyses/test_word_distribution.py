@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 
-from models import bert
+from models.layers import bert
 from models.pretraining import Terms as Counted
-from models.retriever import HEADS
+from models.retrievers.retriever import HEADS
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.tables import Pairs, Terms

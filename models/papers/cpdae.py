@@ -25,7 +25,7 @@ from torch.special import entr
 from torch.utils.checkpoint import checkpoint
 
 from models.batch import Rows
-from models.bert import BertForMaskedLM, Transform, initialise
+from models.layers.bert import BertForMaskedLM, Transform, initialise
 from models.losses import partner_losses, recovery_loss
 from models.masking import IGNORED, replaced, single_tokens
 from models.objective import Losses, Vectors

@@ -20,13 +20,13 @@ from numpy.random import Generator
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from models import retro_mae
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED
 from models.objective import Losses, Vectors
+from models.papers import retro_mae
+from models.papers.retro_mae import QUERY_STREAMS, EnhancedDecoder, context_stream
 from models.pretraining import Drawn, Start
 from models.representation import pooled
-from models.retro_mae import QUERY_STREAMS, EnhancedDecoder, context_stream
 from models.tokens import Tokenizer
 
 BowTarget = Literal["mean_over_length", "sum_over_set", "mean_over_set"]

@@ -19,11 +19,11 @@ import torch
 from numpy.random import Generator
 from torch import nn
 
-from models import condenser
 from models.batch import Rows
-from models.condenser import Head, Masked
 from models.losses import partner_contrast, recovery_loss
 from models.objective import Losses, Vectors
+from models.papers import condenser
+from models.papers.condenser import Head, Masked
 from models.pretraining import Drawn, Reads, Start, check_lengths
 from models.tokens import Tokenizer
 

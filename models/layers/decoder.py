@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, gelu, pad
 
-from models.bert import BertConfig, BertForMaskedLM, SelfAttention, initialise
+from models.layers.bert import BertConfig, BertForMaskedLM, SelfAttention, initialise
+from models.layers.unpadding import Packing
 from models.masking import IGNORED
-from models.packing import Packing
 from models.tokens import Tokens
 
 

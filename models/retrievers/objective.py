@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from models.came import Competition, competing
 from models.losses import contrastive_loss, distillation_loss
 from models.objective import Losses, Vectors
 from models.representation import Representation, Role
-from models.retriever import SUM, Retriever
+from models.retrievers.came import Competition, competing
+from models.retrievers.retriever import SUM, Retriever
+from models.retrievers.views.lexical import flops, mean_nonzero
 from models.settings import VALIDATED
 from models.tokens import Tokens
-from models.views.lexical import flops, mean_nonzero
 
 PARTS = ("dense", "lexical", "tokens")
 """What of a representation has gradients."""

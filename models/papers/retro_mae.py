@@ -21,11 +21,11 @@ from numpy.random import Generator
 from torch import Tensor, nn
 
 from models.batch import Rows
-from models.bert import BertForMaskedLM, Embeddings, Layer, initialise
+from models.layers.bert import BertForMaskedLM, Embeddings, Layer, initialise
+from models.layers.unpadding import Packing
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED, budget, many_masks, mask_words, word_numbers
 from models.objective import Losses, Vectors
-from models.packing import Packing
 from models.pretraining import Drawn, Reads, Start, check_lengths, check_rates, framed
 from models.representation import pooled
 from models.settings import VALIDATED

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize, pad
 
 from models.batch import Rows
-from models.bert import BertConfig, BertForMaskedLM
+from models.layers.bert import BertConfig, BertForMaskedLM
 from models.representation import Representation, Role
 from models.settings import VALIDATED
 from models.similarity import inner_products

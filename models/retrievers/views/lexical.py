@@ -18,12 +18,12 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from models.bert import BertConfig, BertForMaskedLM
+from models.layers.bert import BertConfig, BertForMaskedLM
+from models.layers.max_logits import word_maxima
 from models.representation import Representation, Role
 from models.settings import VALIDATED
 from models.similarity import inner_products
 from models.tokens import Tokenizer, Tokens
-from models.word_maxima import word_maxima
 
 Activation = Literal["log1p_relu", "relu", "none"]
 # All of them rise, so they may follow the maximum: the same numbers.

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from models.bert import BertConfig, BertForMaskedLM
+from models.layers.bert import BertConfig, BertForMaskedLM
 from models.representation import Pooling, Representation, Role, pooled
 from models.settings import VALIDATED
 from models.similarity import inner_products

@@ -3,7 +3,7 @@
 Five papers reach inside it, so it is our own; parameter names are Hugging Face's, and so are the
 outputs (a test holds both equal). Checkpoints open in `transformers`.
 
-Layers read the real tokens of a batch without its padding (`models.packing`).
+Layers read the real tokens of a batch without its padding (`models.layers.unpadding`).
 
 Shape suffixes: B batch, L length, H hidden, A attention heads, D size of a head, V vocabulary, N real tokens, or
 selected ones, Q length of a stream that attends to another.
@@ -22,11 +22,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention
 
-from models.bert_config import CONFIG as CONFIG
-from models.bert_config import BertConfig as BertConfig
-from models.packing import Packing
-from models.reading import UNUSED, check_fit, read_weights
-from models.reading import WEIGHTS as WEIGHTS
+from models.layers.bert_config import CONFIG as CONFIG
+from models.layers.bert_config import BertConfig as BertConfig
+from models.layers.unpadding import Packing
+from models.model_files import UNUSED, check_fit, read_weights
+from models.model_files import WEIGHTS as WEIGHTS
 
 HEAD, DECODER = "cls.predictions.", "cls.predictions.decoder."
 LAYER = "bert.encoder.layer."

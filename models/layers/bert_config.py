@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.reading import read_json
+from models.model_files import read_json
 
 CONFIG = "config.json"
 COUNTS = (

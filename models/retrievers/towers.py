@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, cast, get_args
 
-from models import bert
-from models.encoder import DenseEncoder, load_pooling, save_pooling
-from models.reading import read_json
+from models.layers import bert
+from models.model_files import read_json
+from models.retrievers.bi_encoder import DenseEncoder, load_pooling, save_pooling
 
 Towers = Literal["siamese", "mixture", "mixture_shared_norm", "separate"]
 """One BERT; two with experts; experts without a LayerNorm of their own; two that share nothing."""

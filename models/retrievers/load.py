@@ -1,6 +1,7 @@
 """A checkpoint's folder opened as a retriever, whoever wrote it: this project, or sentence-transformers.
 
-What texts become is for `models.retriever` and `models.sentence_transformer`; here both look the same.
+What texts become is for `models.retrievers.retriever` and `models.retrievers.sentence_transformer`; here both look the
+same.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from models import retriever, sentence_transformer, towers
-from models.bert_config import CONFIG, BertConfig
-from models.reading import Unusable, read_json, refusing
+from models.layers.bert_config import CONFIG, BertConfig
+from models.model_files import Unusable, read_json, refusing
 from models.representation import Role
-from models.retriever import Retriever, Settings
-from models.sentence_transformer import SentenceTransformer
+from models.retrievers import retriever, sentence_transformer, towers
+from models.retrievers.retriever import Retriever, Settings
+from models.retrievers.sentence_transformer import SentenceTransformer
 from models.tokens import Tokenizer, Tokens
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from torch import nn
 
-from models import bert
-from models.first_token import first_states
-from models.reading import read_json
+from models.layers import bert
+from models.layers.cls_only import first_states
+from models.model_files import read_json
 from models.representation import Pooling, Representation, Role, pooled
 from models.tokens import Tokens
 
@@ -23,7 +23,7 @@ POOLING = Path("1_Pooling") / "config.json"
 class DenseEncoder(nn.Module):
     """A BERT for passages and one for queries, whose pooled last hidden states are the texts' vectors.
 
-    Both are one and the same where nothing else is said; `models.towers` makes two that share some parts.
+    Both are one and the same where nothing else is said; `models.retrievers.towers` makes two that share some parts.
     """
 
     def __init__(self, passage: bert.BertForMaskedLM, pooling: Pooling, query: bert.BertForMaskedLM | None = None):

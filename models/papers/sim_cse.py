@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from models.batch import Rows
-from models.bert import BertForMaskedLM, SelfAttention, initialise
+from models.layers.bert import BertForMaskedLM, SelfAttention, initialise
 from models.losses import contrastive_loss
 from models.objective import Losses, Vectors
 from models.pretraining import Drawn, Reads, Start, check_lengths, framed

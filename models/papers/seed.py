@@ -19,7 +19,7 @@ from numpy.random import Generator
 from torch import Tensor, nn
 
 from models.batch import Rows
-from models.decoder import AutoRegressiveDecoder
+from models.layers.decoder import AutoRegressiveDecoder
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED, replaced, single_tokens
 from models.objective import Losses, Vectors

@@ -20,11 +20,11 @@ from numpy.random import Generator
 from torch import Tensor, nn
 
 from models.batch import Rows
-from models.bert import BertForMaskedLM, Layer, initialise
+from models.layers.bert import BertForMaskedLM, Layer, initialise
+from models.layers.unpadding import Packing
 from models.losses import recovery_loss
 from models.masking import IGNORED, mask_words
 from models.objective import Losses, Vectors
-from models.packing import Packing
 from models.pretraining import Drawn, Reads, Start, check_lengths, check_rates, framed
 from models.representation import Pooling, pooled
 from models.settings import VALIDATED

@@ -20,12 +20,12 @@ from numpy.random import Generator
 from torch import Tensor, nn
 
 from models.batch import Rows
-from models.bert import BertForMaskedLM, Layer, initialise
-from models.decoder import AutoRegressiveDecoder, shared
+from models.layers.bert import BertForMaskedLM, Layer, initialise
+from models.layers.decoder import AutoRegressiveDecoder, shared
+from models.layers.unpadding import Packing
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED, mask_words
 from models.objective import Losses, Vectors
-from models.packing import Packing
 from models.pretraining import Drawn, Reads, Start, check_lengths, check_rates, framed
 from models.representation import pooled
 from models.settings import VALIDATED

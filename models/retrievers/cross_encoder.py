@@ -21,12 +21,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from models import bert
 from models.batch import Rows
-from models.bert import WEIGHTS, BertConfig
-from models.first_token import first_states
+from models.layers import bert
+from models.layers.bert import WEIGHTS, BertConfig
+from models.layers.cls_only import first_states
+from models.model_files import Unusable, check_fit, read_weights, refusing, some
 from models.objective import Losses, Vectors
-from models.reading import Unusable, check_fit, read_weights, refusing, some
 from models.tokens import Tokenizer, Tokens
 
 POOLER = ("bert.pooler.dense.weight", "bert.pooler.dense.bias")

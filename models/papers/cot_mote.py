@@ -1,9 +1,9 @@
 """CoT-MoTE: a contextual masked auto-encoder with one expert for queries and one for passages.
 
 Queries are short questions, passages long statements: each kind is read by feed-forward layers of its own, while one
-self-attention keeps both in one space (`models.towers`). Both are pre-trained as in CoT-MAE: a shallow decoder must
-write the query from one vector of the passage, and from one of the query itself. The vector is the encoder's own
-(dense), or a mixture of word embeddings weighted by the text's lexical representation.
+self-attention keeps both in one space (`models.retrievers.towers`). Both are pre-trained as in CoT-MAE: a shallow
+decoder must write the query from one vector of the passage, and from one of the query itself. The vector is the
+encoder's own (dense), or a mixture of word embeddings weighted by the text's lexical representation.
 
 Ma et al., CoT-MoTE: Exploring ConTextual Masked Auto-Encoder Pre-training with Mixture-of-Textual-Experts for Passage
 Retrieval, sections 3.1-3.2. How a lexical representation becomes one vector is from LexMAE (Shen et al. 2022).
@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad as widened
 
 from models.batch import Rows
-from models.bert import BertForMaskedLM
-from models.decoder import AutoRegressiveDecoder, shared
+from models.layers.bert import BertForMaskedLM
+from models.layers.decoder import AutoRegressiveDecoder, shared
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED, mask_words
 from models.objective import Losses, Vectors

@@ -12,8 +12,8 @@ from typing import cast
 
 from torch import Tensor
 
-from models.bert import Bert, Layer
-from models.packing import Packing
+from models.layers.bert import Bert, Layer
+from models.layers.unpadding import Packing
 
 
 def first_states(model: Bert, ids_BL: Tensor, mask_BL: Tensor, types_BL: Tensor | None = None) -> Tensor:

@@ -22,20 +22,20 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from models import towers
-from models.bert import BertForMaskedLM
-from models.bert_config import CONFIG
-from models.came import Experts
-from models.encoder import DenseEncoder
-from models.first_token import first_states
-from models.reading import Unusable, check_fit, read_json, read_weights, refusing
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import CONFIG
+from models.layers.cls_only import first_states
+from models.model_files import Unusable, check_fit, read_json, read_weights, refusing
 from models.representation import Representation, Role
+from models.retrievers import towers
+from models.retrievers.bi_encoder import DenseEncoder
+from models.retrievers.came import Experts
+from models.retrievers.views import dense, late, lexical
+from models.retrievers.views.dense import Settings as Dense
+from models.retrievers.views.late import Settings as Late
+from models.retrievers.views.lexical import Settings as Lexical
 from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens
-from models.views import dense, late, lexical
-from models.views.dense import Settings as Dense
-from models.views.late import Settings as Late
-from models.views.lexical import Settings as Lexical
 
 SETTINGS, WEIGHTS = "retriever.json", "retriever.safetensors"
 HEADS, PROJECTION = "heads.safetensors", "projection.weight"

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softmax
 
-from models.bert import BertForMaskedLM
+from models.layers.bert import BertForMaskedLM
+from models.layers.unpadding import Packing
 from models.losses import contrastive_losses
 from models.objective import Losses
-from models.packing import Packing
 from models.settings import VALIDATED
 from models.tokens import Tokens
 

@@ -5,7 +5,7 @@ max_l (h_l . e_v + b_v), the pooling of SPLADE v2 (Formal et al.) and of CAME (s
 only until their maxima are known. A maximum's gradient goes to one position alone, so pieces that a training has no
 use for (below an activation's threshold, not among those that a passage keeps) cost nothing on the way back; where the
 maximum was is looked up again for the pieces that are left. Where all are left, as under a softmax over the
-vocabulary, keeping the logits is faster (`models.dup_mae`).
+vocabulary, keeping the logits is faster (`models.papers.dup_mae`).
 
 Shape suffixes: B batch, L length, H hidden, V vocabulary, N pooled positions of all texts, K pieces with a gradient.
 """

@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from models import hugging_face
-from models.poolings import POOLINGS
-from models.reading import Unusable, check_fit, read_json, read_weights
+from models.layers.pooling import POOLINGS
+from models.model_files import Unusable, check_fit, read_json, read_weights
 from models.representation import Representation, Role
-from models.retriever import Settings
+from models.retrievers.retriever import Settings
+from models.retrievers.views.dense import Settings as Dense
 from models.tokens import Tokens, must_fit, pad
-from models.views.dense import Settings as Dense
 
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
 READING = tuple(
