@@ -27,11 +27,11 @@ from storage.datasets.vital_wikipedia import texts
 from storage.rows import write_rows
 from storage.store.store import Store
 from storage.tables import Passages
-from tasks.engines import bm25
-from tasks.hits import PassageIds, passage_ids, run_rows
-from tasks.index import EngineSettings, engine, index
-from tasks.java import java
-from tasks.search import deepened
+from tasks.retrieval.engines import bm25
+from tasks.retrieval.index import EngineSettings, engine, index
+from tasks.retrieval.lucene.jvm import java
+from tasks.retrieval.ranking import PassageIds, passage_ids, run_rows
+from tasks.retrieval.search import deepened
 from tasks.stage import Execution, Session, session
 
 DEVICES = ("cpu",)
@@ -113,7 +113,7 @@ class Indexed:
 
 
 def ours(indexed: Indexed, queries: Sequence[str], settings: EngineSettings) -> Callable[[], pa.Table]:
-    """As `tasks.search` does it, without writing: rows of a Run."""
+    """As `tasks.retrieval.search` does it, without writing: rows of a Run."""
     search = engine(settings.engine).open_index(indexed.built(settings), None, None, indexed.ids, "bm25")
     names = [str(number) for number in range(len(queries))]
 

@@ -24,8 +24,8 @@ from typing import Any
 from benchmarks.contest import OURS, Case
 from storage.store import sources
 from storage.store.store import Store
-from tasks.ingest import Corpus, Topics, ingest_corpus, ingest_qrels, ingest_queries
-from tasks.split_corpus import Splitting, split_corpus
+from tasks.corpus.ingest import Corpus, Topics, ingest_corpus, ingest_qrels, ingest_queries
+from tasks.corpus.split_corpus import Splitting, split_corpus
 from tasks.stage import Execution, Session, session
 
 DEVICES = ("cpu",)

@@ -22,7 +22,7 @@ from benchmarks.contest import OURS, Case
 from benchmarks.encoders import MAX_TOKENS, POOLED, leads, on_one_thread, save_checkpoint
 from models.representation import Pooling
 from models.tokens import Tokenizer
-from tasks.encode import TextEncoder
+from tasks.retrieval.encode import TextEncoder
 
 DEVICES = ("cpu", "cuda")
 PEER, PLAIN = "SentenceTransformer.encode", "plain Hugging Face loop"

@@ -23,7 +23,7 @@ from benchmarks.contest import OURS, Case
 from storage.artifact import Artifact
 from storage.rows import read_table, write_blocks, write_table
 from storage.tables import Passages, Qrels, Run
-from tasks.evaluate import Evaluation, by_judgements
+from tasks.evaluation.evaluate import Evaluation, by_judgements
 
 DEVICES = ("cpu",)
 METRICS = ["MRR@10", "nDCG@10", "recall@1000"]

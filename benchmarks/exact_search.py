@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.contest import OURS, Case
 from benchmarks.searched import stored
 from storage.vectors import Encoded, Vectors
-from tasks.engines.exact import Exhaustive
+from tasks.retrieval.engines.exact import Exhaustive
 
 DEVICES = ("cpu",)
 DIMENSION = 768

@@ -32,7 +32,7 @@ from tokenizers.models import WordLevel
 from tokenizers.processors import TemplateProcessing
 
 from benchmarks.contest import OURS, Case
-from tasks.generators.sampling import Asked, Sampler
+from tasks.pseudo_queries.generators.sampler import Asked, Sampler
 
 DEVICES = ("cpu", "cuda")
 QUERIES, SHORTEST, LONGEST = 5, 12, 144  # lengths of passages in tokens
@@ -70,7 +70,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Settings:
-    """As `tasks.generate_queries.Generation`, which needs more packages."""
+    """As `tasks.pseudo_queries.generate_queries.Generation`, which needs more packages."""
 
     batch_tokens: int
     prefix: str = ""

@@ -11,25 +11,25 @@ from models.papers import cot_mae
 from storage import tables
 from storage.artifact import Artifact, Source
 from storage.store import sources
-from tasks.encode import Encoding, encode
-from tasks.engines.bm25 import Bm25
-from tasks.engines.exact import Exact
-from tasks.engines.faiss import Faiss
-from tasks.evaluate import Comparison, Evaluation, evaluate
-from tasks.fit import Fitting
-from tasks.generate_queries import Writing, generate_queries
-from tasks.index import index
-from tasks.ingest import Corpus, Topics, ingest_corpus, ingest_qrels, ingest_queries
-from tasks.initialise import Backbone, initialise
-from tasks.label import label_passages
-from tasks.mine import mine
-from tasks.miners.top import Top
-from tasks.pair_contexts import Pairing, pair_contexts
-from tasks.pretrain import Pretraining, pretrain
-from tasks.report import Reporting, report
-from tasks.search import Search, search
-from tasks.split_corpus import Splitting, split_corpus
-from tasks.train import PLAIN, Training, train
+from tasks.corpus.ingest import Corpus, Topics, ingest_corpus, ingest_qrels, ingest_queries
+from tasks.corpus.split_corpus import Splitting, split_corpus
+from tasks.evaluation.evaluate import Comparison, Evaluation, evaluate
+from tasks.finetuning.label_positives import label_passages
+from tasks.finetuning.mine import mine
+from tasks.finetuning.miners.top import Top
+from tasks.finetuning.train import PLAIN, Training, train
+from tasks.pretraining.initialise import Backbone, initialise
+from tasks.pretraining.pair_contexts import Pairing, pair_contexts
+from tasks.pretraining.pretrain import Pretraining, pretrain
+from tasks.pseudo_queries.generate_queries import Writing, generate_queries
+from tasks.report.report import Reporting, report
+from tasks.retrieval.encode import Encoding, encode
+from tasks.retrieval.engines.bm25 import Bm25
+from tasks.retrieval.engines.exact import Exact
+from tasks.retrieval.engines.faiss import Faiss
+from tasks.retrieval.index import index
+from tasks.retrieval.search import Search, search
+from tasks.training.loop import Fitting
 
 READER, LANGUAGE, SEED = "beir", "en", 1
 ALL, FEW = SPLITS

@@ -1,6 +1,6 @@
 """What the papers' full recipes cost, in FLOPs by kind of stage, counted: `python -m benchmarks.recipe_costs`.
 
-Counts are `pretrieve plan`'s (`tasks/cost.py`): every text fills its `max_tokens`. Beside these stand the queries that
+Counts are `pretrieve plan`'s (`tasks/flops.py`): every text fills its `max_tokens`. Beside these stand the queries that
 a T5-base writes for the spans that are pre-trained on, by the formula of `split_at_size.py`, and the exact search of
 every retriever's train queries among all passages. Takes some minutes; writes `benchmarks/results/recipe_costs.json`.
 """

@@ -55,7 +55,7 @@ def ours(folder: Path, queries: list[str], passages: list[str]) -> tuple[Callabl
     from models.retrievers import retriever
     from models.retrievers.objective import Examples, Finetuning, Settings
     from models.tokens import Tokenizer, num_tokens
-    from tasks.gradients import gradients
+    from tasks.training.grad_cache import gradients
 
     made, tokenizer = retriever.load(folder).train(), Tokenizer.load(folder)
     objective = Finetuning(made, Settings(contrasts=["sum"], temperature=TEMPERATURE))

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from storage.store.store import Store
 from storage.vectors import VECTORS_JSON, Encoded, write_shard
-from tasks.hits import PassageIds, numbered
-from tasks.rescoring import Stored, similarity
+from tasks.retrieval.exact_search.double_scores import Stored, similarity
+from tasks.retrieval.ranking import PassageIds, numbered
 from tasks.stage import Execution, Session, session
 
 ROWS = 16_384  # of a shard

@@ -20,10 +20,10 @@ from benchmarks.contest import OURS, Case
 from benchmarks.searched import stored
 from storage.artifact import Artifact
 from storage.vectors import Encoded, SparseRows, TokenRows
-from tasks.engines import seismic
-from tasks.engines.exact import Exhaustive
-from tasks.hits import Hits, Lookup
-from tasks.index import INDEX_JSON
+from tasks.retrieval.engines import seismic
+from tasks.retrieval.engines.exact import Exhaustive
+from tasks.retrieval.index import INDEX_JSON
+from tasks.retrieval.ranking import Hits, Lookup
 
 DEVICES = ("cpu",)
 DIMENSION, QUERY_TOKENS, PASSAGE_TOKENS = 128, 32, 60

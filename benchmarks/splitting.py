@@ -27,8 +27,8 @@ from storage.rows import parts, write_rows
 from storage.store import sources
 from storage.store.store import Store
 from storage.tables import Documents
-from tasks.sentences import sentences
-from tasks.split_corpus import Splitting, load_tokenizer, split_corpus, split_documents
+from tasks.corpus.sentences import sentences
+from tasks.corpus.split_corpus import Splitting, load_tokenizer, split_corpus, split_documents
 from tasks.stage import Execution, Session, session
 
 DEVICES = ("cpu",)

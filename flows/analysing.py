@@ -16,9 +16,9 @@ from storage.errors import UserError
 from storage.store import sources
 from storage.tables import Analysis, Checkpoint, Pairs, Passages, PseudoQueries, Qrels
 from tasks.analyses import divergence, expert_disagreement, pair_relatedness, text_statistics, word_distribution
-from tasks.count_terms import count_terms
+from tasks.analyses.measures.pos_tagger import not_installed
+from tasks.pretraining.count_terms import count_terms
 from tasks.stage import in_round
-from tasks.tagger import not_installed
 
 
 @dataclass(frozen=True)

@@ -31,18 +31,18 @@ from storage.tables import (
     Queries,
     Report,
 )
-from tasks.count_terms import count_terms
-from tasks.index import index
-from tasks.initialise import initialise
-from tasks.label import adopt_positives, adopt_pseudo_queries, label_passages
-from tasks.pair_contexts import Contexts, Pairing, pair_contexts
-from tasks.pretrain import Pretraining, pretrain
-from tasks.pretrain import check as check_pretraining
-from tasks.probe import Drawing, draw_probe, draw_probe_of_pairs
-from tasks.query_quality import ROUND_TRIP_CUTOFF, pseudo_queries_as_queries, query_quality
-from tasks.report import report
-from tasks.search import Search, search
-from tasks.train import check as check_training
+from tasks.finetuning.label_positives import adopt_positives, adopt_pseudo_queries, label_passages
+from tasks.finetuning.train import check as check_training
+from tasks.pretraining.count_terms import count_terms
+from tasks.pretraining.draw_probe import Drawing, draw_probe, draw_probe_of_pairs
+from tasks.pretraining.initialise import initialise
+from tasks.pretraining.pair_contexts import Contexts, Pairing, pair_contexts
+from tasks.pretraining.pretrain import Pretraining, pretrain
+from tasks.pretraining.pretrain import check as check_pretraining
+from tasks.pseudo_queries.query_quality import ROUND_TRIP_CUTOFF, pseudo_queries_as_queries, query_quality
+from tasks.report.report import report
+from tasks.retrieval.index import index
+from tasks.retrieval.search import Search, search
 
 Start = Artifact[Checkpoint]
 PERSISTENCE = 0.99  # of rank-biased overlap: 85 % of its weight lie on the first hundred ranks

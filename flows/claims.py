@@ -1,7 +1,7 @@
 """The claims of a study: what the papers say, on what it is tested, and the smallest difference that can be shown.
 
 `configs/study/claims.yaml` names them before anything is run, the largest expected effect first; each arm is a recipe
-and a row of its report. What is measured and found is `flows/study.py` and `tasks/verdicts.py`.
+and a row of its report. What is measured and found is `flows/study.py` and `tasks/evaluation/claim_verdicts.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flows.read_recipe import CLAIMS, load_recipe, read_settings
 from storage.errors import UserError
 from storage.results.paper_results import PAPERS
 from storage.settings import Seed, Settings
-from tasks.evaluate import METRIC
+from tasks.evaluation.evaluate import METRIC
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -74,7 +74,7 @@ class Claim(Settings):
     arms: Annotated[dict[Name, Arm], Field(min_length=2, max_length=4)]
     contrasts: Annotated[list[Against], Field(min_length=1)]
     smallest: Share | None
-    """The smallest difference that 80 % of such studies show, computed beforehand (`tasks.verdicts.smallest`)."""
+    """The smallest difference that 80 % of such studies show (`tasks.evaluation.claim_verdicts.smallest`)."""
     note: str | None = None
     """How the test differs from the paper's, where it matters."""
 

@@ -24,7 +24,7 @@ from storage.errors import UserError, one_line
 from storage.ledger.ledger import ledgers
 from storage.store.run_notes import RunNote, State, changing_notes, read_notes
 from storage.store.store import Store, bytes_below
-from tasks.units import in_units
+from tasks.runtime.formatting import in_units
 
 WORK = re.compile(r"(?P<stage>[A-Za-z0-9_]+)-(?P<key>[0-9a-f]{24})")
 DAMAGED = re.compile(rf"{WORK.pattern}-\d+")

@@ -10,8 +10,8 @@ from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.store import sources
 from storage.tables import Answers, Documents, Passages, Qrels, Queries
-from tasks.ingest import Corpus, Topics, ingest_answers, ingest_corpus, ingest_qrels, ingest_queries
-from tasks.split_corpus import Splitting, split_corpus
+from tasks.corpus.ingest import Corpus, Topics, ingest_answers, ingest_corpus, ingest_qrels, ingest_queries
+from tasks.corpus.split_corpus import Splitting, split_corpus
 
 Part = Literal["corpus", "documents"]
 

@@ -17,14 +17,14 @@ from flows.terminal import Terminal, say
 from storage.errors import UserError
 from storage.files import write_atomically
 from storage.store.store import Store
-from tasks.compare_runs import compare_runs
+from tasks.evaluation.paired_runs import compare_runs
 
 WORDS_ALONE = ("title", "reported")  # of a recipe: they say what it is, and change nothing
 
 
 def show_comparison(first: str, second: str, store_folder: Path, html: Path | None) -> None:
     """Print what two runs differ in, and by how much; write the same as a page where one is asked for."""
-    from tasks.page.compare import page, terminal_tables
+    from tasks.report.page.compare_page import page, terminal_tables
 
     content = compared(first, second, Store.open_or_new(store_folder))
     Terminal().print(*terminal_tables(content), sep="\n")

@@ -13,7 +13,7 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store import sources
 from storage.store.store import Store
-from tasks.encode import Model, reads
+from tasks.retrieval.encode import Model, reads
 
 BM25, PACKAGE = "bm25", "package:"
 KEY = re.compile(r"[0-9a-f]{6,24}")

@@ -8,7 +8,7 @@ from flows.recipe import Recipe, as_yaml
 from flows.round import Few, Round, exact, row
 from flows.rounds import expanded
 from flows.transfer import groups
-from tasks.report import Reporting
+from tasks.report.report import Reporting
 
 
 def reporting(recipe: Recipe[Any], name: str, runs: list[str], trained: list[str], stored: list[str]) -> Reporting:

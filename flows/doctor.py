@@ -18,7 +18,7 @@ from rich.table import Table
 from flows.terminal import Terminal
 from storage.errors import UserError, masked
 from storage.store.marker import recognise
-from tasks.units import in_units
+from tasks.runtime.formatting import in_units
 
 GIB = 1024**3
 NEEDED = ("torch", "transformers", "prefect", "pyserini", "pandas", "pyarrow", "ranx", "sentencex")

@@ -30,10 +30,10 @@ from storage.store import sources
 from storage.store.run_notes import noted
 from storage.store.store import Store
 from storage.tables import Metrics
-from tasks.as_task import artifact_key
-from tasks.page.figures import intervals
-from tasks.page.suite import as_markdown, notes, page, terminal_table
-from tasks.show_progress import courtesy
+from tasks.report.page.statistics import intervals
+from tasks.report.page.suite_page import as_markdown, notes, page, terminal_table
+from tasks.runtime.prefect_progress import courtesy
+from tasks.runtime.prefect_task import artifact_key
 from tasks.stage import Session, session
 
 

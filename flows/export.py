@@ -17,7 +17,7 @@ from storage.errors import UserError
 from storage.files import writing_folder
 from storage.store.manifest_checks import LOGS, MANIFEST
 from storage.store.store import Store
-from tasks.initialise import beside
+from tasks.pretraining.initialise import beside
 
 IMPOSSIBLE = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.EBUSY,

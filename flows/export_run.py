@@ -12,7 +12,7 @@ from flows.inspect_store import out
 from flows.ir_metadata import END, START, header
 from storage.errors import UserError
 from storage.store.store import Store
-from tasks.trec_run import trec_lines, write_lines
+from tasks.evaluation.trec_run_file import trec_lines, write_lines
 
 
 def export_runs(

@@ -15,7 +15,7 @@ from flows.inspect_store import find
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
 from storage.store.store import Store
-from tasks.evaluate import evaluate
+from tasks.evaluation.evaluate import evaluate
 
 PAGE = "report.json"
 

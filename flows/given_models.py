@@ -37,25 +37,25 @@ def _given(job: Job) -> Path | None:
 
 
 def _backbone(folder: Path, settings: Any) -> None:
-    from tasks.initialise import opened
+    from tasks.pretraining.initialise import opened
 
     opened(folder, settings)
 
 
 def _retriever(folder: Path, settings: Any) -> None:
-    from tasks.encode import opened
+    from tasks.retrieval.encode import opened
 
     opened(folder)
 
 
 def _teacher(folder: Path, settings: Any) -> None:
-    from tasks.score import opened_teacher
+    from tasks.cross_encoder.score import opened_teacher
 
     opened_teacher(folder, settings, "teacher")
 
 
 def _start_of_teacher(folder: Path, settings: Any) -> None:
-    from tasks.train_teacher import opened_start
+    from tasks.cross_encoder.train_teacher import opened_start
 
     opened_start(folder, settings)
 
@@ -63,7 +63,7 @@ def _start_of_teacher(folder: Path, settings: Any) -> None:
 def _generator(folder: Path, settings: Any) -> None:
     from torch import device
 
-    from tasks.generators.sampling import open_writer
+    from tasks.pseudo_queries.generators.sampler import open_writer
 
     open_writer(folder, settings, device("cpu"))
 

@@ -15,7 +15,7 @@ from storage.errors import UserError, one_line
 from storage.ledger.ledger import is_damaged, ledgers
 from storage.store.manifest_checks import MANIFEST
 from storage.store.store import Damage, Store
-from tasks.units import in_units
+from tasks.runtime.formatting import in_units
 
 LEFT_ALONE = "the folder is left alone: run its recipe again to rebuild it, or delete it"
 

@@ -22,7 +22,7 @@ from typing import NoReturn
 from storage.errors import DamagedArtifact, UserError, one_line, wrong_path
 from storage.files import limit_reached
 from storage.store.lock import LeaseLost
-from tasks.ending import saving, unwinding
+from tasks.runtime.signals import saving, unwinding
 
 INTERRUPTED = 130
 SECONDS_TO_UNWIND = 8.0  # from a signal, or from the checkpoint that a training saves after it

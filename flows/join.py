@@ -15,10 +15,10 @@ from pathlib import Path
 from flows.terminal import unwrapped
 from storage.errors import UserError
 from storage.store.store import Store
-from tasks import ranks
-from tasks.ending import unwinding
-from tasks.hosts import BEAT, Place, Pulse, exposure, free_place
-from tasks.processes import Processes
+from tasks.runtime import ranks
+from tasks.runtime.heartbeat import BEAT, Place, Pulse, exposure, free_place
+from tasks.runtime.rank_processes import Processes
+from tasks.runtime.signals import unwinding
 from tasks.stage import Execution, Session, session
 
 console = unwrapped(stderr=True)

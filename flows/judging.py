@@ -10,9 +10,9 @@ import pyarrow as pa
 from flows.claims import Against, Claim, Study
 from storage.errors import UserError
 from storage.results.study_runs import Kept, kept
-from tasks.page.study import Arm, Claimed
-from tasks.significance import Values
-from tasks.verdicts import Cheaper, Contrast, cheaper, contrasted, judged, of_claim
+from tasks.evaluation.claim_verdicts import Cheaper, Contrast, cheaper, contrasted, judged, of_claim
+from tasks.evaluation.significance import Values
+from tasks.report.page.study_markdown import Arm, Claimed
 
 Runs = Mapping[tuple[str, int], Kept]
 TOLD = {

@@ -14,12 +14,12 @@ from storage import datasets
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.tables import Analysis, Index, Metrics, Overlap, Passages, Queries, Run
-from tasks.evaluate import Evaluation, evaluate
-from tasks.fuse import fuse
-from tasks.overlap import Overlapping, overlap
-from tasks.search import Search, search
+from tasks.evaluation.evaluate import Evaluation, evaluate
+from tasks.evaluation.overlap import Overlapping, overlap
+from tasks.evaluation.query_wins import Winning, wins
+from tasks.retrieval.fuse import fuse
+from tasks.retrieval.search import Search, search
 from tasks.stage import in_round
-from tasks.wins import Winning, wins
 
 ANSWER = "answer@"
 EXAMPLES = 6  # queries that a run is shown to win, and as many that it loses

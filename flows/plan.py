@@ -25,11 +25,11 @@ from storage import datasets
 from storage.artifact import Manifest
 from storage.store import sources
 from storage.store.store import Store, bytes_below
-from tasks.cost import Cost, Costs
-from tasks.encode import Encoding
+from tasks.finetuning.train import PLAIN, Training
+from tasks.flops import Cost, Costs
+from tasks.retrieval.encode import Encoding
+from tasks.runtime.formatting import in_units
 from tasks.stage import Done, Session, session
-from tasks.train import PLAIN, Training
-from tasks.units import in_units
 
 WIDTH = 150  # columns that keys and the names of rounds need whole
 START = {"pretrain": 2, "train": 0, "encode": 1, "train_teacher": 0, "score": 0, "rerank": 0}

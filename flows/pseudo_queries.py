@@ -13,14 +13,14 @@ from storage.errors import UserError
 from storage.store import sources
 from storage.store.store import Store
 from storage.tables import Checkpoint, Passages, PseudoQueries
-from tasks.filter_queries import Filtering, filter_queries
-from tasks.generate_queries import Generation, Writing, fill_ledger, generate_queries
-from tasks.import_queries import Importing, import_queries
-from tasks.index import index
-from tasks.join_queries import Joining, join_queries
-from tasks.relevance import relevance
-from tasks.round_trip import round_trip
-from tasks.train_generator import train_generator
+from tasks.pseudo_queries.filter_queries import Filtering, filter_queries
+from tasks.pseudo_queries.generate_queries import Generation, Writing, fill_ledger, generate_queries
+from tasks.pseudo_queries.import_queries import Importing, import_queries
+from tasks.pseudo_queries.join_queries import Joining, join_queries
+from tasks.pseudo_queries.relevance import relevance
+from tasks.pseudo_queries.round_trip import round_trip
+from tasks.pseudo_queries.train_generator import train_generator
+from tasks.retrieval.index import index
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from storage.settings import Settings
-from tasks.filter_queries import Filtering
-from tasks.generate_queries import Generation
-from tasks.query_quality import Sampling
-from tasks.train_generator import GeneratorTraining
+from tasks.pseudo_queries.filter_queries import Filtering
+from tasks.pseudo_queries.generate_queries import Generation
+from tasks.pseudo_queries.query_quality import Sampling
+from tasks.pseudo_queries.train_generator import GeneratorTraining
 
 
 class Also(Settings):
@@ -33,7 +33,7 @@ class PseudoQuerying(Settings):
     """By hub name, folder or package:NAME/FOLDER; null where `train` makes one, or `file` has the queries."""
     train: GeneratorTraining | None
     file: str | None = None
-    """Queries that were written elsewhere (`tasks.import_queries`), instead of a generator."""
+    """Queries that were written elsewhere (`tasks.pseudo_queries.import_queries`), instead of a generator."""
     generate: Generation | None
     """Null where a file has the queries."""
     also: list[Also] = Field(default_factory=list)

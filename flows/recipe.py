@@ -17,13 +17,13 @@ from flows.querying import PseudoQuerying
 from flows.round import SEARCHED_VIEW, Approximate, Ensemble, Few, Member, Round, Suiting, Teaching, row
 from flows.sections import Analysing, Corpora, Dataset, Depth, Headline, Testing, Transfer
 from storage.settings import Seed, Settings
-from tasks.encode import Encoding
-from tasks.engines.bm25 import Bm25
-from tasks.engines.exact import Exact
-from tasks.initialise import Backbone
-from tasks.pair_contexts import Contexts
-from tasks.pretrain import Pretraining
-from tasks.split_corpus import Splitting
+from tasks.corpus.split_corpus import Splitting
+from tasks.pretraining.initialise import Backbone
+from tasks.pretraining.pair_contexts import Contexts
+from tasks.pretraining.pretrain import Pretraining
+from tasks.retrieval.encode import Encoding
+from tasks.retrieval.engines.bm25 import Bm25
+from tasks.retrieval.engines.exact import Exact
 from tasks.stage import Execution
 
 STARTS = ("pretrained", "backbone", "random")

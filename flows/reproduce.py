@@ -31,8 +31,8 @@ from storage.errors import UserError
 from storage.store.run_notes import noted
 from storage.store.store import Store
 from storage.tables import Report
-from tasks.ending import Told
-from tasks.report import is_of, publish, terminal_table
+from tasks.report.report import is_of, publish, terminal_table
+from tasks.runtime.signals import Told
 from tasks.stage import Done, Session, Stopped, session
 
 T = TypeVar("T")
@@ -120,7 +120,7 @@ def as_flow(flow_name: str, recipe: str, current: Session, body: Callable[[], T]
     from prefect import flow, tags
     from prefect.exceptions import TerminationSignal
 
-    from tasks.as_task import TAG
+    from tasks.runtime.prefect_task import TAG
 
     limit_exit()
     embedded, watch = watched_server(current.tell)

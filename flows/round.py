@@ -9,19 +9,19 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from storage.settings import Settings
-from tasks.engines.candidates import Candidates
-from tasks.engines.faiss import Faiss
-from tasks.engines.seismic import Seismic
-from tasks.fuse import Fusion
-from tasks.import_negatives import Given
-from tasks.learn_fusion import LearnFusion
-from tasks.miners.cross_encoder import CrossEncoder
-from tasks.miners.margin import Margin
-from tasks.miners.top import Top
-from tasks.miners.union import Union
-from tasks.score import Reranking, Scoring
-from tasks.train import Training, View
-from tasks.train_teacher import TeacherTraining
+from tasks.cross_encoder.score import Reranking, Scoring
+from tasks.cross_encoder.train_teacher import TeacherTraining
+from tasks.finetuning.import_negatives import Given
+from tasks.finetuning.learn_fusion import LearnFusion
+from tasks.finetuning.miners.cross_encoder import CrossEncoder
+from tasks.finetuning.miners.margin import Margin
+from tasks.finetuning.miners.top import Top
+from tasks.finetuning.miners.union import Union
+from tasks.finetuning.train import Training, View
+from tasks.retrieval.engines.candidates import Candidates
+from tasks.retrieval.engines.faiss import Faiss
+from tasks.retrieval.engines.seismic import Seismic
+from tasks.retrieval.fuse import Fusion
 
 Miner = Annotated[Top | Union | Margin | CrossEncoder, Field(discriminator="miner")]
 Engine = Annotated[Faiss | Seismic | Candidates, Field(discriminator="engine")]

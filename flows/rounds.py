@@ -25,20 +25,20 @@ from storage.tables import (
     Vectors,
     Weights,
 )  # fmt: skip
-from tasks.choose_queries import FewShot, Suited, sample_queries, suited_queries
-from tasks.encode import encode
-from tasks.fuse import Fusion, fuse
-from tasks.import_negatives import import_negatives
-from tasks.index import index
-from tasks.initialise import initialise
-from tasks.learn_fusion import learn_fusion
-from tasks.mine import mine
-from tasks.miners.top import Top
-from tasks.score import rerank, score
-from tasks.search import Search, search
+from tasks.cross_encoder.score import rerank, score
+from tasks.cross_encoder.train_teacher import train_teacher
+from tasks.finetuning.import_negatives import import_negatives
+from tasks.finetuning.learn_fusion import learn_fusion
+from tasks.finetuning.mine import mine
+from tasks.finetuning.miners.top import Top
+from tasks.finetuning.select_queries import FewShot, Suited, sample_queries, suited_queries
+from tasks.finetuning.train import train
+from tasks.pretraining.initialise import initialise
+from tasks.retrieval.encode import encode
+from tasks.retrieval.fuse import Fusion, fuse
+from tasks.retrieval.index import index
+from tasks.retrieval.search import Search, search
 from tasks.stage import in_round
-from tasks.train import train
-from tasks.train_teacher import train_teacher
 
 Start = Artifact[Checkpoint]
 

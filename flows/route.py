@@ -18,7 +18,7 @@ from uuid import UUID
 
 from storage.artifact import Manifest
 from storage.store.store import Store
-from tasks.as_task import TAG
+from tasks.runtime.prefect_task import TAG
 from tasks.stage import Job, Session
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ class Children:
 
     def submit(self, job: Job, after: list[Any]) -> Any:
         """Have a worker build the job when the futures `after` are done; a future of its manifest."""
-        from tasks.as_task import task_of
+        from tasks.runtime.prefect_task import task_of
 
         return task_of(job, False, lambda: self.build(job)).submit(wait_for=after)
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from storage.settings import Seed, Settings
 from tasks.analyses import divergence, expert_disagreement, pair_relatedness, text_statistics, word_distribution
-from tasks.evaluate import METRIC, Comparison
+from tasks.evaluation.evaluate import METRIC, Comparison
 
 Analysing = Annotated[
     divergence.Settings

@@ -33,11 +33,11 @@ from storage.results.study_runs import Facts, Kept, all_kept, folder_of, keep, k
 from storage.store import sources
 from storage.store.run_notes import noted
 from storage.store.store import Store
-from tasks.cost import Costs
-from tasks.fit import Diverged
-from tasks.report import CURVES
+from tasks.flops import Costs
+from tasks.report.report import CURVES
+from tasks.runtime.formatting import duration
 from tasks.stage import Done, Session
-from tasks.units import duration
+from tasks.training.loop import Diverged
 
 RESULTS = PROJECT / "results" / "study"
 POINTS = 40  # of a curve that is kept

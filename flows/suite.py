@@ -26,14 +26,14 @@ from storage.rows import num_rows
 from storage.settings import Seed, Settings
 from storage.store import sources
 from storage.tables import Metrics, Passages, Queries, Run
-from tasks.encode import Encoding, Model, encode
-from tasks.engines.bm25 import Bm25
-from tasks.engines.exact import Exact
-from tasks.evaluate import METRIC, Comparison, Evaluation, evaluate
-from tasks.fuse import Fusion, fuse
-from tasks.index import index
-from tasks.search import Search, search
-from tasks.split_corpus import Splitting
+from tasks.corpus.split_corpus import Splitting
+from tasks.evaluation.evaluate import METRIC, Comparison, Evaluation, evaluate
+from tasks.retrieval.encode import Encoding, Model, encode
+from tasks.retrieval.engines.bm25 import Bm25
+from tasks.retrieval.engines.exact import Exact
+from tasks.retrieval.fuse import Fusion, fuse
+from tasks.retrieval.index import index
+from tasks.retrieval.search import Search, search
 from tasks.stage import Execution, in_round
 
 Name = Annotated[str, Field(pattern=r"^\S+$")]

@@ -15,8 +15,8 @@ from storage.errors import UserError
 from storage.store.run_notes import noted
 from storage.store.sources import weights
 from storage.store.store import Store
-from tasks.finetune_generator import VALIDATION_JSON, GeneratorFinetuning, finetune_generator
-from tasks.generators.pairs import pairs_source
+from tasks.pseudo_queries.finetune_generator import VALIDATION_JSON, GeneratorFinetuning, finetune_generator
+from tasks.pseudo_queries.generators.pair_files import pairs_source
 from tasks.stage import Execution, Session, session
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tasks.as_task import artifact_key
-from tasks.page.lineage import as_image, drawing, made_of, named, standalone
-from tasks.show_progress import courtesy
+from tasks.report.page.lineage_graph import as_image, drawing, made_of, named, standalone
+from tasks.runtime.formatting import duration
+from tasks.runtime.prefect_progress import courtesy
+from tasks.runtime.prefect_task import artifact_key
 from tasks.stage import Done
-from tasks.units import duration
 
 
 def show_run(recipe: str, page: Path, done: Sequence[Done]) -> None:

@@ -22,9 +22,9 @@ from flows.terminal import say, unwrapped
 from storage.artifact import Manifest
 from storage.errors import UserError, one_line
 from storage.store.store import Store
-from tasks.machine import described
+from tasks.runtime.environment import described
+from tasks.runtime.formatting import duration
 from tasks.stage import Execution, Job, Session, session
-from tasks.units import duration
 
 FILES_SHOWN = 3
 DIFFERS = "differs"

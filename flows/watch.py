@@ -17,7 +17,7 @@ from typing import Any
 from flows.embedded import require_room
 from flows.interrupt import RESUMES, ServerLost, end, limit_exit, reason
 from storage.errors import UserError, masked
-from tasks.ending import in_stage
+from tasks.runtime.signals import in_stage
 
 SECONDS_BETWEEN_LOOKS = 1.0
 # A server that refuses connections has ended; one that is only slow may be on a busy machine.

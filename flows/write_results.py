@@ -12,8 +12,8 @@ from flows.claims import Study, load_study
 from flows.judging import found
 from storage.errors import UserError
 from storage.files import write_atomically
-from tasks.page.results import results_page, results_part
-from tasks.page.study import Claimed, pictures, study_brief, study_part
+from tasks.report.page.markdown import results_page, results_part
+from tasks.report.page.study_markdown import Claimed, pictures, study_brief, study_part
 
 ROOT = Path(__file__).parent.parent
 FIRST, LAST = "<!-- written by make results -->\n", "<!-- end of what make results writes -->\n"

@@ -28,9 +28,9 @@ from storage.settings import Settings
 from storage.store.run_notes import NotedRun
 from storage.store.store import Store
 from storage.tables import Table
-from tasks.energy import Meter
-from tasks.machine import Spent, cpu_seconds, described
-from tasks.show_progress import in_a_flow
+from tasks.runtime.energy import Meter
+from tasks.runtime.environment import Spent, cpu_seconds, described
+from tasks.runtime.prefect_progress import in_a_flow
 
 T = TypeVar("T", bound=Table)
 Input = Artifact[Any] | Source | Sequence[Artifact[Any]] | None
@@ -217,7 +217,7 @@ class Job:
         if not cached:
             current.tell(f"{self.label} …")
         if in_a_flow():
-            from tasks.as_task import run_as_task
+            from tasks.runtime.prefect_task import run_as_task
 
             return self.told(current, run_as_task(self, current, cached), cached)
         return self.told(current, manifest or self.build(current), cached)
@@ -261,7 +261,7 @@ class Job:
     def _fill(self, work: Path, store: Store) -> None:
         """Run the stage's body, in several processes where it trains and the run says so."""
         if self.stage.trains and execution().processes * execution().hosts > 1:
-            from tasks.ranks import run_together
+            from tasks.runtime.ranks import run_together
 
             run_together(self.stage.body, work, self.inputs, self.settings, store)
         else:

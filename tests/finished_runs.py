@@ -13,8 +13,8 @@ from storage.rows import write_rows
 from storage.settings import Settings
 from storage.store.store import Store
 from storage.tables import Passages, Qrels, Queries, Run
-from tasks.evaluate import Comparison, Evaluation, evaluate
-from tasks.report import Reporting, publish, report
+from tasks.evaluation.evaluate import Comparison, Evaluation, evaluate
+from tasks.report.report import Reporting, publish, report
 from tasks.stage import stage
 
 QUERIES, DOCUMENTS = 24, 12

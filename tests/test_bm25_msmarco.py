@@ -17,11 +17,11 @@ from flows import collection
 from flows.sections import Dataset
 from storage.store import sources
 from storage.store.store import Store
-from tasks.engines.bm25 import Bm25
-from tasks.evaluate import Evaluation, evaluate
-from tasks.index import index
-from tasks.search import Search, search
-from tasks.split_corpus import Splitting
+from tasks.corpus.split_corpus import Splitting
+from tasks.evaluation.evaluate import Evaluation, evaluate
+from tasks.retrieval.engines.bm25 import Bm25
+from tasks.retrieval.index import index
+from tasks.retrieval.search import Search, search
 
 FOLDER = Path(os.environ.get("PRETRIEVE_COLLECTIONS", "")) / "msmarco"
 FILES = [FOLDER / f"collection.tsv{packed}" for packed in ("", ".gz")]

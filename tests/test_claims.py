@@ -16,8 +16,8 @@ from storage.errors import UserError
 from storage.results.paper_results import FILE, value
 from storage.store import sources
 from storage.store.store import Store
+from tasks.evaluation.claim_verdicts import smallest
 from tasks.stage import Done
-from tasks.verdicts import smallest
 
 STUDY = load_study()
 QUALITY = [claim for claim in STUDY.claims if claim.metric]

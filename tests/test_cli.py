@@ -20,7 +20,7 @@ from storage.errors import UserError
 from storage.store import sources
 from storage.store.lock import LeaseLost
 from storage.store.store import Store
-from tasks.initialise import initialise
+from tasks.pretraining.initialise import initialise
 from tasks.stage import Session, session
 from tests.in_process import ended_by
 from tests.services.servers import Service

@@ -9,7 +9,7 @@ import pytest
 from flows.compare import compared, show_comparison
 from storage.errors import UserError
 from storage.store.store import Store
-from tasks.page.compare import notes
+from tasks.report.page.compare_page import notes
 from tests.finished_runs import run
 
 

@@ -12,7 +12,7 @@ from flows.reproduce import published
 from storage.errors import DamagedArtifact
 from storage.store.store import Store
 from storage.tables import Checkpoint
-from tasks.encode import Encoding, encode
+from tasks.retrieval.encode import Encoding, encode
 from tasks.stage import stage
 from tests.console import command
 from tests.finished_runs import run

@@ -19,9 +19,9 @@ import pytest
 
 from storage.errors import UserError
 from storage.store.store import SCRATCH, Store
-from tasks import on_dask
-from tasks.leftovers import record
-from tasks.ranks import Failed
+from tasks.runtime import dask_cluster
+from tasks.runtime.leftovers import record
+from tasks.runtime.ranks import Failed
 from tasks.stage import Execution, Session, session
 from tests.cluster import ROOT, Cluster, cluster, environment, wait_for
 from tests.tasks import sharded, works
@@ -103,7 +103,7 @@ def test_what_goes_wrong_on_a_worker_is_told_as_it_is_here(two: Cluster, tmp_pat
 def test_an_interrupted_run_ends_at_once_and_so_do_its_groups(
     two: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_dask, "GROUPS", 2)
+    monkeypatch.setattr(dask_cluster, "GROUPS", 2)
     out, told = tmp_path / "out", tmp_path / "told"
     told.mkdir()
     threading.Thread(
@@ -228,18 +228,18 @@ def test_a_scheduler_that_is_lost_is_named(two: Cluster, tmp_path: Path) -> None
 def test_a_scheduler_that_does_not_answer_is_named(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_dask, "SECONDS_TO_CONNECT", 3)
+    monkeypatch.setattr(dask_cluster, "SECONDS_TO_CONNECT", 3)
     with pytest.raises(UserError, match=f"^execution.dask: no Dask scheduler answers at {address} "):
         works.run(tmp_path / "out", works.write, dask=address)
 
 
 def test_a_worker_that_does_not_see_the_store_says_so(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"{tmp_path}/other: not there on {socket.gethostname()}; every Dask worker"):
-        on_dask.make_group(str(tmp_path / "other" / SCRATCH / "dask-1" / "order.json"), 0, 1)
+        dask_cluster.make_group(str(tmp_path / "other" / SCRATCH / "dask-1" / "order.json"), 0, 1)
 
 
 def test_what_workers_say_is_made_but_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_dask, "SECONDS_UNTIL_FILES_SHOW", 1)
+    monkeypatch.setattr(dask_cluster, "SECONDS_UNTIL_FILES_SHOW", 1)
     shards = works.row_shards(20, 10)
 
     def show() -> None:
@@ -247,12 +247,12 @@ def test_what_workers_say_is_made_but_is_not_here_is_named(tmp_path: Path, monke
         record(tmp_path, "part-00000.parquet")
 
     threading.Timer(0.5, show).start()
-    on_dask._wait_for(tmp_path, shards[:1])
+    dask_cluster._wait_for(tmp_path, shards[:1])
     with pytest.raises(UserError, match=r"part-00001.parquet: the Dask workers say that it is made, but it is not"):
-        on_dask._wait_for(tmp_path, shards)
+        dask_cluster._wait_for(tmp_path, shards)
 
 
 def test_an_order_that_was_withdrawn_is_not_made(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
-    on_dask.make_group(str(tmp_path / SCRATCH / "dask-1" / "order.json"), 0, 1)
+    dask_cluster.make_group(str(tmp_path / SCRATCH / "dask-1" / "order.json"), 0, 1)
     assert not list(tmp_path.iterdir())

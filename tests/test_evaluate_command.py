@@ -25,7 +25,7 @@ from storage.errors import UserError
 from storage.rows import read_table
 from storage.store.store import Store
 from storage.tables import Checkpoint, Run
-from tasks.fuse import Fusion
+from tasks.retrieval.fuse import Fusion
 from tasks.stage import Execution, Session, session, stage
 from tests.services.servers import Service
 from tests.tiny import WORDS, fast_tokenizer, save_backbone, save_tokenizer, tiny_retriever

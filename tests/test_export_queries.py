@@ -21,7 +21,7 @@ from storage.imports import pseudo_query_files
 from storage.rows import read_rows, write_rows
 from storage.store.store import Store
 from storage.tables import Passages, PseudoQueries, passage_sha256, passage_text
-from tasks.import_queries import Importing, import_queries
+from tasks.pseudo_queries.import_queries import Importing, import_queries
 from tests.storage.published import publish
 from tests.tasks.corpora import passage, pseudo_query
 

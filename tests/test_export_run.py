@@ -16,7 +16,7 @@ from storage.errors import UserError
 from storage.rows import read_rows, write_rows
 from storage.store.store import Store
 from storage.tables import Qrels, Run
-from tasks.trec_run import trec_lines
+from tasks.evaluation.trec_run_file import trec_lines
 from tests.finished_runs import DOCUMENTS, QUERIES, run
 
 

@@ -11,9 +11,9 @@ import pytest
 from flows.judging import found
 from flows.write_results import IMAGES, README, RESULTS_PAGE, documents
 from storage.errors import UserError
-from tasks.page.forest import RIGHT, WIDTH, Difference, forest
-from tasks.page.study import FOREST, pictures, study_brief, study_part
-from tasks.verdicts import Cheaper, Contrast
+from tasks.evaluation.claim_verdicts import Cheaper, Contrast
+from tasks.report.page.study_markdown import FOREST, pictures, study_brief, study_part
+from tasks.report.page.svg_charts import RIGHT, WIDTH, Difference, forest
 from tests.studies import BETTER, QUERIES, results, study, write
 
 

@@ -25,13 +25,13 @@ from storage.rows import write_rows
 from storage.store import sources
 from storage.store.store import Store
 from storage.tables import Pairs
-from tasks import cost
-from tasks.cost import Costs, counted
-from tasks.initialise import initialise
-from tasks.pretrain import pretrain
+from tasks import flops
+from tasks.analyses.measures.pos_tagger import not_installed
+from tasks.cross_encoder.train_teacher import TeacherTraining
+from tasks.flops import Costs, counted
+from tasks.pretraining.initialise import initialise
+from tasks.pretraining.pretrain import pretrain
 from tasks.stage import stage
-from tasks.tagger import not_installed
-from tasks.train_teacher import TeacherTraining
 from tests.tiny import LEXICAL, PIECES, SHAPE, WORDS, save_backbone, save_tokenizer
 
 NOWHERE = ["dataset.path=nowhere", "backbone.weights=nobody/nothing"]
@@ -277,7 +277,7 @@ def test_products_that_are_not_computed_count_as_if_they_were(
     backbone = recipe.backbone.model_copy(update={"layers": None})
 
     found = Costs(shape_only(tmp_path), backbone).pretraining(settings)
-    monkeypatch.setattr(cost, "Uncomputed", contextlib.nullcontext)
+    monkeypatch.setattr(flops, "Uncomputed", contextlib.nullcontext)
     computed = Costs(tmp_path, backbone).pretraining(settings)
 
     assert found == computed

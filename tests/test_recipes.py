@@ -7,7 +7,7 @@ import pytest
 from flows.read_recipe import find_recipe, load_recipe, recipe_name, shipped_recipes
 from storage.errors import UserError
 from storage.store.sources import weights
-from tasks.pretrain import check
+from tasks.pretraining.pretrain import check
 
 
 @pytest.mark.parametrize("name", shipped_recipes())

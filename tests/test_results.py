@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from flows.write_results import IMAGES, ROOT, documents
-from tasks.page.results import results_page, results_part
+from tasks.report.page.markdown import results_page, results_part
 
 
 def test_a_document_is_what_the_results_say() -> None:

@@ -11,12 +11,12 @@ from storage.errors import UserError
 from storage.rows import write_rows
 from storage.store.store import Store
 from storage.tables import Checkpoint, Passages
-from tasks.answer import answer
-from tasks.encode import Encoding, encode
-from tasks.engines.bm25 import Bm25
-from tasks.engines.exact import Exact
-from tasks.engines.faiss import Faiss
-from tasks.index import index
+from tasks.retrieval.encode import Encoding, encode
+from tasks.retrieval.engines.bm25 import Bm25
+from tasks.retrieval.engines.exact import Exact
+from tasks.retrieval.engines.faiss import Faiss
+from tasks.retrieval.index import index
+from tasks.retrieval.interactive import answer
 from tasks.stage import stage
 from tests.tiny import save_tokenizer, tiny_retriever
 

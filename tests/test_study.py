@@ -18,7 +18,7 @@ from flows.study import Asked, expected_seconds, run
 from storage.errors import UserError
 from storage.results.study_runs import all_kept, kept
 from storage.store.store import Store
-from tasks.page.study import PANELS
+from tasks.report.page.study_markdown import PANELS
 from tests import warm
 from tests.studies import results
 from tests.tiny import WORDS, save_backbone

@@ -13,7 +13,7 @@ from storage.rows import write_rows
 from storage.settings import Settings
 from storage.store.store import Store
 from storage.tables import Checkpoint, Passages
-from tasks.encode import Encoding, encode
+from tasks.retrieval.encode import Encoding, encode
 from tasks.stage import stage
 from tests import finished_runs
 from tests.in_process import ACTS, pretrieve

@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 from flows.cli import app
 from storage.errors import UserError
 from storage.store.sources import weights
-from tasks.generators.sampling import Asked, open_sampler
-from tasks.generators.validation import Greedy
+from tasks.pseudo_queries.generators.sampler import Asked, open_sampler
+from tasks.pseudo_queries.generators.validation import Greedy
 from tests.tasks.pairs_of_words import PAIRS, save_pairs, save_start
 
 

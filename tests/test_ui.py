@@ -11,7 +11,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.ui import lineage, measured_on, metrics_table, show_lineage
-from tasks.page.lineage import Lane, drawing, lanes, made_of
+from tasks.report.page.lineage_graph import Lane, drawing, lanes, made_of
 from tasks.stage import Done
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -18,8 +18,8 @@ from flows.ui import link_report, show_lineage, show_metrics
 from storage.files import write_atomically
 from storage.store.store import Store
 from storage.tables import Report
-from tasks import show_progress
-from tasks.progress import progress
+from tasks.runtime import prefect_progress
+from tasks.runtime.progress import progress
 from tasks.stage import Session, session, stage
 from tests.services.servers import Service, post
 
@@ -52,9 +52,9 @@ def server(prefect_server: Service) -> Iterator[Service]:
 
 @pytest.fixture(autouse=True)
 def _watched_closely(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(show_progress, "SECONDS_UNTIL_SHOWN", 0.3)
-    monkeypatch.setattr(show_progress, "SECONDS_BETWEEN_LOOKS", 0.3)
-    monkeypatch.setattr(show_progress, "SECONDS_FOR_THE_LAST_WORD", 60.0)  # a busy machine's server is slow
+    monkeypatch.setattr(prefect_progress, "SECONDS_UNTIL_SHOWN", 0.3)
+    monkeypatch.setattr(prefect_progress, "SECONDS_BETWEEN_LOOKS", 0.3)
+    monkeypatch.setattr(prefect_progress, "SECONDS_FOR_THE_LAST_WORD", 60.0)  # a busy machine's server is slow
 
 
 def run(folder: Path) -> Session:

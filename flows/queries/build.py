@@ -22,7 +22,7 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store.run_notes import noted
 from storage.store.store import Store
-from tasks.compare_queries import compare_queries
+from tasks.pseudo_queries.compare_queries import compare_queries
 from tasks.stage import Session, session
 
 NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")

@@ -12,7 +12,7 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store.store import Store
 from storage.tables import Passages, PseudoQueries
-from tasks.index import index
+from tasks.retrieval.index import index
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from flows.computed import computed
 from flows.queries.versions import stored_version
 from flows.terminal import Terminal
 from storage.store.store import Store
-from tasks.compare_queries import FATES, compare_queries
-from tasks.page.queries import PASSAGE_FATES, QUERY_FATES, beside
+from tasks.pseudo_queries.compare_queries import FATES, compare_queries
+from tasks.report.page.corpus_page import PASSAGE_FATES, QUERY_FATES, beside
 
 
 def show_difference(before: str, after: str, store_folder: Path) -> None:

@@ -23,7 +23,7 @@ from storage.ledger.ledger import FOLDER as LEDGERS
 from storage.rows import num_rows, parts, read_blocks, read_rows, write_blocks
 from storage.store.store import Store
 from storage.tables import Passages, PseudoQueries
-from tasks.progress import progress
+from tasks.runtime.progress import progress
 
 FORMATS = (*LINES, "datasets")
 PROVENANCE = "provenance.json"

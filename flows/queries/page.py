@@ -12,9 +12,9 @@ from storage.artifact import Artifact
 from storage.files import write_atomically
 from storage.store.store import Store
 from storage.tables import Comparison, Quality
-from tasks.as_task import artifact_key
-from tasks.page.queries import html_page, markdown_page
-from tasks.show_progress import courtesy
+from tasks.report.page.corpus_page import html_page, markdown_page
+from tasks.runtime.prefect_progress import courtesy
+from tasks.runtime.prefect_task import artifact_key
 
 
 def publish_page(folder: Path, name: str, quality: Artifact[Quality], comparison: Artifact[Comparison] | None) -> Path:

@@ -15,8 +15,8 @@ from flows.terminal import Terminal
 from storage.artifact import Artifact
 from storage.store.store import Store
 from storage.tables import Quality
-from tasks.page.queries import REASONS, SHARES, share, value
-from tasks.query_quality import Sampling, query_quality
+from tasks.pseudo_queries.query_quality import Sampling, query_quality
+from tasks.report.page.corpus_page import REASONS, SHARES, share, value
 
 SAMPLING = Sampling(passages=1000, samples=50, seed=42)  # where the version's recipe has measured nothing yet
 LISTED = 5  # first words and languages

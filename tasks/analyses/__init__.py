@@ -7,7 +7,7 @@
   text is read), `Reading(Settings)` adds that, and the chain fills it in.
 - a stage named after the file, of `table=Analysis`, which writes `analysis.json` by `write` below: everything that its
   picture shows. Larger tables lie beside it as Parquet.
-- `tasks/page/analyses/divergence.html.j2`, one `<section>` of the report, drawn from `analysis`, the content of
+- `tasks/report/page/analyses/divergence.html.j2`, one `<section>` of the report, drawn from `analysis`, the content of
   `analysis.json`, with `number`, which makes its ids unique among the analyses of a page. A template takes only
   Jinja's own filters and the classes and colours of `report.css`, so any page may include it.
 """

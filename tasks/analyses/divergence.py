@@ -27,10 +27,10 @@ from storage.files import writing
 from storage.formats.ids import share
 from storage.rows import read_table
 from storage.tables import Analysis, Checkpoint, Passages, Qrels, Queries, passage_text
-from tasks import embedding_space as space
 from tasks.analyses import write
-from tasks.encode import TextEncoder
-from tasks.progress import progress
+from tasks.analyses.measures import embedding_space as space
+from tasks.retrieval.encode import TextEncoder
+from tasks.runtime.progress import progress
 from tasks.stage import stage
 
 Points = dict[int, tuple[space.Values, space.Values]]

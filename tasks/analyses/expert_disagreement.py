@@ -25,10 +25,10 @@ from storage.errors import UserError
 from storage.rows import read_table
 from storage.tables import Analysis, Passages, Qrels, Queries, Run, passage_text
 from tasks.analyses import write
-from tasks.overlap import rank_biased_overlap
-from tasks.progress import bar
-from tasks.query_figures import shortened
-from tasks.side_by_side import Lists, Rows, Union, Values, unions
+from tasks.evaluation.overlap import rank_biased_overlap
+from tasks.pseudo_queries.quality_counts import shortened
+from tasks.retrieval.run_lists import Lists, Rows, Union, Values, unions
+from tasks.runtime.progress import bar
 from tasks.stage import stage
 
 STEPS, LETTERS = 20, 700

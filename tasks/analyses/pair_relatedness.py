@@ -28,16 +28,16 @@ from storage import settings as base
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.formats.ids import share
+from storage.pseudo_queries import Alongside
 from storage.rows import num_rows, read_rows
 from storage.tables import Analysis, Checkpoint, Passages, PseudoQueries, passage_text
 from tasks.analyses import write
-from tasks.embedding_space import unit
-from tasks.encode import TextEncoder
-from tasks.progress import progress
-from tasks.pseudo_queries import Alongside
-from tasks.query_figures import shortened
-from tasks.score import Scorer, Scoring
-from tasks.significance import paired_t_test, randomisation_test
+from tasks.analyses.measures.embedding_space import unit
+from tasks.cross_encoder.score import Scorer, Scoring
+from tasks.evaluation.significance import paired_t_test, randomisation_test
+from tasks.pseudo_queries.quality_counts import shortened
+from tasks.retrieval.encode import TextEncoder
+from tasks.runtime.progress import progress
 from tasks.stage import stage
 
 Values = NDArray[np.float64]

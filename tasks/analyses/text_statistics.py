@@ -23,14 +23,14 @@ from storage.formats.ids import share
 from storage.rows import num_rows, parts, read_blocks
 from storage.tables import Analysis, Passages, Queries
 from tasks.analyses import write
-from tasks.progress import progress
-from tasks.query_figures import quantiles, ratio
-from tasks.query_words import is_question, words_of
-from tasks.sentences import sentences
-from tasks.spans import count_tokens
-from tasks.split_corpus import load_tokenizer
+from tasks.analyses.measures.pos_tagger import PARTS, Tagger
+from tasks.corpus.sentence_packing import count_tokens
+from tasks.corpus.sentences import sentences
+from tasks.corpus.split_corpus import load_tokenizer
+from tasks.pseudo_queries.quality_counts import quantiles, ratio
+from tasks.pseudo_queries.query_text import is_question, words_of
+from tasks.runtime.progress import progress
 from tasks.stage import stage
-from tasks.tagger import PARTS, Tagger
 
 FORMS = ("question", "statement", "phrase")
 

@@ -35,12 +35,12 @@ from storage.formats.ids import share
 from storage.rows import num_rows, read_rows, read_table
 from storage.tables import Analysis, Checkpoint, Pairs, Terms
 from tasks.analyses import write
-from tasks.encode import TextEncoder
-from tasks.fit import take_up
-from tasks.progress import progress
-from tasks.split_corpus import load_tokenizer
+from tasks.analyses.measures.vocabulary_mass import Found, Ids, Values
+from tasks.corpus.split_corpus import load_tokenizer
+from tasks.retrieval.encode import TextEncoder
+from tasks.runtime.progress import progress
 from tasks.stage import stage
-from tasks.word_figures import Found, Ids, Values
+from tasks.training.loop import take_up
 
 AT_ONCE = 32  # texts whose distributions over the vocabulary are in memory
 LEVELS = 6

@@ -17,7 +17,7 @@ from flows.collection import texts, topics
 from flows.sections import Dataset
 from storage.imports import negative_files, pseudo_query_files
 from storage.store.store import Store
-from tasks.generators.pairs import read_pairs
+from tasks.pseudo_queries.generators.pair_files import read_pairs
 from tasks.stage import Execution, Session, session
 from tests.fuzz.odd import SECONDS, check, edited, fuzz, odd_numbers, odd_texts, odd_values
 from tests.in_process import ended_by

@@ -17,10 +17,10 @@ from models.layers import bert
 from models.retrievers import cross_encoder, retriever
 from models.retrievers.cross_encoder import CrossEncoder
 from storage.errors import UserError
-from tasks.encode import opened, reads
-from tasks.initialise import Backbone
-from tasks.initialise import opened as opened_backbone
-from tasks.score import Scoring, opened_teacher
+from tasks.cross_encoder.score import Scoring, opened_teacher
+from tasks.pretraining.initialise import Backbone
+from tasks.pretraining.initialise import opened as opened_backbone
+from tasks.retrieval.encode import opened, reads
 from tests.tiny import PIECES, SHAPE, save_backbone, save_tokenizer, tiny_retriever
 
 BACKBONE = Backbone(weights="x", start="weights", towers="siamese", layers=None, dropout=0.1, pooling="cls", seed=1)

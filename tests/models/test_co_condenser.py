@@ -16,7 +16,7 @@ from models.papers.co_condenser import Batch, Pretraining, Settings, make_batch
 from models.pretraining import Drawn
 from models.representation import Pooling
 from models.tokens import Tokenizer
-from tasks import gradients as loop
+from tasks.training import grad_cache as loop
 from tests.slow import Array, bert_layer, bert_layers, log_softmax, numbers, vocabulary
 from tests.tiny import PIECES, SHAPE, start
 

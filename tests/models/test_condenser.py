@@ -12,7 +12,7 @@ from models.papers.condenser import Batch, Head, Pretraining, Settings, make_bat
 from models.pretraining import Drawn
 from models.representation import Pooling
 from models.tokens import Tokenizer
-from tasks import gradients as loop
+from tasks.training import grad_cache as loop
 from tests.slow import bert_layer, bert_layers, log_softmax, numbers, vocabulary
 from tests.tiny import PIECES, SHAPE, start, tiny_bert
 

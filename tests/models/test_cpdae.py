@@ -22,7 +22,7 @@ from models.papers.cpdae import (
 )
 from models.pretraining import Drawn, Terms
 from models.tokens import Tokenizer
-from tasks import gradients as loop
+from tasks.training import grad_cache as loop
 from tests.slow import Array, bert_layers, dense, gelu, log_softmax, norm, numbers, vocabulary
 from tests.tiny import PIECES, SHAPE, start
 

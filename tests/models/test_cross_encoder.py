@@ -14,7 +14,7 @@ from models.layers import bert
 from models.retrievers import cross_encoder
 from models.retrievers.cross_encoder import CrossEncoder, Finetuning, Groups, PairTokens, pad_pairs, paired
 from models.tokens import Tokenizer
-from tasks.gradients import gradients
+from tasks.training.grad_cache import gradients
 from tests import slow
 from tests.tiny import SHAPE, WORDS, save_backbone, save_tokenizer
 

@@ -14,8 +14,8 @@ from models.papers import retro_mae
 from models.papers.dup_mae import Batch, BowTarget, Pretraining, Settings, bow_loss, make_batch, maxima, word_weights
 from models.pretraining import Drawn
 from models.tokens import Tokenizer
-from tasks import gradients as loop
-from tasks.gradients import gradients
+from tasks.training import grad_cache as loop
+from tasks.training.grad_cache import gradients
 from tests.models.test_retro_mae import fixed_mask, slow_losses
 from tests.slow import Array, bert_layers, log_softmax, numbers, vocabulary
 from tests.tiny import PIECES, start

@@ -14,7 +14,7 @@ from models.retrievers.came import Competition
 from models.retrievers.objective import Distillation, Examples, Finetuning, Flops, Settings, known_positives
 from models.retrievers.retriever import Retriever
 from models.tokens import Tokens, pad
-from tasks.gradients import gradients
+from tasks.training.grad_cache import gradients
 from tests.models.test_losses import slow_contrast
 from tests.tiny import RETRIEVERS, SHAPE, tiny_retriever, tiny_tokenizer
 
@@ -157,7 +157,7 @@ def test_a_chunk_is_read_without_the_padding_of_others(monkeypatch: pytest.Monke
 
 def directly(objective: Finetuning, batch: Examples, chunk: int) -> dict[str, float]:
     """One graph over all chunks, each under the seed that the loop gives it."""
-    from tasks import gradients as loop
+    from tasks.training import grad_cache as loop
 
     spans = [(at, min(len(batch), at + chunk)) for at in range(0, len(batch), chunk)]
     passed = []

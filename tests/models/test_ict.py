@@ -13,7 +13,7 @@ from models.papers.ict import Batch, Pretraining, Settings, make_batch, without
 from models.pretraining import Drawn
 from models.representation import Pooling
 from models.tokens import Tokenizer
-from tasks import gradients as loop
+from tasks.training import grad_cache as loop
 from tests.slow import Array, bert_layers, log_softmax, numbers
 from tests.tiny import PIECES, start
 

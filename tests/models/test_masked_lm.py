@@ -10,7 +10,7 @@ from models.masking import IGNORED, budget, word_numbers
 from models.papers.masked_lm import Batch, Pretraining, Settings, make_batch
 from models.pretraining import Drawn
 from models.tokens import Tokenizer
-from tasks.gradients import gradients
+from tasks.training.grad_cache import gradients
 from tests.slow import bert_layers, log_softmax, numbers, vocabulary
 from tests.tiny import PIECES, SHAPE, start
 

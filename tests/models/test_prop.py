@@ -12,7 +12,7 @@ from models.objective import Losses
 from models.papers.prop import Batch, LanguageModel, Pretraining, Settings, make_batch, ranking_loss, set_lengths
 from models.pretraining import Drawn, Terms
 from models.tokens import Tokenizer
-from tasks import gradients as loop
+from tasks.training import grad_cache as loop
 from tests.slow import bert_layers, log_softmax, numbers, vocabulary
 from tests.tiny import PIECES, start
 

@@ -26,8 +26,8 @@ from models.papers.retro_mae import (
 from models.pretraining import Drawn
 from models.representation import Pooling
 from models.tokens import Tokenizer
-from tasks import gradients as loop
-from tasks.gradients import gradients
+from tasks.training import grad_cache as loop
+from tasks.training.grad_cache import gradients
 from tests.slow import Array, bert_layers, dense, embedded, gelu, log_softmax, norm, numbers, vocabulary
 from tests.tiny import PIECES, SHAPE, start, tiny_bert
 

@@ -12,7 +12,7 @@ from models.papers.seed import Batch, Pretraining, Settings, make_batch
 from models.pretraining import Drawn
 from models.representation import Pooling
 from models.tokens import Tokenizer
-from tasks.gradients import gradients
+from tasks.training.grad_cache import gradients
 from tests.slow import Array, attend, bert_layers, dense, embedded, gelu, log_softmax, norm, numbers, vocabulary
 from tests.tiny import PIECES, start
 

@@ -17,7 +17,7 @@ from models.papers.sim_cse import Batch, Pretraining, Settings, make_batch
 from models.pretraining import Drawn
 from models.representation import Pooling
 from models.tokens import Tokenizer
-from tasks import gradients as loop
+from tasks.training import grad_cache as loop
 from tests.slow import Array, bert_layers, dense, numbers
 from tests.tiny import PIECES, SHAPE, start
 

@@ -19,11 +19,11 @@ def main() -> None:
 
     import flows.cli
     import flows.reproduce
-    import tasks.fit
+    import tasks.training.loop
     from storage.store.store import Store
 
     numba.njit = functools.partial(numba.njit, cache=True)
-    tasks.fit.SECONDS_BETWEEN_CHECKPOINTS = SECONDS_BETWEEN_CHECKPOINTS
+    tasks.training.loop.SECONDS_BETWEEN_CHECKPOINTS = SECONDS_BETWEEN_CHECKPOINTS
     Store.__init__.__defaults__ = (LEASE,)
     if os.environ.get("STORM_PLAIN"):
         flows.reproduce.as_flow = lambda *given: given[-1]()

@@ -8,7 +8,7 @@ import numpy as np
 from storage.artifact import Artifact
 from storage.tables import Vectors
 from storage.vectors import Encoded, SparseRows, TokenRows
-from tasks.hits import Hits, PassageIds
+from tasks.retrieval.ranking import Hits, PassageIds
 from tests.tasks.stored import offsets, store
 
 Sparse = list[dict[int, float]]

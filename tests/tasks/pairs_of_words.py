@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
-from tasks.finetune_generator import GeneratorFinetuning
+from tasks.pseudo_queries.finetune_generator import GeneratorFinetuning
 
 NOUNS = ["river", "castle", "planet", "garden", "engine", "bridge", "letter", "winter"]
 COLOURS = ["red", "blue", "green", "white"]

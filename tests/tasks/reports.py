@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from storage.artifact import Artifact
 from storage.rows import write_rows
 from storage.tables import Overlap, Queries
-from tasks.report import Reporting, publish, report
-from tasks.significance import holm, paired_t_test
+from tasks.evaluation.significance import holm, paired_t_test
+from tasks.report.report import Reporting, publish, report
 
 RUNS = {"bm25": 0.3, "retriever_1": 0.6, "retriever_2": 0.7}
 QUERIES = 60

@@ -12,14 +12,14 @@ from storage.rows import read_rows, write_rows
 from storage.settings import Settings
 from storage.store.store import Store
 from storage.tables import Checkpoint, Documents, Passages, Positives, Run
-from tasks import encode as encoding
-from tasks import mine as mining
-from tasks import split_corpus as splitting
-from tasks.encode import Encoding, encode
-from tasks.generate_queries import Writing, generate_queries
-from tasks.mine import mine
-from tasks.miners.union import Union
-from tasks.split_corpus import Splitting, split_corpus
+from tasks.corpus import split_corpus as splitting
+from tasks.corpus.split_corpus import Splitting, split_corpus
+from tasks.finetuning import mine as mining
+from tasks.finetuning.mine import mine
+from tasks.finetuning.miners.union import Union
+from tasks.pseudo_queries.generate_queries import Writing, generate_queries
+from tasks.retrieval import encode as encoding
+from tasks.retrieval.encode import Encoding, encode
 from tasks.stage import stage
 from tests.tiny import WORDS, save_tokenizer, tiny_retriever
 

@@ -1,4 +1,4 @@
-"""Vectors that a test makes up, as `tasks.encode` stores them, and what a pair scores, by the formula."""
+"""Vectors that a test makes up, as `tasks.retrieval.encode` stores them, and what a pair scores, by the formula."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -10,8 +10,9 @@ import pytest
 from torch import Tensor
 
 from storage.vectors import VECTORS_JSON, Encoded, SparseRows, TokenRows, write_shard
-from tasks import bounds, products, rescoring
-from tasks.hits import PassageIds, numbered
+from tasks.retrieval.exact_search import double_scores, upper_bounds
+from tasks.retrieval.exact_search import matmul as products
+from tasks.retrieval.ranking import PassageIds, numbered
 
 VOCABULARY = 40
 WEIGHTS = {"dense": 0.5, "late": 3.0, "lexical": 0.25}
@@ -105,5 +106,5 @@ def multiply(patch: pytest.MonkeyPatch, *, as_amx: bool) -> None:
         return values_ND.bfloat16().float() if coarse else values_ND
 
     patch.setattr(products, "_multiplies_bfloat16", lambda device: as_amx)
-    for module in (products, bounds, rescoring) if as_amx else ():
+    for module in (products, upper_bounds, double_scores) if as_amx else ():
         patch.setattr(module, "products", in_bfloat16)

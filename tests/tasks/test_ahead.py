@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tasks.ahead import batches
+from tasks.training.prefetch import batches
 
 
 @pytest.mark.parametrize("ahead", [False, True])

@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage.tables import Answers, Passages, Qrels, Run
-from tasks.answers import has_answer, spaced
-from tasks.evaluate import Comparison, Evaluation, evaluate
+from tasks.evaluation.answer_match import has_answer, spaced
+from tasks.evaluation.evaluate import Comparison, Evaluation, evaluate
 
 LETTERS = ["a", "B", "é", "e\u0301", "Σ", "ς", "ß", "İ", "7", "²", "中", "\u0301", "ſ"]
 OTHERS = [" ", "\u00a0", "\n", "-", ".", "'", "“", "$", "…", "\u200b", "\x07", "😀", "_"]

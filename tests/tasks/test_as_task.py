@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from storage.artifact import File, Manifest
-from tasks.as_task import LETTERS_SHOWN, artifact_key, manifest_table
+from tasks.runtime.prefect_task import LETTERS_SHOWN, artifact_key, manifest_table
 
 
 def table(**changes: Any) -> list[tuple[str, str, str]]:

@@ -19,12 +19,12 @@ from storage.artifact import Artifact
 from storage.rows import read_table, write_rows
 from storage.store.store import Store
 from storage.tables import Index, Passages, PseudoQueries, Queries, Run
-from tasks.engines import bm25
-from tasks.engines.bm25 import Bm25
-from tasks.hits import Hits, passage_ids
-from tasks.index import index
-from tasks.java import java, java_list
-from tasks.search import Search, search
+from tasks.retrieval.engines import bm25
+from tasks.retrieval.engines.bm25 import Bm25
+from tasks.retrieval.index import index
+from tasks.retrieval.lucene.jvm import java, java_list
+from tasks.retrieval.ranking import Hits, passage_ids
+from tasks.retrieval.search import Search, search
 from tasks.stage import Execution, Session, session, stage
 from tests.tasks.corpora import pseudo_query
 
@@ -219,8 +219,8 @@ import faulthandler, sys, tempfile
 faulthandler.enable()
 from pathlib import Path
 import numpy as np
-from tasks.engines import bm25
-from tasks.java import java
+from tasks.retrieval.engines import bm25
+from tasks.retrieval.lucene.jvm import java
 
 def lucene():
     folder = Path(tempfile.mkdtemp())
@@ -255,7 +255,7 @@ def test_java_torch_and_faiss_live_in_one_process(order: str) -> None:
 
 STOPPED = """
 import os, signal, sys
-from tasks.java import java
+from tasks.retrieval.lucene.jvm import java
 java("java.lang.Object")
 os.kill(os.getpid(), int(sys.argv[1]))
 import time; time.sleep(60)

@@ -12,12 +12,12 @@ from storage.artifact import Artifact
 from storage.rows import read_table
 from storage.store.store import Store
 from storage.tables import Passages, PseudoQueries, Queries, Run
-from tasks.engines import bm25, bm25s
-from tasks.engines.bm25 import Bm25
-from tasks.hits import Hits, passage_ids
-from tasks.index import engine, index
-from tasks.java import java
-from tasks.search import Search, search
+from tasks.retrieval.engines import bm25, bm25s
+from tasks.retrieval.engines.bm25 import Bm25
+from tasks.retrieval.index import engine, index
+from tasks.retrieval.lucene.jvm import java
+from tasks.retrieval.ranking import Hits, passage_ids
+from tasks.retrieval.search import Search, search
 from tasks.stage import Execution, Session, session
 from tests.tasks.corpora import passage, pseudo_query
 

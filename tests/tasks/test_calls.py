@@ -10,7 +10,7 @@ import pytest
 from flows.read_recipe import load_recipe
 from storage.artifact import Artifact, Source
 from storage.settings import Settings
-from tasks import calls
+from tasks.runtime import remote_call
 
 found: list[Any] = []
 
@@ -34,7 +34,7 @@ def remember(out: Path, *inputs: Any, settings: Settings | None = None) -> None:
 
 
 def called(*inputs: Any, settings: Settings | None = None) -> list[Any]:
-    calls.call(json.loads(json.dumps(calls.as_json(remember, inputs, settings))), Path("out"))
+    remote_call.call(json.loads(json.dumps(remote_call.as_json(remember, inputs, settings))), Path("out"))
     return found
 
 
@@ -50,8 +50,8 @@ def test_artifacts_of_a_store_are_found_where_this_host_has_it(tmp_path: Path) -
     here, there = tmp_path / "here", tmp_path / "there"
     ours, elsewhere = Artifact[Any]("train", "ab12", here / "train" / "ab12"), Artifact[Any]("t", "k", Path("/else"))
 
-    written = json.loads(json.dumps(calls.as_json(remember, (ours, [ours], elsewhere), None, here)))
-    calls.call(written, Path("out"), root=there)
+    written = json.loads(json.dumps(remote_call.as_json(remember, (ours, [ours], elsewhere), None, here)))
+    remote_call.call(written, Path("out"), root=there)
 
     moved = Artifact[Any]("train", "ab12", there / "train" / "ab12")
     assert found[1] == (moved, [moved], elsewhere)

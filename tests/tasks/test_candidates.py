@@ -11,10 +11,10 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.tables import Passages
 from storage.vectors import Encoded
-from tasks.engines import candidates, faiss
-from tasks.engines.candidates import Candidates, proposed
-from tasks.hits import Hits
-from tasks.index import index
+from tasks.retrieval.engines import candidates, faiss
+from tasks.retrieval.engines.candidates import Candidates, proposed
+from tasks.retrieval.index import index
+from tasks.retrieval.ranking import Hits
 from tests.tasks import clustered
 from tests.tasks.stored import names
 

@@ -21,11 +21,11 @@ from transformers import (
 )
 
 from storage.errors import UserError
-from tasks.generate_queries import Generation
-from tasks.generators import sampling
-from tasks.generators.causal import PASSAGE, Prompt
-from tasks.generators.drawing import nucleus, numbers
-from tasks.generators.sampling import Sampler
+from tasks.pseudo_queries.generate_queries import Generation
+from tasks.pseudo_queries.generators import sampler as sampling
+from tasks.pseudo_queries.generators.causal import PASSAGE, Prompt
+from tasks.pseudo_queries.generators.gumbel_sampling import nucleus, numbers
+from tasks.pseudo_queries.generators.sampler import Sampler
 
 WORDS = ["river", "city", "king", "old", "war", "film", "novel"]
 LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -8,7 +8,7 @@ import pytest
 from storage.errors import UserError
 from storage.rows import read_rows
 from storage.tables import Passages, Positives, Queries, Run
-from tasks.choose_queries import FewShot, Suited, sample_queries, suited_queries
+from tasks.finetuning.select_queries import FewShot, Suited, sample_queries, suited_queries
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from storage.external import hash_records
 from storage.tables import PseudoQueries, passage_sha256
-from tasks.compare_queries import compare_queries
+from tasks.pseudo_queries.compare_queries import compare_queries
 from tests.tasks.corpora import pseudo_query
 
 Row = dict[str, Any]

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 from storage.errors import UserError
-from tasks.compare_runs import compare_runs
+from tasks.evaluation.paired_runs import compare_runs
 
 QUERIES = [f"q{n}" for n in range(30)]
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
-from tasks.generators.copying import copying_t5, resized
+from tasks.pseudo_queries.generators.copy_init import copying_t5, resized
 
 SIZE, WIDTH = 500, 128
 

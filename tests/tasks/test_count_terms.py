@@ -9,8 +9,8 @@ from models.tokens import Tokenizer
 from storage.artifact import Source
 from storage.rows import read_rows
 from storage.tables import Pairs, Terms
-from tasks import count_terms as module
-from tasks.count_terms import count_terms
+from tasks.pretraining import count_terms as module
+from tasks.pretraining.count_terms import count_terms
 from tests.tiny import PIECES, save_tokenizer
 
 TEXTS = ["river river castles", "the river", "king of stone stone stone", ""]

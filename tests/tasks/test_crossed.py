@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t, ttest_1samp
 
-from tasks.crossed import Mean, crossed, quantile
+from tasks.evaluation.seeds_by_queries import Mean, crossed, quantile
 
 
 def test_two_seeds_of_three_queries_by_hand() -> None:

@@ -13,9 +13,9 @@ from models.objective import Losses
 from models.retrievers.objective import Examples
 from models.tokens import pad
 from storage.store.store import Store
-from tasks import fit as loop
-from tasks.fit import STATE, Diverged, Fitting, fit
 from tasks.stage import Execution, Session, session
+from tasks.training import loop
+from tasks.training.loop import STATE, Diverged, Fitting, fit
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 FITTING = Fitting(learning_rate=3e-2, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None)

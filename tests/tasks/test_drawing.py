@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from tasks.generators.drawing import Candidates, nucleus, numbers
+from tasks.pseudo_queries.generators.gumbel_sampling import Candidates, nucleus, numbers
 
 
 def bits(count: int, seed: int = 0) -> torch.Tensor:

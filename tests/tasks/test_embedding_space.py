@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tasks import embedding_space as space
+from tasks.analyses.measures import embedding_space as space
 
 
 @pytest.fixture

@@ -19,12 +19,12 @@ from prefect.utilities.engine import capture_sigterm
 from models.objective import Batch
 from storage.store.lock import LeaseLost
 from storage.store.store import Store
-from tasks import fit as loop
-from tasks import world
-from tasks.ending import HeldBack, unwinding
-from tasks.fit import fit
-from tasks.ranks import Failed, run_together
+from tasks.runtime import distributed
+from tasks.runtime.ranks import Failed, run_together
+from tasks.runtime.signals import HeldBack, unwinding
 from tasks.stage import Execution, Session, session
+from tasks.training import loop
+from tasks.training.loop import fit
 from tests.tasks import together
 from tests.tasks.test_fit import FITTING, batches, equal, lines, objective, run
 from tests.tiny import tiny_tokenizer
@@ -130,7 +130,7 @@ def alone(out: Path) -> None:
 def slowly(out: Path, *, settings: together.Asked) -> None:
     """A training among others, slow enough to be told."""
     if "TELL" in os.environ:
-        (Path(os.environ["TELL"]) / f"{world.rank()}.pid").write_text(str(os.getpid()))
+        (Path(os.environ["TELL"]) / f"{distributed.rank()}.pid").write_text(str(os.getpid()))
     slow_down()
     together.train_for(20, out, settings)
 
@@ -151,7 +151,7 @@ import sys, signal
 from pathlib import Path
 from storage.store.lock import LeaseLost
 from storage.store.store import Store
-from tasks.ranks import Failed, run_together
+from tasks.runtime.ranks import Failed, run_together
 from tasks.stage import Execution, Session, session
 from tests.tasks import test_ending, together
 out = Path(sys.argv[1])

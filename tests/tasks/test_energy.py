@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from storage.files import write_atomically
-from tasks import energy
-from tasks.energy import Meter
+from tasks.runtime import energy
+from tasks.runtime.energy import Meter
 
 
 @pytest.fixture

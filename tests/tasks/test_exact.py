@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.vectors import Encoded, SparseRows, TokenRows
-from tasks import bounds, rescoring
-from tasks.engines import exact
-from tasks.engines.exact import Exhaustive
-from tasks.hits import Hits
-from tasks.rescoring import Stored, similarity
+from tasks.retrieval.engines import exact
+from tasks.retrieval.engines.exact import Exhaustive
+from tasks.retrieval.exact_search import double_scores, upper_bounds
+from tasks.retrieval.exact_search.double_scores import Stored, similarity
+from tasks.retrieval.ranking import Hits
 from tests.tasks.stored import expected, multiply, names, numbers, offsets, store, texts
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -36,7 +36,7 @@ def same(one: list[Hits], other: list[Hits]) -> bool:
 
 
 def portion(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    for module in (exact, bounds, rescoring):
+    for module in (exact, upper_bounds, double_scores):
         monkeypatch.setattr(module, "BYTES", size)
 
 
@@ -179,7 +179,9 @@ def test_bounds_are_above_the_scores_and_close(
     draw = np.random.default_rng(3)
     queries, passages = (texts(draw, count, words=30, signed=signed, ids=exact_match) for count in (20, 200))
     stored = Stored(store(tmp_path, passages, rows=200, exact_match=exact_match), similarity(tmp_path, view))
-    bound_QP = bounds.upper_bounds(queries, stored.similarity, torch.device("cpu"), coarse=coarse)(passages).numpy()
+    bound_QP = upper_bounds.upper_bounds(queries, stored.similarity, torch.device("cpu"), coarse=coarse)(
+        passages
+    ).numpy()
     pairs = np.divmod(np.arange(20 * 200), 200)
     score_QP = stored.scores(queries, *pairs).reshape(20, 200)
     assert (bound_QP >= score_QP).all()
@@ -192,11 +194,13 @@ def test_every_rounding_on_the_way_has_its_share_of_a_bound(tmp_path: Path) -> N
     rows = SparseRows(offsets([40] * 50), np.tile(np.arange(40, dtype=np.int32), 50), draw.random(2000, np.float32))
     made = Encoded(draw.standard_normal((50, 9), np.float32), rows, texts(draw, 50).late)
     compared = similarity(store(tmp_path, made, rows=50), "sum")
-    views = {view: bounds._view_bounds(made, view, compared, cpu, coarse=False)(rescoring.part(made, view)).double()
-             for view in compared.weights}  # fmt: skip
+    bounds = {view: upper_bounds._view_bounds(made, view, compared, cpu, coarse=False) for view in compared.weights}
+    views = {view: bound(double_scores.part(made, view)).double() for view, bound in bounds.items()}
     total = sum(compared.weights[view] / 3 * views[view] for view in views)
-    thirds = rescoring.Similarity({view: weight / 3 for view, weight in compared.weights.items()}, exact_match=False)
-    assert (bounds.upper_bounds(made, thirds, cpu, coarse=False)(made) >= total).all()
+    thirds = double_scores.Similarity(
+        {view: weight / 3 for view, weight in compared.weights.items()}, exact_match=False
+    )
+    assert (upper_bounds.upper_bounds(made, thirds, cpu, coarse=False)(made) >= total).all()
 
 
 def test_a_search_holds_a_tile_not_the_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,8 +212,8 @@ def test_a_search_holds_a_tile_not_the_vectors(tmp_path: Path, monkeypatch: pyte
     folder = store(tmp_path, passages, rows=5000)  # 5 MB and 10 MB
     queries = passages.rows(0, 10).taken(range(10))
     tiles: list[int] = []
-    original = bounds.on_device
-    monkeypatch.setattr(bounds, "on_device", lambda array, on: tiles.append(array.nbytes) or original(array, on))
+    original = upper_bounds.on_device
+    monkeypatch.setattr(upper_bounds, "on_device", lambda array, on: tiles.append(array.nbytes) or original(array, on))
     portion(monkeypatch, size)
     find = engine(folder, "sum")
     tracemalloc.start()

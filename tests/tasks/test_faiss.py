@@ -11,10 +11,10 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.tables import Passages
 from storage.vectors import Encoded
-from tasks.engines import faiss
-from tasks.engines.faiss import Faiss
-from tasks.hits import Hits
-from tasks.index import index
+from tasks.retrieval.engines import faiss
+from tasks.retrieval.engines.faiss import Faiss
+from tasks.retrieval.index import index
+from tasks.retrieval.ranking import Hits
 from tasks.stage import Execution, Session, session
 from tests.tasks import clustered
 from tests.tasks.stored import names
@@ -126,7 +126,7 @@ def test_a_list_does_not_depend_on_how_many_are_held_at_once(
 ) -> None:
     built = made(index, passages, vectors, None, settings=KINDS[1])
     together = search(built, vectors)
-    monkeypatch.setattr("tasks.shortlist.PAIRS", 120)
+    monkeypatch.setattr("tasks.retrieval.two_stage.PAIRS", 120)
     assert clustered.same(search(built, vectors), together)
 
 

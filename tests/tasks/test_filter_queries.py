@@ -15,10 +15,10 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import parts, read_rows, write_rows
 from storage.tables import PseudoQueries
-from tasks.filter_queries import Cut, Filtering, Limits, cut_part, filter_queries
 from tasks.percentile import percentile
-from tasks.rewrite import file_shards
-from tasks.shards import Job, fulfil, request
+from tasks.pseudo_queries.column_rewrite import file_shards
+from tasks.pseudo_queries.filter_queries import Cut, Filtering, Limits, cut_part, filter_queries
+from tasks.runtime.shards import Job, fulfil, request
 from tests.tasks.corpora import pseudo_query
 
 pytestmark = pytest.mark.usefixtures("store")

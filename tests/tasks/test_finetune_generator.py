@@ -19,13 +19,13 @@ from storage.artifact import Source, source_of
 from storage.errors import UserError
 from storage.store.sources import weights
 from storage.store.store import Store
-from tasks import fit as loop
-from tasks.finetune_generator import GeneratorFinetuning, ends_of_epochs, finetune_generator
-from tasks.generators.pairs import Side, split
-from tasks.generators.teaching import Teacher
-from tasks.generators.validation import Collection, Epoch, Validation, best, summary
-from tasks.generators.writing import Writer
+from tasks.pseudo_queries.finetune_generator import GeneratorFinetuning, ends_of_epochs, finetune_generator
+from tasks.pseudo_queries.generators.pair_files import Side, split
+from tasks.pseudo_queries.generators.seq2seq_batches import Teacher
+from tasks.pseudo_queries.generators.seq2seq_objective import Writer
+from tasks.pseudo_queries.generators.validation import Collection, Epoch, Validation, best, summary
 from tasks.stage import Execution, Session, session
+from tasks.training import loop
 from tests.tasks.pairs_of_words import PAIRS, SETTINGS, save_pairs, save_start
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -208,8 +208,8 @@ from storage.artifact import source_of
 from storage.store.sources import weights
 from storage.store.store import Store
 from tasks import fit
-from tasks.finetune_generator import finetune_generator
-from tasks.generators.validation import Collection
+from tasks.pseudo_queries.finetune_generator import finetune_generator
+from tasks.pseudo_queries.generators.validation import Collection
 from tasks.stage import Execution, Session, session
 from tests.tasks.pairs_of_words import SETTINGS
 

@@ -21,9 +21,9 @@ from models.retrievers.retriever import Retriever
 from models.retrievers.retriever import Settings as Views
 from models.retrievers.views import dense
 from models.tokens import Tokenizer, pad
-from tasks import fit as loop
-from tasks.fit import Diverged, Fitting, fit, parameter_groups, schedule
-from tasks.gradients import gradients, mixed
+from tasks.training import loop
+from tasks.training.grad_cache import gradients, mixed
+from tasks.training.loop import Diverged, Fitting, fit, parameter_groups, schedule
 from tests.tiny import PIECES, save_tokenizer, start, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")

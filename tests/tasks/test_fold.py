@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.fold import fold, graded, numbered
+from tasks.evaluation.max_passage import fold, graded, numbered
 
 DOCS = ["d", "d-", "d1", "d10", "d1-0", "é", "z", "Z", "e", "f"]  # one is the beginning of another
 

@@ -15,8 +15,8 @@ from scipy.optimize import minimize
 from storage.errors import UserError
 from storage.rows import read_rows
 from storage.tables import Passages, Positives, Run
-from tasks.fuse import Fusion, fuse
-from tasks.learn_fusion import LearnFusion, learn_fusion
+from tasks.finetuning.learn_fusion import LearnFusion, learn_fusion
+from tasks.retrieval.fuse import Fusion, fuse
 
 Found = Mapping[str, Sequence[tuple[str, float]]]
 """A run: each query's passages and scores, best first."""
@@ -97,9 +97,9 @@ def slow(runs: Sequence[Found], kind: str, depth: int | None, weights: Sequence[
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards, blocks and row groups so small that lists and blocks lie in several."""
-    monkeypatch.setattr("tasks.fuse.QUERIES_PER_SHARD", 4)
-    monkeypatch.setattr("tasks.learn_fusion.QUERIES_PER_SHARD", 4)
-    monkeypatch.setattr("tasks.side_by_side.QUERIES_PER_BLOCK", 3)
+    monkeypatch.setattr("tasks.retrieval.fuse.QUERIES_PER_SHARD", 4)
+    monkeypatch.setattr("tasks.finetuning.learn_fusion.QUERIES_PER_SHARD", 4)
+    monkeypatch.setattr("tasks.retrieval.run_lists.QUERIES_PER_BLOCK", 3)
     monkeypatch.setattr("storage.rows.ROWS_PER_GROUP", 7)
 
 
@@ -346,7 +346,7 @@ def test_the_weights_are_those_that_scipy_finds(scales: Sequence[float], depth: 
     ]
     best = minimize(lambda w: slow_loss(w, rescaled, pairs, depth)[0], np.ones(len(scales)), method="BFGS", tol=1e-7)
 
-    with caplog.at_level(logging.INFO, logger="tasks.learn_fusion"):
+    with caplog.at_level(logging.INFO, logger="tasks.finetuning.learn_fusion"):
         found = weights_of(learn(runs, pairs, depth))
 
     assert np.multiply(found, scales) == pytest.approx(best.x, abs=2e-5)

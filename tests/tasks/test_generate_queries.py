@@ -18,11 +18,11 @@ from storage.ledger.regenerations import Replaced
 from storage.rows import parts, read_rows
 from storage.store.store import Store
 from storage.tables import Passages, PseudoQueries, passage_sha256
-from tasks import by_bucket
-from tasks import generate_queries as module
-from tasks.generate_queries import Writing, fill_ledger, generate_queries
-from tasks.generators.sampling import Asked, Sampler
-from tasks.join_queries import Joining, join_queries
+from tasks.pseudo_queries import generate_queries as module
+from tasks.pseudo_queries import ledger_join
+from tasks.pseudo_queries.generate_queries import Writing, fill_ledger, generate_queries
+from tasks.pseudo_queries.generators.sampler import Asked, Sampler
+from tasks.pseudo_queries.join_queries import Joining, join_queries
 from tests.tasks.corpora import passage
 from tests.tiny import SPECIALS, save_t5
 
@@ -131,8 +131,8 @@ def test_a_text_gets_its_queries_whatever_the_order_the_shards_and_the_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     shuffled = written(Passages, rows([texts()[place] for place in np.random.default_rng(3).permutation(COUNT)]))
-    monkeypatch.setattr(by_bucket, "SORTED_AT_ONCE", 5)
-    monkeypatch.setattr(by_bucket, "PASSAGES_PER_PART", 5)
+    monkeypatch.setattr(ledger_join, "SORTED_AT_ONCE", 5)
+    monkeypatch.setattr(ledger_join, "PASSAGES_PER_PART", 5)
     made = corpus(passages)
     (tmp_path / "store" / "ledger").rename(tmp_path / "gone")  # so that all are written again
 

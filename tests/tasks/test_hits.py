@@ -7,8 +7,8 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tasks.hits import Hits, PassageIds, numbered, run_rows
-from tasks.search import deepened, first_depth
+from tasks.retrieval.ranking import Hits, PassageIds, numbered, run_rows
+from tasks.retrieval.search import deepened, first_depth
 
 
 def table(names: Sequence[str]) -> PassageIds:

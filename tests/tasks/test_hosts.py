@@ -15,11 +15,11 @@ import pytest
 
 from storage.errors import UserError
 from storage.store.store import Store
-from tasks import fit as loop
-from tasks import hosts, world
-from tasks.hosts import Lost, Place, Pulse, free_place
-from tasks.ranks import Failed, run_together
+from tasks.runtime import distributed, heartbeat
+from tasks.runtime.heartbeat import Lost, Place, Pulse, free_place
+from tasks.runtime.ranks import Failed, run_together
 from tasks.stage import Execution, Session, session
+from tasks.training import loop
 from tests.tasks import together
 from tests.tasks.test_ending import checkpoints, last_step, slow_down, wait_for_steps
 from tests.tasks.test_fit import lines
@@ -58,8 +58,10 @@ def free_port() -> int:
 
 def slowly(out: Path, *, settings: together.Asked) -> None:
     """A training with a checkpoint at every step, and the number of each process where the test looks."""
-    (Path(os.environ["TELL"]) / f"{world.rank()}.pid").write_text(str(os.getpid()))
-    (Path(os.environ["TELL"]) / f"{world.rank()}.listening").write_text(json.dumps(together.listening_addresses()))
+    (Path(os.environ["TELL"]) / f"{distributed.rank()}.pid").write_text(str(os.getpid()))
+    (Path(os.environ["TELL"]) / f"{distributed.rank()}.listening").write_text(
+        json.dumps(together.listening_addresses())
+    )
     slow_down()
     loop.SECONDS_BETWEEN_CHECKPOINTS = 0.0
     together.train_for(20, out, settings)
@@ -68,8 +70,8 @@ def slowly(out: Path, *, settings: together.Asked) -> None:
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store that the hosts share; they are quick to miss each other."""
-    monkeypatch.setattr(hosts, "LOST", SILENCE)
-    monkeypatch.setattr("tasks.ranks.BEAT", 0.5)
+    monkeypatch.setattr(heartbeat, "LOST", SILENCE)
+    monkeypatch.setattr("tasks.runtime.ranks.BEAT", 0.5)
     monkeypatch.setenv("TELL", str(tmp_path))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # else the address of this machine's name
     (tmp_path / "store").mkdir()
@@ -239,7 +241,7 @@ def test_one_that_is_stopped_and_not_dead_is_lost_too(
 
 @pytest.mark.slow
 def test_hosts_that_do_not_come_are_not_waited_for_for_ever(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts, "PATIENCE", 3.0)
+    monkeypatch.setattr(heartbeat, "PATIENCE", 3.0)
 
     with pytest.raises(UserError, match=r"execution.hosts: 2 hosts should meet at 127.0.0.1:\d+, 1 came in 0 minutes"):
         run(slowly, store, "alone", wanted())
@@ -260,7 +262,7 @@ def test_places_are_taken_once_and_a_pulse_is_a_change(tmp_path: Path, monkeypat
     pulse.look()
     assert pulse.beats
     assert not pulse.has_stopped
-    monkeypatch.setattr(hosts, "LOST", 0.0)
+    monkeypatch.setattr(heartbeat, "LOST", 0.0)
     pulse.look()
     assert pulse.has_stopped
 

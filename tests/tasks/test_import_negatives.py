@@ -14,8 +14,8 @@ from storage.errors import UserError
 from storage.rows import read_rows
 from storage.store.sources import negatives
 from storage.tables import Negatives, Passages, Positives, Queries
-from tasks import import_negatives as module
-from tasks.import_negatives import Given, import_negatives
+from tasks.finetuning import import_negatives as module
+from tasks.finetuning.import_negatives import Given, import_negatives
 from tasks.stage import Job
 from tests.tasks.corpora import passage
 

@@ -13,8 +13,8 @@ from storage.errors import UserError
 from storage.imports import pseudo_query_files
 from storage.rows import read_rows
 from storage.tables import Passages, PseudoQueries, passage_sha256
-from tasks import import_queries as module
-from tasks.import_queries import Importing, import_queries
+from tasks.pseudo_queries import import_queries as module
+from tasks.pseudo_queries.import_queries import Importing, import_queries
 from tests.tasks.corpora import passage, pseudo_query
 
 PASSAGES = [passage(f"d{n}#{m}", f"text {n} {m}", title="T") for n in range(7) for m in range(3)]

@@ -18,7 +18,7 @@ from models.tokens import Tokenizer
 from storage.artifact import Source, source_of
 from storage.errors import UserError
 from storage.store.store import Store
-from tasks.initialise import Backbone, beside, initialise
+from tasks.pretraining.initialise import Backbone, beside, initialise
 from tests.tiny import PIECES, save_backbone, save_tokenizer
 
 ALL = Backbone(weights="tiny", start="weights", towers="siamese", layers=None, dropout=0.1, pooling="mean", seed=1)

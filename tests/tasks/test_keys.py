@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.keys import Best, OnCpu, OnDevice, best_of, score_of, sort_keys
+from tasks.retrieval.exact_search.top_k import Best, OnCpu, OnDevice, best_of, score_of, sort_keys
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from storage.errors import UserError
 from storage.rows import read_rows
 from storage.tables import Passages, Positives, PseudoQueries, Qrels, Queries, Run
-from tasks.label import adopt_positives, adopt_pseudo_queries, label_passages
+from tasks.finetuning.label_positives import adopt_positives, adopt_pseudo_queries, label_passages
 from tests.tasks.corpora import pseudo_query
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from storage.store.store import Store
-from tasks.leftovers import RECORDS, discard, is_intact, record, unfinished
-from tasks.shards import Job, row_shards, run_shards
+from tasks.runtime.leftovers import RECORDS, discard, is_intact, record, unfinished
+from tasks.runtime.shards import Job, row_shards, run_shards
 from tasks.stage import Execution, Session, session
 from tests.tasks.works import Asked, files, write
 

@@ -12,12 +12,12 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import parts, read_rows
 from storage.tables import Negatives, Passages, Positives, Run, TeacherScores
-from tasks import mine as mining
-from tasks.mine import MiningSettings, drawn, lists, mine, without
-from tasks.miners.cross_encoder import CrossEncoder
-from tasks.miners.margin import Margin
-from tasks.miners.top import Top
-from tasks.miners.union import Union
+from tasks.finetuning import mine as mining
+from tasks.finetuning.mine import MiningSettings, drawn, lists, mine, without
+from tasks.finetuning.miners.cross_encoder import CrossEncoder
+from tasks.finetuning.miners.margin import Margin
+from tasks.finetuning.miners.top import Top
+from tasks.finetuning.miners.union import Union
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -332,7 +332,7 @@ def test_says_how_many_are_left(written: Any, made: Any, caplog: pytest.LogCaptu
     labels = written(Positives, [{"query_id": "q", "passage_id": "d1#0", "doc_id": "d1"}])
     names = ["d2#0", "d1#0", "d1#1", "d3#0", "d4#0"]  # of scores 1, 1/2, 1/3, 1/4, 1/5
     settings = Margin(miner="margin", depth=9, negatives=1, seed=1, margin=0.25)
-    with caplog.at_level("INFO", "tasks.mine"):
+    with caplog.at_level("INFO", "tasks.finetuning.mine"):
         made(mine, [written(Run, ranked(names))], labels, passages_of(written), None, settings=settings)
     assert "margin: 2 of 3 passages may be negatives" in caplog.text
 
@@ -373,7 +373,7 @@ def test_shards_of_queries_have_the_rows_of_one(
     found = []
     for size in (1000, 5, 1):
         monkeypatch.setattr(mining, "QUERIES_PER_PART", size)
-        with caplog.at_level("INFO", "tasks.mine"):
+        with caplog.at_level("INFO", "tasks.finetuning.mine"):
             found.append(made(mine, world.tables, world.labels, world.passages, None, settings=settings))
 
     rows = [list(read_rows(each, Negatives)) for each in found]

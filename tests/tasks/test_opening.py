@@ -23,9 +23,9 @@ from transformers import (
 )
 
 from storage.errors import UserError
-from tasks.generate_queries import Generation
-from tasks.generators.opening import check_length, open_config, open_model
-from tasks.generators.sampling import open_sampler
+from tasks.pseudo_queries.generate_queries import Generation
+from tasks.pseudo_queries.generators.load_model import check_length, open_config, open_model
+from tasks.pseudo_queries.generators.sampler import open_sampler
 
 CPU = torch.device("cpu")
 SIZE = {"vocab_size": 20}

@@ -9,7 +9,7 @@ import pytest
 
 from storage.rows import read_rows
 from storage.tables import Overlap, Run
-from tasks.overlap import Overlapping, overlap
+from tasks.evaluation.overlap import Overlapping, overlap
 
 Found = Mapping[str, Sequence[str]]
 """A run: each query's passages, best first."""
@@ -82,7 +82,7 @@ def drawn(random: np.random.Generator, longest: int, passages: int) -> dict[str,
 def test_every_pair_is_the_definition(
     longest: int, passages: int, depth: int, p: float, compared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.side_by_side.QUERIES_PER_BLOCK", 2)
+    monkeypatch.setattr("tasks.retrieval.run_lists.QUERIES_PER_BLOCK", 2)
     random = np.random.default_rng(longest)
     runs = [drawn(random, longest, passages) for _ in range(3)]
 

@@ -10,7 +10,7 @@ from storage.errors import UserError
 from storage.rows import read_rows
 from storage.store.store import Store
 from storage.tables import Pairs, Passages, PseudoQueries
-from tasks.pair_contexts import Contexts, Pairing, pair_contexts
+from tasks.pretraining.pair_contexts import Contexts, Pairing, pair_contexts
 from tests.tasks.corpora import pseudo_query
 from tests.tiny import save_tokenizer
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import UserError
-from tasks.generators.pairs import pairs_source, read_pairs, split
+from tasks.pseudo_queries.generators.pair_files import pairs_source, read_pairs, split
 
 TWO = [("The red fox", "fox"), ("Ein Fluß", "was fließt")]
 ONE_JSON = '{"passage": "The red fox", "query": "fox"}'

@@ -21,9 +21,9 @@ from storage.errors import UserError
 from storage.rows import write_rows
 from storage.store.store import Store
 from storage.tables import Checkpoint, Pairs
-from tasks.fit import Fitting
-from tasks.pretrain import Pretraining, one_of_each, pretrain, visited
+from tasks.pretraining.pretrain import Pretraining, one_of_each, pretrain, visited
 from tasks.stage import Execution, Session, session, stage
+from tasks.training.loop import Fitting
 from tests.tiny import WORDS, save_backbone
 
 FITTING = Fitting(learning_rate=2e-3, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None)
@@ -126,7 +126,7 @@ def test_half_a_pretraining_goes_on_where_it_was(store: Store, monkeypatch: pyte
             raise KeyboardInterrupt
         return made(*arguments)
 
-    monkeypatch.setattr("tasks.fit.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr("tasks.training.loop.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     monkeypatch.setattr(cot_mae, "make_batch", breaking)
     other = Store(store.root.parent / "other")
     with session(Session(other, Execution(workers=1, threads=1, device="cpu"))):

@@ -10,7 +10,7 @@ from models.tokens import Tokenizer
 from storage.errors import UserError
 from storage.rows import read_rows
 from storage.tables import Pairs, Passages, Qrels, Queries
-from tasks.probe import Drawing, Probe, Watch, draw_probe, draw_probe_of_pairs, reciprocal_ranks
+from tasks.pretraining.draw_probe import Drawing, Probe, Watch, draw_probe, draw_probe_of_pairs, reciprocal_ranks
 from tests.tiny import WORDS, save_backbone
 
 

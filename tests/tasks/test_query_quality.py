@@ -12,9 +12,9 @@ from storage.artifact import Artifact
 from storage.external import hash_records
 from storage.rows import read_rows
 from storage.tables import Passages, PseudoQueries, Queries, Run
-from tasks.query_figures import quantiles
-from tasks.query_quality import Sampling, pseudo_queries_as_queries, query_quality
-from tasks.query_words import loop_of, words_of
+from tasks.pseudo_queries.quality_counts import quantiles
+from tasks.pseudo_queries.query_quality import Sampling, pseudo_queries_as_queries, query_quality
+from tasks.pseudo_queries.query_text import loop_of, words_of
 from tests.tasks.corpora import passage, pseudo_query
 
 ALL = Sampling(passages=10, samples=2, seed=1, long_words=3)

@@ -19,15 +19,15 @@ from storage.errors import UserError
 from storage.rows import write_rows
 from storage.store.store import Store
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries
-from tasks import fit as loop
-from tasks import world
-from tasks.gradients import cut
-from tasks.pretrain import pretrain
-from tasks.processes import PARENT
-from tasks.ranks import Failed, run_together
+from tasks.finetuning.train import Training, train
+from tasks.pretraining.pretrain import pretrain
+from tasks.pretraining.token_cache import SHARDS
+from tasks.runtime import distributed
+from tasks.runtime.rank_processes import PARENT
+from tasks.runtime.ranks import Failed, run_together
 from tasks.stage import Execution, Session, session, stage
-from tasks.token_shards import SHARDS
-from tasks.train import Training, train
+from tasks.training import loop
+from tasks.training.grad_cache import cut
 from tests.tasks import test_pretrain, together
 from tests.tasks.test_train import NEGATIVES, POSITIVES, TRAINING, negatives, passages, positives, queries
 from tests.tiny import RETRIEVERS, save_backbone
@@ -80,9 +80,9 @@ def test_nothing_that_other_processes_send_is_unpickled() -> None:
 
 
 def test_chunks_are_dealt_as_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world, "size", lambda: 3)
+    monkeypatch.setattr(distributed, "size", lambda: 3)
 
-    assert [list(world.dealt(range(7), each)) for each in range(3)] == [[0, 1], [2, 3], [4, 5, 6]]
+    assert [list(distributed.dealt(range(7), each)) for each in range(3)] == [[0, 1], [2, 3], [4, 5, 6]]
     assert cut(7, 2) == [(0, 2), (2, 4), (4, 6), (6, 7)]
     assert cut(7, None) == [(0, 2), (2, 4), (4, 7)]  # one for each
     assert cut(7, 6) == [(0, 2), (2, 4), (4, 7)]
@@ -230,7 +230,7 @@ def test_ended_from_outside_nothing_stays_behind(end: signal.Signals, tmp_path: 
     program = f"""
 from pathlib import Path
 from storage.store.store import Store
-from tasks.ranks import run_together
+from tasks.runtime.ranks import run_together
 from tasks.stage import Execution, Session, session
 from tests.tasks import test_pretrain, together
 with session(Session(Store(Path({str(tmp_path)!r})), Execution(threads=1, device="cpu", processes=2))) as current:
@@ -257,7 +257,7 @@ with session(Session(Store(Path({str(tmp_path)!r})), Execution(threads=1, device
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a process learns of its parent's end on Linux only")
 def test_a_process_whose_parent_ended_at_once_does_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tasks.ranks", str(tmp_path), str(tmp_path)]
+    command = [sys.executable, "-m", "tasks.runtime.ranks", str(tmp_path), str(tmp_path)]
 
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | {PARENT: "1"}, timeout=300, capture_output=True, check=False

@@ -17,10 +17,10 @@ from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.rows import parts, read_rows, write_rows
 from storage.tables import Passages, PseudoQueries, passage_text
-from tasks.relevance import relevance, score_part
-from tasks.rewrite import file_shards
-from tasks.score import Scoring
-from tasks.shards import Job, fulfil, request
+from tasks.cross_encoder.score import Scoring
+from tasks.pseudo_queries.column_rewrite import file_shards
+from tasks.pseudo_queries.relevance import relevance, score_part
+from tasks.runtime.shards import Job, fulfil, request
 from tests.models.test_cross_encoder import folder_of, tiny_cross_encoder
 from tests.tasks.corpora import passage, pseudo_query
 from tests.tiny import WORDS

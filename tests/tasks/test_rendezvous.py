@@ -7,9 +7,9 @@ import pytest
 
 from storage.errors import UserError
 from storage.store.store import Store
-from tasks import hosts
-from tasks.hosts import meeting_place
-from tasks.ranks import run_together
+from tasks.runtime import heartbeat
+from tasks.runtime.heartbeat import meeting_place
+from tasks.runtime.ranks import run_together
 from tasks.stage import Execution, Session, session
 from tests import warm
 from tests.tasks import together
@@ -41,7 +41,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 def test_the_first_host_listens_at_the_rendezvous_only() -> None:
     port = free_port()
-    with hosts.listen(on_trusted_network(f"127.0.0.2:{port}")), socket.socket() as elsewhere:
+    with heartbeat.listen(on_trusted_network(f"127.0.0.2:{port}")), socket.socket() as elsewhere:
         elsewhere.bind(("127.0.0.1", port))  # which is taken where something listens on every address
 
 
@@ -55,7 +55,7 @@ def test_the_first_host_listens_at_the_rendezvous_only() -> None:
 )
 def test_a_rendezvous_that_is_not_an_address_of_this_host_is_refused(host: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        hosts.listen(on_trusted_network(f"{host}:{free_port()}"))
+        heartbeat.listen(on_trusted_network(f"{host}:{free_port()}"))
 
 
 def test_several_hosts_need_a_network_that_is_declared_trusted(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from scipy import stats
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.tables import Overlap, Queries
-from tasks.page.curves import losses, observed, thinned
-from tasks.page.figures import clearest_wins, direction, intervals, top, verdict, wins
-from tasks.page.render import page as page_of
-from tasks.report import Reporting, contents, measured, publish, report, terminal_table
+from tasks.report.page.html import page as page_of
+from tasks.report.page.statistics import clearest_wins, direction, intervals, top, verdict, wins
+from tasks.report.page.training_curves import losses, observed, thinned
+from tasks.report.report import Reporting, contents, measured, publish, report, terminal_table
 
 SETTINGS = Reporting(
     recipe="tiny", title="A tiny <run> & more", paper="cot_mae", dataset="Leads of an encyclopedia, CC BY-SA",

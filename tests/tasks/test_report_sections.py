@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from tasks.page.elsewhere import elsewhere
-from tasks.page.figures import grid
-from tasks.page.pictures import axis, place, scatter
+from tasks.report.page.chart_geometry import axis, place, scatter
+from tasks.report.page.statistics import grid
+from tasks.report.page.transfer_table import elsewhere
 from tests.tasks.reports import QUERIES, RUNS, published
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from storage.vectors import Encoded, TokenRows
-from tasks import products, rescoring
-from tasks.kernels import all_lexical_scores
-from tasks.products import factors
-from tasks.rescoring import Stored, rectangles, similarity
+from tasks.retrieval.exact_search import double_scores, matmul
+from tasks.retrieval.exact_search.double_scores import Stored, rectangles, similarity
+from tasks.retrieval.exact_search.matmul import factors
+from tasks.retrieval.exact_search.numba_kernels import all_lexical_scores
 from tests.tasks.stored import multiply, offsets, pair_score, store, texts
 
 CPU = torch.device("cpu")
@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 def test_pairs_in_any_order_have_the_scores_of_the_formula(
     view: str, exact_match: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rescoring, "BLOCK", 40)
+    monkeypatch.setattr(double_scores, "BLOCK", 40)
     draw = np.random.default_rng(11)
     queries, passages = texts(draw, 7, signed=True), texts(draw, 30, signed=True)
     stored = Stored(store(tmp_path, passages, rows=11, exact_match=exact_match), similarity(tmp_path, view))
@@ -62,7 +62,7 @@ def test_a_product_is_off_by_no_more_than_is_said(
     ):
         left, right = (torch.from_numpy(each.astype(np.float32)) for each in (one, other))
         taken, errors = factors(left, coarse=coarse)
-        off = (products.products(taken, right, coarse=coarse).double() - left.double() @ right.double().T).abs()
+        off = (matmul.products(taken, right, coarse=coarse).double() - left.double() @ right.double().T).abs()
         assert (off <= errors[:, None] * right.norm(dim=1)).all()
         assert torch.backends.mkldnn.matmul.fp32_precision != "bf16"
 

@@ -13,13 +13,13 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import parts, read_rows, write_rows
 from storage.tables import Index, Passages, PseudoQueries
-from tasks import round_trip as module
-from tasks.engines.bm25 import Bm25, open_index
-from tasks.hits import passage_ids
-from tasks.index import index
-from tasks.rewrite import file_shards
-from tasks.round_trip import RoundTrip, rank_part, round_trip
-from tasks.shards import Job, fulfil, request
+from tasks.pseudo_queries import round_trip as module
+from tasks.pseudo_queries.column_rewrite import file_shards
+from tasks.pseudo_queries.round_trip import RoundTrip, rank_part, round_trip
+from tasks.retrieval.engines.bm25 import Bm25, open_index
+from tasks.retrieval.index import index
+from tasks.retrieval.ranking import passage_ids
+from tasks.runtime.shards import Job, fulfil, request
 from tests.tasks.corpora import passage, pseudo_query
 
 DEPTH = 7

@@ -17,10 +17,10 @@ from transformers import (
     EncoderDecoderModel,
 )
 
-from tasks.generate_queries import Generation
-from tasks.generators import sampling
-from tasks.generators.drawing import nucleus, numbers
-from tasks.generators.sampling import Asked, Sampler, batch_size, in_order
+from tasks.pseudo_queries.generate_queries import Generation
+from tasks.pseudo_queries.generators import sampler as sampling
+from tasks.pseudo_queries.generators.gumbel_sampling import nucleus, numbers
+from tasks.pseudo_queries.generators.sampler import Asked, Sampler, batch_size, in_order
 from tests.tiny import SPECIALS, tiny_t5
 
 WORDS = [

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from storage.errors import UserError
-from tasks.generate_queries import Generation
-from tasks.generators.sampling import Asked, Sampler, is_out_of_memory
+from tasks.pseudo_queries.generate_queries import Generation
+from tasks.pseudo_queries.generators.sampler import Asked, Sampler, is_out_of_memory
 from tests.tiny import SPECIALS, save_t5
 
 WORDS = [f"w{number}" for number in range(295)]

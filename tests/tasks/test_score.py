@@ -16,8 +16,8 @@ from storage.errors import UserError
 from storage.rows import parts, read_table
 from storage.store.store import Store
 from storage.tables import Negatives, Passages, Positives, Queries, Run, TeacherScores, passage_text
-from tasks import score as scoring
-from tasks.score import Reranking, Scoring, rerank, score
+from tasks.cross_encoder import score as scoring
+from tasks.cross_encoder.score import Reranking, Scoring, rerank, score
 from tests.models.test_cross_encoder import folder_of, tiny_cross_encoder
 from tests.tiny import WORDS, save_backbone
 

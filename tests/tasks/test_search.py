@@ -16,11 +16,11 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import read_table
 from storage.tables import Checkpoint, Index, Passages, Queries, Run, Vectors
-from tasks.encode import Encoding, encode
-from tasks.engines.bm25 import Bm25
-from tasks.engines.exact import Exact
-from tasks.index import index
-from tasks.search import Search, search
+from tasks.retrieval.encode import Encoding, encode
+from tasks.retrieval.engines.bm25 import Bm25
+from tasks.retrieval.engines.exact import Exact
+from tasks.retrieval.index import index
+from tasks.retrieval.search import Search, search
 from tests.tiny import RETRIEVERS, WORDS, save_tokenizer, tiny_retriever
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -118,7 +118,7 @@ def test_shards_make_the_same_run_and_are_never_searched_again(
 ) -> None:
     settings = Search(view="late", documents=10)
     whole = mixture.made(search, *mixture.inputs(queries), settings=settings)
-    monkeypatch.setattr("tasks.search.QUERIES_PER_SHARD", 7)
+    monkeypatch.setattr("tasks.retrieval.search.QUERIES_PER_SHARD", 7)
     sharded = mixture.made(search, *mixture.inputs(queries), settings=settings)
     assert len(list(sharded.path.glob("*.parquet"))) == 5
     one, other = read_table(whole, Run), read_table(sharded, Run)

@@ -11,11 +11,11 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.tables import Passages
 from storage.vectors import Encoded
-from tasks.engines import seismic
-from tasks.engines.seismic import Seismic
-from tasks.hits import Hits
-from tasks.index import index
-from tasks.rescoring import Stored, similarity
+from tasks.retrieval.engines import seismic
+from tasks.retrieval.engines.seismic import Seismic
+from tasks.retrieval.exact_search.double_scores import Stored, similarity
+from tasks.retrieval.index import index
+from tasks.retrieval.ranking import Hits
 from tests.tasks import clustered
 from tests.tasks.clustered import Sparse
 from tests.tasks.stored import names
@@ -101,7 +101,7 @@ def test_each_setting_that_looks_further_finds_more(
 ) -> None:
     shallow = SMALL
     if "heap_factor" in change:  # clusters are only skipped when a list is full before all of them are seen
-        monkeypatch.setattr("tasks.shortlist.BESIDES", 0)
+        monkeypatch.setattr("tasks.retrieval.two_stage.BESIDES", 0)
         shallow = SMALL.model_copy(update={"n_postings": 100, "summary_energy": 0.1})
     settings = (shallow, shallow.model_copy(update=change))
     before, after = (clustered.recall(find(each, depth=depth), expected(depth=depth)) for each in settings)

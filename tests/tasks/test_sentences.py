@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks import sentences as module
-from tasks.sentences import sentences
+from tasks.corpus import sentences as module
+from tasks.corpus.sentences import sentences
 
 PARAGRAPH = "The first one is here. Is the second one? Mr. Smith wrote a third.\n\n"
 ODD = st.sampled_from([

@@ -5,7 +5,7 @@ import sys
 
 from torch import nn
 
-from tasks.shapes import without_memory
+from tasks.training.meta_device import without_memory
 
 
 def modules() -> nn.Module:
@@ -32,7 +32,7 @@ def test_pytorchs_compiler_is_not_imported() -> None:
 import sys
 from flows import reproduce
 from models import bert
-from tasks.shapes import without_memory
+from tasks.training.meta_device import without_memory
 with without_memory():
     bert.BertForMaskedLM(bert.BertConfig(vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1,
                                          intermediate_size=4, max_position_embeddings=4))

@@ -13,10 +13,10 @@ import torch
 
 from storage.errors import UserError
 from storage.store.store import Store
-from tasks import shards as module
-from tasks.device import devices_of
-from tasks.ranks import Failed
-from tasks.shards import kept, row_shards
+from tasks.runtime import shards as module
+from tasks.runtime.device import devices_of
+from tasks.runtime.ranks import Failed
+from tasks.runtime.shards import kept, row_shards
 from tasks.stage import Execution, Session, session
 from tests.cluster import ROOT, wait_for
 from tests.tasks import sharded, works

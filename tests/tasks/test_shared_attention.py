@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import BertTokenizer
 
-from tasks.generators.opening import open_config
-from tasks.generators.seq2seq import Encoded, Seq2Seq
-from tasks.generators.shared_attention import share
+from tasks.pseudo_queries.generators.load_model import open_config
+from tasks.pseudo_queries.generators.seq2seq import Encoded, Seq2Seq
+from tasks.pseudo_queries.generators.shared_cross_attention import share
 from tests.tasks.test_sampling import bart, bert_to_bert
 from tests.tiny import SPECIALS, tiny_t5
 

@@ -9,13 +9,13 @@ from models.retrievers import retriever
 from storage.artifact import Artifact
 from storage.rows import read_table
 from storage.tables import Checkpoint, Passages, Queries, Run, Vectors
-from tasks.encode import Encoding, encode
-from tasks.engines.candidates import Candidates
-from tasks.engines.exact import Exact
-from tasks.engines.faiss import Faiss
-from tasks.engines.seismic import Seismic
-from tasks.index import EngineSettings, describe, index
-from tasks.search import Search, search
+from tasks.retrieval.encode import Encoding, encode
+from tasks.retrieval.engines.candidates import Candidates
+from tasks.retrieval.engines.exact import Exact
+from tasks.retrieval.engines.faiss import Faiss
+from tasks.retrieval.engines.seismic import Seismic
+from tasks.retrieval.index import EngineSettings, describe, index
+from tasks.retrieval.search import Search, search
 from tests.tiny import WORDS, save_tokenizer, tiny_retriever
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from tasks import show_progress
-from tasks.progress import bar, progress, watched_by
-from tasks.show_progress import Watch, progress_shown
+from tasks.runtime import prefect_progress
+from tasks.runtime.prefect_progress import Watch, progress_shown
+from tasks.runtime.progress import bar, progress, watched_by
 
 KEY = "pretrain-0123abcd-progress"
 
@@ -24,10 +24,10 @@ KEY = "pretrain-0123abcd-progress"
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """Where the server should be: nobody listens until the test does. It is asked after a moment."""
-    monkeypatch.setattr(show_progress, "SECONDS_UNTIL_SHOWN", 0.2)
-    monkeypatch.setattr(show_progress, "SECONDS_BETWEEN_LOOKS", 0.2)
-    monkeypatch.setattr(show_progress, "SECONDS_FOR_THE_LAST_WORD", 1.0)
-    monkeypatch.setattr(show_progress, "SECONDS_FOR_AN_ANSWER", 300.0)
+    monkeypatch.setattr(prefect_progress, "SECONDS_UNTIL_SHOWN", 0.2)
+    monkeypatch.setattr(prefect_progress, "SECONDS_BETWEEN_LOOKS", 0.2)
+    monkeypatch.setattr(prefect_progress, "SECONDS_FOR_THE_LAST_WORD", 1.0)
+    monkeypatch.setattr(prefect_progress, "SECONDS_FOR_AN_ANSWER", 300.0)
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{server.getsockname()[1]}/api"}):
@@ -112,7 +112,7 @@ def test_a_bar_without_an_end_has_no_time_left() -> None:
 
 
 def test_a_short_stage_asks_no_server(port: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(show_progress, "SECONDS_UNTIL_SHOWN", 60.0)
+    monkeypatch.setattr(prefect_progress, "SECONDS_UNTIL_SHOWN", 60.0)
     port.listen()
 
     with progress_shown("short"):

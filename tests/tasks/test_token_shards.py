@@ -14,9 +14,10 @@ from models.tokens import Tokenizer
 from storage.artifact import Artifact
 from storage.rows import read_table, write_rows
 from storage.tables import Checkpoint, Pairs
-from tasks import token_shards, world
-from tasks.pretrain import Data, one_of_each, visited
-from tasks.token_shards import SHARDS, tokenised
+from tasks.pretraining import token_cache
+from tasks.pretraining.pretrain import Data, one_of_each, visited
+from tasks.pretraining.token_cache import SHARDS, tokenised
+from tasks.runtime import distributed
 from tests.tasks.test_pretrain import settings
 from tests.tiny import SPECIALS, WORDS, save_tokenizer, tiny_tokenizer
 
@@ -26,8 +27,8 @@ ROWS = 23
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of 5 rows, of some batches each."""
-    monkeypatch.setattr(token_shards, "ROWS_PER_FILE", 5)
-    monkeypatch.setattr(token_shards, "CHARACTERS_AT_A_TIME", 300)
+    monkeypatch.setattr(token_cache, "ROWS_PER_FILE", 5)
+    monkeypatch.setattr(token_cache, "CHARACTERS_AT_A_TIME", 300)
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_batches_are_those_of_tokenising_at_each_step(
         assert random.random() == theirs.random()
 
 
-def all_of(pieces: token_shards.Pieces) -> list[Any]:
+def all_of(pieces: token_cache.Pieces) -> list[Any]:
     return [[each.as_py() for each in pieces.of(name, range(ROWS))] for name in ("text", "queries", "passages")]
 
 
@@ -118,11 +119,11 @@ def test_processes_share_the_work(pairs: Artifact[Pairs], tmp_path: Path, monkey
         """What the other process does while the first waits."""
         made.append(len(list((here / SHARDS).glob("0*.arrow"))))
         if len(made) == 1:
-            monkeypatch.setattr(world, "rank", lambda: 1)
+            monkeypatch.setattr(distributed, "rank", lambda: 1)
             tokenised(here, pairs, tiny_tokenizer(), contexts=True)
 
-    monkeypatch.setattr(world, "size", lambda: 2)
-    monkeypatch.setattr(world, "wait_for_all", second)
+    monkeypatch.setattr(distributed, "size", lambda: 2)
+    monkeypatch.setattr(distributed, "wait_for_all", second)
     first = tokenised(here, pairs, tiny_tokenizer(), contexts=True)
 
     assert made == [2, 5]

@@ -30,13 +30,13 @@ from storage.tables import (
     TeacherScores,
     passage_text,
 )  # fmt: skip
-from tasks.encode import Encoding
-from tasks.examples import TrainingData
-from tasks.fit import Fitting
-from tasks.initialise import Backbone, initialise
-from tasks.pretrain import Pretraining, pretrain
+from tasks.finetuning.train import Batches, Teacher, Training, check, train
+from tasks.finetuning.training_data import TrainingData
+from tasks.pretraining.initialise import Backbone, initialise
+from tasks.pretraining.pretrain import Pretraining, pretrain
+from tasks.retrieval.encode import Encoding
 from tasks.stage import Execution, Session, session, stage
-from tasks.train import Batches, Teacher, Training, check, train
+from tasks.training.loop import Fitting
 from tests.tiny import LATE, RETRIEVERS, WORDS, save_backbone
 
 FITTING = Fitting(learning_rate=3e-3, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None)

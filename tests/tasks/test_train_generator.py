@@ -15,12 +15,12 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import read_rows
 from storage.tables import Checkpoint, Passages, Positives, PseudoQueries, Queries
-from tasks import fit as loop
-from tasks.fit import Fitting
-from tasks.generate_queries import Writing, generate_queries
-from tasks.generators.vocabulary import SPECIAL, embeddings_of, frequent_pieces, save_tokenizer
-from tasks.generators.writing import Examples
-from tasks.train_generator import GeneratorTraining, train_generator
+from tasks.pseudo_queries.generate_queries import Writing, generate_queries
+from tasks.pseudo_queries.generators.seq2seq_objective import Examples
+from tasks.pseudo_queries.generators.vocabulary import SPECIAL, embeddings_of, frequent_pieces, save_tokenizer
+from tasks.pseudo_queries.train_generator import GeneratorTraining, train_generator
+from tasks.training import loop
+from tasks.training.loop import Fitting
 
 PAIRS = {
     "An old river runs through the city": "river of a city",

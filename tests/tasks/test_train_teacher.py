@@ -17,10 +17,10 @@ from storage.errors import UserError
 from storage.rows import write_rows
 from storage.store.store import Store
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, Table, passage_text
-from tasks.examples import TrainingData
-from tasks.fit import Fitting
+from tasks.cross_encoder.train_teacher import Batches, TeacherTraining, train_teacher
+from tasks.finetuning.training_data import TrainingData
 from tasks.stage import Execution, Session, session, stage
-from tasks.train_teacher import Batches, TeacherTraining, train_teacher
+from tasks.training.loop import Fitting
 from tests.tiny import WORDS, save_backbone
 
 FITTING = Fitting(learning_rate=3e-3, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None)
@@ -148,7 +148,7 @@ def test_half_a_training_goes_on_where_it_was(store: Store, tmp_path: Path, monk
             raise KeyboardInterrupt
         return batch(self, step)
 
-    monkeypatch.setattr("tasks.fit.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr("tasks.training.loop.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     monkeypatch.setattr(Batches, "batch", breaking)
     other = Store(tmp_path / "other")
     with pytest.raises(KeyboardInterrupt):

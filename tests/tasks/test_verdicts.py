@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import t
 
 from storage.errors import UserError
-from tasks.crossed import crossed
-from tasks.verdicts import REST, SEED_SIGMA, Contrast, cheaper, contrasted, judged, of_claim, smallest
+from tasks.evaluation.claim_verdicts import REST, SEED_SIGMA, Contrast, cheaper, contrasted, judged, of_claim, smallest
+from tasks.evaluation.seeds_by_queries import crossed
 
 
 def contrast(effect: float, *, noise: float = 0.2, seed: int = 0) -> Contrast:

@@ -11,7 +11,7 @@ import pytest
 
 from storage.artifact import Artifact
 from storage.tables import Passages, Qrels, Queries, Run
-from tasks.wins import CHARACTERS, Winning, wins
+from tasks.evaluation.query_wins import CHARACTERS, Winning, wins
 
 SETTINGS = Winning(
     run="dense", baseline="bm25", metric="MRR@10", relevant_from=1, ignore_identical_ids=False, examples=2

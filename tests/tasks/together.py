@@ -19,9 +19,9 @@ from models.retrievers.objective import Examples, Finetuning, Flops
 from models.retrievers.objective import Settings as Losses
 from storage.errors import UserError
 from storage.settings import Settings
-from tasks import world
-from tasks.fit import Fitting, fit, weights
-from tasks.gradients import gradients
+from tasks.runtime import distributed
+from tasks.training.grad_cache import gradients
+from tasks.training.loop import Fitting, fit, weights
 from tests.models.test_finetuning import exclusions, random_tokens
 from tests.tiny import start, tiny_retriever, tiny_tokenizer
 
@@ -89,7 +89,7 @@ def training(kind: str) -> tuple[torch.nn.Module, Batch]:
 
 def complain(out: Path, *, settings: Asked) -> None:
     """One finds that the user can mend something, the other waits for it."""
-    if world.rank() == 1:
+    if distributed.rank() == 1:
         raise UserError("expected something else")
     dist.barrier()
 
@@ -99,14 +99,14 @@ def break_down(out: Path, *, settings: Asked) -> None:
     line, said = torch.nn.Linear(2, 2), ""
     for parameter in line.parameters():
         torch.nn.init.ones_(parameter)
-    world.check_alike(line)
-    if world.rank() == 1:
+    distributed.check_alike(line)
+    if distributed.rank() == 1:
         line.weight.data[1, 1] += 1e-7
     try:
-        world.check_alike(line)
-    except world.Different as different:
+        distributed.check_alike(line)
+    except distributed.Different as different:
         said = str(different)
-    if world.rank() == 1:
+    if distributed.rank() == 1:
         raise ZeroDivisionError(said)
     dist.barrier()
 
@@ -116,7 +116,7 @@ def write_gradients_and_vanish(out: Path, *, settings: Asked) -> None:
     write_gradients(out, settings=settings)
     (out / "listening.json").write_text(json.dumps(listening_addresses()))
     dist.barrier()
-    if world.rank() == 1:
+    if distributed.rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     dist.barrier()
 
@@ -131,7 +131,7 @@ def listening_addresses() -> list[str]:
 def linger(out: Path, *, settings: Asked) -> None:
     """All tell their numbers, and stay."""
     parent = Path(os.environ["TELL"])
-    (parent / f"{world.rank()}.pid").write_text(str(os.getpid()))
+    (parent / f"{distributed.rank()}.pid").write_text(str(os.getpid()))
     time.sleep(600)
 
 

@@ -11,7 +11,7 @@ from storage.errors import UserError
 from storage.files import write_atomically
 from storage.settings import Settings
 from storage.store.store import Store
-from tasks.shards import Job, Shard, kept, row_shards, run_shards
+from tasks.runtime.shards import Job, Shard, kept, row_shards, run_shards
 from tasks.stage import Execution, Session, session
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-PAGE = Path(__file__).parents[3] / "tasks" / "page"
+PAGE = Path(__file__).parents[3] / "tasks" / "report" / "page"
 ENVIRONMENT = Environment(
     loader=FileSystemLoader(PAGE), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
 )

@@ -12,9 +12,9 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.tables import Checkpoint, Qrels, Queries
 from storage.tables import Passages as PassageTable
-from tasks import embedding_space as space
 from tasks.analyses.divergence import Reading, divergence, pairs
-from tasks.encode import TextEncoder
+from tasks.analyses.measures import embedding_space as space
+from tasks.retrieval.encode import TextEncoder
 from tests.tasks.analyses.drawing import section
 from tests.tasks.corpora import passage
 from tests.tiny import WORDS, save_tokenizer, tiny_retriever

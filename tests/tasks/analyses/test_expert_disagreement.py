@@ -43,7 +43,7 @@ QRELS = {f"q{n}": {f"d{(3 * n + k) % 20}": grade for k, grade in enumerate((1, 2
 
 @pytest.fixture
 def told(written: Any, made: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr("tasks.side_by_side.QUERIES_PER_BLOCK", 3)
+    monkeypatch.setattr("tasks.retrieval.run_lists.QUERIES_PER_BLOCK", 3)
 
     def tell(runs: list[Found] = RUNS, qrels: dict[str, dict[str, int]] = QRELS, **changes: Any) -> dict[str, Any]:
         judged = [{"query_id": query, "doc_id": document, "grade": grade}

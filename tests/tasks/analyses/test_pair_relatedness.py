@@ -16,9 +16,9 @@ from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.tables import Passages, PseudoQueries
 from tasks.analyses import pair_relatedness as study
+from tasks.analyses.measures.embedding_space import unit
 from tasks.analyses.pair_relatedness import Reading, draw, pair_relatedness
-from tasks.embedding_space import unit
-from tasks.encode import TextEncoder
+from tasks.retrieval.encode import TextEncoder
 from tests.models.test_cross_encoder import folder_of, tiny_cross_encoder
 from tests.tasks.analyses.drawing import section
 from tests.tasks.corpora import passage, pseudo_query

@@ -17,9 +17,9 @@ from models.retrievers.retriever import HEADS
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.tables import Pairs, Terms
+from tasks.analyses.measures.vocabulary_mass import Found
 from tasks.analyses.word_distribution import Reading, read_decoder, stretches, word_distribution, word_shares
-from tasks.count_terms import count_terms
-from tasks.word_figures import Found
+from tasks.pretraining.count_terms import count_terms
 from tests.slow import Array, gelu
 from tests.tasks.analyses.drawing import section
 from tests.tiny import PIECES, WORDS, fast_tokenizer, save_backbone

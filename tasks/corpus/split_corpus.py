@@ -1,0 +1,126 @@
+"""Split documents into passages of whole sentences.
+
+Passages depend on their document alone, so they are the same whatever the number of processes that
+make them. Every 10,000 documents are a shard, which becomes a file of its own; of these a process
+holds a batch in memory, or one document that is longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+
+from storage.artifact import Artifact, Source
+from storage.batched import portions
+from storage.errors import UserError
+from storage.rows import num_rows, read_rows, write_rows
+from storage.settings import Settings
+from storage.tables import Documents, Passages
+from tasks.corpus.sentence_packing import MIN_TOKENS, Span, count_tokens, spans
+from tasks.corpus.sentences import BLANKS
+from tasks.runtime.shards import Job, Shard, part, row_shards, run_shards
+from tasks.stage import stage
+
+TOKENIZER = "tokenizer.json"
+DOCUMENTS_PER_PART = 10_000  # fewer are split before a process has started
+CHARACTERS_PER_BATCH = 1_000_000
+
+Rows = list[dict[str, Any]]
+
+
+class Splitting(Settings):
+    """How documents become passages."""
+
+    max_tokens: Annotated[int, Field(ge=MIN_TOKENS)] | None
+    """Word pieces of a passage at most, without special tokens; null keeps documents whole."""
+    titles: bool
+    """Whether passages carry their document's title; a document without text always does."""
+    language: str = "en"
+    """Whose rules and abbreviations end a sentence (an ISO 639 code)."""
+
+
+@stage(version=3, table=Passages)
+def split_corpus(out: Path, documents: Artifact[Documents], tokenizer: Source, *, settings: Splitting) -> None:
+    """Write every passage of every document, in order; ids are DOCUMENT#0, #1, ..., or DOCUMENT where kept whole.
+
+    A document with neither title nor text has none.
+    """
+    load_tokenizer(str(tokenizer.path / TOKENIZER))  # what is wrong with it shows here, not in a process
+    job = Job(split_part, out, (documents, tokenizer), settings, what="splitting documents", unit="documents")
+    run_shards(job, row_shards(num_rows(documents.path), DOCUMENTS_PER_PART))
+
+
+def split_part(
+    out: Path, shard: Shard, done: Callable[[int], object], documents: Artifact[Documents], tokenizer: Source, *,
+    settings: Splitting,
+) -> None:  # fmt: skip
+    """Write the passages of a shard's documents."""
+    file, rows = str(tokenizer.path / TOKENIZER), read_rows(documents, Documents, *shard.of)
+
+    def passages() -> Iterator[dict[str, Any]]:
+        for batch in portions(rows, size=lambda row: len(row["text"]), limit=CHARACTERS_PER_BATCH):
+            yield from split_documents(batch, tokenizer=file, settings=settings)
+            done(len(batch))
+
+    write_rows(out, Passages, passages(), part(shard.number))
+
+
+def split_documents(documents: Rows, *, tokenizer: str, settings: Splitting) -> Rows:
+    """The passages of some documents. Each passage's text is characters [start, end) of its document's."""
+    documents = [each for each in documents if each["title"].strip() or each["text"].strip()]
+    pieces, limit = load_tokenizer(tokenizer), settings.max_tokens
+    texts = [document["text"] for document in documents]
+    if limit is None:
+        counts = count_tokens(texts, pieces)
+        split: Iterable[list[Span]] = ([Span(0, len(text), n)] for text, n in zip(texts, counts, strict=True))
+    else:
+        split = spans(texts, pieces, max_tokens=limit, language=settings.language)
+    return [
+        {
+            "passage_id": document["doc_id"] if limit is None else f"{document['doc_id']}#{i}",
+            "doc_id": document["doc_id"],
+            "title": document["title"] if settings.titles or not span.num_tokens else "",
+            "text": document["text"][span.start : span.end],
+            "start": span.start,
+            "end": span.end,
+            "num_tokens": span.num_tokens,
+        }
+        for document, found in zip(documents, split, strict=True)
+        for i, span in enumerate(found)
+    ]
+
+
+@lru_cache(maxsize=1)
+def load_tokenizer(file: str) -> Tokenizer:
+    """A WordPiece tokenizer that neither cuts nor pads, whatever its file says."""
+    if not Path(file).is_file():
+        raise UserError(f"{file}: no such file; splitting needs the checkpoint's tokenizer.json")
+    try:
+        tokenizer = Tokenizer.from_file(file)
+    except Exception as error:  # noqa: BLE001  # tokenizers knows nothing narrower
+        raise UserError(
+            f"{file}: not a tokenizer that can be read ({error}); save the model's fast tokenizer"
+        ) from None
+    if not isinstance(tokenizer.model, WordPiece):
+        raise UserError(f"{file}: expected a WordPiece tokenizer, found {type(tokenizer.model).__name__}")
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if not _parts_at_blanks(tokenizer):
+        raise UserError(f"{file}: expected a tokenizer whose pieces end at blanks, as BERT's do; name another model")
+    return tokenizer
+
+
+def _parts_at_blanks(tokenizer: Tokenizer) -> bool:
+    """Whether a blank always parts two pieces, so that those of a text are those of its words."""
+    text = "".join(f"a{blank}" for blank in BLANKS) + "a"
+    if tokenizer.normalizer is not None:
+        text = tokenizer.normalizer.normalize_str(text)
+    parts = [(text, None)] if tokenizer.pre_tokenizer is None else tokenizer.pre_tokenizer.pre_tokenize_str(text)
+    added = "".join(token.content for token in tokenizer.get_added_tokens_decoder().values())
+    return [part for part, _ in parts] == ["a"] * (len(BLANKS) + 1) and not set(added) & set(BLANKS)

@@ -1,0 +1,157 @@
+"""Learn what each of several runs counts when they are fused: CAME's linear layer (section 5.3, table 4).
+
+Letters of shapes: Q queries of a block, N rows of a run's lists, U passages of the union of all, R runs, P positives.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+
+from storage.artifact import Artifact
+from storage.errors import UserError
+from storage.files import write_atomically, writing
+from storage.rows import read_table
+from storage.settings import Settings
+from storage.tables import Passages, Positives, Run, Weights
+from tasks.finetuning.mine import relevant_passages
+from tasks.retrieval.fuse import QUERIES_PER_SHARD, filled
+from tasks.retrieval.run_lists import Lists, Places, Union, Values, ranges, unions
+from tasks.runtime.leftovers import record, unfinished
+from tasks.runtime.progress import bar
+from tasks.stage import stage
+
+log = logging.getLogger(__name__)
+
+
+class LearnFusion(Settings):
+    """How the weights of a linear fusion are learned."""
+
+    depth: int | None = Field(gt=0)
+    """How many passages of each list take part; null for all."""
+    steps: int = Field(gt=0)
+    """At most so many steps of L-BFGS. The problem is convex, with one unknown a run: tens are enough."""
+
+
+@stage(version=1, table=Weights)
+def learn_fusion(
+    out: Path,
+    runs: Sequence[Artifact[Run]],
+    positives: Artifact[Positives],
+    passages: Artifact[Passages],
+    *,
+    settings: LearnFusion,
+) -> None:
+    """Write what each run counts: a linear layer R -> 1 without bias, learned on frozen scores of train queries.
+
+    It minimises the mean cross-entropy of each positive against what the runs found for its query, less the other
+    passages of relevant documents. A positive that no run found is left out.
+    """
+    wanted = read_table(positives, Positives)
+    relevant = relevant_passages(wanted, read_table(passages, Passages, ["passage_id", "doc_id"]))
+    lists, query_ids = [Lists(run) for run in runs], wanted["query_id"].combine_chunks().unique()
+    files = []
+    with bar(what="reading scores of positives", unit="queries", total=len(query_ids)) as counter:
+        for start in range(0, len(query_ids), QUERIES_PER_SHARD):
+            shard = query_ids[start : start + QUERIES_PER_SHARD]
+            files.append(out / "scratch" / f"examples-{start // QUERIES_PER_SHARD:05d}.npz")
+            name = str(files[-1].relative_to(out))
+            if unfinished(out, [name]):
+                labels = wanted.filter(pc.is_in(wanted["query_id"], value_set=shard))
+                found = [examples(union, labels, relevant) for union in unions(lists, shard, settings.depth)]
+                Examples.write(files[-1], found)
+                record(out, name)
+            counter.update(len(shard))
+    learned = sum(len(Examples.read(file).counts) for file in files)
+    if not learned:
+        raise UserError(
+            f"{positives.path}: no run found any positive beside other passages, so no weights can be learned; "
+            "give runs of the same queries, or a greater depth"
+        )
+    log.info("%d positives to learn from, %d left out that no run found", learned, len(wanted) - learned)
+    weights = learned_weights(files, len(runs), learned, settings.steps)
+    write_atomically(out / "weights.json", json.dumps({"weights": weights}))
+
+
+def examples(union: Union, positives: pa.Table, relevant: Mapping[str, set[str]]) -> Examples:
+    """What is learned from a block of queries: each of these positives and the passages that it shall beat."""
+    pairs = [(query, passage) for query in union.query_ids.to_pylist() for passage in relevant.get(query, ())]
+    names = (pa.array([pair[side] for pair in pairs], pa.string()) for side in (0, 1))
+    others_U = np.delete(np.arange(len(union.keys)), union.find(*names))
+    found_P = union.find(positives["query_id"], positives["passage_id"])
+    queries_P, rivals = union.queries[found_P], union.queries[others_U]
+    starts_P = np.searchsorted(rivals, queries_P)
+    counts_P = np.searchsorted(rivals, queries_P, side="right") - starts_P
+    found_P, starts_P, counts_P = (each[counts_P > 0] for each in (found_P, starts_P, counts_P))
+    scores_RU = np.stack([filled(union, run) for run in range(len(union.lists))]).astype(np.float32)
+    return Examples(scores_RU[:, found_P], scores_RU[:, others_U[ranges(starts_P, counts_P)]], counts_P)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What runs say, in their single precision, of positives and of the passages that each shall beat, its rivals."""
+
+    positives: NDArray[np.float32]
+    """[R, P]"""
+    rivals: NDArray[np.float32]
+    """[R, N]: those of the first positive, then those of the next."""
+    counts: Places
+    """How many rivals each positive has [P]: one or more."""
+
+    @staticmethod
+    def read(path: Path) -> Examples:
+        """What `write` wrote."""
+        with np.load(path, allow_pickle=False) as file:
+            return Examples(**file)
+
+    @staticmethod
+    def write(path: Path, blocks: Sequence[Examples]) -> None:
+        """Write several blocks as one file."""
+        positives = np.concatenate([each.positives for each in blocks], axis=1)
+        rivals = np.concatenate([each.rivals for each in blocks], axis=1)
+        with writing(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, positives=positives, rivals=rivals, counts=np.concatenate([each.counts for each in blocks]))
+
+    def loss(self, weights: Sequence[float]) -> tuple[float, Values]:
+        """The sum of the positives' cross-entropies, and its gradient [R].
+
+        Column by column, since a matrix product would add up in another order on another number of threads.
+        """
+        starts_P = np.cumsum(self.counts) - self.counts
+        positives, rivals = self.positives.astype(np.float64), self.rivals.astype(np.float64)
+        ahead_RN = rivals - np.repeat(positives, self.counts, axis=1)
+        logits_N = sum(weight * ahead_N for weight, ahead_N in zip(weights, ahead_RN, strict=True))
+        largest_P = np.maximum(np.maximum.reduceat(logits_N, starts_P), 0)  # 0 is the positive itself
+        shares_N = np.exp(logits_N - np.repeat(largest_P, self.counts))
+        totals_P = np.exp(-largest_P) + np.add.reduceat(shares_N, starts_P)
+        shares_N /= np.repeat(totals_P, self.counts)
+        gradient_R = np.array([np.sum(shares_N * ahead_N) for ahead_N in ahead_RN])
+        return float(np.sum(largest_P + np.log(totals_P))), gradient_R
+
+
+def learned_weights(files: Sequence[Path], num_runs: int, num_positives: int, steps: int) -> list[float]:
+    """The weights of least mean cross-entropy, from equal ones: L-BFGS on all examples, a file in memory at a time."""
+    weights = torch.ones(num_runs, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS(
+        [weights], max_iter=steps, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe"
+    )
+    with bar(what="learning weights", unit="passes") as counter:
+
+        def closure() -> torch.Tensor:
+            each = [Examples.read(file).loss(weights.tolist()) for file in files]
+            weights.grad = torch.tensor(sum(gradient for _, gradient in each) / num_positives)
+            counter.update(1)
+            return torch.tensor(sum(loss for loss, _ in each) / num_positives, dtype=torch.float64)
+
+        optimiser.step(closure)
+    return [float(weight) for weight in weights.tolist()]

@@ -1,0 +1,223 @@
+"""Train a retriever: the contrast of in-batch and mined negatives, for whatever views it has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from models.layers import bert
+from models.retrievers import objective, retriever, towers
+from models.retrievers.bi_encoder import DenseEncoder
+from models.retrievers.came import Competition
+from models.retrievers.objective import Distillation, Examples, Finetuning, Flops, known_positives
+from models.retrievers.retriever import Retriever
+from models.retrievers.retriever import Settings as Views
+from models.retrievers.retriever import View as View
+from models.retrievers.towers import QUERY
+from models.retrievers.views.dense import Settings as Dense
+from models.tokens import FILES, Tokenizer, Tokens, copy_tokenizer
+from storage.artifact import Artifact
+from storage.errors import UserError
+from storage.files import writing_files
+from storage.rows import read_table
+from storage.settings import Seed, Settings
+from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, TeacherScores
+from tasks.finetuning.training_data import TrainingData
+from tasks.pretraining.initialise import Backbone, shape
+from tasks.retrieval.encode import Encoding
+from tasks.stage import stage
+from tasks.training.loop import Fitting, fit
+from tasks.training.meta_device import without_memory
+
+PLAIN = Views(dense=Dense(dim=None))
+"""What a checkpoint is searched by where nothing else is said of it."""
+
+
+class Training(Settings):
+    """How a retriever is trained."""
+
+    retriever: Views
+    """Its views: how texts are represented and compared."""
+    contrasts: list[str]
+    """Which scores are contrasted, each for itself: `sum`, or views; empty where experts compete."""
+    competition: Competition | None = None
+    """How CAME's experts compete."""
+    flops: Flops | None = None
+    """What word pieces cost in a lexical view."""
+    distillation: Distillation | None = None
+    """Whether it learns from a cross-encoder's scores."""
+    temperature: float = Field(gt=0)
+    epochs: int | None = Field(gt=0)
+    """How often every query is visited."""
+    steps: int | None = Field(default=None, gt=0)
+    """Instead of epochs."""
+    batch_queries: int = Field(gt=0)
+    passages_per_query: int = Field(gt=0)
+    """The positive and, beside it, hard negatives."""
+    mask_known_positives: bool
+    """Leave out of a query's contrast the passages of its other relevant documents."""
+    query_max_tokens: int = Field(gt=2)
+    passage_max_tokens: int = Field(gt=2)
+    fit: Fitting
+    seed: Seed
+
+    @model_validator(mode="after")
+    def _can_be(self) -> Training:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("give either steps or epochs, and set the other to null")
+        self.loss.check(self.retriever.views)
+        if len(set(self.contrasts)) < len(self.contrasts):
+            raise ValueError(f"contrasts: expected each once, found {', '.join(self.contrasts)}")
+        if self.distillation and self.passages_per_query < 2:
+            raise ValueError("passages_per_query: soft labels of one passage teach nothing; expected 2 or more")
+        return self
+
+    @property
+    def loss(self) -> objective.Settings:
+        """What is minimised."""
+        return objective.Settings(
+            contrasts=self.contrasts, temperature=self.temperature, flops=self.flops,
+            competition=self.competition, distillation=self.distillation,
+        )  # fmt: skip
+
+    def num_steps(self, num_queries: int) -> int:
+        """How many steps there are over so many queries."""
+        return self.steps or math.ceil(num_queries * (self.epochs or 0) / self.batch_queries)
+
+
+@stage(version=3, table=Checkpoint, trains=True, gpu=True)
+def train(
+    out: Path,
+    start: Artifact[Checkpoint],
+    queries: Artifact[Queries],
+    passages: Artifact[Passages],
+    positives: Artifact[Positives],
+    negatives: Artifact[Negatives],
+    scores: Artifact[TeacherScores] | None,
+    *,
+    settings: Training,
+) -> None:
+    """Write the retriever that so many epochs over the queries with a positive make of the start."""
+    if (scores is None) != (settings.distillation is None):
+        raise TypeError("a teacher's scores are read where there is a distillation, and only there")
+    torch.manual_seed(settings.seed)
+    made = begin(start.path, settings)
+    data = TrainingData.read(queries, passages, positives, negatives, settings, mined_only=scores is not None)
+    teacher = None if scores is None else Teacher.read(scores, data)
+    batches = Batches(data, Tokenizer.load(start.path), settings, teacher)
+    fit(Finetuning(made, settings.loss), batches.batch, batches.steps, out=out, settings=settings.fit,
+        seed=settings.seed)  # fmt: skip
+    save_retriever(made, out, tokenizer=start.path)
+
+
+def check(name: str, settings: Training, encoding: Encoding, backbone: Backbone, folder: Path) -> None:
+    """Refuse before anything is built what a round, called `name`, would refuse hours later.
+
+    Its retriever is made without memory.
+
+    Where the backbone's folder is not here, as in a plan, nothing is refused.
+    """
+    if not (folder / bert.CONFIG).is_file() or not (folder / FILES[0]).is_file():
+        return
+    try:
+        with without_memory():
+            encoder = DenseEncoder(bert.BertForMaskedLM(shape(folder, backbone)), backbone.pooling)
+            made = Retriever(towers.raised(encoder, backbone.towers), settings.retriever, Tokenizer.load(folder))
+    except ValueError as error:
+        raise UserError(f"rounds: {name}: train.retriever: {error}") from None
+    limits = {
+        f"rounds: {name}: train.query_max_tokens": settings.query_max_tokens,
+        f"rounds: {name}: train.passage_max_tokens": settings.passage_max_tokens,
+        "encode.query_max_tokens": encoding.query_max_tokens,
+        "encode.passage_max_tokens": encoding.passage_max_tokens,
+    }
+    for key, found in limits.items():
+        if found > made.encoder.num_positions:
+            raise UserError(f"{key}: expected at most {made.encoder.num_positions}, found {found}")
+
+
+def begin(folder: Path, settings: Training) -> Retriever:
+    """The retriever to train, of a checkpoint's folder."""
+    try:
+        made = retriever.begin(folder, settings.retriever)
+    except ValueError as error:
+        raise UserError(f"train.retriever: {error}") from None
+    longest, positions = max(settings.query_max_tokens, settings.passage_max_tokens), made.encoder.num_positions
+    if longest > positions:
+        raise UserError(f"train: max_tokens: expected at most {positions}, found {longest}")
+    return made
+
+
+def save_retriever(made: Retriever, out: Path, *, tokenizer: Path) -> None:
+    """Write a checkpoint's folder, with the tokenizer's files copied from another."""
+    with writing_files(out) as folder:
+        retriever.save(made, folder)
+        copy_tokenizer(tokenizer, folder)
+        if (folder / QUERY).is_dir():
+            copy_tokenizer(tokenizer, folder / QUERY)
+
+
+class Batches:
+    """The steps' examples, as word pieces."""
+
+    def __init__(self, data: TrainingData, tokenizer: Tokenizer, settings: Training, teacher: Teacher | None) -> None:
+        self.data, self.tokenizer, self.settings, self.teacher = data, tokenizer, settings, teacher
+        self.steps = settings.num_steps(len(data.queries))
+
+    def batch(self, step: int) -> Examples:
+        """The queries of a step with their passages."""
+        data, settings = self.data, self.settings
+        chosen, shown = data.shown(step)
+        excluded = None
+        if settings.mask_known_positives:
+            relevant = [data.relevant(query) for query in chosen]
+            excluded = known_positives(relevant, data.documents(shown), settings.passages_per_query)
+        return Examples(
+            queries=self._tokens([data.queries[query] for query in chosen], settings.query_max_tokens),
+            passages=self._tokens(data.texts(shown), settings.passage_max_tokens),
+            group=settings.passages_per_query,
+            excluded=excluded,
+            progress=step / self.steps,
+            teacher=None if self.teacher is None else torch.from_numpy(self.teacher.of(chosen, shown)),
+        ).by_length()
+
+    def _tokens(self, texts: Sequence[str], max_tokens: int) -> Tokens:
+        return self.tokenizer.pad_batch(self.tokenizer.encode(texts, max_tokens))
+
+
+class Teacher:
+    """A cross-encoder's scores of pairs, found by the numbers of query and passage."""
+
+    def __init__(self, data: TrainingData, pairs: NDArray[np.int64], scores: NDArray[np.float32], name: str) -> None:
+        order = np.argsort(pairs)
+        self.data, self.pairs, self.scores, self.name = data, pairs[order], scores[order], name
+
+    @staticmethod
+    def read(scores: Artifact[TeacherScores], data: TrainingData) -> Teacher:
+        """The scores of the queries that are trained on."""
+        rows = read_table(scores, TeacherScores)
+        rows = rows.filter(pc.is_in(rows["query_id"], value_set=data.query_ids))
+        rows = rows.filter(pc.is_in(rows["passage_id"], value_set=data.corpus["passage_id"]))
+        queries = pc.index_in(rows["query_id"], value_set=data.query_ids).to_numpy().astype(np.int64)
+        places = pc.index_in(rows["passage_id"], value_set=data.corpus["passage_id"]).to_numpy()
+        return Teacher(data, queries * len(data.corpus) + places, rows["score"].to_numpy(), scores.reference)
+
+    def of(self, queries: Sequence[int], shown: Sequence[int]) -> NDArray[np.float32]:
+        """[Q, G], the scores of queries with their own passages."""
+        group = len(shown) // len(queries)
+        wanted = np.repeat(np.asarray(queries, np.int64), group) * len(self.data.corpus) + np.asarray(shown, np.int64)
+        found = np.minimum(np.searchsorted(self.pairs, wanted), len(self.pairs) - 1)
+        if (missing := np.flatnonzero(self.pairs[found] != wanted)).size:
+            query, passage = queries[missing[0] // group], self.data.corpus["passage_id"][shown[missing[0]]]
+            raise UserError(
+                f"{self.name}: no score of query {self.data.queries[query]!r} with passage {passage.as_py()!r}; a "
+                "distilled query needs mined negatives: score what it is trained with"
+            )
+        return self.scores[found].reshape(len(queries), group)

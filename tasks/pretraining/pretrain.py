@@ -1,0 +1,230 @@
+"""Pre-train an encoder on passages and their contexts: `paper: cot_mae` means `models/papers/cot_mae.py`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from safetensors.torch import save_file
+from torch import nn
+
+from models import pretraining
+from models.layers import bert
+from models.model_files import read_weights
+from models.objective import Batch
+from models.retrievers import towers
+from models.retrievers.bi_encoder import DenseEncoder
+from models.retrievers.retriever import HEADS
+from models.tokens import Tokenizer
+from storage.artifact import Artifact
+from storage.errors import UserError
+from storage.files import writing
+from storage.rows import read_table
+from storage.settings import Seed, Settings
+from storage.tables import Checkpoint, Pairs, Terms
+from tasks.pretraining.draw_probe import Probe, Watch
+from tasks.pretraining.initialise import Backbone, save_checkpoint, shape
+from tasks.pretraining.token_cache import Pieces, tokenised
+from tasks.stage import stage
+from tasks.training.loop import Fitting, fit, take_up
+from tasks.training.meta_device import without_memory
+
+P = TypeVar("P")
+T = TypeVar("T")
+
+
+class Pretraining(Settings, Generic[P]):
+    """A paper's objective and how it is optimised."""
+
+    paper: str
+    """A file of `models`."""
+    objective: P
+    """The paper's own settings."""
+    mix: Literal["step", "example"] | None
+    """Where contexts are of both kinds: whether pseudo-query or passage is drawn for a step or for each example."""
+    heads: Literal["fresh", "continued"]
+    """Whether decoder and heads start at random, or as an earlier pre-training left them in the backbone's folder."""
+    steps: int | None = Field(gt=0)
+    epochs: float | None = Field(gt=0)
+    """Instead of steps: how often every text is visited."""
+    batch: int = Field(gt=0)
+    """Texts a step, each with its context."""
+    probe: Probe | None
+    fit: Fitting
+    seed: Seed
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Pretraining[P]:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("give either steps or epochs, and set the other to null")
+        return self
+
+    def num_steps(self, num_texts: int) -> int:
+        """How many steps there are over so many texts."""
+        return self.steps or math.ceil(num_texts * (self.epochs or 0) / self.batch)
+
+
+@stage(version=3, table=Checkpoint, trains=True, gpu=True)
+def pretrain(
+    out: Path,
+    pairs: Artifact[Pairs],
+    terms: Artifact[Terms] | None,
+    start: Artifact[Checkpoint],
+    probe: Artifact[Pairs] | None,
+    *,
+    settings: Pretraining[Any],
+) -> None:
+    """Write the pre-trained encoder with its vocabulary head, and beside it decoder and heads (`heads.safetensors`)."""
+    paper, data = import_module(f"models.papers.{settings.paper}"), Data.read(out, pairs, terms, start, settings)
+    encoder = towers.load(start.path)
+    torch.manual_seed(settings.seed)
+    try:
+        objective = paper.Pretraining(pretraining.Start(encoder, data.terms), settings.objective)
+    except ValueError as error:
+        raise UserError(f"pretrain.objective: {error}") from None
+    heads = heads_of(objective, encoder)
+    if settings.heads == "continued":
+        continue_heads(heads, start.path)
+
+    def batch_of(step: int) -> Batch:
+        drawn, random = data.drawn(step)
+        made: Batch = paper.make_batch(drawn, data.tokenizer, settings.objective, random)
+        return made
+
+    watch = Watch(probe, encoder, data.tokenizer, settings.probe, settings.objective.max_tokens)
+    steps = settings.num_steps(len(data.pieces))
+    fit(objective, batch_of, steps, out=out, settings=settings.fit, seed=settings.seed, probing=watch)
+    save_checkpoint(encoder, out, tokenizer=start.path)
+    if heads:
+        with writing(out / HEADS) as temporary:
+            save_file({name: each.detach().contiguous() for name, each in heads.items()}, temporary)
+
+
+def check(settings: Pretraining[Any], backbone: Backbone, folder: Path) -> None:
+    """Refuse before anything is built what the stage would refuse hours later: its modules are made without memory.
+
+    Where the backbone's folder is not here, as in a plan, nothing is refused.
+    """
+    if not (folder / bert.CONFIG).is_file():
+        return
+    paper = import_module(f"models.papers.{settings.paper}")
+    with without_memory():
+        try:
+            config = shape(folder, backbone)
+            encoder = towers.raised(DenseEncoder(bert.BertForMaskedLM(config), backbone.pooling), backbone.towers)
+        except ValueError as error:
+            raise UserError(f"backbone: {error}") from None
+        ones = np.ones(config.vocab_size, dtype=np.int64)
+        try:
+            objective = paper.Pretraining(
+                pretraining.Start(encoder, pretraining.Terms(1000, ones, ones)), settings.objective
+            )
+        except ValueError as error:
+            raise UserError(f"pretrain.objective: {error}") from None
+    if settings.heads == "continued":
+        continue_heads(heads_of(objective, encoder), folder if backbone.start == "weights" else Path(backbone.start))
+    trained = {id(parameter) for parameter in objective.parameters()}
+    if any(id(parameter) not in trained for parameter in encoder.parameters()):
+        raise UserError(
+            f"backbone.towers: {settings.paper} pre-trains one BERT; expected siamese, not {backbone.towers}"
+        )
+
+
+class Data:
+    """The texts with their contexts, and what each step draws of them."""
+
+    def __init__(
+        self, pieces: Pieces, terms: pretraining.Terms | None, tokenizer: Tokenizer, settings: Pretraining[Any]
+    ) -> None:
+        self.pieces, self.terms, self.tokenizer, self.settings = pieces, terms, tokenizer, settings
+
+    @staticmethod
+    def read(
+        out: Path, pairs: Artifact[Pairs], terms: Artifact[Terms] | None, start: Artifact[Checkpoint],
+        settings: Pretraining[Any],
+    ) -> Data:  # fmt: skip
+        """All pairs, tokenised below `out`, and the counts of terms where the paper wants them."""
+        tokenizer = Tokenizer.load(start.path)
+        pieces = tokenised(out, pairs, tokenizer, contexts=settings.objective.reads != "texts")
+        if not len(pieces):
+            raise UserError(f"{pairs.reference}: expected pairs to pre-train on, found none")
+        counted = None
+        if terms is not None:
+            table = read_table(terms, Terms)
+            counted = pretraining.Terms(len(pieces), table["texts"].to_numpy(), table["occurrences"].to_numpy())
+        return Data(pieces, counted, tokenizer, settings)
+
+    def drawn(self, step: int) -> tuple[pretraining.Drawn, Generator]:
+        """The texts of a step with a context each, and the generator to go on drawing with."""
+        settings = self.settings
+        rows = visited(step, settings.batch, len(self.pieces), settings.seed)
+        random = np.random.default_rng((settings.seed, step))
+        contexts: list[Any] = []
+        if settings.objective.reads != "texts":
+            queries, passages = (self.pieces.of(column, rows) for column in ("queries", "passages"))
+            contexts = one_of_each(queries, passages, settings.mix, random)
+        texts, contexts = ([each.as_py() for each in some] for some in (self.pieces.of("text", rows), contexts))
+        return pretraining.Drawn(texts, contexts, self.terms), random
+
+
+def one_of_each(
+    queries: Sequence[Sequence[T]], passages: Sequence[Sequence[T]], mix: str | None, random: Generator
+) -> list[T]:
+    """A context for each text: one of its pseudo-queries or of its passages, with equal chance where it has both.
+
+    "In a training step", says the paper (query-as-context pre-training, section 5.2), the choice is made: for all
+    texts of the step alike, or, as its release does, for each example.
+    """
+    coins = random.random(len(queries)) < 0.5 if mix else np.ones(len(queries), dtype=bool)
+    if mix == "step":
+        coins[:] = coins[0]
+    pools = [
+        asked if (coin and asked) or not other else other
+        for asked, other, coin in zip(queries, passages, coins, strict=True)
+    ]
+    return [pool[int(random.integers(len(pool)))] for pool in pools]
+
+
+def heads_of(objective: nn.Module, encoder: nn.Module) -> dict[str, nn.Parameter]:
+    """What an objective learns beside the encoder, by name."""
+    theirs = {id(parameter) for parameter in encoder.parameters()}
+    return {name: each for name, each in objective.named_parameters() if id(each) not in theirs}
+
+
+def continue_heads(heads: dict[str, nn.Parameter], folder: Path) -> None:
+    """Take up the heads of an earlier pre-training by the same paper, or by one that it builds on."""
+    path = folder / HEADS
+    if not path.is_file():
+        raise UserError(
+            f"pretrain.heads: the backbone has no {HEADS} to continue; "
+            "start from an exported pre-training, or say fresh"
+        )
+    try:
+        take_up(heads, read_weights(path), path)
+    except ValueError as error:
+        raise UserError(f"pretrain.heads: {error}") from None
+
+
+def visited(step: int, batch: int, num_rows: int, seed: int) -> list[int]:
+    """The rows of a step: every row once an epoch, each epoch in an order of its own; batches may cross epochs."""
+    first = step * batch
+    rows: list[int] = []
+    while len(rows) < batch:
+        epoch, place = divmod(first + len(rows), num_rows)
+        rows += _order(epoch, num_rows, seed)[place : place + batch - len(rows)].tolist()
+    return rows
+
+
+@lru_cache(maxsize=2)
+def _order(epoch: int, num_rows: int, seed: int) -> NDArray[np.int64]:
+    """The rows in the order of an epoch."""
+    return np.random.default_rng((seed, epoch, num_rows)).permutation(num_rows)

@@ -1,0 +1,127 @@
+"""Passages by the bucket of their text, and back to their order: a join on disk, with some buckets in memory at a time.
+
+All lies in a stage's `scratch` until its artifact is published: the passages sorted by hash, some at a time, and for
+each shard what was joined with its passages, sorted by their place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from storage.artifact import Artifact
+from storage.batched import portions
+from storage.files import write_atomically, writing
+from storage.ledger.ledger import BUCKETS, bucket_of, hashes_within
+from storage.rows import num_rows, read_rows, write_table
+from storage.tables import Passages, PseudoQueries, passage_sha256, passage_text
+from tasks.runtime.leftovers import record, unfinished
+from tasks.runtime.progress import progress
+from tasks.runtime.shards import Shard, part
+
+SORTED, COUNTS = "scratch/sorted", "counts.json"
+SORTED_AT_ONCE = 100_000  # passages that are held to be sorted, if they are short:
+CHARACTERS_AT_ONCE = 100_000_000
+PASSAGES_PER_PART = 200_000  # whose queries are a file of the table
+ROWS_PER_GROUP = 2_000  # of sorted files: what is read where a few rows are looked for
+
+
+def shards(out: Path, passages: Artifact[Passages], size: int, ranges: Sequence[range]) -> list[Shard]:
+    """Neighbouring buckets of each range, together up to `size` passages; `of` is the first and the last bucket."""
+    counts = _sorted_by_hash(out, passages)
+    groups = [group for buckets in ranges for group in _together(buckets, counts, size)]
+    return [
+        Shard(number, sum(counts[bucket] for bucket in group), [f"scratch/joined-{group[0]:02x}.parquet"],
+              [group[0], group[-1]])
+        for number, group in enumerate(groups)
+    ]  # fmt: skip
+
+
+def _together(buckets: range, counts: Sequence[int], size: int) -> Iterator[list[int]]:
+    group: list[int] = []
+    for bucket in (each for each in buckets if counts[each]):
+        if group and sum(counts[each] for each in group) + counts[bucket] > size:
+            yield group
+            group = []
+        group.append(bucket)
+    if group:
+        yield group
+
+
+def passages_of(out: Path, first: int, last: int) -> pa.Table:
+    """The passages of the buckets first to last, by hash: place, passage_id, doc_id, passage_sha256, text."""
+    paths, within = sorted((out / SORTED).glob("*.parquet")), hashes_within(first, last)
+    return pa.concat_tables(pq.read_table(path, filters=within) for path in paths).sort_by(
+        [("passage_sha256", "ascending"), ("place", "ascending")]
+    )
+
+
+def write_joined(out: Path, shard: Shard, passages: pa.Table, written: pa.Table) -> None:
+    """Keep what was `written` for a shard's passages: of the same passage_sha256 and draw, which both tables have."""
+    rows = passages.drop_columns("text").join(written, ["passage_sha256", "draw"], join_type="inner")
+    with writing(out / shard.files[0]) as temporary:
+        pq.write_table(_in_order(rows), temporary, row_group_size=ROWS_PER_GROUP)
+
+
+def merge(out: Path, described: Callable[[pa.Table], pa.Table]) -> None:
+    """Write what all shards have kept in the order of the passages, with the columns that `described` adds."""
+    paths, total = sorted(out.glob("scratch/joined-*.parquet")), sum(_counts(out))
+    for number, first in enumerate(range(0, total, PASSAGES_PER_PART)):
+        if unfinished(out, [f"{part(number)}.parquet"]):
+            here = [("place", ">=", first), ("place", "<", first + PASSAGES_PER_PART)]
+            rows = pa.concat_tables(pq.read_table(path, filters=here) for path in paths)
+            write_table(out, PseudoQueries, described(_in_order(rows)), part(number))
+            record(out, f"{part(number)}.parquet")
+
+
+def counted(out: Path) -> dict[str, int]:
+    """How many rows the shards have kept from the ledger, how many were made, and how many of both are empty."""
+    counts = Counter({"kept": 0, "made": 0, "empty": 0})
+    for path in sorted(out.glob("scratch/joined-*.parquet")):
+        rows = pq.read_table(path, columns=["made", "query"])
+        made = pc.sum(rows["made"]).as_py()
+        counts.update(made=made, kept=len(rows) - made, empty=pc.sum(pc.equal(rows["query"], "")).as_py())
+    return dict(counts)
+
+
+def _in_order(rows: pa.Table) -> pa.Table:
+    return rows.sort_by([("place", "ascending"), ("rank", "ascending")])
+
+
+def _sorted_by_hash(out: Path, passages: Artifact[Passages]) -> list[int]:
+    """Sort the passages by hash into files, unless that is done; how many each bucket has."""
+    if unfinished(out, [SORTED]):
+        counts = np.zeros(BUCKETS, np.int64)
+        total, rows = num_rows(passages.path), read_rows(passages, Passages)
+        counted = enumerate(progress(rows, total=total, what="hashing passages", unit="passages"))
+        hashed = (_hashed(place, row) for place, row in counted)
+        limits = {"limit": CHARACTERS_AT_ONCE, "number": SORTED_AT_ONCE}
+        for some in portions(hashed, size=lambda row: len(row["text"]), **limits):
+            np.add.at(counts, [bucket_of(each["passage_sha256"]) for each in some], 1)
+            with writing(out / SORTED / f"{some[0]['place']:012d}.parquet") as temporary:
+                table = pa.Table.from_pylist(some).sort_by("passage_sha256")
+                pq.write_table(table, temporary, row_group_size=ROWS_PER_GROUP)
+        write_atomically(out / SORTED / COUNTS, json.dumps(counts.tolist()))
+        record(out, SORTED)
+    return _counts(out)
+
+
+def _counts(out: Path) -> list[int]:
+    counts: list[int] = json.loads((out / SORTED / COUNTS).read_text())
+    return counts
+
+
+def _hashed(place: int, row: dict[str, Any]) -> dict[str, Any]:
+    text = passage_text(row["title"], row["text"])
+    return {
+        "place": place, "passage_id": row["passage_id"], "doc_id": row["doc_id"],
+        "passage_sha256": passage_sha256(text), "text": text,
+    }  # fmt: skip

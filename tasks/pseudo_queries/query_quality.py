@@ -1,0 +1,184 @@
+"""How good the pseudo-queries are, without judgements: counts, lengths, copies, loops, languages, and the round trip.
+
+The round trip asks whether a query leads back to its own passage in BM25's list; the other figures tell whether
+queries that do well merely copy, or are all the same.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from storage.artifact import Artifact
+from storage.files import write_atomically
+from storage.formats.ids import share
+from storage.pseudo_queries import kept_queries
+from storage.rows import parts, read_blocks, read_rows, write_rows
+from storage.settings import Seed, Settings
+from storage.store.store import SCRATCH
+from storage.tables import Passages, PseudoQueries, Quality, Queries, Run, passage_text
+from tasks.pseudo_queries.language_id import Languages
+from tasks.pseudo_queries.quality_counts import EXAMPLES, LONG_WORDS, Figures, round_trip, shortened
+from tasks.pseudo_queries.query_text import Look, Passage
+from tasks.stage import stage
+
+ROUND_TRIP_CUTOFF = 10
+COLUMNS = ("passage_id", "rank", "query", "generator", "round_trip", "relevance", "kept", "reason")
+SHOWN = ("rank", "query", "generator", "round_trip", "relevance", "kept", "reason")
+PASSAGE_LETTERS, QUERY_LETTERS, QUERIES_SHOWN = 2000, 300, 30  # of a sample
+
+Row = dict[str, Any]
+
+
+class Sampling(Settings):
+    """Which pseudo-queries are looked at more closely."""
+
+    passages: Annotated[int, Field(ge=1)]
+    """Passages whose queries make the round trip, where not all were scored, and whose languages are told."""
+    samples: Annotated[int, Field(ge=0)]
+    """Of these, how many are shown with their queries."""
+    seed: Seed
+    long_words: Annotated[int, Field(ge=1)] = LONG_WORDS
+    """Queries of more words are counted as too long."""
+
+
+@stage(version=2, table=Queries)
+def pseudo_queries_as_queries(out: Path, pseudo_queries: Artifact[PseudoQueries], *, settings: Sampling) -> None:
+    """Write the pseudo-queries of a draw of passages as queries to search for; ids are PASSAGE?RANK."""
+    drawn = set(draw(pseudo_queries, settings))
+    write_rows(out, Queries, (
+        {"query_id": query_id(row), "text": row["query"]}
+        for row in kept_queries(pseudo_queries) if row["passage_id"] in drawn
+    ))  # fmt: skip
+
+
+@stage(version=2, table=Quality)
+def query_quality(
+    out: Path, passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries], run: Artifact[Run] | None,
+    *, settings: Sampling,
+) -> None:  # fmt: skip
+    """Write `quality.json`, in one pass over both tables and with a memory that does not grow with them.
+
+    The round trip is that of the table's column; of one that has not been scored it is `run`'s, BM25's for what
+    `pseudo_queries_as_queries` draws with these settings; and null where there is neither. Languages are told of the
+    passages drawn. Every other figure is of all rows: `tasks.pseudo_queries.quality_counts` says of which.
+    """
+    drawn = draw(pseudo_queries, settings)
+    told, shown = set(drawn), set(drawn[: settings.samples])
+    figures, languages = Corpus(out / SCRATCH, settings.long_words), Languages()
+    samples: dict[str, Row] = {}
+    without = total = 0
+    for passage, rows in beside(passages, pseudo_queries):
+        text, passage_id = passage_text(passage["title"], passage["text"]), passage["passage_id"]
+        total += 1
+        without += not any(row["kept"] for row in rows)
+        figures.add(text, rows)
+        if passage_id in told:
+            languages.count(text, [row["query"] for row in rows if row["kept"]])
+        if passage_id in shown:
+            samples[passage_id] = sample(passage_id, text, rows)
+    found = {
+        "passages": total,
+        "passages_without_queries": without,
+        **figures.all(),
+        "languages": languages.figures(EXAMPLES),
+        "samples": [samples[passage_id] for passage_id in drawn[: settings.samples]],
+    }
+    if found["round_trip"] is None and run is not None:
+        found["round_trip"] = of_the_run(pseudo_queries, run, told)
+    write_atomically(out / "quality.json", json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def query_id(row: Row) -> str:
+    """What a pseudo-query is called when it is searched for."""
+    return f"{row['passage_id']}?{row['rank']}"
+
+
+def draw(pseudo_queries: Artifact[PseudoQueries], settings: Sampling) -> list[str]:
+    """Passages that have pseudo-queries, drawn by the hash of their id, in the order of the draw.
+
+    Two versions of a corpus thus show the same passages, as far as both have them.
+    """
+    ids = (row["passage_id"] for row in read_columns(pseudo_queries, ("passage_id", "query")) if row["query"])
+    drawn = ((share(passage_id, str(settings.seed)), passage_id) for passage_id, _ in groupby(ids))
+    return [passage_id for _, passage_id in heapq.nsmallest(settings.passages, drawn)]
+
+
+def of_the_run(
+    pseudo_queries: Artifact[PseudoQueries], run: Artifact[Run], drawn: Collection[str]
+) -> dict[str, Any] | None:
+    """The round trip of the drawn passages' kept queries; one that is not among the run's first ranks has rank 0."""
+    asked = {query_id(row): row["passage_id"] for row in kept_queries(pseudo_queries) if row["passage_id"] in drawn}
+    found = {
+        row["query_id"]: row["rank"]
+        for row in read_rows(run, Run)
+        if row["rank"] <= ROUND_TRIP_CUTOFF and asked.get(row["query_id"]) == row["passage_id"]
+    }
+    ranks = Counter((found.get(each, 0), True) for each in asked)
+    return round_trip(ranks, "a draw of passages", cut=False) if asked else None
+
+
+def beside(passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries]) -> Iterator[tuple[Row, list[Row]]]:
+    """Each passage and its pseudo-queries by rank, [] where it has none; both tables are in the passages' order."""
+    groups = groupby(read_columns(pseudo_queries, COLUMNS), key=itemgetter("passage_id"))
+    waiting = next(groups, None)
+    for passage in read_rows(passages, Passages):
+        if waiting is not None and waiting[0] == passage["passage_id"]:
+            yield passage, sorted(waiting[1], key=itemgetter("rank"))
+            waiting = next(groups, None)
+        else:
+            yield passage, []
+    if waiting is not None:
+        raise ValueError(f"the pseudo-queries of {waiting[0]} are out of the passages' order, or of other passages")
+
+
+def read_columns(pseudo_queries: Artifact[PseudoQueries], columns: Sequence[str]) -> Iterator[Row]:
+    """Rows one by one, in order, with these columns alone."""
+    for path in parts(pseudo_queries.path):
+        for block in read_blocks(path, PseudoQueries, columns):
+            yield from block.to_pylist()
+
+
+def sample(passage_id: str, text: str, rows: Sequence[Row]) -> Row:
+    """A passage and its queries as they are shown, neither too long."""
+    queries: list[Row] = [{name: row[name] for name in SHOWN} for row in rows[:QUERIES_SHOWN]]
+    for query in queries:
+        query["query"] = shortened(query["query"], QUERY_LETTERS)
+    return {"passage_id": passage_id, "passage": shortened(text, PASSAGE_LETTERS), "queries": queries,
+            "more": max(0, len(rows) - QUERIES_SHOWN)}  # fmt: skip
+
+
+class Corpus:
+    """The figures of all pseudo-queries and, where several generators wrote them, of each one's."""
+
+    def __init__(self, scratch: Path, long_words: int) -> None:
+        self._scratch, self._long_words = scratch, long_words
+        self._all = Figures(scratch / "all", long_words)
+        self._by: dict[str, Figures] = {}
+
+    def add(self, text: str, rows: Sequence[Row]) -> None:
+        """A passage and its queries."""
+        passage = Passage(text)
+        looks = [Look.at(row["query"], passage) if row["kept"] else None for row in rows]
+        self._all.add(rows, looks)
+        for name in {row["generator"] for row in rows}:
+            own = [place for place, row in enumerate(rows) if row["generator"] == name]
+            self._of(name).add([rows[place] for place in own], [looks[place] for place in own])
+
+    def _of(self, generator: str) -> Figures:
+        if generator not in self._by:
+            self._by[generator] = Figures(self._scratch / f"generator-{len(self._by)}", self._long_words)
+        return self._by[generator]
+
+    def all(self) -> dict[str, Any]:
+        """Every figure; those of each generator under `generators`."""
+        by = {name: figures.main() for name, figures in sorted(self._by.items())}
+        return {**self._all.main(), **self._all.details(), "generators": by}

@@ -1,0 +1,99 @@
+"""How relevant a cross-encoder finds a pseudo-query to the passage it was written for.
+
+doc2query-- (Gospodinov, MacAvaney and Macdonald, ECIR 2023): a generator also writes what the passage does not
+answer, and a cross-encoder tells such a query from others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from models.retrievers.cross_encoder import Pair, paired
+from storage.artifact import Artifact, Source
+from storage.errors import UserError
+from storage.rows import read_rows
+from storage.tables import Checkpoint, Passages, PseudoQueries, passage_text
+from tasks.cross_encoder.score import Scorer, Scoring
+from tasks.pseudo_queries.column_rewrite import file_shards, is_empty, rewrite, unknown
+from tasks.runtime.shards import Job, Shard, kept, run_shards
+from tasks.stage import stage
+
+
+@stage(version=2, table=PseudoQueries, gpu=True)
+def relevance(
+    out: Path, pseudo_queries: Artifact[PseudoQueries], passages: Artifact[Passages],
+    cross_encoder: Artifact[Checkpoint] | Source, *, settings: Scoring,
+) -> None:  # fmt: skip
+    """Write the pseudo-queries with `relevance`: the score of (query, own passage), null where the query is empty.
+
+    What shares a batch is decided by the table alone, so equal tables get equal scores wherever they are made.
+    """
+    inputs = pseudo_queries, passages, cross_encoder
+    job = Job(score_part, out, inputs, settings, what="scoring queries", unit="queries", on_gpus=True)
+    run_shards(job, file_shards(pseudo_queries, passages))
+
+
+def score_part(
+    out: Path, shard: Shard, done: Callable[[int], object], pseudo_queries: Artifact[PseudoQueries],
+    passages: Artifact[Passages], cross_encoder: Artifact[Checkpoint] | Source, *, settings: Scoring,
+) -> None:  # fmt: skip
+    """Write a shard's queries with their scores."""
+    scorer, rows = kept(_scorer, cross_encoder, settings), read_rows(passages, Passages, *shard.of)
+    texts = Texts(rows, lambda passage_id: unknown(passage_id, pseudo_queries, passages))
+
+    def change(block: pa.Table) -> dict[str, pa.Array]:
+        empty, scores = is_empty(block), np.zeros(len(block), np.float32)
+        written = block.select(["passage_id", "rank", "query"]).filter(pa.array(~empty))
+        scores[~empty] = scorer(_pairs(written, texts, scorer, settings), done)
+        _check(scores[~empty], written, cross_encoder.reference)
+        done(int(empty.sum()))
+        return {"relevance": pa.array(scores, mask=empty)}
+
+    rewrite(out, shard, pseudo_queries, change)
+
+
+class Texts:
+    """The texts of passages that are asked for in their order."""
+
+    def __init__(self, rows: Iterator[dict[str, Any]], missing: Callable[[str], UserError]) -> None:
+        self._rows, self._row, self._missing = rows, next(rows, None), missing
+
+    def of(self, passage_id: str) -> str:
+        """That of this passage, which may be asked for again; those before it no more."""
+        while self._row is not None and self._row["passage_id"] != passage_id:
+            self._row = next(self._rows, None)
+        if self._row is None:
+            raise self._missing(passage_id)
+        return passage_text(self._row["title"], self._row["text"])
+
+
+def _scorer(cross_encoder: Artifact[Checkpoint] | Source, settings: Scoring) -> Scorer:
+    return Scorer(cross_encoder, settings, "filter.relevance")
+
+
+def _pairs(rows: pa.Table, texts: Texts, scorer: Scorer, settings: Scoring) -> list[Pair]:
+    """Each query with its passage, as word pieces."""
+    ids = rows["passage_id"].to_pylist()
+    own = {passage_id: texts.of(passage_id) for passage_id in ids}
+    passages = dict(zip(own, scorer.tokenizer.pieces(list(own.values())), strict=True))
+    queries = scorer.tokenizer.pieces(rows["query"].to_pylist())
+    limits = {"query_max_tokens": settings.query_max_tokens, "max_tokens": settings.max_tokens}
+    return [
+        paired(scorer.tokenizer, query, passages[passage_id], **limits)
+        for query, passage_id in zip(queries, ids, strict=True)
+    ]
+
+
+def _check(scores: np.ndarray[tuple[int], np.dtype[np.float32]], rows: pa.Table, cross_encoder: str) -> None:
+    """Refuse scores that are no numbers."""
+    if (wrong := np.flatnonzero(~np.isfinite(scores))).size:
+        row = rows.slice(int(wrong[0]), 1).to_pylist()[0]
+        raise UserError(
+            f"{cross_encoder}: its score of query {row['rank']} of passage {row['passage_id']!r} is not a number; "
+            "name another cross-encoder, or train it again with a lower learning rate"
+        )

@@ -1,0 +1,89 @@
+"""The round trip of pseudo-queries: does a query lead back to the passage it was written for?
+
+BM25 searches the passages for each query; the rank of the own passage is the query's score. Only ranks are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from storage.artifact import Artifact
+from storage.settings import Settings
+from storage.tables import Index, Passages, PseudoQueries
+from tasks.pseudo_queries.column_rewrite import file_shards, is_empty, rewrite, unknown
+from tasks.retrieval.index import describe, engine
+from tasks.retrieval.ranking import Hits, PassageIds, Places, Searcher, passage_ids
+from tasks.runtime.shards import Job, Shard, kept, run_shards
+from tasks.stage import stage
+
+QUERIES_AT_ONCE = 1000  # between two looks at the bar
+
+
+class RoundTrip(Settings):
+    """How far a query's own passage is looked for."""
+
+    depth: int = Field(gt=0)
+    """Passages of a list, copies of one another among them; the own passage may stand below, and has rank 0 then."""
+
+
+@stage(version=1, table=PseudoQueries)
+def round_trip(
+    out: Path, pseudo_queries: Artifact[PseudoQueries], passages: Artifact[Passages], index: Artifact[Index], *,
+    settings: RoundTrip,
+) -> None:  # fmt: skip
+    """Write the pseudo-queries with `round_trip`: the rank of the own passage, from 1, in BM25's list for the query.
+
+    It is 0 where the passage is not in the list, and null where the query is empty. Of passages with
+    one text the own one counts, wherever the list has it (Anserini puts equal scores in the order of ids). `index` is
+    BM25's of the passages alone: in one that is expanded with these queries each would lead back. Each process holds
+    the ids of all passages, as every search of BM25 does.
+    """
+    job = Job(rank_part, out, (pseudo_queries, passages, index), settings, what="round trips", unit="queries")
+    run_shards(job, file_shards(pseudo_queries, passages))
+
+
+def rank_part(
+    out: Path, shard: Shard, done: Callable[[int], object], pseudo_queries: Artifact[PseudoQueries],
+    passages: Artifact[Passages], index: Artifact[Index], *, settings: RoundTrip,
+) -> None:  # fmt: skip
+    """Write a shard's queries with their ranks."""
+    searcher, ids = kept(_opened, index, passages)
+    first, last = shard.of
+    nearby = ids.ids.slice(first, last - first)
+
+    def change(block: pa.Table) -> dict[str, pa.Array]:
+        own, ranks = pc.index_in(block["passage_id"], value_set=nearby), np.zeros(len(block), np.int32)
+        if own.null_count:
+            raise unknown(block["passage_id"].filter(own.is_null())[0].as_py(), pseudo_queries, passages)
+        places, empty = first + own.to_numpy().astype(np.int64), is_empty(block)
+        for start in range(0, len(block), QUERIES_AT_ONCE):
+            few = slice(start, start + QUERIES_AT_ONCE)
+            ranks[few] = _ranks(searcher, block["query"][few], places[few], settings.depth)
+            done(len(ranks[few]))
+        return {"round_trip": pa.array(ranks, mask=empty)}
+
+    rewrite(out, shard, pseudo_queries, change)
+
+
+def _opened(index: Artifact[Index], passages: Artifact[Passages]) -> tuple[Searcher, PassageIds]:
+    ids = passage_ids(passages)
+    return engine(str(describe(index.path)["engine"])).open_index(index.path, None, None, ids, "bm25"), ids
+
+
+def _ranks(searcher: Searcher, queries: pa.ChunkedArray, places: Places, depth: int) -> list[int]:
+    """Where each query's list has its own passage; equal queries are searched for once."""
+    encoded = queries.combine_chunks().dictionary_encode()
+    found = searcher(encoded.dictionary.to_pylist())(range(len(encoded.dictionary)), depth)
+    pairs = zip(encoded.indices.to_pylist(), places, strict=True)
+    return [_rank(found[number], place) for number, place in pairs]
+
+
+def _rank(hits: Hits, place: int) -> int:
+    at = np.flatnonzero(hits.places == place)
+    return int(at[0]) + 1 if len(at) else 0

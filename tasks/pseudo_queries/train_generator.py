@@ -1,0 +1,151 @@
+"""Make a query generator of a collection's own train pairs, as docT5query was made (Nogueira and Lin 2019).
+
+It serves where no hub is at hand: a small T5 with a small vocabulary that starts able to copy
+(`tasks.pseudo_queries.generators.copy_init`), learns to write pieces of passages, and then queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from models.tokens import Tokenizer
+from storage.artifact import Artifact
+from storage.errors import UserError
+from storage.files import writing_files
+from storage.rows import num_rows, read_rows
+from storage.settings import Seed, Settings
+from storage.tables import Checkpoint, Passages, Positives, Queries, passage_text
+from tasks.pseudo_queries.generators.seq2seq_objective import Examples, Writer
+from tasks.stage import stage
+from tasks.training.loop import Fitting, fit
+
+if TYPE_CHECKING:  # a recipe is read without it
+    from transformers import T5Config
+
+QUERY_WEIGHT = 3  # a query counts as so many passages of its length when the vocabulary is chosen
+TEXTS_AT_ONCE = 10_000
+
+
+class GeneratorTraining(Settings):
+    """The generator's shape and how it is trained."""
+
+    vocabulary: Annotated[int, Field(ge=100)]
+    """Word pieces: those of the start that passages and train queries use most."""
+    layers: Annotated[int, Field(ge=2)]
+    """Of the encoder, and as many of the decoder."""
+    hidden_size: Annotated[int, Field(ge=8)]
+    heads: Annotated[int, Field(ge=2)]
+    """An even number that divides `hidden_size`."""
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+    prefix: str
+    """Put before each passage; generate with the same."""
+    input_max_tokens: Annotated[int, Field(ge=8)]
+    """Tokens read of prefix and passage, with special tokens; the rest is cut."""
+    query_max_tokens: Annotated[int, Field(ge=2)]
+    """Tokens of a query, with its end; a longer one is cut."""
+    copy_steps: Annotated[int, Field(ge=0)]
+    """The first of the steps, in which it writes pieces of any passage."""
+    copy_share: Annotated[float, Field(ge=0, lt=1)]
+    """The share of the other steps in which it still does."""
+    copy_min_tokens: Annotated[int, Field(ge=1)]
+    copy_max_tokens: Annotated[int, Field(ge=1)]
+    """A piece begins with a word and has so many tokens, as its passage allows."""
+    steps: Annotated[int, Field(ge=1)]
+    """All steps, those of copying among them."""
+    batch: Annotated[int, Field(ge=1)]
+    fit: Fitting
+    seed: Seed
+
+    @model_validator(mode="after")
+    def _fits(self) -> GeneratorTraining:
+        if self.heads % 2 or self.hidden_size % self.heads:
+            raise ValueError(f"heads {self.heads}: expected an even number that divides hidden_size {self.hidden_size}")
+        if self.copy_min_tokens > self.copy_max_tokens or self.copy_steps > self.steps:
+            raise ValueError("expected copy_min_tokens <= copy_max_tokens and copy_steps <= steps")
+        return self
+
+
+@stage(version=1, table=Checkpoint, gpu=True)
+def train_generator(
+    out: Path, queries: Artifact[Queries], positives: Artifact[Positives], passages: Artifact[Passages],
+    start: Artifact[Checkpoint], *, settings: GeneratorTraining,
+) -> None:  # fmt: skip
+    """Write a T5 trained to write a query for its positive passage.
+
+    `start` is any BERT's folder; it gives the word pieces and their embeddings.
+    """
+    from transformers.utils import logging as transformers_logging
+
+    from tasks.pseudo_queries.generators.copy_init import copying_t5, resized
+    from tasks.pseudo_queries.generators.vocabulary import embeddings_of, frequent_pieces, save_tokenizer
+
+    texts = read_texts(queries, positives, passages, settings)
+    vocabulary = frequent_pieces(start.path, texts.groups(), settings.vocabulary)
+    save_tokenizer(vocabulary, start.path, out)
+    tokenizer = Tokenizer.load(out)
+    embeddings = resized(embeddings_of(vocabulary, start.path), settings.hidden_size, settings.seed)
+    model = copying_t5(embeddings, shape(tokenizer, settings), settings.seed)
+    examples = Examples(texts.passages, texts.pairs, tokenizer, settings)
+    fit(Writer(model), examples.batch, settings.steps, out=out, settings=settings.fit, seed=settings.seed)
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    with writing_files(out) as folder:
+        model.save_pretrained(str(folder))
+
+
+def shape(tokenizer: Tokenizer, settings: GeneratorTraining) -> T5Config:
+    """A T5 whose sequences begin and end as BERT's tokenizer marks them."""
+    from transformers import T5Config
+
+    return T5Config(  # type: ignore[call-arg]  # what generation reads is no part of its signature
+        vocab_size=tokenizer.num_words, d_model=settings.hidden_size, d_kv=settings.hidden_size // settings.heads,
+        num_heads=settings.heads, d_ff=4 * settings.hidden_size, num_layers=settings.layers,
+        dropout_rate=settings.dropout, decoder_start_token_id=tokenizer.cls, eos_token_id=tokenizer.sep,
+        pad_token_id=tokenizer.pad,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What the generator learns from."""
+
+    passages: list[str]
+    """With the prefix: those of the pairs, and as many others as the steps can visit."""
+    pairs: list[tuple[int, str]]
+    """The place of a positive passage, and its query."""
+
+    def groups(self) -> Iterator[tuple[list[str], int]]:
+        """All texts, some at a time, with what each counts for the vocabulary."""
+        queries = [query for _, query in self.pairs]
+        for texts, weight in ((self.passages, 1), (queries, QUERY_WEIGHT)):
+            for first in range(0, len(texts), TEXTS_AT_ONCE):
+                yield texts[first : first + TEXTS_AT_ONCE], weight
+
+
+def read_texts(
+    queries: Artifact[Queries],
+    positives: Artifact[Positives],
+    passages: Artifact[Passages],
+    settings: GeneratorTraining,
+) -> Texts:
+    """The pairs' texts, and a draw of other passages for copying."""
+    of_query = {row["query_id"]: row["text"] for row in read_rows(queries, Queries)}
+    pairs = [(row["passage_id"], row["query_id"]) for row in read_rows(positives, Positives)]
+    wanted, total = {passage_id for passage_id, _ in pairs}, num_rows(passages.path)
+    visits = settings.steps * settings.batch
+    drawn = set(np.random.default_rng((settings.seed, 0)).permutation(total)[:visits].tolist())
+    texts: list[str] = []
+    places: dict[str, int] = {}
+    for number, row in enumerate(read_rows(passages, Passages)):
+        if number in drawn or row["passage_id"] in wanted:
+            places[row["passage_id"]] = len(texts)
+            texts.append(settings.prefix + passage_text(row["title"], row["text"]))
+    found = [(places[passage_id], of_query[query_id]) for passage_id, query_id in pairs if query_id in of_query]
+    if not found:
+        raise UserError(f"{positives.path}: no positive names a query of {queries.path}; a generator needs train pairs")
+    return Texts(texts, found)

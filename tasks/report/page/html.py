@@ -1,0 +1,227 @@
+"""The report as one HTML file: no script, no request to anywhere, every text escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from jinja2 import Template
+
+from tasks.report.page.chart_geometry import dots, plot, scatter, sizes
+from tasks.report.page.corpus_page import SHARES, share, value
+from tasks.report.page.histograms import columns_of_lengths
+from tasks.report.page.lineage_graph import drawing
+from tasks.report.page.statistics import direction, mark, marks, probability, top, verdict
+from tasks.report.page.templates import css, signed, template
+from tasks.report.page.transfer_table import elsewhere
+from tasks.runtime.formatting import duration, in_units, short, watt_hours
+from tasks.stage import Done
+
+# What the report shows of what query_quality measures, in words.
+QUALITY = {
+    "queries": "queries kept", "mean_words": "words on average", **SHARES, "passages_without_queries":
+    "passages without a query",
+}  # fmt: skip
+LONGEST_STAGES = 16  # as many as the page shows the time of
+SECTIONS = {
+    "runs": "Every run", "paper": "Beside the paper", "wins": "Query by query", "metrics": "All metrics",
+    "tests": "What the tests say", "transfer": "On other collections", "experts": "Which view wins",
+    "overlap": "How much rankings agree", "analyses": "", "curves": "Learning curves",
+    "pseudo_queries": "The pseudo-queries", "storage": "What a passage takes", "costs": "What it took",
+    "lineage": "Lineage", "environment": "Environment", "recipe": "The recipe",
+}  # fmt: skip
+"""The parts of the page in their order, as its list of contents calls them; analyses stand where their name is."""
+LATER: dict[str, Any] = {"curves": {}, "stages": [], "costs": None, "environments": []}
+"""What a page has only where it is published, since it differs from run to run."""
+
+
+def page(content: Mapping[str, Any]) -> str:
+    """The HTML of a `report.json`'s content. Equal content makes equal bytes."""
+    parts = {**LATER, **content}
+    quality = content["quality"] or {}
+    shown = {
+        "verdicts": _verdicts(content),
+        "bars": _bars(content),
+        "heads": _heads(content),
+        "table": _table(content, content["runs"], content["headline"]["baseline"]),
+        "further": [_further(each, content) for each in content["splits"]],
+        "among_paper": [dots(each) for each in content["among"]],
+        "elsewhere": elsewhere(content["transfer"], content["groups"], content["headline"]["main"]),
+        "scatter": scatter(content["grid"]) if content["grid"] else None,
+        "plots": [plot(name, curves) for name, curves in sorted(parts["curves"].items())],
+        "times": _times(parts["stages"]),
+        "cost_figures": _cost_figures(parts["costs"]),
+        "sizes": sizes(content["storage"]),
+        "lineage_svg": drawing(_done(parts["stages"])) if parts["stages"] else "",
+        "quality_figures": _quality(quality),
+        "lengths": columns_of_lengths(quality.get("words", {})),
+    }
+    return reported("report.html.j2").render(
+        parts,
+        css=css("report"),
+        split=content["rows"][0]["split"],
+        titles=content["rows"][0]["titles"],
+        num_queries=max(row["queries"] for row in content["rows"]),
+        sections=_sections(parts, shown),
+        **shown,
+    )
+
+
+@cache
+def reported(name: str) -> Template:
+    """A template of what reports say, with the filters of their words."""
+    return template(
+        name,
+        printed=printed,
+        like=lambda value, theirs: f"{value:.{len(printed(theirs)) - 2}f}",
+        duration=duration,
+        in_units=in_units,
+        watt_hours=watt_hours,
+        probability=probability,
+        direction=direction,
+        mark=mark,
+        verdict=verdict,
+        sized=sized,
+        short=short,
+    )
+
+
+def printed(value: float) -> str:
+    """A paper's number, which has three digits or four."""
+    return f"{value:.4f}".removesuffix("0")
+
+
+def sized(number: float) -> str:
+    """Bytes as they are read: `1,536`, `12.5`, `0`."""
+    return f"{number:,.0f}" if number >= 100 or number == round(number) else f"{number:,.1f}"
+
+
+def _sections(parts: Mapping[str, Any], shown: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The parts that have something to show, with the template of each."""
+    there = {
+        "runs": True, "paper": parts["beside"] or shown["among_paper"], "wins": parts["wins"] or parts["grid"],
+        "metrics": True, "tests": parts["comparisons"], "transfer": parts["transfer"], "experts": parts["experts"],
+        "overlap": parts["overlap"], "analyses": parts["analyses"], "curves": shown["plots"],
+        "pseudo_queries": parts["quality"], "storage": parts["storage"], "costs": parts["costs"],
+        "lineage": parts["stages"], "environment": parts["environments"], "recipe": True,
+    }  # fmt: skip
+    found: list[dict[str, Any]] = []
+    for name, title in SECTIONS.items():
+        if name == "analyses":
+            found += [_analysis(number, each) for number, each in enumerate(parts["analyses"], 1)]
+        elif there[name]:
+            found.append({"id": name, "title": title, "template": f"sections/{name}.html.j2", "analysis": None})
+    return found
+
+
+def _analysis(number: int, each: Mapping[str, Any]) -> dict[str, Any]:
+    found = each["found"]
+    of_round = f" of {found['round']}" if found.get("round") else ""
+    return {
+        "id": f"analysis-{number}", "title": f"{each['name'].replace('_', ' ').capitalize()}{of_round}",
+        "template": f"analyses/{each['name']}.html.j2", "analysis": found, "number": number,
+    }  # fmt: skip
+
+
+def _verdicts(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The tests on the headline's metric, the headline's own pair first."""
+    head = content["headline"]
+    tested = [row for row in content["comparisons"] if row["metric"] == head["metric"]]
+    pair = (head["main"], head["baseline"])
+    return sorted(tested, key=lambda row: ((row["run"], row["baseline"]) != pair, row["run"] != head["main"]))
+
+
+def _heads(content: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The few numbers that the page begins with: value, what it is, and a remark."""
+    head = content["headline"]
+    rows = {row["run"]: row["value"] for row in content["rows"] if row["metric"] == head["metric"]}
+    spans = {row["run"]: row for row in content["intervals"] if row["metric"] == head["metric"]}
+    ours, span = rows[head["main"]], spans[head["main"]]
+    change = ours - rows[head["baseline"]]
+    found = [
+        (f"{ours:.3f}", f"{head['metric']} of {head['main']}", f"95 % interval {span['low']:.3f} – {span['high']:.3f}"),
+        (signed(change), f"against {head['baseline']}", ""),
+    ]
+    for row in content["beside"]:
+        if (row["run"], row["metric"].lower()) == (head["main"], head["metric"].lower()) and row["ours"] is not None:
+            where = "inside" if row["low"] <= row["theirs"] <= row["high"] else "outside"
+            found.append((f"{row['theirs']:.3f}", "the paper's number", f"{where} our 95 % interval"))
+    return found
+
+
+def _bars(content: Mapping[str, Any]) -> dict[str, Any]:
+    metric = content["headline"]["metric"]
+    spans = {row["run"]: row for row in content["intervals"] if row["metric"] == metric}
+    rows = [row for row in content["rows"] if row["metric"] == metric]
+    end = top([spans[row["run"]]["high"] for row in rows])
+    return {
+        "ticks": [end * quarter / 4 for quarter in range(5)],
+        "rows": [
+            {**row, "low": spans[row["run"]]["low"], "high": spans[row["run"]]["high"],
+             "width": row["value"] / end, "left": spans[row["run"]]["low"] / end,
+             "span": (spans[row["run"]]["high"] - spans[row["run"]]["low"]) / end}
+            for row in rows
+        ],
+    }  # fmt: skip
+
+
+def _table(measured: Mapping[str, Any], runs: Sequence[str] | Mapping[str, str], baseline: str) -> dict[str, Any]:
+    """Runs by metrics: value, whether it is its column's best, the sign of a test against the baseline, and spread."""
+    rows = {(row["run"], row["metric"]): row for row in measured["rows"]}
+    metrics = list(dict.fromkeys(row["metric"] for row in measured["rows"]))
+    best = {metric: max(row["value"] for row in measured["rows"] if row["metric"] == metric) for metric in metrics}
+    marked = marks(measured["comparisons"], baseline)
+    lines = []
+    for run in runs:
+        cells = []
+        for metric in metrics:
+            row = rows.get((run, metric), {"value": None})
+            sign = marked.get((run, metric), 0)
+            cells.append((row["value"], row["value"] == best[metric], sign, row.get("spread")))
+        lines.append((run, cells))
+    return {"metrics": metrics, "lines": lines}
+
+
+def _further(measured: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "split": measured["rows"][0]["split"], "queries": max(row["queries"] for row in measured["rows"]),
+        "table": _table(measured, content["runs"], content["headline"]["baseline"]),
+    }  # fmt: skip
+
+
+def _times(stages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    ordered = sorted(stages, key=lambda stage: -stage["seconds"])
+    longest = max((stage["seconds"] for stage in stages), default=0.0) or 1.0
+    return {
+        "rows": [{**stage, "width": stage["seconds"] / longest} for stage in ordered[:LONGEST_STAGES]],
+        "shorter": len(ordered[LONGEST_STAGES:]),
+    }
+
+
+def _cost_figures(costs: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Each sum as shown, and what it is."""
+    if costs is None:
+        return []
+    found = [(duration(costs["seconds"]), "of all stages, one after another")]
+    if len(costs["devices"]) > 1:
+        found += [(duration(each["seconds"]), f"of these on {each['device']}") for each in costs["devices"]]
+    if costs["cpu_seconds"] is not None:
+        found.append((duration(costs["cpu_seconds"]), "of processor time"))
+        found.append((in_units(costs["peak_memory_mib"] * 2**20), "of memory at the most"))
+    found += [(watt_hours(joules), f"of energy, {part}") for part, joules in (costs["energy_joules"] or {}).items()]
+    return found
+
+
+def _done(stages: Sequence[Mapping[str, Any]]) -> list[Done]:
+    """The stages as the drawing takes them."""
+    names = ("stage", "round", "key", "cached", "seconds", "rows", "inputs")
+    return [Done(**{name: each[name] for name in names}) for each in stages]
+
+
+def _quality(quality: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Each figure as shown, and what it is."""
+    trip = quality.get("round_trip")
+    figures = [(share(trip["success@10"]), "find their own passage in BM25's top 10")] if trip else []
+    known = [name for name in QUALITY if name in quality]
+    return figures + [((share if name in SHARES else value)(quality[name]), QUALITY[name]) for name in known]

@@ -1,0 +1,110 @@
+"""What a run's stages were made of, drawn: a stage a row, in the order of the chain, and a line for each artifact.
+
+A line begins at the stage that made the artifact, goes down to the last stage that reads it, and has a dot wherever a
+stage does. The drawing is SVG, since it must be readable with a hundred stages in a narrow column; Mermaid, which
+Prefect's UI draws too, makes a map of forty stages whose words cannot be read.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from tasks.runtime.formatting import duration
+from tasks.stage import Done
+
+SVG = "http://www.w3.org/2000/svg"
+ROW, LANE, LETTER = 20, 9, 6.2  # heights and widths in pixels; a letter's is that of the font below
+COLOURS = ("#1971c2", "#c2255c", "#2b8a3e", "#e8590c", "#6741d9", "#0b7285", "#a61e4d", "#5c940d")
+STYLE = (
+    "text{font:11px sans-serif;dominant-baseline:middle}.n{text-anchor:end}.k{font-family:monospace;fill:#555}"
+    "circle{stroke:#2b8a3e}.built{fill:#2b8a3e}.stored{fill:#fff}"
+    "g path{fill:none;stroke-opacity:.65}g circle{stroke:none}"
+    + "".join(f".lane-{n}{{stroke:{colour};fill:{colour}}}" for n, colour in enumerate(COLOURS))
+)
+"""Where no page says how it looks; the report's own style has the same classes."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """The line of one artifact."""
+
+    column: int
+    made: int
+    """The row of the stage that made it."""
+    read: Sequence[int]
+    """The rows of the stages that read it, rising."""
+
+
+def made_of(done: Sequence[Done]) -> list[list[int]]:
+    """For each stage the rows of those whose artifacts it was made of."""
+    rows = {f"{each.stage}/{each.key}": row for row, each in enumerate(done)}
+    return [sorted({rows[reference] for reference in flat(each.inputs) if reference in rows}) for each in done]
+
+
+def flat(inputs: Sequence[Any]) -> Iterator[str]:
+    """The references among a stage's inputs, some of which are lists and some absent."""
+    for each in inputs:
+        yield from each if isinstance(each, list) else [] if each is None else [each]
+
+
+def lanes(sources: Sequence[Sequence[int]]) -> list[Lane]:
+    """A line for each artifact that a stage reads, in the first column that is free all the way down."""
+    free_from: list[int] = []  # by column, the row from which on it is free
+    found = []
+    for made in range(len(sources)):
+        if read := [row for row, each in enumerate(sources) if made in each]:
+            column = next((place for place, row in enumerate(free_from) if row <= made), len(free_from))
+            free_from[column:] = [read[-1], *free_from[column + 1 :]]
+            found.append(Lane(column, made, read))
+    return found
+
+
+def drawing(done: Sequence[Done]) -> str:
+    """The stages and what they were made of, as SVG for a page that has the style of its classes."""
+    lines = lanes(made_of(done))
+    nodes = LANE * (2 + max((line.column for line in lines), default=0))  # where the stages' dots stand
+    words = nodes + 28
+    keys = words + LETTER * max((len(named(each)) for each in done), default=0) + 10
+    width, height = keys + 205, ROW * len(done) + 4
+    parts = [_line(line, nodes) for line in lines]
+    for row, each in enumerate(done):
+        y = _y(row)
+        parts.append(f'<circle class="{"stored" if each.cached else "built"}" cx="{nodes}" cy="{y}" r="4"/>')
+        parts.append(f'<text class="n" x="{words - 5}" y="{y}">{row + 1}</text>')
+        parts.append(f'<text x="{words}" y="{y}">{escape(named(each))}</text>')
+        parts.append(f'<text class="k" x="{keys:.0f}" y="{y}">{each.key[:8]}</text>')
+        parts.append(f'<text class="n" x="{keys + 135:.0f}" y="{y}">{duration(each.seconds)}</text>')
+        if each.rows is not None:
+            parts.append(f'<text class="n" x="{keys + 200:.0f}" y="{y}">{each.rows:,}</text>')
+    return f'<svg xmlns="{SVG}" class="lineage" width="{width:.0f}" height="{height}">{"".join(parts)}</svg>'
+
+
+def standalone(svg: str) -> str:
+    """A drawing that brings its style and a white ground."""
+    start = svg.index(">") + 1
+    return f'{svg[:start]}<style>{STYLE}</style><rect width="100%" height="100%" fill="#fff"/>{svg[start:]}'
+
+
+def named(done: Done) -> str:
+    """A stage and its round."""
+    return f"{done.stage} ({done.round})" if done.round else done.stage
+
+
+def as_image(svg: str, words: str) -> str:
+    """A drawing in Markdown."""
+    return f"![{words}](data:image/svg+xml;base64,{b64encode(svg.encode()).decode()})"
+
+
+def _line(line: Lane, nodes: int) -> str:
+    x = LANE * (line.column + 1)
+    path = f"M{nodes} {_y(line.made)}H{x}V{_y(line.read[-1])}" + "".join(f"M{x} {_y(row)}H{nodes}" for row in line.read)
+    dots = "".join(f'<circle cx="{x}" cy="{_y(row)}" r="2"/>' for row in line.read)
+    return f'<g class="lane-{line.column % len(COLOURS)}"><path d="{path}"/>{dots}</g>'
+
+
+def _y(row: int) -> int:
+    return ROW * row + ROW // 2 + 2

@@ -1,0 +1,63 @@
+"""What reports say in Markdown: the page of all results, and the part of the README about one of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.report.page.html import reported
+from tasks.report.page.statistics import mark, marks, verdict
+from tasks.runtime.formatting import duration, in_units
+
+TEMPLATE = "results.md.j2"
+
+
+def results_page(reports: Sequence[Path], study: str = "") -> str:
+    """The page about a study, and then about all reports, in the order of their names."""
+    told = [_told(path) for path in sorted(reports)]
+    return _tidy(reported(TEMPLATE).render(reports=told, study=study, shown=None))
+
+
+def results_part(report: Path) -> str:
+    """The headline's table, with the tests in words."""
+    return _tidy(reported(TEMPLATE).render(shown=_told(report)))
+
+
+def _tidy(text: str) -> str:
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def _told(path: Path) -> dict[str, Any]:
+    content = json.loads(path.read_text())
+    head, remark = content["headline"], path.with_suffix(".md")
+    tests = [row for row in content["comparisons"] if row["metric"] == head["metric"]]
+    return {
+        **content["recipe"], **_measured(content, head["baseline"]), "file": path.name, "runs": list(content["runs"]),
+        "baseline": head["baseline"], "verdicts": [verdict(row) for row in tests],
+        "beside": content.get("beside", []), "report": content["inputs"]["report"], "key": content["inputs"]["metrics"],
+        "splits": [_measured(each, head["baseline"]) for each in content.get("splits", [])],
+        "stages": len(content["stages"]), "duration": duration(sum(each["seconds"] for each in content["stages"])),
+        "machine": _machine(content), "remark": remark.read_text().strip() if remark.is_file() else None,
+    }  # fmt: skip
+
+
+def _measured(content: Mapping[str, Any], baseline: str) -> dict[str, Any]:
+    rows, marked = content["rows"], marks(content["comparisons"], baseline)
+    return {
+        "split": rows[0]["split"], "queries": max(row["queries"] for row in rows),
+        "runs": list(dict.fromkeys(row["run"] for row in rows)),
+        "metrics": list(dict.fromkeys(row["metric"] for row in rows)),
+        "cells": {(row["run"], row["metric"]): f"{row['value']:.3f}{mark(marked.get((row['run'], row['metric']), 0))}"
+                  for row in rows},
+    }  # fmt: skip
+
+
+def _machine(content: Mapping[str, Any]) -> str:
+    """On what, and in how much memory, where the report says it."""
+    devices = [f"{each['cores']} cores ({each['device']})" for each in content.get("environments", [])]
+    costs = content.get("costs")
+    memory = f", {in_units(costs['peak_memory_mib'] * 2**20)} of memory at the most" if costs else ""
+    return f" on {' and '.join(dict.fromkeys(devices))}{memory}" if devices else ""

@@ -1,0 +1,181 @@
+"""BEIR's table of any suite, for a terminal, in Markdown, and as one HTML file: models by columns, and their average.
+
+A column is a collection, or a group of them: the unweighted mean of its members, as BEIR has it of CQADupStack. The
+average is the mean of the columns, where all show the same metric. What a column or the average lacks is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from jinja2 import Template
+from rich.table import Table
+from rich.text import Text
+
+from tasks.report.page.corpus_page import marked
+from tasks.report.page.statistics import direction, mark, top
+from tasks.report.page.templates import css, template
+
+MARKS = "better or worse than {first} (paired t-test over the queries, Holm, p < 0.05)"
+
+Content = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column shows: a metric, as the mean over some collections."""
+
+    name: str
+    metric: str
+    members: Sequence[str]
+    of: int
+    """How many members it has where none is left out."""
+
+    @property
+    def heading(self) -> str:
+        """Its name, and what it lacks."""
+        return self.name if len(self.members) == self.of else f"{self.name} ({len(self.members)} of {self.of})"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A model's value in a column."""
+
+    value: float
+    best: bool
+    sign: int
+    """1 where it is better than the first model beyond chance, -1 where worse, else 0; of groups nobody knows."""
+
+
+def columns(content: Content) -> list[Column]:
+    """The columns that have a collection, in the suite's order."""
+    found = []
+    for name, of in content["columns"].items():
+        members = [each for each in content["collections"] if each["column"] == name]
+        if members:
+            found.append(Column(name, members[0]["metric"], [each["name"] for each in members], of))
+    return found
+
+
+def average(content: Content) -> Column | None:
+    """The mean of all columns; None where they show different metrics or there is one alone."""
+    shown = columns(content)
+    if len(shown) < 2 or len({each.metric for each in shown}) > 1:
+        return None
+    return Column("average", shown[0].metric, [each.name for each in shown], len(content["columns"]))
+
+
+def table(content: Content) -> dict[str, list[Cell]]:
+    """By model its cells: one a column, and the average last where there is one."""
+    known = {(row["dataset"], row["run"], row["metric"]): row["value"] for row in content["rows"]}
+    tested = {(row["dataset"], row["run"], row["metric"]): direction(row) for row in content["comparisons"]}
+    values = {
+        run: [_mean([known[each, run, column.metric] for each in column.members]) for column in columns(content)]
+        for run in content["models"]
+    }
+    signs = {
+        run: [
+            tested.get((column.members[0], run, column.metric), 0) if column.of == 1 else 0
+            for column in columns(content)
+        ]
+        for run in content["models"]
+    }
+    if average(content):
+        values = {run: [*found, _mean(found)] for run, found in values.items()}
+        signs = {run: [*found, 0] for run, found in signs.items()}
+    best = [max(found) for found in zip(*values.values(), strict=True)]
+    return {
+        run: [Cell(*cell) for cell in zip(values[run], map(float.__eq__, values[run], best), signs[run], strict=True)]
+        for run in values
+    }
+
+
+def terminal_table(content: Content) -> Table:
+    """The table with the best of each column in bold."""
+    made = Table(title=content["title"], title_justify="left")
+    made.add_column("model", overflow="fold")
+    for heading in headings(content):
+        made.add_column(heading, justify="right", overflow="fold")
+    for run, cells in table(content).items():
+        made.add_row(run, *(Text(_shown(cell), "bold" if cell.best else "") for cell in cells))
+    return made
+
+
+def as_markdown(content: Content) -> str:
+    """The table and what is to be said of it."""
+    heads = [marked(head) for head in headings(content)]
+    title = marked(content["title"])
+    lines = [f"# {title}", "", f"| model | {' | '.join(heads)} |", f"|---|{'---:|' * len(heads)}"]
+    for run, cells in table(content).items():
+        shown = (f"**{_shown(cell)}**" if cell.best else _shown(cell) for cell in cells)
+        lines.append(f"| {marked(run)} | {' | '.join(shown)} |")
+    return "\n".join([*lines, "", marked(notes(content))]) + "\n"
+
+
+def headings(content: Content) -> list[str]:
+    """What stands above the columns; the metric too, where it differs."""
+    shown, last = columns(content), average(content)
+    same = len({each.metric for each in shown}) == 1
+    heads = [each.heading if same else f"{each.heading} {each.metric}" for each in shown]
+    return [*heads, last.heading] if last else heads
+
+
+def notes(content: Content) -> str:
+    """What the numbers are, and what they are not, in sentences."""
+    metrics = {each.metric for each in columns(content)}
+    said = [f"{min(metrics)}; {content['description']}." if len(metrics) == 1 else f"{content['description']}."]
+    if len(content["models"]) > 1:
+        said.append(f"▲▼: {MARKS.format(first=next(iter(content['models'])))}.")
+    if any(not row["titles"] for row in content["rows"]):
+        said.append("Texts are without titles.")
+    said += [f"Left out: {why}." for why in content["absent"].values()]
+    said += [
+        f"{each['run']} on {each['dataset']}: expected {each['expected']:.4f} {each['metric']} "
+        f"({content['expected_from']}), found {each['found']:.4f}."
+        for each in content["expected"]
+        if not each["alike"]
+    ]
+    return " ".join(said)
+
+
+def page(content: Content) -> str:
+    """The HTML file, which needs no network. Equal content makes equal bytes."""
+    return _template().render(
+        content, css=css("report"), table=table(content), headings=headings(content),
+        notes=notes(content), bars=[_bars(content, column) for column in columns(content)],
+        queries={row["dataset"]: row["queries"] for row in content["rows"]},
+    )  # fmt: skip
+
+
+def _bars(content: Content, column: Column) -> dict[str, Any]:
+    """Each model's bar in a column, with the interval of its mean where the column is one collection."""
+    place = columns(content).index(column)
+    values = {run: cells[place].value for run, cells in table(content).items()}
+    spans = {
+        row["run"]: (row["low"], row["high"])
+        for row in content["intervals"]
+        if column.of == 1 and (row["dataset"], row["metric"]) == (column.members[0], column.metric)
+    }
+    end = top([*values.values(), *(high for _, high in spans.values())])
+    rows = []
+    for run, value in values.items():
+        low, high = spans.get(run, (value, value))
+        rows.append({"run": run, "value": value, "low": low, "high": high, "width": value / end, "left": low / end,
+                     "span": (high - low) / end})  # fmt: skip
+    return {"name": column.heading, "metric": column.metric, "end": end, "rows": rows}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _shown(cell: Cell) -> str:
+    return f"{cell.value:.3f}{mark(cell.sign)}"
+
+
+@cache
+def _template() -> Template:
+    return template("suite.html.j2", four=lambda value: f"{value:.4f}", mark=mark)

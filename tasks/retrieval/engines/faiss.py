@@ -1,0 +1,203 @@
+"""FAISS: an index of the dense view that finds most of the best passages without scoring all.
+
+FAISS proposes by inner product, rounded and compressed as its factory says; what it proposes is scored again, exactly.
+`Flat` compares all vectors in single precision; where lists have to be certain, use the engine `exact`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from storage.artifact import Artifact
+from storage.errors import UserError
+from storage.files import writing
+from storage.rows import num_rows
+from storage.tables import Passages, PseudoQueries
+from storage.tables import Vectors as VectorsTable
+from storage.vectors import Encoded, Vectors, num_shards, read_shard
+from tasks.retrieval.exact_search.double_scores import Stored, similarity
+from tasks.retrieval.index import EngineSettings, describe
+from tasks.retrieval.ranking import PassageIds, Places, Searcher
+from tasks.retrieval.two_stage import folder_of, searcher
+from tasks.runtime.leftovers import record, unfinished
+from tasks.runtime.progress import bar
+from tasks.stage import execution
+
+VIEWS = ("dense",)
+INDEX = "index.faiss"
+TRAINING_VECTORS = 262_144  # what a factory with a training step (IVF, PQ) sees at most
+GPU_DEPTH = 2048  # FAISS's limit on GPUs; deeper lists are searched on the CPU
+
+
+class Factory(EngineSettings):
+    """A kind of FAISS index, and how much of it a search looks at."""
+
+    factory: str
+    """FAISS's name of the kind of index: Flat, HNSW32, IVF256,Flat, IVF64,PQ8 and others."""
+    ef_search: int | None = Field(gt=0)
+    """How many candidates a search in a graph (HNSW) keeps; null for other kinds."""
+    nprobe: int | None = Field(gt=0)
+    """How many cells (of IVF) are searched; null for other kinds."""
+
+    @model_validator(mode="after")
+    def _fits_the_factory(self) -> Self:
+        cells = re.search(r"(?:IVF|IMI)(\d+)", self.factory)
+        for name, given, read in (
+            ("ef_search", self.ef_search, "HNSW" in self.factory),
+            ("nprobe", self.nprobe, cells),
+        ):
+            if (given is not None) != bool(read):
+                raise ValueError(f"{name}: {'give a number' if read else 'give null'}, as factory is {self.factory!r}")
+        if "NSG" in self.factory:
+            raise ValueError("factory: an NSG graph cannot be built shard by shard; take HNSW32")
+        if cells and "IVF" in cells[0] and self.nprobe is not None and self.nprobe > int(cells[1]):
+            raise ValueError(f"nprobe: {self.nprobe} is more cells than factory {self.factory!r} has")
+        return self
+
+
+class Faiss(Factory):
+    """The dense view in a FAISS index."""
+
+    engine: Literal["faiss"]
+    refine: int = Field(gt=0)
+    """How many times as many passages as a list holds are fetched and scored again."""
+
+
+def build(
+    out: Path,
+    passages: Artifact[Passages],
+    vectors: Artifact[VectorsTable] | None,
+    pseudo_queries: Artifact[PseudoQueries] | None,
+    settings: Faiss,
+) -> None:
+    """Write one FAISS index of all passages' vectors in the order of the table."""
+    folder = folder_of(vectors, pseudo_queries, "dense")
+
+    def read(shard: int) -> Vectors:
+        found = read_shard(folder, shard, "dense").dense
+        assert found is not None
+        return found
+
+    write_index(out, read, num_shards(folder), settings.factory, num_rows(passages.path))
+
+
+def write_index(out: Path, read: Callable[[int], Vectors], shards: int, factory: str, total: int) -> None:
+    """Write a FAISS index of the vectors [N, D] of all shards, `total` in all, unless it is there."""
+    if not unfinished(out, [str(INDEX)]):
+        return
+    if not total:
+        raise UserError("index: there are no vectors to index; FAISS needs at least one")
+    index = _trained(read, shards, factory)
+    with bar(what="indexing", unit="vectors", total=total) as counter:
+        for shard in range(shards):
+            vectors_ND = read(shard)
+            index.add(vectors_ND)
+            counter.update(len(vectors_ND))
+    if index.ntotal != total:
+        raise ValueError(f"expected {total} vectors to index, found {index.ntotal}")
+    with writing(out / INDEX) as temporary:
+        _faiss().write_index(index, str(temporary))
+    record(out, str(INDEX))
+
+
+def _trained(read: Callable[[int], Vectors], shards: int, factory: str) -> Any:
+    """An empty index by inner product, which has learned its cells and codes from a sample of the vectors."""
+    faiss, dimension = _faiss(), read(0).shape[1]
+    if "HNSW" in factory:
+        faiss.omp_set_num_threads(1)  # graphs grow differently each time when threads add to them
+    try:
+        index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as error:
+        raise UserError(
+            f"index.factory: FAISS makes no {factory!r} for vectors of {dimension} dimensions ({_reason(error)});"
+            " try Flat, HNSW32 or IVF256,Flat"
+        ) from error
+    if not index.is_trained:
+        sample_ND = _sample(read, shards)
+        try:
+            index.train(sample_ND)
+        except RuntimeError as error:
+            raise UserError(
+                f"index.factory: {factory!r} cannot be trained on {len(sample_ND)} vectors ({_reason(error)});"
+                " name fewer cells (the number after IVF) or codes without clusters, or Flat or HNSW32"
+            ) from error
+    return index
+
+
+def _sample(read: Callable[[int], Vectors], shards: int) -> Vectors:
+    """At most TRAINING_VECTORS, evenly from all shards."""
+    each = -(-TRAINING_VECTORS // shards)
+    return np.concatenate([block[:: -(-len(block) // each) or 1] for block in map(read, range(shards))])
+
+
+def _reason(error: RuntimeError) -> str:
+    """What FAISS says, without where in its sources it says so."""
+    return re.sub(r"^Error in .*? at \S+:\d+: (Error: '.*?' failed: )?", "", str(error)).strip()
+
+
+def open_index(
+    path: Path,
+    vectors: Artifact[VectorsTable] | None,
+    encode: Callable[[Sequence[str]], Encoded] | None,
+    ids: PassageIds,
+    view: str,
+) -> Searcher:
+    """Open an index for search beside the vectors that it was made of."""
+    if vectors is None or encode is None or view not in VIEWS:
+        raise TypeError("a FAISS index is searched by the dense view, with its vectors and what encodes queries")
+    opened = Opened(path, len(ids))
+
+    def propose(queries: Encoded, count: int) -> list[Places]:
+        assert queries.dense is not None
+        _, places_QK = opened.nearest(queries.dense, count)
+        return [places[places >= 0] for places in places_QK]  # FAISS fills up with -1
+
+    stored = Stored(vectors.path, similarity(vectors.path, view))
+    return searcher(encode, propose, stored, ids, int(str(describe(path)["refine"])))
+
+
+class Opened:
+    """An index on disk, opened with the search parameters that `index.json` names."""
+
+    def __init__(self, path: Path, expected: int) -> None:
+        faiss, described = _faiss(), describe(path)
+        self.index = faiss.read_index(str(path / INDEX))
+        if self.index.ntotal != expected:
+            raise ValueError(f"{path / INDEX} holds {self.index.ntotal} vectors; expected {expected}")
+        for name, parameter in (("nprobe", "nprobe"), ("ef_search", "efSearch")):
+            if (value := described[name]) is not None:
+                faiss.ParameterSpace().set_index_parameter(self.index, parameter, int(str(value)))
+        self.on_gpus = _on_gpus(self.index)
+
+    def nearest(self, queries_QD: Vectors, count: int) -> tuple[Vectors, Places]:
+        """For each query the approximate scores and the places of the nearest, [Q, K], filled up with -1."""
+        count = min(count, self.index.ntotal)
+        index = self.on_gpus if self.on_gpus is not None and count <= GPU_DEPTH else self.index
+        found: tuple[Vectors, Places] = index.search(np.ascontiguousarray(queries_QD), count)
+        return found
+
+
+def _on_gpus(index: Any) -> Any | None:
+    """A copy of the index on the run's GPUs, or None; it is built on the CPU, so that its bytes are the same."""
+    faiss, device = _faiss(), execution().device
+    if device == "cpu" or not faiss.get_num_gpus() or not isinstance(index, (faiss.IndexFlat, faiss.IndexIVF)):
+        return None
+    if ":" in device:
+        return faiss.index_cpu_to_gpus_list(index, gpus=[int(device.partition(":")[2])])
+    return faiss.index_cpu_to_all_gpus(index)
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ModuleNotFoundError as error:
+        raise UserError("FAISS is not installed; install this project with its extra cpu or gpu") from error
+
+    faiss.omp_set_num_threads(execution().threads)
+    return faiss

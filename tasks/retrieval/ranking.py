@@ -1,0 +1,93 @@
+"""Lists of passages by score, as numbers: what engines return and `tasks.retrieval.search` writes as a Run.
+
+A passage is its place in the Passages table. Order is trec_eval's: by float32 score, falling, and
+equal scores by passage id, descending in the order of bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from storage.artifact import Artifact
+from storage.rows import read_table
+from storage.tables import Passages
+
+Places = NDArray[np.int64]
+
+
+class Hits(NamedTuple):
+    """What one query found."""
+
+    places: Places
+    scores: NDArray[np.float32]
+
+
+Lookup = Callable[[Sequence[int], int], list[Hits]]
+"""(numbers of prepared queries, depth) -> for each, its best `depth` passages in a Run's order, or all that match."""
+
+Searcher = Callable[[Sequence[str]], Lookup]
+"""An open index: prepares a block of queries (a dense engine encodes them, once)."""
+
+
+@dataclass(frozen=True)
+class PassageIds:
+    """The ids and documents of all passages, by place."""
+
+    ids: pa.ChunkedArray
+    documents: NDArray[np.int32]
+    """A number for each passage's document."""
+    descending: Places
+    """The place of each passage in the descending order of ids; what breaks ties."""
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    def in_order(self, places: Places, scores: NDArray[np.float32]) -> Hits:
+        """These hits in a Run's order."""
+        order = np.lexsort((self.descending[places], -scores))
+        return Hits(places[order], scores[order])
+
+    def first_documents(self, hits: Hits, documents: int) -> Hits:
+        """The shortest beginning of `hits` with `documents` different documents; all of it if it has no more."""
+        _, first = np.unique(self.documents[hits.places], return_index=True)
+        end = np.sort(first)[documents - 1] + 1 if len(first) >= documents else len(hits.places)
+        return Hits(hits.places[:end], hits.scores[:end])
+
+    def num_documents(self, hits: Hits) -> int:
+        """How many different documents the hits belong to."""
+        return len(np.unique(self.documents[hits.places]))
+
+
+def passage_ids(passages: Artifact[Passages]) -> PassageIds:
+    """Read the ids of all passages."""
+    return numbered(read_table(passages, Passages, ["passage_id", "doc_id"]))
+
+
+def numbered(rows: pa.Table) -> PassageIds:
+    """Number the passages and documents of a table with `passage_id` and `doc_id`."""
+    documents = rows["doc_id"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    order = pc.sort_indices(rows["passage_id"], sort_keys=[("", "descending")]).to_numpy()
+    descending = np.empty(len(order), dtype=np.int64)
+    descending[order] = np.arange(len(order))
+    return PassageIds(rows["passage_id"], documents.astype(np.int32), descending)
+
+
+def run_rows(query_ids: Sequence[str], found: Sequence[Hits], ids: PassageIds, view: str) -> pa.Table:
+    """The hits of several queries as rows of a Run."""
+    counts = np.array([len(hits.places) for hits in found], dtype=np.int64)
+    places = np.concatenate([hits.places for hits in found]) if found else np.empty(0, np.int64)
+    columns: dict[str, Any] = {
+        "query_id": pa.array(query_ids, pa.string()).take(pa.array(np.repeat(np.arange(len(found)), counts))),
+        "passage_id": ids.ids.take(pa.array(places)),
+        "view": pa.repeat(pa.scalar(view), len(places)),
+        "rank": np.arange(1, len(places) + 1) - np.repeat(counts.cumsum() - counts, counts),
+        "score": np.concatenate([hits.scores for hits in found]) if found else np.empty(0, np.float32),
+    }
+    return pa.table(columns)

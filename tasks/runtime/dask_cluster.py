@@ -1,0 +1,194 @@
+"""Shards on a Dask cluster, through prefect-dask, where `execution.dask` names its scheduler.
+
+Workers must see the store and the data at the same paths as this process, and have the same packages: distributed
+warns of other versions of its own and of Python. They only write files and rename them; this process holds the lock.
+
+What is asked for lies in the stage's folder as JSON, the order. Neighbouring shards are a group, which a worker makes
+one after another, and looks before each whether the order still stands: so an interrupted run's groups end soon, also
+where this process was killed and the next run withdraws what it has left. When a worker dies, Dask gives its group to
+another, which skips what is finished.
+
+Where a flow runs and a server is named, the groups are task runs of a flow of their own; the server embedded in a
+process is nobody else's to reach, so then they are plain Dask tasks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import json
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any, cast
+
+from storage.errors import UserError
+from storage.files import write_atomically
+from storage.store.store import SCRATCH
+from tasks.runtime.progress import bar
+from tasks.runtime.ranks import Failed
+from tasks.runtime.shards import Shard, fulfil
+
+GROUPS = 50  # of a stage at most: so many task runs, and so many workers that it keeps busy
+SECONDS_TO_CONNECT, SECONDS_TO_CLOSE = 20, 5
+SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_UNTIL_FILES_SHOW = 90  # a shared file system may show what another host has written only after a minute
+
+_one_at_a_time = threading.Lock()  # a worker's threads share a model
+
+
+def run_on_dask(request: Mapping[str, Any], out: Path) -> None:
+    """Make the shards of a request: what `tasks.runtime.shards.request` says, and `shards` and `bar`.
+
+    Raises `UserError` where no scheduler answers or a worker does not see the folder, what was wrong with a shard, and
+    `Failed` where the cluster was lost or a group has lost several workers.
+    """
+    scratch = out / SCRATCH
+    for left in scratch.glob("dask-*"):  # by a run that was killed: its groups end
+        shutil.rmtree(left)
+    scratch.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=scratch, prefix="dask-"))
+    try:
+        write_atomically(folder / "order.json", json.dumps(request))
+        if _shown_by_a_server():
+            _as_flow(str(folder / "order.json"), out.name)
+        else:
+            make_shards(str(folder / "order.json"))
+    finally:
+        shutil.rmtree(folder)
+        with contextlib.suppress(OSError):  # others have something there
+            scratch.rmdir()
+
+
+def make_shards(order: str) -> None:
+    """Have the cluster make the shards of an order, and wait for them."""
+    from distributed import KilledWorker
+
+    request = json.loads(Path(order).read_text())
+    address, out, shards = request["execution"]["dask"], Path(request["out"]), _shards(request)
+    number = min(len(shards), GROUPS)
+    groups = [(len(shards) * n // number, len(shards) * (n + 1) // number) for n in range(number)]
+    with _client(address) as client, bar(**request["bar"]) as counter:
+        futures = [client.submit(_group_maker(first, last), order, first, last) for first, last in groups]
+        try:
+            left = [(future, deque(shards[first:last])) for future, (first, last) in zip(futures, groups, strict=True)]
+            while left:
+                for future, waiting in left:
+                    while waiting and waiting[0].is_finished(out):
+                        counter.update(waiting.popleft().rows)
+                    if future.done():
+                        future.result()
+                left = [(future, waiting) for future, waiting in left if not future.done()]
+                time.sleep(SECONDS_BETWEEN_LOOKS if left else 0)
+        except CancelledError as error:
+            raise Failed(f"the Dask scheduler at {address} was lost; run again to go on") from error
+        except KilledWorker as error:
+            raise Failed(
+                "a group of shards has lost every Dask worker that took it; their logs say why (often they have too "
+                "little memory); run again to go on"
+            ) from error
+        finally:
+            client.cancel(futures)
+    _wait_for(out, shards)
+
+
+def make_group(order: str, first: int, last: int) -> None:
+    """Be a worker: make shards of an order that are not finished, as long as the order stands."""
+    out = Path(order).parents[2]
+    if not out.is_dir():
+        raise UserError(
+            f"{out}: not there on {socket.gethostname()}; every Dask worker must see the store and the data at the "
+            "same paths as the process that runs the stage"
+        )
+    try:
+        request = json.loads(Path(order).read_text())
+    except FileNotFoundError:
+        return
+    for shard in _shards(request)[first:last]:
+        with _one_at_a_time:
+            if not Path(order).exists():
+                return
+            if not shard.is_finished(out):
+                fulfil(request, shard, lambda rows: None)
+
+
+def _shards(request: Mapping[str, Any]) -> list[Shard]:
+    return [Shard(**each) for each in request["shards"]]
+
+
+def _shown_by_a_server() -> bool:
+    if "prefect" not in sys.modules:  # a flow that runs has imported it
+        return False
+    from prefect.context import FlowRunContext
+    from prefect.settings import get_current_settings
+
+    return FlowRunContext.get() is not None and get_current_settings().api.url is not None
+
+
+def _as_flow(order: str, name: str) -> None:
+    """Make the shards of an order in a flow of their own, whose context is sent to the workers with each task.
+
+    That of the stage's task could not be: it holds the session.
+    """
+    from prefect import flow
+    from prefect.context import TaskRunContext
+
+    context, of_task = contextvars.copy_context(), TaskRunContext.__var__
+    context.run(cast(contextvars.ContextVar[Any], of_task).set, None)
+    stage, _, key = name.rpartition("-")
+    shown = flow(name="shards", flow_run_name=f"shards of {stage} {key[:8]}", persist_result=False)
+    context.run(shown(make_shards), order)
+
+
+def _group_maker(first: int, last: int) -> Any:
+    """`make_group`, as a task where a server shows it."""
+    if not _shown_by_a_server():
+        return make_group
+    from prefect import task
+    from prefect.cache_policies import NO_CACHE
+
+    named = task(name="shards", task_run_name=f"shards {first} to {last - 1}", cache_policy=NO_CACHE)
+    return named(make_group)
+
+
+@contextlib.contextmanager
+def _client(address: str) -> Iterator[Any]:
+    """A client of the scheduler."""
+    from distributed.comm.addressing import resolve_address
+    from prefect_dask.client import PrefectDaskClient
+
+    connect: Any = PrefectDaskClient
+    try:
+        resolve_address(address)  # refuses at once what connecting would try for ever
+        client = connect(address, timeout=SECONDS_TO_CONNECT, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"execution.dask: no Dask scheduler answers at {address} ({error}); start one with `dask scheduler`, or set"
+            " execution.dask to null"
+        ) from error
+    try:
+        yield client
+    finally:
+        client.close(timeout=SECONDS_TO_CLOSE)
+
+
+def _wait_for(out: Path, shards: Sequence[Shard]) -> None:
+    """Wait until this host sees what others have written."""
+    deadline = time.monotonic() + SECONDS_UNTIL_FILES_SHOW
+    while unseen := [shard for shard in shards if not shard.is_finished(out)]:
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"{out / unseen[0].files[0]}: the Dask workers say that it is made, but it is not there; they must see "
+                "the store at the same path as the process that runs the stage"
+            )
+        for folder in {(out / file).parent for file in unseen[0].files}:
+            with contextlib.suppress(OSError):
+                list(folder.iterdir())  # which asks the file server
+        time.sleep(SECONDS_BETWEEN_LOOKS)

@@ -1,0 +1,110 @@
+"""A stage as a Prefect task: its name and key, its manifest as the result; in the UI its progress and its manifest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from storage.artifact import File, Manifest
+from tasks.runtime.formatting import duration, in_units
+from tasks.runtime.prefect_progress import courtesy, progress_shown
+from tasks.runtime.signals import stage_is_built
+from tasks.stage import Job, Session
+
+TAG = "pretrieve"  # of all our runs: by it the automations know them
+FILES_SHOWN, LETTERS_SHOWN = 30, 90
+
+
+def run_as_task(job: Job, current: Session, cached: bool) -> Manifest:
+    """Build the job in this thread, where a cancelled run can interrupt it, as a task of the flow that runs."""
+    state = task_of(job, cached, lambda: job.build(current))(return_state=True)
+    manifest = Manifest.from_json(state.result())
+    if state.name == "Cached":
+        describe(job, manifest)
+    return manifest
+
+
+def task_of(job: Job, cached: bool, build: Callable[[], Manifest]) -> Any:
+    """A task whose result is the job's manifest, under the artifact's key.
+
+    Prefect remembers a result even when the folder is gone, so `refresh_cache` says when it is.
+    """
+    from prefect import task
+
+    key = f"{job.stage.name}-{job.key}"
+
+    def build_and_describe() -> str:
+        with progress_shown(artifact_key(f"{job.stage.name}-{job.key[:8]}-progress")), stage_is_built():
+            manifest = build()
+        describe(job, manifest)
+        return manifest.as_json()
+
+    return task(
+        name=job.stage.name, task_run_name=job.label, cache_key_fn=lambda *_: key, refresh_cache=not cached,
+        persist_result=True, result_serializer="json", tags=[job.stage.name],
+    )(build_and_describe)  # fmt: skip
+
+
+def describe(job: Job, manifest: Manifest) -> None:
+    """Show the manifest as a table in the UI."""
+    from prefect.artifacts import create_table_artifact
+
+    rows = f", {manifest.rows:,} rows" if manifest.rows is not None else ""
+    words = f"{job.label}{rows}, built in {duration(manifest.built['seconds'])}. `pretrieve show {job.key}` shows more."
+    with courtesy():
+        key = artifact_key(f"{job.stage.name}-{job.key[:8]}")
+        create_table_artifact(key=key, table=manifest_table(manifest), description=words)
+
+
+def artifact_key(name: str) -> str:
+    """A name as Prefect takes it: small letters, digits and dashes."""
+    return "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in name.lower())
+
+
+def manifest_table(manifest: Manifest) -> list[dict[str, str]]:
+    """What is known of an artifact, the most asked for first, in cells of a line or two."""
+    built, listed = manifest.built, {**manifest.files, **manifest.logs}
+    found = [
+        *([] if manifest.rows is None else [("artifact", "rows", f"{manifest.rows:,}")]),
+        ("artifact", "size", in_units(sum(file.bytes for file in listed.values()))),
+        ("artifact", "built in", duration(built["seconds"])),
+        ("artifact", "built at", str(built["at"])),
+        ("artifact", "device", str(built.get("device", ""))),
+        ("artifact", "key", manifest.key),
+        ("artifact", "hash", manifest.hash),
+        *(("input", *each) for each in _inputs(manifest.inputs)),
+        *(("setting", *each) for each in _flat(manifest.settings)),
+        *(("file", *each) for each in _files(listed)),
+    ]
+    return [{"part": part, "name": name, "value": _short(value)} for part, name, value in found]
+
+
+def _inputs(inputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each input as stage/key; of a list each under its number."""
+    for name, value in inputs.items():
+        if isinstance(value, list):
+            yield from ((f"{name}.{place}", each) for place, each in enumerate(value))
+        elif value is not None:
+            yield name, value
+
+
+def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Settings as a recipe's `--set` names them: `fit.learning_rate`."""
+    for name, value in settings.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _files(files: Mapping[str, File]) -> Iterator[tuple[str, str]]:
+    for name, file in list(files.items())[:FILES_SHOWN]:
+        yield name, f"{in_units(file.bytes)}, sha256 {file.sha256[:12]}"
+    if more := list(files.values())[FILES_SHOWN:]:
+        yield f"{len(more)} more", in_units(sum(file.bytes for file in more))
+
+
+def _short(value: str) -> str:
+    text = " ".join(value.split())
+    return text if len(text) <= LETTERS_SHOWN else f"{text[: LETTERS_SHOWN - 1]}…"

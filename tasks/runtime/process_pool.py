@@ -1,0 +1,98 @@
+"""Shards in several processes of this host.
+
+A process lasts no longer than the stage, whatever ends that: it ends when a pipe to it closes, and the kernel closes
+the pipe of a parent that is killed. It leaves Ctrl-C, SIGTERM and SIGHUP to its parent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tasks.runtime.ranks import Failed
+from tasks.runtime.shards import Job, Shard, fulfil, request
+from tasks.stage import execution
+
+SHARDS_AHEAD = 2  # for each process, the one that it makes among them
+SECONDS_BETWEEN_LOOKS = 0.5
+
+_own: dict[str, Any] = {}
+"""In a process of the pool, what it knows."""
+
+
+def run_in_processes(job: Job, shards: Sequence[Shard], processes: int, done: Callable[[int], object]) -> None:
+    """Make the shards in so many processes; the first error ends them all.
+
+    Started afresh, since a fork would copy threads' locks.
+    """
+    context = get_context("spawn")
+    alive, ours = context.Pipe(duplex=False)
+    number, rows = context.Value("i", 0), context.Value("q", 0)
+    given = (_requests(job, processes), alive, number, rows)
+    pool = ProcessPoolExecutor(processes, context, _begin, given)
+    try:
+        left, waiting, told = iter(shards), set[Future[None]](), 0
+        while True:
+            waiting |= {pool.submit(_make, each) for each in islice(left, SHARDS_AHEAD * processes - len(waiting))}
+            if not waiting:
+                break
+            finished, waiting = wait(waiting, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
+            for each in finished:
+                each.result()
+            passed = rows.get_obj().value  # without its lock, which a process that is killed may hold
+            done(passed - told)
+            told = passed
+    except BrokenProcessPool as error:
+        raise Failed(
+            f"one of {processes} processes was killed from outside, or had no memory left; run again to go on"
+        ) from error
+    finally:
+        ours.close()  # now they end, whatever they do
+        pool.shutdown(cancel_futures=True)
+        alive.close()
+
+
+def _requests(job: Job, processes: int) -> list[dict[str, Any]]:
+    """What each process is asked: all the same, but that each has a GPU of its own where they use some."""
+    if not job.on_gpus:
+        return [request(job) | {"threads": 1}] * processes  # the processes are the parallelism
+    from tasks.runtime.device import devices_of
+
+    asked = request(job)
+    return [
+        asked | {"execution": asked["execution"] | {"device": device}, "threads": execution().threads}
+        for device in devices_of(processes)
+    ]
+
+
+def _begin(requests: Sequence[Mapping[str, Any]], alive: Connection, number: Any, rows: Any) -> None:
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, args=(alive,), daemon=True).start()
+    with number.get_lock():
+        _own.update(request=requests[number.value], rows=rows)
+        number.value += 1
+    os.environ["RAYON_NUM_THREADS"] = str(_own["request"]["threads"])  # of tokenizers
+
+
+def _end_with_parent(alive: Connection) -> None:
+    alive.poll(None)
+    os._exit(1)
+
+
+def _make(shard: Shard) -> None:
+    fulfil(_own["request"], shard, _done)
+
+
+def _done(number: int) -> None:
+    rows = _own["rows"]
+    with rows.get_lock():
+        rows.value += number

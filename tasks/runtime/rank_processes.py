@@ -1,0 +1,124 @@
+"""This host's processes of a job of several (`tasks.runtime.ranks`): started together, ended together.
+
+They are started here and not by torchrun, whose launcher listens on every interface, without a password, and unpickles
+what it receives there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from storage.files import write_atomically
+from storage.store.store import Store
+from tasks.runtime.signals import HeldBack
+from tasks.stage import execution
+
+TO_SAVE = 120  # seconds in which processes that are told to end must have ended their step and saved a checkpoint
+SECONDS_BETWEEN_LOOKS = 0.1
+PARENT = "PRETRIEVE_PARENT"  # the process that a process must not outlive
+MEETING = "PRETRIEVE_MEETING"  # the file in which the processes of one host meet
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+KILLED = "killed"  # a file in the job's folder: a process was ended from outside
+DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
+
+
+class Processes:
+    """This host's processes of a job. They end when this process does, even by `kill -9`."""
+
+    def __init__(self, folder: Path, store: Store, place: int) -> None:
+        """Start them, for this host's place among the hosts."""
+        self._folder, self._all, self._ended = folder, list[subprocess.Popen[bytes]](), False
+        # Local, since a shared file system may have no locks; and closed to other users.
+        self._meeting = tempfile.TemporaryDirectory(prefix="pretrieve-")
+        command = [sys.executable, "-m", "tasks.runtime.ranks", str(folder), str(store.root)]
+        with HeldBack():  # SIGTERM between two of them would leave the first without `end`
+            try:
+                for number in range(execution().processes):
+                    env = _environment(place, number, Path(self._meeting.name) / "processes")
+                    # Ctrl-C and SIGTERM are for this process only, which then ends the others.
+                    self._all.append(subprocess.Popen(command, env=env, start_new_session=True))
+            except BaseException:
+                self.kill()
+                raise
+
+    def wait(self, seconds: float) -> bool | None:
+        """Whether all have completed; None while they run after so many seconds. Where one fails, the others end."""
+        deadline = time.monotonic() + seconds
+        while True:
+            codes = [process.poll() for process in self._all]
+            if any(codes):
+                self.end()
+                return False
+            if None not in codes:
+                return True
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+
+    def end(self) -> None:
+        """Have those end that still run; processes that train save a checkpoint first."""
+        if self._ended:
+            return
+        with HeldBack():  # a second SIGTERM must not break this off
+            try:
+                killed = any((process.poll() or 0) < 0 for process in self._all)
+                running = [process for process in self._all if process.poll() is None]
+                for process in running:
+                    process.terminate()
+                deadline = time.monotonic() + TO_SAVE
+                for process in running:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        code = process.wait(max(0.0, deadline - time.monotonic()))
+                        killed |= code < 0 and code != -signal.SIGTERM
+                if killed:
+                    with contextlib.suppress(FileNotFoundError):  # the job is over, and its folder gone
+                        write_atomically(self._folder / KILLED, "")
+            finally:
+                self.kill()
+
+    def kill(self) -> None:
+        """End those that still run at once."""
+        for process in self._all:
+            process.kill()
+        for process in self._all:
+            process.wait()
+        self._meeting.cleanup()
+        self._ended = True
+
+
+def _environment(place: int, number: int, meeting: Path) -> dict[str, str]:
+    """The environment of this host's process of a number: ours, its rank, and the interface that it listens on.
+
+    Each process has as many threads as `execution.threads` says. Modules are imported from where we import them, and
+    from nowhere else.
+    """
+    wanted = execution()
+    env = os.environ | {
+        "OMP_NUM_THREADS": str(wanted.threads),
+        "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
+        "PYTHONSAFEPATH": "1",  # else `-m` looks in the working folder first
+        PARENT: str(os.getpid()),
+        MEETING: str(meeting),
+        "RANK": str(place * wanted.processes + number),
+        "LOCAL_RANK": str(number),
+        "WORLD_SIZE": str(wanted.hosts * wanted.processes),
+    }
+    if wanted.hosts == 1:  # several hosts need an interface that the others reach
+        env |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
+    return env
+
+
+def die_with_parent() -> None:
+    """End when the process that started this one ends, even by `kill -9`. Linux only: elsewhere nothing is done."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
+        if os.getppid() != int(os.environ[PARENT]):  # it ended before we could ask
+            os._exit(1)

@@ -1,0 +1,212 @@
+"""Run a training stage's body in several processes, one a GPU: this module has them started, and each runs it.
+
+All run the same body with the same inputs. The first writes to the stage's folder; each other has a folder of its
+own, which is thrown away, but for the training's checkpoints and tokenised texts: these are in the first's, for all.
+What they do together is in `tasks.runtime.distributed`.
+
+On one host the processes meet in a file that only this user can read, and all sockets are bound to loopback. Several
+hosts meet in a store that listens at `execution.rendezvous` only, on a network that the user has declared trusted.
+Processes exchange tensors, never pickled objects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from storage.errors import UserError
+from storage.files import write_atomically
+from storage.settings import Settings
+from storage.store.lock import LeaseLost
+from storage.store.store import SCRATCH, Store
+from tasks.runtime import remote_call
+from tasks.runtime.heartbeat import BEAT, BEGUN, PATIENCE, Lost, Meeting, exposure, listen, meeting_place
+from tasks.runtime.rank_processes import KILLED, MEETING, Processes, die_with_parent
+from tasks.runtime.signals import unwinding
+from tasks.stage import Execution, Session, execution, session, tell
+
+JOB = "job.json"
+ALONE_IN_A_STEP = timedelta(hours=2)  # how long processes wait for one that probes or writes a checkpoint
+
+
+class Failed(Exception):
+    """A process of several has failed."""
+
+
+def run_together(
+    body: Callable[..., None], out: Path, inputs: Sequence[Any], settings: Settings | None, store: Store
+) -> None:
+    """Run the body in `execution.processes` processes of each of `execution.hosts`; see that all end together.
+
+    Raises what the first that failed said, where one fails, and `tasks.runtime.heartbeat.Lost` where a host does not
+    answer.
+    """
+    wanted = execution()
+    check_devices(wanted.processes)
+    if wanted.hosts > 1:
+        listen(wanted).close()  # refused here, before anything is started
+    with unwinding(), _folder_for(out) as folder:
+        meeting = Meeting(folder, wanted) if wanted.hosts > 1 else None
+        job = {
+            "call": remote_call.as_json(body, inputs, settings, store.root), "out": remote_call.below(out, store.root),
+            "execution": wanted.model_dump(mode="json"),
+        }  # fmt: skip
+        write_atomically(folder / JOB, json.dumps(job))
+        if meeting:
+            _say_where_to_join(store)
+        processes = Processes(folder, store, 0)
+        try:
+            completed = _wait(processes, meeting)
+        except (LeaseLost, Lost, UserError):
+            # Another run may write to the folder now, or a host is gone without which no step ends: nothing is saved.
+            processes.kill()
+            raise
+        finally:
+            processes.end()
+        if not completed:
+            if meeting:
+                meeting.ask_who_is_lost()
+            _raise(folder, wanted.processes * wanted.hosts)
+
+
+def _wait(processes: Processes, meeting: Meeting | None) -> bool:
+    """Whether the processes have all completed, once they have ended."""
+    while (completed := processes.wait(BEAT)) is None:
+        if meeting:
+            meeting.look()
+    return completed
+
+
+def _say_where_to_join(store: Store) -> None:
+    wanted = execution()
+    tell(
+        f"  waiting at {wanted.rendezvous} for {wanted.hosts - 1} of {wanted.hosts} hosts; on each of them run: "
+        f"pretrieve join --store DIR, where DIR is {store.root} as that host sees it"
+    )
+    tell(f"  {exposure(wanted)}")
+
+
+@contextlib.contextmanager
+def _folder_for(out: Path) -> Iterator[Path]:
+    """Where the processes find their job and tell what went wrong; it goes at the end of the block."""
+    scratch = out / SCRATCH
+    scratch.mkdir(parents=True, exist_ok=True)
+    for left in scratch.glob("ranks-*"):  # by a run that was killed
+        shutil.rmtree(left)
+    folder = Path(tempfile.mkdtemp(dir=scratch, prefix="ranks-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_devices(number: int) -> None:
+    """Refuse more processes than there are GPUs for them."""
+    import torch
+
+    wanted = execution().device
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return
+    if wanted not in ("auto", "cuda"):
+        raise UserError(f"execution.device: {number} processes take a GPU each; expected auto or cuda, found {wanted}")
+    if (found := torch.cuda.device_count()) < number:
+        raise UserError(f"execution.processes: expected at most {found}, one for each GPU that is here, found {number}")
+
+
+def _raise(folder: Path, number: int) -> None:
+    """Raise the error of the process that failed first; others have only lost it. One that was killed left none."""
+    found = [json.loads(path.read_text()) for path in folder.glob("failed-*.json")]
+    if (folder / KILLED).exists():
+        raise Failed(f"one of {number} processes was killed from outside, or had no memory left; run again to go on")
+    if not found:
+        raise Failed(f"{number} processes could not be started; their output is above")
+    said = min(found, key=lambda each: each["at"])
+    if said["user"]:
+        raise UserError(said["message"])
+    failure = Failed(f"process {said['rank'] + 1} of {number}: {said['message']}")
+    failure.add_note(f"there:\n{said['traceback']}")
+    raise failure
+
+
+def work(folder: Path, store: Path) -> None:
+    """Be one of the processes."""
+    import torch
+    import torch.distributed as dist
+
+    job, rank = json.loads((folder / JOB).read_text()), int(os.environ["RANK"])
+    wanted = Execution.model_validate(job["execution"])
+    try:
+        device = None
+        if wanted.device != "cpu" and torch.cuda.is_available():
+            device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+            torch.cuda.set_device(device)
+        size = int(os.environ["WORLD_SIZE"])
+        dist.init_process_group(
+            "nccl" if device else "gloo", store=_meeting_store(wanted, rank, size), rank=rank, world_size=size,
+            timeout=ALONE_IN_A_STEP, device_id=device,
+        )  # fmt: skip
+        if not rank:
+            write_atomically(folder / BEGUN, "")
+        with session(Session(Store(store), wanted, tell=partial(tqdm.write, file=sys.stderr))):
+            _run(job, rank, folder, store)
+        dist.barrier()
+    except BaseException as error:  # noqa: BLE001  (whatever it is, the others must not wait for this one)
+        _tell(folder, rank, error)
+        os._exit(1)
+    dist.destroy_process_group()
+
+
+def _meeting_store(wanted: Execution, rank: int, size: int) -> Any:
+    """Return PyTorch's store in which the processes exchange addresses: a file, or over TCP with several hosts."""
+    import torch.distributed
+
+    stores: Any = torch.distributed  # its stubs leave them out
+    if wanted.hosts == 1:
+        return stores.FileStore(os.environ[MEETING], size)
+    host, port = meeting_place(wanted)
+    # Longer than the first host's own patience, which has the better message.
+    patience = timedelta(seconds=PATIENCE + 60)
+    if rank:
+        return stores.TCPStore(host, port, size, False, timeout=patience)
+    # A socket of ours, since PyTorch would listen on every interface.
+    descriptor = listen(wanted).detach()
+    return stores.TCPStore(host, port, size, True, timeout=patience, master_listen_fd=descriptor)
+
+
+def _run(job: Mapping[str, Any], rank: int, folder: Path, store: Path) -> None:
+    out = first = store / job["out"]
+    if rank:
+        out = folder / f"rank-{rank}"
+        (out / SCRATCH).mkdir(parents=True)
+        for shared in ("training", "tokens", "records"):
+            (first / SCRATCH / shared).mkdir(parents=True, exist_ok=True)
+            (out / SCRATCH / shared).symlink_to(first / SCRATCH / shared, target_is_directory=True)
+    remote_call.call(job["call"], out, root=store)
+
+
+def _tell(folder: Path, rank: int, error: BaseException) -> None:
+    """Leave what went wrong where the parent looks."""
+    message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    said = {
+        "rank": rank, "at": time.time(), "user": isinstance(error, UserError), "message": message,
+        "traceback": "".join(traceback.format_exception(error)),
+    }  # fmt: skip
+    write_atomically(folder / f"failed-{rank}.json", json.dumps(said))
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    work(Path(sys.argv[1]), Path(sys.argv[2]))
