@@ -110,7 +110,7 @@ growth: environment data ## how each stage's time and memory grow with the colle
 	$(BIN)/python -m benchmarks.growth
 
 results: environment ## write docs/results.md and the README's table from the reports in results/
-	$(BIN)/python -m flows.write_results
+	$(BIN)/python -m flows.study.write_docs
 
 lock: ## resolve pyproject.toml anew in a clean environment and write requirements.lock
 	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \

@@ -127,9 +127,9 @@ def _children() -> float:
 
 def _begun(folder: Path) -> list[str]:
     """Run the quickstart's first stages in a store; their references."""
-    from flows.chain import chain
+    from flows.chain.chain import chain
     from flows.plan import planned
-    from flows.read_recipe import load_recipe
+    from flows.recipe.load import load_recipe
     from flows.reproduce import until_step
     from tasks.stage import Stopped
 

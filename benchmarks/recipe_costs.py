@@ -16,8 +16,8 @@ from typing import Any
 
 from benchmarks import results, split_at_size
 from flows.plan import Bill, passes_texts, planned
-from flows.read_recipe import load_recipe
-from flows.recipe import Recipe
+from flows.recipe.load import load_recipe
+from flows.recipe.schema import Recipe
 from storage.datasets import msmarco
 from storage.files import write_atomically
 from storage.store import sources

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import typer
 
 from flows.queries.commands import app as queries
-from flows.study_commands import app as study
+from flows.study.commands import app as study
 from flows.verify_command import verify
 
 app = typer.Typer(
@@ -61,7 +61,7 @@ def show(
     store: StoreFolder = DEFAULT_STORE,
 ) -> None:
     """Show an artifact's manifest and its lineage back to the data set."""
-    from flows.inspect_store import show_artifact
+    from flows.store_commands import show_artifact
 
     show_artifact(key, store)
 
@@ -179,7 +179,7 @@ def up(
     ] = None,
 ) -> None:
     """Start a Prefect server and workers on this machine, in the background, with everything registered."""
-    from flows.up import up as start
+    from flows.prefect_server.up import up as start
 
     start(store, port, reports_port)
 
@@ -192,7 +192,7 @@ def down(
     force: Annotated[bool, typer.Option("--force", help="End all at once, without asking the server.")] = False,
 ) -> None:
     """End what `pretrieve up` has started."""
-    from flows.down import down as stop
+    from flows.prefect_server.down import down as stop
 
     stop(store, drain=drain, cancel=cancel, force=force)
 
@@ -200,7 +200,7 @@ def down(
 @app.command()
 def register() -> None:
     """Tell the Prefect server at PREFECT_API_URL of the work pools, deployments and automations."""
-    from flows.register import register_all
+    from flows.prefect_server.register import register_all
 
     register_all()
 
@@ -208,7 +208,7 @@ def register() -> None:
 @app.command()
 def join(store: StoreFolder = DEFAULT_STORE) -> None:
     """Take part in trainings of several hosts, as they come in a store that the hosts share."""
-    from flows.join import join as take_part
+    from flows.prefect_server.join_training import join as take_part
 
     take_part(store)
 

@@ -1,6 +1,6 @@
 """`pretrieve compare RUN RUN`: what two runs have in common, where they part, and which is better.
 
-RUN is one finished run (`flows.finished`), or several of one recipe with other seeds, joined by commas.
+RUN is one finished run (`flows.finished_runs`), or several of one recipe with other seeds, joined by commas.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.export import impossible_paths_in_words
-from flows.finished import Finished, Measured, finished
+from flows.finished_runs import Finished, Measured, finished
 from flows.terminal import Terminal, say
 from storage.errors import UserError
 from storage.files import write_atomically

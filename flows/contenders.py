@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.inspect_store import find
-from flows.suite import ByRetriever, ByWords, Ranker, Suite
+from flows.chain.suites import ByRetriever, ByWords, Ranker, Suite
+from flows.store_commands import find
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store import sources

@@ -1,8 +1,8 @@
 """What the Prefect UI offers to run: the flows of prefect.yaml's deployments, their parameters as forms.
 
 A worker runs these; its environment says where the store is (PRETRIEVE_STORE). All plan a recipe, and run what they are
-for, and what that needs, by `flows.route`; but `run_stage` runs one stage of it, and `evaluate_models` reads a suite.
-Prefect shows a function's first lines beside its form.
+for, and what that needs, by `flows.prefect_server.child_runs`; but `run_stage` runs one stage of it, and
+`evaluate_models` reads a suite. Prefect shows a function's first lines beside its form.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from prefect import Flow, flow, get_run_logger
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
-from flows.given_models import check_models
+from flows.chain.given_models import check_models
+from flows.chain.suites import shipped_suites
 from flows.plan import planned
-from flows.read_recipe import find_recipe, load_recipe, recipe_name, shipped_recipes
+from flows.prefect_server.child_runs import Request, run_all
+from flows.prefect_server.ui_artifacts import show_lineage, show_run
+from flows.recipe.load import find_recipe, load_recipe, recipe_name, shipped_recipes
 from flows.reproduce import published
-from flows.route import Request, run_all
-from flows.suite import shipped_suites
-from flows.ui import show_lineage, show_run
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store.run_notes import NotedRun, noted
@@ -106,9 +106,9 @@ def generate_queries(
 ) -> None:
     """Bring a corpus of pseudo-queries up to date: split, write what is missing, filter, compare, show the page."""
     from flows.queries.build import built, planned_corpus
-    from flows.queries.corpus import corpus
+    from flows.queries.chain import corpus
     from flows.queries.page import show_queries
-    from flows.queries.replace import replace as give_up
+    from flows.queries.regenerate import replace as give_up
 
     settings, path = load_recipe(recipe, changes)
     plan = planned_corpus(settings, _store())

@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import typer
 import yaml
 
+from flows.chain.given_models import check_models
+from flows.chain.suites import Collection, Suite, load_suite, measured
 from flows.contenders import Contender, contenders
-from flows.given_models import check_models
 from flows.reproduce import as_flow
-from flows.suite import Collection, Suite, load_suite, measured
 from flows.terminal import Terminal, say, unwrapped
 from storage import datasets
 from storage.artifact import Artifact

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from flows.inspect_store import find, lineage, out
+from flows.store_commands import find, lineage, out
 from flows.terminal import Terminal
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError

@@ -7,9 +7,9 @@ from itertools import chain
 from pathlib import Path
 
 from flows.export import file_in, new_folder
-from flows.finished import Finished, Measured, finished
-from flows.inspect_store import out
+from flows.finished_runs import Finished, Measured, finished
 from flows.ir_metadata import END, START, header
+from flows.store_commands import out
 from storage.errors import UserError
 from storage.store.store import Store
 from tasks.evaluation.trec_run_file import trec_lines, write_lines

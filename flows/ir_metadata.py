@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from flows.finished import Finished, Measured, whole
+from flows.finished_runs import Finished, Measured, whole
 from storage.artifact import Manifest
 
 START, END = "# ir_metadata.start", "# ir_metadata.end"

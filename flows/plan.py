@@ -14,13 +14,13 @@ from typing import Any
 
 from rich.table import Table
 
-from flows.chain import chain, check
-from flows.read_recipe import load_recipe
-from flows.recipe import Recipe
-from flows.rounds import expanded
-from flows.sections import Dataset, Elsewhere
+from flows.chain.chain import chain, check
+from flows.chain.retriever_rounds import expanded
+from flows.chain.transfer import suite_of
+from flows.recipe.load import load_recipe
+from flows.recipe.schema import Recipe
+from flows.recipe.sections import Dataset, Elsewhere
 from flows.terminal import Terminal, say
-from flows.transfer import suite_of
 from storage import datasets
 from storage.artifact import Manifest
 from storage.store import sources

@@ -17,15 +17,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flows.chain import chain
-from flows.embedded import start
-from flows.given_models import check_models
+from flows.chain.chain import chain
+from flows.chain.given_models import check_models
 from flows.interrupt import leave, limit_exit
 from flows.plan import planned
-from flows.read_recipe import load_recipe, recipe_name
-from flows.recipe import Recipe
+from flows.prefect_server.embedded_server import start
+from flows.prefect_server.watch import Watch, require_answer
+from flows.recipe.load import load_recipe, recipe_name
+from flows.recipe.schema import Recipe
 from flows.terminal import Terminal, say, unwrapped
-from flows.watch import Watch, require_answer
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store.run_notes import noted
@@ -89,7 +89,7 @@ def in_session(recipe: Recipe[Any], name: str, current: Session) -> Path:
 
 def shown(recipe: Recipe[Any], name: str, current: Session) -> Path:
     """The same in a flow, whose run shows the report."""
-    from flows.ui import show_run
+    from flows.prefect_server.ui_artifacts import show_run
 
     page = in_session(recipe, name, current)
     show_run(name, page, list(current.done.values()))

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from flows.inspect_store import find
+from flows.store_commands import find
 from flows.terminal import Terminal
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError

@@ -29,7 +29,7 @@ def verify(
     seed: Annotated[int, typer.Option(help="--deep: draws the sample.")] = 0,
 ) -> None:
     """Hash every artifact again and name what is damaged; --deep also builds a sample again."""
-    from flows.inspect_store import verify_store
+    from flows.store_commands import verify_store
     from storage.errors import UserError
 
     if (recipes or changes) and not deep:

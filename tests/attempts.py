@@ -52,7 +52,7 @@ class Attempt:
 
     def server(self) -> psutil.Process:
         """Its embedded server."""
-        [found] = [each for each in self.processes() if "flows.embedded" in each.cmdline()]
+        [found] = [each for each in self.processes() if "flows.prefect_server.embedded_server" in each.cmdline()]
         return found
 
     def built(self) -> list[str]:

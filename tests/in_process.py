@@ -13,9 +13,9 @@ from types import FrameType
 
 import pytest
 
-from flows import cli, inspect_store, plan
+from flows import cli, plan, store_commands
 
-IMPORTED = (inspect_store, plan)  # what takes seconds to import, and would count as a command's time
+IMPORTED = (store_commands, plan)  # what takes seconds to import, and would count as a command's time
 
 
 ACTS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]")

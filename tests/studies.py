@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flows.claims import Study
+from flows.study.claims import Study
 from storage.results.study_runs import Facts, folder_of, keep
 
 QUERIES, SEEDS = 40, (1, 2)

@@ -113,7 +113,7 @@ def test_models_need_torch_and_transformers_alone() -> None:
     assert found - allowed - standard <= set()
 
 
-COMMANDS = ("flows/queries/commands.py", "flows/study_commands.py", "flows/verify_command.py")
+COMMANDS = ("flows/queries/commands.py", "flows/study/commands.py", "flows/verify_command.py")
 
 
 @pytest.mark.parametrize("file", ["flows/cli.py", *COMMANDS])

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.background import Background, beginning, end, running, start, stop, with_environment
+from flows.prefect_server.processes import Background, beginning, end, running, start, stop, with_environment
 
 SLEEP = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(600)"]
 # It does not end when asked, and neither does what it has started.
@@ -107,7 +107,7 @@ def test_all_are_asked_before_any_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_who_does_not_end_is_killed_with_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.background.SECONDS_TO_END", 1.0)
+    monkeypatch.setattr("flows.prefect_server.processes.SECONDS_TO_END", 1.0)
     one = begun(tmp_path, "one", [sys.executable, "-c", STUBBORN], "child")
     [child] = psutil.Process(one.pid).children()
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from flows import collection
-from flows.sections import Dataset
+from flows.chain import collection
+from flows.recipe.sections import Dataset
 from storage.store import sources
 from storage.store.store import Store
 from tasks.corpus.split_corpus import Splitting

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from flows.claims import Claim, check, load_study, runs, wanted
 from flows.plan import planned
-from flows.read_recipe import CLAIMS, load_recipe, shipped_recipes
-from flows.recipe import Recipe
+from flows.recipe.load import CLAIMS, load_recipe, shipped_recipes
+from flows.recipe.schema import Recipe
+from flows.study.claims import Claim, check, load_study, runs, wanted
 from storage.errors import UserError
 from storage.results.paper_results import FILE, value
 from storage.store import sources

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from flows.plan import planned
-from flows.read_recipe import load_recipe
+from flows.recipe.load import load_recipe
 from flows.reproduce import in_session, until_step
 from storage.errors import UserError
 from storage.store import sources

@@ -11,8 +11,8 @@ from prefect.utilities.callables import parameter_schema
 from flows import deployed
 from flows.deployed import needed_for, run_stage
 from flows.plan import planned
-from flows.read_recipe import load_recipe, shipped_recipes
-from flows.route import runs_elsewhere
+from flows.prefect_server.child_runs import runs_elsewhere
+from flows.recipe.load import load_recipe, shipped_recipes
 from storage.errors import UserError
 from storage.store import sources
 from storage.store.store import Store

@@ -15,10 +15,10 @@ import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from transformers import BertModel
 
+from flows.chain.suites import ByRetriever, Suite, load_suite, measured
 from flows.contenders import contender, contenders
 from flows.deployed import evaluate_models
 from flows.evaluate import ask, published, run
-from flows.suite import ByRetriever, Suite, load_suite, measured
 from models.retrievers import retriever
 from storage.artifact import Artifact
 from storage.errors import UserError

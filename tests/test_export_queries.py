@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flows.queries import card, formats
+from flows.queries import dataset_card, formats
 from flows.queries.export import FORMATS, export_queries
 from storage.artifact import Artifact, source_of
 from storage.datasets import beir
@@ -161,7 +161,7 @@ def test_duckdb_reads_the_table_in_one_line(corpus: Corpus, tmp_path: Path) -> N
 
 
 def test_the_card_says_what_every_column_means() -> None:
-    assert list(card.COLUMNS) == PseudoQueries.schema.names
+    assert list(dataset_card.COLUMNS) == PseudoQueries.schema.names
 
 
 @pytest.mark.usefixtures("store")

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from flows.read_recipe import load_recipe, shipped_recipes
+from flows.recipe.load import load_recipe, shipped_recipes
 from models.objective import Batch
 from models.pretraining import Drawn, Start, Terms
 from models.retrievers import towers

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from flows.judging import found
-from flows.write_results import IMAGES, README, RESULTS_PAGE, documents
+from flows.study.judge import found
+from flows.study.write_docs import IMAGES, README, RESULTS_PAGE, documents
 from storage.errors import UserError
 from tasks.evaluation.claim_verdicts import Cheaper, Contrast
 from tasks.report.page.study_markdown import FOREST, pictures, study_brief, study_part

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from flows.collection import Asked
-from flows.measuring import check_metrics, measurable
-from flows.read_recipe import load_recipe
+from flows.chain.collection import Asked
+from flows.chain.evaluation import check_metrics, measurable
+from flows.recipe.load import load_recipe
 from storage.artifact import Artifact
 from storage.errors import UserError
 

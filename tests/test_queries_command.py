@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from flows.collect_garbage import collect_garbage
-from flows.inspect_store import verify_store
-from flows.needs import report_needs
 from flows.queries.build import Built, build, built, planned_corpus
-from flows.queries.corpus import corpus
+from flows.queries.chain import corpus
 from flows.queries.list import list_versions
-from flows.queries.replace import replace
+from flows.queries.regenerate import replace
 from flows.queries.versions import find_version, versions_of
-from flows.read_recipe import load_recipe
+from flows.recipe.load import load_recipe
+from flows.store_commands import verify_store
+from flows.store_needs import report_needs
 from storage.errors import UserError
 from storage.ledger.ledger import ledgers
 from storage.rows import read_rows

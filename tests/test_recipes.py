@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.read_recipe import find_recipe, load_recipe, recipe_name, shipped_recipes
+from flows.recipe.load import find_recipe, load_recipe, recipe_name, shipped_recipes
 from storage.errors import UserError
 from storage.store.sources import weights
 from tasks.pretraining.pretrain import check

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from flows.write_results import IMAGES, ROOT, documents
+from flows.study.write_docs import IMAGES, ROOT, documents
 from tasks.report.page.markdown import results_page, results_part
 
 

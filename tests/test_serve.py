@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from flows.serve import LOGIN, Callers, Guard, ReportsHandler, callers, redeem
-from flows.services import Place, close_folders, known_secret, login_address, secret, server_environment
+from flows.prefect_server.serve import LOGIN, Callers, Guard, ReportsHandler, callers, redeem
+from flows.prefect_server.services import Place, close_folders, known_secret, login_address, secret, server_environment
 
 OWN = "http://127.0.0.1:4200"
 ALLOWED = Callers(frozenset({"127.0.0.1", "::1", "prefect.example"}), frozenset({"https://prefect.example"}))

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.claims import load_study
-from flows.judging import found
-from flows.read_recipe import find_recipe
-from flows.study import Asked, expected_seconds, run
+from flows.recipe.load import find_recipe
+from flows.study.claims import load_study
+from flows.study.judge import found
+from flows.study.run import Asked, expected_seconds, run
 from storage.errors import UserError
 from storage.results.study_runs import all_kept, kept
 from storage.store.store import Store

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.read_recipe import load_recipe, shipped_recipes
-from flows.suite import Suite, load_suite, shipped_suites
+from flows.chain.suites import Suite, load_suite, shipped_suites
+from flows.recipe.load import load_recipe, shipped_recipes
 from storage import datasets
 from storage.errors import UserError
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.ui import lineage, measured_on, metrics_table, show_lineage
+from flows.prefect_server.ui_artifacts import lineage, measured_on, metrics_table, show_lineage
 from tasks.report.page.lineage_graph import Lane, drawing, lanes, made_of
 from tasks.stage import Done
 

@@ -14,7 +14,7 @@ import pytest
 from prefect import flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.ui import link_report, show_lineage, show_metrics
+from flows.prefect_server.ui_artifacts import link_report, show_lineage, show_metrics
 from storage.files import write_atomically
 from storage.store.store import Store
 from storage.tables import Report

@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-import flows.register
-import flows.up
-from flows.background import beginning, running
-from flows.down import down
-from flows.services import Place
-from flows.up import only_one, up
+import flows.prefect_server.register
+import flows.prefect_server.up
+from flows.prefect_server.down import down
+from flows.prefect_server.processes import beginning, running
+from flows.prefect_server.services import Place
+from flows.prefect_server.up import only_one, up
 from storage.errors import UserError
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -91,7 +91,9 @@ def test_the_highest_port_leaves_none_for_the_reports(tmp_path: Path) -> None:
 
 
 def test_reports_that_end_at_once_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flows.up, "reports_command", lambda *_: [sys.executable, "-c", "raise SystemExit('no pages')"])
+    monkeypatch.setattr(
+        flows.prefect_server.up, "reports_command", lambda *_: [sys.executable, "-c", "raise SystemExit('no pages')"]
+    )
 
     with pytest.raises(UserError, match="reports ended: no pages"):
         up(tmp_path, free_port(), free_port())
@@ -205,11 +207,11 @@ def test_a_schedule_is_switched_on_again_where_deploying_fails(monkeypatch: pyte
         raise UserError("the second deployment is wrong")
 
     monkeypatch.setattr("prefect.client.orchestration.get_client", lambda **_: Client())
-    monkeypatch.setattr(flows.register, "check_server", lambda: None)
-    monkeypatch.setattr(flows.register, "_deploy", deploy)
+    monkeypatch.setattr(flows.prefect_server.register, "check_server", lambda: None)
+    monkeypatch.setattr(flows.prefect_server.register, "_deploy", deploy)
 
     with pytest.raises(UserError, match="the second"):
-        flows.register.register_all()
+        flows.prefect_server.register.register_all()
 
     assert schedule.active
     assert schedule.parameters == {"recipe": "quickstart"}

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.given_models import check_models
-from flows.queries.corpus import Corpus, corpus
+from flows.chain.given_models import check_models
+from flows.queries.chain import Corpus, corpus
 from flows.queries.page import publish_page, show_queries
-from flows.queries.replace import replace
+from flows.queries.regenerate import replace
 from flows.queries.versions import Version, note_version
-from flows.read_recipe import load_recipe, recipe_name
-from flows.recipe import Recipe
+from flows.recipe.load import load_recipe, recipe_name
+from flows.recipe.schema import Recipe
 from flows.reproduce import as_flow
 from flows.terminal import say, unwrapped
 from storage.artifact import Artifact

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.collection import texts, topics
-from flows.sections import Dataset
+from flows.chain.collection import texts, topics
+from flows.recipe.sections import Dataset
 from storage.imports import negative_files, pseudo_query_files
 from storage.store.store import Store
 from tasks.pseudo_queries.generators.pair_files import read_pairs

@@ -11,8 +11,8 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flows.read_recipe import find_recipe, load_recipe
-from flows.recipe import as_yaml
+from flows.recipe.load import find_recipe, load_recipe
+from flows.recipe.schema import as_yaml
 from tests.fuzz.odd import SECONDS, check, edited, fuzz, odd_texts, odd_values, places_of
 from tests.in_process import ended_by
 

@@ -17,7 +17,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from flows.background import with_environment
+from flows.prefect_server.processes import with_environment
 from tests.services.browser import CHROMIUM
 from tests.services.servers import PRETRIEVE, call, environment, free_port
 
@@ -35,7 +35,7 @@ EMBEDDED = """
 import os
 import httpx
 from prefect.server.api.server import SubprocessASGIServer
-from flows.embedded import start
+from flows.prefect_server.embedded_server import start
 start()
 url = f"{SubprocessASGIServer().api_url}/admin/version"
 auth = tuple(os.environ["PREFECT_API_AUTH_STRING"].split(":"))

@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Any
 
 from flows.plan import planned
-from flows.read_recipe import load_recipe
+from flows.recipe.load import load_recipe
 from storage.store.store import Store
 from tests.services.lab import CHANGES, Lab, long_training
 from tests.services.servers import post

@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from flows.background import running, with_environment
+from flows.prefect_server.processes import running, with_environment
 from tests.services.lab import CHANGES, long_training
 from tests.services.servers import PRETRIEVE, WHEEL, environment, free_port, online, post, run_of, start_run, wait_for
 

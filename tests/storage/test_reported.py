@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from flows.read_recipe import load_recipe, shipped_recipes
+from flows.recipe.load import load_recipe, shipped_recipes
 from storage.results.paper_results import (
     FILE,
     PAPERS,

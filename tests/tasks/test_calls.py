@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flows.read_recipe import load_recipe
+from flows.recipe.load import load_recipe
 from storage.artifact import Artifact, Source
 from storage.settings import Settings
 from tasks.runtime import remote_call

@@ -32,7 +32,7 @@ import sys
 from pathlib import Path
 from tasks import hosts
 hosts.BEAT, hosts.LOST = 0.5, {SILENCE}
-from flows.join import join
+from flows.prefect_server.join_training import join
 join(Path(sys.argv[1]))
 """
 FIRST = f"""

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from flows.embedded import require_room
 from flows.interrupt import RESUMES, ServerLost, end, limit_exit, reason
+from flows.prefect_server.embedded_server import require_room
 from storage.errors import UserError, masked
 from tasks.runtime.signals import in_stage
 

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-from flows.serve import Guard, callers
+from flows.prefect_server.serve import Guard, callers
 from storage.errors import UserError
 
 ROOM = 16 << 20  # bytes; a new database with its write-ahead log takes 6 MB
@@ -51,7 +51,7 @@ def start() -> None:
         listener.bind(("127.0.0.1", 0))
         port, number = listener.getsockname()[1], listener.fileno()
         process = subprocess.Popen(
-            [sys.executable, "-m", "flows.embedded", str(number)], pass_fds=[number],
+            [sys.executable, "-m", "flows.prefect_server.embedded_server", str(number)], pass_fds=[number],
             env=_environment() | settings.to_environment_variables(exclude_unset=True),
             stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip

@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import typer
 
-from flows.claims import check, load_study, runs, wanted
-from flows.finished import Finished, whole
+from flows.finished_runs import Finished, whole
 from flows.plan import planned
-from flows.read_recipe import CLAIMS, PROJECT, load_recipe, recipe_name
-from flows.recipe import Recipe
+from flows.recipe.load import CLAIMS, PROJECT, load_recipe, recipe_name
+from flows.recipe.schema import Recipe
 from flows.reproduce import in_session
+from flows.study.claims import check, load_study, runs, wanted
 from flows.terminal import Terminal, unwrapped
 from storage.artifact import Artifact
 from storage.errors import UserError

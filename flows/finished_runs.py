@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from flows.inspect_store import find
+from flows.store_commands import find
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
 from storage.store.store import Store

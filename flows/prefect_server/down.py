@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.api import Api
-from flows.background import end, running, stop, with_environment
-from flows.paused import paused
-from flows.services import Place, known_secret
-from flows.up import OPTIONS, only_one
+from flows.prefect_server.api import Api
+from flows.prefect_server.pool_pause import paused
+from flows.prefect_server.processes import end, running, stop, with_environment
+from flows.prefect_server.services import Place, known_secret
+from flows.prefect_server.up import OPTIONS, only_one
 from storage.errors import UserError
 from storage.store.store import Store
 

@@ -1,4 +1,4 @@
-"""Write what the documents say of results from what lies in `results/`: `python -m flows.write_results`.
+"""Write what the documents say of results from what lies in `results/`: `python -m flows.study.write_docs`.
 
 The documents' numbers are never typed: a test finds a document that is not what this writes.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows.claims import Study, load_study
-from flows.judging import found
+from flows.study.claims import Study, load_study
+from flows.study.judge import found
 from storage.errors import UserError
 from storage.files import write_atomically
 from tasks.report.page.markdown import results_page, results_part
 from tasks.report.page.study_markdown import Claimed, pictures, study_brief, study_part
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 FIRST, LAST = "<!-- written by make results -->\n", "<!-- end of what make results writes -->\n"
 README, RESULTS_PAGE, IMAGES = ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "images"
 RESULTS = ROOT / "results" / "study"

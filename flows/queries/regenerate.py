@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows.pseudo_queries import Generator
-from flows.queries.corpus import writer_of
-from flows.recipe import Recipe
+from flows.chain.pseudo_queries import Generator
+from flows.queries.chain import writer_of
+from flows.recipe.schema import Recipe
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.formats.lines import read_lines

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from flows import collection
-from flows.analysing import Ran, analyse
-from flows.collection import Asked, Place
-from flows.describe import reporting
-from flows.measuring import check_metrics, clearest, measure, overlapping, rows
-from flows.pseudo_queries import Writer
-from flows.recipe import Recipe
-from flows.rounds import Examples, Rounds, expanded
-from flows.transfer import read_elsewhere, transferred
+from flows.chain import collection
+from flows.chain.analyses import Ran, analyse
+from flows.chain.collection import Asked, Place
+from flows.chain.evaluation import check_metrics, clearest, measure, overlapping, rows
+from flows.chain.pseudo_queries import Writer
+from flows.chain.report_settings import reporting
+from flows.chain.retriever_rounds import Examples, Rounds, expanded
+from flows.chain.transfer import read_elsewhere, transferred
+from flows.recipe.schema import Recipe
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.store import sources

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from flows.claims import Against, Claim, Study
+from flows.study.claims import Against, Claim, Study
 from storage.errors import UserError
 from storage.results.study_runs import Kept, kept
 from tasks.evaluation.claim_verdicts import Cheaper, Contrast, cheaper, contrasted, judged, of_claim

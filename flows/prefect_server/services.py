@@ -1,9 +1,9 @@
 """What `pretrieve up` runs on one machine, and with which environment.
 
 STORE/.prefect/server/     the Prefect server's home, with its database
-STORE/.prefect/services/   what runs (flows/background.py), what a `down --drain` has paused, and the password
-STORE/.prefect/logs/       what it says
-STORE/.prefect/results/    results of stages, where every worker finds them
+STORE/.prefect/services/   what runs (flows/prefect_server/processes.py), what a `down --drain` has paused, and the
+password STORE/.prefect/logs/       what it says STORE/.prefect/results/    results of stages, where every worker finds
+them
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.read_recipe import PROJECT
-from flows.serve import LOGIN, LOGIN_FILE
+from flows.prefect_server.serve import LOGIN, LOGIN_FILE
+from flows.recipe.load import PROJECT
 
 PREFECT = (sys.executable, "-m", "prefect")
 HEARTBEAT_SECONDS = 30
@@ -142,13 +142,22 @@ def worker_environment(place: Place, port: int, reports_port: int) -> dict[str, 
 
 def server_command(port: int) -> list[str]:
     """The API, the UI and the background services, for this machine alone."""
-    return [sys.executable, "-m", "flows.serve", "prefect", "--host", "127.0.0.1", "--port", str(port)]
+    return [sys.executable, "-m", "flows.prefect_server.serve", "prefect", "--host", "127.0.0.1", "--port", str(port)]
 
 
 def reports_command(place: Place, port: int) -> list[str]:
     """The reports' folder as plain pages, for this machine alone."""
     folder = place.store / "reports"
-    command = [sys.executable, "-m", "flows.serve", "reports", "--host", "127.0.0.1", "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "flows.prefect_server.serve",
+        "reports",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     return [*command, "--directory", str(folder)]
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flows.collection import Asked
-from flows.recipe import Recipe
-from flows.round import Few, Member, exact, row
-from flows.rounds import Rounds, expanded
+from flows.chain.collection import Asked
+from flows.chain.retriever_rounds import Rounds, expanded
+from flows.recipe.round_schema import Few, Member, exact, row
+from flows.recipe.schema import Recipe
 from storage import datasets
 from storage.artifact import Artifact
 from storage.errors import UserError

@@ -15,11 +15,10 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from flows.api import Api, answers
-from flows.background import Background, known, running, start
-from flows.paused import unpause
-from flows.read_recipe import PROJECT
-from flows.services import (
+from flows.prefect_server.api import Api, answers
+from flows.prefect_server.pool_pause import unpause
+from flows.prefect_server.processes import Background, known, running, start
+from flows.prefect_server.services import (
     AUTH,
     Place,
     close_folders,
@@ -31,6 +30,7 @@ from flows.services import (
     worker_environment,
     workers,
 )
+from flows.recipe.load import PROJECT
 from storage.errors import UserError
 from storage.store.store import Store
 

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Generic, TypeVar, cast
 import yaml
 from pydantic import Field, model_validator
 
-from flows.querying import PseudoQuerying
-from flows.round import SEARCHED_VIEW, Approximate, Ensemble, Few, Member, Round, Suiting, Teaching, row
-from flows.sections import Analysing, Corpora, Dataset, Depth, Headline, Testing, Transfer
+from flows.recipe.pseudo_query_schema import PseudoQuerying
+from flows.recipe.round_schema import SEARCHED_VIEW, Approximate, Ensemble, Few, Member, Round, Suiting, Teaching, row
+from flows.recipe.sections import Analysing, Corpora, Dataset, Depth, Headline, Testing, Transfer
 from storage.settings import Seed, Settings
 from tasks.corpus.split_corpus import Splitting
 from tasks.pretraining.initialise import Backbone

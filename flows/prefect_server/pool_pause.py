@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from flows.api import Api
-from flows.services import Place
+from flows.prefect_server.api import Api
+from flows.prefect_server.services import Place
 from storage.errors import UserError
 
 POOL = "cpu"  # the gpu pool goes on: what is under way on the cpu pool waits for stages there

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.recipe import Recipe, as_yaml
-from flows.round import Few, Round, exact, row
-from flows.rounds import expanded
-from flows.transfer import groups
+from flows.chain.retriever_rounds import expanded
+from flows.chain.transfer import groups
+from flows.recipe.round_schema import Few, Round, exact, row
+from flows.recipe.schema import Recipe, as_yaml
 from tasks.report.report import Reporting
 
 

@@ -1,7 +1,7 @@
 """The claims of a study: what the papers say, on what it is tested, and the smallest difference that can be shown.
 
 `configs/study/claims.yaml` names them before anything is run, the largest expected effect first; each arm is a recipe
-and a row of its report. What is measured and found is `flows/study.py` and `tasks/evaluation/claim_verdicts.py`.
+and a row of its report. What is measured and found is `flows/study/run.py` and `tasks/evaluation/claim_verdicts.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from flows.read_recipe import CLAIMS, load_recipe, read_settings
+from flows.recipe.load import CLAIMS, load_recipe, read_settings
 from storage.errors import UserError
 from storage.results.paper_results import PAPERS
 from storage.settings import Seed, Settings

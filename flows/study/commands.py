@@ -36,9 +36,9 @@ def run(
     ] = None,
 ) -> None:
     """Do the runs that the claims still need, in their order; what was cut off goes on."""
-    from flows.read_recipe import CLAIMS
-    from flows.study import RESULTS
-    from flows.study import run as start
+    from flows.recipe.load import CLAIMS
+    from flows.study.run import RESULTS
+    from flows.study.run import run as start
 
     start(hours, store, results or RESULTS, only=only or [], changes=changes or [], claims=claims or CLAIMS)
 
@@ -46,7 +46,7 @@ def run(
 @app.command()
 def status(results: Results = None, claims: Claims = None, store: StoreFolder = DEFAULT_STORE) -> None:
     """List which runs each claim still needs, and which were made by other code or data."""
-    from flows.read_recipe import CLAIMS
-    from flows.study import RESULTS, show_status
+    from flows.recipe.load import CLAIMS
+    from flows.study.run import RESULTS, show_status
 
     show_status(store, results or RESULTS, claims or CLAIMS)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from flows.read_recipe import PROJECT
+from flows.recipe.load import PROJECT
 from storage.errors import UserError
 
 POOLS = {"cpu": "Runs of recipes, and their stages that need no GPU.", "gpu": "Stages that need a GPU, one a worker."}
@@ -23,7 +23,7 @@ def register_all(tell: Callable[[str], None] = print) -> None:
     """Register everything and `tell` what. A `UserError` where the server cannot be had."""
     from prefect.client.orchestration import get_client
 
-    from flows.automations import settle_automations
+    from flows.prefect_server.automations import settle_automations
 
     check_server()
     with get_client(sync_client=True) as client:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flows.recipe import STARTS, Recipe
-from flows.round import Approximate, Ensemble, Few, Member, Round, Suiting
+from flows.recipe.round_schema import Approximate, Ensemble, Few, Member, Round, Suiting
+from flows.recipe.schema import STARTS, Recipe
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.store import sources

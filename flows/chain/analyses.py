@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from flows.measuring import Measured
-from flows.recipe import Recipe
-from flows.round import row
-from flows.rounds import Rounds
+from flows.chain.evaluation import Measured
+from flows.chain.retriever_rounds import Rounds
+from flows.recipe.round_schema import row
+from flows.recipe.schema import Recipe
 from storage import datasets
 from storage.artifact import Artifact, Source
 from storage.errors import UserError

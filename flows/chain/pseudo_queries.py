@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flows.querying import PseudoQuerying
-from flows.recipe import Recipe
-from flows.rounds import Examples
+from flows.chain.retriever_rounds import Examples
+from flows.recipe.pseudo_query_schema import PseudoQuerying
+from flows.recipe.schema import Recipe
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.store import sources

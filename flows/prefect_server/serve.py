@@ -1,7 +1,7 @@
 """The web servers of `pretrieve up` and of docker-compose.yml, which refuse requests that other sites' pages send.
 
-    python -m flows.serve prefect --host 127.0.0.1 --port 4200
-    python -m flows.serve reports --host 127.0.0.1 --port 4201 --directory STORE/reports
+    python -m flows.prefect_server.serve prefect --host 127.0.0.1 --port 4200
+    python -m flows.prefect_server.serve reports --host 127.0.0.1 --port 4201 --directory STORE/reports
 
 A browser sends to loopback whatever a page of any site has it send. Prefect asks for a password and a token against
 forged requests; what it lacks is here. A request whose Host header names another site is refused: a site can have its
@@ -232,7 +232,7 @@ def serve_reports(host: str, port: int, folder: Path) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Run the server that the command line names."""
-    parser = argparse.ArgumentParser(prog="python -m flows.serve")
+    parser = argparse.ArgumentParser(prog="python -m flows.prefect_server.serve")
     servers = parser.add_subparsers(dest="server", required=True)
     prefect, reports = servers.add_parser("prefect"), servers.add_parser("reports")
     for each in (prefect, reports):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flows.chain import judged_examples, pretraining_passages, quality, split
-from flows.pseudo_queries import Writer
-from flows.recipe import Recipe
+from flows.chain.chain import judged_examples, pretraining_passages, quality, split
+from flows.chain.pseudo_queries import Writer
+from flows.recipe.schema import Recipe
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store.store import Store

@@ -13,17 +13,17 @@ from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import ValidationError
 
-from flows.recipe import Recipe
+from flows.recipe.schema import Recipe
 from storage.errors import UserError, quoted
 from storage.formats.yaml_files import Invalid, parse_yaml, read_yaml
 from storage.settings import Settings
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 SHIPPED, PAPERS = PROJECT / "configs", PROJECT / "models"
 SUITES = SHIPPED / "suites"
-"""What lies there are lists of collections (`flows.suite`), not recipes."""
+"""What lies there are lists of collections (`flows.chain.suites`), not recipes."""
 CLAIMS = SHIPPED / "study" / "claims.yaml"
-"""What the recipes beside it are compared for (`flows.claims`)."""
+"""What the recipes beside it are compared for (`flows.study.claims`)."""
 S = TypeVar("S", bound=Settings)
 
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of pydantic models, and of dataclasses

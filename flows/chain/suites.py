@@ -14,11 +14,11 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import Field, model_validator
 
-from flows import collection
-from flows.collection import Asked
-from flows.measuring import ANSWER, measurable
-from flows.read_recipe import SUITES, read_settings
-from flows.sections import Depth
+from flows.chain import collection
+from flows.chain.collection import Asked
+from flows.chain.evaluation import ANSWER, measurable
+from flows.recipe.load import SUITES, read_settings
+from flows.recipe.sections import Depth
 from storage import datasets
 from storage.artifact import Artifact
 from storage.errors import UserError

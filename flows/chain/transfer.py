@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from flows.recipe import Recipe
-from flows.rounds import Rounds
-from flows.suite import ByRetriever, ByWords, Ranker, Suite, load_suite, measured, read
+from flows.chain.retriever_rounds import Rounds
+from flows.chain.suites import ByRetriever, ByWords, Ranker, Suite, load_suite, measured, read
+from flows.recipe.schema import Recipe
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.tables import Metrics
