@@ -16,7 +16,7 @@ from tasks.retrieval.encode import Encoding, encode
 from tasks.stage import stage
 from tests.console import command
 from tests.finished_runs import run
-from tests.test_search_command import given_passages, given_retriever
+from tests.flows.test_search import given_passages, given_retriever
 from tests.tiny import save_backbone
 
 

@@ -22,7 +22,7 @@ from storage.settings import Settings
 from tasks.runtime import distributed
 from tasks.training.grad_cache import gradients
 from tasks.training.loop import Fitting, fit, weights
-from tests.models.test_finetuning import exclusions, random_tokens
+from tests.models.retrievers.test_objective import exclusions, random_tokens
 from tests.tiny import start, tiny_retriever, tiny_tokenizer
 
 

@@ -12,7 +12,7 @@ from storage.tables import Passages, Qrels, Queries, Run
 from tasks.analyses.expert_disagreement import Reading, expert_disagreement
 from tests.tasks.analyses.drawing import section
 from tests.tasks.corpora import passage
-from tests.tasks.test_overlap import slow_rbo
+from tests.tasks.evaluation.test_overlap import slow_rbo
 
 NAMES = ["dense", "late", "lexical"]
 SETTINGS: dict[str, Any] = {

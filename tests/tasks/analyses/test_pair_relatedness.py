@@ -19,7 +19,7 @@ from tasks.analyses import pair_relatedness as study
 from tasks.analyses.measures.embedding_space import unit
 from tasks.analyses.pair_relatedness import Reading, draw, pair_relatedness
 from tasks.retrieval.encode import TextEncoder
-from tests.models.test_cross_encoder import folder_of, tiny_cross_encoder
+from tests.models.retrievers.test_cross_encoder import folder_of, tiny_cross_encoder
 from tests.tasks.analyses.drawing import section
 from tests.tasks.corpora import passage, pseudo_query
 from tests.tiny import WORDS, save_tokenizer, tiny_retriever

@@ -1,6 +1,6 @@
 """The progress artifact of a long stage: what it says, and that no server can hold the work up.
 
-What a server shows in the end is in tests/test_ui_artifacts.py.
+What a server shows in the end is in tests/flows/prefect_server/test_ui_artifacts.py.
 """
 
 from __future__ import annotations

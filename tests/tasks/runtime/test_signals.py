@@ -26,11 +26,11 @@ from tasks.stage import Execution, Session, session
 from tasks.training import loop
 from tasks.training.loop import fit
 from tests.tasks import together
-from tests.tasks.test_fit import FITTING, batches, equal, lines, objective, run
+from tests.tasks.training.test_loop import FITTING, batches, equal, lines, objective, run
 from tests.tiny import tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 STEPS = 7
 
 

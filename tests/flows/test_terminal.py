@@ -16,8 +16,8 @@ from storage.tables import Checkpoint, Passages
 from tasks.retrieval.encode import Encoding, encode
 from tasks.stage import stage
 from tests import finished_runs
+from tests.flows.test_search import given_retriever
 from tests.in_process import ACTS, pretrieve
-from tests.test_search_command import given_retriever
 
 ODD = "[/] [bold] a[/b]c :smile: \\[x] [red]é [@click=app.bell()]x[/] [link=http://a b]"
 ESCAPES, SHOWN = "\x1b[31mred \x9b2J \u202eback", "␛[31mred ⟨U+009B⟩2J ⟨U+202E⟩back"

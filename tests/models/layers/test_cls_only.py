@@ -5,7 +5,7 @@ import torch
 
 from models.layers.cls_only import first_states
 from models.tokens import Tokens
-from tests.models.test_bert import batch
+from tests.models.layers.test_bert import batch
 from tests.tiny import tiny_bert, tiny_retriever
 
 PRECISION = {"atol": 1e-5, "rtol": 1e-5}

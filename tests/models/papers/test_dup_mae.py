@@ -16,7 +16,7 @@ from models.pretraining import Drawn
 from models.tokens import Tokenizer
 from tasks.training import grad_cache as loop
 from tasks.training.grad_cache import gradients
-from tests.models.test_retro_mae import fixed_mask, slow_losses
+from tests.models.papers.test_retro_mae import fixed_mask, slow_losses
 from tests.slow import Array, bert_layers, log_softmax, numbers, vocabulary
 from tests.tiny import PIECES, start
 

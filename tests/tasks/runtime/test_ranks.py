@@ -28,11 +28,12 @@ from tasks.runtime.ranks import Failed, run_together
 from tasks.stage import Execution, Session, session, stage
 from tasks.training import loop
 from tasks.training.grad_cache import cut
-from tests.tasks import test_pretrain, together
-from tests.tasks.test_train import NEGATIVES, POSITIVES, TRAINING, negatives, passages, positives, queries
+from tests.tasks import together
+from tests.tasks.finetuning.test_train import NEGATIVES, POSITIVES, TRAINING, negatives, passages, positives, queries
+from tests.tasks.pretraining import test_pretrain
 from tests.tiny import RETRIEVERS, save_backbone
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.slow
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from storage.store.store import Store
+from tests.flows.test_cli import collection
+from tests.flows.test_terminal import Named, initialise
 from tests.in_process import refused
-from tests.test_cli import collection
-from tests.test_terminal import Named, initialise
 
 LONG = "x" * 5000
 PATHS = {

@@ -18,7 +18,7 @@ from storage.store.store import Store
 from storage.tables import Negatives, Passages, Positives, Queries, Run, TeacherScores, passage_text
 from tasks.cross_encoder import score as scoring
 from tasks.cross_encoder.score import Reranking, Scoring, rerank, score
-from tests.models.test_cross_encoder import folder_of, tiny_cross_encoder
+from tests.models.retrievers.test_cross_encoder import folder_of, tiny_cross_encoder
 from tests.tiny import WORDS, save_backbone
 
 SETTINGS = Scoring(query_max_tokens=6, max_tokens=14)

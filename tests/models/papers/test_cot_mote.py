@@ -25,7 +25,7 @@ from models.representation import Pooling
 from models.retrievers.towers import Towers, raised
 from models.tokens import Tokenizer, pad
 from tasks.training.grad_cache import gradients
-from tests.models.test_seed import slow_decoder
+from tests.models.papers.test_seed import slow_decoder
 from tests.slow import Array, bert_layers, log_softmax, numbers, vocabulary
 from tests.tiny import PIECES, SHAPE, start
 

@@ -28,7 +28,7 @@ from tasks.stage import Execution, Session, session
 from tasks.training import loop
 from tests.tasks.pairs_of_words import PAIRS, SETTINGS, save_pairs, save_start
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 CPU = torch.device("cpu")
 LENGTHS = SETTINGS.model_copy(update={"input_max_tokens": 5, "query_max_tokens": 3})
 

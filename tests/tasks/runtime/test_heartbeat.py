@@ -21,10 +21,10 @@ from tasks.runtime.ranks import Failed, run_together
 from tasks.stage import Execution, Session, session
 from tasks.training import loop
 from tests.tasks import together
-from tests.tasks.test_ending import checkpoints, last_step, slow_down, wait_for_steps
-from tests.tasks.test_fit import lines
+from tests.tasks.runtime.test_signals import checkpoints, last_step, slow_down, wait_for_steps
+from tests.tasks.training.test_loop import lines
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 ASKED = together.Asked(kinds=["coil"], chunk=2)
 SILENCE = 15.0  # seconds after which a host is lost here
 JOINER = f"""

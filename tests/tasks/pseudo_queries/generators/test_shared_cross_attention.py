@@ -13,7 +13,7 @@ from transformers import BertTokenizer
 from tasks.pseudo_queries.generators.load_model import open_config
 from tasks.pseudo_queries.generators.seq2seq import Encoded, Seq2Seq
 from tasks.pseudo_queries.generators.shared_cross_attention import share
-from tests.tasks.test_sampling import bart, bert_to_bert
+from tests.tasks.pseudo_queries.generators.test_sampler import bart, bert_to_bert
 from tests.tiny import SPECIALS, tiny_t5
 
 WORDS = [f"w{number}" for number in range(30)]

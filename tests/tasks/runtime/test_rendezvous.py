@@ -13,7 +13,7 @@ from tasks.runtime.ranks import run_together
 from tasks.stage import Execution, Session, session
 from tests import warm
 from tests.tasks import together
-from tests.tasks.test_hosts import free_port
+from tests.tasks.runtime.test_heartbeat import free_port
 
 
 def on_trusted_network(rendezvous: str | None) -> Execution:

@@ -18,7 +18,7 @@ from tasks.pretraining import token_cache
 from tasks.pretraining.pretrain import Data, one_of_each, visited
 from tasks.pretraining.token_cache import SHARDS, tokenised
 from tasks.runtime import distributed
-from tests.tasks.test_pretrain import settings
+from tests.tasks.pretraining.test_pretrain import settings
 from tests.tiny import SPECIALS, WORDS, save_tokenizer, tiny_tokenizer
 
 ROWS = 23

@@ -14,7 +14,7 @@ from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.retriever import Retriever, Settings, begin, load, save
 from models.retrievers.views import dense, lexical
 from models.tokens import Tokens
-from tests.models.test_finetuning import random_tokens
+from tests.models.retrievers.test_objective import random_tokens
 from tests.tiny import (
     LEXICAL,
     RETRIEVERS,
