@@ -24,10 +24,8 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 test test-numbers test-services check storm: export OMP_NUM_THREADS := 1
 
 # Tests of numbers that depend on the order in which a kernel adds, and kernels differ between CPUs.
-NUMBERS := tests/models tests/test_golden_losses.py tests/storage/test_vectors.py $(patsubst %,tests/tasks/test_%.py, \
-	bm25s candidates causal_sampling copying crossed drawing embedding_space encode evaluate exact faiss filter_queries fit fold fuse \
-	hits initialise keys mine pretrain probe relevance rescoring sampling sampling_batches score search shared_attention \
-	significance train train_generator train_teacher)
+NUMBERS := tests/models tests/test_golden_losses.py tests/storage/test_vectors.py $(addprefix tests/tasks/, \
+	analyses/measures cross_encoder evaluation finetuning pretraining pseudo_queries retrieval training)
 # The oldest instruction sets to which each library can be limited: PyTorch, oneDNN, MKL, OpenBLAS, NumPy and Numba. Their
 # kernels add in another order than those of any recent CPU, and NumPy sorts equal keys into another order.
 test-numbers: export ATEN_CPU_CAPABILITY := default

@@ -19,7 +19,7 @@ from storage.formats.yaml_files import Invalid, parse_yaml, read_yaml
 from storage.settings import Settings
 
 PROJECT = Path(__file__).resolve().parents[2]
-SHIPPED, PAPERS = PROJECT / "configs", PROJECT / "models"
+SHIPPED, PAPERS = PROJECT / "configs", PROJECT / "models" / "papers"
 SUITES = SHIPPED / "suites"
 """What lies there are lists of collections (`flows.chain.suites`), not recipes."""
 CLAIMS = SHIPPED / "study" / "claims.yaml"
@@ -54,9 +54,7 @@ def _shape(value: dict[str, Any], path: Path) -> type[Recipe[Any]]:
     if section is None:
         return cast(type[Recipe[Any]], Recipe.__class_getitem__(Settings))
     paper = section.get("paper") if isinstance(section, dict) else None
-    papers = sorted(
-        file.stem for file in PAPERS.glob("[!_]*.py") if "class Settings" in file.read_text(encoding="utf-8")
-    )
+    papers = sorted(file.stem for file in PAPERS.glob("[!_]*.py"))
     if paper not in papers:
         raise UserError(f"{path}: pretrain.paper: expected one of {', '.join(papers)}, found {quoted(paper)}")
     settings = import_module(f"models.papers.{paper}").Settings

@@ -14,7 +14,7 @@ from tasks.analyses import write
 from tasks.stage import Stage
 from tests.tasks.analyses.drawing import PAGE
 
-FOLDER = PAGE.parent / "analyses"
+FOLDER = PAGE.parents[1] / "analyses"
 NAMES = sorted(file.stem for file in FOLDER.glob("*.py") if file.stem != "__init__")
 
 
