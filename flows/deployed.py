@@ -21,7 +21,8 @@ from flows.chain.suites import shipped_suites
 from flows.plan import planned
 from flows.prefect_server.child_runs import Request, run_all
 from flows.prefect_server.ui_artifacts import show_lineage, show_run
-from flows.recipe.load import find_recipe, load_recipe, recipe_name, shipped_recipes
+from flows.recipe.load import load_recipe
+from flows.recipe.shipped import find_recipe, recipe_name, shipped_recipes
 from flows.reproduce import published
 from storage.artifact import Artifact
 from storage.errors import UserError

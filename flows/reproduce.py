@@ -23,8 +23,9 @@ from flows.interrupt import leave, limit_exit
 from flows.plan import planned
 from flows.prefect_server.embedded_server import start
 from flows.prefect_server.watch import Watch, require_answer
-from flows.recipe.load import load_recipe, recipe_name
+from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
+from flows.recipe.shipped import recipe_name
 from flows.terminal import Terminal, say, unwrapped
 from storage.artifact import Artifact
 from storage.errors import UserError

@@ -17,7 +17,8 @@ from typing import Any
 import typer
 
 from flows.plan import planned
-from flows.recipe.load import load_recipe, recipe_name
+from flows.recipe.load import load_recipe
+from flows.recipe.shipped import recipe_name
 from flows.terminal import say, unwrapped
 from storage.artifact import Manifest
 from storage.errors import UserError, one_line

@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import nn
 
-from flows.recipe.load import load_recipe, shipped_recipes
+from flows.recipe.load import load_recipe
+from flows.recipe.shipped import shipped_recipes
 from models.objective import Batch
 from models.pretraining import Drawn, Start, Terms
 from models.retrievers import towers

@@ -9,7 +9,7 @@ import typer.core
 import typer.main
 
 from flows.cli import app
-from flows.recipe.load import shipped_recipes
+from flows.recipe.shipped import shipped_recipes
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

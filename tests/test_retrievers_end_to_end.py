@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.recipe.load import find_recipe
+from flows.recipe.shipped import find_recipe
 from storage.datasets import vital_wikipedia
 from storage.formats.ids import in_slice
 from tests.services.servers import Service

@@ -17,8 +17,9 @@ from pydantic import Field, model_validator
 from flows.chain import collection
 from flows.chain.collection import Asked
 from flows.chain.evaluation import ANSWER, measurable
-from flows.recipe.load import SUITES, read_settings
+from flows.recipe.load import read_settings
 from flows.recipe.sections import Depth
+from flows.recipe.shipped import SUITES
 from storage import datasets
 from storage.artifact import Artifact
 from storage.errors import UserError

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.recipe.load import PROJECT
+from flows.recipe.shipped import PROJECT
 from storage.files import write_atomically
 
 SECONDS_TO_END = 40.0  # a worker ends its runs' processes within 30

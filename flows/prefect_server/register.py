@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from flows.recipe.load import PROJECT
+from flows.recipe.shipped import PROJECT
 from storage.errors import UserError
 
 POOLS = {"cpu": "Runs of recipes, and their stages that need no GPU.", "gpu": "Stages that need a GPU, one a worker."}

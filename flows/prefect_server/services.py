@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.prefect_server.serve import LOGIN, LOGIN_FILE
-from flows.recipe.load import PROJECT
+from flows.recipe.shipped import PROJECT
 
 PREFECT = (sys.executable, "-m", "prefect")
 HEARTBEAT_SECONDS = 30

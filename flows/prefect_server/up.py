@@ -30,7 +30,7 @@ from flows.prefect_server.services import (
     worker_environment,
     workers,
 )
-from flows.recipe.load import PROJECT
+from flows.recipe.shipped import PROJECT
 from storage.errors import UserError
 from storage.store.store import Store
 

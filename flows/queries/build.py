@@ -14,8 +14,9 @@ from flows.queries.chain import Corpus, corpus
 from flows.queries.page import publish_page, show_queries
 from flows.queries.regenerate import replace
 from flows.queries.versions import Version, note_version
-from flows.recipe.load import load_recipe, recipe_name
+from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
+from flows.recipe.shipped import recipe_name
 from flows.reproduce import as_flow
 from flows.terminal import say, unwrapped
 from storage.artifact import Artifact

@@ -14,16 +14,12 @@ from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 from pydantic import ValidationError
 
 from flows.recipe.schema import Recipe
+from flows.recipe.shipped import PROJECT, find_recipe
 from storage.errors import UserError, quoted
 from storage.formats.yaml_files import Invalid, parse_yaml, read_yaml
 from storage.settings import Settings
 
-PROJECT = Path(__file__).resolve().parents[2]
-SHIPPED, PAPERS = PROJECT / "configs", PROJECT / "models" / "papers"
-SUITES = SHIPPED / "suites"
-"""What lies there are lists of collections (`flows.chain.suites`), not recipes."""
-CLAIMS = SHIPPED / "study" / "claims.yaml"
-"""What the recipes beside it are compared for (`flows.study.claims`)."""
+PAPERS = PROJECT / "models" / "papers"
 S = TypeVar("S", bound=Settings)
 
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of pydantic models, and of dataclasses
@@ -59,39 +55,6 @@ def _shape(value: dict[str, Any], path: Path) -> type[Recipe[Any]]:
         raise UserError(f"{path}: pretrain.paper: expected one of {', '.join(papers)}, found {quoted(paper)}")
     settings = import_module(f"models.papers.{paper}").Settings
     return cast(type[Recipe[Any]], Recipe.__class_getitem__(settings))
-
-
-def find_recipe(name: str) -> Path:
-    """The file of a recipe given by path or by the name or stem of a shipped one."""
-    path = Path(name)
-    if path.suffix in (".yaml", ".yml"):
-        if path.is_file():
-            return path
-        raise UserError(f"{path}: there is no such recipe file")
-    shipped = shipped_recipes()
-    if name in shipped:
-        return shipped[name]
-    by_stem = [file for file in shipped.values() if file.stem == name]
-    if len(by_stem) == 1:
-        return by_stem[0]
-    near = difflib.get_close_matches(name, [*shipped, *(file.stem for file in shipped.values())], 1)
-    hint = f"did you mean {near[0]}?" if near else f"shipped are {', '.join(shipped)}"
-    raise UserError(f"{name}: no recipe has this name; {hint}")
-
-
-def recipe_name(path: Path) -> str:
-    """What runs and reports of a recipe are called: as `small/beir` where it is shipped, else its file's stem."""
-    shipped = {file.resolve(): name for name, file in shipped_recipes().items()}
-    name = shipped.get(path.resolve(), path.stem)
-    if name.startswith("."):  # a report below reports/.. would be written into the store itself
-        raise UserError(f"{path}: a recipe's file cannot begin with a dot, since reports take its name; rename it")
-    return name
-
-
-def shipped_recipes() -> dict[str, Path]:
-    """Name, as `small/beir`, to file."""
-    files = [file for file in sorted(SHIPPED.rglob("*.yaml")) if SUITES not in file.parents and file != CLAIMS]
-    return {file.relative_to(SHIPPED).with_suffix("").as_posix(): file for file in files}
 
 
 def _parse(path: Path) -> dict[str, Any]:

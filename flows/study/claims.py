@@ -13,7 +13,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from flows.recipe.load import CLAIMS, load_recipe, read_settings
+from flows.recipe.load import load_recipe, read_settings
+from flows.recipe.shipped import CLAIMS
 from storage.errors import UserError
 from storage.results.paper_results import PAPERS
 from storage.settings import Seed, Settings

@@ -36,7 +36,7 @@ def run(
     ] = None,
 ) -> None:
     """Do the runs that the claims still need, in their order; what was cut off goes on."""
-    from flows.recipe.load import CLAIMS
+    from flows.recipe.shipped import CLAIMS
     from flows.study.run import RESULTS
     from flows.study.run import run as start
 
@@ -46,7 +46,7 @@ def run(
 @app.command()
 def status(results: Results = None, claims: Claims = None, store: StoreFolder = DEFAULT_STORE) -> None:
     """List which runs each claim still needs, and which were made by other code or data."""
-    from flows.recipe.load import CLAIMS
+    from flows.recipe.shipped import CLAIMS
     from flows.study.run import RESULTS, show_status
 
     show_status(store, results or RESULTS, claims or CLAIMS)

@@ -22,8 +22,9 @@ import typer
 
 from flows.finished_runs import Finished, whole
 from flows.plan import planned
-from flows.recipe.load import CLAIMS, PROJECT, load_recipe, recipe_name
+from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
+from flows.recipe.shipped import CLAIMS, PROJECT, recipe_name
 from flows.reproduce import in_session
 from flows.study.claims import check, load_study, runs, wanted
 from flows.terminal import Terminal, unwrapped

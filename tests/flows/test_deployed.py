@@ -12,7 +12,8 @@ from flows import deployed
 from flows.deployed import needed_for, run_stage
 from flows.plan import planned
 from flows.prefect_server.child_runs import runs_elsewhere
-from flows.recipe.load import load_recipe, shipped_recipes
+from flows.recipe.load import load_recipe
+from flows.recipe.shipped import shipped_recipes
 from storage.errors import UserError
 from storage.store import sources
 from storage.store.store import Store

@@ -13,7 +13,8 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from torch import Tensor, nn
 
 from flows.plan import show_plan
-from flows.recipe.load import find_recipe, load_recipe, shipped_recipes
+from flows.recipe.load import load_recipe
+from flows.recipe.shipped import find_recipe, shipped_recipes
 from models.layers import bert
 from models.objective import Losses, Vectors
 from models.retrievers.objective import Finetuning

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.recipe.load import find_recipe
+from flows.recipe.shipped import find_recipe
 from storage.rows import write_rows
 from storage.settings import Settings
 from storage.store.store import Store

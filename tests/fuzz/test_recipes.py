@@ -11,8 +11,9 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flows.recipe.load import find_recipe, load_recipe
+from flows.recipe.load import load_recipe
 from flows.recipe.schema import as_yaml
+from flows.recipe.shipped import find_recipe
 from tests.fuzz.odd import SECONDS, check, edited, fuzz, odd_texts, odd_values, places_of
 from tests.in_process import ended_by
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from flows.recipe.load import SHIPPED
+from flows.recipe.shipped import SHIPPED
 from tests.services.browser import Browser, browser
 from tests.services.lab import Lab, process_of
 from tests.services.servers import PRETRIEVE, Service, environment, post, run_of, start, stopping, wait_for

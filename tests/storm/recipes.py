@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from flows.recipe.load import find_recipe
+from flows.recipe.shipped import find_recipe
 from tests.storm.schedule import PAIRS, TEXTS
 from tests.test_retrievers_end_to_end import recipe as retrievers
 from tests.tiny import ENDINGS, WORDS, save_backbone

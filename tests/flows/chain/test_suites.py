@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from flows.chain.suites import Suite, load_suite, shipped_suites
-from flows.recipe.load import load_recipe, shipped_recipes
+from flows.recipe.load import load_recipe
+from flows.recipe.shipped import shipped_recipes
 from storage import datasets
 from storage.errors import UserError
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.recipe.load import find_recipe, load_recipe, recipe_name, shipped_recipes
+from flows.recipe.load import load_recipe
+from flows.recipe.shipped import find_recipe, recipe_name, shipped_recipes
 from storage.errors import UserError
 from storage.store.sources import weights
 from tasks.pretraining.pretrain import check
@@ -58,7 +59,7 @@ def test_a_number_that_yaml_reads_as_text_is_explained(tmp_path: Path) -> None:
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:
-    with pytest.raises(UserError, match="did you mean quickstart"):
+    with pytest.raises(UserError, match=r"did you mean quickstart.*`pretrieve recipes`"):
         load_recipe("quikstart")
     with pytest.raises(UserError, match="no such recipe file"):
         load_recipe("missing/quickstart.yaml")

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from flows.plan import planned
-from flows.recipe.load import CLAIMS, load_recipe, shipped_recipes
+from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
+from flows.recipe.shipped import CLAIMS, shipped_recipes
 from flows.study.claims import Claim, check, load_study, runs, wanted
 from storage.errors import UserError
 from storage.results.paper_results import FILE, value

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.recipe.load import find_recipe
+from flows.recipe.shipped import find_recipe
 from flows.study.claims import load_study
 from flows.study.judge import found
 from flows.study.run import Asked, expected_seconds, run

@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from flows.recipe.load import load_recipe, shipped_recipes
+from flows.recipe.load import load_recipe
+from flows.recipe.shipped import shipped_recipes
 from storage.results.paper_results import (
     FILE,
     PAPERS,
