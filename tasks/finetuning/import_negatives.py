@@ -29,7 +29,7 @@ from storage.rows import in_one_piece, read_table, write_rows
 from storage.settings import Seed, Settings
 from storage.store.store import SCRATCH
 from storage.tables import Negatives, Passages, Positives, Queries
-from tasks.finetuning.mine import drawn
+from tasks.finetuning.candidates import sample
 from tasks.runtime.progress import progress
 from tasks.runtime.shards import part
 from tasks.stage import stage, tell
@@ -199,7 +199,7 @@ class _Chosen:
             ranks = own["rank"].tolist()
             chosen.sort(key=lambda number: ranks[number])  # stable
             self.without += not chosen
-            kept = drawn(chosen, self._settings.per_query, f"{self._settings.seed} {query}")
+            kept = sample(chosen, self._settings.per_query, f"{self._settings.seed} {query}")
             names = self._names.take(pa.array(own["place"][kept], pa.int64())).to_pylist()
             for name, number in zip(names, kept, strict=True):
                 yield {"query_id": query, "passage_id": name, "rank": ranks[number], "score": own["score"][number]}

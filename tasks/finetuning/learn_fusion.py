@@ -24,7 +24,7 @@ from storage.files import write_atomically, writing
 from storage.rows import read_table
 from storage.settings import Settings
 from storage.tables import Passages, Positives, Run, Weights
-from tasks.finetuning.mine import relevant_passages
+from tasks.finetuning.candidates import relevant_passages
 from tasks.retrieval.fuse import QUERIES_PER_SHARD, filled
 from tasks.retrieval.run_lists import Lists, Places, Union, Values, ranges, unions
 from tasks.runtime.leftovers import record, unfinished

@@ -14,7 +14,7 @@ from storage.store.store import Store
 from storage.tables import Checkpoint, Documents, Passages, Positives, Run
 from tasks.corpus import split_corpus as splitting
 from tasks.corpus.split_corpus import Splitting, split_corpus
-from tasks.finetuning import mine as mining
+from tasks.finetuning import candidates as mining
 from tasks.finetuning.mine import mine
 from tasks.finetuning.miners.union import Union
 from tasks.pseudo_queries.generate_queries import Writing, generate_queries

@@ -1,7 +1,7 @@
-"""Negatives must be worse than the positive by a cross-encoder, too: it tells unlabelled positives from hard negatives.
+"""Negatives must score below the positive by a cross-encoder, which separates hard negatives from unlabelled positives.
 
-Denoised hard negatives (Qu et al. 2021, RocketQA), by a margin in place of their threshold: a candidate stays where the
-teacher gives it at most the score of the query's lowest positive, less the margin.
+Denoised hard negatives (Qu et al. 2021, RocketQA), with a margin in place of their threshold: a candidate is selected
+if its teacher score is at most that of the query's lowest positive, minus the margin.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import read_table
 from storage.tables import TeacherScores
-from tasks.finetuning.mine import Asked, MiningSettings, Row
+from tasks.finetuning.miners import MiningSettings, QueryCandidates, Row
 
 SEVERAL_RUNS, READS_SCORES = False, True
 
 
 class CrossEncoder(MiningSettings):
-    """How far below the positive's a negative's score lies at least."""
+    """The least distance between the positive's teacher score and a negative's."""
 
     miner: Literal["cross_encoder"]
     margin: float = Field(ge=0)
     """In units of the teacher's score: a logit."""
 
 
-class Choice:
-    """What is left below the margin, in the order of rank."""
+class Selector:
+    """Selects the candidates below the margin, in the order of rank."""
 
     def __init__(self, settings: CrossEncoder, scores: Artifact[TeacherScores] | None) -> None:
         if scores is None:
@@ -43,21 +43,21 @@ class Choice:
         spans = zip([0, *starts.tolist()], [*starts.tolist(), len(names)], strict=True)
         self.spans = {names[start].as_py(): (start, end) for start, end in spans if start < end}
 
-    def __call__(self, asked: Asked) -> list[Row]:
-        scores = self._scores(asked.query_id)
-        highest = min(self._score(scores, asked, passage) for passage in asked.positives) - self.settings.margin
-        return [row for row in asked.left[0] if self._score(scores, asked, row["passage_id"]) <= highest]
+    def __call__(self, query: QueryCandidates) -> list[Row]:
+        scores = self._scores(query.query_id)
+        highest = min(self._score(scores, query, passage) for passage in query.positives) - self.settings.margin
+        return [row for row in query.candidates[0] if self._score(scores, query, row["passage_id"]) <= highest]
 
     def _scores(self, query_id: str) -> dict[str, float]:
-        """What the teacher says of a query's passages."""
+        """Return the teacher's scores of a query's passages, by passage id."""
         start, end = self.spans.get(query_id, (0, 0))
         own = self.rows.slice(start, end - start)
         return dict(zip(own["passage_id"].to_pylist(), own["score"].to_pylist(), strict=True))
 
-    def _score(self, scores: dict[str, float], asked: Asked, passage: str) -> float:
+    def _score(self, scores: dict[str, float], query: QueryCandidates, passage: str) -> float:
         if passage not in scores:
             raise UserError(
-                f"{self.name}: no score of query {asked.query_id!r} with passage {passage!r}; score the candidates "
-                "that are mined"
+                f"{self.name}: no score of query {query.query_id!r} with passage {passage!r}; score all "
+                "candidates of the run that is mined"
             )
         return scores[passage]

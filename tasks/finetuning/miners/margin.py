@@ -1,8 +1,8 @@
-"""Negatives must score clearly less than the positive: what comes close to it may be relevant, too.
+"""Negatives must score clearly below the positive, since a passage that comes close to it may be relevant too.
 
-De Souza Moreira et al. 2024, NV-Retriever, section 3: a candidate's score may at most be the positive's less a margin
-(TopK-MarginPos), or a share of it (TopK-PercPos). The positive is the lowest of those that the run found. Where it
-found none, all of the list scores more than they do, and nothing is left.
+De Souza Moreira et al. 2024, NV-Retriever, section 3: a candidate's score is at most the positive's score minus a
+margin (TopK-MarginPos), or a share of it (TopK-PercPos). Of several positives in the list, the lowest score counts.
+If the list has no positive, all its passages score higher than the positives, and none is selected.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from pydantic import Field, model_validator
 
 from storage.artifact import Artifact
 from storage.tables import TeacherScores
-from tasks.finetuning.mine import Asked, MiningSettings, Row
+from tasks.finetuning.miners import MiningSettings, QueryCandidates, Row
 
 SEVERAL_RUNS, READS_SCORES = False, False
 
 
 class Margin(MiningSettings):
-    """How far below the positive's score a negative lies at least; one of both."""
+    """The least distance between the positive's score and a negative's: either a margin or a share."""
 
     miner: Literal["margin"]
     margin: float | None = Field(default=None, ge=0)
     """In units of the run's score."""
     share: float | None = Field(default=None, gt=0, le=1)
-    """Of the positive's score where that is above 0, where a share of it is below it; else the whole of it."""
+    """The most that a negative may score, as a share of a positive score above 0; of other scores the score itself,
+    because a share of a negative number is larger than it."""
 
     @model_validator(mode="after")
     def _one(self) -> Margin:
@@ -34,22 +35,22 @@ class Margin(MiningSettings):
         return self
 
     def highest(self, positive: float) -> float:
-        """The most that a negative may score beside a positive of this score."""
+        """Return the highest score of a negative, given the score of the positive."""
         if self.margin is not None:
             return positive - self.margin
         return positive * (self.share or 1.0) if positive > 0 else positive
 
 
-class Choice:
-    """What is left below the margin, in the order of rank."""
+class Selector:
+    """Selects the candidates below the margin, in the order of rank."""
 
     def __init__(self, settings: Margin, scores: Artifact[TeacherScores] | None) -> None:
         self.settings = settings
 
-    def __call__(self, asked: Asked) -> list[Row]:
-        wanted = set(asked.positives)
-        found = [row["score"] for row in asked.ranked[0] if row["passage_id"] in wanted]
-        if not found:
+    def __call__(self, query: QueryCandidates) -> list[Row]:
+        positives = set(query.positives)
+        scores = [row["score"] for row in query.ranked[0] if row["passage_id"] in positives]
+        if not scores:
             return []
-        highest = self.settings.highest(min(found))
-        return [row for row in asked.left[0] if row["score"] <= highest]
+        highest = self.settings.highest(min(scores))
+        return [row for row in query.candidates[0] if row["score"] <= highest]

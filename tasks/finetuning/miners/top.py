@@ -1,4 +1,4 @@
-"""Negatives are what one run ranks highest: BM25's in a first round, a retriever's own in a later one."""
+"""Negatives are the passages that one run ranks highest: BM25 in a first round, the retriever itself in a later one."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import Literal
 
 from storage.artifact import Artifact
 from storage.tables import TeacherScores
-from tasks.finetuning.mine import Asked, MiningSettings, Row
+from tasks.finetuning.miners import MiningSettings, QueryCandidates, Row
 
 SEVERAL_RUNS, READS_SCORES = False, False
 
 
 class Top(MiningSettings):
-    """All that is left of the list."""
+    """All candidates become negatives."""
 
     miner: Literal["top"]
 
 
-class Choice:
-    """All that is left, in the order of rank."""
+class Selector:
+    """Selects all candidates, in the order of rank."""
 
     def __init__(self, settings: Top, scores: Artifact[TeacherScores] | None) -> None:
         pass
 
-    def __call__(self, asked: Asked) -> list[Row]:
-        return list(asked.left[0])
+    def __call__(self, query: QueryCandidates) -> list[Row]:
+        return list(query.candidates[0])

@@ -12,8 +12,10 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import parts, read_rows
 from storage.tables import Negatives, Passages, Positives, Run, TeacherScores
-from tasks.finetuning import mine as mining
-from tasks.finetuning.mine import MiningSettings, drawn, lists, mine, without
+from tasks.finetuning import candidates
+from tasks.finetuning.candidates import lists, remove_positives, sample
+from tasks.finetuning.mine import mine
+from tasks.finetuning.miners import MiningSettings
 from tasks.finetuning.miners.cross_encoder import CrossEncoder
 from tasks.finetuning.miners.margin import Margin
 from tasks.finetuning.miners.top import Top
@@ -39,7 +41,7 @@ def test_no_positive_and_as_many_as_possible(
     names: list[str], positives: set[str], depth: int, keep: int | None
 ) -> None:
     left = [name for name in names if name not in positives]
-    found = [row["passage_id"] for row in drawn(without(ranked(names), positives, depth), keep, "1 q")]
+    found = [row["passage_id"] for row in sample(remove_positives(ranked(names), positives, depth), keep, "1 q")]
     assert set(found) <= set(left[:depth])
     assert len(found) == min(len(left), depth, keep or depth)
     assert found == sorted(found, key=names.index)  # in the order of rank, so no passage twice
@@ -47,7 +49,7 @@ def test_no_positive_and_as_many_as_possible(
 
 def test_samples_differ_by_query_and_not_by_run() -> None:
     names = [str(n) for n in range(100)]
-    one, again, other = (drawn(ranked(names), 10, seed) for seed in ("1 a", "1 a", "1 b"))
+    one, again, other = (sample(ranked(names), 10, seed) for seed in ("1 a", "1 a", "1 b"))
     assert one == again
     assert one != other
 
@@ -233,7 +235,7 @@ def test_runs_that_disagree_on_the_order_of_queries(written: Any, made: Any, tmp
     rows = [{"query_id": query, "passage_id": "d1#0", "view": "late", "rank": 1, "score": 1.0} for query in "ab"]
     labels = written(Positives, [{"query_id": "a", "passage_id": "d0#0", "doc_id": "d0"}])
 
-    with pytest.raises(UserError, match="do not come in one order"):
+    with pytest.raises(UserError, match="not in one common order"):
         made(mine, [written(Run, rows), written(Run, rows[::-1])], labels, passages_of(written), None,
              settings=Union(miner="union", depth=3, negatives=None, seed=1))  # fmt: skip
 
@@ -254,7 +256,7 @@ def run_of(written: Any, queries: str) -> Artifact[Run]:
 def test_draws_do_not_change() -> None:
     """Published recipes depend on what is drawn for a seed and a query."""
     rows = ranked([str(n) for n in range(100)])
-    assert [row["passage_id"] for row in drawn(rows, 5, "1 a")] == ["31", "42", "44", "79", "98"]
+    assert [row["passage_id"] for row in sample(rows, 5, "1 a")] == ["31", "42", "44", "79", "98"]
 
 
 def test_queries_that_only_some_runs_have(written: Any) -> None:
@@ -270,7 +272,7 @@ def test_queries_that_only_some_runs_have(written: Any) -> None:
 
 @pytest.mark.parametrize("queries", [["aba"], ["ab", "aca"], ["ab", "bc", "ca"]])
 def test_lists_that_cannot_be_read_in_step(written: Any, queries: list[str]) -> None:
-    with pytest.raises(UserError, match="do not come in one order"):
+    with pytest.raises(UserError, match="not in one common order"):
         list(lists([run_of(written, each) for each in queries]))
 
 
@@ -372,7 +374,7 @@ def test_shards_of_queries_have_the_rows_of_one(
     world, settings = World(written, made, seed, 3), Union(miner="union", depth=7, negatives=5, seed=1)
     found = []
     for size in (1000, 5, 1):
-        monkeypatch.setattr(mining, "QUERIES_PER_PART", size)
+        monkeypatch.setattr(candidates, "QUERIES_PER_PART", size)
         with caplog.at_level("INFO", "tasks.finetuning.mine"):
             found.append(made(mine, world.tables, world.labels, world.passages, None, settings=settings))
 
