@@ -18,8 +18,8 @@ from pathlib import Path
 import typer
 from rich.table import Table
 
-from flows.store_commands import out
 from flows.store_needs import ReportNeeds, report_needs
+from flows.terminal import out
 from storage.errors import UserError, one_line
 from storage.ledger.ledger import ledgers
 from storage.store.run_notes import RunNote, State, changing_notes, read_notes

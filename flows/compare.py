@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.export import impossible_paths_in_words
-from flows.finished_runs import Finished, Measured, finished
+from flows.finished_runs import FinishedRun, Measurement, finished_run
 from flows.terminal import Terminal, say
 from storage.errors import UserError
 from storage.files import write_atomically
@@ -47,17 +47,17 @@ def compared(first: str, second: str, store: Store) -> dict[str, Any]:
         "artifacts": artifacts(*sides),
         "splits": splits(sides[0], sides[1]),
         "alone": [
-            sorted({each.name for each in side[0].measured} - {each.name for each in beside[0].measured})
+            sorted({each.name for each in side[0].measurements} - {each.name for each in beside[0].measurements})
             for side, beside in (sides, sides[::-1])
         ],
     }  # fmt: skip
 
 
-def seeds(names: str, store: Store) -> list[Finished]:
+def seeds(names: str, store: Store) -> list[FinishedRun]:
     """The runs of a RUN; UserError where they differ in more than seeds."""
     if not all(names.split(",")):
         raise UserError(f"RUN {names!r}: expected a recipe's name, a report's key or a folder, or several with commas")
-    runs = [finished(name, store) for name in names.split(",")]
+    runs = [finished_run(name, store) for name in names.split(",")]
     keys = Counter(each.report.key for each in runs)
     if twice := [each.name for each in runs if keys[each.report.key] > 1]:
         raise UserError(f"{names}: {', '.join(dict.fromkeys(twice))} is there twice; name the run of each seed once")
@@ -97,7 +97,7 @@ def _said(name: str, side: Sequence[Mapping[str, str]]) -> list[str]:
     return [each[name] for each in side if name in each]
 
 
-def artifacts(one: Sequence[Finished], other: Sequence[Finished]) -> dict[str, Any]:
+def artifacts(one: Sequence[FinishedRun], other: Sequence[FinishedRun]) -> dict[str, Any]:
     """By stage, how many artifacts both were made of, and each alone; and which of the latter come first.
 
     First is what was made of nothing but what both have.
@@ -117,25 +117,25 @@ def artifacts(one: Sequence[Finished], other: Sequence[Finished]) -> dict[str, A
     }
 
 
-def splits(one: Sequence[Finished], other: Sequence[Finished]) -> list[dict[str, Any]]:
+def splits(one: Sequence[FinishedRun], other: Sequence[FinishedRun]) -> list[dict[str, Any]]:
     """Every split that both sides were measured on."""
-    common = [each.name for each in one[0].measured if each.name in {it.name for it in other[0].measured}]
+    common = [each.name for each in one[0].measurements if each.name in {it.name for it in other[0].measurements}]
     if not common:
-        lists = (", ".join(each.name for each in side[0].measured) for side in (one, other))
+        lists = (", ".join(each.name for each in side[0].measurements) for side in (one, other))
         raise UserError(f"nothing to compare: A was measured on {next(lists)}, B on {next(lists)}")
     return [split(name, _of(name, one), _of(name, other), one[0], other[0]) for name in common]
 
 
-def _of(name: str, side: Sequence[Finished]) -> list[Measured]:
+def _of(name: str, side: Sequence[FinishedRun]) -> list[Measurement]:
     """What each seed measured on a split."""
-    found = [{each.name: each for each in run.measured}.get(name) for run in side]
+    found = [{each.name: each for each in run.measurements}.get(name) for run in side]
     if None in found:
         raise UserError(f"{side[found.index(None)].name}: was not measured on {name}, as the other seeds were")
     return [each for each in found if each is not None]
 
 
 def split(
-    name: str, one: Sequence[Measured], other: Sequence[Measured], first: Finished, second: Finished
+    name: str, one: Sequence[Measurement], other: Sequence[Measurement], first: FinishedRun, second: FinishedRun
 ) -> dict[str, Any]:
     """The metrics of one split side by side."""
     for parameter in ("qrels", "answers"):
@@ -156,11 +156,11 @@ def split(
     return {"name": name, "headline": list(heads), "alone": alone, "rows": compare_runs(folders, pairs, same)}
 
 
-def _rows(measured: Measured) -> list[str]:
-    return [*measured.made.settings["names"], *measured.made.settings["averaged"]]
+def _rows(measured: Measurement) -> list[str]:
+    return [*measured.manifest.settings["names"], *measured.manifest.settings["averaged"]]
 
 
-def _keys(seeds: Sequence[Measured], row: str) -> list[str | None]:
+def _keys(seeds: Sequence[Measurement], row: str) -> list[str | None]:
     """The keys of the runs that a row was measured from; None for a mean of several."""
     found = {run.key if run else None for run in (each.runs().get(row) for each in seeds)}
     return sorted(found, key=str)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.chain.suites import ByRetriever, ByWords, Ranker, Suite
-from flows.store_commands import find
+from flows.store_lookup import find
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store import sources
@@ -57,7 +57,7 @@ def by_name(model: str, store: Store) -> tuple[str, str, Model]:
     if KEY.fullmatch(model) and not Path(model).is_dir():
         folder, manifest = find(model, store)
         if manifest.schema != "Checkpoint" or manifest.stage in NO_RETRIEVERS:
-            raise UserError(f"{model}: {manifest.stage} made {manifest.schema}; expected the key of a retriever")
+            raise UserError(f"{model}: {manifest.stage} builds {manifest.schema}; expected the key of a retriever")
         short = f"{manifest.stage}-{manifest.key[:8]}"
         return short, f"{manifest.stage}/{manifest.key}", Artifact(manifest.stage, manifest.key, folder)
     source, folder = sources.weights(model), Path(model)

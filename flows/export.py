@@ -10,8 +10,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from flows.store_commands import find, lineage, out
-from flows.terminal import Terminal
+from flows.store_commands import lineage_tree
+from flows.store_lookup import find
+from flows.terminal import Terminal, out
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
 from storage.files import writing_folder
@@ -95,7 +96,7 @@ def model_card(manifest: Manifest, store: Store) -> str:
     """What the model is, how to use it, and the artifacts that rebuild it."""
     console = Terminal(width=120, color_system=None)
     with console.capture() as tree:
-        console.print(lineage(manifest, store))
+        console.print(lineage_tree(manifest, store))
     versions = ", ".join(f"{name} {version}" for name, version in manifest.built["versions"].items())
     return f"""---
 library_name: transformers

@@ -7,9 +7,9 @@ from itertools import chain
 from pathlib import Path
 
 from flows.export import file_in, new_folder
-from flows.finished_runs import Finished, Measured, finished
+from flows.finished_runs import FinishedRun, Measurement, finished_run
 from flows.ir_metadata import END, START, header
-from flows.store_commands import out
+from flows.terminal import out
 from storage.errors import UserError
 from storage.store.store import Store
 from tasks.evaluation.trec_run_file import trec_lines, write_lines
@@ -23,7 +23,7 @@ def export_runs(
 
     `plain` writes ir_metadata's header to `ROW.yaml` instead of before the run, where trec_eval would stumble over it.
     """
-    it = finished(run, Store.open_or_new(store_folder))
+    it = finished_run(run, Store.open_or_new(store_folder))
     measured = on_split(it, split)
     ending = ".trec.gz" if packed else ".trec"
     names = known_rows(measured, rows)
@@ -38,30 +38,32 @@ def export_runs(
         out.print(f"{row}: {folder / f'{row}{ending}'}")
 
 
-def on_split(run: Finished, split: str | None) -> Measured:
+def on_split(run: FinishedRun, split: str | None) -> Measurement:
     """What was measured on a split; on the headline's, if none is named."""
-    named = {name: each for each in run.measured for name in (each.name, each.made.settings["split"])}
+    named = {name: each for each in run.measurements for name in (each.name, each.manifest.settings["split"])}
     if split is None:
-        return run.measured[0]
+        return run.measurements[0]
     if split not in named:
-        raise UserError(f"--split {split}: {run.name} was measured on {', '.join(each.name for each in run.measured)}")
+        raise UserError(
+            f"--split {split}: {run.name} was measured on {', '.join(each.name for each in run.measurements)}"
+        )
     return named[split]
 
 
-def known_rows(measured: Measured, rows: Sequence[str]) -> list[str]:
+def known_rows(measured: Measurement, rows: Sequence[str]) -> list[str]:
     """The rows asked for, or all; a mean of several runs is none."""
-    names = list(measured.made.settings["names"])
+    names = list(measured.manifest.settings["names"])
     for row in rows:
         if row not in names:
-            means = measured.made.settings["averaged"]
+            means = measured.manifest.settings["averaged"]
             hint = f"it is the mean of {', '.join(means[row])}" if row in means else f"expected {', '.join(names)}"
             raise UserError(f"{row}: no ranking of this run has that name; {hint}")
     return list(rows) or names
 
 
-def of_row(measured: Measured, row: str) -> Iterator[str]:
+def of_row(measured: Measurement, row: str) -> Iterator[str]:
     """The lines of a row."""
-    excluded, run = measured.made.settings["ignore_identical_ids"], measured.runs()[row]
+    excluded, run = measured.manifest.settings["ignore_identical_ids"], measured.runs()[row]
     for artifact in (run, measured.passages):
         measured.store.check(artifact)
     return trec_lines(run, measured.passages, row, ignore_identical_ids=excluded)

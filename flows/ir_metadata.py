@@ -12,7 +12,8 @@ from typing import Any
 
 import yaml
 
-from flows.finished_runs import Finished, Measured, whole
+from flows.finished_runs import FinishedRun, Measurement
+from flows.store_lookup import must_exist
 from storage.artifact import Manifest
 
 START, END = "# ir_metadata.start", "# ir_metadata.end"
@@ -23,7 +24,7 @@ TREC_NAMES = {
 TOOLKITS = ("pyserini", "faiss-cpu", "faiss-gpu-cu12", "pyseismic-lsr")
 
 
-def header(run: Finished, measured: Measured, row: str, actor: str | None) -> Iterator[str]:
+def header(run: FinishedRun, measured: Measurement, row: str, actor: str | None) -> Iterator[str]:
     """The lines of the header, each with its end."""
     text = yaml.safe_dump(metadata(run, measured, row, actor), sort_keys=False, allow_unicode=True, width=1000)
     yield f"{START}\n"
@@ -32,10 +33,10 @@ def header(run: Finished, measured: Measured, row: str, actor: str | None) -> It
     yield f"{END}\n"
 
 
-def metadata(run: Finished, measured: Measured, row: str, actor: str | None) -> dict[str, Any]:
+def metadata(run: FinishedRun, measured: Measurement, row: str, actor: str | None) -> dict[str, Any]:
     """What is known of one row of a run."""
-    reference = dict(zip(measured.made.settings["names"], measured.made.inputs["runs"], strict=True))[row]
-    made = whole(reference, run.store)
+    reference = dict(zip(measured.manifest.settings["names"], measured.manifest.inputs["runs"], strict=True))[row]
+    made = must_exist(reference, run.store)
     who = {"name": actor} if actor else {}
     return {
         "schema-version": 0.1,
@@ -71,9 +72,9 @@ def platform(built: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def evaluation(measured: Measured, baseline: str) -> dict[str, Any]:
+def evaluation(measured: Measurement, baseline: str) -> dict[str, Any]:
     """Measures, by trec_eval's names, and tests."""
-    asked = (metric.partition("@") for metric in measured.made.settings["metrics"])
+    asked = (metric.partition("@") for metric in measured.manifest.settings["metrics"])
     return {
         "reported measures": [TREC_NAMES[name].format(cutoff) for name, _, cutoff in asked],
         "baseline": [baseline],
@@ -84,12 +85,12 @@ def evaluation(measured: Measured, baseline: str) -> dict[str, Any]:
     }
 
 
-def retrieval(run: Finished, measured: Measured, row: str, made: Manifest) -> dict[str, Any]:
+def retrieval(run: FinishedRun, measured: Measurement, row: str, made: Manifest) -> dict[str, Any]:
     """How the run came to be, with the settings of what it was searched in."""
     names = {reference: name for name, reference in zip(
-        measured.made.settings["names"], measured.made.inputs["runs"], strict=True)}  # fmt: skip
+        measured.manifest.settings["names"], measured.manifest.inputs["runs"], strict=True)}  # fmt: skip
     before = [names[each] for each in made.references() if each in names]
-    searched = [whole(each, run.store) for each in made.references() if each.startswith(("index/", "train/"))]
+    searched = [must_exist(each, run.store) for each in made.references() if each.startswith(("index/", "train/"))]
     found = {
         "name": row, "method": run.report.settings["runs"].get(row, made.stage),
         "params": {made.stage: dict(made.settings)} | {each.stage: dict(each.settings) for each in searched},
@@ -100,9 +101,9 @@ def retrieval(run: Finished, measured: Measured, row: str, made: Manifest) -> di
     return found
 
 
-def data(run: Finished, measured: Measured) -> dict[str, Any]:
+def data(run: FinishedRun, measured: Measurement) -> dict[str, Any]:
     """The collection that was searched and asked, and what was learned from."""
-    split, name = measured.made.settings["split"], run.report.settings["dataset"]
+    split, name = measured.manifest.settings["split"], run.report.settings["dataset"]
     collection: dict[str, Any] = {"name": name, "split": split}
     for parameter in ("qrels", "answers"):
         if (given := measured.input(parameter)) is not None:

@@ -1,8 +1,7 @@
-"""`pretrieve search`: one question to an index or a retriever of the store, so that a person can look."""
+"""`pretrieve search`: search an index or a retriever of the store with one question, and show the best passages."""
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from flows.store_commands import find
+from flows.store_lookup import artifact, find, must_exist
 from flows.terminal import Terminal
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
@@ -23,109 +22,101 @@ SNIPPET = 240  # characters of a passage
 
 
 @dataclass(frozen=True)
-class Opened:
-    """All that a search reads."""
+class Searched:
+    """The artifacts that a search reads."""
 
     passages: Artifact[Passages]
     index: Artifact[Index] | None
-    """Null where the vectors are searched as they are."""
+    """None where the vectors are searched exactly."""
     vectors: Artifact[Vectors] | None
     checkpoint: Artifact[Checkpoint] | None
 
 
 def show_answer(key: str, question: str, folder: Path, top: int, view: str | None) -> None:
-    """Print the passages that stand first for a question, with their scores by view."""
+    """Print the `top` passages for a question, with their scores by view."""
     if not question.strip():
         raise UserError("the question is empty; expected some words")
     store = Store.open(folder)
-    opened = open_key(key, store)
-    for artifact in (opened.passages, opened.index, opened.vectors, opened.checkpoint):
-        if artifact is not None:
-            store.check(artifact)
+    searched = open_key(key, store)
+    inputs = (searched.passages, searched.index, searched.vectors, searched.checkpoint)
+    for read in inputs:
+        if read is not None:
+            store.check(read)
     with session(Session(store)):
-        found = answer(question, opened.passages, opened.index, opened.vectors, opened.checkpoint, top=top, view=view)
-    Terminal().print(table(found, question))
-    if not found:
+        answers = answer(question, *inputs, top=top, view=view)
+    Terminal().print(table(answers, question))
+    if not answers:
         print("nothing matches")
 
 
-def table(found: list[Answer], question: str) -> Table:
-    """Ranks, scores by view, ids and texts."""
-    made = Table(title=cut(question), title_justify="left", show_lines=True)
-    made.add_column("", justify="right")
-    views = list(found[0].scores) if found else []
+def table(answers: list[Answer], question: str) -> Table:
+    """Return a table of ranks, scores by view, ids and texts."""
+    rows = Table(title=cut(question), title_justify="left", show_lines=True)
+    rows.add_column("", justify="right")
+    views = list(answers[0].scores) if answers else []
     for view in views:
-        made.add_column(view, justify="right")
-    made.add_column("passage", overflow="fold", ratio=1)
-    for each in found:
-        title = f"{each.title} · " if each.title else ""
-        text = cut(f"{title}{each.text}")
-        scores = [f"{each.scores[view]:.3f}" for view in views]
-        made.add_row(str(each.rank), *scores, Text.assemble((each.passage_id, "bold"), "  ", text))
-    return made
+        rows.add_column(view, justify="right")
+    rows.add_column("passage", overflow="fold", ratio=1)
+    for passage in answers:
+        title = f"{passage.title} · " if passage.title else ""
+        text = cut(f"{title}{passage.text}")
+        scores = [f"{passage.scores[view]:.3f}" for view in views]
+        rows.add_row(str(passage.rank), *scores, Text.assemble((passage.passage_id, "bold"), "  ", text))
+    return rows
 
 
 def cut(text: str) -> str:
-    """In one line, and of at most `SNIPPET` characters: not at words, which not every script sets apart."""
+    """Return the text in one line of at most `SNIPPET` characters.
+
+    It is cut between characters, since not every script separates words.
+    """
     line = " ".join(text.split())
     return line if len(line) <= SNIPPET else f"{line[: SNIPPET - 1]}…"
 
 
-def open_key(key: str, store: Store) -> Opened:
-    """What a key of an index, of vectors, or of a retriever stands for."""
-    folder, manifest = find(key, store)
+def open_key(key: str, store: Store) -> Searched:
+    """Return what is searched for the key of an index, of vectors, or of a retriever.
+
+    Raises UserError for other artifacts, and where an input is missing.
+    """
+    _, manifest = find(key, store)
     if manifest.schema == "Checkpoint":
-        return _of_vectors(*_vectors_of(manifest, store), store)
+        return _of_vectors(_newest_vectors(manifest, store), store)
     if manifest.schema == "Vectors":
-        return _of_vectors(folder, manifest, store)
+        return _of_vectors(manifest, store)
     if manifest.schema != "Index":
-        raise UserError(f"{key}: {manifest.stage} made {manifest.schema}; expected an index, vectors or a checkpoint")
-    index: Artifact[Any] = Artifact(manifest.stage, manifest.key, folder)
+        raise UserError(f"{key}: {manifest.stage} builds {manifest.schema}; expected an index, vectors or a checkpoint")
+    index = artifact(f"{manifest.stage}/{manifest.key}", store)
     if manifest.inputs["vectors"] is None:
-        return Opened(_input(manifest, "passages", store), index, None, None)
-    vectors = _input(manifest, "vectors", store)
-    opened = _of_vectors(vectors.path, _manifest(vectors, store), store)
-    return Opened(opened.passages, index, opened.vectors, opened.checkpoint)
+        return Searched(_input(manifest, "passages", store), index, None, None)
+    searched = _of_vectors(must_exist(manifest.inputs["vectors"], store), store)
+    return Searched(searched.passages, index, searched.vectors, searched.checkpoint)
 
 
-def _of_vectors(folder: Path, manifest: Manifest, store: Store) -> Opened:
-    vectors: Artifact[Any] = Artifact(manifest.stage, manifest.key, folder)
-    return Opened(_input(manifest, "passages", store), None, vectors, _input(manifest, "checkpoint", store))
+def _of_vectors(manifest: Manifest, store: Store) -> Searched:
+    vectors = artifact(f"{manifest.stage}/{manifest.key}", store)
+    return Searched(_input(manifest, "passages", store), None, vectors, _input(manifest, "checkpoint", store))
 
 
-def _vectors_of(checkpoint: Manifest, store: Store) -> tuple[Path, Manifest]:
-    """The newest vectors that a checkpoint made."""
-    wanted = f"{checkpoint.stage}/{checkpoint.key}"
-    made = [
-        (folder, each)
-        for folder, each in store.manifests()
-        if each and each.schema == "Vectors" and each.inputs["checkpoint"] == wanted
-    ]
-    if not made:
-        others = [each.key for _, each in store.manifests() if each and each.schema == "Vectors"]
-        near = difflib.get_close_matches(checkpoint.key, others, 1, cutoff=0.0)
-        hint = f"; vectors there are, such as {near[0]}" if near else ""
+def _newest_vectors(checkpoint: Manifest, store: Store) -> Manifest:
+    """Return the manifest of the newest vectors that a checkpoint has encoded."""
+    reference = f"{checkpoint.stage}/{checkpoint.key}"
+    vectors = [manifest for _, manifest in store.manifests() if manifest and manifest.schema == "Vectors"]
+    encoded = [manifest for manifest in vectors if manifest.inputs["checkpoint"] == reference]
+    if not encoded:
+        hint = f"; the store has other vectors, such as {vectors[0].key}" if vectors else ""
         raise UserError(
             f"{checkpoint.key}: no passages were encoded with this checkpoint; a recipe's rounds encode them{hint}"
         )
-    return max(made, key=lambda each: str(each[1].built["at"]))
+    return max(encoded, key=lambda manifest: str(manifest.built["at"]))
 
 
-def _input(manifest: Manifest, name: str, store: Store) -> Artifact[Any]:
-    """An input of an artifact, which must still be there."""
-    stage, _, key = str(manifest.inputs[name]).partition("/")
-    if stage == "source":
+def _input(manifest: Manifest, parameter: str, store: Store) -> Artifact[Any]:
+    """Return an input of an artifact. Raises UserError where it is missing or from outside the store."""
+    reference = str(manifest.inputs[parameter])
+    if reference.startswith("source/"):
         raise UserError(
-            f"{manifest.key}: made with a model from outside the store, which cannot be found by its key; search with "
-            "what a recipe has made, or measure the model with `pretrieve evaluate`"
+            f"{manifest.key}: built with a model from outside the store, which cannot be located by its key; search "
+            "with a retriever that a recipe has trained, or measure the model with `pretrieve evaluate`"
         )
-    artifact: Artifact[Any] = Artifact(stage, key, store.folder(stage, key))
-    _manifest(artifact, store)
-    return artifact
-
-
-def _manifest(artifact: Artifact[Any], store: Store) -> Manifest:
-    found = store.manifest(artifact.stage, artifact.key)
-    if found is None:
-        raise UserError(f"{artifact.reference} is gone from {store.root}; run its recipe again to rebuild it")
-    return found
+    return artifact(reference, store)

@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.tree import Tree
 
 from flows.queries.versions import damaged_versions, quarantine_versions
-from flows.terminal import unwrapped
+from flows.store_lookup import find, lookup, parameter_inputs
+from flows.terminal import out
 from storage.artifact import Manifest
 from storage.errors import UserError, one_line
 from storage.ledger.ledger import is_damaged, ledgers
@@ -18,24 +19,6 @@ from storage.store.store import Damage, Store
 from tasks.runtime.formatting import in_units
 
 LEFT_ALONE = "the folder is left alone: run its recipe again to rebuild it, or delete it"
-
-out = unwrapped()
-
-
-def find(key: str, store: Store) -> tuple[Path, Manifest]:
-    """The one artifact whose key begins so."""
-    found = [(folder, whole) for folder, whole in store.manifests() if folder.name.startswith(key)]
-    if len(found) != 1:
-        listed = f": {', '.join(str(folder.relative_to(store.root)) for folder, _ in found[:5])}" if found else ""
-        raise UserError(
-            f"{key}: {len(found)} artifacts of {store.root} begin so{listed}; expected one of `pretrieve plan`'s keys"
-        )
-    folder, manifest = found[0]
-    if manifest is None:
-        raise UserError(
-            f"{folder}: the artifact is damaged ({'; '.join(store.damage(folder))}); run its recipe again to rebuild it"
-        )
-    return folder, manifest
 
 
 def show_artifact(key: str, store_folder: Path) -> None:
@@ -58,24 +41,22 @@ def show_artifact(key: str, store_folder: Path) -> None:
     for name, value in values.items():
         table.add_row(name, "" if value is None else str(value))
     out.print(table)
-    out.print(lineage(manifest, store))
+    out.print(lineage_tree(manifest, store))
 
 
-def lineage(manifest: Manifest, store: Store) -> Tree:
-    """What an artifact was made of, and what that was made of; each once."""
-    seen: set[str] = set()
+def lineage_tree(manifest: Manifest, store: Store) -> Tree:
+    """Return the tree of what an artifact was built from; the inputs of each artifact are shown once."""
+    shown: set[str] = set()
 
-    def grow(tree: Tree, made: Manifest) -> None:
-        for name, given in made.inputs.items():
-            for reference in given if isinstance(given, list) else [given]:
-                if reference is not None:
-                    branch = tree.add(f"{name}: {reference}{' (above)' if reference in seen else ''}")
-                    before = None if reference in seen else _manifest_of(reference, store)
-                    seen.add(reference)
-                    if before:
-                        grow(branch, before)
+    def grow(tree: Tree, parent: Manifest) -> None:
+        for parameter, reference in parameter_inputs(parent):
+            branch = tree.add(f"{parameter}: {reference}{' (above)' if reference in shown else ''}")
+            if reference not in shown:
+                shown.add(reference)
+                if (inner := lookup(reference, store)) is not None:
+                    grow(branch, inner)
 
-    tree = Tree(f"made of: {manifest.stage}/{manifest.key}")
+    tree = Tree(f"built from: {manifest.stage}/{manifest.key}")
     grow(tree, manifest)
     return tree
 
@@ -126,8 +107,3 @@ def _is_damaged(folder: Path, store: Store, aside: bool) -> bool:
         moved = f"; {damage.outcome}" if damage and aside else ""
         typer.echo(one_line(f"pretrieve: damaged: {problem}{moved}"), err=True)
     return bool(damage and damage.problems)
-
-
-def _manifest_of(reference: str, store: Store) -> Manifest | None:
-    stage, _, key = reference.partition("/")
-    return None if stage == "source" else store.manifest(stage, key)

@@ -39,3 +39,7 @@ def unwrapped(*, stderr: bool = False) -> Terminal:
 def say(text: str) -> None:
     """Print a line, or several, on standard output."""
     print(printable(text))
+
+
+out = unwrapped()
+"""Standard output, for the lines and tables of commands."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from flows.recipe.round_schema import Approximate, Ensemble, Few, Member, Round, Suiting
 from flows.recipe.schema import STARTS, Recipe
+from flows.store_lookup import matching
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.store import sources
@@ -199,18 +200,15 @@ class Rounds:
             )
         if Path(name).is_dir():
             return initialise(sources.weights(name), settings=recipe.backbone)
-        found = [
-            folder
-            for folder, whole in self.store.manifests()
-            if whole and whole.schema == "Checkpoint" and folder.name.startswith(name)
-        ]
-        if len(found) != 1:
+        matches = matching(name, self.store, schema="Checkpoint")
+        if len(matches) != 1:
             words = ", ".join((*STARTS, *(each for each in known if each not in STARTS)))
             raise UserError(
-                f"rounds: start {name!r} names {len(found)} checkpoints; expected {words}, a key of this store "
+                f"rounds: start {name!r} matches {len(matches)} checkpoints; expected {words}, a key of this store "
                 "or a folder"
             )
-        return Artifact(found[0].parent.name, found[0].name, found[0])
+        folder, _ = matches[0]
+        return Artifact(folder.parent.name, folder.name, folder)
 
 
 def expanded(rounds: Sequence[Round]) -> Iterator[Round]:

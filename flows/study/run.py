@@ -20,12 +20,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import typer
 
-from flows.finished_runs import Finished, whole
+from flows.finished_runs import FinishedRun
 from flows.plan import planned
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.shipped import CLAIMS, PROJECT, recipe_name
 from flows.reproduce import in_session
+from flows.store_lookup import must_exist
 from flows.study.claims import check, load_study, runs, wanted
 from flows.terminal import Terminal, unwrapped
 from storage.artifact import Artifact
@@ -123,8 +124,8 @@ def reproduce(asked: Asked, results: Path, rows: Mapping[str, Sequence[str]], co
 
 def _keep(asked: Asked, results: Path, rows: Mapping[str, Sequence[str]], current: Session) -> None:
     """Write the small files that are kept of a run."""
-    finished = Finished(asked.title, asked.store, whole(f"report/{asked.report}", asked.store))
-    first, done = finished.measured[0], list(current.done.values())
+    finished = FinishedRun(asked.title, asked.store, must_exist(f"report/{asked.report}", asked.store))
+    first, done = finished.measurements[0], list(current.done.values())
     report: Artifact[Any] = Artifact("report", asked.report, asked.store.folder("report", asked.report))
     curves = json.loads((asked.store.check(report) / CURVES).read_text())
     facts = Facts(
@@ -204,7 +205,7 @@ def key(step: Done, store: Store) -> dict[str, Any]:
     built = step.built
     return {
         "stage": step.stage, "round": step.round, "key": step.key,
-        "version": whole(f"{step.stage}/{step.key}", store).version, "rows": step.rows, "cached": step.cached,
+        "version": must_exist(f"{step.stage}/{step.key}", store).version, "rows": step.rows, "cached": step.cached,
         "seconds": built["seconds"], "cpu_seconds": built["cpu_seconds"], "at": built["at"],
         "device": built["device"], "cores": built["machine"]["cores"],
     }  # fmt: skip

@@ -74,13 +74,13 @@ def test_what_cannot_be_compared_is_named(store: Store) -> None:
         ("one,one", "one"): "one,one: one is there twice; name the run of each seed once",
         ("one", ""): "RUN '': expected a recipe's name",
         ("one", "none"): "none: expected a recipe's name, a report's key or a folder with report.json; .*one, other",
-        ("one", next((store.root / "evaluate").iterdir()).name): "evaluate made Metrics, not a report",
+        ("one", next((store.root / "evaluate").iterdir()).name): "evaluate builds Metrics, not a report",
     }
     for (first, second), said in refused.items():
         with pytest.raises(UserError, match=said):
             compared(first, second, store)
     (store.root / "report" / other.key / "report.json").unlink()
-    with pytest.raises(UserError, match="is not there, or damaged"):
+    with pytest.raises(UserError, match="is missing or damaged"):
         compared("one", "other", store)
     (store.root / "reports" / "one" / "report.json").write_text("[]")
     with pytest.raises(UserError, match=r"reports/one/report.json: expected the report of a run"):

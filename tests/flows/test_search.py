@@ -104,7 +104,7 @@ def test_the_table_shows_texts_as_they_are(built: dict[str, Artifact[Any]], caps
 
 
 def test_what_cannot_be_searched_is_named(built: dict[str, Artifact[Any]], store: Store) -> None:
-    with pytest.raises(UserError, match="made Passages; expected an index, vectors or a checkpoint"):
+    with pytest.raises(UserError, match="builds Passages; expected an index, vectors or a checkpoint"):
         open_key(built["passages"].key, store)
     with pytest.raises(UserError, match="expected some words"):
         show_answer(built["bm25"].key, "  ", store.root, 5, None)
