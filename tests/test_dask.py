@@ -20,7 +20,7 @@ import pytest
 from storage.errors import UserError
 from storage.store.store import SCRATCH, Store
 from tasks.runtime import dask_cluster
-from tasks.runtime.leftovers import record
+from tasks.runtime.leftovers import RECORDS, record
 from tasks.runtime.ranks import Failed
 from tasks.stage import Execution, Session, session
 from tests.cluster import ROOT, Cluster, cluster, environment, wait_for
@@ -35,7 +35,7 @@ import sys
 from pathlib import Path
 from prefect import flow
 from storage.store.store import Store
-from tasks import on_dask
+from tasks.runtime import dask_cluster
 from tasks.stage import Execution, Session, session
 from tests.tasks import sharded
 
@@ -50,7 +50,7 @@ def main(folder, address, documents):
 
     hashes = []
     sharded.cut_small()
-    on_dask.GROUPS = 3
+    dask_cluster.GROUPS = 3
     chain()
     print(sharded.said(hashes[0]))
 
@@ -196,13 +196,17 @@ def test_a_worker_is_killed_in_the_middle_of_a_flow(
 
 
 def encoded(store: Path) -> dict[str, int]:
-    """The files of encoding, once every group has begun and none is near its end."""
-    found = {
-        str(path.relative_to(work)): path.stat().st_ino
+    """The inodes of encoded files whose hashes are recorded, once every group has begun and none is near its end."""
+    files = {
+        path.relative_to(work).as_posix(): path
         for work in (store / ".work").glob("encode-*") for path in sorted(work.glob("*/*.npy"))
-        if not path.name.startswith(".")
     }  # fmt: skip
-    return found if len(found) > 20 else {}
+    # A file without a record counts as unfinished, and is encoded again.
+    recorded = {path.name for path in store.glob(f".work/encode-*/{RECORDS}/*.json")}
+    finished = {
+        name: path.stat().st_ino for name, path in files.items() if f"{name.replace('/', '-')}.json" in recorded
+    }
+    return finished if len(finished) > 20 else {}
 
 
 def completed(server: str) -> Counter[str] | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
 import shutil
 import time
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -160,11 +162,13 @@ def test_a_run_that_begins_between_listing_and_deleting_keeps_what_it_needs(stor
         assert not lone.path.exists()
 
 
-def build_a_run(root: Path) -> None:
-    """A run in a process of its own: forty artifacts, so that collections meet it everywhere."""
+def build_a_run(root: Path, enough: Event) -> None:
+    """Build at least forty artifacts, and go on until `enough` collections have met the run."""
     store = Store(root)
     with noted(store, "reproduce", "one") as note:
-        for number in range(5, 25):
+        for number in itertools.count(5):
+            if number >= 25 and enough.is_set():
+                break
             with session(Session(store, Execution(workers=1, threads=1, device="cpu"), note=note)):
                 passages = finished_runs.split_corpus(settings=Made(queries=number))
                 derived(passages, settings=Made(queries=number))
@@ -180,7 +184,9 @@ def test_a_run_completes_while_collections_delete_what_is_not_needed(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lone = finished_runs.ingest_queries(settings=Made(queries=7))
-    run = multiprocessing.get_context("fork").Process(target=build_a_run, args=(store.root,))
+    context = multiprocessing.get_context("fork")
+    enough = context.Event()
+    run = context.Process(target=build_a_run, args=(store.root, enough))
     run.start()
     while not list((store.root / ".runs").glob("*.json")) and run.is_alive():
         time.sleep(0.01)
@@ -189,13 +195,16 @@ def test_a_run_completes_while_collections_delete_what_is_not_needed(
         ended = sweep(capsys, store, "--unfinished")
         assert ended.code == 0, ended.err
         sweeps += 1
+        if sweeps == 3:
+            enough.set()
     run.join()
     sweep(capsys, store, "--unfinished")
 
     assert run.exitcode == 0
-    assert sweeps > 1
     assert not lone.path.exists()
-    assert len(artifacts(store)) == 40
+    report = json.loads((store.root / "reports" / "one" / "report.json").read_text())
+    assert artifacts(store) == {f"{step['stage']}/{step['key']}" for step in report["stages"]}
+    assert len(report["stages"]) >= 40
     assert read_notes(store.root) == []
 
 

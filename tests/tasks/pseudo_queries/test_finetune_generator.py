@@ -207,13 +207,13 @@ from pathlib import Path
 from storage.artifact import source_of
 from storage.store.sources import weights
 from storage.store.store import Store
-from tasks import fit
+from tasks.training import loop
 from tasks.pseudo_queries.finetune_generator import finetune_generator
 from tasks.pseudo_queries.generators.validation import Collection
 from tasks.stage import Execution, Session, session
 from tests.tasks.pairs_of_words import SETTINGS
 
-fit.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+loop.SECONDS_BETWEEN_CHECKPOINTS = 0.0
 ranks = Collection.ranks
 looked = []
 def killed(self, queries):

@@ -30,8 +30,8 @@ SILENCE = 15.0  # seconds after which a host is lost here
 JOINER = f"""
 import sys
 from pathlib import Path
-from tasks import hosts
-hosts.BEAT, hosts.LOST = 0.5, {SILENCE}
+from tasks.runtime import heartbeat
+heartbeat.BEAT, heartbeat.LOST = 0.5, {SILENCE}
 from flows.prefect_server.join_training import join
 join(Path(sys.argv[1]))
 """
@@ -39,14 +39,14 @@ FIRST = f"""
 import sys
 from pathlib import Path
 from storage.store.store import Store
-from tasks import hosts, ranks
+from tasks.runtime import heartbeat, ranks
 from tasks.stage import Execution, Session, session
-from tests.tasks import test_hosts
-ranks.BEAT, hosts.LOST = 0.5, {SILENCE}
+from tests.tasks.runtime import test_heartbeat
+ranks.BEAT, heartbeat.LOST = 0.5, {SILENCE}
 store = Store(Path(sys.argv[1]))
 wanted = Execution(threads=1, device="cpu", hosts=2, rendezvous=sys.argv[2], trusted_network=True)
 with session(Session(store, wanted)):
-    ranks.run_together(test_hosts.slowly, store.begin("made", "k1"), (), test_hosts.ASKED, store)
+    ranks.run_together(test_heartbeat.slowly, store.begin("made", "k1"), (), test_heartbeat.ASKED, store)
 """
 
 

@@ -233,7 +233,8 @@ from pathlib import Path
 from storage.store.store import Store
 from tasks.runtime.ranks import run_together
 from tasks.stage import Execution, Session, session
-from tests.tasks import test_pretrain, together
+from tests.tasks import together
+from tests.tasks.pretraining import test_pretrain
 with session(Session(Store(Path({str(tmp_path)!r})), Execution(threads=1, device="cpu", processes=2))) as current:
     run_together(together.linger, Path({str(tmp_path)!r}), (), together.Asked(kinds=[], chunk=None), current.store)
 """

@@ -153,18 +153,19 @@ from storage.store.lock import LeaseLost
 from storage.store.store import Store
 from tasks.runtime.ranks import Failed, run_together
 from tasks.stage import Execution, Session, session
-from tests.tasks import test_ending, together
+from tests.tasks import together
+from tests.tasks.runtime import test_signals
 out = Path(sys.argv[1])
 processes = int(sys.argv[2])
 if sys.argv[3] == "handled":
-    signal.signal(signal.SIGTERM, test_ending.raise_ended)
+    signal.signal(signal.SIGTERM, test_signals.raise_ended)
 with session(Session(Store(out / "store"), Execution(threads=1, device="cpu", processes=processes))) as current:
     try:
         if processes == 1:
-            test_ending.alone(out)
+            test_signals.alone(out)
         else:
-            run_together(test_ending.slowly, out, (), together.Asked(kinds=["coil"], chunk=2), current.store)
-    except test_ending.Ended:
+            run_together(test_signals.slowly, out, (), together.Asked(kinds=["coil"], chunk=2), current.store)
+    except test_signals.Ended:
         print("ended in order")
 """
 

@@ -31,7 +31,7 @@ def test_pytorchs_compiler_is_not_imported() -> None:
     code = """
 import sys
 from flows import reproduce
-from models import bert
+from models.layers import bert
 from tasks.training.meta_device import without_memory
 with without_memory():
     bert.BertForMaskedLM(bert.BertConfig(vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1,
