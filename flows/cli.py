@@ -261,7 +261,7 @@ def main() -> None:
     import signal
 
     from flows.interrupt import INTERRUPTED, ending_promptly, finish, leave, reason
-    from storage.store.lock import LeaseLost
+    from storage.store.locks import LeaseLost
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that knows ASCII only shows ? for other letters

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from storage.errors import DamagedArtifact, UserError, one_line, wrong_path
 from storage.files import limit_reached
-from storage.store.lock import LeaseLost
+from storage.store.locks import LeaseLost
 from tasks.runtime.signals import saving, unwinding
 
 INTERRUPTED = 130

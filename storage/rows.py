@@ -1,4 +1,4 @@
-"""Reading and writing the rows of a table as Parquet: streamed, checked against the schema, whole files only."""
+"""Read and write the rows of tables as Parquet: streamed, checked against the schema, in complete files only."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storage.artifact import Artifact
 from storage.batched import portions
+from storage.errors import UserError
 from storage.files import writing
 from storage.tables import Table
 
-ROWS_PER_GROUP = 10_000  # what is held in memory at a time,
-CHARACTERS_PER_GROUP = 50_000_000  # or fewer, where texts are long
+ROWS_PER_GROUP = 10_000  # a row group is what is held in memory at a time;
+CHARACTERS_PER_GROUP = 50_000_000  # it has fewer rows where texts are long
+ROWS_PER_FOREIGN_BATCH = 1_000
 
 
 def write_rows(out: Path, table: type[Table], rows: Iterable[Mapping[str, Any]], name: str = "part-00000") -> int:
-    """Write rows to `out/name.parquet` as they come and return how many; the file appears when it is whole."""
+    """Stream rows to `out/name.parquet` and return their number. The file appears when it is complete."""
     schema = _schema(table)
     groups = portions(rows, size=_characters, limit=CHARACTERS_PER_GROUP, number=ROWS_PER_GROUP)
     blocks = (pa.Table.from_pylist([dict(row) for row in group], schema=schema) for group in groups)
@@ -29,7 +32,7 @@ def write_rows(out: Path, table: type[Table], rows: Iterable[Mapping[str, Any]],
 
 
 def write_blocks(out: Path, table: type[Table], blocks: Iterable[pa.Table], name: str = "part-00000") -> int:
-    """Write Arrow tables to `out/name.parquet` as they come and return how many rows they have; each is a group."""
+    """Stream Arrow tables to `out/name.parquet`, each as a row group, and return the number of rows."""
     schema, count = _schema(table), 0
     with writing(out / f"{name}.parquet") as temporary, pq.ParquetWriter(temporary, schema) as writer:
         for block in blocks:
@@ -39,101 +42,148 @@ def write_blocks(out: Path, table: type[Table], blocks: Iterable[pa.Table], name
 
 
 def write_table(out: Path, table: type[Table], rows: pa.Table, name: str = "part-00000") -> None:
-    """Write an Arrow table to `out/name.parquet`; the file appears when it is whole."""
+    """Write an Arrow table to `out/name.parquet`. The file appears when it is complete."""
     with writing(out / f"{name}.parquet") as temporary:
         pq.write_table(_checked(rows, table), temporary)
 
 
 def parts(folder: Path) -> list[Path]:
-    """The Parquet files of a table's folder, in the order of its rows."""
+    """Return the Parquet files of a table's folder, in the order of its rows."""
     return sorted(path for path in folder.glob("*.parquet") if not path.name.startswith("."))
 
 
 def read_table(artifact: Artifact[Any], table: type[Table], columns: Sequence[str] | None = None) -> pa.Table:
-    """All rows, in order. For tables that fit in memory; `read_rows` streams."""
+    """Return all rows, in order. For tables that fit in memory; `read_rows` streams."""
     schema = _schema(table) if columns is None else pa.schema([_schema(table).field(name) for name in columns])
-    found = [_whole(path, schema.names) for path in parts(artifact.path)]
-    return pa.concat_tables(found).cast(schema) if found else schema.empty_table()
+    tables = [_read_file(path, schema.names) for path in parts(artifact.path)]
+    return pa.concat_tables(tables).cast(schema) if tables else schema.empty_table()
 
 
-def _whole(path: Path, columns: Sequence[str]) -> pa.Table:
-    """A file's rows; `pq.read_table` takes three times as long where there are many groups."""
+def _read_file(path: Path, columns: Sequence[str]) -> pa.Table:
+    """Return a file's rows. `pq.read_table` takes three times as long for a file of many row groups."""
     with pq.ParquetFile(path) as file:
         return file.read(columns=list(columns)).select(list(columns))
 
 
-def in_one_piece(rows: pa.Table) -> pa.Table:
-    """The same with each column in one chunk, to take single rows of.
+def in_one_chunk(rows: pa.Table) -> pa.Table:
+    """Return the table with one chunk a column, for repeated `take`, which otherwise joins all chunks at each call.
 
-    Of several chunks `take` joins all before it takes, each time; and a column of strings holds 2 GiB at most, which
-    the texts of a large collection exceed: they become large strings.
+    A string column holds at most 2 GiB, which the texts of a large collection exceed: they become large strings.
     """
     wide = [field.with_type(pa.large_string()) if field.name == "text" else field for field in rows.schema]
     return rows.cast(pa.schema(wide)).combine_chunks()
 
 
-def rows_at(artifact: Artifact[Any], table: type[Table], places: Sequence[int], columns: Sequence[str]) -> pa.Table:
-    """The rows with these numbers, in their order; only the groups that hold some are read."""
+def rows_at(
+    artifact: Artifact[Any], table: type[Table], row_numbers: Sequence[int], columns: Sequence[str]
+) -> pa.Table:
+    """Return the rows with these numbers, in the given order. Only the row groups that have some of them are read."""
     schema, first = pa.schema([_schema(table).field(name) for name in columns]), 0
-    wanted = np.asarray(places, np.int64)
-    found, where = [schema.empty_table()], [np.empty(0, np.int64)]
+    wanted = np.asarray(row_numbers, np.int64)
+    blocks, positions = [schema.empty_table()], [np.empty(0, np.int64)]
     for path in parts(artifact.path):
         with pq.ParquetFile(path) as file:
             for number in range(file.num_row_groups):
                 last = first + file.metadata.row_group(number).num_rows
-                here = np.flatnonzero((wanted >= first) & (wanted < last))
-                if len(here):
+                in_group = np.flatnonzero((wanted >= first) & (wanted < last))
+                if len(in_group):
                     group = file.read_row_group(number, columns=list(columns)).select(columns).cast(schema)
-                    found.append(group.take(wanted[here] - first))
-                    where.append(here)
+                    blocks.append(group.take(wanted[in_group] - first))
+                    positions.append(in_group)
                 first = last
-    return pa.concat_tables(found).take(np.argsort(np.concatenate(where)))
+    return pa.concat_tables(blocks).take(np.argsort(np.concatenate(positions)))
 
 
 def read_blocks(path: Path, table: type[Table], columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    """The rows of one of a table's files as Arrow tables, in order, with one in memory; all columns, or some."""
+    """Yield the rows of one of a table's files as Arrow tables, in order, one in memory; all columns, or some."""
     schema = _schema(table)
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(batch_size=ROWS_PER_GROUP, columns=columns or schema.names):
             yield pa.Table.from_batches([batch]).select(columns or schema.names)
 
 
+def blocks_with_keys(
+    artifact: Artifact[Any], table: type[Table], key: str, wanted: Iterable[str], columns: Sequence[str]
+) -> Iterator[pa.Table]:
+    """Yield the rows whose value in the column `key` is wanted, in order, with that column and `columns`."""
+    keys = pa.array(sorted(set(wanted)), pa.string())
+    for path in parts(artifact.path) if len(keys) else []:
+        for block in read_blocks(path, table, [key, *columns]):
+            yield block.filter(pc.is_in(block[key], keys))
+
+
+def first_rows(
+    artifact: Artifact[Any], table: type[Table], key: str, wanted: Iterable[str], columns: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Return the first row of each wanted key that the table has, in the table's order."""
+    rows: dict[str, dict[str, Any]] = {}
+    for block in blocks_with_keys(artifact, table, key, wanted, columns):
+        for row in block.to_pylist():
+            rows.setdefault(row[key], row)
+    return rows
+
+
 def read_rows(
     artifact: Artifact[Any], table: type[Table], first: int = 0, last: int | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Rows one by one, in order, with one record batch in memory; from row `first` up to `last`, or all.
+    """Yield the rows from number `first` up to `last`, or all, in order, with one record batch in memory.
 
-    Only the groups that hold some of them are read.
+    Only the row groups that have some of them are read.
     """
     names, start, paths = _schema(table).names, 0, parts(artifact.path)
     for path, count in zip(paths, _row_counts(tuple(paths), artifact.path.stat().st_mtime_ns), strict=True):
         low, high = max(first - start, 0), min(count if last is None else last - start, count)
         start += count
         if low < high:
-            yield from _rows_of(path, names, low, high)
+            yield from _rows_of_file(path, names, low, high)
 
 
-def _rows_of(path: Path, names: Sequence[str], low: int, high: int) -> Iterator[dict[str, Any]]:
-    """A file's rows from `low` up to `high`."""
+def _rows_of_file(path: Path, names: Sequence[str], low: int, high: int) -> Iterator[dict[str, Any]]:
+    """Yield a file's rows from number `low` up to `high`."""
     with pq.ParquetFile(path) as file:
         ends = np.cumsum([file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)])
         groups = range(int(np.searchsorted(ends, low, "right")), int(np.searchsorted(ends, high)) + 1)
         start = int(ends[groups[0] - 1]) if groups[0] else 0
-        for group in groups:  # a batch of several groups may be more than fits into memory
+        for group in groups:  # one at a time, since a batch over several groups may exceed the memory
             for batch in file.iter_batches(batch_size=ROWS_PER_GROUP, row_groups=[group], columns=names):
                 yield from batch.slice(max(low - start, 0), max(high - max(low, start), 0)).to_pylist()
                 start += batch.num_rows
 
 
 @lru_cache(maxsize=8)
-def _row_counts(paths: tuple[Path, ...], changed: int) -> list[int]:
-    """How many rows each file has: counted again when their folder has changed, not for each shard of a stage."""
+def _row_counts(paths: tuple[Path, ...], changed_ns: int) -> list[int]:
+    """Return each file's number of rows, read once for all shards of a stage and again when the folder has changed."""
     return [pq.read_metadata(path).num_rows for path in paths]
 
 
 def num_rows(folder: Path) -> int:
-    """How many rows a table's folder holds, read from the files' footers."""
+    """Return the number of rows in a table's folder, read from the files' footers."""
     return sum(pq.read_metadata(path).num_rows for path in parts(folder))
+
+
+def read_foreign_parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield ("FILE row 17", values of some columns) for each row of another program's file; rows count from 1.
+
+    Raises UserError for a file that lacks a column, is cut off or is something else.
+    """
+    number = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            if missing := [name for name in columns if name not in file.schema_arrow.names]:
+                present = ", ".join(file.schema_arrow.names)
+                raise UserError(
+                    f"{path}: expected the columns {', '.join(columns)}; {missing[0]} is not among {present}"
+                )
+            for batch in file.iter_batches(ROWS_PER_FOREIGN_BATCH, columns=list(columns)):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path} row {number}", row
+    except (pa.ArrowInvalid, OSError) as error:
+        after = f"after row {number}" if number else "at its start"
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"{path}: not a Parquet file, or cut off or damaged {after}; fetch it again ({reason})"
+        ) from None
 
 
 def _characters(row: Mapping[str, Any]) -> int:
@@ -147,7 +197,7 @@ def _schema(table: type[Table]) -> pa.Schema:
 
 
 def _checked(rows: pa.Table, table: type[Table]) -> pa.Table:
-    """The columns of the table, which have no null but where they may."""
+    """Return the table's columns. Raises ValueError for a null in a column that allows none."""
     schema = _schema(table)
     for field in schema:
         if not field.nullable and rows.column(field.name).null_count:

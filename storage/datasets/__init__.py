@@ -23,31 +23,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, TypedDict, cast
+from typing import Protocol, cast
 
 from storage.errors import UserError
-
-
-class TextRow(TypedDict):
-    doc_id: str
-    title: str
-    text: str
-
-
-class QueryRow(TypedDict):
-    query_id: str
-    text: str
-
-
-class QrelRow(TypedDict):
-    query_id: str
-    doc_id: str
-    grade: int
-
-
-class AnswerRow(TypedDict):
-    query_id: str
-    answers: list[str]
+from storage.formats.records import AnswerRow, QrelRow, QueryRow, TextRow
 
 
 class Reader(Protocol):

@@ -14,10 +14,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage.datasets import AnswerRow, QrelRow, QueryRow, TextRow
 from storage.errors import UserError, quoted
 from storage.formats.ids import Unique, checked_id
 from storage.formats.lines import answer_list, plain_or_gzipped, read_json_lines, read_lines, text_field
+from storage.formats.records import AnswerRow, QrelRow, QueryRow, TextRow
 
 FETCH = "lay a folder in BEIR's layout there; `pretrieve fetch beir/NAME DIR` fetches an official set"
 IGNORE_IDENTICAL_IDS = True  # where queries are documents too, as of ArguAna and Quora (BEIR's own evaluation)

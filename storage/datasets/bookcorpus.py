@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
 
-from storage.datasets import QrelRow, QueryRow, TextRow
 from storage.datasets.support.joined_texts import no_topics
 from storage.errors import UserError
 from storage.formats.lines import read_lines, text_field
-from storage.parquet_files import read_parquet
+from storage.formats.records import QrelRow, QueryRow, TextRow
+from storage.rows import read_foreign_parquet
 
 FETCH = "fetch https://huggingface.co/datasets/bookcorpus"
 SENTENCES_PER_DOCUMENT = 1_000  # some 30 passages of 512 word pieces, so that few are short because a document ends
@@ -57,7 +57,7 @@ def titled(path: Path, name: str) -> bool:
 
 def _sentences(file: Path) -> Iterator[str]:
     if file.suffix == ".parquet":
-        rows = (text_field(row, "text", where) for where, row in read_parquet(file, ["text"]))
+        rows = (text_field(row, "text", where) for where, row in read_foreign_parquet(file, ["text"]))
     else:
         rows = (text for _, text in read_lines(file))
     return (sentence for row in rows if (sentence := row.strip()))

@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from storage.datasets import QrelRow, QueryRow, TextRow
 from storage.errors import UserError
 from storage.formats.ids import Unique
 from storage.formats.lines import plain_or_gzipped
+from storage.formats.records import QrelRow, QueryRow, TextRow
 from storage.formats.tsv_files import ids, read_columns, read_qrels, read_queries
 
 FETCH = (

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage.datasets import QrelRow, QueryRow, TextRow, msmarco
+from storage.datasets import msmarco
 from storage.errors import UserError
+from storage.formats.records import QrelRow, QueryRow, TextRow
 from storage.formats.tsv_files import read_qrels, read_queries
 
 FETCH = msmarco.FETCH.replace("msmarco DIR", "msmarco_documents DIR")

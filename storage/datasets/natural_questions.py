@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from storage.datasets import AnswerRow, QrelRow, QueryRow, TextRow
 from storage.errors import UserError
 from storage.formats.ids import Unique, checked_id
 from storage.formats.json_arrays import read_json_array
 from storage.formats.lines import answer_list, plain_or_gzipped, read_lines, text_field
+from storage.formats.records import AnswerRow, QrelRow, QueryRow, TextRow
 from storage.formats.tsv_files import wrong_columns
 
 FETCH = (

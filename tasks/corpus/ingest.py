@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from storage.artifact import Artifact, Source
-from storage.datasets import QueryRow, Reader, TextRow, answered, has_qrels, reader
+from storage.datasets import Reader, answered, has_qrels, reader
 from storage.datasets.support.completeness import check_count, check_files
 from storage.errors import UserError
 from storage.formats.ids import in_slice
+from storage.formats.records import QueryRow, TextRow
 from storage.rows import parts, read_table, write_rows
 from storage.settings import Settings
 from storage.tables import Answers, Documents, Qrels, Queries

@@ -22,7 +22,7 @@ from models.retrievers.cross_encoder import CrossEncoder, Pair, pad_pairs, paire
 from models.tokens import Tokenizer
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
-from storage.rows import in_one_piece, read_table, write_table
+from storage.rows import in_one_chunk, read_table, write_table
 from storage.settings import Settings
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, Run, TeacherScores, passage_text
 from tasks.retrieval.encode import TOKENS_PER_BATCH, batches
@@ -136,7 +136,7 @@ class Pairs:
         named = {name: rows.filter(pc.is_in(rows["query_id"], value_set=query_ids)) for name, rows in named.items()}
         wanted = pa.concat_tables(rows.select(["passage_id"]) for rows in named.values())["passage_id"]
         rows = read_table(passages, Passages, ["passage_id", "doc_id", "title", "text"])
-        corpus = in_one_piece(rows.filter(pc.is_in(rows["passage_id"], value_set=wanted.combine_chunks())))
+        corpus = in_one_chunk(rows.filter(pc.is_in(rows["passage_id"], value_set=wanted.combine_chunks())))
         found = []
         for name, rows in named.items():
             places = pc.index_in(rows["passage_id"], value_set=corpus["passage_id"])

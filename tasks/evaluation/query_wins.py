@@ -17,9 +17,8 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from storage.artifact import Artifact
-from storage.chosen import blocks_of, first_rows
 from storage.files import write_atomically
-from storage.rows import read_table
+from storage.rows import blocks_with_keys, first_rows, read_table
 from storage.settings import Settings
 from storage.tables import Analysis, Metrics, Passages, Qrels, Queries, Run
 from tasks.stage import stage
@@ -97,7 +96,7 @@ def ranked(
     """By run and chosen query the documents in the order in which they are measured."""
     rows: dict[str, dict[str, list[tuple[float, str]]]] = {name: {} for name in runs}
     for name, run in runs.items():
-        for block in blocks_of(run, Run, "query_id", chosen, ["passage_id", "score"]):
+        for block in blocks_with_keys(run, Run, "query_id", chosen, ["passage_id", "score"]):
             for row in block.to_pylist():
                 rows[name].setdefault(row["query_id"], []).append((row["score"], row["passage_id"]))
     seen = {passage for of_run in rows.values() for found in of_run.values() for _, passage in found}

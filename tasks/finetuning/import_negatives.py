@@ -25,7 +25,7 @@ from storage.errors import UserError
 from storage.external.hash_partitions import Piles
 from storage.external.id_index import Corpus, Numbers
 from storage.imports import negative_files
-from storage.rows import in_one_piece, read_table, write_rows
+from storage.rows import in_one_chunk, read_table, write_rows
 from storage.settings import Seed, Settings
 from storage.store.store import SCRATCH
 from storage.tables import Negatives, Passages, Positives, Queries
@@ -74,7 +74,7 @@ def import_negatives(
     scratch, corpus = out / SCRATCH, Corpus.read(passages)
     shutil.rmtree(scratch, ignore_errors=True)
     labels = read_table(positives, Positives, ["query_id", "passage_id"])
-    asked = in_one_piece(read_table(queries, Queries, ["query_id"]))["query_id"].combine_chunks()
+    asked = in_one_chunk(read_table(queries, Queries, ["query_id"]))["query_id"].combine_chunks()
     asked = asked.filter(pc.is_in(asked, value_set=labels["query_id"].combine_chunks()))
     each = max(QUERIES_PER_PILE, -(-len(asked) // PILES))
     seen = _Seen(file.path, settings)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.rows import in_one_piece, read_table
+from storage.rows import in_one_chunk, read_table
 from storage.tables import Negatives, Passages, Positives, Queries, passage_text
 from tasks.pretraining.pretrain import visited
 
@@ -76,7 +76,7 @@ class TrainingData:
         negatives: Artifact[Negatives], settings: Drawing, *, mined_only: bool = False,
     ) -> TrainingData:  # fmt: skip
         """Number the queries that have a positive (`mined_only`: and negatives), and the passages that take part."""
-        corpus = in_one_piece(read_table(passages, Passages, ["passage_id", "doc_id", "title", "text"]))
+        corpus = in_one_chunk(read_table(passages, Passages, ["passage_id", "doc_id", "title", "text"]))
         names = ["query_id", "passage_id"]
         relevant, hard = read_table(positives, Positives, names), read_table(negatives, Negatives, names)
         asked = read_table(queries, Queries)

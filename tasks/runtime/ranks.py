@@ -30,7 +30,7 @@ from tqdm import tqdm
 from storage.errors import UserError
 from storage.files import write_atomically
 from storage.settings import Settings
-from storage.store.lock import LeaseLost
+from storage.store.locks import LeaseLost
 from storage.store.store import SCRATCH, Store
 from tasks.runtime import remote_call
 from tasks.runtime.heartbeat import BEAT, BEGUN, PATIENCE, Lost, Meeting, exposure, listen, meeting_place

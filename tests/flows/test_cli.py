@@ -18,7 +18,7 @@ from flows.recipe.load import load_recipe
 from flows.reproduce import in_session, until_step
 from storage.errors import UserError
 from storage.store import sources
-from storage.store.lock import LeaseLost
+from storage.store.locks import LeaseLost
 from storage.store.store import Store
 from tasks.pretraining.initialise import initialise
 from tasks.stage import Session, session

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from storage.errors import UserError
-from storage.store.lock import LOCKS, LeaseLost
+from storage.store.locks import LOCKS, LeaseLost
 from storage.store.store import Store
 from tests.services.own_redis import PASSWORD, Redis
 from tests.storage.published import KEY, described
@@ -194,7 +194,8 @@ def test_without_redis_for_longer_the_holder_stops(builder: Callable[[str], Buil
         redis.wake()
 
     assert first.ended() == 1
-    assert f"it could not be renewed for {LEASE:.0f} s; nothing was published. Run again to go on" in first.said
+    expected = f"it could not be renewed for {LEASE:.0f} s; nothing was published. Run the same command again to resume"
+    assert expected in first.said
     assert not (first.store / "made").exists()
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from storage import rows as stored
 from storage.artifact import Artifact
-from storage.chosen import blocks_of, first_rows
-from storage.rows import write_rows
+from storage.rows import blocks_with_keys, first_rows, write_rows
 from storage.tables import Qrels
 
 
@@ -21,7 +20,7 @@ def qrels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Artifact[Qrels]:
 
 
 def test_rows_of_the_wanted_keys_come_in_order(qrels: Artifact[Qrels]) -> None:
-    blocks = list(blocks_of(qrels, Qrels, "query_id", ["q3", "q1", "q9"], ["grade"]))
+    blocks = list(blocks_with_keys(qrels, Qrels, "query_id", ["q3", "q1", "q9"], ["grade"]))
 
     rows = [tuple(row.values()) for block in blocks for row in block.to_pylist()]
     assert rows == [(f"q{n % 4}", n) for n in range(20) if n % 4 in (1, 3)]

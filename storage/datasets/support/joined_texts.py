@@ -7,8 +7,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn, cast
 
-from storage.datasets import Reader, TextRow
+from storage.datasets import Reader
 from storage.errors import UserError
+from storage.formats.records import TextRow
 
 
 def no_topics(path: Path, reader: str) -> NoReturn:

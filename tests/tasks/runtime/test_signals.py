@@ -17,7 +17,7 @@ from prefect.utilities import engine
 from prefect.utilities.engine import capture_sigterm
 
 from models.objective import Batch
-from storage.store.lock import LeaseLost
+from storage.store.locks import LeaseLost
 from storage.store.store import Store
 from tasks.runtime import distributed
 from tasks.runtime.ranks import Failed, run_together
@@ -149,7 +149,7 @@ def slow_down() -> None:
 PROGRAM = """
 import sys, signal
 from pathlib import Path
-from storage.store.lock import LeaseLost
+from storage.store.locks import LeaseLost
 from storage.store.store import Store
 from tasks.runtime.ranks import Failed, run_together
 from tasks.stage import Execution, Session, session

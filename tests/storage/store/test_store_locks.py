@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from storage.errors import UserError
-from storage.store.lock import LOCKS, _name_of_shared
+from storage.store.locks import LOCKS
 from storage.store.store import Store
+from storage.store.store_locks import _name_of_shared
 
 PASSWORD = "s3cret-word"
 
@@ -19,31 +20,31 @@ def no_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(LOCKS, raising=False)
 
 
-def hold(store: Path, told: list[str]) -> None:
-    with Store(store).lock("made", "k1", lambda: told.append("waiting")):
-        told.append("holding")
+def hold(store: Path, events: list[str]) -> None:
+    with Store(store).lock("made", "k1", lambda: events.append("waiting")):
+        events.append("holding")
 
 
-def test_one_holds_and_the_other_waits_and_says_so_once(tmp_path: Path) -> None:
-    store, told = Store(tmp_path), list[str]()
-    other = threading.Thread(target=hold, args=(tmp_path, told))
+def test_a_second_process_waits_and_reports_it_once(tmp_path: Path) -> None:
+    store, events = Store(tmp_path), list[str]()
+    other = threading.Thread(target=hold, args=(tmp_path, events))
     assert not store.is_being_built(store.work("made", "k1"))
 
-    with store.lock("made", "k1", lambda: told.append("never")):
+    with store.lock("made", "k1", lambda: events.append("never")):
         assert store.is_being_built(store.work("made", "k1"))
         assert not store.is_being_built(store.work("made", "k2"))
         other.start()
-        while not told:
+        while not events:
             other.join(0.05)
         other.join(0.2)
-        assert told == ["waiting"]
+        assert events == ["waiting"]
     other.join(300)
 
-    assert told == ["waiting", "holding"]
+    assert events == ["waiting", "holding"]
     assert not store.is_being_built(store.work("made", "k1"))
 
 
-def test_a_shared_store_is_refused_to_who_does_not_know_its_redis(tmp_path: Path) -> None:
+def test_a_shared_store_needs_the_address_of_its_redis(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.begin("made", "k1")
     (tmp_path / ".locks").mkdir()
@@ -61,7 +62,7 @@ def test_a_shared_store_is_refused_to_who_does_not_know_its_redis(tmp_path: Path
         f"unix://:{PASSWORD}@/tmp/redis.sock", f"redis://:{PASSWORD}@localhost:6379/0?max_connections={PASSWORD}",
     ],
 )  # fmt: skip
-def test_an_address_that_is_none_is_refused_without_its_password(
+def test_an_invalid_address_is_refused_without_showing_its_password(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(LOCKS, address)
@@ -90,7 +91,7 @@ def test_a_redis_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pyte
     hold(tmp_path, [])  # so the store is still one host's
 
 
-def test_all_who_share_a_store_at_once_give_it_one_name(tmp_path: Path) -> None:
+def test_processes_that_share_a_store_at_once_agree_on_its_name(tmp_path: Path) -> None:
     path = tmp_path / ".locks" / "shared"
 
     with multiprocessing.get_context("spawn").Pool(4) as pool:
