@@ -32,7 +32,7 @@ from tasks.retrieval.index import EngineSettings, engine, index
 from tasks.retrieval.lucene.jvm import java
 from tasks.retrieval.ranking import PassageIds, passage_ids, run_rows
 from tasks.retrieval.search import deepened
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 
 DEVICES = ("cpu",)
 LEADS = Path(__file__).resolve().parent.parent / "data"

@@ -26,7 +26,7 @@ from storage.store import sources
 from storage.store.store import Store
 from tasks.corpus.ingest import Corpus, Topics, ingest_corpus, ingest_qrels, ingest_queries
 from tasks.corpus.split_corpus import Splitting, split_corpus
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 
 DEVICES = ("cpu",)
 STAGES, ROUNDS = 20, 40
@@ -131,7 +131,7 @@ def _begun(folder: Path) -> list[str]:
     from flows.plan import planned
     from flows.recipe.load import load_recipe
     from flows.reproduce import until_step
-    from tasks.stage import Stopped
+    from tasks.session import Stopped
 
     recipe, path = load_recipe("quickstart")
     steps = until_step(list(planned(recipe, path.stem, Store(folder)).done.values()), UNTIL)

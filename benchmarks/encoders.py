@@ -95,7 +95,7 @@ def descriptions(number: int) -> list[str]:
 def on_one_thread(device: str) -> Iterator[None]:
     """A session on a device and one thread; nothing is stored."""
     from storage.store.store import Store
-    from tasks.stage import Execution, Session, session
+    from tasks.session import Execution, Session, session
 
     with session(Session(Store(Path(tempfile.gettempdir())), Execution(threads=1, device=device))):
         yield

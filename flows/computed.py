@@ -12,7 +12,7 @@ from flows.terminal import Terminal
 from storage.artifact import Artifact
 from storage.store.run_notes import noted
 from storage.store.store import Store
-from tasks.stage import Session, session
+from tasks.session import Session, session
 
 
 @contextlib.contextmanager

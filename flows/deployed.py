@@ -28,7 +28,9 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store.run_notes import NotedRun, noted
 from storage.store.store import Store
-from tasks.stage import Job, Session, session
+from tasks.job import Job
+from tasks.session import Session, session
+from tasks.stage import run_job
 
 P = ParamSpec("P")
 
@@ -184,7 +186,7 @@ def run_stage(recipe: RecipeName, stage: StageName, changes: Changes = []) -> No
         if missing := [each for each in job.needs() if plan.store.manifest(*each.split("/")) is None]:
             raise UserError(f"{job.label}: needs {', '.join(missing)}, which the store {plan.store.root} has not")
         with session(_building(plan, note)) as current:
-            job.run(current)
+            run_job(job, current)
         note.finish()
 
 

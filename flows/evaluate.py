@@ -34,7 +34,7 @@ from tasks.report.page.statistics import intervals
 from tasks.report.page.suite_page import as_markdown, notes, page, terminal_table
 from tasks.runtime.prefect_progress import courtesy
 from tasks.runtime.prefect_task import artifact_key
-from tasks.stage import Session, session
+from tasks.session import Session, session
 
 
 @dataclass(frozen=True)

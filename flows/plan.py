@@ -29,7 +29,7 @@ from tasks.finetuning.train import PLAIN, Training
 from tasks.flops import Cost, Costs
 from tasks.retrieval.encode import Encoding
 from tasks.runtime.formatting import in_units
-from tasks.stage import Done, Session, session
+from tasks.session import Done, Session, session
 
 WIDTH = 150  # columns that keys and the names of rounds need whole
 START = {"pretrain": 2, "train": 0, "encode": 1, "train_teacher": 0, "score": 0, "rerank": 0}

@@ -34,7 +34,7 @@ from storage.store.store import Store
 from storage.tables import Report
 from tasks.report.report import is_of, publish, terminal_table
 from tasks.runtime.signals import Told
-from tasks.stage import Done, Session, Stopped, session
+from tasks.session import Done, Session, Stopped, session
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from storage.errors import UserError
 from storage.store.store import Store
 from storage.tables import Checkpoint, Index, Passages, Vectors
 from tasks.retrieval.interactive import Answer, answer
-from tasks.stage import Session, session
+from tasks.session import Session, session
 
 SNIPPET = 240  # characters of a passage
 

@@ -17,7 +17,7 @@ from storage.store.sources import weights
 from storage.store.store import Store
 from tasks.pseudo_queries.finetune_generator import VALIDATION_JSON, GeneratorFinetuning, finetune_generator
 from tasks.pseudo_queries.generators.pair_files import pairs_source
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 
 
 def train(

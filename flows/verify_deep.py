@@ -23,9 +23,11 @@ from flows.terminal import say, unwrapped
 from storage.artifact import Manifest
 from storage.errors import UserError, one_line
 from storage.store.store import Store
+from tasks.job import Job
 from tasks.runtime.environment import described
 from tasks.runtime.formatting import duration
-from tasks.stage import Execution, Job, Session, session
+from tasks.session import Execution, Session, session
+from tasks.stage import build_artifact
 
 FILES_SHOWN = 3
 DIFFERS = "differs"
@@ -134,7 +136,7 @@ def rebuilt(one: Rebuildable, current: Session) -> tuple[str, str]:
     unwrapped(stderr=True).print(f"{job.label}: built in {duration(manifest.built['seconds'])} before …")
     try:
         with session(current):
-            again = job.build(current)
+            again = build_artifact(job, current)
     except Exception as error:  # noqa: BLE001  (whatever a stage raises, the others are still compared)
         return "cannot be built again", f"cannot be built again: {type(error).__name__}: {one_line(str(error))}"
     if again.hash == manifest.hash:

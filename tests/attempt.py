@@ -20,7 +20,8 @@ from storage.artifact import Artifact
 from storage.rows import write_rows
 from storage.store.store import Store
 from storage.tables import Queries
-from tasks.stage import Execution, Session, session, stage
+from tasks.session import Execution, Session, session
+from tasks.stage import stage
 
 ROWS = [{"query_id": "1", "text": random.Random(1).randbytes(200_000).hex()}]  # more than a full disk still takes
 

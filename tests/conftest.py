@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from storage.store.store import Store
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 from tests.services.servers import Service, start_server
 
 # How long an example takes says nothing on a busy machine.

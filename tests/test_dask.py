@@ -21,8 +21,8 @@ from storage.errors import UserError
 from storage.store.store import SCRATCH, Store
 from tasks.runtime import dask_cluster
 from tasks.runtime.leftovers import RECORDS, record
-from tasks.runtime.ranks import Failed
-from tasks.stage import Execution, Session, session
+from tasks.runtime.shard import Failed
+from tasks.session import Execution, Session, session
 from tests.cluster import ROOT, Cluster, cluster, environment, wait_for
 from tests.tasks import sharded, works
 from tests.tiny import PIECES, save_t5
@@ -36,7 +36,7 @@ from pathlib import Path
 from prefect import flow
 from storage.store.store import Store
 from tasks.runtime import dask_cluster
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 from tests.tasks import sharded
 
 def main(folder, address, documents):

@@ -24,7 +24,7 @@ from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
 from models.tokens import Tokenizer
 from storage.store.store import Store
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 from tasks.training.grad_cache import gradients
 from tests.tiny import PIECES, save_tokenizer, tiny_bert
 

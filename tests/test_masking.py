@@ -11,7 +11,8 @@ import pytest
 from storage.errors import UserError, masked, one_line
 from storage.store.store import Store
 from storage.tables import Checkpoint
-from tasks.stage import Execution, Session, session, stage
+from tasks.session import Execution, Session, session
+from tasks.stage import stage
 from tests import warm
 
 SECRET = "hunter2"

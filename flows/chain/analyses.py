@@ -18,7 +18,7 @@ from storage.tables import Analysis, Checkpoint, Pairs, Passages, PseudoQueries,
 from tasks.analyses import divergence, expert_disagreement, pair_relatedness, text_statistics, word_distribution
 from tasks.analyses.measures.pos_tagger import not_installed
 from tasks.pretraining.count_terms import count_terms
-from tasks.stage import in_round
+from tasks.session import in_round
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tasks.evaluation.overlap import Overlapping, overlap
 from tasks.evaluation.query_wins import Winning, wins
 from tasks.retrieval.fuse import fuse
 from tasks.retrieval.search import Search, search
-from tasks.stage import in_round
+from tasks.session import in_round
 
 ANSWER = "answer@"
 EXAMPLES = 6  # queries that a run is shown to win, and as many that it loses

@@ -8,7 +8,8 @@ from typing import Any
 
 from storage.artifact import Source
 from storage.store.sources import Absent
-from tasks.stage import Job, Session
+from tasks.job import Job
+from tasks.session import Session
 
 Opener = Callable[[Path, Any], object]
 

@@ -39,7 +39,7 @@ from tasks.retrieval.encode import encode
 from tasks.retrieval.fuse import Fusion, fuse
 from tasks.retrieval.index import index
 from tasks.retrieval.search import Search, search
-from tasks.stage import in_round
+from tasks.session import in_round
 
 Start = Artifact[Checkpoint]
 

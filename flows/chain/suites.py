@@ -35,7 +35,7 @@ from tasks.retrieval.engines.exact import Exact
 from tasks.retrieval.fuse import Fusion, fuse
 from tasks.retrieval.index import index
 from tasks.retrieval.search import Search, search
-from tasks.stage import Execution, in_round
+from tasks.session import Execution, in_round
 
 Name = Annotated[str, Field(pattern=r"^\S+$")]
 Metric = Annotated[str, Field(pattern=METRIC.pattern)]

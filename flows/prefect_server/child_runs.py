@@ -18,8 +18,10 @@ from uuid import UUID
 
 from storage.artifact import Manifest
 from storage.store.store import Store
+from tasks.job import Job
 from tasks.runtime.prefect_task import TAG
-from tasks.stage import Job, Session
+from tasks.session import Session
+from tasks.stage import report_done, run_job
 
 T = TypeVar("T")
 
@@ -62,13 +64,13 @@ def run_all(jobs: Mapping[str, Job], request: Request, current: Session) -> None
                 if reference not in futures and runs_elsewhere(job, current.store) and set(needed) <= futures.keys():
                     futures[reference] = children.submit(job, [futures[need] for need in needed])
             if mine := _ready(left, futures.keys()):
-                current.done[mine.reference] = mine.run(current)
+                current.done[mine.reference] = run_job(mine, current)
                 del left[mine.reference]
             elif not any(_is_done(futures[reference]) for reference in futures.keys() & left.keys()):
                 time.sleep(SECONDS_BETWEEN_LOOKS)
             for reference in [each for each in left if each in futures and _is_done(futures[each])]:
                 manifest = Manifest.from_json(futures[reference].result())
-                current.done[reference] = left.pop(reference).told(current, manifest, cached=False)
+                current.done[reference] = report_done(left.pop(reference), current, manifest, cached=False)
     finally:
         children.leave()
 

@@ -19,7 +19,7 @@ from tasks.runtime import ranks
 from tasks.runtime.heartbeat import BEAT, Place, Pulse, exposure, free_place
 from tasks.runtime.rank_processes import Processes
 from tasks.runtime.signals import unwinding
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 
 console = unwrapped(stderr=True)
 

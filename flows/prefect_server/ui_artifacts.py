@@ -16,7 +16,7 @@ from tasks.report.page.lineage_graph import as_image, drawing, made_of, named, s
 from tasks.runtime.formatting import duration
 from tasks.runtime.prefect_progress import courtesy
 from tasks.runtime.prefect_task import artifact_key
-from tasks.stage import Done
+from tasks.session import Done
 
 
 def show_run(recipe: str, page: Path, done: Sequence[Done]) -> None:

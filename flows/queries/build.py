@@ -24,7 +24,7 @@ from storage.errors import UserError
 from storage.store.run_notes import noted
 from storage.store.store import Store
 from tasks.pseudo_queries.compare_queries import compare_queries
-from tasks.stage import Session, session
+from tasks.session import Session, session
 
 NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
 INSTEAD_OF_GENERATORS = ("model=null", "train=null", "generate=null", "also=[]", "shares=1")

@@ -19,7 +19,7 @@ from storage.rows import read_rows
 from storage.store.store import Store
 from storage.tables import Passages, passage_sha256, passage_text
 from tasks.pseudo_queries.generate_queries import generate_queries
-from tasks.stage import Session, session
+from tasks.session import Session, session
 
 ALL, BUCKET = "all", re.compile(r"bucket:([0-9a-f]{2})", re.IGNORECASE)
 SHOWN = 5

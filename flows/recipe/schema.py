@@ -24,7 +24,7 @@ from tasks.pretraining.pretrain import Pretraining
 from tasks.retrieval.encode import Encoding
 from tasks.retrieval.engines.bm25 import Bm25
 from tasks.retrieval.engines.exact import Exact
-from tasks.stage import Execution
+from tasks.session import Execution
 
 STARTS = ("pretrained", "backbone", "random")
 

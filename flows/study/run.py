@@ -38,7 +38,7 @@ from storage.store.store import Store
 from tasks.flops import Costs
 from tasks.report.report import CURVES
 from tasks.runtime.formatting import duration
-from tasks.stage import Done, Session
+from tasks.session import Done, Session
 from tasks.training.loop import Diverged
 
 RESULTS = PROJECT / "results" / "study"

@@ -26,7 +26,8 @@ from storage.rows import parts, read_table, write_rows
 from storage.settings import Settings
 from storage.tables import Answers, Documents, Qrels, Queries
 from tasks.runtime.progress import progress
-from tasks.stage import stage, tell
+from tasks.session import tell
+from tasks.stage import stage
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,8 @@ from storage.settings import Settings
 from storage.tables import Documents, Passages
 from tasks.corpus.sentence_packing import MIN_TOKENS, Span, count_tokens, spans
 from tasks.corpus.sentences import BLANKS
-from tasks.runtime.shards import Job, Shard, part, row_shards, run_shards
+from tasks.runtime.shard import Job, Shard, part, row_shards
+from tasks.runtime.shards import run_shards
 from tasks.stage import stage
 
 TOKENIZER = "tokenizer.json"

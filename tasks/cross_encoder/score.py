@@ -25,11 +25,11 @@ from storage.errors import UserError
 from storage.rows import in_one_chunk, read_table, write_table
 from storage.settings import Settings
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, Run, TeacherScores, passage_text
-from tasks.retrieval.encode import TOKENS_PER_BATCH, batches
 from tasks.retrieval.ranking import numbered, run_rows
 from tasks.runtime.device import choose_device
 from tasks.runtime.leftovers import record, unfinished
 from tasks.runtime.progress import bar
+from tasks.runtime.token_batches import TOKENS_PER_BATCH, batches
 from tasks.stage import stage
 
 QUERIES_PER_SHARD = 128  # with 64 passages each some 10,000 pairs; a finished shard is never scored again

@@ -19,7 +19,7 @@ from storage.rows import parts, read_rows
 from storage.store.store import SCRATCH
 from storage.tables import Run
 from tasks.finetuning.miners import Row
-from tasks.runtime.shards import Shard, part
+from tasks.runtime.shard import Shard, part
 
 T = TypeVar("T")
 

@@ -31,8 +31,9 @@ from storage.store.store import SCRATCH
 from storage.tables import Negatives, Passages, Positives, Queries
 from tasks.finetuning.candidates import sample
 from tasks.runtime.progress import progress
-from tasks.runtime.shards import part
-from tasks.stage import stage, tell
+from tasks.runtime.shard import part
+from tasks.session import tell
+from tasks.stage import stage
 
 PILES = 256
 QUERIES_PER_PILE = 1_000  # at least

@@ -16,7 +16,8 @@ from storage.errors import UserError
 from storage.pseudo_queries import kept_queries
 from storage.rows import parts, read_rows, read_table, write_rows
 from storage.tables import Passages, Positives, PseudoQueries, Qrels, Queries, Run
-from tasks.stage import stage, tell
+from tasks.session import tell
+from tasks.stage import stage
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,8 @@ from tasks.finetuning.candidates import (
     sample,
 )  # fmt: skip
 from tasks.finetuning.miners import MiningSettings, NegativeSelector, QueryCandidates, Row
-from tasks.runtime.shards import Job, Shard, kept, part, run_shards
+from tasks.runtime.shard import Job, Shard, kept, part
+from tasks.runtime.shards import run_shards
 from tasks.stage import stage
 
 log = logging.getLogger(__name__)

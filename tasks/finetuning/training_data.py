@@ -20,7 +20,7 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import in_one_chunk, read_table
 from storage.tables import Negatives, Passages, Positives, Queries, passage_text
-from tasks.pretraining.pretrain import visited
+from tasks.training.epochs import visited
 
 Places = NDArray[np.int64]
 """Passages by their number in the table."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -12,7 +11,6 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 import torch
 from numpy.random import Generator
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from safetensors.torch import save_file
 from torch import nn
@@ -35,6 +33,7 @@ from tasks.pretraining.draw_probe import Probe, Watch
 from tasks.pretraining.initialise import Backbone, save_checkpoint, shape
 from tasks.pretraining.token_cache import Pieces, tokenised
 from tasks.stage import stage
+from tasks.training.epochs import visited
 from tasks.training.loop import Fitting, fit, take_up
 from tasks.training.meta_device import without_memory
 
@@ -212,19 +211,3 @@ def continue_heads(heads: dict[str, nn.Parameter], folder: Path) -> None:
         take_up(heads, read_weights(path), path)
     except ValueError as error:
         raise UserError(f"pretrain.heads: {error}") from None
-
-
-def visited(step: int, batch: int, num_rows: int, seed: int) -> list[int]:
-    """The rows of a step: every row once an epoch, each epoch in an order of its own; batches may cross epochs."""
-    first = step * batch
-    rows: list[int] = []
-    while len(rows) < batch:
-        epoch, place = divmod(first + len(rows), num_rows)
-        rows += _order(epoch, num_rows, seed)[place : place + batch - len(rows)].tolist()
-    return rows
-
-
-@lru_cache(maxsize=2)
-def _order(epoch: int, num_rows: int, seed: int) -> NDArray[np.int64]:
-    """The rows in the order of an epoch."""
-    return np.random.default_rng((seed, epoch, num_rows)).permutation(num_rows)

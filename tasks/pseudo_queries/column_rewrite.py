@@ -18,7 +18,7 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import parts, read_blocks, write_blocks
 from storage.tables import Passages, PseudoQueries
-from tasks.runtime.shards import Shard
+from tasks.runtime.shard import Shard
 
 Change = Callable[[pa.Table], Mapping[str, pa.Array]]
 """What becomes of some columns of a block of rows, by name."""

@@ -24,8 +24,10 @@ from tasks.cross_encoder.score import Scoring
 from tasks.percentile import percentile
 from tasks.pseudo_queries.column_rewrite import file_shards, is_empty, rewrite
 from tasks.pseudo_queries.round_trip import RoundTrip
-from tasks.runtime.shards import Job, Shard, run_shards
-from tasks.stage import stage, tell
+from tasks.runtime.shard import Job, Shard
+from tasks.runtime.shards import run_shards
+from tasks.session import tell
+from tasks.stage import stage
 
 SAID = {"": "kept", "round trip": "dropped by the round trip", "relevance": "dropped by relevance", "empty": "empty"}
 

@@ -17,13 +17,14 @@ from storage.files import write_atomically, writing
 from storage.settings import Seed, Settings
 from storage.store.store import SCRATCH
 from storage.tables import Checkpoint
-from tasks.pretraining.pretrain import visited
 from tasks.pseudo_queries.generators.pair_files import Side, split
 from tasks.pseudo_queries.generators.seq2seq_batches import Teacher
 from tasks.pseudo_queries.generators.seq2seq_objective import Batch, Writer
 from tasks.pseudo_queries.generators.validation import Collection, Keep, Trip, Validation, summary
 from tasks.runtime.device import choose_device
-from tasks.stage import stage, tell
+from tasks.session import tell
+from tasks.stage import stage
+from tasks.training.epochs import visited
 from tasks.training.loop import STATE, Fitting, fit, newest
 
 VALIDATION_JSON = "validation.json"

@@ -29,8 +29,10 @@ from storage.tables import Checkpoint, Filled, Passages, PseudoQueries, Written
 from tasks.pseudo_queries import ledger_join
 from tasks.pseudo_queries.generators.sampler import Asked, Sampler, open_sampler
 from tasks.runtime.device import choose_device
-from tasks.runtime.shards import Job, Shard, kept, run_shards
-from tasks.stage import stage, store, tell
+from tasks.runtime.shard import Job, Shard, kept
+from tasks.runtime.shards import run_shards
+from tasks.session import store, tell
+from tasks.stage import stage
 
 VERSION = 2  # of what a generator writes with given settings; another one has ledgers of its own
 GROUPS = 8  # of buckets, each with a lock: as many generations of the same ledger can go on side by side

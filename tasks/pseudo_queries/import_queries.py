@@ -28,8 +28,9 @@ from storage.settings import Settings
 from storage.store.store import SCRATCH
 from storage.tables import Passages, PseudoQueries, passage_sha256, passage_text
 from tasks.runtime.progress import progress
-from tasks.runtime.shards import part
-from tasks.stage import stage, tell
+from tasks.runtime.shard import part
+from tasks.session import tell
+from tasks.stage import stage
 
 PILES = 256
 PASSAGES_PER_PILE = 10_000  # at least

@@ -25,7 +25,7 @@ from storage.rows import num_rows, read_rows, write_table
 from storage.tables import Passages, PseudoQueries, passage_sha256, passage_text
 from tasks.runtime.leftovers import record, unfinished
 from tasks.runtime.progress import progress
-from tasks.runtime.shards import Shard, part
+from tasks.runtime.shard import Shard, part
 
 SORTED, COUNTS = "scratch/sorted", "counts.json"
 SORTED_AT_ONCE = 100_000  # passages that are held to be sorted, if they are short:

@@ -20,7 +20,8 @@ from storage.rows import read_rows
 from storage.tables import Checkpoint, Passages, PseudoQueries, passage_text
 from tasks.cross_encoder.score import Scorer, Scoring
 from tasks.pseudo_queries.column_rewrite import file_shards, is_empty, rewrite, unknown
-from tasks.runtime.shards import Job, Shard, kept, run_shards
+from tasks.runtime.shard import Job, Shard, kept
+from tasks.runtime.shards import run_shards
 from tasks.stage import stage
 
 

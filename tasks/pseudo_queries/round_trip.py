@@ -19,7 +19,8 @@ from storage.tables import Index, Passages, PseudoQueries
 from tasks.pseudo_queries.column_rewrite import file_shards, is_empty, rewrite, unknown
 from tasks.retrieval.index import describe, engine
 from tasks.retrieval.ranking import Hits, PassageIds, Places, Searcher, passage_ids
-from tasks.runtime.shards import Job, Shard, kept, run_shards
+from tasks.runtime.shard import Job, Shard, kept
+from tasks.runtime.shards import run_shards
 from tasks.stage import stage
 
 QUERIES_AT_ONCE = 1000  # between two looks at the bar

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,10 +27,11 @@ from storage.settings import Settings
 from storage.tables import Checkpoint, Passages, Vectors, passage_text
 from storage.vectors import VECTORS_JSON, Encoded, SparseRows, TokenRows, bytes_per_passage, shard_files, write_shard
 from tasks.runtime.device import choose_device
-from tasks.runtime.shards import Job, Shard, kept, row_shards, run_shards
+from tasks.runtime.shard import Job, Shard, kept, row_shards
+from tasks.runtime.shards import run_shards
+from tasks.runtime.token_batches import TOKENS_PER_BATCH, batches
 from tasks.stage import stage
 
-TOKENS_PER_BATCH = {"cpu": 2048, "cuda": 65_536}  # with padding; what measures well on each
 LEXICAL_TOKENS_PER_BATCH = {"cpu": 1024, "cuda": 16_384}  # each token has a weight for every word piece first
 PASSAGES_PER_SHARD = {"dense": 8192, "lexical": 2048, "late": 512}  # the least of a retriever's views: some 100 MB
 
@@ -160,15 +161,3 @@ def _check(checkpoint: Path, settings: Encoding) -> None:
     for name, tokens in settings.model_dump().items():
         if tokens > limit:
             raise UserError(f"{name}: the checkpoint reads at most {limit} tokens, found {tokens}; set it to so many")
-
-
-def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Places of texts, the longest first, in batches of at most so many tokens when padded (one text at least)."""
-    batch: list[int] = []
-    for place in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if batch and (len(batch) + 1) * lengths[batch[0]] > tokens:
-            yield batch
-            batch = []
-        batch.append(place)
-    if batch:
-        yield batch

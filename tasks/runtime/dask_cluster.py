@@ -33,8 +33,7 @@ from storage.errors import UserError
 from storage.files import write_atomically
 from storage.store.store import SCRATCH
 from tasks.runtime.progress import bar
-from tasks.runtime.ranks import Failed
-from tasks.runtime.shards import Shard, fulfil
+from tasks.runtime.shard import Failed, Shard, fulfil
 
 GROUPS = 50  # of a stage at most: so many task runs, and so many workers that it keeps busy
 SECONDS_TO_CONNECT, SECONDS_TO_CLOSE = 20, 5

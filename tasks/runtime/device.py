@@ -6,7 +6,7 @@ import torch
 
 from storage.errors import UserError
 from tasks.runtime.distributed import local_rank
-from tasks.stage import execution
+from tasks.session import execution
 
 
 def choose_device() -> torch.device:

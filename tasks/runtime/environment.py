@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from storage.errors import masked
-
-if TYPE_CHECKING:
-    from tasks.stage import Execution
+from tasks.session import Execution
 
 PACKAGES = (
     "torch",

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from storage.errors import UserError
-from tasks.stage import Execution
+from tasks.session import Execution
 
 BEAT = 3.0  # seconds between two changes
 LOST = 60.0  # seconds without one

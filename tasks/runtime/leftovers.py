@@ -14,7 +14,7 @@ from pathlib import Path
 
 from storage.files import sha256_of, write_atomically
 from storage.store.store import SCRATCH
-from tasks.stage import tell
+from tasks.session import tell
 
 RECORDS = Path(SCRATCH) / "records"
 

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from storage.artifact import File, Manifest
+from tasks.job import Job
 from tasks.runtime.formatting import duration, in_units
 from tasks.runtime.prefect_progress import courtesy, progress_shown
 from tasks.runtime.signals import stage_is_built
-from tasks.stage import Job, Session
 
 TAG = "pretrieve"  # of all our runs: by it the automations know them
 FILES_SHOWN, LETTERS_SHOWN = 30, 90
 
 
-def run_as_task(job: Job, current: Session, cached: bool) -> Manifest:
+def run_as_task(job: Job, build: Callable[[], Manifest], cached: bool) -> Manifest:
     """Build the job in this thread, where a cancelled run can interrupt it, as a task of the flow that runs."""
-    state = task_of(job, cached, lambda: job.build(current))(return_state=True)
+    state = task_of(job, cached, build)(return_state=True)
     manifest = Manifest.from_json(state.result())
     if state.name == "Cached":
         describe(job, manifest)

@@ -17,9 +17,8 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tasks.runtime.ranks import Failed
-from tasks.runtime.shards import Job, Shard, fulfil, request
-from tasks.stage import execution
+from tasks.runtime.shard import Failed, Job, Shard, fulfil, request
+from tasks.session import execution
 
 SHARDS_AHEAD = 2  # for each process, the one that it makes among them
 SECONDS_BETWEEN_LOOKS = 0.5

@@ -19,7 +19,7 @@ from pathlib import Path
 from storage.files import write_atomically
 from storage.store.store import Store
 from tasks.runtime.signals import HeldBack
-from tasks.stage import execution
+from tasks.session import execution
 
 TO_SAVE = 120  # seconds in which processes that are told to end must have ended their step and saved a checkpoint
 SECONDS_BETWEEN_LOOKS = 0.1

@@ -35,15 +35,12 @@ from storage.store.store import SCRATCH, Store
 from tasks.runtime import remote_call
 from tasks.runtime.heartbeat import BEAT, BEGUN, PATIENCE, Lost, Meeting, exposure, listen, meeting_place
 from tasks.runtime.rank_processes import KILLED, MEETING, Processes, die_with_parent
+from tasks.runtime.shard import Failed
 from tasks.runtime.signals import unwinding
-from tasks.stage import Execution, Session, execution, session, tell
+from tasks.session import Execution, Session, execution, session, tell
 
 JOB = "job.json"
 ALONE_IN_A_STEP = timedelta(hours=2)  # how long processes wait for one that probes or writes a checkpoint
-
-
-class Failed(Exception):
-    """A process of several has failed."""
 
 
 def run_together(

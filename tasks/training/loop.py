@@ -31,7 +31,7 @@ from tasks.runtime.device import choose_device
 from tasks.runtime.leftovers import discard, is_intact, record
 from tasks.runtime.progress import bar
 from tasks.runtime.signals import HeldBack
-from tasks.stage import tell
+from tasks.session import tell
 from tasks.training.grad_cache import gradient_norms, gradients
 from tasks.training.prefetch import batches
 

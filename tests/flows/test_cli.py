@@ -21,7 +21,7 @@ from storage.store import sources
 from storage.store.locks import LeaseLost
 from storage.store.store import Store
 from tasks.pretraining.initialise import initialise
-from tasks.stage import Session, session
+from tasks.session import Session, session
 from tests.in_process import ended_by
 from tests.services.servers import Service
 from tests.warm import environment, run

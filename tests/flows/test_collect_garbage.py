@@ -19,7 +19,8 @@ from storage.artifact import Artifact
 from storage.store.run_notes import noted, read_notes
 from storage.store.store import DamagedArtifact, Store
 from storage.tables import Qrels
-from tasks.stage import Execution, Session, session, stage
+from tasks.session import Execution, Session, session
+from tasks.stage import stage
 from tests import finished_runs
 from tests.console import Ended, command, tree
 from tests.finished_runs import Made

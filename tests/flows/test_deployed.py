@@ -17,7 +17,7 @@ from flows.recipe.shipped import shipped_recipes
 from storage.errors import UserError
 from storage.store import sources
 from storage.store.store import Store
-from tasks.stage import Session
+from tasks.session import Session
 
 FLOWS = [
     deployed.reproduce, deployed.generate_queries, deployed.pretrain, deployed.finetune, deployed.evaluate,

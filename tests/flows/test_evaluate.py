@@ -26,7 +26,8 @@ from storage.rows import read_table
 from storage.store.store import Store
 from storage.tables import Checkpoint, Run
 from tasks.retrieval.fuse import Fusion
-from tasks.stage import Execution, Session, session, stage
+from tasks.session import Execution, Session, session
+from tasks.stage import stage
 from tests.services.servers import Service
 from tests.tiny import WORDS, fast_tokenizer, save_backbone, save_tokenizer, tiny_retriever
 from tests.warm import run as run_command

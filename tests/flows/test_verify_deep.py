@@ -16,7 +16,8 @@ from storage.rows import write_rows
 from storage.settings import Settings
 from storage.store.store import Store
 from storage.tables import Queries
-from tasks.stage import Execution, Session, execution, session, stage
+from tasks.session import Execution, Session, execution, session
+from tasks.stage import stage
 from tests.console import command, tree
 
 

@@ -18,7 +18,7 @@ from flows.recipe.sections import Dataset
 from storage.imports import negative_files, pseudo_query_files
 from storage.store.store import Store
 from tasks.pseudo_queries.generators.pair_files import read_pairs
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 from tests.fuzz.odd import SECONDS, check, edited, fuzz, odd_numbers, odd_texts, odd_values
 from tests.in_process import ended_by
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from storage.artifact import Artifact
 from storage.store.store import Store
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 from tests.flows.test_terminal import Named, initialise
 from tests.fuzz.odd import SECONDS, check, edited, fuzz, odd_texts, odd_values, places_of
 from tests.in_process import pretrieve

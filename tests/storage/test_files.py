@@ -18,7 +18,8 @@ from storage import tables
 from storage.files import writing_files
 from storage.store.store import Store, UndeclaredFile
 from storage.tables import Checkpoint, Index, Table, Vectors
-from tasks.stage import Session, session, stage
+from tasks.session import Session, session
+from tasks.stage import stage
 
 KILLED = """
 import resource, signal, sys

@@ -9,7 +9,8 @@ from storage.artifact import Artifact
 from storage.rows import write_rows
 from storage.store.store import Store
 from storage.tables import Table
-from tasks.stage import Execution, Session, Stage, session
+from tasks.session import Execution, Session, session
+from tasks.stage import Stage
 
 Written = Callable[[type[Table], Iterable[Mapping[str, Any]]], Artifact[Any]]
 Made = Callable[..., Artifact[Any]]

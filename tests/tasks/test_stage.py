@@ -14,7 +14,8 @@ from storage.rows import read_rows, read_table, write_rows
 from storage.settings import Settings
 from storage.store.store import Store
 from storage.tables import Queries
-from tasks.stage import Execution, Session, Stopped, in_round, session, stage
+from tasks.session import Execution, Session, Stopped, in_round, session
+from tasks.stage import stage
 
 calls: list[str] = []
 
@@ -178,7 +179,8 @@ from storage.rows import write_rows
 from storage.settings import Settings
 from storage.store.store import Store
 from storage.tables import Queries
-from tasks.stage import Session, session, stage
+from tasks.session import Session, session
+from tasks.stage import stage
 
 @stage(version=1, table=Queries)
 def slow(out: Path) -> None:

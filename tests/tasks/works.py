@@ -11,8 +11,9 @@ from storage.errors import UserError
 from storage.files import write_atomically
 from storage.settings import Settings
 from storage.store.store import Store
-from tasks.runtime.shards import Job, Shard, kept, row_shards, run_shards
-from tasks.stage import Execution, Session, session
+from tasks.runtime.shard import Job, Shard, kept, row_shards
+from tasks.runtime.shards import run_shards
+from tasks.session import Execution, Session, session
 
 
 class Asked(Settings):

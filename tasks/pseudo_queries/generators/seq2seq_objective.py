@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from models.objective import Losses, Vectors
 from models.tokens import Tokenizer, Tokens
-from tasks.pretraining.pretrain import visited
+from tasks.training.epochs import visited
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tasks.report.page.statistics import direction, mark, marks, probability, to
 from tasks.report.page.templates import css, signed, template
 from tasks.report.page.transfer_table import elsewhere
 from tasks.runtime.formatting import duration, in_units, short, watt_hours
-from tasks.stage import Done
+from tasks.session import Done
 
 # What the report shows of what query_quality measures, in words.
 QUALITY = {

@@ -14,7 +14,7 @@ from html import escape
 from typing import Any
 
 from tasks.runtime.formatting import duration
-from tasks.stage import Done
+from tasks.session import Done
 
 SVG = "http://www.w3.org/2000/svg"
 ROW, LANE, LETTER = 20, 9, 6.2  # heights and widths in pixels; a letter's is that of the font below

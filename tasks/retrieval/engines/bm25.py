@@ -28,7 +28,7 @@ from tasks.retrieval.lucene.jvm import java
 from tasks.retrieval.ranking import Hits, Lookup, PassageIds, Places, Searcher
 from tasks.runtime.leftovers import record, unfinished
 from tasks.runtime.progress import progress
-from tasks.stage import execution
+from tasks.session import execution
 
 VIEWS = ("bm25",)
 LUCENE = Path("logs/lucene")  # below logs/: Lucene writes random ids, so its bytes are not hashed

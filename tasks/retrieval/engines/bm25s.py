@@ -32,7 +32,7 @@ from tasks.retrieval.engines.bm25 import Bm25, expanded, lists
 from tasks.retrieval.lucene.index_reader import Found, analysed
 from tasks.retrieval.ranking import Hits, Lookup, PassageIds, Searcher
 from tasks.runtime.leftovers import record, unfinished
-from tasks.stage import execution
+from tasks.session import execution
 
 VIEWS = ("bm25",)
 INDEX = Path("bm25s")

@@ -27,7 +27,7 @@ from tasks.retrieval.ranking import PassageIds, Places, Searcher
 from tasks.retrieval.two_stage import folder_of, searcher
 from tasks.runtime.leftovers import record, unfinished
 from tasks.runtime.progress import bar
-from tasks.stage import execution
+from tasks.session import execution
 
 VIEWS = ("dense",)
 INDEX = "index.faiss"

@@ -31,7 +31,7 @@ from tasks.retrieval.index import EngineSettings, describe
 from tasks.retrieval.ranking import PassageIds, Places, Searcher
 from tasks.retrieval.two_stage import folder_of, searcher
 from tasks.runtime.leftovers import record, unfinished
-from tasks.stage import execution
+from tasks.session import execution
 
 VIEWS = ("lexical",)
 INDEX = "index.seismic"

@@ -12,7 +12,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.prefect_server.ui_artifacts import lineage, measured_on, metrics_table, show_lineage
 from tasks.report.page.lineage_graph import Lane, drawing, lanes, made_of
-from tasks.stage import Done
+from tasks.session import Done
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -20,7 +20,8 @@ from storage.store.store import Store
 from storage.tables import Report
 from tasks.runtime import prefect_progress
 from tasks.runtime.progress import progress
-from tasks.stage import Session, session, stage
+from tasks.session import Session, session
+from tasks.stage import stage
 from tests.services.servers import Service, post
 
 pytestmark = pytest.mark.slow

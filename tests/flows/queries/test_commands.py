@@ -23,7 +23,7 @@ from storage.ledger.ledger import ledgers
 from storage.rows import read_rows
 from storage.store.store import Store
 from storage.tables import PseudoQueries
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 from tests.tiny import PIECES, WORDS, save_t5
 
 NAME = "small/beir"

@@ -18,7 +18,7 @@ from storage.results.paper_results import FILE, value
 from storage.store import sources
 from storage.store.store import Store
 from tasks.evaluation.claim_verdicts import smallest
-from tasks.stage import Done
+from tasks.session import Done
 
 STUDY = load_study()
 QUALITY = [claim for claim in STUDY.claims if claim.metric]

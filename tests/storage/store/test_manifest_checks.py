@@ -25,7 +25,8 @@ from storage.rows import read_table, write_rows
 from storage.settings import Settings
 from storage.store.store import Store
 from storage.tables import Queries
-from tasks.stage import Session, session, stage
+from tasks.session import Session, session
+from tasks.stage import stage
 from tests.storage.published import KEY, described
 
 

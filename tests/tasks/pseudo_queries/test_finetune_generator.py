@@ -24,7 +24,7 @@ from tasks.pseudo_queries.generators.pair_files import Side, split
 from tasks.pseudo_queries.generators.seq2seq_batches import Teacher
 from tasks.pseudo_queries.generators.seq2seq_objective import Writer
 from tasks.pseudo_queries.generators.validation import Collection, Epoch, Validation, best, summary
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 from tasks.training import loop
 from tests.tasks.pairs_of_words import PAIRS, SETTINGS, save_pairs, save_start
 
@@ -210,7 +210,7 @@ from storage.store.store import Store
 from tasks.training import loop
 from tasks.pseudo_queries.finetune_generator import finetune_generator
 from tasks.pseudo_queries.generators.validation import Collection
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 from tests.tasks.pairs_of_words import SETTINGS
 
 loop.SECONDS_BETWEEN_CHECKPOINTS = 0.0

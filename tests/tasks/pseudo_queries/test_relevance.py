@@ -20,7 +20,7 @@ from storage.tables import Passages, PseudoQueries, passage_text
 from tasks.cross_encoder.score import Scoring
 from tasks.pseudo_queries.column_rewrite import file_shards
 from tasks.pseudo_queries.relevance import relevance, score_part
-from tasks.runtime.shards import Job, fulfil, request
+from tasks.runtime.shard import Job, fulfil, request
 from tests.models.retrievers.test_cross_encoder import folder_of, tiny_cross_encoder
 from tests.tasks.corpora import passage, pseudo_query
 from tests.tiny import WORDS

@@ -19,7 +19,7 @@ from tasks.pseudo_queries.round_trip import RoundTrip, rank_part, round_trip
 from tasks.retrieval.engines.bm25 import Bm25, open_index
 from tasks.retrieval.index import index
 from tasks.retrieval.ranking import passage_ids
-from tasks.runtime.shards import Job, fulfil, request
+from tasks.runtime.shard import Job, fulfil, request
 from tests.tasks.corpora import passage, pseudo_query
 
 DEPTH = 7

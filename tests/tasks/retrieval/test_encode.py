@@ -17,7 +17,8 @@ from storage.errors import UserError
 from storage.tables import Checkpoint, Passages
 from storage.vectors import Encoded, bytes_per_passage, num_shards, read_shard
 from tasks.retrieval import encode as encoding
-from tasks.retrieval.encode import Encoding, TextEncoder, as_rows, batches, encode
+from tasks.retrieval.encode import Encoding, TextEncoder, as_rows, encode
+from tasks.runtime.token_batches import batches
 from tests.tiny import RETRIEVERS, WORDS, save_tokenizer, tiny_retriever
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")

@@ -17,8 +17,9 @@ from storage.errors import UserError
 from storage.store.store import Store
 from tasks.runtime import distributed, heartbeat
 from tasks.runtime.heartbeat import Lost, Place, Pulse, free_place
-from tasks.runtime.ranks import Failed, run_together
-from tasks.stage import Execution, Session, session
+from tasks.runtime.ranks import run_together
+from tasks.runtime.shard import Failed
+from tasks.session import Execution, Session, session
 from tasks.training import loop
 from tests.tasks import together
 from tests.tasks.runtime.test_signals import checkpoints, last_step, slow_down, wait_for_steps
@@ -40,7 +41,7 @@ import sys
 from pathlib import Path
 from storage.store.store import Store
 from tasks.runtime import heartbeat, ranks
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 from tests.tasks.runtime import test_heartbeat
 ranks.BEAT, heartbeat.LOST = 0.5, {SILENCE}
 store = Store(Path(sys.argv[1]))

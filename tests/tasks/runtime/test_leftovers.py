@@ -8,8 +8,9 @@ import pytest
 
 from storage.store.store import Store
 from tasks.runtime.leftovers import RECORDS, discard, is_intact, record, unfinished
-from tasks.runtime.shards import Job, row_shards, run_shards
-from tasks.stage import Execution, Session, session
+from tasks.runtime.shard import Job, row_shards
+from tasks.runtime.shards import run_shards
+from tasks.session import Execution, Session, session
 from tests.tasks.works import Asked, files, write
 
 EXECUTION = Execution(workers=1, threads=1, device="cpu")

@@ -24,8 +24,10 @@ from tasks.pretraining.pretrain import pretrain
 from tasks.pretraining.token_cache import SHARDS
 from tasks.runtime import distributed
 from tasks.runtime.rank_processes import PARENT
-from tasks.runtime.ranks import Failed, run_together
-from tasks.stage import Execution, Session, session, stage
+from tasks.runtime.ranks import run_together
+from tasks.runtime.shard import Failed
+from tasks.session import Execution, Session, session
+from tasks.stage import stage
 from tasks.training import loop
 from tasks.training.grad_cache import cut
 from tests.tasks import together
@@ -232,7 +234,7 @@ def test_ended_from_outside_nothing_stays_behind(end: signal.Signals, tmp_path: 
 from pathlib import Path
 from storage.store.store import Store
 from tasks.runtime.ranks import run_together
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 from tests.tasks import together
 from tests.tasks.pretraining import test_pretrain
 with session(Session(Store(Path({str(tmp_path)!r})), Execution(threads=1, device="cpu", processes=2))) as current:

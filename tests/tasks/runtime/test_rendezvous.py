@@ -10,7 +10,7 @@ from storage.store.store import Store
 from tasks.runtime import heartbeat
 from tasks.runtime.heartbeat import meeting_place
 from tasks.runtime.ranks import run_together
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 from tests import warm
 from tests.tasks import together
 from tests.tasks.runtime.test_heartbeat import free_port

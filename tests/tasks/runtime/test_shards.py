@@ -13,11 +13,10 @@ import torch
 
 from storage.errors import UserError
 from storage.store.store import Store
-from tasks.runtime import shards as module
+from tasks.runtime import shard, shards
 from tasks.runtime.device import devices_of
-from tasks.runtime.ranks import Failed
-from tasks.runtime.shards import kept, row_shards
-from tasks.stage import Execution, Session, session
+from tasks.runtime.shard import Failed, kept, row_shards
+from tasks.session import Execution, Session, session
 from tests.cluster import ROOT, wait_for
 from tests.tasks import sharded, works
 from tests.tasks.works import files, run
@@ -34,8 +33,8 @@ def test_shards_are_neighbouring_rows() -> None:
 
 def test_a_finished_shard_is_not_made_again_and_counts_as_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, bars = tmp_path / "out", []
-    real = module.bar
-    monkeypatch.setattr(module, "bar", lambda **words: bars.append(real(**words)) or bars[-1])
+    real = shards.bar
+    monkeypatch.setattr(shards, "bar", lambda **words: bars.append(real(**words)) or bars[-1])
     run(out, works.write)
     (out / "part-00002.parquet").unlink()
     (out / "part-00006.parquet").unlink()
@@ -57,7 +56,7 @@ def test_what_is_kept_is_made_once_and_given_up_at_the_end(tmp_path: Path) -> No
             (tmp_path / "out" / path).unlink()
 
     assert (tmp_path / f"{os.getpid()}.loaded").read_text().split() == ["loaded"] * 2
-    assert not module._kept
+    assert not shard._kept
 
 
 def test_one_thing_is_kept_at_a_time(store: Any) -> None:
@@ -66,10 +65,10 @@ def test_one_thing_is_kept_at_a_time(store: Any) -> None:
     assert kept(list, "ab") is first
     assert kept(list, "cd") == ["c", "d"]
     assert kept(list, "ab") is not first
-    assert len(module._kept) == 1
+    assert len(shard._kept) == 1
     with session(Session(store, Execution(threads=1))):  # on another device, say
         assert kept(list, "ab") is not first
-    module._kept.clear()
+    shard._kept.clear()
 
 
 @pytest.mark.slow

@@ -20,9 +20,10 @@ from models.objective import Batch
 from storage.store.locks import LeaseLost
 from storage.store.store import Store
 from tasks.runtime import distributed
-from tasks.runtime.ranks import Failed, run_together
+from tasks.runtime.ranks import run_together
+from tasks.runtime.shard import Failed
 from tasks.runtime.signals import HeldBack, unwinding
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 from tasks.training import loop
 from tasks.training.loop import fit
 from tests.tasks import together
@@ -151,8 +152,9 @@ import sys, signal
 from pathlib import Path
 from storage.store.locks import LeaseLost
 from storage.store.store import Store
-from tasks.runtime.ranks import Failed, run_together
-from tasks.stage import Execution, Session, session
+from tasks.runtime.ranks import run_together
+from tasks.runtime.shard import Failed
+from tasks.session import Execution, Session, session
 from tests.tasks import together
 from tests.tasks.runtime import test_signals
 out = Path(sys.argv[1])

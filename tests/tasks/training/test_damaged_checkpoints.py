@@ -13,7 +13,7 @@ from models.objective import Losses
 from models.retrievers.objective import Examples
 from models.tokens import pad
 from storage.store.store import Store
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 from tasks.training import loop
 from tasks.training.loop import STATE, Diverged, Fitting, fit
 

@@ -25,7 +25,8 @@ from tasks.retrieval.index import index
 from tasks.retrieval.lucene.jvm import java, java_list
 from tasks.retrieval.ranking import Hits, passage_ids
 from tasks.retrieval.search import Search, search
-from tasks.stage import Execution, Session, session, stage
+from tasks.session import Execution, Session, session
+from tasks.stage import stage
 from tests.tasks.corpora import pseudo_query
 
 WORDS = [f"{start}{end}" for start in ("ba", "ko", "mi", "tu", "zer") for end in ("ran", "lo", "nik", "stel", "mo")]

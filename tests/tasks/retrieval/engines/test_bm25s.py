@@ -18,7 +18,7 @@ from tasks.retrieval.index import engine, index
 from tasks.retrieval.lucene.jvm import java
 from tasks.retrieval.ranking import Hits, passage_ids
 from tasks.retrieval.search import Search, search
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 from tests.tasks.corpora import passage, pseudo_query
 
 WORDS = [f"{start}{end}" for start in ("ba", "ko", "mi", "tu", "zer") for end in ("ran", "lo", "nik", "stel", "mo")]

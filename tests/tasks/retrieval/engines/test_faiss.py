@@ -15,7 +15,7 @@ from tasks.retrieval.engines import faiss
 from tasks.retrieval.engines.faiss import Faiss
 from tasks.retrieval.index import index
 from tasks.retrieval.ranking import Hits
-from tasks.stage import Execution, Session, session
+from tasks.session import Execution, Session, session
 from tests.tasks import clustered
 from tests.tasks.stored import names
 

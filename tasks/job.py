@@ -1,0 +1,73 @@
+"""What a stage is, and one call of it, whose key names the artifact before anything is built."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from functools import update_wrapper
+from typing import Any, Generic, TypeVar
+
+from storage.artifact import Artifact, Source, key_of
+from storage.settings import Settings
+from storage.tables import Table
+
+T = TypeVar("T", bound=Table)
+Input = Artifact[Any] | Source | Sequence[Artifact[Any]] | None
+
+
+class StageDefinition(Generic[T]):
+    """The body of a stage, which fills a folder, with its version and the table that it writes."""
+
+    def __init__(
+        self, body: Callable[..., None], version: int, table: type[T], trains: bool, gpu: Callable[[Any], bool]
+    ) -> None:
+        update_wrapper(self, body)  # type: ignore[arg-type]  # the call of `Stage` has another signature
+        self.body, self.version, self.table, self.trains, self.gpu = body, version, table, trains, gpu
+        self.name: str = body.__name__
+        self.parameters = [name for name in inspect.signature(body).parameters if name not in ("out", "settings")]
+
+
+class Job:
+    """One call of a stage."""
+
+    def __init__(
+        self, stage: StageDefinition[Any], inputs: Sequence[Input], settings: Settings | None, round_: str = ""
+    ) -> None:
+        if len(inputs) != len(stage.parameters):
+            raise TypeError(f"{stage.name} takes {stage.parameters}, got {len(inputs)} inputs")
+        self.stage, self.inputs, self.settings, self.round = stage, inputs, settings, round_
+        self.values: dict[str, Any] = settings.model_dump(mode="json") if settings else {}
+        self.references = {name: _reference(value) for name, value in zip(stage.parameters, inputs, strict=True)}
+        self.key = key_of(stage.name, stage.version, self.values, self.references)
+
+    @property
+    def reference(self) -> str:
+        """The name of its artifact in the inputs of other stages: `<stage>/<key>`."""
+        return f"{self.stage.name}/{self.key}"
+
+    @property
+    def label(self) -> str:
+        """Stage, round and the first characters of the key, for people."""
+        return f"{self.stage.name}{f' ({self.round})' if self.round else ''} {self.key[:8]}"
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether workers with a GPU run it."""
+        return self.stage.gpu(self.settings)
+
+    def needs(self) -> list[str]:
+        """Return the references of the artifacts that must be complete before it can be built."""
+        return [artifact.reference for artifact in self.artifacts()]
+
+    def artifacts(self) -> Iterator[Artifact[Any]]:
+        """Yield its inputs that are artifacts, those in lists too."""
+        for value in self.inputs:
+            for member in value if isinstance(value, Sequence) else [value]:
+                if isinstance(member, Artifact):
+                    yield member
+
+
+def _reference(value: Input) -> Any:
+    if value is None or isinstance(value, (Artifact, Source)):
+        return value.reference if value else None
+    return [artifact.reference for artifact in value]

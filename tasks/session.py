@@ -1,0 +1,133 @@
+"""The context in which stages are called: the store, how to run, and what has been done so far."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from storage.settings import Settings
+from storage.store.run_notes import NotedRun
+from storage.store.store import Store
+from tasks.job import Job
+
+
+class Execution(Settings):
+    """How to run, never what comes out: no value here is in a key."""
+
+    workers: int = Field(default=2, gt=0)
+    """Processes that split the corpus and mine."""
+    threads: int = Field(default=2, gt=0)
+    """Threads of PyTorch and FAISS."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    processes: int = Field(default=1, gt=0)
+    """Processes of each host that use one model together, each on its own GPU: to train, encode or generate queries."""
+    hosts: int = Field(default=1, gt=0)
+    """Hosts that train together; on all but the one that runs the stage runs `pretrieve join`."""
+    rendezvous: str | None = None
+    """HOST:PORT of the host that runs the stage, where it meets the others; null where there is one host."""
+    trusted_network: bool = False
+    """Whether only trusted machines reach the hosts' ports, which have no passwords; several hosts need it."""
+    dask: str | None = None
+    """Address of a Dask scheduler whose workers split, write queries, encode and mine; null for processes of ours."""
+
+    @model_validator(mode="after")
+    def _several_hosts_need_trust(self) -> Self:
+        if self.hosts > 1 and not self.trusted_network:
+            raise ValueError("several hosts train without passwords or encryption: set trusted_network if that is safe")
+        return self
+
+
+@dataclass(frozen=True)
+class Done:
+    """One stage of a run, as the terminal and the report list it."""
+
+    stage: str
+    round: str
+    key: str
+    cached: bool
+    seconds: float
+    """What building it took, in this run or, where it was cached, in the run that built it."""
+    rows: int | None
+    inputs: list[Any]
+    """References of its inputs."""
+    built: Mapping[str, Any] = field(default_factory=dict)
+    """What its manifest says of when, where and at what cost it was built; {} where nothing is there yet."""
+
+
+@dataclass
+class Session:
+    """Where stages find their store, how they run, and what they have done."""
+
+    store: Store
+    execution: Execution = field(default_factory=Execution)
+    planning: bool = False
+    """Only work out keys and look what is there; build nothing."""
+    last: str | None = None
+    """The key of the stage after which to stop; None goes to the end of the chain."""
+    tell: Callable[[str], None] = lambda line: None
+    note: NotedRun | None = None
+    """The run's note, which names every artifact before the store is looked at; None where nothing is noted."""
+    jobs: dict[str, Job] = field(default_factory=dict)
+    """Stages by `<stage>/<key>`, in the order in which they were first called."""
+    done: dict[str, Done] = field(default_factory=dict)
+    """What is known of each."""
+
+
+class Stopped(Exception):
+    """The stage that the session was told to stop after is done."""
+
+
+_session: contextvars.ContextVar[Session] = contextvars.ContextVar("session")
+_round: contextvars.ContextVar[str] = contextvars.ContextVar("round", default="")
+
+
+@contextlib.contextmanager
+def session(current: Session) -> Iterator[Session]:
+    """Stages called in this block use `current`."""
+    token = _session.set(current)
+    try:
+        yield current
+    finally:
+        _session.reset(token)
+
+
+@contextlib.contextmanager
+def in_round(name: str) -> Iterator[None]:
+    """Stages called in this block are listed under the name of a round."""
+    token = _round.set(name)
+    try:
+        yield
+    finally:
+        _round.reset(token)
+
+
+def execution() -> Execution:
+    """How the current session runs."""
+    return _session.get().execution
+
+
+def store() -> Store:
+    """The store of the current session."""
+    return _session.get().store
+
+
+def tell(line: str) -> None:
+    """Print a line to the terminal of the current session's run; nothing where a stage's body runs without one."""
+    if current := _session.get(None):
+        current.tell(line)
+
+
+def current_session() -> Session:
+    """Return the session of the block that this is called in."""
+    return _session.get()
+
+
+def current_round() -> str:
+    """Return the name of the round that stages called now are listed under; empty outside of rounds."""
+    return _round.get()
