@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests import warm
+from tests.console import read_only
 from tests.services.servers import Service
 from tests.warm import WHEEL, environment
 
@@ -232,13 +233,20 @@ def test_verify_moves_damage_aside_when_told(copied: Path) -> None:
     assert run(copied, "verify").returncode == 0
 
 
-def test_a_question_is_answered_by_a_retriever_and_by_an_index(unbroken: Path) -> None:
+def test_a_read_only_store_is_reproduced_and_answers_by_a_retriever_and_by_an_index(unbroken: Path) -> None:
     stages: list[dict[str, str]] = report(unbroken)["stages"]  # type: ignore[assignment]
     keys = {(each["stage"], each["round"]): each["key"] for each in stages}
 
-    for key, view in ((keys["train", "retriever_2"], "dense"), (keys["index", ""], "bm25")):
-        answered = run(unbroken, "search", key[:12], "a large city in Europe", "--top", "3")
+    with read_only(unbroken / "artifacts"):
+        repeated = run(unbroken, "reproduce", "quickstart")
+        answers = {
+            view: run(unbroken, "search", key[:12], "a large city in Europe", "--top", "3")
+            for key, view in ((keys["train", "retriever_2"], "dense"), (keys["index", ""], "bm25"))
+        }
 
+    assert repeated.returncode == 0, repeated.stderr
+    assert "0 to build" in repeated.stderr
+    for view, answered in answers.items():
         assert answered.returncode == 0, answered.stderr
         assert view in answered.stdout
         assert sum(line.startswith(("│ 1 ", "│ 2 ", "│ 3 ")) for line in answered.stdout.splitlines()) == 3
