@@ -36,7 +36,7 @@ from models.retrievers.retriever import Retriever
 from models.retrievers.retriever import Settings as Views
 from models.tokens import FILES, Tokenizer, num_tokens, pad
 from storage.errors import UserError
-from tasks.cross_encoder.score import Scoring
+from tasks.cross_encoder.pairs import Scoring
 from tasks.cross_encoder.train_teacher import TeacherTraining
 from tasks.finetuning.train import Training
 from tasks.pretraining.initialise import Backbone

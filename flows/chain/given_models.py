@@ -50,15 +50,15 @@ def _retriever(folder: Path, settings: Any) -> None:
 
 
 def _teacher(folder: Path, settings: Any) -> None:
-    from tasks.cross_encoder.score import opened_teacher
+    from tasks.cross_encoder.pairs import load_teacher
 
-    opened_teacher(folder, settings, "teacher")
+    load_teacher(folder, settings, "teacher")
 
 
 def _start_of_teacher(folder: Path, settings: Any) -> None:
-    from tasks.cross_encoder.train_teacher import opened_start
+    from tasks.cross_encoder.train_teacher import load_initial_encoder
 
-    opened_start(folder, settings)
+    load_initial_encoder(folder, settings)
 
 
 def _generator(folder: Path, settings: Any) -> None:

@@ -26,7 +26,8 @@ from storage.tables import (
     Vectors,
     Weights,
 )  # fmt: skip
-from tasks.cross_encoder.score import rerank, score
+from tasks.cross_encoder.rerank import rerank
+from tasks.cross_encoder.score import score
 from tasks.cross_encoder.train_teacher import train_teacher
 from tasks.finetuning.import_negatives import import_negatives
 from tasks.finetuning.learn_fusion import learn_fusion

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from storage.settings import Settings
-from tasks.cross_encoder.score import Reranking, Scoring
+from tasks.cross_encoder.pairs import Scoring
+from tasks.cross_encoder.rerank import Reranking
 from tasks.cross_encoder.train_teacher import TeacherTraining
 from tasks.finetuning.import_negatives import Given
 from tasks.finetuning.learn_fusion import LearnFusion

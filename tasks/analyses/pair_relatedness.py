@@ -33,7 +33,7 @@ from storage.rows import num_rows, read_rows
 from storage.tables import Analysis, Checkpoint, Passages, PseudoQueries, passage_text
 from tasks.analyses import write
 from tasks.analyses.measures.embedding_space import unit
-from tasks.cross_encoder.score import Scorer, Scoring
+from tasks.cross_encoder.pairs import Scorer, Scoring
 from tasks.evaluation.significance import paired_t_test, randomisation_test
 from tasks.pseudo_queries.quality_counts import shortened
 from tasks.retrieval.encode import TextEncoder

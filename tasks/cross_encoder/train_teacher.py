@@ -1,4 +1,4 @@
-"""Train a cross-encoder to tell a query's positive from its hard negatives; retrievers learn from its scores."""
+"""Train a cross-encoder to score a query's positive above its hard negatives; retrievers learn from its scores."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from storage.artifact import Artifact, Source
 from storage.files import writing_files
 from storage.settings import Seed
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries
-from tasks.cross_encoder.score import Scoring, opened
+from tasks.cross_encoder.pairs import Scoring, load_cross_encoder
 from tasks.finetuning.training_data import TrainingData
 from tasks.stage import stage
 from tasks.training.loop import Fitting, fit
 
 
 class TeacherTraining(Scoring):
-    """What a teacher reads of pairs, and how it is trained."""
+    """The lengths that a teacher reads, and how it is trained."""
 
     epochs: int = Field(gt=0)
-    """How often every query is visited."""
+    """Passes over the queries."""
     batch_queries: int = Field(gt=0)
     passages_per_query: int = Field(gt=1)
-    """The positive and, beside it, hard negatives."""
+    """One positive; the others are hard negatives."""
     fit: Fitting
-    """A chunk is so many queries, each with its passages."""
+    """A chunk counts queries, each with its passages."""
     seed: Seed
 
 
@@ -45,9 +45,9 @@ def train_teacher(
     *,
     settings: TeacherTraining,
 ) -> None:
-    """Write the cross-encoder that so many epochs over the queries with a positive make of the start."""
+    """Write the cross-encoder after training `start` for the given epochs over the queries that have a positive."""
     torch.manual_seed(settings.seed)
-    tokenizer, encoder = opened_start(start.path, settings)
+    tokenizer, encoder = load_initial_encoder(start.path, settings)
     data = TrainingData.read(queries, passages, positives, negatives, settings)
     batches = Batches(data, tokenizer, settings)
     fit(Finetuning(encoder), batches.batch, batches.steps, out=out, settings=settings.fit, seed=settings.seed)
@@ -56,24 +56,26 @@ def train_teacher(
         copy_tokenizer(start.path, folder)
 
 
-def opened_start(folder: Path, settings: Scoring) -> tuple[Tokenizer, CrossEncoder]:
-    """The tokenizer and the network to train, of a cross-encoder or a BERT that fits the settings."""
-    return opened(folder, cross_encoder.begin, settings, "start of the teacher")
+def load_initial_encoder(folder: Path, settings: Scoring) -> tuple[Tokenizer, CrossEncoder]:
+    """Return the tokenizer and the network to train, from the folder of a cross-encoder or of a BERT."""
+    return load_cross_encoder(folder, cross_encoder.begin, settings, "start of the teacher")
 
 
 class Batches:
-    """The steps' queries with their passages, as word pieces."""
+    """The queries of each training step with their passages, as token ids."""
 
     def __init__(self, data: TrainingData, tokenizer: Tokenizer, settings: TeacherTraining) -> None:
         self.data, self.tokenizer, self.settings = data, tokenizer, settings
         self.steps = math.ceil(len(data.queries) * settings.epochs / settings.batch_queries)
 
     def batch(self, step: int) -> Groups:
-        """The queries of a step, each with its positive and negatives."""
-        settings, (chosen, shown) = self.settings, self.data.shown(step)
-        limits = {"query_max_tokens": settings.query_max_tokens, "max_tokens": settings.max_tokens}
-        group = settings.passages_per_query
-        asked = self.tokenizer.pieces([self.data.queries[query] for query in chosen])
-        texts = self.tokenizer.pieces(self.data.texts(shown))
-        pairs = [paired(self.tokenizer, asked[n // group], text, **limits) for n, text in enumerate(texts)]
+        """Return the pairs of a step: each query with its positive and its negatives."""
+        query_numbers, passage_rows = self.data.examples(step)
+        group = self.settings.passages_per_query
+        queries = self.tokenizer.pieces([self.data.queries[number] for number in query_numbers])
+        passages = self.tokenizer.pieces(self.data.texts(passage_rows))
+        pairs = [
+            paired(self.tokenizer, queries[number // group], passage, **self.settings.limits)
+            for number, passage in enumerate(passages)
+        ]
         return Groups(pad_pairs(self.tokenizer, pairs), group)

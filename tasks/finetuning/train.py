@@ -174,18 +174,18 @@ class Batches:
     def batch(self, step: int) -> Examples:
         """The queries of a step with their passages."""
         data, settings = self.data, self.settings
-        chosen, shown = data.shown(step)
+        queries, passages = data.examples(step)
         excluded = None
         if settings.mask_known_positives:
-            relevant = [data.relevant(query) for query in chosen]
-            excluded = known_positives(relevant, data.documents(shown), settings.passages_per_query)
+            relevant = [data.relevant(query) for query in queries]
+            excluded = known_positives(relevant, data.documents(passages), settings.passages_per_query)
         return Examples(
-            queries=self._tokens([data.queries[query] for query in chosen], settings.query_max_tokens),
-            passages=self._tokens(data.texts(shown), settings.passage_max_tokens),
+            queries=self._tokens([data.queries[query] for query in queries], settings.query_max_tokens),
+            passages=self._tokens(data.texts(passages), settings.passage_max_tokens),
             group=settings.passages_per_query,
             excluded=excluded,
             progress=step / self.steps,
-            teacher=None if self.teacher is None else torch.from_numpy(self.teacher.of(chosen, shown)),
+            teacher=None if self.teacher is None else torch.from_numpy(self.teacher.of(queries, passages)),
         ).by_length()
 
     def _tokens(self, texts: Sequence[str], max_tokens: int) -> Tokens:

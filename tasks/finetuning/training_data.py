@@ -1,7 +1,7 @@
-"""What a retriever, or a cross-encoder, is shown at each step: queries, a positive of each, and hard negatives.
+"""The examples of each training step of a retriever or a cross-encoder: queries, one positive each, hard negatives.
 
-Which positive and which negatives a query shows rotates with the epochs, so that it sees all of them. A step draws
-from its number and the seed alone.
+The positive and the negatives of a query rotate with the epochs, so that all of them are used. A step depends only on
+its number and the seed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from storage.rows import in_one_chunk, read_table
 from storage.tables import Negatives, Passages, Positives, Queries, passage_text
 from tasks.training.epochs import visited
 
-Places = NDArray[np.int64]
-"""Passages by their number in the table."""
+RowNumbers = NDArray[np.int64]
+"""Rows of the passage table."""
 
 
-class Drawing(Protocol):
-    """The settings that say what a step shows."""
+class ExampleSettings(Protocol):
+    """The settings that define the examples of a step."""
 
     @property
     def batch_queries(self) -> int: ...
@@ -41,114 +41,119 @@ class Drawing(Protocol):
 class Lists:
     """A list of passages for each query."""
 
-    offsets: Places
-    places: Places
+    offsets: RowNumbers
+    passage_rows: RowNumbers
 
-    def __getitem__(self, query: int) -> Places:
-        return self.places[self.offsets[query] : self.offsets[query + 1]]
+    def __getitem__(self, query: int) -> RowNumbers:
+        return self.passage_rows[self.offsets[query] : self.offsets[query + 1]]
 
     @staticmethod
-    def of(queries: Places, places: Places, number: int) -> Lists:
-        """Of pairs of query and passage, whose order within a query is kept; `number` queries in all."""
+    def of(queries: RowNumbers, passage_rows: RowNumbers, num_queries: int) -> Lists:
+        """Return the lists of pairs of a query number and a passage row; the order within a query is kept."""
         order = np.argsort(queries, kind="stable")
-        offsets = np.searchsorted(queries[order], np.arange(number + 1))
-        return Lists(offsets, places[order])
+        offsets = np.searchsorted(queries[order], np.arange(num_queries + 1))
+        return Lists(offsets, passage_rows[order])
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Everything a step draws from."""
+    """The queries, passages and labels from which the examples of every step are taken."""
 
     corpus: pa.Table
     """doc_id, title and text of the passages."""
     query_ids: pa.Array
     queries: Sequence[str]
-    """Those that have a positive."""
+    """The texts of the queries that have a positive."""
     positives: Lists
     """Each query's, in the order of the table."""
     negatives: Lists
     """Each query's, in the order of their rank."""
-    settings: Drawing
+    settings: ExampleSettings
 
     @staticmethod
     def read(
         queries: Artifact[Queries], passages: Artifact[Passages], positives: Artifact[Positives],
-        negatives: Artifact[Negatives], settings: Drawing, *, mined_only: bool = False,
+        negatives: Artifact[Negatives], settings: ExampleSettings, *, mined_only: bool = False,
     ) -> TrainingData:  # fmt: skip
-        """Number the queries that have a positive (`mined_only`: and negatives), and the passages that take part."""
+        """Read the queries that have a positive (with `mined_only`, also negatives) and all passages.
+
+        Raises UserError if no query is left, or if a label names a passage that is not in `passages`.
+        """
         corpus = in_one_chunk(read_table(passages, Passages, ["passage_id", "doc_id", "title", "text"]))
         names = ["query_id", "passage_id"]
         relevant, hard = read_table(positives, Positives, names), read_table(negatives, Negatives, names)
-        asked = read_table(queries, Queries)
-        asked = asked.filter(pc.is_in(asked["query_id"], value_set=relevant["query_id"].combine_chunks()))
+        topics = read_table(queries, Queries)
+        topics = topics.filter(pc.is_in(topics["query_id"], value_set=relevant["query_id"].combine_chunks()))
         if mined_only:
-            asked = asked.filter(pc.is_in(asked["query_id"], value_set=hard["query_id"].combine_chunks()))
-        if not len(asked):
+            topics = topics.filter(pc.is_in(topics["query_id"], value_set=hard["query_id"].combine_chunks()))
+        if not len(topics):
             wanted = "a positive passage and negatives" if mined_only else "a positive passage"
             raise UserError(f"{queries.reference}: none of its queries has {wanted}; training needs some")
-        query_ids, passage_ids = asked["query_id"].combine_chunks(), corpus["passage_id"]
+        query_ids, passage_ids = topics["query_id"].combine_chunks(), corpus["passage_id"]
         lists: list[Lists] = []
-        for rows, named in ((relevant, positives.reference), (hard, negatives.reference)):
+        for rows, reference in ((relevant, positives.reference), (hard, negatives.reference)):
             rows = rows.filter(pc.is_in(rows["query_id"], value_set=query_ids))
-            places = pc.index_in(rows["passage_id"], value_set=passage_ids)
-            if places.null_count:
-                missing = rows["passage_id"].filter(places.is_null())[0].as_py()
-                raise UserError(
-                    f"{named}: passage {missing!r} is not among {passages.reference}; make them again of it"
-                )
+            passage_rows = pc.index_in(rows["passage_id"], value_set=passage_ids)
+            if passage_rows.null_count:
+                missing = rows["passage_id"].filter(passage_rows.is_null())[0].as_py()
+                raise UserError(f"{reference}: passage {missing!r} is not among {passages.reference}; build it again")
             of_query = pc.index_in(rows["query_id"], value_set=query_ids)
-            lists.append(Lists.of(_numbers(of_query), _numbers(places), len(query_ids)))
-        return TrainingData(corpus, query_ids, asked["text"].to_pylist(), lists[0], lists[1], settings)
+            lists.append(Lists.of(_row_numbers(of_query), _row_numbers(passage_rows), len(query_ids)))
+        return TrainingData(corpus, query_ids, topics["text"].to_pylist(), lists[0], lists[1], settings)
 
-    def shown(self, step: int) -> tuple[list[int], list[int]]:
-        """The queries of a step, and their passages, one group after the other, the positive first."""
-        chosen = visited(step, self.settings.batch_queries, len(self.queries), self.settings.seed)
+    def examples(self, step: int) -> tuple[list[int], list[int]]:
+        """Return the query numbers of a step, and the rows of their passages: group by group, the positive first."""
+        query_numbers = visited(step, self.settings.batch_queries, len(self.queries), self.settings.seed)
         passages: list[int] = []
-        for number, query in enumerate(chosen):
+        for number, query in enumerate(query_numbers):
             epoch = (step * self.settings.batch_queries + number) // len(self.queries)
-            own = self.positives[query]
-            passages += [int(own[epoch % len(own)]), *self.window(query, epoch)]
-        return chosen, passages
+            positives = self.positives[query]
+            passages += [int(positives[epoch % len(positives)]), *self.negatives_of(query, epoch)]
+        return query_numbers, passages
 
-    def texts(self, places: Sequence[int]) -> list[str]:
-        """What is read of passages."""
-        rows = self.corpus.select(["title", "text"]).take(list(places)).to_pydict()
+    def texts(self, passage_rows: Sequence[int]) -> list[str]:
+        """Return the texts of passages as a model reads them, with their titles."""
+        rows = self.corpus.select(["title", "text"]).take(list(passage_rows)).to_pydict()
         return [passage_text(title, text) for title, text in zip(rows["title"], rows["text"], strict=True)]
 
-    def documents(self, places: Sequence[int]) -> list[str]:
-        """The documents of passages."""
-        found: list[str] = self.corpus["doc_id"].take(list(places)).to_pylist()
-        return found
+    def documents(self, passage_rows: Sequence[int]) -> list[str]:
+        """Return the document ids of passages."""
+        doc_ids: list[str] = self.corpus["doc_id"].take(list(passage_rows)).to_pylist()
+        return doc_ids
 
-    def window(self, query: int, epoch: int) -> list[int]:
-        """The epoch's negatives of a query: the next of its list, around its end; of the corpus where it has none."""
-        wanted, mined = self.settings.passages_per_query - 1, self.negatives[query]
+    def negatives_of(self, query: int, epoch: int) -> list[int]:
+        """Return the rows of a query's negatives in an epoch.
+
+        They are the next ones of its mined list, which starts again after its end; a query without mined negatives has
+        random passages of the corpus that are not of a relevant document.
+        """
+        number, mined = self.settings.passages_per_query - 1, self.negatives[query]
         if len(mined):
             order = np.random.default_rng((self.settings.seed, query)).permutation(len(mined))
-            turns = (epoch * wanted + np.arange(wanted)) % len(mined)
-            return [int(place) for place in mined[order[turns]]]
+            positions = (epoch * number + np.arange(number)) % len(mined)
+            return [int(row) for row in mined[order[positions]]]
         relevant = self.relevant(query)
-        if wanted and len(relevant) == self.num_documents:
+        if number and len(relevant) == self.num_documents:
             raise UserError(
                 f"query {self.queries[query]!r}: every document is relevant to it; leave it out of the qrels"
             )
         random = np.random.default_rng((self.settings.seed, query, epoch))
-        drawn: list[int] = []
-        while len(drawn) < wanted:
+        negatives: list[int] = []
+        while len(negatives) < number:
             passage = int(random.integers(len(self.corpus)))
-            drawn += [] if self.documents([passage])[0] in relevant else [passage]
-        return drawn
+            negatives += [] if self.documents([passage])[0] in relevant else [passage]
+        return negatives
 
     def relevant(self, query: int) -> set[str]:
-        """The documents of a query's positives."""
+        """Return the ids of the documents of a query's positives."""
         return set(self.documents(self.positives[query].tolist()))
 
     @cached_property
     def num_documents(self) -> int:
-        """Different documents of the corpus."""
+        """The number of different documents of the corpus."""
         return int(pc.count_distinct(self.corpus["doc_id"]).as_py())
 
 
-def _numbers(values: pa.ChunkedArray) -> Places:
-    found: Places = values.to_numpy().astype(np.int64)
-    return found
+def _row_numbers(values: pa.ChunkedArray) -> RowNumbers:
+    numbers: RowNumbers = values.to_numpy().astype(np.int64)
+    return numbers

@@ -5,8 +5,10 @@ What is dropped stays in the table with its scores and the reason, so another cu
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,8 +22,7 @@ from storage.errors import UserError
 from storage.rows import parts, read_blocks
 from storage.settings import Settings
 from storage.tables import PseudoQueries
-from tasks.cross_encoder.score import Scoring
-from tasks.percentile import percentile
+from tasks.cross_encoder.pairs import Scoring
 from tasks.pseudo_queries.column_rewrite import file_shards, is_empty, rewrite
 from tasks.pseudo_queries.round_trip import RoundTrip
 from tasks.runtime.shard import Job, Shard
@@ -30,6 +31,10 @@ from tasks.session import tell
 from tasks.stage import stage
 
 SAID = {"": "kept", "round trip": "dropped by the round trip", "relevance": "dropped by relevance", "empty": "empty"}
+
+COUNTERS = 1 << 16
+
+Keys = NDArray[np.uint32]
 
 
 class Threshold(Settings):
@@ -188,3 +193,34 @@ def _least(queries: Artifact[PseudoQueries], least: Threshold | Percentile | Non
 def _blocks(folder: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
     for file in parts(folder):
         yield from read_blocks(file, PseudoQueries, columns)
+
+
+def percentile(read: Callable[[], Iterable[NDArray[np.float32]]], percent: float) -> float:
+    """Of n numbers in rising order, counted from 0, number ceil(percent / 100 * (n - 1)): numpy's method `higher`.
+
+    The same numbers are at or above it as at or above a percentile that is interpolated. `read` gives all of them,
+    block by block, the same each time. Raises ValueError where there are none.
+    """
+    upper = sum((np.bincount(_keys(block) >> 16, minlength=COUNTERS) for block in read()), np.zeros(COUNTERS, np.int64))
+    if not (total := int(upper.sum())):
+        raise ValueError("there is no percentile of no numbers")
+    place = math.ceil(Fraction(str(percent)) * (total - 1) / 100)
+    high = int(np.searchsorted(upper.cumsum(), place, side="right"))
+    lower = np.zeros(COUNTERS, np.int64)
+    for block in read():
+        keys = _keys(block)
+        lower += np.bincount(keys[keys >> 16 == high] & (COUNTERS - 1), minlength=COUNTERS)
+    low = int(np.searchsorted(lower.cumsum(), place - int(upper[:high].sum()), side="right"))
+    return _number(high << 16 | low)
+
+
+def _keys(numbers: NDArray[np.float32]) -> Keys:
+    """Whole numbers in the order of these: the bits, with the sign turned, and all others where it is set."""
+    bits = numbers.view(np.uint32)
+    return np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
+
+
+def _number(key: int) -> float:
+    """What has this key."""
+    bits = key ^ (1 << 31) if key >> 31 else key ^ 0xFFFFFFFF
+    return float(np.array(bits, np.uint32).view(np.float32))

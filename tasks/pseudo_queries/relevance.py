@@ -18,7 +18,7 @@ from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.rows import read_rows
 from storage.tables import Checkpoint, Passages, PseudoQueries, passage_text
-from tasks.cross_encoder.score import Scorer, Scoring
+from tasks.cross_encoder.pairs import Scorer, Scoring
 from tasks.pseudo_queries.column_rewrite import file_shards, is_empty, rewrite, unknown
 from tasks.runtime.shard import Job, Shard, kept
 from tasks.runtime.shards import run_shards
@@ -83,9 +83,8 @@ def _pairs(rows: pa.Table, texts: Texts, scorer: Scorer, settings: Scoring) -> l
     own = {passage_id: texts.of(passage_id) for passage_id in ids}
     passages = dict(zip(own, scorer.tokenizer.pieces(list(own.values())), strict=True))
     queries = scorer.tokenizer.pieces(rows["query"].to_pylist())
-    limits = {"query_max_tokens": settings.query_max_tokens, "max_tokens": settings.max_tokens}
     return [
-        paired(scorer.tokenizer, query, passages[passage_id], **limits)
+        paired(scorer.tokenizer, query, passages[passage_id], **settings.limits)
         for query, passage_id in zip(queries, ids, strict=True)
     ]
 

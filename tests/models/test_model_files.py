@@ -17,7 +17,7 @@ from models.layers import bert
 from models.retrievers import cross_encoder, retriever
 from models.retrievers.cross_encoder import CrossEncoder
 from storage.errors import UserError
-from tasks.cross_encoder.score import Scoring, opened_teacher
+from tasks.cross_encoder.pairs import Scoring, load_teacher
 from tasks.pretraining.initialise import Backbone
 from tasks.pretraining.initialise import opened as opened_backbone
 from tasks.retrieval.encode import opened, reads
@@ -62,7 +62,7 @@ KINDS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
     "colbert": (save_colbert, opened),
     "distilbert": (save_distilbert, opened),
     "backbone": (save_backbone, lambda folder: opened_backbone(folder, BACKBONE)),
-    "cross-encoder": (save_cross_encoder, lambda folder: opened_teacher(folder, SCORING, "teacher")),
+    "cross-encoder": (save_cross_encoder, lambda folder: load_teacher(folder, SCORING, "teacher")),
 }
 """What is saved, and what opens it."""
 

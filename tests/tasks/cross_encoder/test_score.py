@@ -16,8 +16,10 @@ from storage.errors import UserError
 from storage.rows import parts, read_table
 from storage.store.store import Store
 from storage.tables import Negatives, Passages, Positives, Queries, Run, TeacherScores, passage_text
-from tasks.cross_encoder import score as scoring
-from tasks.cross_encoder.score import Reranking, Scoring, rerank, score
+from tasks.cross_encoder import pairs as pair_scoring
+from tasks.cross_encoder.pairs import Scoring
+from tasks.cross_encoder.rerank import Reranking, rerank
+from tasks.cross_encoder.score import score
 from tests.models.retrievers.test_cross_encoder import folder_of, tiny_cross_encoder
 from tests.tiny import WORDS, save_backbone
 
@@ -114,7 +116,7 @@ def test_each_pair_once_in_the_order_of_the_queries(given: Given, teacher: Sourc
 def test_shards_hold_whole_queries(
     given: Given, teacher: Source, tmp_path: Path, queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring, "QUERIES_PER_SHARD", queries)
+    monkeypatch.setattr(pair_scoring, "QUERIES_PER_SHARD", queries)
 
     score.body(tmp_path, teacher, *given.inputs(), settings=SETTINGS)
 
@@ -126,7 +128,7 @@ def test_shards_hold_whole_queries(
 def test_little_batches_are_put_back_in_order(
     given: Given, teacher: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring, "TOKENS_PER_BATCH", {"cpu": 20})
+    monkeypatch.setattr(pair_scoring, "TOKENS_PER_BATCH", {"cpu": 20})
 
     score.body(tmp_path, teacher, *given.inputs(), settings=SETTINGS)
 
@@ -140,7 +142,7 @@ class Killed(BaseException):
 def test_a_killed_scoring_keeps_its_finished_shards(
     given: Given, teacher: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring, "QUERIES_PER_SHARD", 2)
+    monkeypatch.setattr(pair_scoring, "QUERIES_PER_SHARD", 2)
     inputs, counted, forward = given.inputs(), [], cross_encoder.CrossEncoder.forward
     score.body(tmp_path / "whole", teacher, *inputs, settings=SETTINGS)
 
@@ -230,7 +232,7 @@ def slow_lists(teacher: Source, lists: dict[str, list[int]], depth: int) -> list
 def test_reranked_lists(
     given: Given, teacher: Source, tmp_path: Path, depth: int, queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring, "QUERIES_PER_SHARD", queries)
+    monkeypatch.setattr(pair_scoring, "QUERIES_PER_SHARD", queries)
     settings = RERANKING.model_copy(update={"depth": depth})
 
     rerank.body(tmp_path, teacher, given.run(LISTS), given.queries, given.passages, settings=settings)
@@ -274,7 +276,7 @@ def test_equal_texts_have_equal_scores_anywhere_in_a_batch(given: Given, teacher
 def test_a_killed_reranking_keeps_its_finished_shards(
     given: Given, teacher: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring, "QUERIES_PER_SHARD", 1)
+    monkeypatch.setattr(pair_scoring, "QUERIES_PER_SHARD", 1)
     inputs = given.run(LISTS), given.queries, given.passages
     rerank.body(tmp_path / "whole", teacher, *inputs, settings=RERANKING)
     rerank.body(tmp_path / "half", teacher, *inputs, settings=RERANKING)

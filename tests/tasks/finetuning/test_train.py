@@ -119,7 +119,7 @@ def shown(data: TrainingData, epochs: int) -> list[dict[str, list[str]]]:
     count, group = 0, data.settings.passages_per_query
     names = data.query_ids.to_pylist()
     for step in range(len(names) * epochs // data.settings.batch_queries):
-        chosen, passages = data.shown(step)
+        chosen, passages = data.examples(step)
         for place, query in enumerate(chosen):
             assert names[query] not in found[count // len(names)]
             own = passages[place * group : (place + 1) * group]
@@ -157,14 +157,14 @@ def test_a_query_without_negatives_draws_from_the_corpus(given: Given) -> None:
 def test_what_is_drawn_is_of_no_relevant_document(given: Given) -> None:
     data = given.data(positive={"q0": [f"p{n}" for n in range(19)]}, negative={})
 
-    assert {passage for epoch in range(20) for passage in data.window(0, epoch)} == {19}
+    assert {passage for epoch in range(20) for passage in data.negatives_of(0, epoch)} == {19}
 
 
 def test_a_query_for_which_everything_is_relevant(given: Given) -> None:
     data = given.data(positive={"q0": [f"p{n}" for n in range(20)]}, negative={})
 
     with pytest.raises(UserError, match=r"every document is relevant to it; leave it out of the qrels"):
-        data.window(0, 0)
+        data.negatives_of(0, 0)
 
 
 def test_queries_without_a_positive_are_left_out(given: Given) -> None:
@@ -378,7 +378,7 @@ def test_a_teachers_scores_lie_where_the_passages_are(given: Given) -> None:
     made = Batches(data, Tokenizer.load(given.start.path), distilled, teacher)
 
     for step in range(6):
-        chosen, shown_places = data.shown(step)
+        chosen, shown_places = data.examples(step)
         found = made.batch(step).teacher
         assert found is not None
         expected = [

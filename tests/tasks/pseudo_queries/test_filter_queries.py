@@ -15,9 +15,8 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import parts, read_rows, write_rows
 from storage.tables import PseudoQueries
-from tasks.percentile import percentile
 from tasks.pseudo_queries.column_rewrite import file_shards
-from tasks.pseudo_queries.filter_queries import Cut, Filtering, Limits, cut_part, filter_queries
+from tasks.pseudo_queries.filter_queries import Cut, Filtering, Limits, cut_part, filter_queries, percentile
 from tasks.runtime.shard import Job, fulfil, request
 from tests.tasks.corpora import pseudo_query
 

@@ -17,7 +17,7 @@ from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.rows import parts, read_rows, write_rows
 from storage.tables import Passages, PseudoQueries, passage_text
-from tasks.cross_encoder.score import Scoring
+from tasks.cross_encoder.pairs import Scoring
 from tasks.pseudo_queries.column_rewrite import file_shards
 from tasks.pseudo_queries.relevance import relevance, score_part
 from tasks.runtime.shard import Job, fulfil, request
