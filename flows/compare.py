@@ -5,9 +5,8 @@ RUN is one finished run (`flows.finished_runs`), or several of one recipe with o
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from flows.finished_runs import FinishedRun, Measurement, finished_run
 from flows.terminal import Terminal, say
 from storage.errors import UserError
 from storage.files import write_atomically
+from storage.settings import flattened
 from storage.store.store import Store
 from tasks.evaluation.paired_runs import compare_runs
 
@@ -72,18 +72,8 @@ def seeds(names: str, store: Store) -> list[FinishedRun]:
 
 
 def flat(recipe: Mapping[str, Any]) -> dict[str, str]:
-    """A recipe's settings by their whole name: `rounds.retriever_1.train.steps`."""
-    return {name: value for name, value in _flat(recipe, "") if name.partition(".")[0] not in WORDS_ALONE}
-
-
-def _flat(value: object, name: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, list) and value and all(isinstance(each, dict) and "name" in each for each in value):
-        value = {each["name"]: each for each in value}
-    if isinstance(value, Mapping) and value:
-        for key, inner in value.items():
-            yield from _flat(inner, f"{name}.{key}" if name else str(key))
-    else:
-        yield name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    """Return a recipe's settings that can change a result, by their dotted names."""
+    return {name: value for name, value in flattened(recipe) if name.partition(".")[0] not in WORDS_ALONE}
 
 
 def differences(one: Sequence[Mapping[str, str]], other: Sequence[Mapping[str, str]]) -> list[tuple[str, str, str]]:

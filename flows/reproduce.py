@@ -7,7 +7,6 @@ flow of Prefect's embedded server, or of the server at PREFECT_API_URL.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import logging
 import os
 import resource
@@ -28,7 +27,7 @@ from flows.recipe.schema import Recipe
 from flows.recipe.shipped import recipe_name
 from flows.terminal import Terminal, say, unwrapped
 from storage.artifact import Artifact
-from storage.errors import UserError
+from storage.errors import UserError, suggestion
 from storage.store.run_notes import noted
 from storage.store.store import Store
 from storage.tables import Report
@@ -75,9 +74,7 @@ def until_step(steps: list[Done], until: str | None) -> list[Done]:
     places = [place for place, step in enumerate(steps) if until and until in (step.stage, step.round)]
     if not places:
         names = list(dict.fromkeys([step.stage for step in steps] + [step.round for step in steps if step.round]))
-        near = difflib.get_close_matches(until, names, 1)
-        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(names)}"
-        raise UserError(f"--until {until!r}: this recipe has no such stage or round; {hint}")
+        raise UserError(f"--until {until!r}: this recipe has no such stage or round; {suggestion(until, names)}")
     return steps[: places[-1] + 1]
 
 

@@ -1,7 +1,9 @@
 """Errors that say what is wrong, where, and what to do: one line each."""
 
+import difflib
 import errno
 import re
+from collections.abc import Collection
 
 CUT = 60  # characters of a value that a message shows
 LONGEST = 4_000  # characters of a message
@@ -76,6 +78,12 @@ def quoted(value: object) -> str:
     except (RecursionError, ValueError):  # of thousands of levels, or a number of thousands of digits
         return f"a value of type {type(value).__name__} that is too large to show"
     return text if len(text) <= CUT else f"{text[:CUT]}…"
+
+
+def suggestion(name: str, known: Collection[str], otherwise: str = "expected one of", cutoff: float = 0.6) -> str:
+    """Return "did you mean …?" with the known name that resembles `name`; where none does, list the known names."""
+    similar = difflib.get_close_matches(name, known, 1, cutoff)
+    return f"did you mean {similar[0]}?" if similar else f"{otherwise} {', '.join(known)}"
 
 
 def printable(text: str) -> str:

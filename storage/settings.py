@@ -3,9 +3,11 @@
 They stand beside what they configure; a recipe is made of them, and their JSON is hashed into keys.
 """
 
-from typing import Annotated
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 """Of random numbers: what NumPy, PyTorch and scikit-learn all accept."""
@@ -18,3 +20,26 @@ class Settings(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _seeded(cls, value: Any, info: ValidationInfo) -> Any:
+        """Give a section that names no seed that of the validation's context: the recipe's."""
+        seed = (info.context or {}).get("seed")
+        if seed is None or not isinstance(value, dict) or "seed" not in cls.model_fields:
+            return value
+        return {"seed": seed, **value}
+
+
+def flattened(value: object, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every setting by its dotted name, such as `rounds.retriever_1.train.steps`, with its value as text.
+
+    Items of a list that have a `name` are named by it.
+    """
+    if isinstance(value, list) and value and all(isinstance(item, dict) and "name" in item for item in value):
+        value = {item["name"]: item for item in value}
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from flattened(inner, f"{prefix}.{name}" if prefix else str(name))
+    else:
+        yield prefix, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -6,7 +6,6 @@ them, such as CQADupStack's twelve forums, whose value is the mean of its member
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from flows.recipe.sections import Depth
 from flows.recipe.shipped import SUITES
 from storage import datasets
 from storage.artifact import Artifact
-from storage.errors import UserError
+from storage.errors import UserError, suggestion
 from storage.rows import num_rows
 from storage.settings import Seed, Settings
 from storage.store import sources
@@ -132,8 +131,7 @@ class Suite(Settings):
         known = {each.name for each in self.collections} | {each.column for each in self.collections}
         for name in names:
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(known))}"
+                hint = suggestion(name, sorted(known))
                 raise UserError(f"--only {name}: the suite has no collection of this name; {hint}")
         return [each for each in self.collections if not names or {each.name, each.column} & set(names)]
 
@@ -194,9 +192,7 @@ def load_suite(name: str, changes: Sequence[str] = ()) -> tuple[Suite, str]:
     path, shipped = Path(name), shipped_suites()
     if path.suffix not in (".yaml", ".yml"):
         if name not in shipped:
-            near = difflib.get_close_matches(name, shipped, 1)
-            hint = f"did you mean {near[0]}?" if near else f"shipped are {', '.join(shipped)}"
-            raise UserError(f"--suite {name}: no suite has this name; {hint}")
+            raise UserError(f"--suite {name}: no suite has this name; {suggestion(name, shipped)}")
         path = shipped[name]
     elif not path.is_file():
         raise UserError(f"--suite {path}: there is no such file")

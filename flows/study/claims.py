@@ -6,7 +6,6 @@ and a row of its report. What is measured and found is `flows/study/run.py` and 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,7 +14,7 @@ from pydantic import Field, model_validator
 
 from flows.recipe.load import load_recipe, read_settings
 from flows.recipe.shipped import CLAIMS
-from storage.errors import UserError
+from storage.errors import UserError, suggestion
 from storage.results.paper_results import PAPERS
 from storage.settings import Seed, Settings
 from tasks.evaluation.evaluate import METRIC
@@ -119,9 +118,7 @@ class Study(Settings):
         known = [claim.name for claim in self.claims]
         for name in names:
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
-                raise UserError(f"--only {name}: the study has no claim of this name; {hint}")
+                raise UserError(f"--only {name}: the study has no claim of this name; {suggestion(name, known)}")
         return [claim for claim in self.claims if not names or claim.name in names]
 
 

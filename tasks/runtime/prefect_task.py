@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from storage.artifact import File, Manifest
+from storage.settings import flattened
 from tasks.job import Job
 from tasks.runtime.formatting import duration, in_units
 from tasks.runtime.prefect_progress import courtesy, progress_shown
@@ -74,7 +74,7 @@ def manifest_table(manifest: Manifest) -> list[dict[str, str]]:
         ("artifact", "key", manifest.key),
         ("artifact", "hash", manifest.hash),
         *(("input", *each) for each in _inputs(manifest.inputs)),
-        *(("setting", *each) for each in _flat(manifest.settings)),
+        *(("setting", *each) for each in flattened(manifest.settings)),
         *(("file", *each) for each in _files(listed)),
     ]
     return [{"part": part, "name": name, "value": _short(value)} for part, name, value in found]
@@ -87,15 +87,6 @@ def _inputs(inputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield from ((f"{name}.{place}", each) for place, each in enumerate(value))
         elif value is not None:
             yield name, value
-
-
-def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Settings as a recipe's `--set` names them: `fit.learning_rate`."""
-    for name, value in settings.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _files(files: Mapping[str, File]) -> Iterator[tuple[str, str]]:

@@ -30,7 +30,7 @@ def test_every_shipped_suite_loads_by_name_and_path(name: str) -> None:
 
 def test_suites_are_no_recipes() -> None:
     assert not [name for name in shipped_recipes() if "suites" in name]
-    with pytest.raises(UserError, match="no recipe has this name"):
+    with pytest.raises(UserError, match="no shipped recipe has this name"):
         load_recipe("suites/beir")
 
 
