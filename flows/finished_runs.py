@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from flows.recipe.shipped import shipped_recipes
 from flows.store_lookup import artifact, find, lineage, must_exist
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
@@ -104,6 +105,8 @@ def finished_run(name: str, store: Store) -> FinishedRun:
     for folder in (Path(name), store.root / "reports" / name):
         if (folder / PAGE).is_file():
             return _of_folder(name, folder.resolve())
+    if name in shipped_recipes():
+        raise UserError(f"{name}: no report in {store.root}; `pretrieve reproduce {name}` builds it")
     reported = sorted(page.parent.name for page in (store.root / "reports").glob(f"*/{PAGE}"))
     try:
         _, manifest = find(name, store)

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from flows.command_options import DEFAULT_STORE, Changes, NewFolder, RecipeName, StoreFolder
+
 app = typer.Typer(
-    name="queries", help="Pseudo-query corpora: build, bring up to date, compare, export.", no_args_is_help=True,
-    add_completion=False, rich_markup_mode=None,
+    name="queries", help="Generate, compare and export versions of pseudo-queries.", no_args_is_help=True,
+    epilog="Example: pretrieve queries build quickstart", add_completion=False, rich_markup_mode="rich",
 )  # fmt: skip
 
-RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's path, or the name of a shipped one.")]
 VersionName = Annotated[
     str, typer.Argument(metavar="VERSION", help="RECIPE (its newest), RECIPE@NUMBER, or the beginning of a key.")
 ]
-StoreFolder = Annotated[Path, typer.Option("--store", envvar="PRETRIEVE_STORE", help="Where artifacts are kept.")]
-Changes = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a value of the recipe; repeatable."),
+VersionTitle = Annotated[
+    str | None, typer.Option("--as", metavar="NAME", help="The name of the versions; the recipe's, if not given.")
 ]
-Called = Annotated[
-    str | None, typer.Option("--as", metavar="NAME", help="What its versions are called; as the recipe, if not given.")
-]
-DEFAULT_STORE = Path("artifacts")
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Add `train-generator` to the command line, in a panel of its help."""
+    example = "Example: pretrieve train-generator doc2query/msmarco-t5-small-v1 pairs.tsv --out generator"
+    app.command("train-generator", rich_help_panel=panel, epilog=example)(train_generator)
 
 
 class Format(StrEnum):
-    """What other tools read."""
+    """Formats of other tools."""
 
     doct5query = "doct5query"
     anserini = "anserini"
@@ -37,42 +38,50 @@ class Format(StrEnum):
     datasets = "datasets"
 
 
-@app.command()
+@app.command(epilog="Example: pretrieve queries build quickstart --replace bucket:2a")
 def build(
     recipe: RecipeName,
     store: StoreFolder = DEFAULT_STORE,
     changes: Changes = None,
     replace: Annotated[
         str | None,
-        typer.Option(metavar="WHAT", help="Write others for `all`, a `bucket:2a`, or a file of document ids."),
+        typer.Option(
+            metavar="WHAT", help="Resample the queries of `all`, of `bucket:2a`, or of a file of document ids."
+        ),
     ] = None,
     generator: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Replace only this generator's; all, if not given.")
+        str | None, typer.Option(metavar="NAME", help="Replace only this generator's queries; else all.")
     ] = None,
-    called: Called = None,
+    called: VersionTitle = None,
 ) -> None:
-    """Build a recipe's passages and queries, and stop; what was written before is kept."""
-    from flows.queries.build import build as make
+    """Build a recipe's passages and pseudo-queries, and stop.
 
-    make(recipe, store, changes or [], replace, generator, called)
+    Queries that were generated before are kept.
+    """
+    from flows.queries.build import build as build_queries
+
+    build_queries(recipe, store, changes or [], replace, generator, called)
 
 
-@app.command("import")
+@app.command("import", epilog="Example: pretrieve queries import quickstart queries.jsonl --name gpt")
 def import_(
     recipe: RecipeName,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Queries that were written elsewhere.")],
-    name: Annotated[str, typer.Option(metavar="NAME", help="What the table calls who wrote them.")] = "imported",
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Queries that were generated elsewhere.")],
+    name: Annotated[str, typer.Option(metavar="NAME", help="The generator's name in the table.")] = "imported",
     store: StoreFolder = DEFAULT_STORE,
     changes: Changes = None,
-    called: Called = None,
+    called: VersionTitle = None,
 ) -> None:
-    """Make a version of queries that were written elsewhere, checked against the recipe's passages."""
+    """Import queries that were generated elsewhere, as a version.
+
+    They are checked against the recipe's passages.
+    """
     from flows.queries.build import import_file
 
     import_file(recipe, file, store, changes or [], name, called)
 
 
-@app.command("list")
+@app.command("list", epilog="Example: pretrieve queries list")
 def list_(store: StoreFolder = DEFAULT_STORE) -> None:
     """List the versions in the store."""
     from flows.queries.list import list_versions
@@ -80,40 +89,86 @@ def list_(store: StoreFolder = DEFAULT_STORE) -> None:
     list_versions(store)
 
 
-@app.command()
+@app.command(epilog="Example: pretrieve queries stats quickstart@1")
 def stats(version: VersionName, store: StoreFolder = DEFAULT_STORE) -> None:
-    """Print what a version's queries are like."""
+    """Print statistics of a version's queries."""
     from flows.queries.stats import show_stats
 
     show_stats(version, store)
 
 
-@app.command()
+@app.command(epilog="Example: pretrieve queries diff quickstart@1 quickstart@2")
 def diff(
-    before: Annotated[str, typer.Argument(metavar="A", help="A version.")],
-    after: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+    before: Annotated[str, typer.Argument(metavar="A", help="The earlier version.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="The later version.")],
     store: StoreFolder = DEFAULT_STORE,
 ) -> None:
-    """Print what has changed from a version to another: passages, queries, figures, examples."""
+    """Print what has changed between two versions.
+
+    Compares passages, queries and statistics, and shows examples.
+    """
     from flows.queries.diff import show_difference
 
     show_difference(before, after, store)
 
 
-@app.command()
+@app.command(epilog="Example: pretrieve queries export quickstart queries --format beir")
 def export(
     version: VersionName,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write it; must not exist, or be empty.")],
-    format: Annotated[Format, typer.Option(help="What other tools read.")] = Format.datasets,  # noqa: A002
-    dropped: Annotated[bool, typer.Option("--dropped", help="Those that filters have dropped, too.")] = False,
+    folder: NewFolder,
+    format: Annotated[Format, typer.Option(help="The format to write.")] = Format.datasets,  # noqa: A002
+    dropped: Annotated[bool, typer.Option("--dropped", help="Also write queries that filters have dropped.")] = False,
     store: StoreFolder = DEFAULT_STORE,
 ) -> None:
-    """Write a version for other tools: docTTTTTquery, Anserini, BEIR and GPL, Hugging Face datasets."""
+    """Write a version's queries for other tools.
+
+    Formats: docTTTTTquery, Anserini, BEIR and GPL, Hugging Face datasets.
+    """
     from flows.queries.export import export_queries
     from flows.queries.versions import stored_version
     from flows.terminal import say
     from storage.store.store import Store
 
-    found = stored_version(version, Store.open(store))
-    counts = export_queries(found, format.value, folder, dropped)["counts"]
-    say(f"{found.name}: {counts['queries']:,} queries of {counts['passages']:,} passages in {folder}")
+    stored = stored_version(version, Store.open(store))
+    counts = export_queries(stored, format.value, folder, dropped)["counts"]
+    say(f"{stored.name}: {counts['queries']:,} queries of {counts['passages']:,} passages in {folder}")
+
+
+def train_generator(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A seq2seq model: folder, package:… or hub name.")],
+    pairs: Annotated[
+        Path, typer.Argument(metavar="PAIRS", help="TSV passage<TAB>query, or JSON lines with both; plain or gzipped.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write; must not exist, or be empty.")],
+    epochs: Annotated[int, typer.Option(min=1)] = 3,
+    batch: Annotated[int, typer.Option(min=1, help="Pairs per step.")] = 32,
+    chunk: Annotated[int | None, typer.Option(min=1, help="Pairs in memory at a time; else the whole batch.")] = None,
+    learning_rate: float = 3e-4,
+    validation: Annotated[float, typer.Option(help="Share of the passages that are held out.")] = 0.05,
+    round_trips: Annotated[int, typer.Option(min=1, help="Held-out passages to generate a query for.")] = 500,
+    others: Annotated[int, typer.Option(min=0, help="Other passages that the query is searched among.")] = 10_000,
+    prefix: Annotated[str, typer.Option(help="Put before each passage.")] = "text2query: ",
+    input_max_tokens: Annotated[int, typer.Option(min=2)] = 256,
+    query_max_tokens: Annotated[int, typer.Option(min=2)] = 48,
+    keep: Annotated[
+        Literal["last", "best"],
+        typer.Option(help="The last epoch, or the one with the best round trip."),
+    ] = "last",
+    seed: int = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: Annotated[int, typer.Option(min=1)] = 2,
+    store: StoreFolder = DEFAULT_STORE,
+) -> None:
+    """Fine-tune a query generator on your own pairs.
+
+    Reads query-passage pairs. Prints the validation loss and the round-trip success of each epoch.
+    """
+    from flows.train_generator import settings_of, train
+    from tasks.session import Execution
+
+    settings = settings_of(
+        epochs=epochs, batch=batch, chunk=chunk, learning_rate=learning_rate, validation=validation,
+        round_trips=round_trips, others=others, prefix=prefix, input_max_tokens=input_max_tokens,
+        query_max_tokens=query_max_tokens, keep=keep, seed=seed,
+    )  # fmt: skip
+    train(model, pairs, out, store, settings, Execution(device=device, threads=threads))

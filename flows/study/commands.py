@@ -1,4 +1,4 @@
-"""`pretrieve study COMMAND`: the papers' claims, small. What a command needs is imported when it runs."""
+"""`pretrieve study COMMAND`: the papers' claims at small scale. What a command needs is imported when it runs."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Annotated
 
 import typer
 
+from flows.command_options import DEFAULT_STORE, StoreFolder
+
 app = typer.Typer(
-    name="study", help="The papers' claims, small: run what they need, in slices.", no_args_is_help=True,
-    add_completion=False, rich_markup_mode=None,
+    name="study", help="Test the papers' claims at small scale, run by run.", no_args_is_help=True,
+    epilog="Example: pretrieve study status", add_completion=False, rich_markup_mode="rich",
 )  # fmt: skip
 
-StoreFolder = Annotated[Path, typer.Option("--store", envvar="PRETRIEVE_STORE", help="Where artifacts are kept.")]
 Results = Annotated[
-    Path | None, typer.Option("--results", metavar="DIR", help="Where results are kept; results/study, if not given.")
+    Path | None, typer.Option("--results", metavar="DIR", help="The folder of the results; else results/study.")
 ]
 Claims = Annotated[
     Path | None,
-    typer.Option("--claims", metavar="FILE", help="What is claimed; configs/study/claims.yaml, if not given."),
+    typer.Option("--claims", metavar="FILE", help="The claims; else configs/study/claims.yaml."),
 ]
-DEFAULT_STORE = Path("artifacts")
 
 
-@app.command()
+@app.command(epilog="Example: pretrieve study run --hours 8 --only duplex")
 def run(
-    hours: Annotated[float, typer.Option(min=0, help="Begin nothing that does not fit into so many hours.")],
+    hours: Annotated[float, typer.Option(min=0, help="Start only runs that are expected to end within these hours.")],
     only: Annotated[list[str] | None, typer.Option(metavar="CLAIM", help="Only this claim; repeatable.")] = None,
     results: Results = None,
     claims: Claims = None,
@@ -35,7 +35,10 @@ def run(
         typer.Option("--set", metavar="execution.KEY=VALUE", help="Change how it runs, such as threads; repeatable."),
     ] = None,
 ) -> None:
-    """Do the runs that the claims still need, in their order; what was cut off goes on."""
+    """Run what the claims still need, in their order.
+
+    An interrupted run resumes.
+    """
     from flows.recipe.shipped import CLAIMS
     from flows.study.run import RESULTS
     from flows.study.run import run as start
@@ -43,9 +46,12 @@ def run(
     start(hours, store, results or RESULTS, only=only or [], changes=changes or [], claims=claims or CLAIMS)
 
 
-@app.command()
+@app.command(epilog="Example: pretrieve study status --results results/study")
 def status(results: Results = None, claims: Claims = None, store: StoreFolder = DEFAULT_STORE) -> None:
-    """List which runs each claim still needs, and which were made by other code or data."""
+    """List the runs that each claim still needs.
+
+    Also names runs that other code or data made.
+    """
     from flows.recipe.shipped import CLAIMS
     from flows.study.run import RESULTS, show_status
 

@@ -97,3 +97,10 @@ def test_rows_of_other_names_are_compared_where_they_are_the_headlines(store: St
     content = compared("one", "three", store)
     assert ["retriever_2", "retriever_3"] in [row["runs"] for row in content["splits"][0]["rows"]]
     assert notes(compared("two", "three", store))[-1] == "A alone has retriever_2 on toy/dev"
+
+
+def test_a_recipe_without_a_report_is_named(store: Store) -> None:
+    run(store, "one")
+
+    with pytest.raises(UserError, match=r"quickstart: no report in .*; `pretrieve reproduce quickstart` builds it"):
+        compared("one", "quickstart", store)

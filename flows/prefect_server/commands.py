@@ -1,0 +1,65 @@
+"""The commands for the Prefect server and its workers. Their work is imported when they run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from flows.command_options import DEFAULT_STORE, StoreFolder
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Add the commands to the command line, in a panel of its help."""
+    app.command(rich_help_panel=panel, epilog="Example: pretrieve up --port 4300")(up)
+    app.command(rich_help_panel=panel, epilog="Example: pretrieve down --drain")(down)
+    app.command("register", rich_help_panel=panel, epilog="Example: pretrieve register")(register_deployments)
+    app.command(rich_help_panel=panel, epilog="Example: pretrieve join --store /mnt/shared/artifacts")(join)
+
+
+def up(
+    store: StoreFolder = DEFAULT_STORE,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="The server's port; 4200, if not given.")] = None,
+    reports_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="The reports' port; the server's plus one, if not given.")
+    ] = None,
+) -> None:
+    """Start a Prefect server and workers on this machine.
+
+    They run in the background, and every deployment is registered.
+    """
+    from flows.prefect_server.up import up as start
+
+    start(store, port, reports_port)
+
+
+def down(
+    store: StoreFolder = DEFAULT_STORE,
+    drain: Annotated[bool, typer.Option("--drain", help="Start no new run, and wait for those that run.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel what runs; Retry resumes it later.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Stop all at once, without asking the server.")] = False,
+) -> None:
+    """Stop what `pretrieve up` has started."""
+    from flows.prefect_server.down import down as stop
+
+    stop(store, drain=drain, cancel=cancel, force=force)
+
+
+def register_deployments() -> None:
+    """Register work pools, deployments and automations.
+
+    They are registered with the Prefect server at PREFECT_API_URL.
+    """
+    from flows.prefect_server.register import register_all
+
+    register_all()
+
+
+def join(store: StoreFolder = DEFAULT_STORE) -> None:
+    """Take part in training over several hosts.
+
+    Waits for trainings in a store that the hosts share, and joins each one.
+    """
+    from flows.prefect_server.join_training import join as take_part
+
+    take_part(store)
