@@ -46,7 +46,7 @@ def save_checkpoint(folder: Path, device: str, pooling: Pooling) -> None:
         copy_tokenizer(model, folder)
     config = encoder.passage.config
     encoder.passage.config = dataclasses.replace(config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    retriever.save(Retriever(encoder, retriever.settings_of(folder), Tokenizer.load(folder)), folder)
+    retriever.save(Retriever(encoder, retriever.read_settings(folder), Tokenizer.load(folder)), folder)
     save_pooling(folder, pooling, config.hidden_size)
 
 

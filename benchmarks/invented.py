@@ -20,7 +20,7 @@ import torch
 from models.layers import bert
 from models.retrievers import retriever
 from models.retrievers.bi_encoder import DenseEncoder
-from models.retrievers.retriever import Retriever, Settings
+from models.retrievers.retriever import Retriever, RetrieverSettings
 from models.retrievers.views import dense, late, lexical
 from models.tokens import Tokenizer
 from storage.datasets import vital_wikipedia
@@ -33,11 +33,11 @@ WORDS = 2000  # that the models know; any other is [UNK]
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 POSITIONS, WIDTH, SPREAD = 160, 32, 0.2
 VIEWS = {
-    "dense": Settings(dense=dense.Settings(dim=None)),
-    "lexical": Settings(lexical=lexical.Settings(
+    "dense": RetrieverSettings(dense=dense.Settings(dim=None)),
+    "lexical": RetrieverSettings(lexical=lexical.Settings(
         activation="log1p_relu", head="mlm", pool_specials=True, top_passages=64, top_queries=32
     )),
-    "late": Settings(late=late.Settings(
+    "late": RetrieverSettings(late=late.Settings(
         dim=16, bias=False, normalise=True, exact_match=False, skip_punctuation=False, query_masks=None, use_cls=True,
         use_sep=True,
     )),
@@ -86,7 +86,7 @@ def make_models(folder: Path) -> None:
     T5ForConditionalGeneration(T5Config(**shape)).save_pretrained(folder / GENERATOR)
 
 
-def _retriever(views: Settings, tokenizer: Path) -> Retriever:
+def _retriever(views: RetrieverSettings, tokenizer: Path) -> Retriever:
     config = bert.BertConfig(
         vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=2, intermediate_size=2 * WIDTH,
         max_position_embeddings=POSITIONS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,

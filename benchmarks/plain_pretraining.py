@@ -66,7 +66,7 @@ class Collator:
         labels_BL = torch.where(hidden_BL, ids_BL, IGNORED)
         replaced_BL = torch.bernoulli(torch.full(ids_BL.shape, 0.8)).bool() & hidden_BL
         random_BL = torch.bernoulli(torch.full(ids_BL.shape, 0.5)).bool() & hidden_BL & ~replaced_BL
-        words_BL = torch.randint(self.tokenizer.num_words, ids_BL.shape)
+        words_BL = torch.randint(self.tokenizer.vocab_size, ids_BL.shape)
         masked_BL = torch.where(random_BL, words_BL, torch.where(replaced_BL, self.tokenizer.mask, ids_BL))
         return masked_BL, labels_BL
 

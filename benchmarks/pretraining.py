@@ -28,10 +28,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.contest import OURS, Case
 from benchmarks.plain_pretraining import Collator, CotMae, DupMae, Inputs, PlainPretraining, RetroMae, padded
 from models.layers.bert import BertConfig, BertForMaskedLM
-from models.masking import budget, word_numbers
+from models.masking import mask_budget, word_indices
 from models.papers import cot_mae, dup_mae, retro_mae
 from models.papers.retro_mae import position_specific_mask
-from models.pretraining import Drawn, Start
+from models.pretraining import Initialisation, RawBatch
 from models.retrievers.bi_encoder import DenseEncoder
 from models.tokens import Tokenizer, num_tokens, pad
 
@@ -79,7 +79,7 @@ class Paper:
     plain: type[PlainPretraining]
     layer: Callable[[Any], nn.Module]
     """Its decoder's layer."""
-    collated: Callable[[Collator, Drawn], Inputs]
+    collated: Callable[[Collator, RawBatch], Inputs]
     visible: Callable[[Any], Tensor] | None
 
 
@@ -119,7 +119,9 @@ def steps(name: str, size: Size, device: torch.device, *, full: bool, repeats: i
     paper, tokenizer = PAPERS[name], word_pieces(size.vocabulary)
     drawn = texts(size.texts, size.vocabulary, full=full)
     torch.manual_seed(0)
-    ours: Any = paper.ours.Pretraining(Start(DenseEncoder(BertForMaskedLM(size.config()), "cls")), paper.settings)
+    ours: Any = paper.ours.Pretraining(
+        Initialisation(DenseEncoder(BertForMaskedLM(size.config()), "cls")), paper.settings
+    )
     plain: Any = paper.plain(transformers.BertConfig(**vars(size.config())))  # its attention is PyTorch's own
     plain.equal_to(ours, paper.layer(ours))
     for module in (ours, plain):
@@ -210,8 +212,8 @@ def masks(device: torch.device, number: int, vocabulary: int) -> Case:
 
     def ours() -> Tensor:
         arrays = [np.array(row) for row in rows]
-        words = pad([word_numbers(ids, tokenizer) for ids in arrays], -1)
-        budgets = torch.tensor([budget(len(ids), 0.5) for ids in arrays])
+        words = pad([word_indices(ids, tokenizer) for ids in arrays], -1)
+        budgets = torch.tensor([mask_budget(len(ids), 0.5) for ids in arrays])
         return position_specific_mask(words.ids.to(device), budgets.to(device), words.mask.to(device))
 
     def plain() -> Tensor:
@@ -237,7 +239,7 @@ def share(visible: Tensor, rows: list[list[int]], *, first: int) -> float:
     return float(torch.stack(seen).mean())
 
 
-def texts(number: int, vocabulary: int, *, full: bool) -> Drawn:
+def texts(number: int, vocabulary: int, *, full: bool) -> RawBatch:
     """Texts and contexts of random pieces; lengths are spread as evenly as their distribution has it."""
     draws = np.random.default_rng(0)
     shares = [(place + 0.5) / number for place in draws.permutation(number).tolist()]
@@ -249,7 +251,7 @@ def texts(number: int, vocabulary: int, *, full: bool) -> Drawn:
         drawn: list[int] = draws.integers(len(SPECIALS), vocabulary, size=length).tolist()
         return drawn
 
-    return Drawn([ids(length) for length in lengths], [ids(length) for length in contexts])
+    return RawBatch([ids(length) for length in lengths], [ids(length) for length in contexts])
 
 
 def word_pieces(vocabulary: int) -> Tokenizer:

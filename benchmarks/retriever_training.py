@@ -53,16 +53,16 @@ def training(folder: Path, queries: list[str], passages: list[str], pooling: Poo
 def ours(folder: Path, queries: list[str], passages: list[str]) -> tuple[Callable[[], Made], int]:
     """This project's step, and how many tokens it has."""
     from models.retrievers import retriever
-    from models.retrievers.objective import Examples, Finetuning, Settings
+    from models.retrievers.objective import Examples, Finetuning, ObjectiveSettings
     from models.tokens import Tokenizer, num_tokens
     from tasks.training.grad_cache import gradients
 
     made, tokenizer = retriever.load(folder).train(), Tokenizer.load(folder)
-    objective = Finetuning(made, Settings(contrasts=["sum"], temperature=TEMPERATURE))
+    objective = Finetuning(made, ObjectiveSettings(contrasts=["sum"], temperature=TEMPERATURE))
 
     def batch() -> Examples:
         asked, shown = tokenizer.encode(queries, QUERY_MAX_TOKENS), tokenizer.encode(passages, MAX_TOKENS)
-        return Examples(tokenizer.pad_batch(asked), tokenizer.pad_batch(shown), 1, None).by_length()
+        return Examples(tokenizer.pad_batch(asked), tokenizer.pad_batch(shown), 1, None).sorted_by_length()
 
     def step() -> Made:
         objective.zero_grad()

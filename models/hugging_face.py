@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from models.model_files import UNUSED, check_finite, check_names, check_numbers, must_have_safetensors, read_json
+from models.model_files import UNUSED, check_finite, check_names, check_numbers, check_safetensors, read_json
 
 ENCODERS = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
 """Of models that also have a decoder, by model_type, the class that has none."""
@@ -27,10 +27,10 @@ def load_encoder(home: Path) -> Any:
     """The encoder of `transformers`, all of whose weights are those of its file."""
     import transformers
 
-    must_have_safetensors(home)
+    check_safetensors(home)
     said = read_json(home / "config.json", "a model's configuration")
     kind: Any = getattr(transformers, ENCODERS.get(str(said.get("model_type")), "AutoModel"))
-    with quietly():
+    with quiet_transformers():
         found, read = kind.from_pretrained(
             home, use_safetensors=True, dtype=torch.float32, trust_remote_code=False, output_loading_info=True
         )
@@ -52,7 +52,7 @@ def num_positions(encoder: nn.Module) -> int | None:
 
 
 @contextlib.contextmanager
-def quietly() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Without what `transformers` says of weights that an encoder has beside or has not, such as a pooler's."""
     from transformers.utils import logging
 

@@ -18,17 +18,17 @@ from torch import Tensor
 from models.tokens import Tokenizer
 
 IGNORED = -100
-MOST_MASKED = 512
+MAX_MASKED = 512
 
 Ids = NDArray[np.int64]
 
 
-def budget(num_tokens: int, rate: float) -> int:
+def mask_budget(num_tokens: int, rate: float) -> int:
     """How many tokens to hide of so many; halves are rounded to even."""
-    return max(1, min(MOST_MASKED, round(num_tokens * rate)))
+    return max(1, min(MAX_MASKED, round(num_tokens * rate)))
 
 
-def word_numbers(ids: Ids, tokenizer: Tokenizer) -> Ids:
+def word_indices(ids: Ids, tokenizer: Tokenizer) -> Ids:
     """For each position of [CLS] text [SEP] the number of its word, counted from 0; -1 for the two specials."""
     words = np.full(len(ids), -1, dtype=np.int64)
     starts = ~tokenizer.continues[ids[1:-1]]
@@ -37,7 +37,7 @@ def word_numbers(ids: Ids, tokenizer: Tokenizer) -> Ids:
     return words
 
 
-def whole_words(
+def select_words(
     ids: Ids, tokenizer: Tokenizer, rate: float, random: Generator, *, specials_count: bool = False
 ) -> NDArray[np.bool_]:
     """Which positions of [CLS] text [SEP] to hide: shuffled words, each skipped that would overshoot the budget.
@@ -47,9 +47,9 @@ def whole_words(
     hidden = np.zeros(len(ids), dtype=bool)
     if len(ids) < 3:
         return hidden
-    words = word_numbers(ids, tokenizer)[1:-1]
+    words = word_indices(ids, tokenizer)[1:-1]
     lengths = np.bincount(words)
-    chosen, left = np.zeros(len(lengths), dtype=bool), budget(len(ids) if specials_count else len(words), rate)
+    chosen, left = np.zeros(len(lengths), dtype=bool), mask_budget(len(ids) if specials_count else len(words), rate)
     for word in random.permutation(len(lengths)).tolist():
         if lengths[word] <= left:
             chosen[word] = True
@@ -60,11 +60,11 @@ def whole_words(
     return hidden
 
 
-def single_tokens(ids: Ids, tokenizer: Tokenizer, rate: float, random: Generator) -> NDArray[np.bool_]:
+def select_tokens(ids: Ids, tokenizer: Tokenizer, rate: float, random: Generator) -> NDArray[np.bool_]:
     """BERT's own masking: which positions of [CLS] text [SEP] to hide, token by token, as many as the budget has."""
     hidden = np.zeros(len(ids), dtype=bool)
     places = 1 + np.flatnonzero(~tokenizer.is_special[ids[1:-1]])
-    hidden[random.permutation(places)[: budget(len(ids) - 2, rate)]] = True
+    hidden[random.permutation(places)[: mask_budget(len(ids) - 2, rate)]] = True
     return hidden
 
 
@@ -72,11 +72,11 @@ def mask_words(
     rows: Sequence[Ids], tokenizer: Tokenizer, rate: float, random: Generator, *, specials_count: bool = False
 ) -> tuple[list[Ids], list[Ids]]:
     """Rows of [CLS] text [SEP] with words hidden, and their labels: the id where hidden, IGNORED elsewhere."""
-    hidden = [whole_words(ids, tokenizer, rate, random, specials_count=specials_count) for ids in rows]
-    return replaced(rows, hidden, tokenizer, random)
+    hidden = [select_words(ids, tokenizer, rate, random, specials_count=specials_count) for ids in rows]
+    return replace_selected(rows, hidden, tokenizer, random)
 
 
-def replaced(
+def replace_selected(
     rows: Sequence[Ids], hidden: Sequence[NDArray[np.bool_]], tokenizer: Tokenizer, random: Generator
 ) -> tuple[list[Ids], list[Ids]]:
     """The rows with what is hidden replaced, and their labels.
@@ -88,15 +88,15 @@ def replaced(
     for ids, chosen in zip(rows, hidden, strict=True):
         asked = chosen & ~tokenizer.is_special[ids]
         kind = random.random(len(ids))
-        anything = random.integers(tokenizer.num_words, size=len(ids))
+        anything = random.integers(tokenizer.vocab_size, size=len(ids))
         instead = np.where(kind < 0.8, tokenizer.mask, np.where(kind < 0.9, anything, ids))
         masked.append(np.where(asked, instead, ids))
         labels.append(np.where(asked, ids, IGNORED))
     return masked, labels
 
 
-def many_masks(words_BL: Tensor, budgets_B: Tensor, num_masks: int) -> Tensor:
-    """So many independent whole-word masks of each text, [B, R, L], True where hidden: `whole_words` without its loops.
+def sample_masks(words_BL: Tensor, budgets_B: Tensor, num_masks: int) -> Tensor:
+    """Independent whole-word masks of each text, [B, R, L], True where masked: `select_words` without its loops.
 
     `words_BL` numbers the words of each text from 0, -1 where there is none to hide. It draws on the tensors' device.
     Words are taken in a random order as long as they fit the budget; one that does not is skipped, and the next that

@@ -34,25 +34,25 @@ UNUSED = re.compile(
 """Weights that nothing here reads, of any kind of model: they may be left over in a file, or be missing."""
 
 
-class Unusable(ValueError):
+class UnusableModel(ValueError):
     """A model's folder cannot be used. One line: which file, what was expected, what to do."""
 
 
 @contextlib.contextmanager
-def refusing(folder: Path) -> Iterator[None]:
-    """Raise `Unusable` for whatever goes wrong in the block, which opens the model in `folder`.
+def refuse_unusable(folder: Path) -> Iterator[None]:
+    """Raise `UnusableModel` for whatever goes wrong in the block, which opens the model in `folder`.
 
     Libraries raise almost anything for a configuration that makes no sense: ZeroDivisionError, KeyError, and
     RuntimeError of several lines. Here these are all the folder's fault.
     """
     try:
         yield
-    except (Unusable, MemoryError):
+    except (UnusableModel, MemoryError):
         raise
     except ValueError as error:
-        raise Unusable(_one_line(error)) from error
+        raise UnusableModel(_one_line(error)) from error
     except Exception as error:
-        raise Unusable(
+        raise UnusableModel(
             f"{folder}: cannot be opened as a model ({type(error).__name__}: {_one_line(error)}); "
             "save it again with transformers' save_pretrained, or name another model"
         ) from error
@@ -63,9 +63,9 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise Unusable(f"{path}: expected {what}, found none that can be read ({_one_line(error)})") from None
+        raise UnusableModel(f"{path}: expected {what}, found none that can be read ({_one_line(error)})") from None
     if not isinstance(value, dict):
-        raise Unusable(f"{path}: expected {what}, a mapping, found {type(value).__name__}")
+        raise UnusableModel(f"{path}: expected {what}, a mapping, found {type(value).__name__}")
     check_numbers(value, path)
     return value
 
@@ -76,30 +76,30 @@ def check_numbers(value: Mapping[str, Any], path: Path) -> None:
         if isinstance(inner, Mapping):
             check_numbers(inner, path)
         elif isinstance(inner, float) and not math.isfinite(inner):
-            raise Unusable(f"{path}: {name}: expected a finite number, found {inner}")
+            raise UnusableModel(f"{path}: {name}: expected a finite number, found {inner}")
 
 
-def must_have_safetensors(folder: Path) -> None:
+def check_safetensors(folder: Path) -> None:
     """Refuse a folder without weights that can be read safely; one that has only pickles is told how to convert."""
     if any(folder.glob("model*.safetensors")):
         return
     if pickles := sorted(path.name for pattern in PICKLES for path in folder.glob(pattern)):
-        raise Unusable(
+        raise UnusableModel(
             f"{folder}: expected weights in {WEIGHTS}, found only {pickles[0]}, a pickle, which is not opened since it "
             "can run code; convert it where you trust it, with transformers' save_pretrained"
         )
-    raise Unusable(f"{folder}: expected weights in {WEIGHTS}, found no such file; save the model as safetensors")
+    raise UnusableModel(f"{folder}: expected weights in {WEIGHTS}, found no such file; save the model as safetensors")
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """All tensors of a safetensors file, by name. One that cannot be read, or holds NaN or infinity, is refused."""
     if not path.is_file():
-        must_have_safetensors(path.parent)
-        raise Unusable(f"{path}: expected weights, found no such file")
+        check_safetensors(path.parent)
+        raise UnusableModel(f"{path}: expected weights, found no such file")
     try:
         tensors = load_file(path)
     except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:  # KeyError: no such kind of number
-        raise Unusable(
+        raise UnusableModel(
             f"{path}: expected weights as safetensors, found a file that is damaged or cut off "
             f"({_one_line(error)}); copy or download it again"
         ) from None
@@ -110,7 +110,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 def check_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Refuse weights with NaN or infinity; `path` is where they come from."""
     if broken := [name for name, tensor in tensors.items() if not is_finite(tensor)]:
-        raise Unusable(
+        raise UnusableModel(
             f"{path}: {some(broken)}: expected finite numbers, found NaN or infinity; the training that wrote them "
             "diverged, or the file is damaged: use another checkpoint"
         )
@@ -133,10 +133,12 @@ def check_fit(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: P
     for name, tensor in wanted.items():
         if found[name].shape != tensor.shape:
             shapes = f"{list(tensor.shape)}, found {list(found[name].shape)}"
-            raise Unusable(f"{path}: by {said_by} expected {name} of shape {shapes}; use the two files of one model")
+            raise UnusableModel(
+                f"{path}: by {said_by} expected {name} of shape {shapes}; use the two files of one model"
+            )
         if tensor.is_floating_point() and not found[name].is_floating_point():
             kind = str(found[name].dtype).removeprefix("torch.")
-            raise Unusable(
+            raise UnusableModel(
                 f"{path}: expected {name} in floating point, found {kind}; quantised weights are not read, so save the "
                 "model in float32, float16 or bfloat16"
             )
@@ -147,7 +149,7 @@ def check_names(missing: Collection[str], unexpected: Collection[str], path: Pat
     lacks = f"{len(missing)} weights are missing ({some(sorted(missing))})" if missing else ""
     exceeds = f"{len(unexpected)} weights are of no part of it ({some(sorted(unexpected))})" if unexpected else ""
     if lacks or exceeds:
-        raise Unusable(
+        raise UnusableModel(
             f"{path}: expected the model of {said_by}, but {' and '.join(filter(None, (lacks, exceeds)))}; use the two "
             "files of one model, or another model"
         )

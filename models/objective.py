@@ -32,7 +32,7 @@ class Batch(Protocol):
 
 
 @runtime_checkable
-class Uneven(Protocol):
+class WeightedTerms(Protocol):
     """A batch whose local losses are means over something else than its rows, such as masked positions."""
 
     def num_terms(self, loss: str) -> int:
@@ -42,7 +42,7 @@ class Uneven(Protocol):
 
 def num_terms(batch: Batch, loss: str) -> int:
     """How much a chunk's local loss weighs in the mean over its batch: by rows, unless the batch says otherwise."""
-    return batch.num_terms(loss) if isinstance(batch, Uneven) else len(batch)
+    return batch.num_terms(loss) if isinstance(batch, WeightedTerms) else len(batch)
 
 
 class Objective(Protocol):
@@ -57,6 +57,6 @@ class Objective(Protocol):
         ...
 
 
-def joined(chunks: Sequence[Vectors]) -> Vectors:
+def concatenate(chunks: Sequence[Vectors]) -> Vectors:
     """The vectors of the whole batch from those of its chunks."""
     return tuple(torch.cat(parts) for parts in zip(*chunks, strict=True))

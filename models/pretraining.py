@@ -25,7 +25,7 @@ Reads = Literal["texts", "pairs", "sentences"]
 
 
 @dataclass(frozen=True)
-class Terms:
+class TermCounts:
     """How often word pieces occur in all texts that are pre-trained on; arrays are by id."""
 
     num_texts: int
@@ -36,21 +36,21 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class RawBatch:
     """What a step reads: texts and, where the paper wants them, the context drawn for each; ids without specials."""
 
     texts: Sequence[Sequence[int]]
     contexts: Sequence[Sequence[int]] = ()
-    terms: Terms | None = None
+    terms: TermCounts | None = None
     """Where the paper counts terms."""
 
 
 @dataclass(frozen=True)
-class Start:
+class Initialisation:
     """What a pre-training begins with."""
 
     encoder: DenseEncoder
-    terms: Terms | None = None
+    terms: TermCounts | None = None
 
     @property
     def model(self) -> BertForMaskedLM:
@@ -62,13 +62,13 @@ class Start:
         """What of the last layer is a text's vector."""
         return self.encoder.pooling
 
-    def must_position(self, *max_tokens: int) -> None:
+    def check_positions(self, *max_tokens: int) -> None:
         """Refuse texts that are longer than the model has positions."""
         if max(max_tokens) > self.encoder.num_positions:
             raise ValueError(f"max_tokens: expected at most {self.encoder.num_positions}, found {max(max_tokens)}")
 
 
-def framed(ids: Sequence[int], max_tokens: int, tokenizer: Tokenizer, random: Generator) -> Ids:
+def crop_with_specials(ids: Sequence[int], max_tokens: int, tokenizer: Tokenizer, random: Generator) -> Ids:
     """[CLS] ids [SEP], of at most `max_tokens`: what is too much leaves at both ends, split at random."""
     excess = max(0, len(ids) - (max_tokens - 2))
     left = int(random.integers(excess + 1))

@@ -27,7 +27,7 @@ class Representation:
     """[B, L], which word piece each of them is, where only equal ones are compared."""
 
 
-def pooled(hidden_BLH: Tensor, mask_BL: Tensor, pooling: Pooling) -> Tensor:
+def pool(hidden_BLH: Tensor, mask_BL: Tensor, pooling: Pooling) -> Tensor:
     """One vector a text [B, H]: the hidden state of [CLS], as in the papers, or the mean over its tokens."""
     if pooling == "cls":
         return hidden_BLH[:, 0]

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor
 
 from models.batch import Rows
-from models.model_files import Unusable
+from models.model_files import UnusableModel
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
 
@@ -28,7 +28,7 @@ class Tokens(Rows):
 
     ids: Tensor
     mask: Tensor
-    unseen: Tensor | None = None
+    unattended: Tensor | None = None
     """[B, L], True at what reads the tokens without being one that they read; nowhere, if None."""
 
 
@@ -50,13 +50,13 @@ class Tokenizer:
         self._fast = fast
         self.cls, self.sep, self.mask, self.pad = (self._id(name) for name in ("[CLS]", "[SEP]", "[MASK]", "[PAD]"))
         pieces = fast.get_vocab()
-        self.num_words = max(pieces.values()) + 1
+        self.vocab_size = max(pieces.values()) + 1
         """V"""
         self.specials = np.array(sorted({self.cls, self.sep, self.mask, self.pad, self._id("[UNK]")}))
         """What no masked language model is asked for."""
-        self.is_special = np.isin(np.arange(self.num_words), self.specials)
+        self.is_special = np.isin(np.arange(self.vocab_size), self.specials)
         """[V]"""
-        self.continues = np.zeros(self.num_words, dtype=bool)
+        self.continues = np.zeros(self.vocab_size, dtype=bool)
         """[V], True for a piece that continues the word to its left (`##ing`)."""
         self.continues[[number for piece, number in pieces.items() if piece.startswith("##") and len(piece) > 2]] = True
         self.punctuation = np.array(sorted(pieces[each] for each in punctuation if each in pieces), dtype=np.int64)
@@ -73,22 +73,22 @@ class Tokenizer:
         try:
             return Tokenizer(FastTokenizer.from_file(str(path)))
         except ValueError as error:
-            raise Unusable(f"{path}: {error}") from None
+            raise UnusableModel(f"{path}: {error}") from None
         except Exception as error:  # what the package raises has no class of its own
             reason = " ".join(str(error).split())
-            raise Unusable(f"{path}: expected a fast tokenizer, found none that can be read ({reason})") from error
+            raise UnusableModel(f"{path}: expected a fast tokenizer, found none that can be read ({reason})") from error
 
-    def must_fit(self, num_embeddings: int, folder: Path) -> None:
+    def check_vocabulary_size(self, num_embeddings: int, folder: Path) -> None:
         """Refuse a model in `folder` with fewer embeddings than there are WordPiece tokens."""
-        must_fit(self.num_words, num_embeddings, folder)
+        check_vocabulary_size(self.vocab_size, num_embeddings, folder)
 
-    def pieces(self, texts: Sequence[str]) -> list[list[int]]:
+    def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of every text without special tokens, uncut."""
         return [each.ids for each in self._fast.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def encode(self, texts: Sequence[str], max_tokens: int) -> list[list[int]]:
         """[CLS] text [SEP] of every text, cut at the end to at most `max_tokens` with both."""
-        return [[self.cls, *ids[: max_tokens - 2], self.sep] for ids in self.pieces(texts)]
+        return [[self.cls, *ids[: max_tokens - 2], self.sep] for ids in self.token_ids(texts)]
 
     def pad_batch(self, rows: Sequence[Sequence[int]]) -> Tokens:
         """The rows, padded to the longest of them."""
@@ -101,12 +101,12 @@ class Tokenizer:
         return int(number)
 
 
-def must_fit(num_words: int, num_embeddings: int, folder: Path) -> None:
+def check_vocabulary_size(vocab_size: int, num_embeddings: int, folder: Path) -> None:
     """Refuse a tokenizer in `folder` with more tokens than its model has embeddings."""
-    if num_words > num_embeddings:
-        raise Unusable(
+    if vocab_size > num_embeddings:
+        raise UnusableModel(
             f"{folder}: expected a tokenizer of at most {num_embeddings} word pieces, as many as the model has "
-            f"embeddings, found {num_words}; use the tokenizer that the model was trained with"
+            f"embeddings, found {vocab_size}; use the tokenizer that the model was trained with"
         )
 
 

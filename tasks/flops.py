@@ -27,13 +27,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from models.layers.bert import CONFIG, BertConfig, BertForMaskedLM
 from models.objective import Batch, Objective
-from models.pretraining import Drawn, Start, Terms
+from models.pretraining import Initialisation, RawBatch, TermCounts
 from models.retrievers import cross_encoder, towers
 from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.cross_encoder import CrossEncoder, Groups, pad_pairs
 from models.retrievers.objective import Examples, Finetuning
-from models.retrievers.retriever import Retriever
-from models.retrievers.retriever import Settings as Views
+from models.retrievers.retriever import Retriever, RetrieverSettings
 from models.tokens import FILES, Tokenizer, num_tokens, pad
 from storage.errors import UserError
 from tasks.cross_encoder.pairs import Scoring
@@ -74,14 +73,14 @@ class Costs:
         layers = len(backbone.layers) if backbone.layers is not None else config.num_hidden_layers
         still = replace(config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)  # draws take time
         model = BertForMaskedLM(replace(still, num_hidden_layers=layers))
-        self.encoder = towers.raised(DenseEncoder(model, backbone.pooling), backbone.towers)
+        self.encoder = towers.build_encoders(DenseEncoder(model, backbone.pooling), backbone.towers)
 
     def pretraining(self, settings: Pretraining[Any]) -> Cost:
         """Of one example: a text, with its context where the paper reads one."""
         paper, objective = import_module(f"models.papers.{settings.paper}"), settings.objective
         drawn = self.drawn(objective)
         with naming("pretrain.objective"):
-            module = paper.Pretraining(Start(self.encoder, drawn.terms), objective)
+            module = paper.Pretraining(Initialisation(self.encoder, drawn.terms), objective)
         batch: Batch = paper.make_batch(drawn, self.tokenizer, objective, np.random.default_rng(0))
         return counted(module, batch, chunked=_below(settings.fit.chunk, settings.batch))
 
@@ -119,7 +118,7 @@ class Costs:
         with naming(section):
             return CrossEncoder(self.encoder.passage.config)
 
-    def encoding(self, views: Views, max_tokens: int) -> Cost:
+    def encoding(self, views: RetrieverSettings, max_tokens: int) -> Cost:
         """Of one passage."""
         tokens = pad([self.ids(max_tokens)])
         with naming("encode"):
@@ -128,11 +127,11 @@ class Costs:
                 retriever(tokens, "passage")
         return Cost(max_tokens, counter.get_total_flops())
 
-    def retriever(self, views: Views) -> Retriever:
+    def retriever(self, views: RetrieverSettings) -> Retriever:
         """The backbone with the views of a round."""
         return Retriever(self.encoder, views, self.tokenizer)
 
-    def drawn(self, objective: Any) -> Drawn:
+    def drawn(self, objective: Any) -> RawBatch:
         """A text so long that a context can be cut out of it and it still fills all its tokens."""
         lengths = {
             each.name: getattr(objective, each.name)
@@ -142,7 +141,7 @@ class Costs:
         context = max(lengths.values())
         text = self.ids(lengths["max_tokens"] + context)
         contexts = [text[:context]] if objective.reads != "texts" else []
-        return Drawn([text], contexts, self.terms() if objective.counts_terms else None)
+        return RawBatch([text], contexts, self.terms() if objective.counts_terms else None)
 
     def examples(self, settings: Training, group: int) -> Examples:
         """One query with so many passages."""
@@ -152,14 +151,14 @@ class Costs:
 
     def ids(self, length: int) -> list[int]:
         """So many word pieces."""
-        known = np.setdiff1d(np.arange(self.tokenizer.num_words), self.tokenizer.specials)
+        known = np.setdiff1d(np.arange(self.tokenizer.vocab_size), self.tokenizer.specials)
         drawn: list[int] = np.random.default_rng(0).choice(known, size=length).tolist()
         return drawn
 
-    def terms(self) -> Terms:
+    def terms(self) -> TermCounts:
         """Counts of a collection in which every word piece is as frequent as any other."""
-        each = np.full(self.tokenizer.num_words, TEXTS // 10, dtype=np.int64)
-        return Terms(TEXTS, each, each)
+        each = np.full(self.tokenizer.vocab_size, TEXTS // 10, dtype=np.int64)
+        return TermCounts(TEXTS, each, each)
 
 
 def counted(module: Any, batch: Batch, *, chunked: bool) -> Cost:

@@ -19,7 +19,7 @@ from torch import nn
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import shipped_recipes
 from models.objective import Batch
-from models.pretraining import Drawn, Start, Terms
+from models.pretraining import Initialisation, RawBatch, TermCounts
 from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
 from models.tokens import Tokenizer
@@ -54,22 +54,24 @@ def ids(random: np.random.Generator, longest: int) -> list[int]:
     return random.integers(5, len(PIECES), size=random.integers(3, longest)).tolist()
 
 
-def drawn(step: int, reads: str) -> Drawn:
+def drawn(step: int, reads: str) -> RawBatch:
     """Texts of a step, some longer than any model's positions, and contexts; for ICT sentences of the texts."""
     random = np.random.default_rng(step)
     texts = [ids(random, 200) for _ in range(TEXTS)]
     contexts = {"texts": [], "pairs": [ids(random, 10) for _ in texts], "sentences": [text[1:9] for text in texts]}
-    return Drawn(texts, contexts[reads], Terms(50, np.arange(len(PIECES)) % 50 + 1, np.arange(len(PIECES)) % 70 + 1))
+    return RawBatch(
+        texts, contexts[reads], TermCounts(50, np.arange(len(PIECES)) % 50 + 1, np.arange(len(PIECES)) % 70 + 1)
+    )
 
 
 def objective_of(recipe: Any) -> nn.Module:
     """The recipe's pre-training of a tiny network with as many positions as its texts have tokens."""
     settings = recipe.pretrain
     encoder = DenseEncoder(tiny_bert(spread=0.05, max_position_embeddings=160), "cls")
-    encoder = towers.raised(encoder, recipe.backbone.towers)
+    encoder = towers.build_encoders(encoder, recipe.backbone.towers)
     torch.manual_seed(0)
     paper = import_module(f"models.papers.{settings.paper}")
-    made: nn.Module = paper.Pretraining(Start(encoder, drawn(0, "texts").terms), settings.objective)
+    made: nn.Module = paper.Pretraining(Initialisation(encoder, drawn(0, "texts").terms), settings.objective)
     return made.train()
 
 

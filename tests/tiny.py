@@ -7,11 +7,10 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import BertTokenizer, T5Config, T5ForConditionalGeneration
 
 from models.layers import bert
-from models.pretraining import Start, Terms
+from models.pretraining import Initialisation, TermCounts
 from models.representation import Pooling
 from models.retrievers.bi_encoder import DenseEncoder, save_pooling
-from models.retrievers.retriever import Retriever
-from models.retrievers.retriever import Settings as Views
+from models.retrievers.retriever import Retriever, RetrieverSettings
 from models.retrievers.views import dense, late, lexical
 from models.tokens import Tokenizer as WordPieces
 
@@ -96,10 +95,15 @@ def save_backbone(
 
 
 def start(
-    *, seed: int = 0, pooling: Pooling = "cls", dropout: float = 0.0, spread: float = 0.2, terms: Terms | None = None
-) -> Start:
+    *,
+    seed: int = 0,
+    pooling: Pooling = "cls",
+    dropout: float = 0.0,
+    spread: float = 0.2,
+    terms: TermCounts | None = None,
+) -> Initialisation:
     """What a paper's pre-training of the tiny BERT begins with."""
-    return Start(DenseEncoder(tiny_bert(seed=seed, dropout=dropout, spread=spread), pooling), terms)
+    return Initialisation(DenseEncoder(tiny_bert(seed=seed, dropout=dropout, spread=spread), pooling), terms)
 
 
 LATE = {
@@ -110,18 +114,20 @@ LEXICAL = {
     "activation": "log1p_relu", "head": "mlm", "pool_specials": True, "top_passages": None, "top_queries": None
 }  # fmt: skip
 RETRIEVERS = {
-    "dpr": Views(dense=dense.Settings(dim=None)),
-    "splade": Views(lexical=lexical.Settings(**LEXICAL)),
-    "colbert": Views(late=late.Settings(**LATE | {"normalise": True, "query_masks": 12})),
-    "coil": Views(
+    "dpr": RetrieverSettings(dense=dense.Settings(dim=None)),
+    "splade": RetrieverSettings(lexical=lexical.Settings(**LEXICAL)),
+    "colbert": RetrieverSettings(late=late.Settings(**LATE | {"normalise": True, "query_masks": 12})),
+    "coil": RetrieverSettings(
         dense=dense.Settings(dim=6), late=late.Settings(**LATE | {"exact_match": True, "use_cls": False})
     ),
-    "hybrid": Views(dense=dense.Settings(dim=None, weight=0.5), lexical=lexical.Settings(**LEXICAL, weight=2.0)),
-    "duplex": Views(
+    "hybrid": RetrieverSettings(
+        dense=dense.Settings(dim=None, weight=0.5), lexical=lexical.Settings(**LEXICAL, weight=2.0)
+    ),
+    "duplex": RetrieverSettings(
         dense=dense.Settings(dim=16),
         lexical=lexical.Settings(**LEXICAL | {"activation": "none", "pool_specials": False, "top_passages": 9}),
     ),
-    "mixture": Views(
+    "mixture": RetrieverSettings(
         dense=dense.Settings(dim=None), late=late.Settings(**LATE), lexical=lexical.Settings(**LEXICAL),
         shared_layers=1,
     ),

@@ -67,9 +67,9 @@ class SelfAttention(nn.Module):
         self.dropout = config.attention_probs_dropout_prob
 
     def forward(self, x_NH: Tensor, packing: Packing) -> Tensor:
-        return self.over(x_NH, x_NH, rows=packing, columns=packing)
+        return self.attend(x_NH, x_NH, rows=packing, columns=packing)
 
-    def over(self, queries_NH: Tensor, context_NH: Tensor, *, rows: Packing, columns: Packing) -> Tensor:
+    def attend(self, queries_NH: Tensor, context_NH: Tensor, *, rows: Packing, columns: Packing) -> Tensor:
         """What a stream takes [N, H] of another, of as many texts; its own packing says which columns its rows see."""
 
         def heads(projection: nn.Linear, x_NH: Tensor, packing: Packing) -> Tensor:
@@ -151,10 +151,10 @@ class Bert(nn.Module):
         self.encoder = Layers(config)
 
     def forward(
-        self, ids_BL: Tensor, mask_BL: Tensor, types_BL: Tensor | None = None, *, unseen_BL: Tensor | None = None
+        self, ids_BL: Tensor, mask_BL: Tensor, types_BL: Tensor | None = None, *, unattended_BL: Tensor | None = None
     ) -> Tensor:
         """Last hidden states [B, L, H], 0 where there is padding; tokens without types are of type 0."""
-        packing = Packing(mask_BL, unseen_BL=unseen_BL)
+        packing = Packing(mask_BL, unattended_BL=unattended_BL)
         hidden_NH = packing.packed(self.embeddings(ids_BL, types_BL))
         for layer in self.encoder.layer:
             hidden_NH = layer(hidden_NH, packing)

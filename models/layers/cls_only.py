@@ -16,7 +16,7 @@ from models.layers.bert import Bert, Layer
 from models.layers.unpadding import Packing
 
 
-def first_states(model: Bert, ids_BL: Tensor, mask_BL: Tensor, types_BL: Tensor | None = None) -> Tensor:
+def cls_states(model: Bert, ids_BL: Tensor, mask_BL: Tensor, types_BL: Tensor | None = None) -> Tensor:
     """[B, H], what `model(ids, mask, types)[:, 0]` is, but for rounding; dropout draws for less."""
     packing = Packing(mask_BL)
     hidden_NH = packing.packed(model.embeddings(ids_BL, types_BL))
@@ -29,5 +29,5 @@ def first_states(model: Bert, ids_BL: Tensor, mask_BL: Tensor, types_BL: Tensor 
 def _last(layer: Layer, hidden_NH: Tensor, packing: Packing, firsts: Packing) -> Tensor:
     """A layer, as `Layer.forward`, whose rows are first tokens."""
     first_BH, attention = hidden_NH.index_select(0, packing.starts_B), layer.attention
-    mixed_BH = attention.output(attention.self.over(first_BH, hidden_NH, rows=firsts, columns=packing), first_BH)
+    mixed_BH = attention.output(attention.self.attend(first_BH, hidden_NH, rows=firsts, columns=packing), first_BH)
     return cast(Tensor, layer.output(layer.intermediate(mixed_BH), mixed_BH))

@@ -14,30 +14,30 @@ from torch import Tensor
 class Packing:
     """Where the real tokens of a padded batch stand, and which of them see which."""
 
-    def __init__(self, mask_BL: Tensor, visible: Tensor | None = None, *, unseen_BL: Tensor | None = None) -> None:
+    def __init__(self, mask_BL: Tensor, visible: Tensor | None = None, *, unattended_BL: Tensor | None = None) -> None:
         """`visible` is boolean and broadcasts to [B, A, L, L], True where a row may see a column; or None for all.
 
-        `unseen_BL` is True at what is to be computed as well, but seen by none.
+        `unattended_BL` is True at what is to be computed as well, but seen by none.
         """
-        real_BL = mask_BL.bool() if unseen_BL is None else mask_BL.bool() | unseen_BL
-        self.shape, self.places_N = mask_BL.shape, real_BL.flatten().nonzero()[:, 0]
+        real_BL = mask_BL.bool() if unattended_BL is None else mask_BL.bool() | unattended_BL
+        self.shape, self.positions_N = mask_BL.shape, real_BL.flatten().nonzero()[:, 0]
         lengths_B = real_BL.sum(1)
         self.starts_B = lengths_B.cumsum(0) - lengths_B
         """The first token of each text among the N."""
-        self.has_padding = len(self.places_N) < self.shape.numel()
-        if visible is None and (self.has_padding or unseen_BL is not None):
+        self.has_padding = len(self.positions_N) < self.shape.numel()
+        if visible is None and (self.has_padding or unattended_BL is not None):
             visible = mask_BL[:, None, None, :].bool()
         self.visible = visible
 
     def packed(self, x_BLX: Tensor) -> Tensor:
         """The real tokens [N, X] of padded rows."""
         x_MX = x_BLX.flatten(0, 1)
-        return x_MX.index_select(0, self.places_N) if self.has_padding else x_MX
+        return x_MX.index_select(0, self.positions_N) if self.has_padding else x_MX
 
     def padded(self, x_NX: Tensor) -> Tensor:
         """Rows [B, L, X], 0 where there is padding."""
         if self.has_padding:
-            x_NX = x_NX.new_zeros(self.shape.numel(), *x_NX.shape[1:]).index_copy_(0, self.places_N, x_NX)
+            x_NX = x_NX.new_zeros(self.shape.numel(), *x_NX.shape[1:]).index_copy_(0, self.positions_N, x_NX)
         x_BLX: Tensor = x_NX.unflatten(0, self.shape)
         return x_BLX
 

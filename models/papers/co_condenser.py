@@ -24,7 +24,7 @@ from models.losses import partner_contrast, recovery_loss
 from models.objective import Losses, Vectors
 from models.papers import condenser
 from models.papers.condenser import Head, Masked
-from models.pretraining import Drawn, Reads, Start, check_lengths
+from models.pretraining import Initialisation, RawBatch, Reads, check_lengths
 from models.tokens import Tokenizer
 
 
@@ -59,7 +59,7 @@ class Batch(Rows):
         return self.text.num_asked + self.context.num_asked
 
 
-def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Masked crops of the texts and of their contexts."""
     sides = ((drawn.texts, settings.max_tokens), (drawn.contexts, settings.context_max_tokens))
     return Batch(*(Masked.make(texts, longest, settings.mask_rate, tokenizer, random) for texts, longest in sides))
@@ -68,9 +68,9 @@ def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: G
 class Pretraining(nn.Module):
     """L = L_mlm + L_mlm^aux + L_co (equation 7)."""
 
-    def __init__(self, start: Start, settings: Settings) -> None:
+    def __init__(self, start: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.must_position(settings.max_tokens, settings.context_max_tokens)
+        start.check_positions(settings.max_tokens, settings.context_max_tokens)
         self.model, self.settings = start.model, settings
         self.head = Head(start.model, settings.head_layers, settings.head_from, start.pooling)
 

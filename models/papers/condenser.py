@@ -25,8 +25,8 @@ from models.layers.unpadding import Packing
 from models.losses import recovery_loss
 from models.masking import IGNORED, mask_words
 from models.objective import Losses, Vectors
-from models.pretraining import Drawn, Reads, Start, check_lengths, check_rates, framed
-from models.representation import Pooling, pooled
+from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates, crop_with_specials
+from models.representation import Pooling, pool
 from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens, pad
 
@@ -65,7 +65,7 @@ class Masked(Rows):
         texts: Sequence[Sequence[int]], max_tokens: int, rate: float, tokenizer: Tokenizer, random: Generator
     ) -> Masked:
         """Crop, add special tokens, mask whole words and pad."""
-        crops = [framed(ids, max_tokens, tokenizer, random) for ids in texts]
+        crops = [crop_with_specials(ids, max_tokens, tokenizer, random) for ids in texts]
         inputs, labels = mask_words(crops, tokenizer, rate, random)
         return Masked(pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids)
 
@@ -86,7 +86,7 @@ class Batch(Rows):
         return self.text.num_asked
 
 
-def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Masked crops of the texts."""
     return Batch(Masked.make(drawn.texts, settings.max_tokens, settings.mask_rate, tokenizer, random))
 
@@ -94,9 +94,9 @@ def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: G
 class Pretraining(nn.Module):
     """L = L_mlm + L_mlm^aux (equations 4 and 6)."""
 
-    def __init__(self, start: Start, settings: Settings) -> None:
+    def __init__(self, start: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.must_position(settings.max_tokens)
+        start.check_positions(settings.max_tokens)
         self.model = start.model
         self.head = Head(start.model, settings.head_layers, settings.head_from, start.pooling)
 
@@ -133,7 +133,7 @@ class Head(nn.Module):
             late_NH = layer(late_NH, packing)
             early_NH = late_NH if number == self.reads_from else early_NH
         late_BLH = packing.padded(late_NH)
-        vectors_BH = pooled(late_BLH, tokens.mask, self.pooling)
+        vectors_BH = pool(late_BLH, tokens.mask, self.pooling)
         headed_NH = packing.with_first(early_NH, vectors_BH)
         for layer in self.layers:
             headed_NH = layer(headed_NH, packing)

@@ -26,8 +26,8 @@ from models.layers.unpadding import Packing
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED, mask_words
 from models.objective import Losses, Vectors
-from models.pretraining import Drawn, Reads, Start, check_lengths, check_rates, framed
-from models.representation import pooled
+from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates, crop_with_specials
+from models.representation import pool
 from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens, pad
 
@@ -83,10 +83,10 @@ class Batch(Rows):
         return int((labels != IGNORED).sum())
 
 
-def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Crop, add special tokens, mask and pad."""
-    texts = [framed(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
-    contexts = [framed(ids, settings.context_max_tokens, tokenizer, random) for ids in drawn.contexts]
+    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
+    contexts = [crop_with_specials(ids, settings.context_max_tokens, tokenizer, random) for ids in drawn.contexts]
     if settings.symmetric:
         texts, contexts = texts + contexts, contexts + texts
     inputs, labels = mask_words(texts, tokenizer, settings.text_mask_rate, random)
@@ -101,9 +101,9 @@ def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: G
 class Pretraining(nn.Module):
     """L = L_mlm + L_ctx (equation 11)."""
 
-    def __init__(self, start: Start, settings: Settings) -> None:
+    def __init__(self, start: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.must_position(settings.max_tokens, settings.context_max_tokens)
+        start.check_positions(settings.max_tokens, settings.context_max_tokens)
         self.model, self.pooling = start.model, start.pooling
         self.decoder: MaskedDecoder | AutoRegressiveDecoder
         if settings.window is None:
@@ -116,7 +116,7 @@ class Pretraining(nn.Module):
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Both losses are local to a chunk; no vectors are compared."""
         hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask)
-        vectors_BH = pooled(hidden_BLH, batch.text.mask, self.pooling)
+        vectors_BH = pool(hidden_BLH, batch.text.mask, self.pooling)
         context_logits, context_labels = self.decoder(vectors_BH, batch.context, batch.context_labels)
         return (), {
             "mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.text_labels),

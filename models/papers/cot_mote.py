@@ -29,8 +29,8 @@ from models.layers.decoder import AutoRegressiveDecoder, shared
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED, mask_words
 from models.objective import Losses, Vectors
-from models.pretraining import Drawn, Reads, Start, check_lengths, check_rates, framed
-from models.representation import Role, pooled
+from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates, crop_with_specials
+from models.representation import Role, pool
 from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens, pad
 
@@ -107,11 +107,11 @@ class Batch(Rows):
         return int(self.texts(self.targets[source]).tokens.mask[:, 1:].sum())
 
 
-def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Crop, add special tokens, mask whole words and pad: passages, then their queries."""
 
     def masked(rows: Sequence[Sequence[int]], longest: int) -> Masked:
-        whole = [framed(ids, longest, tokenizer, random) for ids in rows]
+        whole = [crop_with_specials(ids, longest, tokenizer, random) for ids in rows]
         inputs, labels = mask_words(whole, tokenizer, settings.mask_rate, random)
         return Masked(pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids)
 
@@ -129,9 +129,9 @@ class Pretraining(nn.Module):
     towers have nothing in common but the decoder's own layers, and a mixture has only one of each anyway.
     """
 
-    def __init__(self, start: Start, settings: Settings) -> None:
+    def __init__(self, start: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.must_position(settings.max_tokens, settings.query_max_tokens)
+        start.check_positions(settings.max_tokens, settings.query_max_tokens)
         if settings.switched and start.encoder.query is start.encoder.passage:
             raise ValueError("switched: expected two towers to change places, found one")
         self.model, self.encoder, self.settings, self.pooling = start.model, start.encoder, settings, start.pooling
@@ -155,7 +155,7 @@ class Pretraining(nn.Module):
         hidden_BLH = tower.bert(text.tokens.ids, text.tokens.mask)
         vectors: dict[str, Tensor] = {}
         if "dense" in views:
-            vectors["dense"] = pooled(hidden_BLH, text.tokens.mask, self.pooling)
+            vectors["dense"] = pool(hidden_BLH, text.tokens.mask, self.pooling)
         if "lexical" in views:
             mlm, vectors["lexical"] = self.recovered(tower, hidden_BLH, text)
         else:

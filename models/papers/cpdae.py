@@ -27,10 +27,18 @@ from torch.utils.checkpoint import checkpoint
 from models.batch import Rows
 from models.layers.bert import BertForMaskedLM, Transform, initialise
 from models.losses import partner_losses, recovery_loss
-from models.masking import IGNORED, replaced, single_tokens
+from models.masking import IGNORED, replace_selected, select_tokens
 from models.objective import Losses, Vectors
-from models.pretraining import Drawn, Reads, Start, Terms, check_lengths, check_rates, framed
-from models.representation import pooled
+from models.pretraining import (
+    Initialisation,
+    RawBatch,
+    Reads,
+    TermCounts,
+    check_lengths,
+    check_rates,
+    crop_with_specials,
+)
+from models.representation import pool
 from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens, pad
 
@@ -90,11 +98,11 @@ class Batch(Rows):
         return int((self.labels != IGNORED).sum()) if loss == "mlm" else len(self)
 
 
-def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Crop, mask the crop twice as BERT does, token by token, and pad. Special tokens are no words of a text."""
-    texts = [framed(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
-    hidden = [single_tokens(ids, tokenizer, settings.mask_rate, random) for ids in texts for _ in range(2)]
-    inputs, labels = replaced([ids for ids in texts for _ in range(2)], hidden, tokenizer, random)
+    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
+    hidden = [select_tokens(ids, tokenizer, settings.mask_rate, random) for ids in texts for _ in range(2)]
+    inputs, labels = replace_selected([ids for ids in texts for _ in range(2)], hidden, tokenizer, random)
     views, labels_NL = pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids
     ids_B2L, mask_B2L, labels_B2L = (each.unflatten(0, (-1, 2)) for each in (views.ids, views.mask, labels_NL))
     words_BW = pad([np.setdiff1d(ids, tokenizer.specials) for ids in texts], IGNORED).ids
@@ -106,9 +114,9 @@ class Pretraining(nn.Module):
 
     weights: Tensor
 
-    def __init__(self, start: Start, settings: Settings) -> None:
+    def __init__(self, start: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.must_position(settings.max_tokens)
+        start.check_positions(settings.max_tokens)
         if start.terms is None:
             raise ValueError("the decoder's start and IDF weights need counted terms, found none")
         self.model, self.pooling, self.settings = start.model, start.pooling, settings
@@ -121,7 +129,7 @@ class Pretraining(nn.Module):
         """Each view passes once, for both of its losses; vectors [N, H] where they are contrasted."""
         mask_NL = batch.views.mask.flatten(0, 1)
         hidden_NLH = self.model.bert(batch.views.ids.flatten(0, 1), mask_NL)
-        vectors_NH = pooled(hidden_NLH, mask_NL, self.pooling)
+        vectors_NH = pool(hidden_NLH, mask_NL, self.pooling)
         words_NW = batch.words.repeat_interleave(2, 0)
         losses_N = reconstruction_losses(self.decoder(vectors_NH), words_NW, self.weights)
         if self.settings.reconstruction_reduction == "per_positive":
@@ -156,7 +164,7 @@ class Decoder(nn.Module):
     logit of a word's mean chance to be in a text, without which V terms near log 2 would swamp the first steps.
     """
 
-    def __init__(self, model: BertForMaskedLM, terms: Terms) -> None:
+    def __init__(self, model: BertForMaskedLM, terms: TermCounts) -> None:
         super().__init__()
         config, words = model.config, model.bert.embeddings.word_embeddings.weight
         self.transform = Transform(config)
@@ -174,7 +182,7 @@ class Decoder(nn.Module):
         return logits_NV
 
 
-def idf_weights(terms: Terms, size: int) -> Tensor:
+def idf_weights(terms: TermCounts, size: int) -> Tensor:
     """log((1 + texts) / texts with v) for each piece v, with mean 1 over the pieces that occur; [V].
 
     The 1 keeps a piece of all texts above 0; one that never occurs counts as if in one text.

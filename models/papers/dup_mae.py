@@ -25,8 +25,8 @@ from models.masking import IGNORED
 from models.objective import Losses, Vectors
 from models.papers import retro_mae
 from models.papers.retro_mae import QUERY_STREAMS, EnhancedDecoder, context_stream
-from models.pretraining import Drawn, Start
-from models.representation import pooled
+from models.pretraining import Initialisation, RawBatch
+from models.representation import pool
 from models.tokens import Tokenizer
 
 BowTarget = Literal["mean_over_length", "sum_over_set", "mean_over_set"]
@@ -70,7 +70,7 @@ class Batch(retro_mae.Batch):
         return len(self) if loss == "bow" else super().num_terms(loss)
 
 
-def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """As RetroMAE's."""
     return Batch(**vars(retro_mae.make_batch(drawn, tokenizer, settings, random)))
 
@@ -78,9 +78,9 @@ def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: G
 class Pretraining(nn.Module):
     """L = L_enc + L_dec + beta L_bow (equation 9, where beta is 1)."""
 
-    def __init__(self, start: Start, settings: Settings) -> None:
+    def __init__(self, start: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.must_position(settings.max_tokens)
+        start.check_positions(settings.max_tokens)
         self.model, self.pooling, self.settings = start.model, start.pooling, settings
         if settings.cls_decoding:
             self.decoder = EnhancedDecoder(start.model)
@@ -94,7 +94,7 @@ class Pretraining(nn.Module):
         hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask)
         losses = self._encoder_and_bow(hidden_BLH, batch)
         if self.settings.cls_decoding:
-            losses["decoder"] = self._decoder(pooled(hidden_BLH, batch.text.mask, self.pooling), batch)
+            losses["decoder"] = self._decoder(pool(hidden_BLH, batch.text.mask, self.pooling), batch)
         return (), losses
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
@@ -138,9 +138,9 @@ def maxima(logits_NV: Tensor, pool_BL: Tensor) -> Tensor:
     return torch.stack([text_LV.max(0).values if len(text_LV) else text_LV.sum(0) for text_LV in texts]).float()
 
 
-def word_weights(ids_BL: Tensor, own_BL: Tensor, num_words: int, target: BowTarget) -> Tensor:
+def word_weights(ids_BL: Tensor, own_BL: Tensor, vocab_size: int, target: BowTarget) -> Tensor:
     """[B, V], what each word counts that is in the text; 0 for all others. `own_BL` is False at special tokens."""
-    counts_BV = own_BL.new_zeros(len(ids_BL), num_words, dtype=torch.float).scatter_add(1, ids_BL, own_BL.float())
+    counts_BV = own_BL.new_zeros(len(ids_BL), vocab_size, dtype=torch.float).scatter_add(1, ids_BL, own_BL.float())
     present_BV = (counts_BV > 0).float()
     if target == "sum_over_set":
         return present_BV

@@ -23,8 +23,8 @@ from torch import nn
 from models.batch import Rows
 from models.losses import contrastive_loss
 from models.objective import Losses, Vectors
-from models.pretraining import Drawn, Reads, Start, check_lengths, check_rates, framed
-from models.representation import pooled
+from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates, crop_with_specials
+from models.representation import pool
 from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens, pad
 
@@ -58,7 +58,7 @@ class Batch(Rows):
     text: Tokens
 
 
-def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Take most sentences out of their texts; crop, add special tokens and pad."""
     texts = [
         without(sentence, text) if random.random() < settings.removal_rate else text
@@ -66,7 +66,8 @@ def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: G
     ]
     sides = ((drawn.contexts, settings.sentence_max_tokens), (texts, settings.max_tokens))
     return Batch(*(
-        pad([framed(ids, longest, tokenizer, random) for ids in rows], tokenizer.pad) for rows, longest in sides
+        pad([crop_with_specials(ids, longest, tokenizer, random) for ids in rows], tokenizer.pad)
+        for rows, longest in sides
     ))  # fmt: skip
 
 
@@ -82,15 +83,15 @@ def without(sentence: Sequence[int], text: Sequence[int]) -> Sequence[int]:
 class Pretraining(nn.Module):
     """L = - mean log of the softmax of a sentence's score with its text over all texts of the batch."""
 
-    def __init__(self, start: Start, settings: Settings) -> None:
+    def __init__(self, start: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.must_position(settings.max_tokens, settings.sentence_max_tokens)
+        start.check_positions(settings.max_tokens, settings.sentence_max_tokens)
         self.model, self.pooling, self.settings = start.model, start.pooling, settings
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """The vectors of sentences and of texts, [B, H] each; no local loss."""
         sides = (batch.sentence, batch.text)
-        return tuple(pooled(self.model.bert(each.ids, each.mask), each.mask, self.pooling) for each in sides), {}
+        return tuple(pool(self.model.bert(each.ids, each.mask), each.mask, self.pooling) for each in sides), {}
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
         """Each sentence against all texts, by inner products."""

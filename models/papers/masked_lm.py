@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from models.batch import Rows
 from models.losses import recovery_loss
-from models.masking import IGNORED, replaced, single_tokens, whole_words
+from models.masking import IGNORED, replace_selected, select_tokens, select_words
 from models.objective import Losses, Vectors
-from models.pretraining import Drawn, Reads, Start, check_lengths, check_rates, framed
+from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates, crop_with_specials
 from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens, pad
 
@@ -53,21 +53,21 @@ class Batch(Rows):
         return int(({"mlm": self.text_labels}[loss] != IGNORED).sum())
 
 
-def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Crop, add special tokens, mask and pad."""
-    chosen = whole_words if settings.whole_words else single_tokens
-    texts = [framed(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
+    chosen = select_words if settings.whole_words else select_tokens
+    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
     hidden = [chosen(ids, tokenizer, settings.mask_rate, random) for ids in texts]
-    inputs, labels = replaced(texts, hidden, tokenizer, random)
+    inputs, labels = replace_selected(texts, hidden, tokenizer, random)
     return Batch(pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids)
 
 
 class Pretraining(nn.Module):
     """L = L_mlm."""
 
-    def __init__(self, start: Start, settings: Settings) -> None:
+    def __init__(self, start: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.must_position(settings.max_tokens)
+        start.check_positions(settings.max_tokens)
         self.model = start.model
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:

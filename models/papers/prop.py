@@ -25,10 +25,18 @@ from torch.nn.functional import relu
 
 from models.batch import Rows
 from models.losses import recovery_loss
-from models.masking import IGNORED, Ids, replaced, single_tokens
+from models.masking import IGNORED, Ids, replace_selected, select_tokens
 from models.objective import Losses, Vectors
-from models.pretraining import Drawn, Reads, Start, Terms, check_lengths, check_rates, framed
-from models.representation import pooled
+from models.pretraining import (
+    Initialisation,
+    RawBatch,
+    Reads,
+    TermCounts,
+    check_lengths,
+    check_rates,
+    crop_with_specials,
+)
+from models.representation import pool
 from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens, pad
 
@@ -80,14 +88,14 @@ class Batch(Rows):
         return int((self.text_labels != IGNORED).sum() if loss == "mlm" else self.ranked.sum())
 
 
-def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Crop, mask token by token as BERT does, and draw word sets from the unmasked crop's language model."""
     if drawn.terms is None:
         raise ValueError("word sets are drawn with the help of counted terms, found none")
     language = LanguageModel(drawn.terms, tokenizer, settings.smoothing)
-    texts = [framed(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
-    hidden = [single_tokens(ids, tokenizer, settings.mask_rate, random) for ids in texts]
-    inputs, labels = replaced(texts, hidden, tokenizer, random)
+    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
+    hidden = [select_tokens(ids, tokenizer, settings.mask_rate, random) for ids in texts]
+    inputs, labels = replace_selected(texts, hidden, tokenizer, random)
     sets: list[Ids] = []
     ranked = np.zeros((len(texts), settings.pairs), dtype=bool)
     for row, text in enumerate(texts):
@@ -113,7 +121,7 @@ def set_lengths(mean_words: float, pairs: int, longest: int, random: Generator) 
 class LanguageModel:
     """P(w|d) = (count(w, d) + mu P(w|C)) / (|d| + mu): a text's words, smoothed by its collection's (Dirichlet)."""
 
-    def __init__(self, terms: Terms, tokenizer: Tokenizer, smoothing: float) -> None:
+    def __init__(self, terms: TermCounts, tokenizer: Tokenizer, smoothing: float) -> None:
         self.smoothing, self.counts_V = smoothing, terms.occurrences.copy()
         self.counts_V[tokenizer.specials] = 0
         self.running_V = np.cumsum(self.counts_V)
@@ -143,15 +151,15 @@ class LanguageModel:
 class Pretraining(nn.Module):
     """L = L_ROP + L_MLM."""
 
-    def __init__(self, start: Start, settings: Settings) -> None:
+    def __init__(self, start: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.must_position(settings.max_tokens, settings.words_max_tokens)
+        start.check_positions(settings.max_tokens, settings.words_max_tokens)
         self.model, self.pooling, self.margin = start.model, start.pooling, settings.margin
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Both losses are local to a chunk: a text is compared with its own word sets alone."""
         hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask)
-        texts_BH = pooled(hidden_BLH, batch.text.mask, self.pooling)
+        texts_BH = pool(hidden_BLH, batch.text.mask, self.pooling)
         sets_BSH = self._sets(batch.sets).unflatten(0, (len(batch), -1))
         scores_BP2 = (sets_BSH * texts_BH[:, None]).sum(-1).unflatten(1, (-1, 2))
         return (), {
@@ -165,7 +173,7 @@ class Pretraining(nn.Module):
 
     def _sets(self, sets: Tokens) -> Tensor:
         ids, mask = sets.ids.flatten(0, 1), sets.mask.flatten(0, 1)
-        return pooled(self.model.bert(ids, mask), mask, self.pooling)
+        return pool(self.model.bert(ids, mask), mask, self.pooling)
 
 
 def ranking_loss(scores_N2: Tensor, margin: float) -> Tensor:

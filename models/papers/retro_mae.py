@@ -24,14 +24,14 @@ from models.batch import Rows
 from models.layers.bert import BertForMaskedLM, Embeddings, Layer, initialise
 from models.layers.unpadding import Packing
 from models.losses import masked_lm_loss, recovery_loss
-from models.masking import IGNORED, budget, many_masks, mask_words, word_numbers
+from models.masking import IGNORED, mask_budget, mask_words, sample_masks, word_indices
 from models.objective import Losses, Vectors
-from models.pretraining import Drawn, Reads, Start, check_lengths, check_rates, framed
-from models.representation import pooled
+from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates, crop_with_specials
+from models.representation import pool
 from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens, pad
 
-MOST_MASKS = 256  # of a text, as in the release; each position picks one
+MAX_MASKS = 256  # of a text, as in the release; each position picks one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,12 +73,12 @@ class Batch(Rows):
         return int({"mlm": self.labels != IGNORED, "decoder": self.words >= 0}[loss].sum())
 
 
-def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Crop, add special tokens, mask and pad; budgets are shares of all tokens, the special ones too."""
-    texts = [framed(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
+    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
     inputs, labels = mask_words(texts, tokenizer, settings.text_mask_rate, random, specials_count=True)
-    words = [word_numbers(ids, tokenizer) for ids in texts]
-    budgets = np.array([budget(len(ids), settings.decoder_mask_rate) for ids in texts])
+    words = [word_indices(ids, tokenizer) for ids in texts]
+    budgets = np.array([mask_budget(len(ids), settings.decoder_mask_rate) for ids in texts])
     return Batch(
         pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids, pad(texts, tokenizer.pad).ids, pad(words, -1).ids,
         torch.from_numpy(budgets),
@@ -88,16 +88,16 @@ def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: G
 class Pretraining(nn.Module):
     """L = L_enc + L_dec."""
 
-    def __init__(self, start: Start, settings: Settings) -> None:
+    def __init__(self, start: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.must_position(settings.max_tokens)
+        start.check_positions(settings.max_tokens)
         self.model, self.pooling, self.settings = start.model, start.pooling, settings
         self.decoder = EnhancedDecoder(start.model)
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Both losses are local to a chunk; no vectors are compared."""
         hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask)
-        vectors_BH = pooled(hidden_BLH, batch.text.mask, self.pooling)
+        vectors_BH = pool(hidden_BLH, batch.text.mask, self.pooling)
         queries_BQH = QUERY_STREAMS[self.settings.query_stream](vectors_BH, self.model, batch.original.shape[1])
         decoded_NH = self.decoder(queries_BQH, context_stream(vectors_BH, self.model, batch.original), batch)
         return (), {
@@ -144,7 +144,7 @@ class EnhancedDecoder(nn.Module):
         visible_BQL = position_specific_mask(batch.words, batch.budgets, batch.text.mask)
         asked, tokens = Packing(batch.words[:, 1:] >= 0, visible_BQL[:, None]), Packing(batch.text.mask)
         queries_NH, attention = asked.packed(queries_BQH), self.layer.attention
-        attended_NH = attention.self.over(queries_NH, tokens.packed(context_BLH), rows=asked, columns=tokens)
+        attended_NH = attention.self.attend(queries_NH, tokens.packed(context_BLH), rows=asked, columns=tokens)
         mixed_NH = attention.output(attended_NH, queries_NH)
         decoded_NH: Tensor = self.layer.output(self.layer.intermediate(mixed_NH), mixed_NH)
         return decoded_NH
@@ -156,7 +156,7 @@ def position_specific_mask(words_BL: Tensor, budgets_B: Tensor, real_BL: Tensor)
     Words are hidden whole; [CLS] and [SEP] are seen by all, a position by itself and padding by none.
     """
     batch, length = words_BL.shape
-    hidden_BRL = many_masks(words_BL, budgets_B, num_masks=min(length, MOST_MASKS))
+    hidden_BRL = sample_masks(words_BL, budgets_B, num_masks=min(length, MAX_MASKS))
     picked_BQ = torch.randint(hidden_BRL.shape[1], (batch, length - 1), device=words_BL.device)
     hidden_BQL = hidden_BRL.gather(1, picked_BQ[..., None].expand(-1, -1, length))
     itself_QL = torch.eye(length, dtype=torch.bool, device=words_BL.device)[1:]

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from models.batch import Rows
 from models.layers.decoder import AutoRegressiveDecoder
 from models.losses import masked_lm_loss, recovery_loss
-from models.masking import IGNORED, replaced, single_tokens
+from models.masking import IGNORED, replace_selected, select_tokens
 from models.objective import Losses, Vectors
-from models.pretraining import Drawn, Reads, Start, check_lengths, check_rates, framed
-from models.representation import pooled
+from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates, crop_with_specials
+from models.representation import pool
 from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens, pad
 
@@ -66,20 +66,20 @@ class Batch(Rows):
         return int(asked.sum())
 
 
-def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Crop, add special tokens, mask as BERT does, token by token, and pad."""
-    texts = [framed(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
-    hidden = [single_tokens(ids, tokenizer, settings.mask_rate, random) for ids in texts]
-    inputs, labels = replaced(texts, hidden, tokenizer, random)
+    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
+    hidden = [select_tokens(ids, tokenizer, settings.mask_rate, random) for ids in texts]
+    inputs, labels = replace_selected(texts, hidden, tokenizer, random)
     return Batch(pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids)
 
 
 class Pretraining(nn.Module):
     """L = L_mlm + L_dec, where L_dec = - mean log P(x_t | the few tokens before x_t, h)."""
 
-    def __init__(self, start: Start, settings: Settings) -> None:
+    def __init__(self, start: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.must_position(settings.max_tokens)
+        start.check_positions(settings.max_tokens)
         self.model, self.pooling = start.model, start.pooling
         self.decoder = AutoRegressiveDecoder(start.model, num_blocks=settings.decoder_layers, window=settings.window)
 
@@ -87,7 +87,7 @@ class Pretraining(nn.Module):
         """Both losses are local to a chunk; no vectors are compared."""
         mask_BL, labels_BL = batch.text.mask, batch.text_labels
         hidden_BLH = self.model.bert(batch.text.ids, mask_BL)
-        vectors_BH = pooled(hidden_BLH, mask_BL, self.pooling)
+        vectors_BH = pool(hidden_BLH, mask_BL, self.pooling)
         unmasked_BL = torch.where(labels_BL == IGNORED, batch.text.ids, labels_BL)
         asked_BL = torch.where(mask_BL, unmasked_BL, IGNORED)
         return (), {

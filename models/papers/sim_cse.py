@@ -23,8 +23,8 @@ from models.batch import Rows
 from models.layers.bert import BertForMaskedLM, SelfAttention, initialise
 from models.losses import contrastive_loss
 from models.objective import Losses, Vectors
-from models.pretraining import Drawn, Reads, Start, check_lengths, framed
-from models.representation import pooled
+from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, crop_with_specials
+from models.representation import pool
 from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens, pad
 
@@ -58,17 +58,19 @@ class Batch(Rows):
     text: Tokens
 
 
-def make_batch(drawn: Drawn, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Crop, add special tokens and pad."""
-    return Batch(pad([framed(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts], tokenizer.pad))
+    return Batch(
+        pad([crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts], tokenizer.pad)
+    )
 
 
 class Pretraining(nn.Module):
     """L = - mean log of the softmax of cos(z_i, z'_i) / tau over all z'_j (equation 4)."""
 
-    def __init__(self, start: Start, settings: Settings) -> None:
+    def __init__(self, start: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.must_position(settings.max_tokens)
+        start.check_positions(settings.max_tokens)
         self.model, self.pooling, self.settings = start.model, start.pooling, settings
         size = start.model.config.hidden_size
         self.projection = nn.Linear(size, size)
@@ -82,7 +84,7 @@ class Pretraining(nn.Module):
     def read(self, text: Tokens) -> Tensor:
         """One reading [B, H]."""
         hidden_BLH = self.model.bert(text.ids, text.mask)
-        return torch.tanh(self.projection(pooled(hidden_BLH, text.mask, self.pooling)))
+        return torch.tanh(self.projection(pool(hidden_BLH, text.mask, self.pooling)))
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
         """Each first reading against all second ones."""

@@ -12,9 +12,9 @@ from pathlib import Path
 from torch import nn
 
 from models.layers import bert
-from models.layers.cls_only import first_states
+from models.layers.cls_only import cls_states
 from models.model_files import read_json
-from models.representation import Pooling, Representation, Role, pooled
+from models.representation import Pooling, Representation, Role, pool
 from models.tokens import Tokens
 
 POOLING = Path("1_Pooling") / "config.json"
@@ -33,8 +33,8 @@ class DenseEncoder(nn.Module):
     def forward(self, tokens: Tokens, role: Role) -> Representation:
         network = self.tower(role).bert
         if self.pooling == "cls":
-            return Representation(dense=first_states(network, tokens.ids, tokens.mask))
-        return Representation(dense=pooled(network(tokens.ids, tokens.mask), tokens.mask, self.pooling))
+            return Representation(dense=cls_states(network, tokens.ids, tokens.mask))
+        return Representation(dense=pool(network(tokens.ids, tokens.mask), tokens.mask, self.pooling))
 
     @property
     def num_positions(self) -> int:

@@ -74,7 +74,7 @@ class Experts(nn.Module):
 
     def forward(self, model: BertForMaskedLM, tokens: Tokens) -> dict[str, Tensor]:
         """Last hidden states [B, L, H] by view; the shared layers run once (equations 2 to 6)."""
-        packing, layers = Packing(tokens.mask, unseen_BL=tokens.unseen), model.bert.encoder.layer
+        packing, layers = Packing(tokens.mask, unattended_BL=tokens.unattended), model.bert.encoder.layer
         embedded_NH = packing.packed(model.bert.embeddings(tokens.ids))
         shared_NH = _through(layers[: self.shared_layers], embedded_NH, packing)
         own_BLH = packing.padded(_through(layers[self.shared_layers :], shared_NH, packing))
@@ -85,7 +85,7 @@ class Experts(nn.Module):
         }  # fmt: skip
 
 
-def competing(
+def competition_losses(
     scores: Mapping[str, Tensor],
     positives_Q: Tensor,
     group: int,

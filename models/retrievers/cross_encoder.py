@@ -24,8 +24,8 @@ from torch.nn.functional import cross_entropy
 from models.batch import Rows
 from models.layers import bert
 from models.layers.bert import WEIGHTS, BertConfig
-from models.layers.cls_only import first_states
-from models.model_files import Unusable, check_fit, read_weights, refusing, some
+from models.layers.cls_only import cls_states
+from models.model_files import UnusableModel, check_fit, read_weights, refuse_unusable, some
 from models.objective import Losses, Vectors
 from models.tokens import Tokenizer, Tokens
 
@@ -50,7 +50,7 @@ class PairTokens(Rows):
     types: Tensor
 
 
-def paired(
+def encode_pair(
     tokenizer: Tokenizer, query: Sequence[int], passage: Sequence[int], *, query_max_tokens: int, max_tokens: int
 ) -> Pair:
     """A pair of word pieces: the query cut to `query_max_tokens` with [CLS] and [SEP], then the passage to fit."""
@@ -100,7 +100,7 @@ class CrossEncoder(nn.Module):
 
     def forward(self, pairs: PairTokens) -> Tensor:
         """[B], how relevant each passage is to its query; float32 also under autocast, so that few scores tie."""
-        first_BH = first_states(self.bert, pairs.tokens.ids, pairs.tokens.mask, pairs.types)
+        first_BH = cls_states(self.bert, pairs.tokens.ids, pairs.tokens.mask, pairs.types)
         with torch.autocast(first_BH.device.type, enabled=False):
             scores_B1: Tensor = self.classifier(self.dropout(self.bert.pooler(first_BH)))
         return scores_B1[:, 0]
@@ -147,11 +147,13 @@ def load(folder: Path) -> CrossEncoder:
     encoder, found = _read(folder)
     if missing := [name for name in (*POOLER, *CLASSIFIER) if name not in found]:
         lacks = f"found no {some(missing)}"
-        raise Unusable(f"{folder / WEIGHTS}: expected a cross-encoder of one label, {lacks}; name one that was trained")
+        raise UnusableModel(
+            f"{folder / WEIGHTS}: expected a cross-encoder of one label, {lacks}; name one that was trained"
+        )
     return encoder.eval()
 
 
-def begin(folder: Path) -> CrossEncoder:
+def load_for_training(folder: Path) -> CrossEncoder:
     """The start of a training: a cross-encoder, or a BERT, whose pooler and classifier are random where it has none."""
     return _read(folder)[0]
 
@@ -165,7 +167,7 @@ def save(encoder: CrossEncoder, folder: Path) -> None:
 
 def _read(folder: Path) -> tuple[CrossEncoder, set[str]]:
     """A cross-encoder with the weights of a folder, and which of its head's weights these are."""
-    with refusing(folder):
+    with refuse_unusable(folder):
         body = bert.load(folder)
         encoder = CrossEncoder(body.config)
         wanted, found = encoder.state_dict(), _head(folder)

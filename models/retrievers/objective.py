@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 from models.losses import contrastive_loss, distillation_loss
 from models.objective import Losses, Vectors
 from models.representation import Representation, Role
-from models.retrievers.came import Competition, competing
+from models.retrievers.came import Competition, competition_losses
 from models.retrievers.retriever import SUM, Retriever
 from models.retrievers.views.lexical import flops, mean_nonzero
 from models.settings import VALIDATED
@@ -65,7 +65,7 @@ class Distillation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class ObjectiveSettings:
     """What is minimised."""
 
     contrasts: Sequence[str]
@@ -87,7 +87,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Examples:
-    """Q queries and, in the same order, G passages of each, its positive first; or both `by_length`."""
+    """Q queries and, in the same order, G passages of each, its positive first; or both `sorted_by_length`."""
 
     queries: Tokens
     passages: Tokens
@@ -104,7 +104,7 @@ class Examples:
     def __len__(self) -> int:
         return len(self.queries.ids)
 
-    def by_length(self) -> Examples:
+    def sorted_by_length(self) -> Examples:
         """The same with queries, and apart from them passages, from the shortest to the longest.
 
         Chunks so have texts of about one length, and nearly no padding: a batch's texts do not meet before their
@@ -136,7 +136,7 @@ class Examples:
 class Finetuning(nn.Module):
     """InfoNCE over all passages of the batch (equation 12 of query-as-context pre-training), for any similarity."""
 
-    def __init__(self, retriever: Retriever, settings: Settings) -> None:
+    def __init__(self, retriever: Retriever, settings: ObjectiveSettings) -> None:
         super().__init__()
         settings.check(retriever.views)
         self.retriever, self.settings = retriever, settings
@@ -192,7 +192,7 @@ class Finetuning(nn.Module):
         temperature, excluded = self.settings.temperature, batch.excluded
         if self.settings.competition:
             views = {view: scores[view] for view in self.retriever.views}
-            losses, seen = competing(
+            losses, seen = competition_losses(
                 views, positives_Q, batch.group, self.settings.competition, batch.progress, temperature, excluded
             )
             self.observed |= seen

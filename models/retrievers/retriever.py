@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from models.layers.bert import BertForMaskedLM
 from models.layers.bert_config import CONFIG
-from models.layers.cls_only import first_states
-from models.model_files import Unusable, check_fit, read_json, read_weights, refusing
+from models.layers.cls_only import cls_states
+from models.model_files import UnusableModel, check_fit, read_json, read_weights, refuse_unusable
 from models.representation import Representation, Role
 from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
@@ -47,7 +47,7 @@ SUM = "sum"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class RetrieverSettings:
     """Which views a retriever has."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
@@ -78,17 +78,17 @@ class Settings:
         return self.views, self.shared_layers, self.dense and self.dense.dim, late, head
 
     @staticmethod
-    def read(value: Mapping[str, Any]) -> Settings:
+    def read(value: Mapping[str, Any]) -> RetrieverSettings:
         """What `retriever.json` says."""
         kinds: dict[str, Any] = {"dense": Dense, "late": Late, "lexical": Lexical}
         views = {view: kind(**value[view]) for view, kind in kinds.items() if value.get(view) is not None}
-        return Settings(**views, shared_layers=value.get("shared_layers"))
+        return RetrieverSettings(**views, shared_layers=value.get("shared_layers"))
 
 
 class Retriever(nn.Module):
     """Towers and views. Heads that a view learns are the same for queries and passages; experts are a tower's own."""
 
-    def __init__(self, encoder: DenseEncoder, settings: Settings, tokenizer: Tokenizer) -> None:
+    def __init__(self, encoder: DenseEncoder, settings: RetrieverSettings, tokenizer: Tokenizer) -> None:
         super().__init__()
         self.encoder, self.settings = encoder, settings
         config = encoder.passage.config
@@ -148,8 +148,8 @@ class Retriever(nn.Module):
             found: dict[str, Tensor] = experts(tower, tokens)
             return found
         if self.views == ("dense",) and self.encoder.pooling == "cls":
-            return {"dense": first_states(tower.bert, tokens.ids, tokens.mask)[:, None]}
-        hidden_BLH = tower.bert(tokens.ids, tokens.mask, unseen_BL=tokens.unseen)
+            return {"dense": cls_states(tower.bert, tokens.ids, tokens.mask)[:, None]}
+        hidden_BLH = tower.bert(tokens.ids, tokens.mask, unattended_BL=tokens.unattended)
         return dict.fromkeys(self.views, hidden_BLH)
 
     def _towers(self) -> Iterator[tuple[Role, BertForMaskedLM]]:
@@ -168,20 +168,20 @@ def save(retriever: Retriever, folder: Path) -> None:
 
 def load(folder: Path) -> Retriever:
     """The retriever of a checkpoint's folder, in evaluation mode."""
-    retriever = _opened(folder, settings_of(folder))
-    _take_up(retriever, folder)
+    retriever = _opened(folder, read_settings(folder))
+    _load_own_parameters(retriever, folder)
     return retriever.eval()
 
 
-def begin(folder: Path, settings: Settings) -> Retriever:
+def load_for_training(folder: Path, settings: RetrieverSettings) -> Retriever:
     """A retriever to train, from a checkpoint: it goes on where the folder's views learned the same parts, else anew.
 
     New experts are copies of the towers' layers; a lexical view's own matrix is that of DupMAE's pre-training, where
     there was one; what else a view learns starts at random.
     """
     retriever = _opened(folder, settings)
-    if (folder / SETTINGS).is_file() and settings_of(folder).parts == settings.parts:
-        _take_up(retriever, folder)
+    if (folder / SETTINGS).is_file() and read_settings(folder).parts == settings.parts:
+        _load_own_parameters(retriever, folder)
     elif retriever.lexical and retriever.lexical.projection and (folder / HEADS).is_file():
         pretrained, own = read_weights(folder / HEADS), retriever.lexical.projection.weight
         if found := {name: each for name, each in pretrained.items() if name == PROJECTION}:
@@ -191,27 +191,27 @@ def begin(folder: Path, settings: Settings) -> Retriever:
     return retriever
 
 
-def _opened(folder: Path, settings: Settings) -> Retriever:
+def _opened(folder: Path, settings: RetrieverSettings) -> Retriever:
     """The towers of a folder, with views that are still to be filled."""
-    with refusing(folder):
+    with refuse_unusable(folder):
         encoder, tokenizer = towers.load(folder), Tokenizer.load(folder)
-        tokenizer.must_fit(encoder.passage.config.vocab_size, folder)
+        tokenizer.check_vocabulary_size(encoder.passage.config.vocab_size, folder)
         return Retriever(encoder, settings, tokenizer)
 
 
-def settings_of(folder: Path) -> Settings:
+def read_settings(folder: Path) -> RetrieverSettings:
     """The views of a checkpoint's folder."""
     path = folder / SETTINGS
     if not path.is_file():
-        return Settings(dense=Dense(dim=None))
+        return RetrieverSettings(dense=Dense(dim=None))
     value = read_json(path, "the views of a retriever")
     try:
-        return Settings.read(value)
+        return RetrieverSettings.read(value)
     except (TypeError, ValueError, AttributeError) as error:
-        raise Unusable(f"{path}: expected the views of a retriever: {error}") from None
+        raise UnusableModel(f"{path}: expected the views of a retriever: {error}") from None
 
 
-def _take_up(retriever: Retriever, folder: Path) -> None:
+def _load_own_parameters(retriever: Retriever, folder: Path) -> None:
     own, path = retriever.own(), folder / WEIGHTS
     found = read_weights(path) if own or path.is_file() else {}
     check_fit(found, own, path, SETTINGS)

@@ -22,11 +22,11 @@ from torch.nn.functional import normalize
 
 from models import hugging_face
 from models.layers.pooling import POOLINGS
-from models.model_files import Unusable, check_fit, read_json, read_weights
+from models.model_files import UnusableModel, check_fit, read_json, read_weights
 from models.representation import Representation, Role
-from models.retrievers.retriever import Settings
+from models.retrievers.retriever import RetrieverSettings
 from models.retrievers.views.dense import Settings as Dense
-from models.tokens import Tokens, must_fit, pad
+from models.tokens import Tokens, check_vocabulary_size, pad
 
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
 READING = tuple(
@@ -50,7 +50,7 @@ UNBOUNDED = 2**20  # tokens: longer than any text, for encoders that name no lim
 class SentenceTransformer(nn.Module):
     """Such a bi-encoder, on whole batches of token ids: the same encoder for both roles, one dense view."""
 
-    settings = Settings(dense=Dense(dim=None))
+    settings = RetrieverSettings(dense=Dense(dim=None))
     views = settings.views
 
     def __init__(
@@ -91,7 +91,7 @@ class Reader:
     def __init__(self, tokenizer: Any, prompts: Mapping[Role, str], max_tokens: int) -> None:
         self._tokenizer, self.prompts, self.max_tokens = tokenizer, prompts, max_tokens
         self._padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
-        self.num_words = max(tokenizer.get_vocab().values(), default=-1) + 1
+        self.vocab_size = max(tokenizer.get_vocab().values(), default=-1) + 1
 
     def encode(self, texts: Sequence[str], role: Role, max_tokens: int) -> list[list[int]]:
         """Ids of every text, cut at the end to so many tokens with all that is added."""
@@ -133,7 +133,7 @@ def load(folder: Path) -> tuple[SentenceTransformer, Reader]:
         raise ValueError(f"{folder / MODULES}: expected {wanted}; found {', '.join(kinds)}")
     home = folder / listed[0]["path"]
     encoder, reader = hugging_face.load_encoder(home), load_reader(folder, home)
-    must_fit(reader.num_words, encoder.get_input_embeddings().num_embeddings, home)
+    check_vocabulary_size(reader.vocab_size, encoder.get_input_embeddings().num_embeddings, home)
     _limit(reader, hugging_face.num_positions(encoder), home)
     pooling = {} if listed[1]["path"] is None else _json(folder / listed[1]["path"] / "config.json")
     skips = pooling.get("include_prompt", True) is False
@@ -158,13 +158,13 @@ def load_reader(folder: Path, home: Path) -> Reader:
     said, config = reading(home), AutoConfig.from_pretrained(home, trust_remote_code=False)
     tokenizer: Any = AutoTokenizer.from_pretrained(home, trust_remote_code=False)
     if not any((home / file).is_file() for file in {"tokenizer.json", *tokenizer.vocab_files_names.values()}):
-        raise Unusable(
+        raise UnusableModel(
             f"{home}: expected a tokenizer, found no tokenizer.json; save there what the model was trained with"
         )
     limits = [tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or UNBOUNDED]
     if (stated := said.get("max_seq_length")) is not None:
         if type(stated) is not int or stated < 3:
-            raise Unusable(f"{home}: max_seq_length: expected a whole number of 3 or more, found {stated!r}")
+            raise UnusableModel(f"{home}: max_seq_length: expected a whole number of 3 or more, found {stated!r}")
         limits = [stated]
     if said.get("do_lower_case"):
         fast = tokenizer.backend_tokenizer
@@ -178,7 +178,7 @@ def _limit(reader: Reader, positions: int | None, home: Path) -> None:
     if positions is None or reader.max_tokens <= positions:
         return
     if reading(home).get("max_seq_length"):
-        raise Unusable(
+        raise UnusableModel(
             f"{home}: max_seq_length: expected at most the encoder's {positions} positions, found {reader.max_tokens}"
         )
     reader.max_tokens = positions
@@ -247,9 +247,11 @@ def _modules(folder: Path) -> list[dict[str, Any]]:
     try:
         listed = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise Unusable(f"{path}: expected a list of modules, found none that can be read ({error})") from None
+        raise UnusableModel(f"{path}: expected a list of modules, found none that can be read ({error})") from None
     if not isinstance(listed, list) or not all(map(_is_module, listed)):
-        raise Unusable(f"{path}: expected a list of modules, each with a type and a path within the model's folder")
+        raise UnusableModel(
+            f"{path}: expected a list of modules, each with a type and a path within the model's folder"
+        )
     return listed or BARE
 
 

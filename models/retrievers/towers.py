@@ -25,7 +25,7 @@ Towers = Literal["siamese", "mixture", "mixture_shared_norm", "separate"]
 SHARING, QUERY = "towers.json", "query"
 
 
-def raised(encoder: DenseEncoder, towers: Towers) -> DenseEncoder:
+def build_encoders(encoder: DenseEncoder, towers: Towers) -> DenseEncoder:
     """An encoder of such towers, both of which start as the given encoder's passages' BERT."""
     passage = encoder.passage
     query = passage if towers == "siamese" else copy.deepcopy(passage)

@@ -23,7 +23,7 @@ from pydantic import Field
 
 from models.layers.bert import BertConfig
 from models.representation import Role
-from models.retrievers.cross_encoder import paired
+from models.retrievers.cross_encoder import encode_pair
 from storage import settings as base
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
@@ -147,9 +147,9 @@ def _cross_encoder(model: Artifact[Checkpoint] | Source, settings: Reading) -> S
     scorer = Scorer(model, Scoring(query_max_tokens=longest, max_tokens=2 * longest), "pair_relatedness")
 
     def score(kind: Role, contexts: Sequence[str], texts: Sequence[str]) -> Values:
-        limit, pieces = limits[kind], scorer.tokenizer.pieces
+        limit, pieces = limits[kind], scorer.tokenizer.token_ids
         pairs = [
-            paired(scorer.tokenizer, context, text, query_max_tokens=limit, max_tokens=limit + longest)
+            encode_pair(scorer.tokenizer, context, text, query_max_tokens=limit, max_tokens=limit + longest)
             for context, text in zip(pieces(list(contexts)), pieces(list(texts)), strict=True)
         ]
         return scorer(pairs, lambda number: None).astype(np.float64)

@@ -86,13 +86,13 @@ def word_distribution(
     write(out, settings, {"drawn": len(texts), **found.figures(), "pictures": pictures})
 
 
-def read_terms(terms: Artifact[Terms], num_texts: int) -> pretraining.Terms:
+def read_terms(terms: Artifact[Terms], num_texts: int) -> pretraining.TermCounts:
     """In how many of the texts each piece occurs."""
     table = read_table(terms, Terms)
-    return pretraining.Terms(num_texts, table["texts"].to_numpy(), table["occurrences"].to_numpy())
+    return pretraining.TermCounts(num_texts, table["texts"].to_numpy(), table["occurrences"].to_numpy())
 
 
-def read_decoder(checkpoint: Artifact[Checkpoint], terms: pretraining.Terms) -> cpdae.Decoder:
+def read_decoder(checkpoint: Artifact[Checkpoint], terms: pretraining.TermCounts) -> cpdae.Decoder:
     """What was learned beside the encoder. Raises UserError where another paper pre-trained it, or nobody."""
     path, name = checkpoint.path / HEADS, "decoder."
     decoder = cpdae.Decoder(bert.load(checkpoint.path), terms)
@@ -141,7 +141,7 @@ def word_shares(decoder: cpdae.Decoder, vectors_BH: torch.Tensor) -> Values:
 
 
 def _picture(
-    row: Mapping[str, Any], shares_V: Values, ids: Ids, folder: Path, terms: pretraining.Terms, settings: Settings
+    row: Mapping[str, Any], shares_V: Values, ids: Ids, folder: Path, terms: pretraining.TermCounts, settings: Settings
 ) -> dict[str, Any]:
     """A text in stretches with a shade each, and the pieces with most mass."""
     fast, own = load_tokenizer(str(folder / "tokenizer.json")), set(ids.tolist())

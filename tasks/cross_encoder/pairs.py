@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from models.retrievers import cross_encoder
-from models.retrievers.cross_encoder import CrossEncoder, Pair, pad_pairs, paired
+from models.retrievers.cross_encoder import CrossEncoder, Pair, encode_pair, pad_pairs
 from models.tokens import Tokenizer
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
@@ -53,7 +53,7 @@ class Scoring(Settings):
 
     @property
     def limits(self) -> dict[str, int]:
-        """The keyword arguments of `paired`."""
+        """The keyword arguments of `encode_pair`."""
         return {"query_max_tokens": self.query_max_tokens, "max_tokens": self.max_tokens}
 
 
@@ -104,11 +104,11 @@ class Pairs:
         """Return a shard's pairs as token ids."""
         query_rows, query_of_pair = np.unique(self.query_rows[span], return_inverse=True)
         passage_rows, passage_of_pair = np.unique(self.passage_rows[span], return_inverse=True)
-        queries = tokenizer.pieces(self.queries["text"].take(query_rows).to_pylist())
+        queries = tokenizer.token_ids(self.queries["text"].take(query_rows).to_pylist())
         rows = self.passages.select(["title", "text"]).take(passage_rows).to_pylist()
-        passages = tokenizer.pieces([passage_text(row["title"], row["text"]) for row in rows])
+        passages = tokenizer.token_ids([passage_text(row["title"], row["text"]) for row in rows])
         return [
-            paired(tokenizer, queries[query], passages[passage], **settings.limits)
+            encode_pair(tokenizer, queries[query], passages[passage], **settings.limits)
             for query, passage in zip(query_of_pair, passage_of_pair, strict=True)
         ]
 
@@ -181,7 +181,7 @@ def load_cross_encoder(
     """Return a folder's tokenizer and its network by `load`; raise UserError if they or the settings do not fit."""
     try:
         tokenizer, encoder = Tokenizer.load(folder), load(folder)
-        tokenizer.must_fit(encoder.config.vocab_size, folder)
+        tokenizer.check_vocabulary_size(encoder.config.vocab_size, folder)
     except ValueError as error:
         raise UserError(f"{name}: {error}") from None
     if settings.max_tokens > (positions := encoder.config.max_position_embeddings):

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 
 from models.retrievers import cross_encoder
-from models.retrievers.cross_encoder import CrossEncoder, Finetuning, Groups, pad_pairs, paired
+from models.retrievers.cross_encoder import CrossEncoder, Finetuning, Groups, encode_pair, pad_pairs
 from models.tokens import Tokenizer, copy_tokenizer
 from storage.artifact import Artifact, Source
 from storage.files import writing_files
@@ -58,7 +58,7 @@ def train_teacher(
 
 def load_initial_encoder(folder: Path, settings: Scoring) -> tuple[Tokenizer, CrossEncoder]:
     """Return the tokenizer and the network to train, from the folder of a cross-encoder or of a BERT."""
-    return load_cross_encoder(folder, cross_encoder.begin, settings, "start of the teacher")
+    return load_cross_encoder(folder, cross_encoder.load_for_training, settings, "start of the teacher")
 
 
 class Batches:
@@ -72,10 +72,10 @@ class Batches:
         """Return the pairs of a step: each query with its positive and its negatives."""
         query_numbers, passage_rows = self.data.examples(step)
         group = self.settings.passages_per_query
-        queries = self.tokenizer.pieces([self.data.queries[number] for number in query_numbers])
-        passages = self.tokenizer.pieces(self.data.texts(passage_rows))
+        queries = self.tokenizer.token_ids([self.data.queries[number] for number in query_numbers])
+        passages = self.tokenizer.token_ids(self.data.texts(passage_rows))
         pairs = [
-            paired(self.tokenizer, queries[number // group], passage, **self.settings.limits)
+            encode_pair(self.tokenizer, queries[number // group], passage, **self.settings.limits)
             for number, passage in enumerate(passages)
         ]
         return Groups(pad_pairs(self.tokenizer, pairs), group)

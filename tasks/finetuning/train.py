@@ -17,8 +17,7 @@ from models.retrievers import objective, retriever, towers
 from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.came import Competition
 from models.retrievers.objective import Distillation, Examples, Finetuning, Flops, known_positives
-from models.retrievers.retriever import Retriever
-from models.retrievers.retriever import Settings as Views
+from models.retrievers.retriever import Retriever, RetrieverSettings
 from models.retrievers.retriever import View as View
 from models.retrievers.towers import QUERY
 from models.retrievers.views.dense import Settings as Dense
@@ -36,14 +35,14 @@ from tasks.stage import stage
 from tasks.training.loop import Fitting, fit
 from tasks.training.meta_device import without_memory
 
-PLAIN = Views(dense=Dense(dim=None))
+PLAIN = RetrieverSettings(dense=Dense(dim=None))
 """What a checkpoint is searched by where nothing else is said of it."""
 
 
 class Training(Settings):
     """How a retriever is trained."""
 
-    retriever: Views
+    retriever: RetrieverSettings
     """Its views: how texts are represented and compared."""
     contrasts: list[str]
     """Which scores are contrasted, each for itself: `sum`, or views; empty where experts compete."""
@@ -80,9 +79,9 @@ class Training(Settings):
         return self
 
     @property
-    def loss(self) -> objective.Settings:
+    def loss(self) -> objective.ObjectiveSettings:
         """What is minimised."""
-        return objective.Settings(
+        return objective.ObjectiveSettings(
             contrasts=self.contrasts, temperature=self.temperature, flops=self.flops,
             competition=self.competition, distillation=self.distillation,
         )  # fmt: skip
@@ -129,7 +128,9 @@ def check(name: str, settings: Training, encoding: Encoding, backbone: Backbone,
     try:
         with without_memory():
             encoder = DenseEncoder(bert.BertForMaskedLM(shape(folder, backbone)), backbone.pooling)
-            made = Retriever(towers.raised(encoder, backbone.towers), settings.retriever, Tokenizer.load(folder))
+            made = Retriever(
+                towers.build_encoders(encoder, backbone.towers), settings.retriever, Tokenizer.load(folder)
+            )
     except ValueError as error:
         raise UserError(f"rounds: {name}: train.retriever: {error}") from None
     limits = {
@@ -146,7 +147,7 @@ def check(name: str, settings: Training, encoding: Encoding, backbone: Backbone,
 def begin(folder: Path, settings: Training) -> Retriever:
     """The retriever to train, of a checkpoint's folder."""
     try:
-        made = retriever.begin(folder, settings.retriever)
+        made = retriever.load_for_training(folder, settings.retriever)
     except ValueError as error:
         raise UserError(f"train.retriever: {error}") from None
     longest, positions = max(settings.query_max_tokens, settings.passage_max_tokens), made.encoder.num_positions
@@ -186,7 +187,7 @@ class Batches:
             excluded=excluded,
             progress=step / self.steps,
             teacher=None if self.teacher is None else torch.from_numpy(self.teacher.of(queries, passages)),
-        ).by_length()
+        ).sorted_by_length()
 
     def _tokens(self, texts: Sequence[str], max_tokens: int) -> Tokens:
         return self.tokenizer.pad_batch(self.tokenizer.encode(texts, max_tokens))

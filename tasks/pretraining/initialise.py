@@ -12,7 +12,7 @@ import torch
 from pydantic import Field, field_validator
 
 from models.layers import bert
-from models.model_files import read_weights, refusing
+from models.model_files import read_weights, refuse_unusable
 from models.representation import Pooling
 from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
@@ -75,9 +75,9 @@ def initialise(out: Path, weights: Source, *, settings: Backbone) -> None:
 def opened(folder: Path, settings: Backbone) -> DenseEncoder:
     """The towers that a folder and the settings give. A folder that is broken, or does not fit, is a `UserError`."""
     try:
-        with refusing(folder):
+        with refuse_unusable(folder):
             encoder = _encoder(folder, settings)
-            Tokenizer.load(folder).must_fit(encoder.passage.config.vocab_size, folder)
+            Tokenizer.load(folder).check_vocabulary_size(encoder.passage.config.vocab_size, folder)
             for name in (HEADS, WEIGHTS):
                 if settings.start == "weights" and (folder / name).is_file():
                     read_weights(folder / name)
@@ -89,10 +89,10 @@ def opened(folder: Path, settings: Backbone) -> DenseEncoder:
 def _encoder(folder: Path, settings: Backbone) -> DenseEncoder:
     if settings.start == "random":
         model = bert.BertForMaskedLM(shape(folder, settings))
-        return towers.raised(DenseEncoder(model, settings.pooling), settings.towers)
+        return towers.build_encoders(DenseEncoder(model, settings.pooling), settings.towers)
     if not (folder / towers.SHARING).exists():
         model = bert.load(folder, layers=settings.layers)
-        return towers.raised(DenseEncoder(model, settings.pooling), settings.towers)
+        return towers.build_encoders(DenseEncoder(model, settings.pooling), settings.towers)
     encoder = towers.load(folder)
     if (found := towers.sharing(encoder)) != settings.towers:
         raise ValueError(f"{folder} holds towers that are {found}; expected towers: {found}")

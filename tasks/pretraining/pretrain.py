@@ -87,7 +87,7 @@ def pretrain(
     encoder = towers.load(start.path)
     torch.manual_seed(settings.seed)
     try:
-        objective = paper.Pretraining(pretraining.Start(encoder, data.terms), settings.objective)
+        objective = paper.Pretraining(pretraining.Initialisation(encoder, data.terms), settings.objective)
     except ValueError as error:
         raise UserError(f"pretrain.objective: {error}") from None
     heads = heads_of(objective, encoder)
@@ -119,13 +119,15 @@ def check(settings: Pretraining[Any], backbone: Backbone, folder: Path) -> None:
     with without_memory():
         try:
             config = shape(folder, backbone)
-            encoder = towers.raised(DenseEncoder(bert.BertForMaskedLM(config), backbone.pooling), backbone.towers)
+            encoder = towers.build_encoders(
+                DenseEncoder(bert.BertForMaskedLM(config), backbone.pooling), backbone.towers
+            )
         except ValueError as error:
             raise UserError(f"backbone: {error}") from None
         ones = np.ones(config.vocab_size, dtype=np.int64)
         try:
             objective = paper.Pretraining(
-                pretraining.Start(encoder, pretraining.Terms(1000, ones, ones)), settings.objective
+                pretraining.Initialisation(encoder, pretraining.TermCounts(1000, ones, ones)), settings.objective
             )
         except ValueError as error:
             raise UserError(f"pretrain.objective: {error}") from None
@@ -142,7 +144,7 @@ class Data:
     """The texts with their contexts, and what each step draws of them."""
 
     def __init__(
-        self, pieces: Pieces, terms: pretraining.Terms | None, tokenizer: Tokenizer, settings: Pretraining[Any]
+        self, pieces: Pieces, terms: pretraining.TermCounts | None, tokenizer: Tokenizer, settings: Pretraining[Any]
     ) -> None:
         self.pieces, self.terms, self.tokenizer, self.settings = pieces, terms, tokenizer, settings
 
@@ -159,10 +161,10 @@ class Data:
         counted = None
         if terms is not None:
             table = read_table(terms, Terms)
-            counted = pretraining.Terms(len(pieces), table["texts"].to_numpy(), table["occurrences"].to_numpy())
+            counted = pretraining.TermCounts(len(pieces), table["texts"].to_numpy(), table["occurrences"].to_numpy())
         return Data(pieces, counted, tokenizer, settings)
 
-    def drawn(self, step: int) -> tuple[pretraining.Drawn, Generator]:
+    def drawn(self, step: int) -> tuple[pretraining.RawBatch, Generator]:
         """The texts of a step with a context each, and the generator to go on drawing with."""
         settings = self.settings
         rows = visited(step, settings.batch, len(self.pieces), settings.seed)
@@ -172,7 +174,7 @@ class Data:
             queries, passages = (self.pieces.of(column, rows) for column in ("queries", "passages"))
             contexts = one_of_each(queries, passages, settings.mix, random)
         texts, contexts = ([each.as_py() for each in some] for some in (self.pieces.of("text", rows), contexts))
-        return pretraining.Drawn(texts, contexts, self.terms), random
+        return pretraining.RawBatch(texts, contexts, self.terms), random
 
 
 def one_of_each(

@@ -50,7 +50,7 @@ class Pieces:
 
 def tokenised(out: Path, pairs: Artifact[Pairs], tokenizer: Tokenizer, *, contexts: bool) -> Pieces:
     """The pieces of all texts, and of their contexts where these are read; what a killed run has made is kept."""
-    total, text = num_rows(pairs.path), pa.list_(pa.uint16() if tokenizer.num_words <= 2**16 else pa.uint32())
+    total, text = num_rows(pairs.path), pa.list_(pa.uint16() if tokenizer.vocab_size <= 2**16 else pa.uint32())
     schema = pa.schema({"text": text} | ({"queries": pa.list_(text), "passages": pa.list_(text)} if contexts else {}))
     spans = [(first, min(first + ROWS_PER_FILE, total)) for first in range(0, total, ROWS_PER_FILE)]
     paths = {span: out / SHARDS / "{:012d}-{:012d}.arrow".format(*span) for span in spans}
@@ -79,7 +79,7 @@ def _mapped(path: Path) -> Iterator[pa.RecordBatch]:
 def _pieces(texts: Sequence[Any], kind: pa.DataType, tokenizer: Tokenizer) -> pa.Array:
     """The pieces of texts, or of lists of texts."""
     if not pa.types.is_list(kind.value_type):
-        return pa.array(tokenizer.pieces(texts), kind)
+        return pa.array(tokenizer.token_ids(texts), kind)
     ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
     flat = [each for some in texts for each in some]
     return pa.ListArray.from_arrays(pa.array(ends), _pieces(flat, kind.value_type, tokenizer))

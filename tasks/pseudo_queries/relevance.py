@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from models.retrievers.cross_encoder import Pair, paired
+from models.retrievers.cross_encoder import Pair, encode_pair
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.rows import read_rows
@@ -81,10 +81,10 @@ def _pairs(rows: pa.Table, texts: Texts, scorer: Scorer, settings: Scoring) -> l
     """Each query with its passage, as word pieces."""
     ids = rows["passage_id"].to_pylist()
     own = {passage_id: texts.of(passage_id) for passage_id in ids}
-    passages = dict(zip(own, scorer.tokenizer.pieces(list(own.values())), strict=True))
-    queries = scorer.tokenizer.pieces(rows["query"].to_pylist())
+    passages = dict(zip(own, scorer.tokenizer.token_ids(list(own.values())), strict=True))
+    queries = scorer.tokenizer.token_ids(rows["query"].to_pylist())
     return [
-        paired(scorer.tokenizer, query, passages[passage_id], **settings.limits)
+        encode_pair(scorer.tokenizer, query, passages[passage_id], **settings.limits)
         for query, passage_id in zip(queries, ids, strict=True)
     ]
 

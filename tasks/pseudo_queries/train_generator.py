@@ -103,7 +103,7 @@ def shape(tokenizer: Tokenizer, settings: GeneratorTraining) -> T5Config:
     from transformers import T5Config
 
     return T5Config(  # type: ignore[call-arg]  # what generation reads is no part of its signature
-        vocab_size=tokenizer.num_words, d_model=settings.hidden_size, d_kv=settings.hidden_size // settings.heads,
+        vocab_size=tokenizer.vocab_size, d_model=settings.hidden_size, d_kv=settings.hidden_size // settings.heads,
         num_heads=settings.heads, d_ff=4 * settings.hidden_size, num_layers=settings.layers,
         dropout_rate=settings.dropout, decoder_start_token_id=tokenizer.cls, eos_token_id=tokenizer.sep,
         pad_token_id=tokenizer.pad,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from models.representation import Representation, Role
 from models.retrievers import load
-from models.retrievers.load import Opened
+from models.retrievers.load import LoadedRetriever
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.files import write_atomically
@@ -76,10 +76,10 @@ class TextEncoder:
             return as_rows(self.retriever(self.opened.pad_batch(ids).to(self.device), role))
 
 
-def opened(folder: Path) -> Opened:
+def opened(folder: Path) -> LoadedRetriever:
     """The retriever of a folder. One that is broken, or none, is a `UserError`."""
     try:
-        return load.opened(folder)
+        return load.load(folder)
     except ValueError as error:
         raise UserError(f"not a retriever that can be read: {error}") from None
 
@@ -87,7 +87,7 @@ def opened(folder: Path) -> Opened:
 def reads(folder: Path) -> tuple[tuple[str, ...], int]:
     """The views of a folder's retriever, and how many tokens of a text it reads at most."""
     try:
-        return load.settings_of(folder).views, load.max_tokens(folder)
+        return load.read_settings(folder).views, load.max_tokens(folder)
     except ValueError as error:
         raise UserError(f"not a retriever that can be read: {error}") from None
 
@@ -121,7 +121,7 @@ def _offsets(counts_B: Tensor) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 def encode(out: Path, passages: Artifact[Passages], checkpoint: Model, *, settings: Encoding) -> None:
     """Write what the checkpoint's retriever makes of every passage, shard by shard, and `vectors.json`."""
     _check(checkpoint.path, settings)
-    made_by, total = load.settings_of(checkpoint.path), num_rows(passages.path)
+    made_by, total = load.read_settings(checkpoint.path), num_rows(passages.path)
     shards = _shards(total, made_by.views)
     job = Job(write_part, out, (passages, checkpoint), settings, what="encoding", unit="passages", on_gpus=True)
     run_shards(job, shards)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.objective import Batch, Losses, Objective, Vectors, joined, num_terms
+from models.objective import Batch, Losses, Objective, Vectors, concatenate, num_terms
 from storage.errors import UserError
 from tasks.runtime import distributed
 from tasks.runtime.device import choose_device
@@ -76,7 +76,7 @@ def _compared(objective: Any, batch: Batch, spans: Sequence[Span], seed: tuple[i
         spans[numbers[-1]][1] - spans[numbers[0]][0]
         for numbers in (distributed.dealt(spans, each) for each in range(distributed.size()))
     ]
-    vectors = distributed.gathered(joined(chunks), rows)
+    vectors = distributed.gathered(concatenate(chunks), rows)
     torch.manual_seed(mixed((*seed, len(spans))))  # the same for all processes, whichever chunks they had
     leaves = tuple(vector.detach().requires_grad_() for vector in vectors)
     losses = dict(objective.compare(leaves, batch))

@@ -18,7 +18,7 @@ from flows.recipe.shipped import find_recipe, shipped_recipes
 from models.layers import bert
 from models.objective import Losses, Vectors
 from models.retrievers.objective import Finetuning
-from models.retrievers.retriever import Settings as Views
+from models.retrievers.retriever import RetrieverSettings
 from models.retrievers.views import dense, lexical
 from models.tokens import Tokens, pad
 from storage.errors import UserError
@@ -181,7 +181,7 @@ def test_hours_come_from_a_pretraining_of_the_same_start_which_is_named(
     assert f"hours of initialise: as {start.reference} took, made of the same inputs" in said
 
 
-DENSE = Views(dense=dense.Settings(dim=None))
+DENSE = RetrieverSettings(dense=dense.Settings(dim=None))
 
 
 class Plain(nn.Module):
@@ -249,7 +249,7 @@ def test_a_training_costs_by_its_passages_and_chunks_encode_twice(tmp_path: Path
 
 def test_a_vocabulary_head_and_a_cross_encoder_have_their_price(tmp_path: Path) -> None:
     costs = Costs(shape_only(tmp_path), load_recipe("cot_mae")[0].backbone)
-    splade = Views(lexical=lexical.Settings(**LEXICAL))
+    splade = RetrieverSettings(lexical=lexical.Settings(**LEXICAL))
     hidden, words = SHAPE["hidden_size"], SHAPE["vocab_size"]
     head = 2 * LENGTH * hidden * (hidden + words)
     teaching = TeacherTraining(
@@ -293,7 +293,7 @@ def test_a_tokenizer_is_made_where_the_backbones_is_absent(tmp_path: Path) -> No
 
     made = Costs(tmp_path, recipe.backbone)
 
-    assert made.tokenizer.num_words == own.tokenizer.num_words == len(PIECES)
+    assert made.tokenizer.vocab_size == own.tokenizer.vocab_size == len(PIECES)
     assert made.pretraining(recipe.pretrain) == own.pretraining(recipe.pretrain)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import Generator
 
-from models.masking import IGNORED, budget, many_masks, mask_words, single_tokens, whole_words, word_numbers
+from models.masking import IGNORED, mask_budget, mask_words, sample_masks, select_tokens, select_words, word_indices
 from models.tokens import Tokenizer, pad
 from tests.tiny import PIECES
 
@@ -50,7 +50,7 @@ def test_the_same_words_as_a_slow_walk(tokenizer: Tokenizer, text: list[int], ra
     order = np.random.default_rng(seed).permutation(num_of_words(text)).tolist()
 
     hidden, with_specials = (
-        whole_words(np.array(ids), tokenizer, rate, np.random.default_rng(seed), specials_count=specials_count)
+        select_words(np.array(ids), tokenizer, rate, np.random.default_rng(seed), specials_count=specials_count)
         for specials_count in (False, True)
     )
 
@@ -65,11 +65,11 @@ def test_words_are_hidden_whole_and_never_more_than_the_budget(
 ) -> None:
     ids = [CLS, *text, SEP]
 
-    hidden = whole_words(np.array(ids), tokenizer, rate, np.random.default_rng(seed))
+    hidden = select_words(np.array(ids), tokenizer, rate, np.random.default_rng(seed))
 
     assert not hidden[0]
     assert not hidden[-1]
-    assert hidden.sum() <= budget(len(text), rate)
+    assert hidden.sum() <= mask_budget(len(text), rate)
     for place in range(2, len(ids) - 1):
         if PIECES[ids[place]].startswith("##"):
             assert hidden[place] == hidden[place - 1]
@@ -80,13 +80,13 @@ def test_words_are_hidden_whole_and_never_more_than_the_budget(
     [(15, 0.3, 4), (5, 0.3, 2), (5, 0.5, 2), (7, 0.5, 4), (1, 0.3, 1), (0, 0.3, 1), (142, 0.3, 43), (5000, 0.3, 512)],
 )
 def test_budget_rounds_halves_to_even(num_tokens: int, rate: float, expected: int) -> None:
-    assert budget(num_tokens, rate) == expected
+    assert mask_budget(num_tokens, rate) == expected
 
 
 def test_a_word_that_overshoots_is_skipped_so_nothing_may_be_hidden(tokenizer: Tokenizer) -> None:
     ids = [CLS, *(PIECES.index(piece) for piece in ("king", "##s", "##er", "##ly")), SEP]
 
-    assert not whole_words(np.array(ids), tokenizer, 0.3, np.random.default_rng(0)).any()
+    assert not select_words(np.array(ids), tokenizer, 0.3, np.random.default_rng(0)).any()
 
 
 def test_labels_are_the_ids_where_hidden(tokenizer: Tokenizer) -> None:
@@ -98,7 +98,7 @@ def test_labels_are_the_ids_where_hidden(tokenizer: Tokenizer) -> None:
         asked = label != IGNORED
         assert (label[asked] == ids[asked]).all()
         assert (row[~asked] == ids[~asked]).all()
-        assert asked.sum() == (0 if len(ids) == 2 else budget(len(ids) - 2, 0.3))
+        assert asked.sum() == (0 if len(ids) == 2 else mask_budget(len(ids) - 2, 0.3))
         assert not asked[[0, -1]].any()
 
 
@@ -149,7 +149,7 @@ def numbers(*pieces: str) -> list[int]:
 def test_whole_words_counts_specials_where_told(tokenizer: Tokenizer) -> None:
     ids, random = np.array([CLS, *numbers("river", "king", "stone", "bread", "tree", "music"), SEP]), np.random
     hidden = [
-        whole_words(ids, tokenizer, 0.5, random.default_rng(0), specials_count=specials_count).sum()
+        select_words(ids, tokenizer, 0.5, random.default_rng(0), specials_count=specials_count).sum()
         for specials_count in (False, True)
     ]
 
@@ -161,7 +161,7 @@ def test_whole_words_counts_specials_where_told(tokenizer: Tokenizer) -> None:
 
 def test_word_numbers_by_hand(tokenizer: Tokenizer) -> None:
     def words(*pieces: str) -> list[int]:
-        return list(word_numbers(np.array([CLS, *numbers(*pieces), SEP]), tokenizer))
+        return list(word_indices(np.array([CLS, *numbers(*pieces), SEP]), tokenizer))
 
     assert words("river", "##s", "##er", "king", "##s") == [-1, 0, 0, 0, 1, 1, -1]
     assert words("##s", "##er", "king", "[UNK]", "##ly") == [-1, 0, 0, 1, 2, 2, -1]  # a crop may begin within a word
@@ -171,10 +171,10 @@ def test_word_numbers_by_hand(tokenizer: Tokenizer) -> None:
 @settings(deadline=None, max_examples=200)
 @given(text=texts, rate=st.sampled_from([0.15, 0.3, 1.0]), seed=st.integers(0, 2**32))
 def test_single_tokens_use_the_whole_budget(tokenizer: Tokenizer, text: list[int], rate: float, seed: int) -> None:
-    hidden = single_tokens(np.array([CLS, *text, SEP]), tokenizer, rate, np.random.default_rng(seed))
+    hidden = select_tokens(np.array([CLS, *text, SEP]), tokenizer, rate, np.random.default_rng(seed))
 
     assert not hidden[[0, -1]].any()
-    assert hidden.sum() == (budget(len(text), rate) if text else 0)
+    assert hidden.sum() == (mask_budget(len(text), rate) if text else 0)
 
 
 def test_single_tokens_are_drawn_alike_whatever_their_words_but_never_special_ones(tokenizer: Tokenizer) -> None:
@@ -182,7 +182,7 @@ def test_single_tokens_are_drawn_alike_whatever_their_words_but_never_special_on
         np.array([CLS, *numbers("river", "##s", "[UNK]", "king", "##s", "##er"), SEP]),
         np.random.default_rng(0),
     )
-    hidden = np.array([single_tokens(ids, tokenizer, 0.34, random) for _ in range(3000)])
+    hidden = np.array([select_tokens(ids, tokenizer, 0.34, random) for _ in range(3000)])
 
     assert (hidden.sum(1) == 2).all()
     assert not hidden[:, [0, 3, 7]].any()
@@ -197,8 +197,8 @@ def masks_of(
     tokenizer: Tokenizer, rows: list[list[int]], rate: float, num_masks: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Masks [B, R, L] of rows with [CLS] and [SEP], which count for the budget, and the words' numbers."""
-    words = pad([word_numbers(np.array(ids), tokenizer) for ids in rows], -1).ids
-    return many_masks(words, torch.tensor([budget(len(ids), rate) for ids in rows]), num_masks), words
+    words = pad([word_indices(np.array(ids), tokenizer) for ids in rows], -1).ids
+    return sample_masks(words, torch.tensor([mask_budget(len(ids), rate) for ids in rows]), num_masks), words
 
 
 @settings(deadline=None, max_examples=150)
@@ -252,7 +252,7 @@ def test_many_masks_are_drawn_apart_and_as_often_as_one_by_one(tokenizer: Tokeni
     assert len({tuple(mask) for mask in hidden[0, :50].int().tolist()}) > 5
     for ids, masks in zip(rows, hidden.numpy(), strict=True):
         one_by_one = np.mean(
-            [whole_words(np.array(ids), tokenizer, 0.5, random, specials_count=True) for _ in range(4000)], axis=0
+            [select_words(np.array(ids), tokenizer, 0.5, random, specials_count=True) for _ in range(4000)], axis=0
         )
         np.testing.assert_allclose(masks[:, : len(ids)].mean(0), one_by_one, atol=0.05)
         together = np.corrcoef(masks[1:, 1], masks[:-1, 1])[0, 1]

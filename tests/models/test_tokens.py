@@ -18,7 +18,7 @@ def test_ids_are_hugging_faces(tokenizer: Tokenizer, tmp_path: Path) -> None:
     reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
 
     assert tokenizer.encode(TEXTS, 60) == reference(TEXTS)["input_ids"]
-    assert tokenizer.pieces(TEXTS) == reference(TEXTS, add_special_tokens=False)["input_ids"]
+    assert tokenizer.token_ids(TEXTS) == reference(TEXTS, add_special_tokens=False)["input_ids"]
 
 
 @pytest.mark.parametrize("max_tokens", [3, 4, 7])
@@ -30,12 +30,12 @@ def test_cut_at_the_end(tokenizer: Tokenizer, tmp_path: Path, max_tokens: int) -
 
 
 def test_pieces_that_continue_a_word(tokenizer: Tokenizer) -> None:
-    pieces = [PIECES[number] for number in tokenizer.pieces(["Mountains, kingish"])[0]]
+    pieces = [PIECES[number] for number in tokenizer.token_ids(["Mountains, kingish"])[0]]
 
     assert pieces == ["mountain", "##s", ",", "king", "##ish"]
-    continues = tokenizer.continues[tokenizer.pieces(["Mountains, kingish"])[0]]
+    continues = tokenizer.continues[tokenizer.token_ids(["Mountains, kingish"])[0]]
     assert continues.tolist() == [False, True, False, False, True]
-    assert tokenizer.num_words == len(PIECES)
+    assert tokenizer.vocab_size == len(PIECES)
 
 
 def test_punctuation(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_tokenizer_that_cuts_and_pads_by_itself_does_neither_here(tmp_path: Pa
     fast.enable_padding(length=30)
     fast.save(str(tmp_path / "tokenizer.json"))
 
-    assert [len(ids) for ids in Tokenizer.load(tmp_path).pieces(["river mountain castle music planet", "tree"])] == [
+    assert [len(ids) for ids in Tokenizer.load(tmp_path).token_ids(["river mountain castle music planet", "tree"])] == [
         5,
         1,
     ]

@@ -14,9 +14,8 @@ from safetensors.torch import save_file
 
 from models.objective import Batch
 from models.papers import cot_mae
-from models.pretraining import Drawn
-from models.retrievers.objective import Examples, Finetuning, Flops
-from models.retrievers.objective import Settings as Losses
+from models.pretraining import RawBatch
+from models.retrievers.objective import Examples, Finetuning, Flops, ObjectiveSettings
 from storage.errors import UserError
 from storage.settings import Settings
 from tasks.runtime import distributed
@@ -71,7 +70,7 @@ def pretraining() -> tuple[torch.nn.Module, Batch]:
     )  # fmt: skip
     random = np.random.default_rng(1)
     texts, contexts = ([[5 + n] * (3 + 4 * n) for n in range(7)] for _ in range(2))
-    batch = cot_mae.make_batch(Drawn(texts, contexts), tiny_tokenizer(), settings, random)
+    batch = cot_mae.make_batch(RawBatch(texts, contexts), tiny_tokenizer(), settings, random)
     return cot_mae.Pretraining(start(dropout=0.2, spread=0.1), settings).train(), batch
 
 
@@ -79,7 +78,7 @@ def training(kind: str) -> tuple[torch.nn.Module, Batch]:
     """What a retriever's comparison says, with a local loss beside it."""
     retriever = tiny_retriever(kind, dropout=0.2, spread=0.1).train()
     flops = Flops(queries=0.3, passages=0.2, ramp=0.0) if "lexical" in retriever.views else None
-    objective = Mixed(retriever, Losses(contrasts=["sum"], temperature=2.0, flops=flops))
+    objective = Mixed(retriever, ObjectiveSettings(contrasts=["sum"], temperature=2.0, flops=flops))
     queries, group = 7, 2
     batch = Examples(
         random_tokens(queries, 1), random_tokens(queries * group, 2), group, exclusions(queries, group), progress=0.5

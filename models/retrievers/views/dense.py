@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from models.layers.bert import BertConfig, BertForMaskedLM
-from models.representation import Pooling, Representation, Role, pooled
+from models.representation import Pooling, Representation, Role, pool
 from models.settings import VALIDATED
 from models.similarity import inner_products
 from models.tokens import Tokenizer, Tokens
@@ -54,7 +54,7 @@ class View(nn.Module):
     def forward(self, hidden_BLH: Tensor, tokens: Tokens, role: Role, model: BertForMaskedLM) -> Representation:
         """The dense part [B, D] alone, in single precision."""
         with torch.autocast(hidden_BLH.device.type, enabled=False):
-            vectors_BD = pooled(hidden_BLH.float(), tokens.mask, self.pooling)
+            vectors_BD = pool(hidden_BLH.float(), tokens.mask, self.pooling)
             return Representation(dense=vectors_BD if self.projection is None else self.projection(vectors_BD))
 
     def similarity(self, queries: Representation, passages: Representation) -> Tensor:

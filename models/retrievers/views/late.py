@@ -92,8 +92,8 @@ class View(nn.Module):
             return tokens
         missing = max(0, count - tokens.ids.shape[1])
         ids_BL, mask_BL = pad(tokens.ids, (0, missing), value=self.pad), pad(tokens.mask, (0, missing), value=False)
-        unseen_BL = ~mask_BL & (torch.arange(ids_BL.shape[1], device=ids_BL.device) < count)
-        return Tokens(ids_BL.masked_fill(unseen_BL, self.mask), mask_BL, unseen_BL)
+        unattended_BL = ~mask_BL & (torch.arange(ids_BL.shape[1], device=ids_BL.device) < count)
+        return Tokens(ids_BL.masked_fill(unattended_BL, self.mask), mask_BL, unattended_BL)
 
     def compared(self, tokens: Tokens, role: Role) -> tuple[Tensor, Tensor | None]:
         """Which tokens MaxSim may see [B, L], and, where only equal ones match, their word pieces [B, L].

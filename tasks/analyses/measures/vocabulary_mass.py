@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.pretraining import Terms
+from models.pretraining import TermCounts
 from storage.errors import UserError
 
 Values = NDArray[np.float64]
@@ -21,7 +21,7 @@ BINS = 8
 class Found:
     """What is known of the texts so far: sums over the vocabulary, and some numbers of each text."""
 
-    def __init__(self, terms: Terms, common: float, size: int) -> None:
+    def __init__(self, terms: TermCounts, common: float, size: int) -> None:
         self._often_V, self._common = np.zeros(size), common
         self._often_V[: len(terms.texts)] = np.asarray(terms.texts) / terms.num_texts
         self._edges = np.geomspace(1 / terms.num_texts, 1, BINS + 1)

@@ -19,15 +19,15 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES as SEQ2SEQ,
 )
 
-from models.hugging_face import quietly
+from models.hugging_face import quiet_transformers
 from models.model_files import (
     LONGEST_REASON,
     UNUSED,
-    Unusable,
+    UnusableModel,
     check_finite,
     check_names,
     check_numbers,
-    must_have_safetensors,
+    check_safetensors,
 )
 from storage.errors import UserError
 
@@ -69,7 +69,7 @@ def open_model(checkpoint: Path, config: Any, dtype: str, device: torch.device) 
     if dtype == "auto":
         dtype = "bfloat16" if device.type == "cuda" else "float32"
     with _naming(checkpoint, "weights, such as model.safetensors"):
-        must_have_safetensors(checkpoint)
+        check_safetensors(checkpoint)
         model, loaded = kind.from_pretrained(
             str(checkpoint), config=config, dtype=getattr(torch, dtype), output_loading_info=True,
             use_safetensors=True, trust_remote_code=False,
@@ -95,10 +95,10 @@ def first(*values: Any) -> Any:
 @contextlib.contextmanager
 def _naming(checkpoint: Path, expected: str) -> Iterator[None]:
     """Make whatever Hugging Face raises one line that names the folder; keep its reports of what it loads to itself."""
-    with quietly():
+    with quiet_transformers():
         try:
             yield
-        except Unusable as error:
+        except UnusableModel as error:
             raise UserError(str(error)) from None
         except MemoryError:
             raise

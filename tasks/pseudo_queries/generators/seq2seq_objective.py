@@ -104,7 +104,7 @@ class Examples:
         self.tokenizer, self.settings = tokenizer, settings
         self.passages = tokenizer.encode(passages, settings.input_max_tokens)
         self.passage_of = [place for place, _ in pairs]
-        pieces = tokenizer.pieces([query for _, query in pairs])
+        pieces = tokenizer.token_ids([query for _, query in pairs])
         self.queries = [self._written(each[: settings.query_max_tokens - 1]) for each in pieces]
 
     def batch(self, step: int) -> Batch:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models.layers.cls_only import first_states
+from models.layers.cls_only import cls_states
 from models.tokens import Tokens
 from tests.models.layers.test_bert import batch
 from tests.tiny import tiny_bert, tiny_retriever
@@ -18,7 +18,7 @@ def test_states_and_gradients_are_those_of_a_whole_pass(padded: bool) -> None:
     types = (torch.arange(12) >= 4).long().expand(4, 12)
     weights = torch.randn(4, model.config.hidden_size)
     passed, grads = [], []
-    for states in (first_states(model.bert, ids, mask, types), model.bert(ids, mask, types)[:, 0]):
+    for states in (cls_states(model.bert, ids, mask, types), model.bert(ids, mask, types)[:, 0]):
         model.zero_grad()
         (states * weights).sum().backward()
         passed.append(states)
@@ -34,7 +34,7 @@ def test_states_and_gradients_are_those_of_a_whole_pass(padded: bool) -> None:
 def test_dropout_falls_on_them() -> None:
     model, (ids, mask) = tiny_bert(dropout=0.3).train(), batch()
     torch.manual_seed(4)
-    found = [first_states(model.bert, ids, mask) for _ in range(2)]
+    found = [cls_states(model.bert, ids, mask) for _ in range(2)]
     assert (found[0] - found[1]).abs().max() > 0.1
 
 

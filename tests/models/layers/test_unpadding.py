@@ -46,14 +46,16 @@ def test_without_padding_there_is_nothing_to_do() -> None:
 
 def test_what_is_unseen_reads_and_is_not_read() -> None:
     model, (ids, mask) = tiny_bert().eval(), rows([3, 2])
-    unseen = ~mask
+    unattended = ~mask
 
-    hidden, changed = (model.bert(each, mask, unseen_BL=unseen) for each in (ids, torch.where(unseen, 9, ids)))
+    hidden, changed = (
+        model.bert(each, mask, unattended_BL=unattended) for each in (ids, torch.where(unattended, 9, ids))
+    )
 
     torch.testing.assert_close(hidden[mask], model.bert(ids, mask)[mask], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(hidden[mask], changed[mask], atol=1e-5, rtol=1e-5)
     whole = model.bert(
-        ids[1:, [0, 1, 2]], torch.tensor([[True, True, False]]), unseen_BL=torch.tensor([[False, False, True]])
+        ids[1:, [0, 1, 2]], torch.tensor([[True, True, False]]), unattended_BL=torch.tensor([[False, False, True]])
     )
     torch.testing.assert_close(hidden[1], whole[0], atol=1e-5, rtol=1e-5)
     assert (hidden[1, 2] - changed[1, 2]).abs().max() > 0.1

@@ -13,7 +13,7 @@ from models.masking import IGNORED
 from models.objective import Losses
 from models.papers import condenser
 from models.papers.co_condenser import Batch, Pretraining, Settings, make_batch
-from models.pretraining import Drawn
+from models.pretraining import RawBatch
 from models.representation import Pooling
 from models.tokens import Tokenizer
 from tasks.training import grad_cache as loop
@@ -28,13 +28,13 @@ SPECIALS = 5
 NAMES = {"mlm", "head", "contrast"}
 
 
-def drawn(pairs: int = 5, seed: int = 0) -> Drawn:
+def drawn(pairs: int = 5, seed: int = 0) -> RawBatch:
     random = np.random.default_rng(seed)
     texts, contexts = (
         [random.integers(SPECIALS, len(PIECES), size=n).tolist() for n in random.integers(3, longest, size=pairs)]
         for longest in (30, 12)
     )
-    return Drawn(texts, contexts)
+    return RawBatch(texts, contexts)
 
 
 def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS, seed: int = 0) -> Batch:
@@ -261,7 +261,7 @@ def direct_pass(made: Pretraining, given: Batch, spans: list[tuple[int, int]]) -
 @pytest.mark.parametrize("chunk", [1, 2])
 def test_chunks_have_the_gradients_of_a_direct_pass(tokenizer: Tokenizer, chunk: int, dropout: float) -> None:
     made, pairs = objective(dropout=dropout, spread=0.1).train(), drawn()
-    pairs = Drawn([[], *pairs.texts], [[], *pairs.contexts])  # a pair with nothing to ask for
+    pairs = RawBatch([[], *pairs.texts], [[], *pairs.contexts])  # a pair with nothing to ask for
     given = make_batch(pairs, tokenizer, SETTINGS, np.random.default_rng(0))
     spans = [(0, 6)] if dropout == 0 else [(n, min(6, n + chunk)) for n in range(0, 6, chunk)]
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.masking import IGNORED, budget, word_numbers
+from models.masking import IGNORED, mask_budget, word_indices
 from models.papers.condenser import Batch, Head, Pretraining, Settings, make_batch
-from models.pretraining import Drawn
+from models.pretraining import RawBatch
 from models.representation import Pooling
 from models.tokens import Tokenizer
 from tasks.training import grad_cache as loop
@@ -26,7 +26,7 @@ def texts(count: int = 8, longest: int = 30, seed: int = 0) -> list[list[int]]:
 
 
 def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS, seed: int = 0) -> Batch:
-    return make_batch(Drawn(texts(seed=seed)), tokenizer, settings, np.random.default_rng(seed))
+    return make_batch(RawBatch(texts(seed=seed)), tokenizer, settings, np.random.default_rng(seed))
 
 
 def objective(settings: Settings = SETTINGS, *, pooling: Pooling = "cls", dropout: float = 0.0) -> Pretraining:
@@ -43,7 +43,7 @@ def objective(settings: Settings = SETTINGS, *, pooling: Pooling = "cls", dropou
 def test_whole_words_of_a_crop_are_hidden(tokenizer: Tokenizer) -> None:
     given = texts(60)
 
-    made = make_batch(Drawn(given), tokenizer, SETTINGS, np.random.default_rng(0))
+    made = make_batch(RawBatch(given), tokenizer, SETTINGS, np.random.default_rng(0))
 
     for ids, mask, labels, text in zip(
         made.text.tokens.ids, made.text.tokens.mask, made.text.labels, given, strict=True
@@ -55,8 +55,8 @@ def test_whole_words_of_a_crop_are_hidden(tokenizer: Tokenizer) -> None:
         assert (labels[~mask] == IGNORED).all()
         assert not hidden[0]
         assert not hidden[-1]
-        assert hidden.sum() <= budget(len(original) - 2, 0.3)
-        words = word_numbers(original, tokenizer)
+        assert hidden.sum() <= mask_budget(len(original) - 2, 0.3)
+        words = word_indices(original, tokenizer)
         assert all(len(set(hidden[words == word])) == 1 for word in range(words.max() + 1))
 
 
@@ -187,7 +187,7 @@ def gradient(made: Pretraining, given: Batch, chunk: int | None) -> tuple[dict[s
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_chunks_change_neither_losses_nor_gradients(tokenizer: Tokenizer, chunk: int) -> None:
-    made, drawn = objective().train(), Drawn([[], *texts()])  # one text has nothing to ask for
+    made, drawn = objective().train(), RawBatch([[], *texts()])  # one text has nothing to ask for
     given = make_batch(drawn, tokenizer, SETTINGS, np.random.default_rng(0))
 
     (losses, grads), (of_chunks, grads_of_chunks) = gradient(made, given, None), gradient(made, given, chunk)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from models.layers.decoder import AutoRegressiveDecoder, window_mask
 from models.losses import masked_lm_loss
-from models.masking import IGNORED, budget
+from models.masking import IGNORED, mask_budget
 from models.papers.cot_mae import Batch, MaskedDecoder, Pretraining, Settings, make_batch
-from models.pretraining import Drawn
+from models.pretraining import RawBatch
 from models.representation import Pooling
 from models.tokens import Tokenizer, pad
 from tests.slow import Array, attend, dense, embedded, gelu, norm, numbers, vocabulary
@@ -32,7 +32,7 @@ def batch(tokenizer: Tokenizer, settings: Settings, seed: int = 0) -> Batch:
     texts, contexts = (
         [random.choice(WHOLE, size=n).tolist() for n in sizes] for sizes in ((30, 9, 18, 4), (5, 7, 3, 12))
     )
-    return make_batch(Drawn(texts, contexts), tokenizer, settings, random)
+    return make_batch(RawBatch(texts, contexts), tokenizer, settings, random)
 
 
 def objective(settings: Settings, *, pooling: Pooling = "cls", layers: int = 1, dropout: float = 0.0) -> Pretraining:
@@ -51,7 +51,7 @@ def test_a_crop_is_one_piece_of_the_text_for_ids_and_labels_alike(tokenizer: Tok
     texts = [np.random.default_rng(n).choice(WHOLE, size=n).tolist() for n in range(40)]
     settings = dataclasses.replace(AE, max_tokens=max_tokens, context_max_tokens=max_tokens)
 
-    made = make_batch(Drawn(texts, texts), tokenizer, settings, np.random.default_rng(1))
+    made = make_batch(RawBatch(texts, texts), tokenizer, settings, np.random.default_rng(1))
 
     for tokens, labels in ((made.text, made.text_labels), (made.context, made.context_labels)):
         assert tokens.ids.shape == labels.shape
@@ -62,14 +62,14 @@ def test_a_crop_is_one_piece_of_the_text_for_ids_and_labels_alike(tokenizer: Tok
             assert len(whole) == min(len(text) + 2, max_tokens)
             assert any(text[left : left + len(whole) - 2] == whole[1:-1] for left in range(len(text) + 1))
             assert (label[~mask] == IGNORED).all()
-            assert int((label != IGNORED).sum()) <= budget(len(whole) - 2, 0.45)
+            assert int((label != IGNORED).sum()) <= mask_budget(len(whole) - 2, 0.45)
 
 
 def test_every_crop_is_drawn(tokenizer: Tokenizer) -> None:
     text = list(range(5, 15))
     settings = dataclasses.replace(AR, context_max_tokens=8)
 
-    made = make_batch(Drawn([text] * 400, [text] * 400), tokenizer, settings, np.random.default_rng(0))
+    made = make_batch(RawBatch([text] * 400, [text] * 400), tokenizer, settings, np.random.default_rng(0))
 
     firsts = np.bincount(made.context.ids[:, 1] - 5, minlength=5)
     assert len(firsts) == 5

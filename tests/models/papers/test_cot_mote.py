@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.masking import IGNORED, budget
+from models.masking import IGNORED, mask_budget
 from models.papers.cot_mote import (
     Batch,
     Masked,
@@ -20,9 +20,9 @@ from models.papers.cot_mote import (
     maxima,
     weighted_words,
 )
-from models.pretraining import Drawn, Start
+from models.pretraining import Initialisation, RawBatch
 from models.representation import Pooling
-from models.retrievers.towers import Towers, raised
+from models.retrievers.towers import Towers, build_encoders
 from models.tokens import Tokenizer, pad
 from tasks.training.grad_cache import gradients
 from tests.models.papers.test_seed import slow_decoder
@@ -48,20 +48,20 @@ CLS, SEP = PIECES.index("[CLS]"), PIECES.index("[SEP]")
 WHOLE = [number for number, piece in enumerate(PIECES) if number > 4 and not piece.startswith("##")]
 
 
-def drawn(count: int = 5, seed: int = 0) -> Drawn:
+def drawn(count: int = 5, seed: int = 0) -> RawBatch:
     random = np.random.default_rng(seed)
     texts, contexts = (
         [random.choice(WHOLE, size=n).tolist() for n in random.integers(3, longest, size=count)] for longest in (30, 12)
     )
-    return Drawn(texts, contexts)
+    return RawBatch(texts, contexts)
 
 
 def batch(tokenizer: Tokenizer, settings: Settings, count: int = 5) -> Batch:
     return make_batch(drawn(count), tokenizer, settings, np.random.default_rng(0))
 
 
-def begin(towers: Towers, *, pooling: Pooling = "cls", dropout: float = 0.0, spread: float = 0.2) -> Start:
-    return Start(raised(start(pooling=pooling, dropout=dropout, spread=spread).encoder, towers))
+def begin(towers: Towers, *, pooling: Pooling = "cls", dropout: float = 0.0, spread: float = 0.2) -> Initialisation:
+    return Initialisation(build_encoders(start(pooling=pooling, dropout=dropout, spread=spread).encoder, towers))
 
 
 def objective(
@@ -94,7 +94,7 @@ def test_both_texts_are_cropped_and_masked_each_for_itself(tokenizer: Tokenizer)
             assert (original[0], original[-1], len(original)) == (CLS, SEP, min(longest, len(text) + 2))
             assert any(list(text[left : left + len(original) - 2]) == original[1:-1] for left in range(len(text)))
             hidden = (labels != IGNORED).nonzero().flatten().tolist()
-            assert len(hidden) == budget(len(original) - 2, 0.3)
+            assert len(hidden) == mask_budget(len(original) - 2, 0.3)
             assert set(hidden) <= set(range(1, len(original) - 1))
             assert (ids[hidden] == labels[hidden]).all()
         assert 0.7 < (part.tokens.ids[part.labels != IGNORED] == PIECES.index("[MASK]")).float().mean() < 0.9
@@ -210,7 +210,7 @@ def test_texts_without_words(tokenizer: Tokenizer, kind: Any) -> None:
     settings = dataclasses.replace(BOTH, lexical_bottleneck=kind)
     made, given = (
         objective(settings),
-        make_batch(Drawn([[], []], [[], [20]]), tokenizer, settings, np.random.default_rng(0)),
+        make_batch(RawBatch([[], []], [[], [20]]), tokenizer, settings, np.random.default_rng(0)),
     )
 
     losses = made.encode(given)[1]

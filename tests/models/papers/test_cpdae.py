@@ -20,7 +20,7 @@ from models.papers.cpdae import (
     make_batch,
     reconstruction_losses,
 )
-from models.pretraining import Drawn, Terms
+from models.pretraining import RawBatch, TermCounts
 from models.tokens import Tokenizer
 from tasks.training import grad_cache as loop
 from tests.slow import Array, bert_layers, dense, gelu, log_softmax, norm, numbers, vocabulary
@@ -30,7 +30,7 @@ V = len(PIECES)
 CLS, SEP, UNK, MASK = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]", "[UNK]", "[MASK]"))
 COUNTS = np.random.default_rng(3).integers(0, 40, size=V)
 COUNTS[7], COUNTS[8] = 0, 50
-TERMS = Terms(num_texts=50, texts=COUNTS, occurrences=COUNTS * 2)
+TERMS = TermCounts(num_texts=50, texts=COUNTS, occurrences=COUNTS * 2)
 WORDS = Settings(
     mask_rate=0.15, weighting="none", contrast="words", contrast_weight=0.1, contrast_temperature=1.0, anchors="first",
     contrast_reduction="sum", reconstruction_reduction="sum", max_tokens=20,
@@ -44,7 +44,7 @@ def batch(tokenizer: Tokenizer, settings: Settings = WORDS, seed: int = 0) -> Ba
     random = np.random.default_rng(seed)
     texts = [random.integers(5, V, size=n).tolist() for n in (30, 9, 18, 4, 25)]
     texts[1][3] = UNK
-    return make_batch(Drawn(texts, terms=TERMS), tokenizer, settings, random)
+    return make_batch(RawBatch(texts, terms=TERMS), tokenizer, settings, random)
 
 
 def objective(settings: Settings = WORDS, *, dropout: float = 0.0, pooling: str = "cls") -> Pretraining:
@@ -83,7 +83,7 @@ def test_views_are_two_masks_of_one_crop_and_the_words_are_the_crops(tokenizer: 
 def test_masks_are_berts(tokenizer: Tokenizer) -> None:
     texts = [np.random.default_rng(n).integers(5, V, size=18).tolist() for n in range(300)]
 
-    given = make_batch(Drawn(texts), tokenizer, WORDS, np.random.default_rng(0))
+    given = make_batch(RawBatch(texts), tokenizer, WORDS, np.random.default_rng(0))
 
     asked = given.labels != IGNORED
     assert (asked.sum(-1) == 3).all()  # round(0.15 * 18) tokens, not words
@@ -204,7 +204,7 @@ def test_the_reconstructions_gradient_is_chance_minus_target() -> None:
 
 def test_a_reconstruction_of_nothing_is_finite(tokenizer: Tokenizer) -> None:
     settings = dataclasses.replace(WORDS, reconstruction_reduction="per_positive")
-    given = make_batch(Drawn([[], []]), tokenizer, settings, np.random.default_rng(0))
+    given = make_batch(RawBatch([[], []]), tokenizer, settings, np.random.default_rng(0))
 
     losses = losses_of(objective(settings), given)
 

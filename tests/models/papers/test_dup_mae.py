@@ -12,7 +12,7 @@ from models.masking import IGNORED
 from models.objective import Losses
 from models.papers import retro_mae
 from models.papers.dup_mae import Batch, BowTarget, Pretraining, Settings, bow_loss, make_batch, maxima, word_weights
-from models.pretraining import Drawn
+from models.pretraining import RawBatch
 from models.tokens import Tokenizer
 from tasks.training import grad_cache as loop
 from tasks.training.grad_cache import gradients
@@ -43,7 +43,7 @@ CLS, SEP = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]"))
 def batch(tokenizer: Tokenizer, settings: Settings, sizes: Sequence[int] = (30, 9, 18, 4)) -> Batch:
     random = np.random.default_rng(0)
     texts = [random.integers(5, len(PIECES), size=n).tolist() for n in sizes]
-    return make_batch(Drawn(texts), tokenizer, settings, random)
+    return make_batch(RawBatch(texts), tokenizer, settings, random)
 
 
 def objective(settings: Settings, *, dropout: float = 0.0) -> Pretraining:
@@ -116,7 +116,7 @@ def test_the_rest_is_retro_mae(tokenizer: Tokenizer) -> None:
     torch.manual_seed(5)
 
     assert losses == other.encode(given)[1]
-    drawn = Drawn([[20, 21, 60, 61, 30]])
+    drawn = RawBatch([[20, 21, 60, 61, 30]])
     plain = retro_mae.make_batch(drawn, tokenizer, settings, np.random.default_rng(3))
     ours = make_batch(drawn, tokenizer, CLS_ALONE, np.random.default_rng(3))
     assert torch.equal(ours.text.ids, plain.text.ids)

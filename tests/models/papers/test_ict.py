@@ -10,7 +10,7 @@ from torch import Tensor
 
 from models.objective import Losses
 from models.papers.ict import Batch, Pretraining, Settings, make_batch, without
-from models.pretraining import Drawn
+from models.pretraining import RawBatch
 from models.representation import Pooling
 from models.tokens import Tokenizer
 from tasks.training import grad_cache as loop
@@ -22,14 +22,14 @@ CLS, SEP = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]"))
 SPECIALS = 5
 
 
-def drawn(count: int = 6, seed: int = 0) -> Drawn:
+def drawn(count: int = 6, seed: int = 0) -> RawBatch:
     """Texts of distinct ids, each with a run of them."""
     random, texts, sentences = np.random.default_rng(seed), [], []
     for _ in range(count):
         texts.append(random.permutation(np.arange(SPECIALS, len(PIECES)))[: random.integers(8, 30)].tolist())
         first = random.integers(len(texts[-1]) - 6)
         sentences.append(texts[-1][first : first + random.integers(1, 7)])
-    return Drawn(texts, sentences)
+    return RawBatch(texts, sentences)
 
 
 def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS, seed: int = 0) -> Batch:

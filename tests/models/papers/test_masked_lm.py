@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.masking import IGNORED, budget, word_numbers
+from models.masking import IGNORED, mask_budget, word_indices
 from models.papers.masked_lm import Batch, Pretraining, Settings, make_batch
-from models.pretraining import Drawn
+from models.pretraining import RawBatch
 from models.tokens import Tokenizer
 from tasks.training.grad_cache import gradients
 from tests.slow import bert_layers, log_softmax, numbers, vocabulary
@@ -24,14 +24,14 @@ def texts(count: int = 8, longest: int = 30, seed: int = 0) -> list[list[int]]:
 
 
 def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS, seed: int = 0) -> Batch:
-    return make_batch(Drawn(texts(seed=seed)), tokenizer, settings, np.random.default_rng(seed))
+    return make_batch(RawBatch(texts(seed=seed)), tokenizer, settings, np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("whole_words", [True, False])
 def test_what_is_hidden(tokenizer: Tokenizer, whole_words: bool) -> None:
     settings, given = dataclasses.replace(SETTINGS, whole_words=whole_words), texts(100)
 
-    made = make_batch(Drawn(given), tokenizer, settings, np.random.default_rng(0))
+    made = make_batch(RawBatch(given), tokenizer, settings, np.random.default_rng(0))
 
     split_words = 0
     for ids, mask, labels, text in zip(made.text.ids, made.text.mask, made.text_labels, given, strict=True):
@@ -42,10 +42,10 @@ def test_what_is_hidden(tokenizer: Tokenizer, whole_words: bool) -> None:
         assert (labels[~mask] == IGNORED).all()
         assert not hidden[0]
         assert not hidden[-1]
-        wanted = budget(len(original) - 2, 0.3)
+        wanted = mask_budget(len(original) - 2, 0.3)
         assert hidden.sum() <= wanted
         assert whole_words or hidden.sum() == wanted
-        words = word_numbers(original, tokenizer)
+        words = word_indices(original, tokenizer)
         split_words += sum(len(set(hidden[words == word])) > 1 for word in range(words.max() + 1))
     assert (split_words == 0) == whole_words
 

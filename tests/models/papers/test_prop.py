@@ -10,7 +10,7 @@ import torch
 from models.masking import IGNORED
 from models.objective import Losses
 from models.papers.prop import Batch, LanguageModel, Pretraining, Settings, make_batch, ranking_loss, set_lengths
-from models.pretraining import Drawn, Terms
+from models.pretraining import RawBatch, TermCounts
 from models.tokens import Tokenizer
 from tasks.training import grad_cache as loop
 from tests.slow import bert_layers, log_softmax, numbers, vocabulary
@@ -20,7 +20,7 @@ V = len(PIECES)
 CLS, SEP, UNK, PAD, MASK = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]", "[UNK]", "[PAD]", "[MASK]"))
 COUNTS = np.random.default_rng(3).integers(0, 400, size=V)
 COUNTS[UNK], COUNTS[30] = 900, 0
-TERMS = Terms(num_texts=50, texts=COUNTS // 2, occurrences=COUNTS)
+TERMS = TermCounts(num_texts=50, texts=COUNTS // 2, occurrences=COUNTS)
 SETTINGS = Settings(
     mean_words=3.0, pairs=4, margin=1.0, mask_rate=0.15, smoothing=12.0, max_tokens=20, words_max_tokens=8
 )
@@ -31,7 +31,7 @@ def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS, seed: int = 0) ->
     random = np.random.default_rng(seed)
     texts = [random.integers(5, V, size=n).tolist() for n in (30, 9, 18, 4, 25)]
     texts[1][3] = UNK
-    return make_batch(Drawn(texts, terms=TERMS), tokenizer, settings, random)
+    return make_batch(RawBatch(texts, terms=TERMS), tokenizer, settings, random)
 
 
 def objective(settings: Settings = SETTINGS, *, dropout: float = 0.0, pooling: str = "cls") -> Pretraining:
@@ -109,7 +109,7 @@ def test_a_pair_is_equally_long_and_the_likelier_set_stands_first(tokenizer: Tok
 def test_equal_sets_are_no_pair_in_whatever_order(tokenizer: Tokenizer) -> None:
     counts = np.zeros(V, dtype=np.int64)
     counts[[50, 51]] = 1, 3
-    terms = Terms(num_texts=1, texts=counts, occurrences=counts)
+    terms = TermCounts(num_texts=1, texts=counts, occurrences=counts)
     model = LanguageModel(terms, tokenizer, 2.0)
 
     for seed in range(200):
@@ -272,4 +272,4 @@ def test_what_is_needed_beside_the_settings(tokenizer: Tokenizer) -> None:
     with pytest.raises(ValueError, match="max_tokens: expected at most 64, found 65"):
         Pretraining(start(), dataclasses.replace(SETTINGS, words_max_tokens=65))
     with pytest.raises(ValueError, match="counted terms, found none"):
-        make_batch(Drawn([[5]]), tokenizer, SETTINGS, np.random.default_rng(0))
+        make_batch(RawBatch([[5]]), tokenizer, SETTINGS, np.random.default_rng(0))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from models.layers.unpadding import Packing
-from models.masking import IGNORED, budget, many_masks
+from models.masking import IGNORED, mask_budget, sample_masks
 from models.objective import Losses
 from models.papers import retro_mae
 from models.papers.retro_mae import (
@@ -23,7 +23,7 @@ from models.papers.retro_mae import (
     position_specific_mask,
     summed_queries,
 )
-from models.pretraining import Drawn
+from models.pretraining import RawBatch
 from models.representation import Pooling
 from models.tokens import Tokenizer
 from tasks.training import grad_cache as loop
@@ -42,7 +42,7 @@ def batch(
 ) -> Batch:
     random = np.random.default_rng(seed)
     texts = [random.integers(5, len(PIECES), size=n).tolist() for n in sizes]
-    return make_batch(Drawn(texts), tokenizer, settings, random)
+    return make_batch(RawBatch(texts), tokenizer, settings, random)
 
 
 def objective(settings: Settings = SUM, *, pooling: Pooling = "cls", dropout: float = 0.0) -> Pretraining:
@@ -82,8 +82,8 @@ def test_a_batch_holds_one_crop_thrice(tokenizer: Tokenizer) -> None:
         assert original[[0, length - 1]].tolist() == [CLS, SEP]
         assert torch.equal(torch.where(asked, labels, made.text.ids[number]), original)
         assert torch.equal(words >= 0, real & (torch.arange(len(real)) % (length - 1) != 0))
-        assert asked.sum() <= budget(length, 0.3)
-        assert made.budgets[number] == budget(length, 0.5)
+        assert asked.sum() <= mask_budget(length, 0.3)
+        assert made.budgets[number] == mask_budget(length, 0.5)
         pieces = [PIECES[piece] for piece in original[1 : length - 1].tolist()]
         starts = [place == 0 or not piece.startswith("##") for place, piece in enumerate(pieces)]
         assert words[1 : length - 1].tolist() == [sum(starts[: place + 1]) - 1 for place in range(len(starts))]
@@ -92,7 +92,7 @@ def test_a_batch_holds_one_crop_thrice(tokenizer: Tokenizer) -> None:
 def test_special_tokens_count_for_both_budgets(tokenizer: Tokenizer) -> None:
     ids = [PIECES.index(piece) for piece in ("king", "river", "stone", "bread", "tree", "music", "winter", "ocean")]
 
-    made = make_batch(Drawn([ids]), tokenizer, SUM, np.random.default_rng(0))
+    made = make_batch(RawBatch([ids]), tokenizer, SUM, np.random.default_rng(0))
 
     assert (made.labels != IGNORED).sum() == 3  # 0.3 * 10, not 0.3 * 8
     assert made.budgets.tolist() == [5]
@@ -122,10 +122,10 @@ def test_each_row_sees_what_one_of_the_masks_leaves(tokenizer: Tokenizer, monkey
     length, drawn = made.words.shape[1], []
 
     def kept(words: Tensor, budgets: Tensor, num_masks: int) -> Tensor:
-        drawn.append(many_masks(words, budgets, num_masks))
+        drawn.append(sample_masks(words, budgets, num_masks))
         return drawn[-1]
 
-    monkeypatch.setattr(retro_mae, "many_masks", kept)
+    monkeypatch.setattr(retro_mae, "sample_masks", kept)
     torch.manual_seed(0)
     visible = position_specific_mask(made.words, made.budgets, made.text.mask)
 
@@ -151,7 +151,7 @@ def test_a_text_has_at_most_so_many_masks(monkeypatch: pytest.MonkeyPatch) -> No
         asked.append(num_masks)
         return torch.zeros(len(words), num_masks, words.shape[1], dtype=torch.bool)
 
-    monkeypatch.setattr(retro_mae, "many_masks", masks)
+    monkeypatch.setattr(retro_mae, "sample_masks", masks)
     for length in (7, 256, 300):
         words = torch.full((1, length), -1)
         position_specific_mask(words, torch.tensor([2]), words < 0)
@@ -165,7 +165,7 @@ def test_rows_pick_masks_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     def masks(words: Tensor, budgets: Tensor, num_masks: int) -> Tensor:
         return torch.eye(num_masks, words.shape[1], dtype=torch.bool).expand(len(words), -1, -1)
 
-    monkeypatch.setattr(retro_mae, "many_masks", masks)
+    monkeypatch.setattr(retro_mae, "sample_masks", masks)
     torch.manual_seed(0)
     words = torch.zeros(3000, length, dtype=torch.long)
     visible = position_specific_mask(words, torch.ones(3000), torch.ones_like(words, dtype=torch.bool))
@@ -317,7 +317,7 @@ def test_both_streams_carry_gradients_to_the_vector_and_the_context_to_the_embed
 @torch.no_grad()
 def test_the_decoder_reads_the_text_as_it_was_and_asks_for_unknown_pieces_too(tokenizer: Tokenizer) -> None:
     made = objective().eval()
-    given = make_batch(Drawn([[20, UNK, 40, 41, 42]]), tokenizer, SUM, np.random.default_rng(0))
+    given = make_batch(RawBatch([[20, UNK, 40, 41, 42]]), tokenizer, SUM, np.random.default_rng(0))
     other = dataclasses.replace(given, labels=torch.full_like(given.labels, IGNORED))
 
     assert given.num_terms("decoder") == 5
@@ -448,7 +448,7 @@ def test_attention_drops_in_training_alone() -> None:
 
     for training in (True, False):
         attention.train(training)
-        one, other = (attention.over(queries, context, rows=rows, columns=columns) for _ in range(2))
+        one, other = (attention.attend(queries, context, rows=rows, columns=columns) for _ in range(2))
         assert torch.equal(one, other) != training
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.masking import IGNORED, budget
+from models.masking import IGNORED, mask_budget
 from models.papers.seed import Batch, Pretraining, Settings, make_batch
-from models.pretraining import Drawn
+from models.pretraining import RawBatch
 from models.representation import Pooling
 from models.tokens import Tokenizer
 from tasks.training.grad_cache import gradients
@@ -26,7 +26,7 @@ def texts(count: int = 8, longest: int = 30, seed: int = 0) -> list[list[int]]:
 
 
 def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS) -> Batch:
-    return make_batch(Drawn(texts()), tokenizer, settings, np.random.default_rng(0))
+    return make_batch(RawBatch(texts()), tokenizer, settings, np.random.default_rng(0))
 
 
 def objective(
@@ -56,14 +56,14 @@ def slow_decoder(w: dict[str, Array], d: dict[str, Array], vector: Array, ids: l
 def test_the_encoder_reads_a_masked_crop(tokenizer: Tokenizer) -> None:
     given = texts(60)
 
-    made = make_batch(Drawn(given), tokenizer, SETTINGS, np.random.default_rng(0))
+    made = make_batch(RawBatch(given), tokenizer, SETTINGS, np.random.default_rng(0))
 
     for ids, mask, labels, text in zip(made.text.ids, made.text.mask, made.text_labels, given, strict=True):
         original = torch.where(labels == IGNORED, ids, labels)[mask].tolist()
         assert len(original) == min(20, len(text) + 2)
         assert " ".join(map(str, original[1:-1])) in " ".join(map(str, text))
         hidden = (labels != IGNORED).nonzero().flatten().tolist()
-        assert len(hidden) == budget(len(original) - 2, 0.3)
+        assert len(hidden) == mask_budget(len(original) - 2, 0.3)
         assert set(hidden) <= set(range(1, len(original) - 1))
 
 

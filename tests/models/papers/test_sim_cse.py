@@ -14,7 +14,7 @@ from models.layers import bert
 from models.layers.bert import SelfAttention
 from models.objective import Losses
 from models.papers.sim_cse import Batch, Pretraining, Settings, make_batch
-from models.pretraining import Drawn
+from models.pretraining import RawBatch
 from models.representation import Pooling
 from models.tokens import Tokenizer
 from tasks.training import grad_cache as loop
@@ -32,7 +32,7 @@ def texts(count: int = 6, longest: int = 30, seed: int = 0) -> list[list[int]]:
 
 
 def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS, seed: int = 0) -> Batch:
-    return make_batch(Drawn(texts(seed=seed)), tokenizer, settings, np.random.default_rng(seed))
+    return make_batch(RawBatch(texts(seed=seed)), tokenizer, settings, np.random.default_rng(seed))
 
 
 def objective(
@@ -51,7 +51,7 @@ def objective(
 def test_texts_are_cropped_and_not_masked(tokenizer: Tokenizer) -> None:
     given = texts(60)
 
-    made = make_batch(Drawn(given), tokenizer, SETTINGS, np.random.default_rng(0))
+    made = make_batch(RawBatch(given), tokenizer, SETTINGS, np.random.default_rng(0))
 
     for ids, mask, text in zip(made.text.ids, made.text.mask, given, strict=True):
         read = ids[mask].tolist()

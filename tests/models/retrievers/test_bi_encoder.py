@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.representation import Pooling, pooled
+from models.representation import Pooling, pool
 from models.retrievers.bi_encoder import load_pooling, save_pooling
 from models.retrievers.towers import load
 from models.tokens import Tokenizer
@@ -19,8 +19,8 @@ def test_pooling_by_hand() -> None:
     hidden = torch.tensor([[[1.0, 2.0], [3.0, 6.0], [100.0, 100.0]], [[0.0, 1.0], [2.0, 2.0], [4.0, 6.0]]])
     mask = torch.tensor([[True, True, False], [True, True, True]])
 
-    assert pooled(hidden, mask, "cls").tolist() == [[1, 2], [0, 1]]
-    assert pooled(hidden, mask, "mean").tolist() == [[2, 4], [2, 3]]
+    assert pool(hidden, mask, "cls").tolist() == [[1, 2], [0, 1]]
+    assert pool(hidden, mask, "mean").tolist() == [[2, 4], [2, 3]]
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])

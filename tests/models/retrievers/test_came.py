@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from models.layers import bert
 from models.losses import contrastive_loss
-from models.retrievers.came import Competition, Experts, competing
+from models.retrievers.came import Competition, Experts, competition_losses
 from models.tokens import pad
 from tests.tiny import SHAPE, tiny_bert
 
@@ -221,7 +221,7 @@ def compete(
     excluded: Tensor | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, float]]:  # fmt: skip
     positives = torch.arange(len(next(iter(scores.values())))) * group
-    return competing(scores, positives, group, settings, progress, temperature, excluded)
+    return competition_losses(scores, positives, group, settings, progress, temperature, excluded)
 
 
 def ranked(*ranks: tuple[int, ...], passages: int = 8) -> Scores:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from models.layers import bert
 from models.retrievers import cross_encoder
-from models.retrievers.cross_encoder import CrossEncoder, Finetuning, Groups, PairTokens, pad_pairs, paired
+from models.retrievers.cross_encoder import CrossEncoder, Finetuning, Groups, PairTokens, encode_pair, pad_pairs
 from models.tokens import Tokenizer
 from tasks.training.grad_cache import gradients
 from tests import slow
@@ -42,10 +42,10 @@ def folder_of(encoder: CrossEncoder, folder: Path) -> Path:
 
 
 def read(tokenizer: Tokenizer, queries: list[str], passages: list[str], **limits: int) -> PairTokens:
-    asked, texts = tokenizer.pieces(queries), tokenizer.pieces(passages)
+    asked, texts = tokenizer.token_ids(queries), tokenizer.token_ids(passages)
     return pad_pairs(
         tokenizer,
-        [paired(tokenizer, query, text, **LIMITS | limits) for query, text in zip(asked, texts, strict=True)],
+        [encode_pair(tokenizer, query, text, **LIMITS | limits) for query, text in zip(asked, texts, strict=True)],
     )
 
 
@@ -79,7 +79,7 @@ def test_the_query_is_cut_first_and_the_passage_to_what_is_left(
 ) -> None:
     asked, text = list(range(10, 10 + query)), list(range(50, 50 + passage))
 
-    ids, begin = paired(tokenizer, asked, text, query_max_tokens=8, max_tokens=20)
+    ids, begin = encode_pair(tokenizer, asked, text, query_max_tokens=8, max_tokens=20)
 
     cls, sep = tokenizer.cls, tokenizer.sep
     assert ids == [cls, *asked[:kept_query], sep, *text[:kept_passage], sep]
@@ -155,7 +155,7 @@ def test_cross_encoders_from_elsewhere_load(tokenizer: Tokenizer, tmp_path: Path
 def test_a_classifier_of_several_labels(tmp_path: Path) -> None:
     reference_of(tmp_path, num_labels=3)
 
-    for read_folder in (cross_encoder.load, cross_encoder.begin):
+    for read_folder in (cross_encoder.load, cross_encoder.load_for_training):
         with pytest.raises(ValueError, match=r"one label expected classifier.weight of shape \[1, 32\], found \[3, 32"):
             read_folder(tmp_path)
 
@@ -164,7 +164,7 @@ def test_what_is_loaded_is_what_was_saved(tmp_path: Path) -> None:
     encoder = tiny_cross_encoder(dropout=0.1)
     folder_of(encoder, tmp_path)
 
-    for again in (cross_encoder.load(tmp_path), cross_encoder.begin(tmp_path)):
+    for again in (cross_encoder.load(tmp_path), cross_encoder.load_for_training(tmp_path)):
         assert again.config == encoder.config
         assert all(torch.equal(value, encoder.state_dict()[name]) for name, value in again.state_dict().items())
 
@@ -172,9 +172,9 @@ def test_what_is_loaded_is_what_was_saved(tmp_path: Path) -> None:
 def test_a_masked_language_model_is_a_start(tmp_path: Path) -> None:
     save_backbone(tmp_path, spread=0.2)
     torch.manual_seed(7)
-    encoder = cross_encoder.begin(tmp_path)
+    encoder = cross_encoder.load_for_training(tmp_path)
     torch.manual_seed(7)
-    again = cross_encoder.begin(tmp_path)
+    again = cross_encoder.load_for_training(tmp_path)
 
     body = bert.load(tmp_path).bert.state_dict()
     assert all(torch.equal(value, encoder.bert.state_dict()[name]) for name, value in body.items())
@@ -194,7 +194,7 @@ def test_a_bare_encoders_pooler_is_taken(tmp_path: Path) -> None:
     reference.save_pretrained(tmp_path)
     assert "pooler.dense.weight" in load_file(tmp_path / bert.WEIGHTS)
 
-    encoder = cross_encoder.begin(tmp_path)
+    encoder = cross_encoder.load_for_training(tmp_path)
 
     assert torch.equal(encoder.bert.pooler.dense.weight, reference.pooler.dense.weight)
     assert torch.equal(encoder.bert.embeddings.word_embeddings.weight, reference.embeddings.word_embeddings.weight)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from models.retrievers.came import Competition
-from models.retrievers.objective import Distillation, Examples, Finetuning, Flops, Settings, known_positives
+from models.retrievers.objective import Distillation, Examples, Finetuning, Flops, ObjectiveSettings, known_positives
 from models.retrievers.retriever import Retriever
 from models.tokens import Tokens, pad
 from tasks.training.grad_cache import gradients
@@ -19,7 +19,7 @@ from tests.models.test_losses import slow_contrast
 from tests.tiny import RETRIEVERS, SHAPE, tiny_retriever, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread", "store")
-PLAIN = Settings(contrasts=["sum"], temperature=4.0)
+PLAIN = ObjectiveSettings(contrasts=["sum"], temperature=4.0)
 PRICE = Flops(queries=0.3, passages=0.2, ramp=0.5)
 COMPETITION = Competition(temperature=0.5, scope="batch", standardised=0.2, scale=1.0)
 
@@ -127,7 +127,7 @@ def test_texts_in_the_order_of_their_lengths_have_the_same_losses_and_gradients(
     teacher = torch.randn(7, 2, generator=torch.Generator().manual_seed(4))
     batch = examples(2, queries=7, excluded=exclusions(7, 2), teacher=teacher)
     losses, grads = [], []
-    for given, size in ((batch, None), (batch.by_length(), chunk)):
+    for given, size in ((batch, None), (batch.sorted_by_length(), chunk)):
         objective.zero_grad()
         losses.append({name: loss.item() for name, loss in gradients(objective, given, size, (3, 5)).items()})
         grads.append({name: each.grad.clone() for name, each in objective.named_parameters() if each.grad is not None})
@@ -139,7 +139,7 @@ def test_texts_in_the_order_of_their_lengths_have_the_same_losses_and_gradients(
 
 
 def test_a_chunk_is_read_without_the_padding_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    objective, batch = Finetuning(tiny_retriever("colbert"), PLAIN), examples(2, queries=8).by_length()
+    objective, batch = Finetuning(tiny_retriever("colbert"), PLAIN), examples(2, queries=8).sorted_by_length()
     lengths = batch.passages.mask.sum(1)
     assert (lengths.diff() >= 0).all()
     assert lengths[0] < lengths[-1]

@@ -11,7 +11,7 @@ from models.representation import Representation
 from models.retrievers import retriever as retrievers
 from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
-from models.retrievers.retriever import Retriever, Settings, begin, load, save
+from models.retrievers.retriever import Retriever, RetrieverSettings, load, load_for_training, save
 from models.retrievers.views import dense, lexical
 from models.tokens import Tokens
 from tests.models.retrievers.test_objective import random_tokens
@@ -80,7 +80,7 @@ def test_the_sum_is_weighted() -> None:
 def test_a_plain_folder_is_dense(tmp_path: Path) -> None:
     made = load(save_backbone(tmp_path))
 
-    assert made.settings == Settings(dense=dense.Settings(dim=None))
+    assert made.settings == RetrieverSettings(dense=dense.Settings(dim=None))
     assert made.own() == {}
     tokens = random_tokens(3, 1)
     torch.testing.assert_close(made(tokens, "query").dense, towers.load(tmp_path)(tokens, "query").dense)
@@ -90,19 +90,19 @@ def test_the_same_views_go_on_and_others_start_anew(tmp_path: Path) -> None:
     folder = written(tiny_retriever("mixture"), tmp_path / "saved")
     before = load(folder).own()
 
-    same = begin(folder, RETRIEVERS["mixture"])
+    same = load_for_training(folder, RETRIEVERS["mixture"])
     torch.manual_seed(9)
-    other = begin(folder, RETRIEVERS["colbert"])
+    other = load_for_training(folder, RETRIEVERS["colbert"])
 
     assert all(torch.equal(each, before[name]) for name, each in same.own().items())
     projection = "heads.late.projection.weight"
     assert not torch.equal(other.own()[projection], before[projection])
     torch.manual_seed(9)
-    assert torch.equal(begin(folder, RETRIEVERS["colbert"]).own()[projection], other.own()[projection])
+    assert torch.equal(load_for_training(folder, RETRIEVERS["colbert"]).own()[projection], other.own()[projection])
 
 
 def test_new_experts_read_what_the_bert_reads(tmp_path: Path) -> None:
-    made = begin(written(tiny_retriever("dpr"), tmp_path / "saved"), RETRIEVERS["mixture"]).eval()
+    made = load_for_training(written(tiny_retriever("dpr"), tmp_path / "saved"), RETRIEVERS["mixture"]).eval()
     plain, tokens = load(tmp_path / "saved"), random_tokens(4, 3)
 
     hidden = plain.encoder.passage.bert(tokens.ids, tokens.mask)
@@ -111,14 +111,14 @@ def test_new_experts_read_what_the_bert_reads(tmp_path: Path) -> None:
 
 
 def test_towers_that_share_attention_have_no_experts() -> None:
-    encoder = towers.raised(DenseEncoder(tiny_bert(), "cls"), "mixture")
+    encoder = towers.build_encoders(DenseEncoder(tiny_bert(), "cls"), "mixture")
 
     with pytest.raises(ValueError, match="expected towers that are siamese or separate, found mixture"):
         Retriever(encoder, RETRIEVERS["mixture"], tiny_tokenizer())
 
 
 def test_each_tower_has_experts_of_its_own(tmp_path: Path) -> None:
-    encoder = towers.raised(DenseEncoder(tiny_bert(), "cls"), "separate")
+    encoder = towers.build_encoders(DenseEncoder(tiny_bert(), "cls"), "separate")
     made = Retriever(encoder, RETRIEVERS["mixture"], tiny_tokenizer())
     with torch.no_grad():
         for name, each in made.named_parameters():
@@ -149,7 +149,7 @@ def test_padding_changes_no_view(kind: str) -> None:
 
 def test_a_retriever_without_views() -> None:
     with pytest.raises(ValueError, match="expected one of dense, late, lexical at least"):
-        Settings()
+        RetrieverSettings()
 
 
 @pytest.mark.parametrize(
@@ -179,12 +179,12 @@ def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
 
 def test_dup_maes_own_matrix_is_taken_from_its_pretraining(tmp_path: Path) -> None:
     folder = written(tiny_retriever("dpr"), tmp_path / "saved")
-    views = Settings(lexical=lexical.Settings(**LEXICAL | {"head": "own", "activation": "none"}))
+    views = RetrieverSettings(lexical=lexical.Settings(**LEXICAL | {"head": "own", "activation": "none"}))
     pretrained = torch.randn(SHAPE["vocab_size"], SHAPE["hidden_size"])
     (folder / retrievers.SETTINGS).unlink()
     save_file({"projection.weight": pretrained}, folder / retrievers.HEADS)
 
-    made = begin(folder, views).eval()
+    made = load_for_training(folder, views).eval()
 
     tokens = random_tokens(2, 1)
     hidden = made.encoder.passage.bert(tokens.ids, tokens.mask)
@@ -196,9 +196,9 @@ def test_dup_maes_own_matrix_is_taken_from_its_pretraining(tmp_path: Path) -> No
 def test_a_setting_without_weights_does_not_start_views_anew(tmp_path: Path) -> None:
     folder = written(tiny_retriever("mixture"), tmp_path / "saved")
     before, views = load(folder).own(), RETRIEVERS["mixture"]
-    changed = Settings(
+    changed = RetrieverSettings(
         dense=dense.Settings(dim=None, weight=0.5), late=views.late, shared_layers=views.shared_layers,
         lexical=lexical.Settings(**LEXICAL | {"top_passages": 3}),
     )  # fmt: skip
 
-    assert all(torch.equal(each, before[name]) for name, each in begin(folder, changed).own().items())
+    assert all(torch.equal(each, before[name]) for name, each in load_for_training(folder, changed).own().items())

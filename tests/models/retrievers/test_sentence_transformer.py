@@ -58,7 +58,7 @@ def saved(folder: Path, kind: str, *parts: str, max_tokens: int | None = None, *
 
 def vectors(folder: Path, texts: list[str], role: Any, max_tokens: int = 64) -> np.ndarray:
     """Ours, of the texts in one batch."""
-    found = load.opened(folder)
+    found = load.load(folder)
     with torch.inference_mode():
         batch = found.pad_batch(found.encode(texts, role, max_tokens))
         dense = found.retriever(batch, role).dense
@@ -172,7 +172,7 @@ def test_our_own_checkpoints_are_not_taken_for_theirs(tmp_path: Path, kind: str)
     (tmp_path / "config_sentence_transformers.json").write_text("{}")  # as some tools put it beside
 
     assert not load.is_foreign(tmp_path)
-    assert load.settings_of(tmp_path) == retriever.settings_of(tmp_path)
+    assert load.read_settings(tmp_path) == retriever.read_settings(tmp_path)
     assert load.max_tokens(tmp_path) == 64
 
 
@@ -205,4 +205,4 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path, file: str, value: Any, s
         (tmp_path / "saved" / file).write_text(json.dumps(value))
 
     with pytest.raises(ValueError, match=said):
-        load.opened(tmp_path / "saved")
+        load.load(tmp_path / "saved")

@@ -13,7 +13,7 @@ from models.layers import bert
 from models.representation import Pooling, Role
 from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
-from models.retrievers.towers import Towers, raised, sharing
+from models.retrievers.towers import Towers, build_encoders, sharing
 from models.tokens import Tokens, pad
 from tests.tiny import tiny_bert
 
@@ -25,7 +25,7 @@ NORM = {"output.LayerNorm.weight", "output.LayerNorm.bias"}
 
 def encoder(kind: Towers, *, pooling: Pooling = "cls", apart: bool = False) -> DenseEncoder:
     """Towers of a kind; where `apart`, after each parameter went its own way."""
-    made = raised(DenseEncoder(tiny_bert(), pooling), kind)
+    made = build_encoders(DenseEncoder(tiny_bert(), pooling), kind)
     if apart:
         torch.manual_seed(5)
         with torch.no_grad():
@@ -95,7 +95,7 @@ def test_parameters_for_the_shape_of_bert_base() -> None:
         model = bert.BertForMaskedLM(bert.BertConfig(30522, 768, 12, 12, 3072))
 
     def added(kind: Towers) -> int:
-        made = raised(DenseEncoder(model, "cls"), kind)
+        made = build_encoders(DenseEncoder(model, "cls"), kind)
         return sum(each.numel() for each in made.parameters()) - sum(each.numel() for each in model.parameters())
 
     # 12 layers with two matrices of 768 x 3072 and their biases; then a LayerNorm each; then everything again.
@@ -141,7 +141,7 @@ def test_each_tower_opens_in_transformers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["mixture", "separate"])
 def test_two_towers_can_be_raised_from_two(kind: Towers) -> None:
-    again = raised(encoder("mixture", apart=True), kind)
+    again = build_encoders(encoder("mixture", apart=True), kind)
 
     assert sharing(again) == kind
     assert equal(again.query, again.passage)

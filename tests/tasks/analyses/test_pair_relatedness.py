@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 from models.retrievers import retriever
-from models.retrievers.cross_encoder import pad_pairs, paired
+from models.retrievers.cross_encoder import encode_pair, pad_pairs
 from models.tokens import Tokenizer
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
@@ -82,8 +82,8 @@ def slow_scores(folder: Path, contexts: list[str], texts: list[str], limit: int)
     """One pair in a batch, by the network itself."""
     tokenizer, network, found = Tokenizer.load(folder), tiny_cross_encoder(), []
     for context, text in zip(contexts, texts, strict=True):
-        (asked,), (read,) = tokenizer.pieces([context]), tokenizer.pieces([text])
-        pair = paired(tokenizer, asked, read, query_max_tokens=limit, max_tokens=limit + 12)
+        (asked,), (read,) = tokenizer.token_ids([context]), tokenizer.token_ids([text])
+        pair = encode_pair(tokenizer, asked, read, query_max_tokens=limit, max_tokens=limit + 12)
         found.append(network(pad_pairs(tokenizer, [pair]))[0].item())
     return found
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 
 from models.layers import bert
-from models.pretraining import Terms as Counted
+from models.pretraining import TermCounts
 from models.retrievers.retriever import HEADS
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -77,7 +77,7 @@ def found(texts: Any, terms: Any, checkpoint: Any, made: Any, on_one_thread: Any
 def test_shares_are_those_of_the_formula(checkpoint: Artifact[Any]) -> None:
     heads = {name: each.double().numpy() for name, each in load_file(checkpoint.path / HEADS).items()}
     vectors = np.random.default_rng(1).normal(size=(3, len(heads["decoder.transform.dense.bias"])))
-    counted = Counted(9, np.ones(V, np.int64), np.ones(V, np.int64))
+    counted = TermCounts(9, np.ones(V, np.int64), np.ones(V, np.int64))
 
     shares = word_shares(read_decoder(checkpoint, counted), torch.from_numpy(vectors))
 
@@ -99,7 +99,7 @@ def test_figures_are_those_of_loops() -> None:
     random, often = np.random.default_rng(2), [0, 1, 2, 4, 8, 16, 20, 20, 3, 10]
     shares = random.dirichlet(np.ones(10), size=6)
     own = [np.sort(random.choice(np.arange(1, 10), size=n, replace=False)) for n in (4, 5, 2, 6, 3, 4)]
-    found = Found(Counted(20, np.array(often), np.array(often)), common=0.4, size=10)
+    found = Found(TermCounts(20, np.array(often), np.array(often)), common=0.4, size=10)
     for row, words in zip(shares, own, strict=True):
         found.add(row, words)
 
@@ -134,7 +134,7 @@ def test_figures_are_those_of_loops() -> None:
 
 
 def test_equal_distributions_tell_no_texts_apart_and_different_ones_all() -> None:
-    same, other = (Found(Counted(4, np.ones(4, np.int64), np.ones(4, np.int64)), 0.5, 4) for _ in range(2))
+    same, other = (Found(TermCounts(4, np.ones(4, np.int64), np.ones(4, np.int64)), 0.5, 4) for _ in range(2))
     for number in range(4):
         same.add(np.array([0.1, 0.2, 0.3, 0.4]), np.array([1, 2]))
         other.add(np.eye(4)[number], np.array([number]))
@@ -181,7 +181,7 @@ def test_a_checkpoint_of_another_paper_is_refused(heads: dict[str, torch.Tensor]
         save_file(heads, folder / HEADS)
 
     with pytest.raises(UserError, match="expected a checkpoint that cpdae pre-trained"):
-        read_decoder(Artifact("pretrain", "other", folder), Counted(9, np.ones(V, np.int64), np.ones(V, np.int64)))
+        read_decoder(Artifact("pretrain", "other", folder), TermCounts(9, np.ones(V, np.int64), np.ones(V, np.int64)))
 
 
 def test_the_page_shows_texts_as_texts(found: dict[str, Any]) -> None:

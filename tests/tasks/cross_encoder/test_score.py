@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from models.retrievers import cross_encoder
-from models.retrievers.cross_encoder import pad_pairs, paired
+from models.retrievers.cross_encoder import encode_pair, pad_pairs
 from models.tokens import Tokenizer
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
@@ -94,8 +94,8 @@ def scores_of(folder: Path) -> list[float]:
 def slow_score(teacher: Source, query: str, passage: str) -> float:
     """One pair, alone in its batch."""
     tokenizer, row = Tokenizer.load(teacher.path), PASSAGES[int(passage[1:])]
-    asked, text = tokenizer.pieces([QUERIES[query], passage_text(row["title"], row["text"])])
-    pair = paired(tokenizer, asked, text, query_max_tokens=6, max_tokens=14)
+    asked, text = tokenizer.token_ids([QUERIES[query], passage_text(row["title"], row["text"])])
+    pair = encode_pair(tokenizer, asked, text, query_max_tokens=6, max_tokens=14)
     with torch.inference_mode():
         return float(cross_encoder.load(teacher.path)(pad_pairs(tokenizer, [pair]))[0])
 

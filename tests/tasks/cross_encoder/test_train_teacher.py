@@ -84,7 +84,7 @@ def test_a_step_shows_queries_with_their_positive_and_negatives(store: Store) ->
     batches, seen = Batches(data, tokenizer, settings), []
     assert batches.steps == 8  # ten queries have a positive, three times, by four
     texts = [passage_text(row["title"], row["text"]) for row in PASSAGES]
-    pieces, asked = tokenizer.pieces(texts), tokenizer.pieces([row["text"] for row in QUERIES])
+    pieces, asked = tokenizer.token_ids(texts), tokenizer.token_ids([row["text"] for row in QUERIES])
 
     for step in range(batches.steps):
         batch = batches.batch(step)

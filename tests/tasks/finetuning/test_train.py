@@ -12,7 +12,7 @@ from models.layers import bert
 from models.papers import cot_mae
 from models.retrievers import retriever
 from models.retrievers.objective import Distillation, Finetuning
-from models.retrievers.retriever import Settings, load
+from models.retrievers.retriever import RetrieverSettings, load
 from models.retrievers.views import dense
 from models.tokens import Tokenizer
 from storage.artifact import Artifact, source_of
@@ -42,7 +42,7 @@ from tests.tiny import LATE, RETRIEVERS, WORDS, save_backbone
 
 FITTING = Fitting(learning_rate=3e-3, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None)
 TRAINING = Training(
-    retriever=Settings(dense=dense.Settings(dim=None)), contrasts=["sum"],
+    retriever=RetrieverSettings(dense=dense.Settings(dim=None)), contrasts=["sum"],
     epochs=4, batch_queries=4, passages_per_query=3, temperature=1.0, mask_known_positives=True, query_max_tokens=12,
     passage_max_tokens=20, fit=FITTING, seed=5,
 )  # fmt: skip
@@ -195,8 +195,8 @@ def test_texts_are_cut_and_have_their_titles(given: Given) -> None:
 
     assert data.batch(0).queries.ids.shape == (4, 3)
     assert all(len(row) == 6 for row in ids)
-    king = tokenizer.pieces(["king"])[0][0]
-    assert any(row[1] == king and list(row[2:5]) == tokenizer.pieces([TEXTS[3]])[0][:3] for row in ids)
+    king = tokenizer.token_ids(["king"])[0][0]
+    assert any(row[1] == king and list(row[2:5]) == tokenizer.token_ids([TEXTS[3]])[0][:3] for row in ids)
 
 
 def slow_excluded(documents: list[str], relevant: list[set[str]], group: int) -> list[list[bool]]:

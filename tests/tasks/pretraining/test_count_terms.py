@@ -28,7 +28,7 @@ def test_pieces_are_counted(
 
     found = list(read_rows(made(count_terms, pairs, Source("tiny", tmp_path)), Terms))
 
-    split = Tokenizer.load(tmp_path).pieces(TEXTS)
+    split = Tokenizer.load(tmp_path).token_ids(TEXTS)
     occurrences = Counter(piece for text in split for piece in text)
     texts = Counter(piece for text in split for piece in set(text))
     assert [row["piece"] for row in found] == list(range(len(PIECES)))

@@ -41,7 +41,7 @@ def test_the_weights_as_they_are(store: Store, weights: Path) -> None:
         name: value.tolist() for name, value in load_file(weights / bert.WEIGHTS).items()
     }
     assert load_pooling(made) == "mean"
-    assert Tokenizer.load(made).pieces(["kings"]) == Tokenizer.load(weights).pieces(["kings"])
+    assert Tokenizer.load(made).token_ids(["kings"]) == Tokenizer.load(weights).token_ids(["kings"])
     config = bert.BertConfig.load(made)
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
     assert load(made).passage.bert.embeddings.dropout.p == 0.1
@@ -146,7 +146,7 @@ def test_two_towers_start_alike_and_are_taken_up_again(store: Store, weights: Pa
     assert towers.sharing(encoder) == kind
     ids = torch.tensor([[2, 20, 30, 3]])
     assert torch.equal(encoder.query.bert(ids, ids > 0), encoder.passage.bert(ids, ids > 0))
-    assert Tokenizer.load(made / "query").pieces(["kings"]) == Tokenizer.load(made).pieces(["kings"])
+    assert Tokenizer.load(made / "query").token_ids(["kings"]) == Tokenizer.load(made).token_ids(["kings"])
     assert "Queries have an encoder of their own" in " ".join(beside(file.name for file in made.iterdir()))
     again = initialise(source(made), settings=ALL.model_copy(update={"towers": kind})).path
     assert towers.sharing(load(again)) == kind

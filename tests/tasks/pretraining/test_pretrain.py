@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from models.layers import bert
 from models.objective import Batch
 from models.papers import cot_mae
-from models.pretraining import Drawn
+from models.pretraining import RawBatch
 from models.retrievers.bi_encoder import load_pooling
 from models.retrievers.retriever import HEADS
 from storage.artifact import Artifact
@@ -147,11 +147,11 @@ def test_each_visit_draws_one_of_the_contexts(store: Store, monkeypatch: pytest.
     start, given, drawn = given_start(), given_pairs(), Counter[tuple[int, int]]()
     tokenizer = Tokenizer.load(start.path)
     rows = pairs()
-    texts = {tuple(ids): n for n, ids in enumerate(tokenizer.pieces([row["text"] for row in rows]))}
-    contexts = [tokenizer.pieces(row["queries"]) for row in rows]
+    texts = {tuple(ids): n for n, ids in enumerate(tokenizer.token_ids([row["text"] for row in rows]))}
+    contexts = [tokenizer.token_ids(row["queries"]) for row in rows]
     made = cot_mae.make_batch
 
-    def watching(given: Drawn, *others: Any) -> Batch:
+    def watching(given: RawBatch, *others: Any) -> Batch:
         for text, context in zip(given.texts, given.contexts, strict=True):
             row = texts[tuple(text)]
             drawn[row, contexts[row].index(context)] += 1

@@ -75,9 +75,9 @@ def test_batches_are_those_of_tokenising_at_each_step(
         drawn, random = data.drawn(step)
         theirs = np.random.default_rng((wanted.seed, step))
         rows = table.take(visited(step, wanted.batch, ROWS, wanted.seed)).to_pydict()
-        assert drawn.texts == tokenizer.pieces(rows["text"])
+        assert drawn.texts == tokenizer.token_ids(rows["text"])
         contexts = [] if reads == "texts" else one_of_each(rows["queries"], rows["passages"], mix, theirs)
-        assert drawn.contexts == tokenizer.pieces(contexts)
+        assert drawn.contexts == tokenizer.token_ids(contexts)
         assert random.random() == theirs.random()
 
 
@@ -90,7 +90,7 @@ def test_what_is_whole_is_not_made_again(
 ) -> None:
     whole = tokenised(tmp_path / "whole", pairs, tiny_tokenizer(), contexts=True)
     tokenizer, asked = tiny_tokenizer(), []
-    pieces = tokenizer.pieces
+    pieces = tokenizer.token_ids
 
     def breaking(texts: list[str]) -> list[list[int]]:
         asked.append(texts)
@@ -99,12 +99,12 @@ def test_what_is_whole_is_not_made_again(
         return pieces(texts)
 
     folder = tmp_path / "killed" / SHARDS
-    monkeypatch.setattr(tokenizer, "pieces", breaking)
+    monkeypatch.setattr(tokenizer, "token_ids", breaking)
     with pytest.raises(KeyboardInterrupt):
         tokenised(tmp_path / "killed", pairs, tokenizer, contexts=True)
     made = {path: path.stat().st_mtime_ns for path in folder.glob("0*.arrow")}
     (folder / ".000000000020-000000000023.arrow.7-0.tmp").write_bytes(b"of a run that was killed")
-    monkeypatch.setattr(tokenizer, "pieces", pieces)
+    monkeypatch.setattr(tokenizer, "token_ids", pieces)
     again = tokenised(tmp_path / "killed", pairs, tokenizer, contexts=True)
 
     assert 0 < len(made) < 5 == len(list(folder.glob("0*.arrow")))
@@ -141,6 +141,6 @@ def test_numbers_are_as_wide_as_the_vocabulary_asks(pairs: Artifact[Pairs], tmp_
     narrow = tokenised(tmp_path / "narrow", pairs, tiny_tokenizer(), contexts=False)
 
     texts = read_table(pairs, Pairs, ["text"])["text"].to_pylist()
-    assert [each.as_py() for each in found.of("text", range(ROWS))] == wide.pieces(texts)
+    assert [each.as_py() for each in found.of("text", range(ROWS))] == wide.token_ids(texts)
     kinds = [each.of("text", [0])[0].type for each in (found, narrow)]
     assert kinds == [pa.list_(pa.uint32()), pa.list_(pa.uint16())]

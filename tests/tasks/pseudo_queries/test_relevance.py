@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from models.retrievers import cross_encoder
-from models.retrievers.cross_encoder import pad_pairs, paired
+from models.retrievers.cross_encoder import encode_pair, pad_pairs
 from models.tokens import Tokenizer
 from storage import rows as stored
 from storage.artifact import Artifact, Source
@@ -62,8 +62,8 @@ def slow_scores(encoder: Source, rows: list[dict[str, Any]]) -> Iterator[float]:
     tokenizer, model = Tokenizer.load(encoder.path), cross_encoder.load(encoder.path)
     for row in rows:
         own = PASSAGES[int(row["passage_id"][1:])]
-        asked, text = tokenizer.pieces([row["query"], passage_text(own["title"], own["text"])])
-        pair = paired(tokenizer, asked, text, query_max_tokens=6, max_tokens=14)
+        asked, text = tokenizer.token_ids([row["query"], passage_text(own["title"], own["text"])])
+        pair = encode_pair(tokenizer, asked, text, query_max_tokens=6, max_tokens=14)
         with torch.inference_mode():
             yield float(model(pad_pairs(tokenizer, [pair]))[0])
 

@@ -14,11 +14,10 @@ from transformers.trainer_pt_utils import get_parameter_names
 
 from models.objective import Batch, Losses, num_terms
 from models.papers.cot_mae import Pretraining, Settings, make_batch
-from models.pretraining import Drawn
+from models.pretraining import RawBatch
 from models.retrievers import objective as finetuning
 from models.retrievers.objective import Examples, Finetuning
-from models.retrievers.retriever import Retriever
-from models.retrievers.retriever import Settings as Views
+from models.retrievers.retriever import Retriever, RetrieverSettings
 from models.retrievers.views import dense
 from models.tokens import Tokenizer, pad
 from tasks.training import loop
@@ -42,8 +41,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 def objective(kind: str, *, dropout: float = 0.0, spread: float = 0.0) -> nn.Module:
     given = start(dropout=dropout, spread=spread)
     if kind == "contrast":
-        retriever = Retriever(given.encoder, Views(dense=dense.Settings(dim=None)), tiny_tokenizer())
-        return Finetuning(retriever, finetuning.Settings(contrasts=["sum"], temperature=1.0))
+        retriever = Retriever(given.encoder, RetrieverSettings(dense=dense.Settings(dim=None)), tiny_tokenizer())
+        return Finetuning(retriever, finetuning.ObjectiveSettings(contrasts=["sum"], temperature=1.0))
     torch.manual_seed(1)
     return Pretraining(given, settings(kind))
 
@@ -65,7 +64,7 @@ def batches(kind: str, tokenizer: Tokenizer, rows: int = 8) -> BatchOf:
             return [random.integers(5, len(PIECES), size=random.integers(2, longest)).tolist() for _ in range(count)]
 
         if kind != "contrast":
-            return make_batch(Drawn(texts(rows, 30), texts(rows, 10)), tokenizer, settings(kind), random)
+            return make_batch(RawBatch(texts(rows, 30), texts(rows, 10)), tokenizer, settings(kind), random)
         excluded = torch.zeros(rows, rows * 2, dtype=torch.bool)
         excluded[0, 3] = excluded[rows - 1, 0] = True
         return Examples(pad(texts(rows, 8)), pad(texts(rows * 2, 20)), 2, excluded)
@@ -303,7 +302,7 @@ def test_chunks_with_dropout_are_a_direct_pass_under_the_same_seeds(kind: str, t
 
 def test_a_batch_without_masked_tokens_trains_on(tokenizer: Tokenizer, tmp_path: Path) -> None:
     def batch_of(step: int) -> Batch:
-        return make_batch(Drawn([[]] * 4, [[]] * 4), tokenizer, settings("ae"), np.random.default_rng(step))
+        return make_batch(RawBatch([[]] * 4, [[]] * 4), tokenizer, settings("ae"), np.random.default_rng(step))
 
     for chunk in (None, 2):
         out = tmp_path / str(chunk)

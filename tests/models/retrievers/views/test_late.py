@@ -223,7 +223,7 @@ def test_masks_read_the_query_and_the_query_does_not_read_them(tokenizer: Tokeni
 
     def vectors(view: View, tokens: Tokens) -> Tensor:
         read = view.augmented(tokens, "query")
-        hidden = model.bert(read.ids, read.mask, unseen_BL=read.unseen)
+        hidden = model.bert(read.ids, read.mask, unattended_BL=read.unattended)
         return cast(Tensor, view(hidden, read, "query", model).tokens)
 
     torch.testing.assert_close(vectors(filled, query)[:, :3], vectors(plain, query), rtol=1e-4, atol=1e-5)
