@@ -164,11 +164,13 @@ def _reasons(
             stage, _, key = reference.partition("/")
             if stage == "source":
                 continue
+            folder = store.folder(stage, key)
+            existed = folder.exists()  # asked first: a run may publish the artifact after we looked for its manifest
             if manifest := store.manifest(stage, key):
                 waiting += [(each, reason) for each in manifest.references()]
-            elif store.folder(stage, key).exists():
+            elif existed and folder.exists():
                 damaged.append(
-                    f"{store.folder(stage, key)}: it is needed, and damaged, so what it was made of is not known; move "
+                    f"{folder}: it is needed, and damaged, so what it was made of is not known; move "
                     "it away with `pretrieve verify --aside`"
                 )
     return reasons, damaged
