@@ -8,7 +8,6 @@ the keys of all of its stages, and comes to where the first missing one would be
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import resource
@@ -127,17 +126,13 @@ def _children() -> float:
 
 def _begun(folder: Path) -> list[str]:
     """Run the quickstart's first stages in a store; their references."""
-    from flows.chain.chain import chain
-    from flows.plan import planned
+    from flows.plan import needed_for, planned
     from flows.recipe.load import load_recipe
-    from flows.reproduce import until_step
-    from tasks.session import Stopped
+    from flows.reproduce import build
 
     recipe, path = load_recipe("quickstart")
-    steps = until_step(list(planned(recipe, path.stem, Store(folder)).done.values()), UNTIL)
-    current = Session(Store(folder), recipe.execution, last=steps[-1].key)
-    with session(current), contextlib.suppress(Stopped):
-        chain(recipe, path.stem, current.store)
+    current = Session(Store(folder), recipe.execution)
+    build(needed_for(planned(recipe, path.stem, current.store), UNTIL), path.stem, current)
     return list(current.done)
 
 

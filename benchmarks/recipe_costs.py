@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import results, split_at_size
-from flows.plan import Bill, passes_texts, planned
+from flows.plan import planned
+from flows.plan_costs import CostEstimate, passes_texts
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from storage.datasets import msmarco
@@ -62,10 +63,10 @@ def counted(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, sources.assuming_present():
         store = Store(Path(folder))
         steps = list(planned(recipe, path.stem, store).done.values())
-        bill = Bill(recipe, steps)
+        estimate = CostEstimate(recipe, steps)
         flops: defaultdict[str, float] = defaultdict(float)
         for step in filter(passes_texts, steps):
-            flops[KINDS[step.stage]] += cost.flops if (cost := bill.of(step)) else scored(recipe, step, bill)
+            flops[KINDS[step.stage]] += cost.flops if (cost := estimate.of(step)) else scored(recipe, step, estimate)
     if recipe.queries and recipe.queries.queries_per_passage:
         flops["write queries"] = split_at_size.PASSAGES * split_at_size.flops(
             float(recipe.split.max_tokens or 0), recipe.queries.queries_per_passage
@@ -86,16 +87,16 @@ def _in_steps(recipe: Recipe[Any]) -> Recipe[Any]:
     return recipe.model_copy(update={"pretrain": pretraining})
 
 
-def scored(recipe: Recipe[Any], step: Done, bill: Bill) -> float:
+def scored(recipe: Recipe[Any], step: Done, estimate: CostEstimate) -> float:
     """FLOPs of the pairs that a cross-encoder reads: of the train queries, or of lists that get a new order."""
     assert recipe.teacher
     if step.stage == "score":
         mining = next(each.mine for each in recipe.rounds if each.name == step.round)
         assert mining
-        return QUERIES * (1 + (mining.negatives or mining.depth)) * bill.costs.scoring(recipe.teacher.score).flops
+        return QUERIES * (1 + (mining.negatives or mining.depth)) * estimate.costs.scoring(recipe.teacher.score).flops
     splits = recipe.dataset.eval_splits
     asked = sum(msmarco.NUM_ROWS["queries", split] for split in splits) / len(splits)
-    return asked * recipe.teacher.rerank.depth * bill.costs.scoring(recipe.teacher.rerank).flops
+    return asked * recipe.teacher.rerank.depth * estimate.costs.scoring(recipe.teacher.rerank).flops
 
 
 if __name__ == "__main__":

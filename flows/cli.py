@@ -89,7 +89,9 @@ def reproduce(
     recipe: RecipeName,
     store: StoreFolder = DEFAULT_STORE,
     changes: Changes = None,
-    until: Annotated[str | None, typer.Option(metavar="STAGE", help="Stop after the last stage of this name.")] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Build only what this stage or round depends on, no report.")
+    ] = None,
 ) -> None:
     """Run a recipe from the corpus to the report.
 

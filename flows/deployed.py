@@ -18,13 +18,12 @@ from pydantic.fields import FieldInfo
 
 from flows.chain.given_models import check_models
 from flows.chain.suites import shipped_suites
-from flows.plan import planned
+from flows.plan import needed_for, planned
 from flows.prefect_server.child_runs import Request, run_all
 from flows.prefect_server.ui_artifacts import show_lineage, show_run
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import find_recipe, recipe_name, shipped_recipes
-from flows.reproduce import published
-from storage.artifact import Artifact
+from flows.reproduce import publish_last
 from storage.errors import UserError
 from storage.store.run_notes import NotedRun, noted
 from storage.store.store import Store
@@ -197,11 +196,10 @@ def run_recipe(recipe: str, changes: list[str], goal: str | None) -> None:
     with noted(plan.store, "run", recipe, plan.jobs) as note:
         current = _run(plan, jobs, recipe, changes, note)
         done, name = [current.done[reference] for reference in jobs], recipe_name(path)
-        if done[-1].stage != "report":
+        page = publish_last(name, done, plan.store)
+        if page is None:
             show_lineage(name, done)
             return  # the note stays: no report needs what was built
-        made = Artifact[Any]("report", done[-1].key, plan.store.folder("report", done[-1].key))
-        page = published(name, made, plan.store, done)
         note.finish()
     show_run(name, page, done)
     current.tell(f"report: {page}")
@@ -217,21 +215,6 @@ def _run(plan: Session, jobs: Mapping[str, Job], recipe: str, changes: list[str]
     with session(current):
         run_all(jobs, asked, current)
     return current
-
-
-def needed_for(plan: Session, goal: str) -> Mapping[str, Job]:
-    """The jobs of a stage or a round, and all that they need, in the plan's order."""
-    wanted = [reference for reference, job in plan.jobs.items() if goal in (job.stage.name, job.round)]
-    if not wanted:
-        names = dict.fromkeys(name for job in plan.jobs.values() for name in (job.stage.name, job.round) if name)
-        raise UserError(f"{goal}: this recipe has no such stage or round; expected one of {', '.join(names)}")
-    needed: set[str] = set()
-    while wanted:
-        reference = wanted.pop()
-        if reference not in needed:
-            needed.add(reference)
-            wanted += plan.jobs[reference].needs()
-    return {reference: job for reference, job in plan.jobs.items() if reference in needed}
 
 
 def _plan(name: str, changes: list[str]) -> Session:

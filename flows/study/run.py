@@ -25,7 +25,7 @@ from flows.plan import planned
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.shipped import CLAIMS, PROJECT, recipe_name
-from flows.reproduce import in_session
+from flows.reproduce import build
 from flows.store_lookup import must_exist
 from flows.study.claims import check, load_study, runs, wanted
 from flows.terminal import Terminal, unwrapped
@@ -36,6 +36,7 @@ from storage.store import sources
 from storage.store.run_notes import noted
 from storage.store.store import Store
 from tasks.flops import Costs
+from tasks.job import Job
 from tasks.report.report import CURVES
 from tasks.runtime.formatting import duration
 from tasks.session import Done, Session
@@ -56,6 +57,7 @@ class Asked:
     recipe: Recipe[Any]
     title: str
     store: Store
+    jobs: Mapping[str, Job]
     steps: Sequence[Done]
 
     @staticmethod
@@ -63,7 +65,8 @@ class Asked:
         """Planned, so that the report's key is known."""
         recipe, path = load_recipe(name, [f"seed={seed}", *changes])
         title = recipe_name(path)
-        return Asked(name, seed, recipe, title, store, list(planned(recipe, title, store).done.values()))
+        plan = planned(recipe, title, store)
+        return Asked(name, seed, recipe, title, store, plan.jobs, list(plan.done.values()))
 
     @property
     def report(self) -> str:
@@ -116,7 +119,7 @@ def reproduce(asked: Asked, results: Path, rows: Mapping[str, Sequence[str]], co
     """A run from corpus to report, and what is kept of it."""
     with noted(asked.store, "study run", asked.words, [f"{step.stage}/{step.key}" for step in asked.steps]) as note:
         current = Session(asked.store, asked.recipe.execution, tell=console.print, note=note)
-        in_session(asked.recipe, asked.title, current)
+        build(asked.jobs, asked.title, current)
         _keep(asked, results, rows, current)
         note.finish()
     console.print(f"{asked.words}: kept in {folder_of(results, asked.name, asked.seed)}")

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.plan import planned
+from flows.plan import needed_for, planned
 from flows.recipe.load import load_recipe
-from flows.reproduce import in_session, until_step
+from flows.reproduce import build
 from storage.errors import UserError
 from storage.store import sources
 from storage.store.locks import LeaseLost
@@ -111,11 +111,11 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def make_index(collection: Path, store: Store) -> None:
-    """What `pretrieve reproduce small/beir --until index` does, without Prefect."""
+def build_metrics(collection: Path, store: Store) -> None:
+    """What `pretrieve reproduce small/beir --until evaluate` does, without Prefect."""
     recipe, path = load_recipe("small/beir", [f"dataset.path={collection}"])
-    steps = until_step(list(planned(recipe, path.stem, store).done.values()), "index")
-    in_session(recipe, path.stem, Session(store, recipe.execution, last=steps[-1].key))
+    jobs = needed_for(planned(recipe, path.stem, store), "evaluate")
+    build(jobs, path.stem, Session(store, recipe.execution))
 
 
 @pytest.mark.parametrize("what", BAD)
@@ -125,7 +125,7 @@ def test_bad_input_is_named(tmp_path: Path, begun: Path, what: str) -> None:
     shutil.copytree(begun, store.root, copy_function=os.link)
 
     with pytest.raises(UserError) as complaint:
-        make_index(folder, store)
+        build_metrics(folder, store)
 
     assert all(word in str(complaint.value) for word in said), complaint
     assert not list(store.root.glob(f"{absent}/*"))
@@ -136,7 +136,7 @@ def test_bad_input_is_named_in_one_line(prefect_server: Service, tmp_path: Path)
     folder = bad_collection(tmp_path / "data", "qrels to nothing")
 
     done = run(
-        tmp_path, "reproduce", "small/beir", "--set", f"dataset.path={folder}", "--until", "index",
+        tmp_path, "reproduce", "small/beir", "--set", f"dataset.path={folder}", "--until", "evaluate",
         PREFECT_API_URL=prefect_server.url,
     )  # fmt: skip
 

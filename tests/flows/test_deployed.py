@@ -9,8 +9,8 @@ import pytest
 from prefect.utilities.callables import parameter_schema
 
 from flows import deployed
-from flows.deployed import needed_for, run_stage
-from flows.plan import planned
+from flows.deployed import run_stage
+from flows.plan import needed_for, planned
 from flows.prefect_server.child_runs import runs_elsewhere
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import shipped_recipes
@@ -78,7 +78,7 @@ def test_a_goal_may_be_a_round(tmp_path: Path) -> None:
 
 
 def test_an_unknown_goal_is_refused_with_what_there_is(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"pretrian: .*expected one of .*pretrain.*retriever_1"):
+    with pytest.raises(UserError, match=r"'pretrian': .*; did you mean pretrain\?"):
         needed_for(plan_of("quickstart", tmp_path), "pretrian")
 
 

@@ -1,7 +1,5 @@
 """A plan needs neither data nor weights, counts what trainings cost, and tells hours only where some were measured."""
 
-import contextlib
-import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,30 +8,20 @@ from typing import Any
 import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
-from torch import Tensor, nn
 
 from flows.plan import show_plan
 from flows.recipe.load import load_recipe
-from flows.recipe.shipped import find_recipe, shipped_recipes
-from models.layers import bert
-from models.objective import Losses, Vectors
-from models.retrievers.objective import Finetuning
-from models.retrievers.retriever import RetrieverSettings
-from models.retrievers.views import dense, lexical
-from models.tokens import Tokens, pad
+from flows.recipe.shipped import find_recipe
 from storage.errors import UserError
 from storage.rows import write_rows
 from storage.store import sources
 from storage.store.store import Store
 from storage.tables import Pairs
-from tasks import flops
 from tasks.analyses.measures.pos_tagger import not_installed
-from tasks.cross_encoder.train_teacher import TeacherTraining
-from tasks.flops import Costs, counted
 from tasks.pretraining.initialise import initialise
 from tasks.pretraining.pretrain import pretrain
 from tasks.stage import stage
-from tests.tiny import LEXICAL, PIECES, SHAPE, WORDS, save_backbone, save_tokenizer
+from tests.tiny import WORDS, save_backbone
 
 NOWHERE = ["dataset.path=nowhere", "backbone.weights=nobody/nothing"]
 LAYERS, LENGTH = 6, 24
@@ -59,13 +47,6 @@ def plan(capsys: pytest.CaptureFixture[str], store: Path, recipe: str, changes: 
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in table.splitlines() if line.startswith("│")]
     names = ("key", "state", "tokens", "flops", "disk", "hours")
     return {(row[0], row[1]): dict(zip(names, row[2:], strict=True)) for row in cells}, below
-
-
-def shape_only(folder: Path) -> Path:
-    """A tiny backbone's shape and tokenizer, without weights."""
-    bert.BertConfig(**SHAPE | {"num_hidden_layers": LAYERS}).save(folder)
-    save_tokenizer(folder)
-    return folder
 
 
 def test_a_recipe_whose_data_and_weights_are_absent_is_planned(
@@ -94,7 +75,7 @@ def test_what_is_not_known_is_a_question_with_the_cost_of_one_text(
     rows, below = plan(capsys, tmp_path / "store", "masked_lm", [*NOWHERE, "backbone.layers=[0]"])
 
     assert rows["pretrain", ""]["tokens"] == rows["pretrain", ""]["flops"] == "?"
-    assert "pretrain: how many texts there will be is not known yet; each has 512 tokens and" in below
+    assert "pretrain: the number of texts is not known yet; each has 512 tokens and" in below
 
 
 def test_a_tagger_that_is_not_installed_is_told_before_anything_is_built(
@@ -178,138 +159,7 @@ def test_hours_come_from_a_pretraining_of_the_same_start_which_is_named(
     # Another start: nothing is known of its pre-training; but its own making has the same inputs.
     assert not other["pretrain", ""]["hours"]
     assert other["initialise", ""]["disk"].startswith("~")
-    assert f"hours of initialise: as {start.reference} took, made of the same inputs" in said
-
-
-DENSE = RetrieverSettings(dense=dense.Settings(dim=None))
-
-
-class Plain(nn.Module):
-    """A BERT and nothing else."""
-
-    def __init__(self, model: bert.BertForMaskedLM) -> None:
-        super().__init__()
-        self.model = model
-
-    def encode(self, batch: Tokens) -> tuple[Vectors, Losses]:
-        hidden: Tensor = self.model.bert(batch.ids, batch.mask)
-        return (), {"sum": hidden.sum()}
-
-    def compare(self, vectors: Vectors, batch: Tokens) -> Losses:
-        return {}
-
-
-def by_hand(length: int, layers: int = LAYERS) -> int:
-    """Forward, of one text: 2 m n k for every product of [m, k] by [k, n]."""
-    return layers * of_a_layer(length, length)
-
-
-def of_cls(length: int, layers: int = LAYERS) -> int:
-    """The same where the last layer is computed for [CLS] alone."""
-    return by_hand(length, layers - 1) + of_a_layer(length, 1)
-
-
-def of_a_layer(length: int, rows: int) -> int:
-    """Keys and values of all tokens; queries, what they attend to, and all that follows of so many."""
-    hidden, inner = SHAPE["hidden_size"], SHAPE["intermediate_size"]
-    projections, widening = 2 * 2 * (length + rows) * hidden * hidden, 2 * 2 * rows * hidden * inner
-    return projections + widening + 2 * 2 * rows * length * hidden
-
-
-def test_flops_are_those_counted_by_hand(tmp_path: Path) -> None:
-    backbone = load_recipe("cot_mae")[0].backbone
-    costs = Costs(shape_only(tmp_path), backbone)
-    texts = pad([costs.ids(LENGTH)] * 3)
-
-    trained = counted(Plain(costs.encoder.passage), texts, chunked=False)
-
-    assert not costs.assumed
-    assert trained.flops == pytest.approx(3 * 3 * by_hand(LENGTH), rel=0.01)
-    assert trained.tokens == 3 * LENGTH
-    assert costs.encoding(DENSE, LENGTH).flops == pytest.approx(of_cls(LENGTH), rel=0.01)
-    half = Costs(tmp_path, backbone.model_copy(update={"layers": [0, 5, 2]}))
-    assert half.encoding(DENSE, LENGTH).flops == pytest.approx(of_cls(LENGTH, 3), rel=0.01)
-
-
-def test_a_training_costs_by_its_passages_and_chunks_encode_twice(tmp_path: Path) -> None:
-    recipe, _ = load_recipe("cot_mae")
-    costs = Costs(shape_only(tmp_path), recipe.backbone)
-    whole = recipe.rounds[0].train.model_copy(update={"query_max_tokens": 8, "passage_max_tokens": LENGTH})
-    whole = whole.model_copy(update={"passages_per_query": 5, "fit": whole.fit.model_copy(update={"chunk": None})})
-    chunked = whole.model_copy(update={"fit": whole.fit.model_copy(update={"chunk": 1})})
-
-    expected = counted(
-        Finetuning(costs.retriever(whole.retriever), whole.loss), costs.examples(whole, 5), chunked=False
-    )  # fmt: skip
-
-    assert costs.training(whole) == expected
-    assert expected.tokens == 8 + 5 * LENGTH
-    assert costs.training(chunked).flops - expected.flops == pytest.approx(of_cls(8) + 5 * of_cls(LENGTH), rel=0.01)
-
-
-def test_a_vocabulary_head_and_a_cross_encoder_have_their_price(tmp_path: Path) -> None:
-    costs = Costs(shape_only(tmp_path), load_recipe("cot_mae")[0].backbone)
-    splade = RetrieverSettings(lexical=lexical.Settings(**LEXICAL))
-    hidden, words = SHAPE["hidden_size"], SHAPE["vocab_size"]
-    head = 2 * LENGTH * hidden * (hidden + words)
-    teaching = TeacherTraining(
-        query_max_tokens=8, max_tokens=LENGTH, epochs=1, batch_queries=2, passages_per_query=4, seed=1,
-        fit={"learning_rate": 1.0, "warmup_ratio": 0.0, "weight_decay": 0.0, "max_gradient_norm": None, "chunk": None},
-    )  # fmt: skip
-
-    assert costs.encoding(splade, LENGTH).flops == pytest.approx(by_hand(LENGTH) + head, rel=0.01)
-    assert costs.scoring(teaching).flops == pytest.approx(of_cls(LENGTH), rel=0.01)
-    assert costs.teaching(teaching).flops == pytest.approx(4 * 3 * of_cls(LENGTH), rel=0.01)
-    assert costs.teaching(teaching).tokens == 4 * LENGTH
-
-
-PAPERS = {load_recipe(name)[0].pretrain.paper: name for name in shipped_recipes() if name.startswith("small/")}
-
-
-@pytest.mark.parametrize("paper", sorted(PAPERS))
-def test_products_that_are_not_computed_count_as_if_they_were(
-    paper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe, _ = load_recipe(PAPERS[paper])
-    objective = recipe.pretrain.objective
-    lengths = [each.name for each in dataclasses.fields(objective) if each.name.endswith("max_tokens")]
-    short = dataclasses.replace(objective, **dict.fromkeys(lengths, LENGTH))
-    settings = recipe.pretrain.model_copy(update={"objective": short})
-    backbone = recipe.backbone.model_copy(update={"layers": None})
-
-    found = Costs(shape_only(tmp_path), backbone).pretraining(settings)
-    monkeypatch.setattr(flops, "Uncomputed", contextlib.nullcontext)
-    computed = Costs(tmp_path, backbone).pretraining(settings)
-
-    assert found == computed
-    assert found.flops > 3 * by_hand(LENGTH)
-    assert found.tokens >= LENGTH
-
-
-def test_a_tokenizer_is_made_where_the_backbones_is_absent(tmp_path: Path) -> None:
-    recipe, _ = load_recipe("cot_mae", SMALL_LENGTHS)
-    own = Costs(shape_only(tmp_path), recipe.backbone)
-    (tmp_path / "tokenizer.json").unlink()
-
-    made = Costs(tmp_path, recipe.backbone)
-
-    assert made.tokenizer.vocab_size == own.tokenizer.vocab_size == len(PIECES)
-    assert made.pretraining(recipe.pretrain) == own.pretraining(recipe.pretrain)
-
-
-def test_settings_that_do_not_fit_are_told_before_anything_runs(tmp_path: Path) -> None:
-    recipe, _ = load_recipe("cot_mae")
-    costs = Costs(shape_only(tmp_path), recipe.backbone)
-
-    with pytest.raises(UserError, match=r"pretrain\.objective: max_tokens: expected at most 64, found 128"):
-        costs.pretraining(recipe.pretrain)
-    with pytest.raises(UserError, match="train: a text has 128 tokens, but the model positions for 64"):
-        costs.training(recipe.rounds[0].train)
-    with pytest.raises(UserError, match="encode: a text has 65 tokens"):
-        costs.encoding(DENSE, 65)
-    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
-    with pytest.raises(UserError, match=r"backbone: .*expected model_type bert, found t5"):
-        Costs(tmp_path, recipe.backbone)
+    assert f"hours of initialise: as {start.reference} took, built from the same inputs" in said
 
 
 def test_absent_sources_are_errors_but_where_they_may_be(tmp_path: Path) -> None:

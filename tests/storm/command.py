@@ -27,7 +27,7 @@ def main() -> None:
     Store.__init__.__defaults__ = (LEASE,)
     if os.environ.get("STORM_PLAIN"):
         flows.reproduce.as_flow = lambda *given: given[-1]()
-        flows.reproduce.shown = flows.reproduce.in_session
+        flows.reproduce.build_and_show = flows.reproduce.build
     flows.cli.main()
 
 

@@ -1,0 +1,169 @@
+"""The tokens and FLOPs that are counted of trainings, encoding and scoring are those of the formulas."""
+
+import contextlib
+import dataclasses
+from pathlib import Path
+
+import pytest
+from torch import Tensor, nn
+
+from flows.recipe.load import load_recipe
+from flows.recipe.shipped import shipped_recipes
+from models.layers import bert
+from models.objective import Losses, Vectors
+from models.retrievers.objective import Finetuning
+from models.retrievers.retriever import RetrieverSettings
+from models.retrievers.views import dense, lexical
+from models.tokens import Tokens, pad
+from storage.errors import UserError
+from tasks import flops
+from tasks.cross_encoder.train_teacher import TeacherTraining
+from tasks.flops import Costs, counted
+from tests.tiny import LEXICAL, PIECES, SHAPE, save_tokenizer
+
+LAYERS, LENGTH = 6, 24
+SMALL_LENGTHS = [
+    f"{name}={LENGTH}"
+    for name in (
+        "pretrain.objective.max_tokens", "pretrain.objective.context_max_tokens", "encode.passage_max_tokens",
+        "rounds.0.train.passage_max_tokens", "rounds.1.train.passage_max_tokens",
+    )
+]  # fmt: skip
+
+
+def shape_only(folder: Path) -> Path:
+    """A tiny backbone's shape and tokenizer, without weights."""
+    bert.BertConfig(**SHAPE | {"num_hidden_layers": LAYERS}).save(folder)
+    save_tokenizer(folder)
+    return folder
+
+
+DENSE = RetrieverSettings(dense=dense.Settings(dim=None))
+
+
+class Plain(nn.Module):
+    """A BERT and nothing else."""
+
+    def __init__(self, model: bert.BertForMaskedLM) -> None:
+        super().__init__()
+        self.model = model
+
+    def encode(self, batch: Tokens) -> tuple[Vectors, Losses]:
+        hidden: Tensor = self.model.bert(batch.ids, batch.mask)
+        return (), {"sum": hidden.sum()}
+
+    def compare(self, vectors: Vectors, batch: Tokens) -> Losses:
+        return {}
+
+
+def by_hand(length: int, layers: int = LAYERS) -> int:
+    """Forward, of one text: 2 m n k for every product of [m, k] by [k, n]."""
+    return layers * of_a_layer(length, length)
+
+
+def of_cls(length: int, layers: int = LAYERS) -> int:
+    """The same where the last layer is computed for [CLS] alone."""
+    return by_hand(length, layers - 1) + of_a_layer(length, 1)
+
+
+def of_a_layer(length: int, rows: int) -> int:
+    """Keys and values of all tokens; queries, what they attend to, and all that follows of so many."""
+    hidden, inner = SHAPE["hidden_size"], SHAPE["intermediate_size"]
+    projections, widening = 2 * 2 * (length + rows) * hidden * hidden, 2 * 2 * rows * hidden * inner
+    return projections + widening + 2 * 2 * rows * length * hidden
+
+
+def test_flops_are_those_counted_by_hand(tmp_path: Path) -> None:
+    backbone = load_recipe("cot_mae")[0].backbone
+    costs = Costs(shape_only(tmp_path), backbone)
+    texts = pad([costs.ids(LENGTH)] * 3)
+
+    trained = counted(Plain(costs.encoder.passage), texts, chunked=False)
+
+    assert not costs.assumed
+    assert trained.flops == pytest.approx(3 * 3 * by_hand(LENGTH), rel=0.01)
+    assert trained.tokens == 3 * LENGTH
+    assert costs.encoding(DENSE, LENGTH).flops == pytest.approx(of_cls(LENGTH), rel=0.01)
+    half = Costs(tmp_path, backbone.model_copy(update={"layers": [0, 5, 2]}))
+    assert half.encoding(DENSE, LENGTH).flops == pytest.approx(of_cls(LENGTH, 3), rel=0.01)
+
+
+def test_a_training_costs_by_its_passages_and_chunks_encode_twice(tmp_path: Path) -> None:
+    recipe, _ = load_recipe("cot_mae")
+    costs = Costs(shape_only(tmp_path), recipe.backbone)
+    whole = recipe.rounds[0].train.model_copy(update={"query_max_tokens": 8, "passage_max_tokens": LENGTH})
+    whole = whole.model_copy(update={"passages_per_query": 5, "fit": whole.fit.model_copy(update={"chunk": None})})
+    chunked = whole.model_copy(update={"fit": whole.fit.model_copy(update={"chunk": 1})})
+
+    expected = counted(
+        Finetuning(costs.retriever(whole.retriever), whole.loss), costs.examples(whole, 5), chunked=False
+    )  # fmt: skip
+
+    assert costs.training(whole) == expected
+    assert expected.tokens == 8 + 5 * LENGTH
+    assert costs.training(chunked).flops - expected.flops == pytest.approx(of_cls(8) + 5 * of_cls(LENGTH), rel=0.01)
+
+
+def test_a_vocabulary_head_and_a_cross_encoder_have_their_price(tmp_path: Path) -> None:
+    costs = Costs(shape_only(tmp_path), load_recipe("cot_mae")[0].backbone)
+    splade = RetrieverSettings(lexical=lexical.Settings(**LEXICAL))
+    hidden, words = SHAPE["hidden_size"], SHAPE["vocab_size"]
+    head = 2 * LENGTH * hidden * (hidden + words)
+    teaching = TeacherTraining(
+        query_max_tokens=8, max_tokens=LENGTH, epochs=1, batch_queries=2, passages_per_query=4, seed=1,
+        fit={"learning_rate": 1.0, "warmup_ratio": 0.0, "weight_decay": 0.0, "max_gradient_norm": None, "chunk": None},
+    )  # fmt: skip
+
+    assert costs.encoding(splade, LENGTH).flops == pytest.approx(by_hand(LENGTH) + head, rel=0.01)
+    assert costs.scoring(teaching).flops == pytest.approx(of_cls(LENGTH), rel=0.01)
+    assert costs.teaching(teaching).flops == pytest.approx(4 * 3 * of_cls(LENGTH), rel=0.01)
+    assert costs.teaching(teaching).tokens == 4 * LENGTH
+
+
+PAPERS = {load_recipe(name)[0].pretrain.paper: name for name in shipped_recipes() if name.startswith("small/")}
+
+
+@pytest.mark.parametrize("paper", sorted(PAPERS))
+def test_products_that_are_not_computed_count_as_if_they_were(
+    paper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, _ = load_recipe(PAPERS[paper])
+    objective = recipe.pretrain.objective
+    lengths = [each.name for each in dataclasses.fields(objective) if each.name.endswith("max_tokens")]
+    short = dataclasses.replace(objective, **dict.fromkeys(lengths, LENGTH))
+    settings = recipe.pretrain.model_copy(update={"objective": short})
+    backbone = recipe.backbone.model_copy(update={"layers": None})
+
+    found = Costs(shape_only(tmp_path), backbone).pretraining(settings)
+    monkeypatch.setattr(flops, "Uncomputed", contextlib.nullcontext)
+    computed = Costs(tmp_path, backbone).pretraining(settings)
+
+    assert found == computed
+    assert found.flops > 3 * by_hand(LENGTH)
+    assert found.tokens >= LENGTH
+
+
+def test_a_tokenizer_is_made_where_the_backbones_is_absent(tmp_path: Path) -> None:
+    recipe, _ = load_recipe("cot_mae", SMALL_LENGTHS)
+    own = Costs(shape_only(tmp_path), recipe.backbone)
+    (tmp_path / "tokenizer.json").unlink()
+
+    made = Costs(tmp_path, recipe.backbone)
+
+    assert made.tokenizer.num_words == own.tokenizer.num_words == len(PIECES)
+    assert made.pretraining(recipe.pretrain) == own.pretraining(recipe.pretrain)
+
+
+def test_settings_that_do_not_fit_are_told_before_anything_runs(tmp_path: Path) -> None:
+    recipe, _ = load_recipe("cot_mae")
+    costs = Costs(shape_only(tmp_path), recipe.backbone)
+
+    with pytest.raises(UserError, match=r"pretrain\.objective: max_tokens: expected at most 64, found 128"):
+        costs.pretraining(recipe.pretrain)
+    with pytest.raises(UserError, match="train: a text has 128 tokens, but the model positions for 64"):
+        costs.training(recipe.rounds[0].train)
+    with pytest.raises(UserError, match="encode: a text has 65 tokens"):
+        costs.encoding(DENSE, 65)
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    with pytest.raises(UserError, match=r"backbone: .*expected model_type bert, found t5"):
+        Costs(tmp_path, recipe.backbone)
