@@ -145,10 +145,10 @@ def _toy(folder: Path) -> None:
     )
     topics = Topics(reader="beir", split="test", fraction=None, complete=False, relevant_alone=False)
     queries = ingest_queries(source("queries", "test"), settings=topics)
-    ingest_qrels(source("qrels", "test"), corpus, queries, settings=topics)
+    ingest_qrels(source=source("qrels", "test"), corpus=corpus, queries=queries, settings=topics)
     pieces = sources.tokenizer(BACKBONE)
     for number in range(STAGES - 3):
-        split_corpus(corpus, pieces, settings=Splitting(max_tokens=32 + 8 * number, titles=False))
+        split_corpus(documents=corpus, tokenizer=pieces, settings=Splitting(max_tokens=32 + 8 * number, titles=False))
 
 
 def _write_collection(folder: Path) -> None:

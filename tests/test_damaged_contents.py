@@ -40,7 +40,9 @@ def only(store: Store, stage: str) -> Path:
 
 def search(store: Store) -> tuple[Path, list[str]]:
     passages = given_passages()
-    built = encode(passages, given_retriever(), settings=Encoding(query_max_tokens=8, passage_max_tokens=12))
+    built = encode(
+        passages=passages, checkpoint=given_retriever(), settings=Encoding(query_max_tokens=8, passage_max_tokens=12)
+    )
     return passages.path / "part-00000.parquet", ["search", built.key, "river"]
 
 

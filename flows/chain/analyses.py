@@ -64,7 +64,9 @@ def _divergence(ran: Ran, settings: divergence.Settings) -> Artifact[Analysis]:
     reading = divergence.Reading(**settings.model_dump(), **ran.lengths, relevant_from=ran.relevant_from)
     with in_round(settings.round):
         queries, made = ran.measured.asked.queries, ran.rounds.made[settings.round]
-        return divergence.divergence(queries, ran.qrels, ran.rounds.passages, made.checkpoint, settings=reading)
+        return divergence.divergence(
+            queries=queries, qrels=ran.qrels, passages=ran.rounds.passages, checkpoint=made.checkpoint, settings=reading
+        )
 
 
 def _expert_disagreement(ran: Ran, settings: expert_disagreement.Settings) -> Artifact[Analysis]:
@@ -72,7 +74,9 @@ def _expert_disagreement(ran: Ran, settings: expert_disagreement.Settings) -> Ar
     reading = expert_disagreement.Reading(**settings.model_dump(), names=list(views), relevant_from=ran.relevant_from)
     with in_round(settings.round):
         runs, queries = [ran.measured.runs[row(settings.round, view)] for view in views], ran.measured.asked.queries
-        return expert_disagreement.expert_disagreement(runs, queries, ran.qrels, ran.rounds.passages, settings=reading)
+        return expert_disagreement.expert_disagreement(
+            runs=runs, queries=queries, qrels=ran.qrels, passages=ran.rounds.passages, settings=reading
+        )
 
 
 def _pair_relatedness(ran: Ran, settings: pair_relatedness.Settings) -> Artifact[Analysis]:
@@ -80,7 +84,9 @@ def _pair_relatedness(ran: Ran, settings: pair_relatedness.Settings) -> Artifact
         raise UserError("analyses: pair_relatedness looks at pseudo-queries of what is pre-trained on; there are none")
     scorer: Source | Artifact[Checkpoint] = sources.weights(settings.weights)
     reading = pair_relatedness.Reading(**settings.model_dump(), weights=settings.weights, **ran.lengths)
-    return pair_relatedness.pair_relatedness(ran.spans, ran.pseudo_queries, scorer, settings=reading)
+    return pair_relatedness.pair_relatedness(
+        passages=ran.spans, pseudo_queries=ran.pseudo_queries, scorer=scorer, settings=reading
+    )
 
 
 def _text_statistics(ran: Ran, settings: text_statistics.Settings) -> Artifact[Analysis]:
@@ -88,7 +94,7 @@ def _text_statistics(ran: Ran, settings: text_statistics.Settings) -> Artifact[A
         sources.package(name, not_installed(settings.tagger or ""))
     reading = text_statistics.Reading(**settings.model_dump(), language=ran.recipe.split.language)
     return text_statistics.text_statistics(
-        ran.measured.asked.queries, ran.rounds.passages, ran.tokenizer, settings=reading
+        queries=ran.measured.asked.queries, passages=ran.rounds.passages, tokenizer=ran.tokenizer, settings=reading
     )
 
 
@@ -97,8 +103,8 @@ def _word_distribution(ran: Ran, settings: word_distribution.Settings) -> Artifa
         raise UserError("analyses: word_distribution looks at a pre-training; there is none")
     length = ran.recipe.pretrain.objective.max_tokens
     reading = word_distribution.Reading(**settings.model_dump(), max_tokens=length)
-    terms, checkpoint = count_terms(ran.pairs, ran.tokenizer), ran.rounds.starts["pretrained"]
-    return word_distribution.word_distribution(ran.pairs, terms, checkpoint, settings=reading)
+    terms, checkpoint = count_terms(pairs=ran.pairs, tokenizer=ran.tokenizer), ran.rounds.starts["pretrained"]
+    return word_distribution.word_distribution(pairs=ran.pairs, terms=terms, checkpoint=checkpoint, settings=reading)
 
 
 LOOKS_AT: dict[str, Callable[[Ran, Any], Artifact[Analysis]]] = {

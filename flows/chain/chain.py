@@ -57,7 +57,7 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     asked = [topics(recipe, each) for each in recipe.dataset.eval_splits]
     check_metrics(recipe, asked)
     read_elsewhere(recipe)
-    bm25 = index(passages, None, None, settings=recipe.bm25)
+    bm25 = index(passages=passages, settings=recipe.bm25)
 
     examples = judged_examples(recipe, passages, bm25) if recipe.dataset.train_split else None
     writer = Writer.of(recipe, store, examples, passages)
@@ -65,7 +65,9 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     starts = {"backbone": backbone}
     pairs = None
     if recipe.pretrain is not None:
-        pairs = pair_contexts(spans, pseudo_queries, pieces(recipe), settings=pairing(recipe))
+        pairs = pair_contexts(
+            passages=spans, pseudo_queries=pseudo_queries, tokenizer=pieces(recipe), settings=pairing(recipe)
+        )
         starts["pretrained"] = pretrained(recipe, recipe.pretrain, backbone, passages, pairs)
     examples = examples or pseudo_examples(passages, writer)
 
@@ -74,7 +76,7 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
         rounds.run(each)
     enlarged = None
     if writer.writes("retrieve"):
-        enlarged = index(passages, None, writer.write(passages), settings=recipe.bm25)
+        enlarged = index(passages=passages, pseudo_queries=writer.write(passages), settings=recipe.bm25)
     measured = [measure(recipe, rounds, enlarged, each) for each in asked]
     figures = quality(recipe, spans, pseudo_queries) if pseudo_queries is not None else None
     first = measured[0]
@@ -85,9 +87,10 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     analyses = analyse(Ran(recipe, rounds, first, spans, pseudo_queries, pairs, pieces(recipe)))
     settings = reporting(recipe, name, rows(recipe, list(first.runs)), list(trained), list(stored))
     return report(
-        [each.metrics for each in measured], first.asked.queries, figures, agreements, list(trained.values()),
-        list(stored.values()), clearest(recipe, first, passages), analyses,
-        transferred(recipe, rounds), settings=settings,
+        metrics=[each.metrics for each in measured], queries=first.asked.queries, quality=figures,
+        agreements=agreements, checkpoints=list(trained.values()), stored=list(stored.values()),
+        wins=clearest(recipe, first, passages), analyses=analyses,
+        transfer=transferred(recipe, rounds), settings=settings,
     )  # fmt: skip
 
 
@@ -127,8 +130,10 @@ def pretrained(
     pairs: Artifact[Pairs],
 ) -> Start:  # fmt: skip
     """What the recipe's paper makes of the backbone, on the spans and their contexts."""
-    counts = count_terms(pairs, pieces(recipe)) if settings.objective.counts_terms else None
-    return pretrain(pairs, counts, backbone, probing(recipe, settings, passages, pairs), settings=settings)
+    counts = count_terms(pairs=pairs, tokenizer=pieces(recipe)) if settings.objective.counts_terms else None
+    return pretrain(
+        pairs=pairs, terms=counts, start=backbone, probe=probing(recipe, settings, passages, pairs), settings=settings
+    )
 
 
 def probing(
@@ -140,7 +145,8 @@ def probing(
     settings = Drawing(pairs=pretraining.probe.pairs, seed=pretraining.seed)
     if recipe.dataset.train_split is None:
         return draw_probe_of_pairs(pairs, settings=settings)
-    return draw_probe(*train_topics(recipe), passages, settings=settings)
+    queries, qrels = train_topics(recipe)
+    return draw_probe(queries=queries, qrels=qrels, passages=passages, settings=settings)
 
 
 def topics(recipe: Recipe[Any], name: str) -> Asked:
@@ -161,15 +167,18 @@ def train_topics(recipe: Recipe[Any]) -> tuple[Artifact[Queries], Artifact[Qrels
 def judged_examples(recipe: Recipe[Any], passages: Artifact[Passages], bm25: Artifact[Index]) -> Examples:
     """The train split; where a document is relevant, its passage that BM25 ranks highest is the positive."""
     queries, qrels = train_topics(recipe)
-    found = search(bm25, None, queries, None, passages,
+    found = search(index=bm25, queries=queries, passages=passages,
                    settings=Search(documents=recipe.train_documents, view="bm25"))  # fmt: skip
-    return Examples(queries, label_passages(qrels, passages, found))
+    return Examples(queries, label_passages(qrels=qrels, passages=passages, bm25_run=found))
 
 
 def pseudo_examples(passages: Artifact[Passages], writer: Writer) -> Examples:
     """What a collection without train queries trains on: its passages' pseudo-queries and the passages themselves."""
     pseudo_queries = writer.write(passages)
-    return Examples(adopt_pseudo_queries(passages, pseudo_queries), adopt_positives(passages, pseudo_queries))
+    return Examples(
+        adopt_pseudo_queries(passages=passages, pseudo_queries=pseudo_queries),
+        adopt_positives(passages=passages, pseudo_queries=pseudo_queries),
+    )
 
 
 def quality(recipe: Recipe[Any], spans: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries]) -> Artifact[Any]:
@@ -177,8 +186,10 @@ def quality(recipe: Recipe[Any], spans: Artifact[Passages], pseudo_queries: Arti
     if (wanted := recipe.queries) is None:
         raise UserError("queries: this recipe writes none")
     if wanted.filter is not None and wanted.filter.round_trip is not None:
-        return query_quality(spans, pseudo_queries, None, settings=wanted.quality)
+        return query_quality(passages=spans, pseudo_queries=pseudo_queries, settings=wanted.quality)
     sampled = pseudo_queries_as_queries(pseudo_queries, settings=wanted.quality)
-    bm25 = index(spans, None, None, settings=recipe.bm25)
-    found = search(bm25, None, sampled, None, spans, settings=Search(documents=ROUND_TRIP_CUTOFF, view="bm25"))
-    return query_quality(spans, pseudo_queries, found, settings=wanted.quality)
+    bm25 = index(passages=spans, settings=recipe.bm25)
+    found = search(
+        index=bm25, queries=sampled, passages=spans, settings=Search(documents=ROUND_TRIP_CUTOFF, view="bm25")
+    )
+    return query_quality(passages=spans, pseudo_queries=pseudo_queries, run=found, settings=wanted.quality)

@@ -60,7 +60,7 @@ def split(place: Place, part: Part, pieces: Source, settings: Splitting) -> Arti
         raise UserError(
             f"split.titles: the {part} in {source.path} has no titles; lay them there, or set split.titles=false"
         )
-    return split_corpus(texts(place, part), pieces, settings=settings)
+    return split_corpus(documents=texts(place, part), tokenizer=pieces, settings=settings)
 
 
 def topics(place: Place, part: Part, name: str, *, training: bool = False, answers: bool = False) -> Asked:
@@ -79,10 +79,10 @@ def topics(place: Place, part: Part, name: str, *, training: bool = False, answe
     queries = ingest_queries(found, settings=settings)
     qrels, judged = None, datasets.has_qrels(place.reader, name)
     if judged:
-        qrels = ingest_qrels(source("qrels"), texts(place, part), queries, settings=settings)
+        qrels = ingest_qrels(source=source("qrels"), corpus=texts(place, part), queries=queries, settings=settings)
     given = None
     if answers and (not judged or has_answers(place, found, name)):
-        given = ingest_answers(source("answers"), queries, settings=settings)
+        given = ingest_answers(source=source("answers"), queries=queries, settings=settings)
     return Asked(name, queries, qrels, given)
 
 

@@ -40,9 +40,11 @@ def measure(recipe: Recipe[Any], rounds: Rounds, enlarged: Artifact[Index] | Non
     runs = rankings(recipe, rounds, asked.queries)
     if enlarged is not None:
         deep = Search(documents=depth(recipe), view="bm25")
-        runs["bm25_doc2query"] = search(enlarged, None, asked.queries, None, rounds.passages, settings=deep)
+        runs["bm25_doc2query"] = search(index=enlarged, queries=asked.queries, passages=rounds.passages, settings=deep)
     settings = evaluation(recipe, asked, list(runs))
-    metrics = evaluate(asked.qrels, asked.answers, rounds.passages, list(runs.values()), settings=settings)
+    metrics = evaluate(
+        qrels=asked.qrels, answers=asked.answers, passages=rounds.passages, runs=list(runs.values()), settings=settings
+    )
     return Measured(asked, runs, metrics)
 
 
@@ -59,7 +61,7 @@ def rankings(recipe: Recipe[Any], rounds: Rounds, queries: Artifact[Queries]) ->
         members = [Member.read(each) for each in fusion.members]
         with in_round(fusion.name):
             found = [rounds.found(each.round, queries, documents, each.view) for each in members]
-            runs[fusion.name] = fuse(found, rounds.learned(fusion, members), settings=fusion.fuse)
+            runs[fusion.name] = fuse(runs=found, weights=rounds.learned(fusion, members), settings=fusion.fuse)
     for quick in recipe.approximate:
         with in_round(quick.name):
             runs[quick.name] = rounds.approximately(quick, queries, documents)
@@ -90,8 +92,15 @@ def clearest(recipe: Recipe[Any], of: Measured, passages: Artifact[Passages]) ->
         relevant_from=datasets.relevant_from(recipe.dataset.reader, asked.split),
         ignore_identical_ids=datasets.ignores_identical_ids(recipe.dataset.reader), examples=EXAMPLES,
     )  # fmt: skip
-    return wins(asked.queries, asked.qrels, passages, of.metrics, of.runs[head.run], of.runs[head.baseline],
-                settings=settings)  # fmt: skip
+    return wins(
+        queries=asked.queries,
+        qrels=asked.qrels,
+        passages=passages,
+        metrics=of.metrics,
+        run=of.runs[head.run],
+        baseline=of.runs[head.baseline],
+        settings=settings,
+    )
 
 
 def rows(recipe: Recipe[Any], runs: list[str]) -> list[str]:

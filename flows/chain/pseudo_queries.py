@@ -70,7 +70,7 @@ class Writer:
     def _imported(self, file: str, passages: Artifact[Passages]) -> Artifact[PseudoQueries]:
         """Those that a file has."""
         name = self.recipe.queries.generator if self.recipe.queries else ""
-        return import_queries(passages, sources.queries(file), settings=Importing(name=name))
+        return import_queries(passages=passages, file=sources.queries(file), settings=Importing(name=name))
 
     def _generated(self, wanted: PseudoQuerying, passages: Artifact[Passages]) -> Artifact[PseudoQueries]:
         """Those of all generators, one after another."""
@@ -84,21 +84,30 @@ class Writer:
         """Those of one generator; where the recipe wants shares, workers fill the ledger side by side first."""
         replaced = generator.replaced(self.store)
         filled = [
-            fill_ledger(passages, generator.model, replaced, settings=generator.writing((number, shares)))
+            fill_ledger(
+                passages=passages,
+                generator=generator.model,
+                replaced=replaced,
+                settings=generator.writing((number, shares)),
+            )
             for number in range(shares if shares > 1 else 0)
         ]
-        return generate_queries(passages, generator.model, replaced, filled, settings=generator.writing())
+        return generate_queries(
+            passages=passages, generator=generator.model, replaced=replaced, filled=filled, settings=generator.writing()
+        )
 
     def _filtered(
         self, wanted: Filtering, queries: Artifact[PseudoQueries], passages: Artifact[Passages]
     ) -> Artifact[PseudoQueries]:
         """The same with scores, and with the reason why one is dropped."""
         if wanted.round_trip is not None:
-            bm25 = index(passages, None, None, settings=self.recipe.bm25)
-            queries = round_trip(queries, passages, bm25, settings=wanted.round_trip)
+            bm25 = index(passages=passages, settings=self.recipe.bm25)
+            queries = round_trip(pseudo_queries=queries, passages=passages, index=bm25, settings=wanted.round_trip)
         if wanted.relevance is not None:
             judge = sources.weights(wanted.relevance.model)
-            queries = relevance(queries, passages, judge, settings=wanted.relevance.scoring)
+            queries = relevance(
+                pseudo_queries=queries, passages=passages, cross_encoder=judge, settings=wanted.relevance.scoring
+            )
         return queries if wanted.cut is None else filter_queries(queries, settings=wanted.cut)
 
 
@@ -115,5 +124,7 @@ def _first(
             "queries.train: making a generator needs dataset.train_split; name a split, or give queries.model"
         )
     pieces = sources.tokenizer(recipe.backbone.weights)
-    made = train_generator(examples.queries, examples.positives, passages, pieces, settings=wanted.train)
+    made = train_generator(
+        queries=examples.queries, positives=examples.positives, passages=passages, start=pieces, settings=wanted.train
+    )
     return [Generator(wanted.generator, made, wanted.generate)]

@@ -84,8 +84,8 @@ class Rounds:
         """Mine, train, encode and index; the retriever is then known by the round's name."""
         with in_round(each.name):
             retriever = self.trained(each)
-            vectors = encode(self.passages, retriever, settings=self.recipe.encode)
-            flat = index(self.passages, vectors, None, settings=self.recipe.index)
+            vectors = encode(passages=self.passages, checkpoint=retriever, settings=self.recipe.encode)
+            flat = index(passages=self.passages, vectors=vectors, settings=self.recipe.index)
         self.made[each.name] = Searchable(retriever, vectors, flat, each.views, each.fuse)
 
     def trained(self, each: Round) -> Start:
@@ -96,26 +96,38 @@ class Rounds:
         queries = self.asked(each)
         negatives = self.mined(each, queries)
         scores = self.scored(queries, negatives) if each.train.distillation else None
-        return train(start, queries, self.passages, self.examples.positives, negatives, scores, settings=each.train)
+        return train(
+            start=start,
+            queries=queries,
+            passages=self.passages,
+            positives=self.examples.positives,
+            negatives=negatives,
+            scores=scores,
+            settings=each.train,
+        )
 
     def asked(self, each: Round) -> Artifact[Queries]:
         """The train queries of a round: all, a few, or those that suit an expert."""
         queries, positives = self.examples.queries, self.examples.positives
         if isinstance(each.queries, Few):
             few = FewShot(queries=each.queries.queries, sample=each.queries.samples[0], seed=self.recipe.seed)
-            return sample_queries(queries, positives, settings=few)
+            return sample_queries(queries=queries, positives=positives, settings=few)
         if isinstance(each.queries, Suiting):
             wanted = each.queries
             runs = [self.found(wanted.round, queries, self.recipe.train_documents, view) for view in wanted.views]
             settings = Suited(names=list(wanted.views), expert=wanted.view, cutoff=wanted.cutoff)
-            return suited_queries(queries, runs, positives, self.passages, settings=settings)
+            return suited_queries(
+                queries=queries, runs=runs, positives=positives, passages=self.passages, settings=settings
+            )
         return queries
 
     def mined(self, each: Round, queries: Artifact[Queries]) -> Artifact[Negatives]:
         """The negatives of a round, from a file, from one ranking, or from those of several views."""
         if each.given is not None:
             file, positives = sources.negatives(each.given.file), self.examples.positives
-            return import_negatives(self.passages, queries, positives, file, settings=each.given)
+            return import_negatives(
+                passages=self.passages, queries=queries, positives=positives, file=file, settings=each.given
+            )
         if each.mine is None or each.mine_with is None:
             raise TypeError(f"round {each.name} mines nothing")
         depth, positives = self.recipe.train_documents, self.examples.positives
@@ -124,28 +136,42 @@ class Rounds:
         scores = None
         if each.mine.miner == "cross_encoder":
             wide = Top(miner="top", depth=each.mine.depth, negatives=None, seed=each.mine.seed)
-            scores = self.scored(queries, mine(runs, positives, self.passages, None, settings=wide))
-        return mine(runs, positives, self.passages, scores, settings=each.mine)
+            scores = self.scored(queries, mine(runs=runs, positives=positives, passages=self.passages, settings=wide))
+        return mine(runs=runs, positives=positives, passages=self.passages, scores=scores, settings=each.mine)
 
     def found(self, name: str, queries: Artifact[Queries], documents: int, view: str | None = None) -> Artifact[Run]:
         """What a round, or BM25, finds; by one of its views, or by all as the round ranks."""
         if name == "bm25":
-            return search(self.bm25, None, queries, None, self.passages,
+            return search(index=self.bm25, queries=queries, passages=self.passages,
                           settings=Search(documents=documents, view="bm25"))  # fmt: skip
         made = self.made[name]
         if view is None and made.fusion is not None:
             runs = [self.found(name, queries, documents, each) for each in made.views]
-            return fuse(runs, None, settings=made.fusion)
+            return fuse(runs=runs, settings=made.fusion)
         chosen = view or (made.views[0] if len(made.views) == 1 else "sum")
         settings = Search(documents=documents, view=chosen)
-        return search(made.index, made.vectors, queries, made.checkpoint, self.passages, settings=settings)
+        return search(
+            index=made.index,
+            vectors=made.vectors,
+            queries=queries,
+            checkpoint=made.checkpoint,
+            passages=self.passages,
+            settings=settings,
+        )
 
     def approximately(self, quick: Approximate, queries: Artifact[Queries], documents: int) -> Artifact[Run]:
         """What an approximate index of a round's vectors finds."""
         made = self.made[quick.round]
-        self.quick[quick.name] = built = index(self.passages, made.vectors, None, settings=quick.index)
+        self.quick[quick.name] = built = index(passages=self.passages, vectors=made.vectors, settings=quick.index)
         settings = Search(documents=documents, view=quick.view)
-        return search(built, made.vectors, queries, made.checkpoint, self.passages, settings=settings)
+        return search(
+            index=built,
+            vectors=made.vectors,
+            queries=queries,
+            checkpoint=made.checkpoint,
+            passages=self.passages,
+            settings=settings,
+        )
 
     def learned(self, ensemble: Ensemble, members: Sequence[Member]) -> Artifact[Weights] | None:
         """What each member counts, learned of the train queries; None where nothing is learned."""
@@ -153,15 +179,21 @@ class Rounds:
             return None
         queries, positives = self.examples.queries, self.examples.positives
         runs = [self.found(each.round, queries, self.recipe.train_documents, each.view) for each in members]
-        return learn_fusion(runs, positives, self.passages, settings=ensemble.learn)
+        return learn_fusion(runs=runs, positives=positives, passages=self.passages, settings=ensemble.learn)
 
     def scored(self, queries: Artifact[Queries], negatives: Artifact[Negatives]) -> Artifact[TeacherScores]:
         """What the teacher says of every positive and every negative."""
         teaching = self.recipe.teacher
         if teaching is None:
             raise UserError("teacher: a round distils or mines with a cross-encoder, but the recipe has no teacher")
-        return score(self.teacher(), queries, self.passages, self.examples.positives, negatives,
-                     settings=teaching.score)  # fmt: skip
+        return score(
+            teacher=self.teacher(),
+            queries=queries,
+            passages=self.passages,
+            positives=self.examples.positives,
+            negatives=negatives,
+            settings=teaching.score,
+        )
 
     def teacher(self) -> Start | Source:
         """The recipe's cross-encoder, trained when it is first asked for."""
@@ -175,9 +207,15 @@ class Rounds:
                 if teaching.train is not None:
                     queries, positives = self.examples.queries, self.examples.positives
                     found = self.found(teaching.mine_with, queries, self.recipe.train_documents)
-                    negatives = mine([found], positives, self.passages, None, settings=teaching.mine)
-                    self._teacher = train_teacher(start, queries, self.passages, positives, negatives,
-                                                  settings=teaching.train)  # fmt: skip
+                    negatives = mine(runs=[found], positives=positives, passages=self.passages, settings=teaching.mine)
+                    self._teacher = train_teacher(
+                        start=start,
+                        queries=queries,
+                        passages=self.passages,
+                        positives=positives,
+                        negatives=negatives,
+                        settings=teaching.train,
+                    )
         if self._teacher is None:
             raise UserError("teacher: the recipe has none")
         return self._teacher
@@ -187,7 +225,13 @@ class Rounds:
         if self.recipe.teacher is None:
             raise UserError("teacher: the recipe has none")
         with in_round("teacher"):
-            return rerank(self.teacher(), run, queries, self.passages, settings=self.recipe.teacher.rerank)
+            return rerank(
+                teacher=self.teacher(),
+                run=run,
+                queries=queries,
+                passages=self.passages,
+                settings=self.recipe.teacher.rerank,
+            )
 
     def starting_point(self, name: str) -> Start:
         """The checkpoint a round starts from: by word, by the name of an earlier round, by key or by folder."""

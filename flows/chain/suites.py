@@ -154,8 +154,10 @@ class ByWords:
     def __call__(
         self, passages: Artifact[Passages], queries: Artifact[Queries], limits: Encoding, documents: int
     ) -> Artifact[Run]:
-        built = index(passages, None, None, settings=self.settings)
-        return search(built, None, queries, None, passages, settings=Search(documents=documents, view="bm25"))
+        built = index(passages=passages, settings=self.settings)
+        return search(
+            index=built, queries=queries, passages=passages, settings=Search(documents=documents, view="bm25")
+        )
 
 
 @dataclass(frozen=True)
@@ -171,15 +173,22 @@ class ByRetriever:
     def __call__(
         self, passages: Artifact[Passages], queries: Artifact[Queries], limits: Encoding, documents: int
     ) -> Artifact[Run]:
-        vectors = encode(passages, self.model, settings=self._within(limits))
-        flat = index(passages, vectors, None, settings=Exact(engine="exact"))
+        vectors = encode(passages=passages, checkpoint=self.model, settings=self._within(limits))
+        flat = index(passages=passages, vectors=vectors, settings=Exact(engine="exact"))
 
         def found(view: str) -> Artifact[Run]:
             settings = Search(documents=documents, view=view)
-            return search(flat, vectors, queries, self.model, passages, settings=settings)
+            return search(
+                index=flat,
+                vectors=vectors,
+                queries=queries,
+                checkpoint=self.model,
+                passages=passages,
+                settings=settings,
+            )
 
         if self.fusion is not None:
-            return fuse([found(view) for view in self.views], None, settings=self.fusion)
+            return fuse(runs=[found(view) for view in self.views], settings=self.fusion)
         return found(self.views[0] if len(self.views) == 1 else "sum")
 
     def _within(self, limits: Encoding) -> Encoding:
@@ -218,7 +227,7 @@ def measured(suite: Suite, of: Collection, rankers: Mapping[str, Ranker]) -> Art
             names=list(rankers), comparisons=[Comparison(run=other, baseline=first) for other in others],
             **suite.evaluate.model_dump() | {"metrics": measurable(suite.evaluate.metrics, asked)},
         )  # fmt: skip
-        return evaluate(asked.qrels, asked.answers, passages, runs, settings=settings)
+        return evaluate(qrels=asked.qrels, answers=asked.answers, passages=passages, runs=runs, settings=settings)
 
 
 def read(suite: Suite, of: Collection) -> tuple[Artifact[Passages], Asked]:

@@ -115,7 +115,9 @@ def planned_corpus(recipe: Recipe[Any], store: Store) -> Session:
 def built(made: Corpus, name: str, store: Store) -> Built:
     """Note a corpus as a version, compare it with the one before, and publish its page."""
     version, before = note_version(name, made.queries, made.passages, made.quality, store)
-    comparison = compare_queries(before.queries, made.queries) if before and is_there(before, store) else None
+    comparison = (
+        compare_queries(before=before.queries, after=made.queries) if before and is_there(before, store) else None
+    )
     return Built(version, before, comparison, publish_page(store.root, name, made.quality, comparison))
 
 

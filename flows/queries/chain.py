@@ -37,7 +37,7 @@ def writer_of(recipe: Recipe[Any], store: Store) -> tuple[Writer, Artifact[Passa
         raise UserError("queries: this recipe writes none; expected a section such as configs/quickstart.yaml has")
     retrieved = split(recipe, recipe.corpora.retrieve)
     trains = recipe.queries.train is not None and recipe.dataset.train_split is not None
-    bm25 = index(retrieved, None, None, settings=recipe.bm25) if trains else None
+    bm25 = index(passages=retrieved, settings=recipe.bm25) if trains else None
     examples = judged_examples(recipe, retrieved, bm25) if bm25 else None
     writer = Writer.of(recipe, store, examples, retrieved)
     return writer, pretraining_passages(recipe) if writer.writes("pretrain") else retrieved

@@ -22,7 +22,7 @@ def show_difference(before: str, after: str, store_folder: Path) -> None:
     """Print passages, queries and figures of two versions beside each other, with examples."""
     store = Store.open(store_folder)
     old, new = stored_version(before, store), stored_version(after, store)
-    with computed(lambda: compare_queries(old.queries, new.queries), store, "queries diff") as made:
+    with computed(lambda: compare_queries(before=old.queries, after=new.queries), store, "queries diff") as made:
         found = json.loads((store.check(made) / "comparison.json").read_text())
     title = Text(f"{old.name} ({old.at}) and {new.name} ({new.at})", "bold")
     Terminal().print(Group(title, *difference(found)))

@@ -43,7 +43,7 @@ def measured(version: Version, store: Store) -> Artifact[Quality]:
         made = store.manifest(query_quality.name, folder.name)
         if made and (made.version, made.inputs["pseudo_queries"]) == (query_quality.version, version.queries.reference):
             return Artifact(query_quality.name, made.key, folder)
-    return query_quality(version.passages, version.queries, None, settings=SAMPLING)
+    return query_quality(passages=version.passages, pseudo_queries=version.queries, settings=SAMPLING)
 
 
 def figures(found: dict[str, Any]) -> list[tuple[str, ...]]:

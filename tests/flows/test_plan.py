@@ -142,7 +142,7 @@ def test_hours_come_from_a_pretraining_of_the_same_start_which_is_named(
     small = [*changes, "pretrain.steps=3", "pretrain.batch=4", "pretrain.mix=null", "pretrain.probe=null"]
     recipe, _ = load_recipe("cot_mae", small)
     start = initialise(sources.weights(recipe.backbone.weights), settings=recipe.backbone)
-    made = pretrain(given_pairs(), None, start, None, settings=recipe.pretrain)
+    made = pretrain(pairs=given_pairs(), start=start, settings=recipe.pretrain)
     log = [json.loads(line) for line in (made.path / "logs" / "metrics.jsonl").read_text().splitlines()]
     rate = sorted(row["tokens_per_second"] for row in log)[1]
 

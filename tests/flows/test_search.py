@@ -46,13 +46,15 @@ def given_retriever(out: Path) -> None:
 def built(store: Store) -> dict[str, Artifact[Any]]:
     """A retriever, its vectors, and indexes."""
     passages, retriever = given_passages(), given_retriever()
-    vectors = encode(passages, retriever, settings=Encoding(query_max_tokens=8, passage_max_tokens=12))
+    vectors = encode(
+        passages=passages, checkpoint=retriever, settings=Encoding(query_max_tokens=8, passage_max_tokens=12)
+    )
     quick = Faiss(engine="faiss", factory="Flat", ef_search=None, nprobe=None, refine=1)
     return {
         "passages": passages, "retriever": retriever, "vectors": vectors,
-        "exact": index(passages, vectors, None, settings=Exact(engine="exact")),
-        "faiss": index(passages, vectors, None, settings=quick),
-        "bm25": index(passages, None, None, settings=Bm25(engine="bm25", k1=0.9, b=0.4)),
+        "exact": index(passages=passages, vectors=vectors, settings=Exact(engine="exact")),
+        "faiss": index(passages=passages, vectors=vectors, settings=quick),
+        "bm25": index(passages=passages, settings=Bm25(engine="bm25", k1=0.9, b=0.4)),
     }  # fmt: skip
 
 

@@ -79,7 +79,7 @@ def test_a_stores_commands_show_settings_and_paths_as_they_are(
 @pytest.mark.parametrize(("odd", "shown"), [(ODD, ODD), (ESCAPES, SHOWN)])
 def test_search_shows_passages_as_they_are(store: Store, odd: str, shown: str) -> None:
     passages, retriever = split_corpus(settings=Named(name=odd)), given_retriever()
-    made = encode(passages, retriever, settings=Encoding(query_max_tokens=8, passage_max_tokens=12))
+    made = encode(passages=passages, checkpoint=retriever, settings=Encoding(query_max_tokens=8, passage_max_tokens=12))
 
     assert shown[:12] in printed("search", made.key, "word", "--store", str(store.root))
 

@@ -7,6 +7,7 @@ import pytest
 
 from storage.artifact import Artifact
 from storage.rows import write_rows
+from storage.settings import Settings
 from storage.store.store import Store
 from storage.tables import Table
 from tasks.session import Execution, Session, session
@@ -30,11 +31,12 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """made(stage, *inputs, settings=...) -> what the stage's body writes; call it where a session is current."""
+    """made(stage, settings=..., **inputs) -> what the stage's body writes; call it where a session is current."""
 
-    def make(stage: Stage[Any], *inputs: Any, **keywords: Any) -> Artifact[Any]:
+    def make(stage: Stage[Any], *inputs: Any, settings: Settings | None = None, **named: Any) -> Artifact[Any]:
         folder = tmp_path_factory.mktemp(stage.name)
-        stage.body(folder, *inputs, **keywords)
+        given = inputs if len(inputs) > 1 else stage.bind(*inputs, **named)
+        stage.body(folder, *given, **({"settings": settings} if settings else {}))
         return Artifact(stage.name, folder.name, folder)
 
     return make

@@ -87,16 +87,26 @@ def run_chain(store: Store, generator: Path, documents: int = 60) -> dict[str, s
     size = Corpus(documents=documents)
     tokenizer = Source("tiny", generator)
     passages = split_corpus(
-        write_documents(settings=size), tokenizer, settings=Splitting(max_tokens=20, titles=True)
+        documents=write_documents(settings=size), tokenizer=tokenizer, settings=Splitting(max_tokens=20, titles=True)
     )  # fmt: skip
     runs = [write_run(passages, settings=size), write_run(passages, settings=Corpus(documents=documents - 9))]
     made = [
         passages,
-        generate_queries(passages, source_of(generator, sorted(generator.iterdir())), None, [], settings=WRITING),
-        encode(passages, write_checkpoint(), settings=Encoding(query_max_tokens=12, passage_max_tokens=24)),
-        mine(runs, write_positives(settings=size), passages, None,
-             settings=Union(miner="union", depth=9, negatives=4, seed=1)),
-    ]  # fmt: skip
+        generate_queries(
+            passages=passages, generator=source_of(generator, sorted(generator.iterdir())), filled=[], settings=WRITING
+        ),
+        encode(
+            passages=passages,
+            checkpoint=write_checkpoint(),
+            settings=Encoding(query_max_tokens=12, passage_max_tokens=24),
+        ),
+        mine(
+            runs=runs,
+            positives=write_positives(settings=size),
+            passages=passages,
+            settings=Union(miner="union", depth=9, negatives=4, seed=1),
+        ),
+    ]
     manifests = {each.stage: store.manifest(each.stage, each.key) for each in made}
     return {name: each.hash for name, each in manifests.items() if each}
 

@@ -61,9 +61,13 @@ def in_new_session(store: Store) -> Session:
 
 
 def test_what_is_there_is_not_built_again(store: Store) -> None:
-    first = double(count(settings=Count(number=2)), None)
+    first = double(
+        queries=count(settings=Count(number=2)),
+    )
     with session(in_new_session(store)) as later:
-        second = double(count(settings=Count(number=2)), None)
+        second = double(
+            queries=count(settings=Count(number=2)),
+        )
 
     assert calls == ["count", "double"]
     assert first == second
@@ -73,10 +77,12 @@ def test_what_is_there_is_not_built_again(store: Store) -> None:
 
 def test_a_changed_setting_rebuilds_its_stage_and_those_after(store: Store) -> None:
     base = count(settings=Count(number=2))
-    double(base, None)
+    double(
+        queries=base,
+    )
     calls.clear()
 
-    double(base, count(settings=Count(number=3)))
+    double(queries=base, other=count(settings=Count(number=3)))
 
     assert calls == ["count", "double"]
     assert store.manifest(base.stage, base.key) is not None
@@ -84,11 +90,18 @@ def test_a_changed_setting_rebuilds_its_stage_and_those_after(store: Store) -> N
 
 def test_planning_builds_nothing_and_knows_the_keys(store: Store) -> None:
     with session(Session(store, planning=True)) as plan:
-        planned = double(count(settings=Count(number=2)), None)
+        planned = double(
+            queries=count(settings=Count(number=2)),
+        )
 
     assert calls == []
     assert [done.cached for done in plan.done.values()] == [False, False]
-    assert double(count(settings=Count(number=2)), None) == planned
+    assert (
+        double(
+            queries=count(settings=Count(number=2)),
+        )
+        == planned
+    )
 
 
 def test_a_failed_build_keeps_its_shards_and_publishes_nothing(store: Store) -> None:
@@ -110,10 +123,14 @@ def test_a_damaged_input_is_named_never_used_and_rebuilt(store: Store) -> None:
     part.write_bytes(content)
 
     with pytest.raises(DamagedArtifact, match=r"part-00000\.parquet"):
-        double(made, None)
+        double(
+            queries=made,
+        )
     assert calls == ["count"]
     with session(in_new_session(store)):
-        double(count(settings=Count(number=2)), None)
+        double(
+            queries=count(settings=Count(number=2)),
+        )
     assert calls == ["count", "count", "double"]
 
 
@@ -124,7 +141,9 @@ def test_the_session_stops_after_the_stage_it_was_told(store: Store) -> None:
     current.last = key
 
     def chain() -> None:
-        double(count(settings=Count(number=2)), None)
+        double(
+            queries=count(settings=Count(number=2)),
+        )
 
     with session(current), pytest.raises(Stopped):
         chain()
@@ -142,7 +161,9 @@ def test_stages_are_listed_once_under_the_round_that_first_called_them(store: St
 
 
 def test_the_manifest_says_how_it_was_made(store: Store) -> None:
-    made = double(count(settings=Count(number=2)), None)
+    made = double(
+        queries=count(settings=Count(number=2)),
+    )
 
     manifest = store.manifest(made.stage, made.key)
     before = store.manifest(*made_of(manifest))

@@ -160,7 +160,7 @@ def test_what_cannot_be_drawn_is_said(made: Any, written: Any, cross_encoder: So
     own = written(PseudoQueries, [row for row in QUERIES if row["passage_id"].endswith("#0")])
 
     with pytest.raises(UserError, match="three documents or more with two passages and a pseudo-query, found 0"):
-        made(pair_relatedness, alone, own, cross_encoder, settings=Reading(**SETTINGS))
+        made(pair_relatedness, passages=alone, pseudo_queries=own, scorer=cross_encoder, settings=Reading(**SETTINGS))
 
 
 def test_a_scorer_reads_as_much_as_it_can(tables: Any, made: Any, cross_encoder: Source) -> None:

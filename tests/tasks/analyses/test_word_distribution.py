@@ -62,14 +62,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Artifact[Any]:
 
 @pytest.fixture(scope="module")
 def terms(texts: Artifact[Pairs], checkpoint: Artifact[Any], made: Any, on_one_thread: Any) -> Artifact[Terms]:
-    artifact: Artifact[Terms] = made(count_terms, texts, checkpoint)
+    artifact: Artifact[Terms] = made(count_terms, pairs=texts, tokenizer=checkpoint)
     return artifact
 
 
 @pytest.fixture(scope="module")
 def found(texts: Any, terms: Any, checkpoint: Any, made: Any, on_one_thread: Any) -> dict[str, Any]:
     """What the stage writes."""
-    artifact = made(word_distribution, texts, terms, checkpoint, settings=Reading(**SETTINGS))
+    artifact = made(word_distribution, pairs=texts, terms=terms, checkpoint=checkpoint, settings=Reading(**SETTINGS))
     content: dict[str, Any] = json.loads((artifact.path / "analysis.json").read_text())
     return content
 

@@ -49,7 +49,7 @@ def topics(
     settings = Topics(reader="beir", split="dev", fraction=fraction, complete=False, relevant_alone=alone)
     queries = ingest_queries(dataset("beir", str(folder), "queries", "dev"), settings=settings)
     judged = dataset("beir", str(folder), "qrels", "dev")
-    return queries, ingest_qrels(judged, documents(folder, fraction), queries, settings=settings)
+    return queries, ingest_qrels(source=judged, corpus=documents(folder, fraction), queries=queries, settings=settings)
 
 
 def rows(artifact: Artifact[Any], table: Any) -> list[tuple[Any, ...]]:
@@ -83,7 +83,9 @@ def test_refuses_what_should_be_complete_and_is_not(
         corpus = ingest_corpus(dataset("beir", str(collection), "corpus"), settings=Corpus(name="corpus", **size))
         settings = Topics(split="dev", relevant_alone=False, **size)
         queries = ingest_queries(dataset("beir", str(collection), "queries", "dev"), settings=settings)
-        ingest_qrels(dataset("beir", str(collection), "qrels", "dev"), corpus, queries, settings=settings)
+        ingest_qrels(
+            source=dataset("beir", str(collection), "qrels", "dev"), corpus=corpus, queries=queries, settings=settings
+        )
 
     with pytest.raises(UserError) as error:
         ingest()

@@ -69,7 +69,7 @@ def trained(place: Store, settings: TeacherTraining = TRAINING) -> Any:
     with session(Session(place, Execution(workers=1, threads=1, device="cpu"))):
         inputs = given_start(), *tables()
         torch.seed()  # whatever the global state is
-        return train_teacher(*inputs, settings=settings)
+        return train_teacher(**dict(zip(train_teacher.parameters, inputs, strict=True)), settings=settings)
 
 
 def hash_of(place: Store, made: Any) -> str:
@@ -115,7 +115,8 @@ def test_a_tiny_teacher_learns(store: Store, tmp_path: Path) -> None:
     settings = TRAINING.model_copy(update={"epochs": 60, "batch_queries": 10, "passages_per_query": 4})
     start = Source("start", save_backbone(tmp_path, spread=0.2))
 
-    made = train_teacher(start, *tables(), settings=settings)
+    inputs = dict(zip(train_teacher.parameters, (start, *tables()), strict=True))
+    made = train_teacher(**inputs, settings=settings)
 
     losses = [json.loads(line)["listwise"] for line in (made.path / "logs" / "metrics.jsonl").read_text().splitlines()]
     assert losses[0] == pytest.approx(np.log(4), abs=0.05)

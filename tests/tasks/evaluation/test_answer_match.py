@@ -106,7 +106,7 @@ def test_the_stage_counts_the_first_passages_with_an_answer(written, made) -> No
     )  # fmt: skip
     qrels = written(Qrels, [{"query_id": "q3", "doc_id": "d1", "grade": 1}])
     asked = written(Answers, [{"query_id": query, "answers": each} for query, each in answers.items()])
-    out = made(evaluate, qrels, asked, written(Passages, rows), runs, settings=settings)
+    out = made(evaluate, qrels=qrels, answers=asked, passages=written(Passages, rows), runs=runs, settings=settings)
 
     values = pq.read_table(out.path / "queries.parquet").to_pylist()
     found = {(row["run"], row["metric"], row["query_id"]): row["value"] for row in values}

@@ -151,7 +151,7 @@ def test_the_stage_writes_means_comparisons_and_values(written, made) -> None:
         comparisons=[Comparison(run="good", baseline="bad"), Comparison(run="half", baseline="bad")],
     )  # fmt: skip
     runs = [run(0.5, range(30)), run(4, range(30)), run(0.5, range(15, 30))]
-    out = made(evaluate, qrels, None, passages, runs, settings=settings)
+    out = made(evaluate, qrels=qrels, passages=passages, runs=runs, settings=settings)
 
     values = {(row["run"], row["metric"]): row for row in pq.read_table(out.path / "rows.parquet").to_pylist()}
     assert values["good", "MRR@10"] == {
@@ -209,7 +209,7 @@ def test_a_row_may_be_the_mean_of_several_runs(written, made) -> None:
         **JUDGED, split="dev", metrics=["MRR@10"], names=["few_0", "few_1", "bm25"], seed=1, resamples=10_000,
         averaged={"few": ["few_0", "few_1"]}, comparisons=[Comparison(run="few", baseline="bm25")],
     )  # fmt: skip
-    out = made(evaluate, qrels, None, passages, [run({0, 1, 2}), run({0}), run({5})], settings=settings)
+    out = made(evaluate, qrels=qrels, passages=passages, runs=[run({0, 1, 2}), run({0}), run({5})], settings=settings)
 
     rows = {row["run"]: row for row in pq.read_table(out.path / "rows.parquet").to_pylist()}
     by_query = {
@@ -250,6 +250,6 @@ def test_the_mean_of_one_run_has_no_spread(written, made) -> None:
         **JUDGED, split="dev", metrics=["MRR@10"], names=["few_0"], seed=1, resamples=10_000, comparisons=[],
         averaged={"few": ["few_0"]},
     )  # fmt: skip
-    out = made(evaluate, qrels, None, passages, [run], settings=settings)
+    out = made(evaluate, qrels=qrels, passages=passages, runs=[run], settings=settings)
     rows = {row["run"]: row for row in pq.read_table(out.path / "rows.parquet").to_pylist()}
     assert (rows["few"]["value"], rows["few"]["spread"]) == (1.0, None)

@@ -179,8 +179,14 @@ def test_a_document_stands_for_its_first_passage(
     file = triples(tmp_path / "t.tsv", [("7", "4", "9"), ("7", "4", "4"), ("7", "4", "8#2")])
     settings = Given(**ALL, file=str(file))
 
-    found = made(import_negatives, passages, labelled[0], written(Positives, rows), negatives(str(file)),
-                 settings=settings)  # fmt: skip
+    found = made(
+        import_negatives,
+        passages=passages,
+        queries=labelled[0],
+        positives=written(Positives, rows),
+        file=negatives(str(file)),
+        settings=settings,
+    )
 
     assert [row["passage_id"] for row in read_rows(found, Negatives)] == ["9#0", "8#2"]
 

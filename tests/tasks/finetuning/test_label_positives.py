@@ -52,7 +52,7 @@ def test_the_positive_is_the_passage_that_bm25_ranks_highest(written: Any, made:
     judged = written(Qrels, qrels(("q1", "a", 1), ("q1", "b", 2), ("q2", "b", 1), ("q2", "a", 0), ("q3", "c", 1)))
     found = written(Run, run(q1=["c#0", "a#2", "a#1", "b#1"], q2=["a#0", "b#0", "b#1"]))
 
-    labelled = made(label_passages, judged, written(Passages, PASSAGES), found)
+    labelled = made(label_passages, qrels=judged, passages=written(Passages, PASSAGES), bm25_run=found)
 
     assert values(labelled, Positives) == [
         ("q1", "a#2", "a"),
@@ -76,7 +76,9 @@ def test_every_relevant_pair_has_one_positive_of_its_document(
     lists = {query_id: ranked[: len(ranked) // 2] for query_id, ranked in lists.items()}
     judged = written(Qrels, qrels(*((*pair, grade) for pair, grade in grades.items())))
 
-    labelled = made(label_passages, judged, written(Passages, PASSAGES), written(Run, run(**lists)))
+    labelled = made(
+        label_passages, qrels=judged, passages=written(Passages, PASSAGES), bm25_run=written(Run, run(**lists))
+    )
 
     rows = values(labelled, Positives)
     assert [(query_id, doc_id) for query_id, _, doc_id in rows] == [pair for pair, grade in grades.items() if grade > 0]
@@ -89,11 +91,21 @@ def test_every_relevant_pair_has_one_positive_of_its_document(
 def test_a_relevant_document_without_passages_is_no_positive(written: Any, made: Any) -> None:
     judged = [("q1", "z", 1), ("q1", PASSAGES[0]["doc_id"], 1)]
 
-    labelled = made(label_passages, written(Qrels, qrels(*judged)), written(Passages, PASSAGES), written(Run, []))
+    labelled = made(
+        label_passages,
+        qrels=written(Qrels, qrels(*judged)),
+        passages=written(Passages, PASSAGES),
+        bm25_run=written(Run, []),
+    )
 
     assert [doc_id for _, _, doc_id in values(labelled, Positives)] == [PASSAGES[0]["doc_id"]]
     with pytest.raises(UserError, match="no relevant document has a passage in"):
-        made(label_passages, written(Qrels, qrels(*judged[:1])), written(Passages, PASSAGES), written(Run, []))
+        made(
+            label_passages,
+            qrels=written(Qrels, qrels(*judged[:1])),
+            passages=written(Passages, PASSAGES),
+            bm25_run=written(Run, []),
+        )
 
 
 @pytest.mark.usefixtures("store")
@@ -108,8 +120,8 @@ def test_adopts_queries_that_speak_of_one_document(written: Any, made: Any) -> N
         pseudo_query("c?d#0", 0, "What is C?"),
     ])  # fmt: skip
 
-    queries = made(adopt_pseudo_queries, split, generated)
-    positives = made(adopt_positives, split, generated)
+    queries = made(adopt_pseudo_queries, passages=split, pseudo_queries=generated)
+    positives = made(adopt_positives, passages=split, pseudo_queries=generated)
 
     assert values(queries, Queries) == [
         ("a#0?0", "What is  A?"),
@@ -129,4 +141,4 @@ def test_refuses_pseudo_queries_of_which_none_speaks_of_one_document(written: An
     generated = written(PseudoQueries, [pseudo_query(each, 0, "it") for each in ("a#0", "b#0")])
 
     with pytest.raises(UserError, match="every pseudo-query belongs to several documents"):
-        made(adopt_pseudo_queries, split, generated)
+        made(adopt_pseudo_queries, passages=split, pseudo_queries=generated)

@@ -68,7 +68,7 @@ def test_every_passage_of_every_relevant_document_leaves_before_the_cut(written,
     run = written(Run, ranked(order) + [{**row, "query_id": "r"} for row in ranked(["c#0"])])
 
     settings = Top(miner="top", depth=2, negatives=None, seed=1)
-    mined: Artifact[Negatives] = made(mine, [run], positives, passages, None, settings=settings)
+    mined: Artifact[Negatives] = made(mine, runs=[run], positives=positives, passages=passages, settings=settings)
 
     # The other passages of a and b go too, before the cut to two; query r has no positive, so none are mined.
     assert [(row["query_id"], row["passage_id"], row["rank"]) for row in read_rows(mined, Negatives)] == [
@@ -123,7 +123,9 @@ class World:
 
     def mined(self, settings: MiningSettings) -> dict[str, list[tuple[str, int, float]]]:
         scores = self.scores if settings.miner == "cross_encoder" else None
-        table = self.made(mine, self.tables, self.labels, self.passages, scores, settings=settings)
+        table = self.made(
+            mine, runs=self.tables, positives=self.labels, passages=self.passages, scores=scores, settings=settings
+        )
         found: dict[str, list[tuple[str, int, float]]] = {}
         for row in read_rows(table, Negatives):
             found.setdefault(row["query_id"], []).append((row["passage_id"], row["rank"], row["score"]))
@@ -213,10 +215,22 @@ def test_what_a_miner_cannot_read(written: Any, made: Any) -> None:
     with pytest.raises(UserError, match="top reads one ranking, found 2"):
         world.mined(top)
     with pytest.raises(UserError, match="top does not read a teacher's scores"):
-        made(mine, world.tables[:1], world.labels, world.passages, world.scores, settings=top)
+        made(
+            mine,
+            runs=world.tables[:1],
+            positives=world.labels,
+            passages=world.passages,
+            scores=world.scores,
+            settings=top,
+        )
     with pytest.raises(UserError, match="cross_encoder reads a teacher's scores"):
-        made(mine, world.tables[:1], world.labels, world.passages, None,
-             settings=CrossEncoder(miner="cross_encoder", depth=3, negatives=None, seed=1, margin=0.0))  # fmt: skip
+        made(
+            mine,
+            runs=world.tables[:1],
+            positives=world.labels,
+            passages=world.passages,
+            settings=CrossEncoder(miner="cross_encoder", depth=3, negatives=None, seed=1, margin=0.0),
+        )
 
 
 def test_a_candidate_that_the_teacher_has_not_seen(written: Any, made: Any) -> None:
@@ -227,7 +241,7 @@ def test_a_candidate_that_the_teacher_has_not_seen(written: Any, made: Any) -> N
     ])  # fmt: skip
 
     with pytest.raises(UserError, match=r"no score of query 'q.*' with passage 'd.*'"):
-        made(mine, world.tables, world.labels, world.passages, scores,
+        made(mine, runs=world.tables, positives=world.labels, passages=world.passages, scores=scores,
              settings=CrossEncoder(miner="cross_encoder", depth=3, negatives=None, seed=1, margin=0.0))  # fmt: skip
 
 
@@ -236,8 +250,13 @@ def test_runs_that_disagree_on_the_order_of_queries(written: Any, made: Any, tmp
     labels = written(Positives, [{"query_id": "a", "passage_id": "d0#0", "doc_id": "d0"}])
 
     with pytest.raises(UserError, match="not in one common order"):
-        made(mine, [written(Run, rows), written(Run, rows[::-1])], labels, passages_of(written), None,
-             settings=Union(miner="union", depth=3, negatives=None, seed=1))  # fmt: skip
+        made(
+            mine,
+            runs=[written(Run, rows), written(Run, rows[::-1])],
+            positives=labels,
+            passages=passages_of(written),
+            settings=Union(miner="union", depth=3, negatives=None, seed=1),
+        )
 
 
 @pytest.mark.parametrize("given_both", [{}, {"margin": 0.1, "share": 0.5}])
@@ -282,7 +301,7 @@ def test_there_must_be_a_ranking(written: Any, made: Any, name: str) -> None:
     extra = {"margin": 0.0} if name == "margin" else {}
     settings = known[name](miner=name, depth=3, negatives=None, seed=1, **extra)
     with pytest.raises(UserError, match=f"{name} reads .* found 0"):
-        made(mine, [], written(Positives, []), passages_of(written), None, settings=settings)
+        made(mine, runs=[], positives=written(Positives, []), passages=passages_of(written), settings=settings)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +323,7 @@ def test_a_share_of_the_positive(
     labels = written(Positives, [{"query_id": "q", "passage_id": "d1#0", "doc_id": "d1"}])
     settings = Margin(miner="margin", depth=9, negatives=None, seed=1, share=share)
 
-    found = made(mine, [written(Run, rows)], labels, passages_of(written), None, settings=settings)
+    found = made(mine, runs=[written(Run, rows)], positives=labels, passages=passages_of(written), settings=settings)
 
     assert [row["passage_id"] for row in read_rows(found, Negatives)] == kept
 
@@ -315,7 +334,7 @@ def test_a_run_that_found_no_positive_gives_no_margin(written: Any, made: Any) -
     labels = written(Positives, [{"query_id": "q", "passage_id": "d1#0", "doc_id": "d1"}])
     settings = Margin(miner="margin", depth=9, negatives=None, seed=1, margin=0.0)
 
-    found = made(mine, [written(Run, rows)], labels, passages_of(written), None, settings=settings)
+    found = made(mine, runs=[written(Run, rows)], positives=labels, passages=passages_of(written), settings=settings)
 
     assert not list(read_rows(found, Negatives))
 
@@ -326,8 +345,14 @@ def test_a_positive_that_the_teacher_has_not_seen(written: Any, made: Any) -> No
     settings = CrossEncoder(miner="cross_encoder", depth=9, negatives=None, seed=1, margin=0.0)
     for seen in ([{"query_id": "q", "passage_id": "d2#0", "score": 1.0}], []):
         with pytest.raises(UserError, match="no score of query 'q' with passage 'd1#0'"):
-            made(mine, [written(Run, rows)], labels, passages_of(written), written(TeacherScores, seen),
-                 settings=settings)  # fmt: skip
+            made(
+                mine,
+                runs=[written(Run, rows)],
+                positives=labels,
+                passages=passages_of(written),
+                scores=written(TeacherScores, seen),
+                settings=settings,
+            )
 
 
 def test_says_how_many_are_left(written: Any, made: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -335,7 +360,9 @@ def test_says_how_many_are_left(written: Any, made: Any, caplog: pytest.LogCaptu
     names = ["d2#0", "d1#0", "d1#1", "d3#0", "d4#0"]  # of scores 1, 1/2, 1/3, 1/4, 1/5
     settings = Margin(miner="margin", depth=9, negatives=1, seed=1, margin=0.25)
     with caplog.at_level("INFO", "tasks.finetuning.mine"):
-        made(mine, [written(Run, ranked(names))], labels, passages_of(written), None, settings=settings)
+        made(
+            mine, runs=[written(Run, ranked(names))], positives=labels, passages=passages_of(written), settings=settings
+        )
     assert "margin: 2 of 3 passages may be negatives" in caplog.text
 
 
@@ -344,7 +371,9 @@ def test_the_margin_is_below_the_lowest_of_several_positives(written: Any, made:
     labels = written(Positives, [{"query_id": "q", "passage_id": f"d{n}#0", "doc_id": f"d{n}"} for n in (1, 2)])
     settings = Margin(miner="margin", depth=9, negatives=None, seed=1, margin=0.0)
 
-    found = made(mine, [written(Run, ranked(names))], labels, passages_of(written), None, settings=settings)
+    found = made(
+        mine, runs=[written(Run, ranked(names))], positives=labels, passages=passages_of(written), settings=settings
+    )
 
     assert [row["passage_id"] for row in read_rows(found, Negatives)] == ["d4#0"]
 
@@ -362,7 +391,7 @@ def test_of_equal_ranks_the_union_takes_the_first_runs(written: Any, made: Any) 
     for count, expected in ((2, [("d1#0", 9.0), ("d3#0", 7.0), ("d2#0", 8.0)]),
                             (3, [("d1#0", 9.0), ("d3#0", 7.0), ("d2#0", 5.0)])):  # fmt: skip
         settings = Union(miner="union", depth=9, negatives=None, seed=1)
-        found = made(mine, runs[:count], labels, passages_of(written), None, settings=settings)
+        found = made(mine, runs=runs[:count], positives=labels, passages=passages_of(written), settings=settings)
         assert [(row["passage_id"], row["score"]) for row in read_rows(found, Negatives)] == expected
 
 
@@ -376,7 +405,9 @@ def test_shards_of_queries_have_the_rows_of_one(
     for size in (1000, 5, 1):
         monkeypatch.setattr(candidates, "QUERIES_PER_PART", size)
         with caplog.at_level("INFO", "tasks.finetuning.mine"):
-            found.append(made(mine, world.tables, world.labels, world.passages, None, settings=settings))
+            found.append(
+                made(mine, runs=world.tables, positives=world.labels, passages=world.passages, settings=settings)
+            )
 
     rows = [list(read_rows(each, Negatives)) for each in found]
     assert rows[0] == rows[1] == rows[2] != []

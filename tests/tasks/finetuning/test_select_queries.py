@@ -29,7 +29,9 @@ def chosen(table: Any) -> list[str]:
 
 def test_a_sample_is_of_queries_with_a_positive_in_their_order(asked: Any, labels: Any, made: Any) -> None:
     def sampled(size: int, sample: int) -> list[str]:
-        return chosen(made(sample_queries, asked, labels, settings=FewShot(queries=size, sample=sample, seed=4)))
+        return chosen(
+            made(sample_queries, queries=asked, positives=labels, settings=FewShot(queries=size, sample=sample, seed=4))
+        )
 
     found = {(size, sample): sampled(size, sample) for size in (5, 17) for sample in (0, 1)}
 
@@ -44,7 +46,7 @@ def test_a_sample_is_of_queries_with_a_positive_in_their_order(asked: Any, label
 
 def test_more_than_there_are(asked: Any, labels: Any, made: Any) -> None:
     with pytest.raises(UserError, match="expected 18 queries with a positive or more, found 17"):
-        made(sample_queries, asked, labels, settings=FewShot(queries=18, sample=0, seed=4))
+        made(sample_queries, queries=asked, positives=labels, settings=FewShot(queries=18, sample=0, seed=4))
 
 
 def test_queries_suit_who_ranks_their_positive_best(asked: Any, labels: Any, written: Any, made: Any) -> None:
@@ -69,7 +71,9 @@ def test_queries_suit_who_ranks_their_positive_best(asked: Any, labels: Any, wri
 
     for place, expert in enumerate(("late", "dense", "lexical")):
         settings = Suited(names=["late", "dense", "lexical"], expert=expert, cutoff=10)
-        found = chosen(made(suited_queries, asked, runs, labels, ids, settings=settings))
+        found = chosen(
+            made(suited_queries, queries=asked, runs=runs, positives=labels, passages=ids, settings=settings)
+        )
         expected = [
             f"q{n}" for n in range(3, 20)
             if reciprocal(orders[place], f"q{n}") == max(reciprocal(order, f"q{n}") for order in orders)
@@ -92,7 +96,7 @@ def suiting(written: Any, made: Any, asked: Any, labels: Any, lists: list[dict[s
         for each in lists
     ]  # fmt: skip
     settings = Suited(names=["late", "dense"], expert=expert, cutoff=2)
-    return made(suited_queries, asked, runs, labels, ids, settings=settings)
+    return made(suited_queries, queries=asked, runs=runs, positives=labels, passages=ids, settings=settings)
 
 
 def test_a_query_that_nobody_answers_suits_everybody(asked: Any, labels: Any, written: Any, made: Any) -> None:

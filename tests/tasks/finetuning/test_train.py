@@ -320,14 +320,15 @@ def test_from_weights_to_a_retriever_twice_is_the_same_to_the_byte(
     for place in (store, Store(tmp_path / "other")):
         with session(Session(place, Execution(workers=1, threads=1, device="cpu"))) as current:
             pretrained = pretrain(
-                given_table("given_pairs", Pairs, contexts)(), None, initialise(weights, settings=start), None,
+                pairs=given_table("given_pairs", Pairs, contexts)(),
+                start=initialise(weights, settings=start),
                 settings=Pretraining[cot_mae.Settings].model_validate(before),
-            )  # fmt: skip
+            )
             trained = train(
-                pretrained, given_table("given_queries", Queries, queries(POSITIVES))(),
-                given_table("given_passages", Passages, passages())(),
-                given_table("given_positives", Positives, positives(POSITIVES))(),
-                given_table("given_negatives", Negatives, negatives(NEGATIVES))(), None, settings=TRAINING,
+                start=pretrained, queries=given_table("given_queries", Queries, queries(POSITIVES))(),
+                passages=given_table("given_passages", Passages, passages())(),
+                positives=given_table("given_positives", Positives, positives(POSITIVES))(),
+                negatives=given_table("given_negatives", Negatives, negatives(NEGATIVES))(), settings=TRAINING,
             )  # fmt: skip
             assert len(current.done) == 8
         manifests = [place.manifest(*reference.split("/")) for reference in current.done]

@@ -26,7 +26,7 @@ def test_pieces_are_counted(
     pairs = written(Pairs, [{"passage_id": str(n), "text": text, "queries": [], "passages": []}
                             for n, text in enumerate(TEXTS)])  # fmt: skip
 
-    found = list(read_rows(made(count_terms, pairs, Source("tiny", tmp_path)), Terms))
+    found = list(read_rows(made(count_terms, pairs=pairs, tokenizer=Source("tiny", tmp_path)), Terms))
 
     split = Tokenizer.load(tmp_path).token_ids(TEXTS)
     occurrences = Counter(piece for text in split for piece in text)

@@ -45,7 +45,13 @@ def pairs(written: Any, made: Any, pieces: Source, store: Store) -> Pairs_:
     ) -> Any:
         settings = Pairing(**contexts.model_dump(), **{"max_tokens": 144, "language": "en", "seed": 1, **more})
         given = None if asked is None else written(PseudoQueries, asked)
-        result = made(pair_contexts, written(Passages, passages), given, pieces, settings=settings)
+        result = made(
+            pair_contexts,
+            passages=written(Passages, passages),
+            pseudo_queries=given,
+            tokenizer=pieces,
+            settings=settings,
+        )
         return [tuple(row.values()) for row in read_rows(result, Pairs)]
 
     return make

@@ -103,7 +103,7 @@ def test_a_pretrained_checkpoint_is_made_and_made_the_same_again(store: Store, t
     for place in (store, Store(tmp_path / "other")):
         with session(Session(place, Execution(workers=1, threads=1, device="cpu"))):
             start = given_start()
-            made = pretrain(given_pairs(), None, start, None, settings=wanted)
+            made = pretrain(pairs=given_pairs(), start=start, settings=wanted)
         manifest = place.manifest(made.stage, made.key)
         assert manifest is not None
         hashes.append(manifest.hash)
@@ -119,7 +119,7 @@ def test_a_pretrained_checkpoint_is_made_and_made_the_same_again(store: Store, t
 
 def test_half_a_pretraining_goes_on_where_it_was(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     start, given = given_start(), given_pairs()
-    whole = pretrain(given, None, start, None, settings=settings())
+    whole = pretrain(pairs=given, start=start, settings=settings())
     made, visits = cot_mae.make_batch, []
 
     def breaking(*arguments: Any) -> Batch:
@@ -132,10 +132,10 @@ def test_half_a_pretraining_goes_on_where_it_was(store: Store, monkeypatch: pyte
     monkeypatch.setattr(cot_mae, "make_batch", breaking)
     other = Store(store.root.parent / "other")
     with session(Session(other, Execution(workers=1, threads=1, device="cpu"))):
-        inputs = given_pairs(), None, given_start(), None
+        inputs = {"pairs": given_pairs(), "start": given_start()}
         with pytest.raises(KeyboardInterrupt):
-            pretrain(*inputs, settings=settings())
-        again = pretrain(*inputs, settings=settings())
+            pretrain(**inputs, settings=settings())
+        again = pretrain(**inputs, settings=settings())
 
     assert len(visits) == 6 + 7  # five steps were kept
     assert other.manifest(again.stage, again.key).hash == store.manifest(whole.stage, whole.key).hash  # type: ignore[union-attr]
@@ -158,7 +158,7 @@ def test_each_visit_draws_one_of_the_contexts(store: Store, monkeypatch: pytest.
         return made(given, *others)
 
     monkeypatch.setattr(cot_mae, "make_batch", watching)
-    pretrain(given, None, start, None, settings=settings(steps=75, batch=8))  # each row 30 times
+    pretrain(pairs=given, start=start, settings=settings(steps=75, batch=8))  # each row 30 times
 
     assert [sum(drawn[row, n] for n in range(3)) for row in range(20)] == [30] * 20
     assert all(170 < sum(drawn[row, n] for row in range(20)) < 230 for n in range(3))  # 200 are expected
@@ -172,7 +172,7 @@ def test_nothing_to_pretrain_on(store: Store, written: Any) -> None:
 
 def test_more_tokens_than_the_model_has_positions(store: Store) -> None:
     with pytest.raises(UserError, match=r"pretrain\.objective: max_tokens: expected at most 64, found 65"):
-        pretrain(given_pairs(), None, given_start(), None, settings=settings(objective={**OBJECTIVE, "max_tokens": 65}))
+        pretrain(pairs=given_pairs(), start=given_start(), settings=settings(objective={**OBJECTIVE, "max_tokens": 65}))
 
 
 def test_settings_are_the_papers_own() -> None:
@@ -184,7 +184,7 @@ def test_settings_are_the_papers_own() -> None:
 
 
 def test_an_artifact_is_a_hugging_face_folder(store: Store) -> None:
-    made: Artifact[Checkpoint] = pretrain(given_pairs(), None, given_start(), None, settings=settings(steps=1))
+    made: Artifact[Checkpoint] = pretrain(pairs=given_pairs(), start=given_start(), settings=settings(steps=1))
 
     names = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt"}
     assert names <= {file.name for file in made.path.iterdir()}
@@ -192,13 +192,13 @@ def test_an_artifact_is_a_hugging_face_folder(store: Store) -> None:
 
 def test_decoder_and_heads_are_saved_and_taken_up_again(store: Store) -> None:
     start = given_start()
-    first = pretrain(given_pairs(), None, start, None, settings=settings(steps=2))
+    first = pretrain(pairs=given_pairs(), start=start, settings=settings(steps=2))
 
     heads = load_file(first.path / HEADS)
     assert heads
     assert all(name.startswith(("decoder.blocks.0.", "decoder.norm")) for name in heads)
-    again = pretrain(given_pairs(), None, first, None, settings=settings(steps=1, heads="continued", fit=STILL))
-    fresh = pretrain(given_pairs(), None, first, None, settings=settings(steps=1, fit=STILL))
+    again = pretrain(pairs=given_pairs(), start=first, settings=settings(steps=1, heads="continued", fit=STILL))
+    fresh = pretrain(pairs=given_pairs(), start=first, settings=settings(steps=1, fit=STILL))
     kept, made_anew = load_file(again.path / HEADS), load_file(fresh.path / HEADS)
     assert all(torch.equal(heads[name], kept[name]) for name in heads)
     assert not torch.equal(heads["decoder.blocks.0.widen.weight"], made_anew["decoder.blocks.0.widen.weight"])
@@ -206,10 +206,10 @@ def test_decoder_and_heads_are_saved_and_taken_up_again(store: Store) -> None:
 
 def test_heads_that_are_not_there_or_not_these_are_refused(store: Store) -> None:
     with pytest.raises(UserError, match=r"the backbone has no heads\.safetensors to continue"):
-        pretrain(given_pairs(), None, given_start(), None, settings=settings(heads="continued"))
-    first = pretrain(given_pairs(), None, given_start(), None, settings=settings(steps=1))
+        pretrain(pairs=given_pairs(), start=given_start(), settings=settings(heads="continued"))
+    first = pretrain(pairs=given_pairs(), start=given_start(), settings=settings(steps=1))
     with pytest.raises(UserError, match=r"pretrain\.heads: .*weights are missing \(decoder\.layers"):
-        pretrain(given_pairs(), None, first, None, settings=settings(objective=MASKED, heads="continued"))
+        pretrain(pairs=given_pairs(), start=first, settings=settings(objective=MASKED, heads="continued"))
 
 
 def test_the_length_is_given_once() -> None:
@@ -239,7 +239,7 @@ def test_contexts_of_both_kinds_are_mixed_by_step_or_by_example() -> None:
 def test_the_probe_is_logged_at_the_start_and_every_so_many_steps(store: Store) -> None:
     wanted = settings(probe={"every": 5, "pairs": 20})
 
-    made = pretrain(given_pairs(), None, given_start(), given_pairs(), settings=wanted)
+    made = pretrain(pairs=given_pairs(), start=given_start(), probe=given_pairs(), settings=wanted)
 
     lines = [json.loads(line) for line in (made.path / "logs" / "metrics.jsonl").read_text().splitlines()]
     probed = {line["step"]: line["probe_MRR@10"] for line in lines if "probe_MRR@10" in line}
@@ -248,6 +248,6 @@ def test_the_probe_is_logged_at_the_start_and_every_so_many_steps(store: Store) 
     names = {"mlm", "context", "gradient_norm", "gradient_norm_model", "gradient_norm_decoder", "tokens_per_second"}
     assert all(names <= line.keys() for line in lines if line["step"])
     # The probe only looks: without it the same weights come out.
-    without = pretrain(given_pairs(), None, given_start(), None, settings=settings())
+    without = pretrain(pairs=given_pairs(), start=given_start(), settings=settings())
     name = "model.safetensors"
     assert (made.path / name).read_bytes() == (without.path / name).read_bytes()

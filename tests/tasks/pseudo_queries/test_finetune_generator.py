@@ -168,7 +168,8 @@ def test_what_is_no_generator_is_named(start: Path, tmp_path: Path) -> None:
 def whole(start: Path, tmp_path_factory: pytest.TempPathFactory, on_one_thread: Session) -> Path:
     """An unbroken run's artifact."""
     folder = tmp_path_factory.mktemp("whole")
-    return finetune_generator(*given(start, folder), settings=SETTINGS).path
+    model, pairs = given(start, folder)
+    return finetune_generator(start=model, pairs=pairs, settings=SETTINGS).path
 
 
 @pytest.mark.slow
@@ -243,7 +244,7 @@ def test_a_run_that_was_killed_while_it_validated_ends_with_the_same_bytes(
     monkeypatch.setattr(Collection, "ranks", lambda self, queries: looked.append(queries) or ranks(self, queries))
 
     with session(Session(Store(tmp_path / "store"), Execution(workers=1, threads=1, device="cpu"))):
-        made = finetune_generator(*inputs, settings=SETTINGS)
+        made = finetune_generator(start=inputs[0], pairs=inputs[1], settings=SETTINGS)
 
     assert len(looked) == 2  # epochs 2 and 3
     found, expected = files(made.path), files(whole)

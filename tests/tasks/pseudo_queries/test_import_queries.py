@@ -32,7 +32,7 @@ def passages(written: Any, monkeypatch: pytest.MonkeyPatch) -> Artifact[Passages
 def imported(passages: Artifact[Passages], made: Any, store: Any) -> Any:
     def run(path: Path) -> list[dict[str, Any]]:
         file = source_of(path, pseudo_query_files.files(path))
-        artifact = made(import_queries, passages, file, settings=Importing(name="others"))
+        artifact = made(import_queries, passages=passages, file=file, settings=Importing(name="others"))
         return list(read_rows(artifact, PseudoQueries))
 
     return run

@@ -42,7 +42,7 @@ def passages(written: Any) -> Artifact[Passages]:
 
 @pytest.fixture(scope="module")
 def bm25(made: Any, on_one_thread: Any, passages: Artifact[Passages]) -> Artifact[Index]:
-    return made(index, passages, None, None, settings=Bm25(engine="bm25", k1=0.9, b=0.4))  # type: ignore[no-any-return]
+    return made(index, passages=passages, settings=Bm25(engine="bm25", k1=0.9, b=0.4))  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")

@@ -89,7 +89,7 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def test_it_learns_a_few_pairs_by_heart(generator: Any, tables: Tables, made: Any) -> None:
-    found = made(generate_queries, tables[2], generator, None, [], settings=GREEDY)
+    found = made(generate_queries, passages=tables[2], generator=generator, filled=[], settings=GREEDY)
 
     assert [row["query"] for row in read_rows(found, PseudoQueries)] == list(PAIRS.values())
 

@@ -113,7 +113,7 @@ def fused(written, made):
         if weights is not None:
             learned = written(Run, [])
             (learned.path / "weights.json").write_text(json.dumps({"weights": weights}))
-        return read(made(fuse, tables, learned, settings=Fusion(kind=kind, depth=depth)))
+        return read(made(fuse, runs=tables, weights=learned, settings=Fusion(kind=kind, depth=depth)))
 
     return run
 
@@ -326,7 +326,7 @@ def learn(written, made):
         tables = [written(Run, rows(run)) for run in runs]
         positives, passages = written(Positives, positive_rows(pairs)), written(Passages, passage_rows(12))
         settings = LearnFusion(depth=depth, steps=steps)
-        return made(learn_fusion, tables, positives, passages, settings=settings)
+        return made(learn_fusion, runs=tables, positives=positives, passages=passages, settings=settings)
 
     return learned
 

@@ -50,8 +50,8 @@ class Made:
         save_tokenizer(folder)
         self.checkpoint: Artifact[Checkpoint] = Artifact("train", kind, folder)
         settings = Encoding(query_max_tokens=8, passage_max_tokens=24)
-        self.vectors: Artifact[Vectors] = made(encode, passages, self.checkpoint, settings=settings)
-        self.index: Artifact[Index] = made(index, passages, self.vectors, None, settings=EXACT)
+        self.vectors: Artifact[Vectors] = made(encode, passages=passages, checkpoint=self.checkpoint, settings=settings)
+        self.index: Artifact[Index] = made(index, passages=passages, vectors=self.vectors, settings=EXACT)
         self.passages, self.made = passages, made
 
     def inputs(self, queries: Artifact[Queries]) -> tuple[Artifact, ...]:

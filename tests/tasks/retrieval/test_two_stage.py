@@ -53,7 +53,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Artifact[Checkpoint]
 
 @pytest.fixture(scope="module")
 def vectors(made, passages: Artifact[Passages], checkpoint: Artifact[Checkpoint]) -> Artifact[Vectors]:
-    return made(encode, passages, checkpoint, settings=Encoding(query_max_tokens=8, passage_max_tokens=24))
+    return made(
+        encode, passages=passages, checkpoint=checkpoint, settings=Encoding(query_max_tokens=8, passage_max_tokens=24)
+    )
 
 
 @pytest.mark.parametrize("view", ENGINES)
@@ -65,10 +67,21 @@ def test_an_engine_that_looks_at_everything_finds_what_exact_search_finds(
         pytest.importorskip("seismic", reason="pyseismic-lsr has no wheel for this machine")
 
     def run(settings: EngineSettings):
-        built = made(index, passages, vectors, None, settings=settings)
+        built = made(index, passages=passages, vectors=vectors, settings=settings)
         assert (float(describe(built.path)["bytes_per_passage"]) > 0) == (settings.engine != "exact")
         asked = Search(view=view, documents=documents)
-        return read_table(made(search, built, vectors, queries, checkpoint, passages, settings=asked), Run)
+        return read_table(
+            made(
+                search,
+                index=built,
+                vectors=vectors,
+                queries=queries,
+                checkpoint=checkpoint,
+                passages=passages,
+                settings=asked,
+            ),
+            Run,
+        )
 
     exact, approximate = run(Exact(engine="exact")), run(ENGINES[view])
     if view == "lexical":  # exact search also lists passages that share no word piece with the query

@@ -165,7 +165,7 @@ def test_a_training_of_two_is_that_of_one_and_goes_on_after_a_kill_to_the_same_b
         execution = Execution(workers=1, threads=1, device="cpu", processes=processes)
         with session(Session(Store(tmp_path / str(processes)), execution)) as current:
             inputs = given()
-            artifact = train(*inputs, settings=settings(6))
+            artifact = train(**dict(zip(train.parameters, inputs, strict=True)), settings=settings(6))
         made.append((artifact.path, current.store.manifest(artifact.stage, artifact.key)))
         assert not list((current.store.root / ".work").iterdir())
     (one, as_one), (two, as_two) = made

@@ -63,13 +63,13 @@ def queries(written) -> Artifact[Queries]:
 
 @pytest.fixture(scope="module")
 def built(made, on_one_thread, passages: Artifact[Passages]) -> Artifact[Index]:
-    return made(index, passages, None, None, settings=SETTINGS)
+    return made(index, passages=passages, settings=SETTINGS)
 
 
 @pytest.fixture(scope="module")
 def run(made, built: Artifact[Index], queries: Artifact[Queries], passages: Artifact[Passages]) -> pa.Table:
     return read_table(
-        made(search, built, None, queries, None, passages, settings=Search(view="bm25", documents=1000)), Run
+        made(search, index=built, queries=queries, passages=passages, settings=Search(view="bm25", documents=1000)), Run
     )
 
 
@@ -171,7 +171,9 @@ def test_pseudo_queries_are_found_with_their_passage(written, made, passages: Ar
     rows = [("d0#0", 0, "chimney"), ("d3#1", 1, "second"), ("d3#1", 0, "gargoyle"), ("d3#1", 2, "")]
     queries = [pseudo_query(*each) for each in sorted(rows, key=lambda each: place(each[0]))]
     dropped = pseudo_query("d3#1", 3, "zeppelin", kept=False, reason="relevance")
-    expanded = made(index, passages, None, written(PseudoQueries, [*queries, dropped]), settings=SETTINGS)
+    expanded = made(
+        index, passages=passages, pseudo_queries=written(PseudoQueries, [*queries, dropped]), settings=SETTINGS
+    )
     search = bm25.open_index(expanded.path, None, None, passage_ids(passages), "bm25")
     for word, found in {"gargoyle": ["d3#1"], "second": ["d3#1"], "chimney": ["d0#0"], "zeppelin": []}.items():
         assert search([word])([0], 10)[0].places.tolist() == [place(each) for each in found]
@@ -180,7 +182,7 @@ def test_pseudo_queries_are_found_with_their_passage(written, made, passages: Ar
 def test_pseudo_queries_of_unknown_passages_are_refused(written, made, passages: Artifact[Passages]) -> None:
     strangers = written(PseudoQueries, [pseudo_query("nobody", 0, "x")])
     with pytest.raises(ValueError, match="of other passages"):
-        made(index, passages, None, strangers, settings=SETTINGS)
+        made(index, passages=passages, pseudo_queries=strangers, settings=SETTINGS)
 
 
 def test_an_index_that_was_cut_off_is_made_again(passages: Artifact[Passages], tmp_path: Path) -> None:
@@ -206,7 +208,7 @@ def test_lucenes_files_are_listed_but_not_in_the_hash(tmp_path: Path) -> None:
     found = []
     for name in ("one", "other"):
         with session(Session(Store(tmp_path / name), Execution(threads=1, device="cpu"))) as current:
-            built = index(three_walruses(), None, None, settings=SETTINGS)
+            built = index(passages=three_walruses(), settings=SETTINGS)
             found.append(current.store.manifest(built.stage, built.key))
             assert current.store.damage(built.path) == []
     one, other = found

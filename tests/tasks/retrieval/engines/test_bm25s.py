@@ -50,7 +50,7 @@ def as_lists(hits: list[Hits]) -> list[list[tuple[int, float]]]:
 @pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (2.0, 1.0), (0.0, 0.5), (1.2, 0.0)])
 def test_lists_are_lucenes(made, passages: Artifact[Passages], k1: float, b: float) -> None:
     theirs, ours = (
-        made(index, passages, None, None, settings=Bm25(engine=name, k1=k1, b=b)) for name in ("bm25", "bm25s")
+        made(index, passages=passages, settings=Bm25(engine=name, k1=k1, b=b)) for name in ("bm25", "bm25s")
     )
     for depth in (1, 2, 7, 40, 1000):
         lists = as_lists(found(ours, passages, depth))
@@ -61,7 +61,7 @@ def test_lists_are_lucenes(made, passages: Artifact[Passages], k1: float, b: flo
 
 @pytest.fixture(scope="module")
 def built(made, on_one_thread, passages: Artifact[Passages]) -> Artifact[Any]:
-    return made(index, passages, None, None, settings=Bm25(engine="bm25s", k1=0.9, b=0.4))  # type: ignore[no-any-return]
+    return made(index, passages=passages, settings=Bm25(engine="bm25s", k1=0.9, b=0.4))  # type: ignore[no-any-return]
 
 
 def test_how_queries_are_shared_among_threads_does_not_matter(
@@ -84,7 +84,8 @@ def test_pseudo_queries_are_found_with_their_passage(written, made, passages: Ar
     names = read_table(passages, Passages)["passage_id"].to_pylist()
     rows = written(PseudoQueries, [pseudo_query(names[7], 0, "gargoyle"), pseudo_query(names[9], 1, "baran")])
     theirs, ours = (
-        made(index, passages, None, rows, settings=Bm25(engine=name, k1=0.9, b=0.4)) for name in ("bm25", "bm25s")
+        made(index, passages=passages, pseudo_queries=rows, settings=Bm25(engine=name, k1=0.9, b=0.4))
+        for name in ("bm25", "bm25s")
     )
     assert as_lists(found(ours, passages, 50)) == as_lists(found(theirs, passages, 50))
     lookup = bm25s.open_index(ours.path, None, None, passage_ids(passages), "bm25")(["gargoyle"])
@@ -94,10 +95,18 @@ def test_pseudo_queries_are_found_with_their_passage(written, made, passages: Ar
 def test_the_stage_writes_the_run_that_lucene_makes(written, made, passages: Artifact[Passages]) -> None:
     queries = written(Queries, [{"query_id": f"q{n}", "text": text} for n, text in enumerate(QUERIES)])
     runs = [
-        read_table(made(search, made(index, passages, None, None, settings=Bm25(engine=name, k1=0.9, b=0.4)), None,
-                        queries, None, passages, settings=Search(view="bm25", documents=30)), Run)
+        read_table(
+            made(
+                search,
+                index=made(index, passages=passages, settings=Bm25(engine=name, k1=0.9, b=0.4)),
+                queries=queries,
+                passages=passages,
+                settings=Search(view="bm25", documents=30),
+            ),
+            Run,
+        )
         for name in ("bm25", "bm25s")
-    ]  # fmt: skip
+    ]
     assert runs[0] == runs[1]
     assert len(runs[0]) > 100
 
@@ -106,7 +115,7 @@ def test_bytes_do_not_depend_on_how_many_texts_are_read_at_once(
     made, built: Artifact[Any], passages: Artifact[Passages], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bm25s, "TEXTS_AT_ONCE", 37)
-    again = made(index, passages, None, None, settings=Bm25(engine="bm25s", k1=0.9, b=0.4))
+    again = made(index, passages=passages, settings=Bm25(engine="bm25s", k1=0.9, b=0.4))
     files = sorted(path.relative_to(built.path) for path in (built.path / bm25s.INDEX).iterdir())
     assert len(files) == 5
     for file in files:
@@ -129,7 +138,7 @@ def test_an_index_that_was_cut_off_is_made_again_and_a_whole_one_is_kept(
 
 def test_texts_without_words_are_not_found(written, made) -> None:
     blank = written(Passages, [passage("d1", " "), passage("d2", "the")])
-    built = made(index, blank, None, None, settings=Bm25(engine="bm25s", k1=0.9, b=0.4))
+    built = made(index, passages=blank, settings=Bm25(engine="bm25s", k1=0.9, b=0.4))
     assert as_lists(found(built, blank, 5)) == [[] for _ in QUERIES]
 
 

@@ -48,7 +48,7 @@ def find(made, passages: Artifact[Passages], vectors: Artifact) -> Callable[...,
     """find(settings, depth) -> what a new index finds for QUERIES."""
 
     def found(settings: Candidates, depth: int = DEPTH) -> list[Hits]:
-        return search(made(index, passages, vectors, None, settings=settings), vectors, depth)
+        return search(made(index, passages=passages, vectors=vectors, settings=settings), vectors, depth)
 
     return found
 
@@ -132,7 +132,7 @@ def test_missing_similarities_below_zero_are_no_gain() -> None:
 def test_an_index_is_the_same_each_time_and_when_it_is_read_again(
     made, passages: Artifact[Passages], vectors: Artifact, kind: Candidates
 ) -> None:
-    one, other = (made(index, passages, vectors, None, settings=kind) for _ in range(2))
+    one, other = (made(index, passages=passages, vectors=vectors, settings=kind) for _ in range(2))
     assert (one.path / faiss.INDEX).read_bytes() == (other.path / faiss.INDEX).read_bytes()
     assert clustered.same(search(one, vectors), search(other, vectors))
 

@@ -48,7 +48,7 @@ def find(made, passages: Artifact[Passages], vectors: Artifact) -> Callable[...,
     """find(settings, depth) -> what a new index finds for QUERIES."""
 
     def found(settings: Faiss, depth: int = DEPTH) -> list[Hits]:
-        return search(made(index, passages, vectors, None, settings=settings), vectors, depth)
+        return search(made(index, passages=passages, vectors=vectors, settings=settings), vectors, depth)
 
     return found
 
@@ -114,9 +114,9 @@ def test_more_cells_and_more_candidates_find_more(find, expected: list[Hits]) ->
 def test_an_index_is_the_same_each_time_and_when_it_is_read_again(
     made, passages: Artifact[Passages], vectors: Artifact, kind: Faiss, tmp_path: Path
 ) -> None:
-    one = made(index, passages, vectors, None, settings=kind)
+    one = made(index, passages=passages, vectors=vectors, settings=kind)
     with session(Session(None, Execution(workers=1, threads=2, device="cpu"))):  # type: ignore[arg-type]
-        other = made(index, passages, vectors, None, settings=kind)
+        other = made(index, passages=passages, vectors=vectors, settings=kind)
     assert (one.path / faiss.INDEX).read_bytes() == (other.path / faiss.INDEX).read_bytes()
     assert clustered.same(search(one, vectors), search(one, vectors))
 
@@ -124,14 +124,14 @@ def test_an_index_is_the_same_each_time_and_when_it_is_read_again(
 def test_a_list_does_not_depend_on_how_many_are_held_at_once(
     made, passages: Artifact[Passages], vectors: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = made(index, passages, vectors, None, settings=KINDS[1])
+    built = made(index, passages=passages, vectors=vectors, settings=KINDS[1])
     together = search(built, vectors)
     monkeypatch.setattr("tasks.retrieval.two_stage.PAIRS", 120)
     assert clustered.same(search(built, vectors), together)
 
 
 def test_a_finished_index_is_not_built_again(made, passages: Artifact[Passages], vectors: Artifact) -> None:
-    built = made(index, passages, vectors, None, settings=KINDS[1])
+    built = made(index, passages=passages, vectors=vectors, settings=KINDS[1])
     before = (built.path / faiss.INDEX).stat().st_mtime_ns
     index.body(built.path, passages, vectors, None, settings=KINDS[1])
     assert (built.path / faiss.INDEX).stat().st_mtime_ns == before
@@ -201,7 +201,7 @@ def test_equal_scores_at_the_end_of_a_list_fall_by_passage_id(written, made, tmp
     """FAISS keeps the first of the equal ones; a run wants those of the greatest ids."""
     equal = np.repeat(QUERIES[:1], 25, axis=0)
     vectors = clustered.vectors_in(tmp_path, Encoded(dense=np.concatenate([equal, -VECTORS[:75]])))
-    built = made(index, written(Passages, clustered.passage_rows(100)), vectors, None, settings=KINDS[0])
+    built = made(index, passages=written(Passages, clustered.passage_rows(100)), vectors=vectors, settings=KINDS[0])
     searcher = faiss.open_index(built.path, vectors, clustered.asking(Encoded(dense=QUERIES)), names(100), "dense")
     found = searcher(["0"])([0], 10)[0]
     assert found.places.tolist() == [9, 8, 7, 6, 5, 4, 3, 24, 23, 22]  # p9 is behind p24 in the order of bytes

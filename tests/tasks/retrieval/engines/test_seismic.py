@@ -47,7 +47,7 @@ def find(made, passages: Artifact[Passages], vectors: Artifact) -> Callable[...,
     """find(settings, queries, depth) -> what a new index finds."""
 
     def found(settings: Seismic, queries: Sparse = QUERIES, depth: int = DEPTH) -> list[Hits]:
-        return search(made(index, passages, vectors, None, settings=settings), vectors, queries, depth)
+        return search(made(index, passages=passages, vectors=vectors, settings=settings), vectors, queries, depth)
 
     return found
 
@@ -115,7 +115,7 @@ def test_the_default_settings_find_nearly_everything(find) -> None:
 def test_an_index_is_the_same_each_time_and_when_it_is_read_again(
     made, passages: Artifact[Passages], vectors: Artifact
 ) -> None:
-    one, other = (made(index, passages, vectors, None, settings=SMALL) for _ in range(2))
+    one, other = (made(index, passages=passages, vectors=vectors, settings=SMALL) for _ in range(2))
     assert (one.path / seismic.INDEX).read_bytes() == (other.path / seismic.INDEX).read_bytes()
     assert clustered.same(search(one, vectors), search(one, vectors))
     before = (one.path / seismic.INDEX).stat().st_mtime_ns
@@ -164,14 +164,14 @@ def test_a_vocabulary_that_sixteen_bits_cannot_count_is_refused(written, tmp_pat
 
 def test_passages_without_any_word_piece_can_be_searched(written, made, tmp_path: Path) -> None:
     empty = clustered.vectors_in(tmp_path, Encoded(lexical=clustered.as_sparse([{}] * COUNT)))
-    built = made(index, written(Passages, clustered.passage_rows(COUNT)), empty, None, settings=LARGE)
+    built = made(index, passages=written(Passages, clustered.passage_rows(COUNT)), vectors=empty, settings=LARGE)
     assert [len(hits.places) for hits in search(built, empty)] == [0] * len(QUERIES)
 
 
 def test_nothing_is_printed(
     made, passages: Artifact[Passages], vectors: Artifact, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    search(made(index, passages, vectors, None, settings=SMALL), vectors)
+    search(made(index, passages=passages, vectors=vectors, settings=SMALL), vectors)
     assert capfd.readouterr().out == ""
 
 
