@@ -29,8 +29,8 @@ import torch
 from benchmarks import growing, invented, results, scale
 from benchmarks.__main__ import ONE_THREAD, PACKAGES
 from benchmarks.contest import clock
-from storage.files import write_atomically
-from storage.store.store import Store, bytes_below
+from storage.files import bytes_below, write_atomically
+from storage.store.store import Store
 from tasks.session import Execution, Session, session
 
 ROOT = Path(__file__).resolve().parent.parent

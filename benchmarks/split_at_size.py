@@ -25,10 +25,10 @@ from typing import Any
 
 from storage.artifact import Artifact
 from storage.datasets import msmarco
-from storage.files import write_atomically
+from storage.files import bytes_below, write_atomically
 from storage.rows import num_rows, read_rows
 from storage.store import sources
-from storage.store.store import Store, bytes_below
+from storage.store.store import Store
 from storage.tables import Passages
 from tasks.corpus.ingest import Corpus, ingest_corpus
 from tasks.corpus.split_corpus import Splitting, split_corpus

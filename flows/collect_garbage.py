@@ -21,9 +21,10 @@ from rich.table import Table
 from flows.store_needs import ReportNeeds, report_needs
 from flows.terminal import out
 from storage.errors import UserError, one_line
+from storage.files import bytes_below
 from storage.ledger.ledger import ledgers
 from storage.store.run_notes import RunNote, State, changing_notes, read_notes
-from storage.store.store import Store, bytes_below
+from storage.store.store import Store
 from tasks.runtime.formatting import in_units
 
 WORK = re.compile(r"(?P<stage>[A-Za-z0-9_]+)-(?P<key>[0-9a-f]{24})")

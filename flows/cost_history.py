@@ -9,7 +9,8 @@ from statistics import median
 
 from flows.plan_costs import CHECKPOINT, passes_texts
 from storage.artifact import Manifest
-from storage.store.store import Store, bytes_below
+from storage.files import bytes_below
+from storage.store.store import Store
 from tasks.flops import Cost
 from tasks.runtime.formatting import in_units
 from tasks.session import Done

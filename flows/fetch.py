@@ -18,7 +18,7 @@ from typing import IO, Any
 from flows.terminal import say
 from storage.datasets.support.official_files import Remote, of_beir, official, there
 from storage.errors import UserError
-from storage.files import flush, full_disk_in_words, writing
+from storage.files import flush, full_disk_explained, writing
 from storage.formats.lines import opened
 
 UNFINISHED = ".fetching"
@@ -39,7 +39,7 @@ def fetch(name: str, folder: Path) -> None:
             continue
         say(f"{named}: fetching {entry['url']}")
         _download(entry, file, f"put {named} into {folder} by hand")
-        with full_disk_in_words(folder):
+        with full_disk_explained(folder):
             _unpack(remote, file, folder) if remote.archive else _take(file, folder / remote.names[0])
     shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
     say(f"{name}: whole, in {folder}")
@@ -67,7 +67,7 @@ def _download(entry: dict[str, Any], file: Path, otherwise: str) -> None:
 
     url = entry["url"]
     try:
-        with full_disk_in_words(file):
+        with full_disk_explained(file):
             _DownloadConfig(contents={"file": entry | {"cache_path": str(file)}})["file"].path()
     except HashVerificationError as error:
         raise UserError(f"{url}: not the file that is known ({error}); try again later, or {otherwise}") from None

@@ -19,8 +19,9 @@ from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.terminal import Terminal, say
 from storage.errors import UserError, suggestion
+from storage.files import bytes_below
 from storage.store import sources
-from storage.store.store import Store, bytes_below
+from storage.store.store import Store
 from tasks.job import Job
 from tasks.runtime.formatting import in_units
 from tasks.session import Done, Session, session

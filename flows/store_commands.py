@@ -14,7 +14,7 @@ from flows.terminal import out
 from storage.artifact import Manifest
 from storage.errors import UserError, one_line
 from storage.ledger.ledger import is_damaged, ledgers
-from storage.store.manifest_checks import MANIFEST
+from storage.store.manifest_checks import MANIFEST, find_damage
 from storage.store.store import Damage, Store
 from tasks.runtime.formatting import in_units
 
@@ -99,7 +99,7 @@ def verify_store(store_folder: Path, aside: bool) -> None:
 def _is_damaged(folder: Path, store: Store, aside: bool) -> bool:
     """Whether an artifact is damaged or may not be read; print a line for each problem, and move it if `aside`."""
     try:
-        damage = store.quarantine(folder) if aside else Damage(store.damage(folder), "")
+        damage = store.quarantine_if_damaged(folder) if aside else Damage(find_damage(folder), "")
     except UserError as error:
         typer.echo(one_line(f"pretrieve: {error}"), err=True)
         return True

@@ -8,6 +8,7 @@ from typing import Any
 
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
+from storage.store.manifest_checks import find_damage
 from storage.store.store import Store
 
 LISTED = 5  # matches that an error names
@@ -40,7 +41,7 @@ def find(prefix: str, store: Store) -> tuple[Path, Manifest]:
     folder, manifest = matches[0]
     if manifest is None:
         raise UserError(
-            f"{folder}: the artifact is damaged ({'; '.join(store.damage(folder))}); run its recipe again to rebuild it"
+            f"{folder}: the artifact is damaged ({'; '.join(find_damage(folder))}); run its recipe again to rebuild it"
         )
     return folder, manifest
 

@@ -1,32 +1,31 @@
-"""Errors that say what is wrong, where, and what to do: one line each."""
+"""Errors for users: one line that says what is wrong, where, what was expected and what to do."""
 
 import difflib
 import errno
 import re
 from collections.abc import Collection
 
-CUT = 60  # characters of a value that a message shows
+CUT = 60  # characters of a value in a message
 LONGEST = 4_000  # characters of a message
-SIGNS = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"} | {0x7F: "␡"}
-ACTING = "\x80-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff"
-"""What would act on a terminal or cannot be written: controls, changes of direction, halves of surrogate pairs."""
-
+CONTROL_PICTURES = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"} | {0x7F: "␡"}
+ACTIVE = "\x80-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff"
+"""Characters that a terminal acts on or cannot print: controls, changes of direction, halves of surrogate pairs."""
 
 SCHEME = re.compile(r"(://|:/(?!/))(?!:PASSWORD@)")
-"""The end of an address' scheme; not that of our messages' own example.
+"""The end of a URL's scheme, except in the example of our own messages.
 
-A single slash is what `pathlib` leaves of an address that was given as a path."""
+`pathlib` leaves a single slash in a URL that was given as a path."""
 WORD = re.compile(r"[^\s'\"<>]+")
 
 
 class DamagedArtifact(Exception):
-    """The bytes of an artifact are not those in its manifest. One line: which file, what was expected, what to do."""
+    """An artifact differs from its manifest. One line: which file, what was expected, what to do."""
 
 
 class UserError(Exception):
-    """Something the user can mend (exit code 2). The message is one line: what, where, expected, what to do.
+    """A problem that the user can fix (exit code 2). The message is one line: what, where, expected, what to do.
 
-    Credentials in addresses are masked, since the message goes to terminals, logs and Prefect's pages.
+    Credentials in URLs are masked, since the message goes to terminals, logs and Prefect's pages.
     """
 
     def __init__(self, message: str) -> None:
@@ -34,9 +33,9 @@ class UserError(Exception):
 
 
 def masked(text: str) -> str:
-    """Return the text with *** in place of the user and password of every address in it.
+    """Return the text with *** in place of the user and password of every URL in it.
 
-    They are what is between the scheme and the last @ of a word: a password may have one. The time is linear.
+    They are between the scheme and the last @ of a word: a password may have one. The time is linear in the length.
     """
     return WORD.sub(_masked_word, text)
 
@@ -50,32 +49,34 @@ def _masked_word(word: re.Match[str]) -> str:
 
 
 PATHS = {
-    errno.ENAMETOOLONG: "the name is too long",
-    errno.ENOTDIR: "a part of the path is a file; expected a folder",
-    errno.EISDIR: "a folder; expected a file",
-    errno.ELOOP: "a link that leads to itself",
-    errno.EACCES: "no permission to read or write it",
-    errno.EPERM: "no permission to read or write it",
-    errno.EROFS: "the file system cannot be written to",
+    errno.ENAMETOOLONG: "the name is too long; give another path",
+    errno.ENOTDIR: "a part of the path is a file; expected a folder; give another path",
+    errno.EISDIR: "a folder; expected a file; give another path",
+    errno.ELOOP: "a link that leads to itself; give another path",
+    errno.EACCES: "no permission to read or write it; give another path",
+    errno.EPERM: "no permission to read or write it; give another path",
+    errno.EROFS: "the file system cannot be written to; give another path",
+    errno.EIO: "input/output error; check the disk or the network file system",
+    errno.ESTALE: "the network file system has lost it; run the same command again",
 }
-"""What the system says of a path that a user has given."""
+"""Messages for the system's errors about a path."""
 
 
 def wrong_path(error: BaseException) -> str | None:
-    """A message for an error of the system that is about a path; None for others."""
+    """Return a message for an error of the system about a path, or None for any other error."""
     if not isinstance(error, OSError) or error.errno not in PATHS or error.filename is None:
         return None
     name = str(error.filename)
-    return f"{name if len(name) <= LONGEST // 20 else quoted(name)}: {PATHS[error.errno]}; give another path"
+    return f"{name if len(name) <= LONGEST // 20 else quoted(name)}: {PATHS[error.errno]}"
 
 
 def quoted(value: object) -> str:
-    """A value in quotes as Python writes it, of at most `CUT` characters: its beginning where it is longer."""
+    """Return a value as Python writes it, shortened to `CUT` characters."""
     if isinstance(value, str):
         return repr(value) if len(value) <= CUT else f"{value[:CUT]!r}… ({len(value):,} characters)"
     try:
         text = repr(value)
-    except (RecursionError, ValueError):  # of thousands of levels, or a number of thousands of digits
+    except (RecursionError, ValueError):  # nested thousands of levels deep, or a number of thousands of digits
         return f"a value of type {type(value).__name__} that is too large to show"
     return text if len(text) <= CUT else f"{text[:CUT]}…"
 
@@ -87,11 +88,11 @@ def suggestion(name: str, known: Collection[str], otherwise: str = "expected one
 
 
 def printable(text: str) -> str:
-    """A text of which nothing is hidden and nothing acts: control characters and the like are shown as signs."""
-    return re.sub(f"[{ACTING}]", lambda found: f"⟨U+{ord(found[0]):04X}⟩", text.translate(SIGNS))
+    """Return the text with visible signs in place of characters that are invisible or that a terminal acts on."""
+    return re.sub(f"[{ACTIVE}]", lambda match: f"⟨U+{ord(match[0]):04X}⟩", text.translate(CONTROL_PICTURES))
 
 
 def one_line(text: str) -> str:
-    """The text for a terminal in one line of at most `LONGEST` characters."""
+    """Return the text as one line for a terminal, of at most `LONGEST` characters."""
     line = printable(masked(" ".join(text.split())))
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}… ({len(line):,} characters)"

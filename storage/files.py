@@ -1,4 +1,4 @@
-"""Whole files or none: hashing, atomic writing, and telling a full disk in plain words."""
+"""Hash files, write them atomically, and explain a full disk and other limits of the system."""
 
 from __future__ import annotations
 
@@ -24,30 +24,51 @@ LIMITS = {
     errno.ENFILE: "more files are open on this machine than may be (fs.file-max); raise the limit",
 }
 
+SYSTEM_FILES = (".DS_Store", "Thumbs.db", "desktop.ini")
+SYSTEM_PREFIXES = ("._", ".nfs", ".fuse_hidden")
+
 _hashes: dict[tuple[str, int, int, int, int], str] = {}
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file, read once while its size, inode and times of change stay the same in this process."""
+    """Return the sha256 of a file, read again in this process only if its size, inode or times have changed."""
     status = path.stat()
-    seen = (str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
-    if seen not in _hashes:
+    identity = (str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+    if identity not in _hashes:
         with path.open("rb") as file:
-            _hashes[seen] = hashlib.file_digest(file, "sha256").hexdigest()
-    return _hashes[seen]
+            _hashes[identity] = hashlib.file_digest(file, "sha256").hexdigest()
+    return _hashes[identity]
+
+
+def bytes_below(folder: Path) -> int:
+    """Return the total size of a folder's files. Files and folders that disappear meanwhile do not count."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += (Path(parent) / name).stat().st_size
+    return total
+
+
+def is_system_file(name: str) -> bool:
+    """Return whether an operating system or a file system puts files of this name into folders by itself.
+
+    They are those of macOS, Windows, and of NFS and FUSE, which rename a deleted file that is still open.
+    """
+    return name in SYSTEM_FILES or name.startswith(SYSTEM_PREFIXES)
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`; at the end of the block it is flushed to disk and takes the name.
+    """Yield a temporary path next to `path`. At the end of the block the file is flushed and renamed to `path`.
 
-    After a crash either the whole file or no file has the name. A full disk is a `UserError`.
+    After a crash `path` is a complete file or absent. A full disk is a `UserError`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Processes of several hosts or containers may have the same number.
+    # Processes of several hosts or containers may have the same process id.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        with full_disk_in_words(path):
+        with full_disk_explained(path):
             yield temporary
             flush(temporary)
             os.replace(temporary, path)
@@ -58,16 +79,16 @@ def writing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def writing_files(folder: Path) -> Iterator[Path]:
-    """A temporary folder in `folder` for a library that writes files; at the end of the block each takes its name.
+    """Yield a temporary folder in `folder` for a library that writes files itself.
 
-    The files are flushed to disk and moved to the same relative paths in `folder`, so that after a crash a file with
-    its name is complete; those of the same names are replaced.
+    At the end of the block the files are flushed and renamed to the same relative paths in `folder`, where they replace
+    files of the same names. After a crash each of them is complete or absent.
     """
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".files.{os.getpid()}-{secrets.token_hex(4)}.tmp"
     temporary.mkdir()
     try:
-        with full_disk_in_words(folder):
+        with full_disk_explained(folder):
             yield temporary
             for path in sorted(path for path in temporary.rglob("*") if path.is_file()):
                 flush(path)
@@ -79,38 +100,39 @@ def writing_files(folder: Path) -> Iterator[Path]:
 
 
 def drop_unfinished(folder: Path) -> None:
-    """Delete what processes that were killed have left in a folder: all names that begin with a dot.
+    """Delete the temporary files that killed processes have left in a folder: all names that begin with a dot.
 
-    Ours are `.NAME.PROCESS.tmp` (`writing`, `writing_files`), those of safetensors `.tmp` and six letters.
+    They are `.NAME.PROCESS.tmp` (`writing`, `writing_files`), and `.tmp` with six letters of safetensors. NFS does not
+    let its own `.nfs` files be deleted while a process has them open.
     """
     for path in sorted(folder.rglob(".*")):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
-        else:
+        elif not is_system_file(path.name):
             path.unlink(missing_ok=True)
 
 
 def follow_umask(files: Iterable[Path], folder: Path) -> None:
-    """Give files in a folder the mode of a new file: some libraries give theirs to this user only."""
+    """Give files the mode that a new file in the folder has. Some libraries write files for this user only."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".mode.", suffix=".tmp") as new:
         (probe := Path(new) / "probe").touch()
         mode = probe.stat().st_mode
     for path in files:
         if path.stat().st_mode != mode:
-            with contextlib.suppress(PermissionError):  # another user wrote it, in an attempt that was cut off
+            with contextlib.suppress(PermissionError):  # another user wrote it in an interrupted attempt
                 path.chmod(stat.S_IMODE(mode))
 
 
 @contextlib.contextmanager
 def writing_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder beside `folder`, which is not there or empty; at the end of the block it takes the name.
+    """Yield a temporary folder next to `folder`, which is absent or empty. At the end it is renamed to `folder`.
 
-    After a crash either the whole folder or none has the name; the next attempt clears what was unfinished.
+    After a crash `folder` is complete or absent. The next attempt deletes the temporary folder of the last.
     """
     folder = folder.absolute()
     temporary = folder.with_name(f".{folder.name}.unfinished")
     temporary.mkdir(parents=True, exist_ok=True)
-    with _alone_in(temporary, folder), full_disk_in_words(folder):
+    with _exclusive(temporary, folder), full_disk_explained(folder):
         try:
             yield temporary
             for path in (*temporary.rglob("*"), temporary):
@@ -122,32 +144,33 @@ def writing_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _alone_in(temporary: Path, folder: Path) -> Iterator[None]:
-    """Have a folder to oneself, and cleared. Raises UserError where another process has it."""
+def _exclusive(temporary: Path, folder: Path) -> Iterator[None]:
+    """Lock a folder during a block and clear it first. Raises UserError where another process has the lock."""
     descriptor = os.open(temporary, os.O_RDONLY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            mine = os.path.samestat(os.fstat(descriptor), temporary.stat())  # it may just have got its name
+            # Its last owner may have renamed it between the opening and the lock.
+            locked = os.path.samestat(os.fstat(descriptor), temporary.stat())
         except (BlockingIOError, FileNotFoundError):
-            mine = False
-        if not mine:
+            locked = False
+        if not locked:
             raise UserError(f"{folder}: another process is writing it; wait for its end, or name another folder")
-        for left in temporary.iterdir():
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        for leftover in temporary.iterdir():
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
         yield
     finally:
         os.close(descriptor)
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write a small file whole or not at all."""
+    """Write a small file completely or not at all."""
     with writing(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def flush(path: Path) -> None:
-    """Have the kernel write a file or a folder's entries to the disk."""
+    """Have the kernel write a file, or a folder's entries, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -156,23 +179,23 @@ def flush(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def full_disk_in_words(path: Path) -> Iterator[None]:
-    """Turn a full disk or another limit of the system into a line that names the place; the work so far stays."""
+def full_disk_explained(path: Path) -> Iterator[None]:
+    """Raise UserError with the path in place of the error for a full disk or another limit of the system."""
     try:
         yield
     except Exception as error:
-        if reached := limit_reached(error):
-            raise UserError(f"{path}: {reached}") from error
+        if limit := limit_reached(error):
+            raise UserError(f"{path}: {limit}") from error
         raise
 
 
 def limit_reached(error: BaseException) -> str | None:
-    """Which limit of the system an error comes from, and what to do; None where it comes from none.
+    """Return which limit of the system caused an error and what to do, or None for any other error.
 
-    Libraries wrap the system's error in their own, so its message is looked for too.
+    Libraries wrap the system's error in their own, so its message is searched too.
     """
     number = error.errno if isinstance(error, OSError) else None
-    for limit, words in LIMITS.items():
+    for limit, message in LIMITS.items():
         if number == limit or os.strerror(limit) in str(error):
-            return f"{words} and run the same command again"
+            return f"{message} and run the same command again"
     return None

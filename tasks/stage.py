@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from storage.artifact import Artifact, File, Manifest, hash_of
-from storage.files import full_disk_in_words
+from storage.files import full_disk_explained
 from storage.rows import num_rows
 from storage.settings import Settings
 from storage.tables import Table
@@ -100,13 +100,13 @@ def build_artifact(job: Job, current: Session) -> Manifest:
     with store.lock(name, job.key, lambda: current.tell(f"{name} {job.key[:8]}: another run builds it; waiting")):
         if manifest := store.manifest(name, job.key):
             return manifest
-        if (folder := store.folder(name, job.key)).exists() and (damage := store.quarantine(folder)):
+        if (folder := store.folder(name, job.key)).exists() and (damage := store.quarantine_if_damaged(folder)):
             current.tell(f"{job.label}: damaged, so it is built again: {damage.in_one_line()}")
         for artifact in job.artifacts():
             store.check(artifact)
         started, cpu = time.monotonic(), cpu_seconds()
         work = store.begin(name, job.key)
-        with full_disk_in_words(work):
+        with full_disk_explained(work):
             with Meter() as meter:
                 _fill(work, job, current)
             spent = Spent(started, cpu, meter.joules)

@@ -1,8 +1,9 @@
-"""Evidence: whether an artifact's folder is what its manifest says, and its manifest what its place and fields say.
+"""Checks of an artifact's folder against its manifest, and of the manifest against itself.
 
-A run does not repeat hours of work because of a manifest, so nothing in it is taken on trust: stage and key must be
-those of the folder, the key must follow from stage, version, settings and inputs, the hash from the list of files, and
-the folder must hold the listed files and no other.
+A run skips hours of work because a manifest says that they are done, so nothing in a manifest is trusted: stage and key
+must be those of the folder, the key must follow from stage, version, settings and inputs, the hash from the list of
+files, and the folder must contain the listed files and no others. Files that operating systems put into folders
+(`storage.files.is_system_file`) are ignored: no stage reads them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from storage import tables
 from storage.artifact import File, InvalidManifest, Manifest, hash_of, key_of
 from storage.errors import UserError
-from storage.files import limit_reached, sha256_of
+from storage.files import is_system_file, limit_reached, sha256_of
 from storage.rows import num_rows
 
 MANIFEST = "manifest.json"
@@ -29,32 +30,49 @@ TABLES = {
 NO_DAMAGE = {
     errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT,
 }  # fmt: skip
-"""Errors that say nothing of what is on the disk; an artifact is not moved and built again because of them."""
+"""Errors that say nothing about the data on the disk. No artifact is quarantined and rebuilt because of them."""
+GONE = (FileNotFoundError, NotADirectoryError)
 
 
 def read_manifest(folder: Path) -> Manifest | None:
     """Return the manifest in an artifact's folder, or None where there is no such file.
 
-    Raises InvalidManifest where the file is no manifest, and UserError where it cannot be read for another reason.
+    Raises InvalidManifest where the file is no manifest, and UserError where it cannot be read at the moment.
     """
     path = folder / MANIFEST
     try:
         with _reading(path):
             return Manifest.from_json(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
+    except GONE:
         return None
     except OSError as error:
         raise InvalidManifest(f"it cannot be read ({error.strerror})") from None
 
 
-def contradictions(folder: Path, manifest: Manifest) -> Iterator[str]:
-    """Yield a line for each thing in which a manifest contradicts itself or its folder; no file's content is read.
+def find_damage(folder: Path) -> list[str]:
+    """Return what is wrong with an artifact's folder, a line for each problem. Every byte is read.
 
-    Raises UserError where the folder cannot be read for a reason that is no damage.
+    Raises UserError where something cannot be read at the moment: that is no damage.
     """
-    path, made = folder / MANIFEST, f"{manifest.stage}/{manifest.key}"
-    if (place := f"{folder.parent.name}/{folder.name}") != made:
-        yield f"{path}: this is the manifest of {ascii(made)[1:-1]}, expected that of {place}"
+    try:
+        manifest = read_manifest(folder)
+        if manifest is None:
+            return [f"{folder / MANIFEST}: the manifest is missing"]
+        return list(contradictions(folder, manifest)) or list(changed_contents(folder, manifest))
+    except InvalidManifest as error:
+        return [f"{folder / MANIFEST}: not a manifest: {error}"]
+    except FileNotFoundError:
+        return [f"{folder}: the artifact was moved or deleted while it was read"]
+
+
+def contradictions(folder: Path, manifest: Manifest) -> Iterator[str]:
+    """Yield a line for each contradiction of a manifest with itself or its folder. No file's content is read.
+
+    Raises UserError where the folder cannot be read at the moment.
+    """
+    path, described = folder / MANIFEST, f"{manifest.stage}/{manifest.key}"
+    if (actual := f"{folder.parent.name}/{folder.name}") != described:
+        yield f"{path}: this is the manifest of {ascii(described)[1:-1]}, expected that of {actual}"
     key = key_of(manifest.stage, manifest.version, manifest.settings, manifest.inputs)
     if key != manifest.key:
         yield (
@@ -68,12 +86,12 @@ def contradictions(folder: Path, manifest: Manifest) -> Iterator[str]:
     if manifest.seed != manifest.settings.get("seed"):
         yield f"{path}: seed {manifest.seed} is not that of the settings, {manifest.settings.get('seed')!r}"
     yield from _misplaced(path, manifest)
-    yield from _different_files(folder, listed(manifest))
+    yield from _different_files(folder, all_files(manifest))
 
 
 def _misplaced(path: Path, manifest: Manifest) -> Iterator[str]:
-    """Yield a line for each listed name that is outside the folder, or among data files when it is a log's."""
-    for name in listed(manifest):
+    """Yield a line for each listed path that leads outside the folder, or that is in the wrong one of the two lists."""
+    for name in all_files(manifest):
         if not _stays_inside(name):
             yield f"{path}: lists {name!a}, expected a path inside the artifact's folder"
     for name in manifest.files:
@@ -85,31 +103,50 @@ def _misplaced(path: Path, manifest: Manifest) -> Iterator[str]:
 
 
 def _stays_inside(name: str) -> bool:
-    """Whether a listed name is a plain relative path, as `publish` writes it."""
+    """Return whether a listed name is a plain relative path, as `Store.publish` writes it."""
     parts = PurePosixPath(name).parts
     return "/".join(parts) == name and ".." not in parts and name[:1] != "/" and not set(name) & {"\\", "\0"}
 
 
 def _different_files(folder: Path, expected: dict[str, File]) -> Iterator[str]:
     """Yield a line for each file that is missing, has another size, is no regular file or is not listed."""
-    with _reading(folder):
-        found = dict(_files_below(folder, ""))
+    present = _statuses(folder)
     for name, file in expected.items():
         if not _stays_inside(name):
             continue
-        path, status = folder / name, found.pop(name, None)
+        path, status = folder / name, present.pop(name, None)
         if status is None:
             yield f"{path}: the manifest lists this file, but it is missing"
         elif not stat.S_ISREG(status.st_mode):
             yield f"{path}: expected a regular file, not a link, a device or a folder"
         elif status.st_size != file.bytes:
             yield f"{path}: expected {file.bytes} bytes, it has {status.st_size}"
-    for name in sorted(found.keys() - {MANIFEST}):
-        yield f"{folder / os.fsencode(name).decode(errors='backslashreplace')}: the manifest does not list this file"
+    for name in sorted(present.keys() - {MANIFEST}):
+        if not is_system_file(name.rpartition("/")[2]):
+            shown = os.fsencode(name).decode(errors="backslashreplace")
+            yield f"{folder / shown}: the manifest does not list this file"
+
+
+def _statuses(folder: Path) -> dict[str, os.stat_result]:
+    """Return the status of each file below a folder by relative path.
+
+    Raises FileNotFoundError or NotADirectoryError where the folder is gone, and UserError for any other error: that a
+    folder cannot be listed does not say that its files are damaged.
+    """
+    try:
+        with _reading(folder):
+            return dict(_files_below(folder, ""))
+    except GONE:
+        raise
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or folder}: the folder cannot be listed ({error.strerror}); check the disk, or restore "
+            "the store from a copy"
+        ) from None
 
 
 def _files_below(folder: Path, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield all that is below a folder except folders, by relative name; links are not followed."""
+    """Yield the relative path and status of everything below a folder except folders. Links are not followed."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -119,12 +156,12 @@ def _files_below(folder: Path, prefix: str) -> Iterator[tuple[str, os.stat_resul
 
 
 def changed_contents(folder: Path, manifest: Manifest) -> Iterator[str]:
-    """Yield a line for each listed file whose content is not the listed one, and one where the rows are not as many.
+    """Yield a line for each file whose content is not the listed one, and one for a wrong number of rows.
 
-    Each file is read once in a process (`sha256_of`). For folders without `contradictions`.
+    Each file is read once in a process (`sha256_of`). The folder must have no `contradictions`.
     """
     intact = True
-    for name, file in listed(manifest).items():
+    for name, file in all_files(manifest).items():
         try:
             with _reading(folder / name):
                 actual = sha256_of(folder / name)
@@ -139,20 +176,19 @@ def changed_contents(folder: Path, manifest: Manifest) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Raise UserError in place of the errors of NO_DAMAGE; others stay as they are."""
+    """Raise UserError in place of the errors of NO_DAMAGE. Other errors are not changed."""
     try:
         yield
     except OSError as error:
         if error.errno not in NO_DAMAGE:
             raise
-        place = error.filename or path
         if isinstance(error, PermissionError):
             wrong = "no permission to read it; expected a store whose files this user may read"
         else:
             wrong = limit_reached(error) or f"cannot be read now ({error.strerror}); run the same command again"
-        raise UserError(f"{place}: {wrong}") from None
+        raise UserError(f"{error.filename or path}: {wrong}") from None
 
 
-def listed(manifest: Manifest) -> dict[str, File]:
+def all_files(manifest: Manifest) -> dict[str, File]:
     """Return all files of a manifest, data and logs, by their path below the artifact's folder."""
     return {**manifest.files, **manifest.logs}

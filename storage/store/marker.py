@@ -1,8 +1,8 @@
-"""What makes a folder a store: the file `.pretrieve-store`, which names the version of the store's format.
+"""The marker of a store: the file `.pretrieve-store`, which names the version of the store's format.
 
-A store from before this file existed is recognised by its manifests, or by holding nothing but folders that only a
-store has; its next write adds the file. Any other folder is refused, so that no command moves or deletes the files of
-others.
+A store without it, written before the marker existed, is recognised by its manifests, or by having only folders that a
+store has. Its next write adds the marker. Any other folder is refused, so that no command moves or deletes the files
+of other programs.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import UserError
-from storage.files import write_atomically
+from storage.files import is_system_file, write_atomically
 from storage.store.manifest_checks import MANIFEST
 
 MARKER = ".pretrieve-store"
 FORMAT = 1
 KEY = re.compile(r"[0-9a-f]{24}")
 OWN_FOLDERS = {".work", ".locks", ".damaged", ".prefect", ".runs", "ledger", "reports"}
-OF_THE_SYSTEM = {"lost+found", ".snapshot", ".DS_Store"}  # what a new file system or a desktop puts into a folder
+SYSTEM_FOLDERS = {"lost+found", ".snapshot"}  # which a new file system has
 
 
 def recognise(root: Path) -> bool:
@@ -38,23 +38,22 @@ def recognise(root: Path) -> bool:
         if (root / MARKER).exists():
             _check_format(root / MARKER)
             return True
-        names = {path.name for path in root.iterdir()} - OF_THE_SYSTEM
-        # A process that was killed may have left the temporary file of a marker.
-        names = {name for name in names if not name.startswith(f".{MARKER}.")}
+        names = {path.name for path in root.iterdir() if not is_system_file(path.name)} - SYSTEM_FOLDERS
+        names = {name for name in names if not name.startswith(f".{MARKER}.")}  # temporary file of a killed process
         if names <= OWN_FOLDERS or any(is_artifact(path.parent) for path in root.glob(f"[!.]*/*/{MANIFEST}")):
             return bool(names)
-    except (OSError, ValueError, RuntimeError) as error:  # of a null character, and of links in a circle
+    except (OSError, ValueError, RuntimeError) as error:  # for a null character, and for circular links
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        place = getattr(error, "filename", None) or root
-        raise UserError(f"{place}: the store cannot be read ({reason}); check --store and its permissions") from None
+        path = getattr(error, "filename", None) or root
+        raise UserError(f"{path}: the store cannot be read ({reason}); check --store and its permissions") from None
     raise UserError(
         f"{root}: this folder is not a store: expected {MARKER}, a manifest below STAGE/KEY, or an empty folder, and "
-        f"it has {_some(names)}; nothing was touched; name another folder with --store"
+        f"it has {_shortened(names)}; nothing was touched; name another folder with --store"
     )
 
 
 def mark(root: Path) -> None:
-    """Make the folder a store by its marker, where it has none. Raises UserError where the store cannot be written."""
+    """Write the marker where there is none. Raises UserError where the store cannot be written."""
     if is_read_only(root):
         raise unwritable(root, "no write permission, or mounted read-only")
     if not (root / MARKER).exists():
@@ -65,21 +64,21 @@ def mark(root: Path) -> None:
 
 
 def is_read_only(root: Path) -> bool:
-    """Return whether the folder is there and this process may not write it."""
+    """Return whether the folder exists and this process may not write to it."""
     return root.exists() and not os.access(root, os.W_OK | os.X_OK)
 
 
 def unwritable(root: Path, reason: str | None) -> UserError:
-    """Return the error for a store that this process cannot write."""
+    """Return the error for a store that this process cannot write to."""
     return UserError(
         f"{root}: the store cannot be written ({reason}); only commands that read work here; name another with --store"
     )
 
 
 def is_artifact(folder: Path) -> bool:
-    """Return whether a folder is an artifact of this pipeline, intact or damaged: it has a manifest of ours.
+    """Return whether a folder has a manifest of this pipeline: whether it is an artifact, intact or damaged.
 
-    A manifest that cannot be parsed counts where the folder's name is a key; other programs have files of its name too.
+    Other programs have files called manifest.json too. One that cannot be parsed counts if the folder's name is a key.
     """
     path = folder / MANIFEST
     if path.is_symlink() or not path.is_file():
@@ -101,7 +100,7 @@ def _check_format(marker: Path) -> None:
         version = None
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise UserError(
-            f'{marker}: damaged: expected {{"format": {FORMAT}}}; restore it, or delete it and the store is '
+            f'{marker}: damaged: expected {{"format": {FORMAT}}}; restore it, or delete it: the store is then '
             "recognised by its manifests"
         )
     if version > FORMAT:
@@ -111,6 +110,6 @@ def _check_format(marker: Path) -> None:
         )
 
 
-def _some(names: set[str]) -> str:
-    listed = ", ".join(sorted(names)[:3])
-    return listed if len(names) <= 3 else f"{listed} and {len(names) - 3} more"
+def _shortened(names: set[str]) -> str:
+    first = ", ".join(sorted(names)[:3])
+    return first if len(names) <= 3 else f"{first} and {len(names) - 3} more"

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from storage.artifact import Artifact
+from storage.errors import DamagedArtifact
 from storage.store.run_notes import noted, read_notes
-from storage.store.store import DamagedArtifact, Store
+from storage.store.store import Store
 from storage.tables import Qrels
 from tasks.session import Execution, Session, session
 from tasks.stage import stage

@@ -16,7 +16,9 @@ from safetensors.numpy import save_file
 
 from storage import tables
 from storage.files import writing_files
-from storage.store.store import Store, UndeclaredFile
+from storage.store.manifest_checks import find_damage
+from storage.store.publishing import UndeclaredFile
+from storage.store.store import Store
 from storage.tables import Checkpoint, Index, Table, Vectors
 from tasks.session import Session, session
 from tasks.stage import stage
@@ -68,7 +70,7 @@ def test_the_modes_of_files_follow_the_umask(umask: int, mode: int, store: Store
     files = [path for path in made.path.rglob("*") if path.is_file()]
     assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in files} == {path.name: mode for path in files}
     assert len(files) == 3
-    assert store.damage(made.path) == []
+    assert find_damage(made.path) == []
 
 
 def test_a_block_that_fails_leaves_no_file(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import random
@@ -23,10 +24,12 @@ from storage.artifact import Artifact, File, InvalidManifest, Manifest
 from storage.errors import DamagedArtifact, UserError
 from storage.rows import read_table, write_rows
 from storage.settings import Settings
+from storage.store.manifest_checks import find_damage
 from storage.store.store import Store
 from storage.tables import Queries
 from tasks.session import Session, session
 from tasks.stage import stage
+from tests.console import command
 from tests.storage.published import KEY, described
 
 
@@ -112,7 +115,7 @@ def test_each_kind_of_damage_is_named_and_the_artifact_is_built_again(kind: str,
     change, message = DAMAGES[kind]
     change(made)
 
-    (problem, *_) = [problem for problem in store.damage(made.path) if re.search(message, problem)]
+    (problem, *_) = [problem for problem in find_damage(made.path) if re.search(message, problem)]
 
     assert str(made.path) in problem
     assert len(problem.splitlines()) == 1
@@ -126,7 +129,7 @@ def test_each_kind_of_damage_is_named_and_the_artifact_is_built_again(kind: str,
     assert [done.cached for done in again.done.values()] == [False]
     assert kind in CONTENTS or problem in said[1]
     assert len(list((store.root / ".damaged").iterdir())) == 1
-    assert store.damage(made.path) == []
+    assert find_damage(made.path) == []
 
 
 @contextlib.contextmanager
@@ -144,7 +147,7 @@ def no_file_can_be_opened() -> Iterator[None]:
 def test_an_artifact_that_cannot_be_read_now_is_not_taken_for_damaged(store: Store) -> None:
     made = count(settings=Count(number=2))
 
-    for use in (lambda: store.manifest(made.stage, made.key), lambda: store.quarantine(made.path)):
+    for use in (lambda: store.manifest(made.stage, made.key), lambda: store.quarantine_if_damaged(made.path)):
         with no_file_can_be_opened(), pytest.raises(UserError, match="more files are open than may be") as error:
             use()
         assert str(made.path) in str(error.value)
@@ -153,13 +156,54 @@ def test_an_artifact_that_cannot_be_read_now_is_not_taken_for_damaged(store: Sto
     assert not (store.root / ".damaged").exists()
 
 
+@pytest.mark.parametrize("name", [".DS_Store", "logs/._log.txt", ".nfs0000000001", "Thumbs.db", ".fuse_hidden0001"])
+def test_files_of_operating_systems_are_no_damage_and_are_not_published(name: str, store: Store) -> None:
+    with session(Session(store, planning=True)):
+        key = count(settings=Count(number=2)).key
+    work = store.begin(count.name, key)
+    for folder in (work, store.folder(count.name, key)):
+        made = count(settings=Count(number=2)) if folder != work else None
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("of the operating system")
+        assert made is None or store.check(made) == folder
+
+    manifest = store.manifest(count.name, key)
+    assert manifest is not None
+    assert (list(manifest.files), list(manifest.logs)) == (["part-00000.parquet"], ["logs/log.txt"])
+
+
+def test_a_folder_that_cannot_be_listed_is_one_line_and_no_damage(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = count(settings=Count(number=2))
+
+    def fail(folder: Any) -> Any:
+        if broken in (Path(folder), Path(folder).resolve()):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder))
+        return scandir(folder)
+
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", fail)
+    broken = made.path
+    for use in (lambda: store.manifest(made.stage, made.key), lambda: store.quarantine_if_damaged(made.path)):
+        with pytest.raises(UserError, match=f"{made.path}: the folder cannot be listed .Input/output error.; check"):
+            use()
+    broken = store.root
+    ended = command(capsys, "verify", "--aside", "--store", store.root)
+
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1)
+    assert f"{store.root}: input/output error; check the disk or the network file system" in ended.err
+    broken = Path("none")
+    assert store.check(made) == made.path
+
+
 def test_two_folders_that_were_swapped_are_both_named_and_built_again(store: Store) -> None:
     two, three = (count(settings=Count(number=number)) for number in (2, 3))
     os.rename(two.path, store.root / "aside")
     os.rename(three.path, two.path)
     os.rename(store.root / "aside", three.path)
 
-    assert f"this is the manifest of {three.reference}, expected that of {two.reference}" in store.damage(two.path)[0]
+    assert f"this is the manifest of {three.reference}, expected that of {two.reference}" in find_damage(two.path)[0]
     with session(Session(store)) as again:
         tables = [read_table(count(settings=Count(number=number)), Queries) for number in (2, 3)]
     assert [len(table) for table in tables] == [2, 3]
@@ -188,7 +232,7 @@ def test_the_manifest_of_an_earlier_version_is_accepted(store: Store) -> None:
     assert before is not None
     assert manifest == before
     assert (before.sha256 is None, manifest.sha256) == (False, None)
-    assert store.damage(made.path) == []
+    assert find_damage(made.path) == []
 
 
 @pytest.mark.parametrize("signed", [True, False])
@@ -205,7 +249,7 @@ def test_no_flipped_bit_changes_a_manifest_unnoticed(signed: bool, store: Store)
         flipped = bytearray(content)
         flipped[place] ^= 1 << random.Random(place).randrange(8)
         path.write_bytes(flipped)
-        if not store.damage(made.path):
+        if not find_damage(made.path):
             unnoticed.append(Manifest.from_json(path.read_bytes()))
 
     assert all(dataclasses.replace(manifest, built=before.built) == before for manifest in unnoticed)
@@ -235,7 +279,7 @@ def test_no_content_of_a_manifest_is_an_error_of_the_program(name: str, value: A
         path.mkdir(parents=True)
         (path / "manifest.json").write_text(json.dumps(changed))
 
-        assert all(len(problem.splitlines()) == 1 for problem in Store(Path(folder)).damage(path))
+        assert all(len(problem.splitlines()) == 1 for problem in find_damage(path))
         assert Store(Path(folder)).manifest("made", KEY) is None  # the file that it lists is not there
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from storage.artifact import Artifact, File, Manifest, key_of, source_of
 from storage.errors import DamagedArtifact, UserError
-from storage.files import full_disk_in_words, writing
+from storage.files import full_disk_explained, writing
+from storage.store.manifest_checks import find_damage
 from storage.store.store import Store
 from tests.storage.published import KEY, described
 
@@ -53,7 +54,7 @@ def test_changed_bytes_are_named_and_the_artifact_is_set_aside(made: tuple[Store
     store, artifact = made
     (artifact.path / "data.bin").write_bytes(b"0123456780")  # as long as before
 
-    assert "data.bin: expected sha256" in store.damage(artifact.path)[0]
+    assert "data.bin: expected sha256" in find_damage(artifact.path)[0]
     with pytest.raises(DamagedArtifact, match=r"data\.bin: expected sha256.*run its recipe again"):
         store.check(artifact)
     assert store.manifest("made", KEY) is None
@@ -65,9 +66,9 @@ def test_a_missing_or_shorter_file_is_not_whole(made: tuple[Store, Artifact]) ->
     (artifact.path / "data.bin").write_bytes(b"0123")
 
     assert store.manifest("made", KEY) is None
-    assert "expected 10 bytes, it has 4" in store.damage(artifact.path)[0]
+    assert "expected 10 bytes, it has 4" in find_damage(artifact.path)[0]
     (artifact.path / "data.bin").unlink()
-    assert "missing" in store.damage(artifact.path)[0]
+    assert "missing" in find_damage(artifact.path)[0]
 
 
 def test_a_folder_without_a_readable_manifest_is_not_whole(made: tuple[Store, Artifact]) -> None:
@@ -75,7 +76,7 @@ def test_a_folder_without_a_readable_manifest_is_not_whole(made: tuple[Store, Ar
     (artifact.path / "manifest.json").write_text("{")
 
     assert store.manifest("made", KEY) is None
-    assert store.damage(artifact.path)
+    assert find_damage(artifact.path)
 
 
 def test_beginning_keeps_whole_files_and_drops_unfinished_ones(tmp_path: Path) -> None:
@@ -101,9 +102,9 @@ def test_a_file_that_could_not_be_written_whole_leaves_nothing(tmp_path: Path) -
 
 
 def test_a_full_disk_is_told_in_words(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="the disk is full"), full_disk_in_words(tmp_path):
+    with pytest.raises(UserError, match="the disk is full"), full_disk_explained(tmp_path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    with pytest.raises(UserError, match="the disk is full"), full_disk_in_words(tmp_path):
+    with pytest.raises(UserError, match="the disk is full"), full_disk_explained(tmp_path):
         raise RuntimeError("I/O error: No space left on device (os error 28)")
 
 
@@ -181,7 +182,7 @@ def test_a_damaged_artifact_makes_room_for_the_one_that_is_published(made: tuple
     manifest = store.publish("made", KEY, described)
 
     assert store.manifest("made", KEY) == manifest
-    assert store.damage(artifact.path) == []
+    assert find_damage(artifact.path) == []
     assert len(list((store.root / ".damaged").iterdir())) == 1
 
 
