@@ -31,7 +31,7 @@ from tasks.retrieval.engines import bm25
 from tasks.retrieval.index import EngineSettings, engine, index
 from tasks.retrieval.lucene.jvm import java
 from tasks.retrieval.ranking import PassageIds, passage_ids, run_rows
-from tasks.retrieval.search import deepened
+from tasks.retrieval.search import search_documents
 from tasks.session import Execution, Session, session
 
 DEVICES = ("cpu",)
@@ -119,7 +119,9 @@ def ours(indexed: Indexed, queries: Sequence[str], settings: EngineSettings) -> 
 
     def found() -> pa.Table:
         with session(indexed.session):
-            return run_rows(names, deepened(search(queries), len(queries), DEPTH, indexed.ids), indexed.ids, "bm25")
+            return run_rows(
+                names, search_documents(search(queries), len(queries), DEPTH, indexed.ids), indexed.ids, "bm25"
+            )
 
     return found
 

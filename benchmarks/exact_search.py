@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.contest import OURS, Case
 from benchmarks.searched import stored
 from storage.vectors import Encoded, Vectors
-from tasks.retrieval.engines.exact import Exhaustive
+from tasks.retrieval.engines.exact import ExactSearch
 
 DEVICES = ("cpu",)
 DIMENSION = 768
@@ -56,7 +56,7 @@ def _case(name: str, queries_QD: Vectors, passages_PD: Vectors, depth: int) -> I
     flat = faiss.IndexFlatIP(DIMENSION)
     flat.add(passages_PD)
     with stored(Encoded(dense=passages_PD)) as (vectors, ids):
-        find = Exhaustive(vectors, ids)
+        find = ExactSearch(vectors, ids)
         yield Case(
             name,
             {OURS: lambda: find(Encoded(dense=queries_QD), depth), PEER: lambda: flat.search(queries_QD, depth)},
@@ -70,8 +70,8 @@ def _compared(made: Mapping[str, Any], queries_QD: Vectors, passages_PD: Vectors
     """Ours are scores of double precision; those of FAISS are equal to single precision, in this or another order."""
     as_ours = 0
     for query_D, hits, scores, places in zip(queries_QD, made[OURS], *made[PEER], strict=True):
-        exact = passages_PD[hits.places].astype(np.float64) @ query_D.astype(np.float64)
+        exact = passages_PD[hits.rows].astype(np.float64) @ query_D.astype(np.float64)
         np.testing.assert_allclose(hits.scores, exact, rtol=1e-7)
         np.testing.assert_allclose(hits.scores, scores, rtol=1e-5, atol=1e-5 * float(np.abs(scores).max()))
-        as_ours += bool(np.array_equal(hits.places, places))
+        as_ours += bool(np.array_equal(hits.rows, places))
     return {"lists": len(queries_QD), "lists that rounding gave another order in FAISS": len(queries_QD) - as_ours}

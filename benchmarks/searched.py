@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from storage.store.store import Store
 from storage.vectors import VECTORS_JSON, Encoded, write_shard
-from tasks.retrieval.exact_search.double_scores import Stored, similarity
+from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.ranking import PassageIds, numbered
 from tasks.session import Execution, Session, session
 
@@ -20,7 +20,7 @@ ROWS = 16_384  # of a shard
 
 
 @contextlib.contextmanager
-def stored(passages: Encoded) -> Iterator[tuple[Stored, PassageIds]]:
+def stored(passages: Encoded) -> Iterator[tuple[StoredVectors, PassageIds]]:
     """Vectors of one view in a temporary folder, and ids in another order; what searches them has one thread."""
     (view,) = passages.views
     execution = Execution(workers=1, threads=1, device="cpu")
@@ -30,4 +30,7 @@ def stored(passages: Encoded) -> Iterator[tuple[Stored, PassageIds]]:
             write_shard(folder, shard, passages.rows(start, min(start + ROWS, len(passages))))
         (folder / VECTORS_JSON).write_text(json.dumps({"views": {view: 1.0}, "exact_match": False}))
         ids = [f"p{place}" for place in range(len(passages))]
-        yield Stored(folder, similarity(folder, view)), numbered(pa.table({"passage_id": ids, "doc_id": ids}))
+        yield (
+            StoredVectors(folder, view),
+            numbered(pa.table({"passage_id": ids, "doc_id": ids})),
+        )

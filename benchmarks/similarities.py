@@ -21,7 +21,7 @@ from benchmarks.searched import stored
 from storage.artifact import Artifact
 from storage.vectors import Encoded, SparseRows, TokenRows
 from tasks.retrieval.engines import seismic
-from tasks.retrieval.engines.exact import Exhaustive
+from tasks.retrieval.engines.exact import ExactSearch
 from tasks.retrieval.index import INDEX_JSON
 from tasks.retrieval.ranking import Hits, Lookup
 
@@ -72,7 +72,7 @@ def _late(queries: int, passages: int) -> Iterator[Case]:
             compared=lambda made: _same_scores(made[OURS], made[EINSUM].numpy().ravel()),
             units={"pairs": queries * passages},
         )
-        find = Exhaustive(vectors, ids)
+        find = ExactSearch(vectors, ids)
         yield Case(
             f"MaxSim search, {size}, top {DEPTH}",
             {OURS: lambda: find(Encoded(late=asked), DEPTH), EINSUM: lambda: einsum().topk(min(DEPTH, passages))},
@@ -123,7 +123,7 @@ def _lexical(queries: int, passages: int) -> Iterator[Case]:
         return [np.sort(row[np.argpartition(row, -DEPTH)[-DEPTH:]])[::-1] for row in rows]
 
     with stored(Encoded(lexical=found)) as (vectors, ids):
-        find = Exhaustive(vectors, ids)
+        find = ExactSearch(vectors, ids)
         yield Case(
             f"lexical search, {queries} queries x {passages:,} passages, top {DEPTH}",
             {OURS: lambda: find(Encoded(lexical=asked), DEPTH), SCIPY: scipy},
@@ -144,7 +144,7 @@ def _seismic(queries: int, passages: int) -> Iterator[Case]:
         (folder / INDEX_JSON).write_text(settings.model_dump_json())
         searcher = seismic.open_index(folder, artifact, lambda texts: Encoded(lexical=asked), ids, "lexical")
         lookup = searcher([""] * queries)
-        exact = Exhaustive(vectors, ids)(Encoded(lexical=asked), DEPTH)
+        exact = ExactSearch(vectors, ids)(Encoded(lexical=asked), DEPTH)
         yield Case(
             f"Seismic, {queries} queries x {passages:,} passages, top {DEPTH}",
             {OURS: _by_engine(lookup, queries), SEISMIC: _by_package(folder / seismic.INDEX, asked, settings)},
@@ -181,12 +181,10 @@ def _same_lists(ours: Sequence[Hits], scores: Sequence[NDArray[np.float32]]) -> 
 
 def _recall(made: Mapping[str, Any], exact: Sequence[Hits]) -> dict[str, Any]:
     """What share of the exact lists each found; no passage is indexed under another place, as none is empty."""
-    ours = [set(hits.places.tolist()) for hits in made[OURS]]
+    ours = [set(hits.rows.tolist()) for hits in made[OURS]]
     theirs = [{place for _, place in hits} for hits in made[SEISMIC]]
     shares = [
-        float(
-            np.mean([len(found & set(hits.places.tolist())) / DEPTH for found, hits in zip(lists, exact, strict=True)])
-        )
+        float(np.mean([len(found & set(hits.rows.tolist())) / DEPTH for found, hits in zip(lists, exact, strict=True)]))
         for lists in (ours, theirs)
     ]
     assert shares[0] >= shares[1], shares

@@ -18,7 +18,8 @@ from storage.artifact import Artifact
 from storage.rows import write_rows
 from storage.settings import Settings
 from storage.tables import Overlap, Run
-from tasks.retrieval.run_lists import Lists, Places, Values, unions
+from tasks.retrieval.ranking import Indices
+from tasks.retrieval.run_lists import Lists, Values, unions
 from tasks.runtime.progress import bar
 from tasks.stage import stage
 
@@ -62,7 +63,7 @@ def overlap(out: Path, runs: Sequence[Artifact[Run]], *, settings: Overlapping) 
     ))  # fmt: skip
 
 
-def agreement(queries_U: Places, depths_U: Places, lengths_Q: Places, others_Q: Places, p: float) -> Values:
+def agreement(queries_U: Indices, depths_U: Indices, lengths_Q: Indices, others_Q: Indices, p: float) -> Values:
     """Overlap at each cutoff, then rank-biased overlap, of each query that both lists have [4, queries].
 
     Given are the passages that both have, each with its query and the depth from which on it is in both.
@@ -76,7 +77,7 @@ def agreement(queries_U: Places, depths_U: Places, lengths_Q: Places, others_Q: 
     return np.stack([*shares, rank_biased_overlap(queries_U, depths_U, short_Q, long_Q, p)[there]])
 
 
-def rank_biased_overlap(queries_U: Places, depths_U: Places, short_Q: Places, long_Q: Places, p: float) -> Values:
+def rank_biased_overlap(queries_U: Indices, depths_U: Indices, short_Q: Indices, long_Q: Indices, p: float) -> Values:
     """RBO_ext of lists of these lengths (Webber et al. 2010, equation 32) [Q]; 0 where one is empty.
 
     A passage that both lists have from depth m on counts in X_d for every d >= m, so the sum over depths of

@@ -26,7 +26,8 @@ from storage.settings import Settings
 from storage.tables import Passages, Positives, Run, Weights
 from tasks.finetuning.candidates import relevant_passages
 from tasks.retrieval.fuse import QUERIES_PER_SHARD, filled
-from tasks.retrieval.run_lists import Lists, Places, Union, Values, ranges, unions
+from tasks.retrieval.ranking import Indices, ranges
+from tasks.retrieval.run_lists import Lists, Union, Values, unions
 from tasks.runtime.leftovers import record, unfinished
 from tasks.runtime.progress import bar
 from tasks.stage import stage
@@ -105,7 +106,7 @@ class Examples:
     """[R, P]"""
     rivals: NDArray[np.float32]
     """[R, N]: those of the first positive, then those of the next."""
-    counts: Places
+    counts: Indices
     """How many rivals each positive has [P]: one or more."""
 
     @staticmethod

@@ -18,7 +18,7 @@ from storage.settings import Settings
 from storage.tables import Index, Passages, PseudoQueries
 from tasks.pseudo_queries.column_rewrite import file_shards, is_empty, rewrite, unknown
 from tasks.retrieval.index import describe, engine
-from tasks.retrieval.ranking import Hits, PassageIds, Places, Searcher, passage_ids
+from tasks.retrieval.ranking import Hits, Indices, PassageIds, Searcher, passage_ids
 from tasks.runtime.shard import Job, Shard, kept
 from tasks.runtime.shards import run_shards
 from tasks.stage import stage
@@ -77,7 +77,7 @@ def _opened(index: Artifact[Index], passages: Artifact[Passages]) -> tuple[Searc
     return engine(str(describe(index.path)["engine"])).open_index(index.path, None, None, ids, "bm25"), ids
 
 
-def _ranks(searcher: Searcher, queries: pa.ChunkedArray, places: Places, depth: int) -> list[int]:
+def _ranks(searcher: Searcher, queries: pa.ChunkedArray, places: Indices, depth: int) -> list[int]:
     """Where each query's list has its own passage; equal queries are searched for once."""
     encoded = queries.combine_chunks().dictionary_encode()
     found = searcher(encoded.dictionary.to_pylist())(range(len(encoded.dictionary)), depth)
@@ -86,5 +86,5 @@ def _ranks(searcher: Searcher, queries: pa.ChunkedArray, places: Places, depth: 
 
 
 def _rank(hits: Hits, place: int) -> int:
-    at = np.flatnonzero(hits.places == place)
+    at = np.flatnonzero(hits.rows == place)
     return int(at[0]) + 1 if len(at) else 0

@@ -24,7 +24,8 @@ from storage.errors import UserError
 from storage.rows import write_table
 from storage.settings import Settings
 from storage.tables import Run, Weights
-from tasks.retrieval.run_lists import Lists, Rows, Union, Values, ranges, unions
+from tasks.retrieval.ranking import ranges
+from tasks.retrieval.run_lists import Lists, Rows, Union, Values, unions
 from tasks.runtime.leftovers import record, unfinished
 from tasks.runtime.progress import bar
 from tasks.stage import stage

@@ -13,9 +13,9 @@ from storage.rows import rows_at
 from storage.tables import Checkpoint, Index, Passages, Vectors
 from storage.vectors import describe_vectors
 from tasks.retrieval.engines import exact
-from tasks.retrieval.exact_search.double_scores import Stored, similarity
+from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.index import describe, engine
-from tasks.retrieval.ranking import Places, passage_ids
+from tasks.retrieval.ranking import Indices, passage_ids
 from tasks.retrieval.search import query_encoder
 
 
@@ -50,11 +50,11 @@ def answer(
     hits = module.open_index(folder, vectors, encode, ids, ranked_by)([question])([0], top)[0]
     scores = {ranked_by: hits.scores.tolist()}
     if vectors is not None and encode is not None:
-        numbers: Places = np.zeros(len(hits.places), np.int64)
+        numbers: Indices = np.zeros(len(hits.rows), np.int64)
         for each in _views(vectors):
-            stored = Stored(vectors.path, similarity(vectors.path, each))
-            scores[each] = stored.scores(encode([question]), numbers, hits.places).tolist()
-    rows = rows_at(passages, Passages, hits.places.tolist(), ["passage_id", "title", "text"]).to_pylist()
+            stored = StoredVectors(vectors.path, each)
+            scores[each] = stored.scores(encode([question]), numbers, hits.rows).tolist()
+    rows = rows_at(passages, Passages, hits.rows.tolist(), ["passage_id", "title", "text"]).to_pylist()
     return [
         Answer(number + 1, **row, scores={name: found[number] for name, found in scores.items()})
         for number, row in enumerate(rows)

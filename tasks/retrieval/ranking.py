@@ -1,7 +1,7 @@
-"""Lists of passages by score, as numbers: what engines return and `tasks.retrieval.search` writes as a Run.
+"""Ranked lists of passages: engines return them, and `tasks.retrieval.search` writes them as a Run.
 
-A passage is its place in the Passages table. Order is trec_eval's: by float32 score, falling, and
-equal scores by passage id, descending in the order of bytes.
+A passage is identified by its row in the Passages table. The order is that of trec_eval: by descending float32 score,
+and ties by descending passage id, compared byte by byte.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from storage.artifact import Artifact
 from storage.rows import read_table
 from storage.tables import Passages
 
-Places = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 
 class Hits(NamedTuple):
-    """What one query found."""
+    """The results of one query, best first."""
 
-    places: Places
+    rows: Indices
     scores: NDArray[np.float32]
 
 
 Lookup = Callable[[Sequence[int], int], list[Hits]]
-"""(numbers of prepared queries, depth) -> for each, its best `depth` passages in a Run's order, or all that match."""
+"""(indices of prepared queries, depth) -> each query's best `depth` passages in a Run's order, or all that match."""
 
 Searcher = Callable[[Sequence[str]], Lookup]
-"""An open index: prepares a block of queries (a dense engine encodes them, once)."""
+"""An open index: it prepares a block of queries; a dense engine encodes them once."""
 
 
 @dataclass(frozen=True)
@@ -43,26 +43,26 @@ class PassageIds:
     ids: pa.ChunkedArray
     documents: NDArray[np.int32]
     """A number for each passage's document."""
-    descending: Places
+    descending: Indices
     """The place of each passage in the descending order of ids; what breaks ties."""
 
     def __len__(self) -> int:
         return len(self.documents)
 
-    def in_order(self, places: Places, scores: NDArray[np.float32]) -> Hits:
+    def in_order(self, places: Indices, scores: NDArray[np.float32]) -> Hits:
         """These hits in a Run's order."""
         order = np.lexsort((self.descending[places], -scores))
         return Hits(places[order], scores[order])
 
     def first_documents(self, hits: Hits, documents: int) -> Hits:
         """The shortest beginning of `hits` with `documents` different documents; all of it if it has no more."""
-        _, first = np.unique(self.documents[hits.places], return_index=True)
-        end = np.sort(first)[documents - 1] + 1 if len(first) >= documents else len(hits.places)
-        return Hits(hits.places[:end], hits.scores[:end])
+        _, first = np.unique(self.documents[hits.rows], return_index=True)
+        end = np.sort(first)[documents - 1] + 1 if len(first) >= documents else len(hits.rows)
+        return Hits(hits.rows[:end], hits.scores[:end])
 
     def num_documents(self, hits: Hits) -> int:
         """How many different documents the hits belong to."""
-        return len(np.unique(self.documents[hits.places]))
+        return len(np.unique(self.documents[hits.rows]))
 
 
 def passage_ids(passages: Artifact[Passages]) -> PassageIds:
@@ -79,15 +79,21 @@ def numbered(rows: pa.Table) -> PassageIds:
     return PassageIds(rows["passage_id"], documents.astype(np.int32), descending)
 
 
-def run_rows(query_ids: Sequence[str], found: Sequence[Hits], ids: PassageIds, view: str) -> pa.Table:
-    """The hits of several queries as rows of a Run."""
-    counts = np.array([len(hits.places) for hits in found], dtype=np.int64)
-    places = np.concatenate([hits.places for hits in found]) if found else np.empty(0, np.int64)
+def run_rows(query_ids: Sequence[str], results: Sequence[Hits], ids: PassageIds, view: str) -> pa.Table:
+    """Return the hits of several queries as rows of a Run."""
+    counts = np.array([len(hits.rows) for hits in results], dtype=np.int64)
+    rows = np.concatenate([np.empty(0, np.int64), *(hits.rows for hits in results)])
     columns: dict[str, Any] = {
-        "query_id": pa.array(query_ids, pa.string()).take(pa.array(np.repeat(np.arange(len(found)), counts))),
-        "passage_id": ids.ids.take(pa.array(places)),
-        "view": pa.repeat(pa.scalar(view), len(places)),
-        "rank": np.arange(1, len(places) + 1) - np.repeat(counts.cumsum() - counts, counts),
-        "score": np.concatenate([hits.scores for hits in found]) if found else np.empty(0, np.float32),
+        "query_id": pa.array(query_ids, pa.string()).take(pa.array(np.repeat(np.arange(len(results)), counts))),
+        "passage_id": ids.ids.take(pa.array(rows)),
+        "view": pa.repeat(pa.scalar(view), len(rows)),
+        "rank": ranges(np.ones_like(counts), counts),
+        "score": np.concatenate([np.empty(0, np.float32), *(hits.scores for hits in results)]),
     }
     return pa.table(columns)
+
+
+def ranges(starts: Indices, counts: Indices) -> Indices:
+    """Return start, start + 1, ... of each range, with `counts` numbers each, one range after the other."""
+    numbers: Indices = np.arange(counts.sum()) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
+    return numbers

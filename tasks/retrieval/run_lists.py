@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from storage.artifact import Artifact
 from storage.rows import parts
 from storage.tables import Run
+from tasks.retrieval.ranking import Indices, ranges
 
-Places = NDArray[np.int64]
 Values = NDArray[np.float64]
 
 QUERIES_PER_BLOCK = 128  # whose lists are in memory at a time
@@ -29,9 +29,9 @@ SCHEMA = pa.schema([Run.schema.field(name) for name in ("passage_id", "score")])
 class Rows:
     """The beginnings of one run's lists for the queries of a block; ranks rise within a query."""
 
-    queries: Places
+    queries: Indices
     """The number of each row's query in the block."""
-    ranks: Places
+    ranks: Indices
     passage_ids: pa.ChunkedArray
     scores: Values
 
@@ -58,7 +58,7 @@ class Lists:
         self.query_ids = all_names.filter(pa.array(new))
         self._starts = np.append(np.concatenate(starts)[new], self._offsets[-1])
 
-    def read(self, places_Q: Places, depth: int | None) -> Rows:
+    def read(self, places_Q: Indices, depth: int | None) -> Rows:
         """The first `depth` rows of the lists at these places among `query_ids`; -1 is a list without rows."""
         lengths_Q = np.where(places_Q < 0, 0, self._starts[places_Q + 1] - self._starts[places_Q])
         counts_Q = lengths_Q if depth is None else np.minimum(lengths_Q, depth)
@@ -86,19 +86,19 @@ class Union:
     query_ids: pa.Array
     passage_ids: pa.Array
     """The different passages of all lists, numbered."""
-    keys: Places
+    keys: Indices
     """Query number * passages + passage number of each passage that a query's lists have, rising."""
     lists: Sequence[Rows]
-    places: Sequence[Places]
+    places: Sequence[Indices]
     """For each run [N]: where in the union its rows are."""
 
     @property
-    def queries(self) -> Places:
+    def queries(self) -> Indices:
         """The number of each one's query."""
         return self.keys // max(1, len(self.passage_ids))
 
     @property
-    def passages(self) -> Places:
+    def passages(self) -> Indices:
         """The number of each one's passage."""
         return self.keys % max(1, len(self.passage_ids))
 
@@ -108,7 +108,7 @@ class Union:
         values_U[self.places[run]] = values_N
         return values_U
 
-    def find(self, query_ids: Any, passage_ids: Any) -> Places:
+    def find(self, query_ids: Any, passage_ids: Any) -> Indices:
         """The places of these pairs, rising; pairs that no list has are left out."""
         queries = pc.index_in(query_ids, value_set=self.query_ids)
         passages = pc.index_in(passage_ids, value_set=self.passage_ids)
@@ -136,9 +136,3 @@ def united(query_ids: pa.Array, lists: Sequence[Rows]) -> Union:
     keys_U, places = np.unique(keys, return_inverse=True)
     ends = np.cumsum([len(rows.queries) for rows in lists])[:-1]
     return Union(query_ids, encoded.dictionary, keys_U, lists, np.split(places, ends))
-
-
-def ranges(starts: Places, counts: Places) -> Places:
-    """start, start + 1, ... of each range, one range after the other."""
-    places: Places = np.arange(counts.sum()) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
-    return places

@@ -1,7 +1,7 @@
 """Search an index with a set of queries, by one of its views.
 
 Where several passages of a document match, a list of so many passages has fewer documents, and recall at
-a cutoff would be cut short; so each query's list is deepened until it has the documents that are asked for.
+a cutoff would be cut short; so each query's list is search_documents until it has the documents that are asked for.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def search(
         counter.update(sum(len(rows[start : start + QUERIES_PER_SHARD]) for start in starts if start not in missing))
         for start in missing:
             block = rows[start : start + QUERIES_PER_SHARD]
-            found = deepened(searcher(block["text"].to_pylist()), len(block), settings.documents, ids)
+            found = search_documents(searcher(block["text"].to_pylist()), len(block), settings.documents, ids)
             write_table(out, Run, run_rows(block["query_id"].to_pylist(), found, ids, settings.view), _part(start))
             record(out, f"{_part(start)}.parquet")
             counter.update(len(block))
@@ -91,7 +91,7 @@ def _check(view: str, name: str, vectors: Artifact[Vectors] | None) -> None:
         raise UserError(f"search.view: expected {' or '.join(found)} for engine {name}{among}, found {view}")
 
 
-def deepened(lookup: Lookup, num_queries: int, documents: int, ids: PassageIds) -> list[Hits]:
+def search_documents(lookup: Lookup, num_queries: int, documents: int, ids: PassageIds) -> list[Hits]:
     """For each query the best passages of its best `documents` documents, fewer if its list is exhausted."""
     found: list[Hits] = [Hits(ids.descending[:0], ids.descending[:0].astype("float32"))] * num_queries
     waiting: Sequence[int] = range(num_queries)
@@ -100,7 +100,7 @@ def deepened(lookup: Lookup, num_queries: int, documents: int, ids: PassageIds) 
         for query, hits in zip(waiting, lookup(waiting, depth), strict=True):
             found[query] = hits
         short = (query for query in waiting if ids.num_documents(found[query]) < documents)
-        waiting = [query for query in short if len(found[query].places) == depth < len(ids)]
+        waiting = [query for query in short if len(found[query].rows) == depth < len(ids)]
         depth *= 2
     return [ids.first_documents(hits, documents) for hits in found]
 

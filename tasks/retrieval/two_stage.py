@@ -15,13 +15,13 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.tables import PseudoQueries, Vectors
 from storage.vectors import Encoded, stored_views
-from tasks.retrieval.exact_search.double_scores import Stored
-from tasks.retrieval.ranking import Hits, Lookup, PassageIds, Places, Searcher
+from tasks.retrieval.exact_search.double_scores import StoredVectors
+from tasks.retrieval.ranking import Hits, Indices, Lookup, PassageIds, Searcher
 
 BESIDES = 32  # proposals beyond those asked for: where scores tie at the end of a list, any of the tied is proposed
 PAIRS = 2**20  # of queries and proposals, that are held at once
 
-Propose = Callable[[Encoded, int], list[Places]]
+Propose = Callable[[Encoded, int], list[Indices]]
 """(queries, how many) -> for each query the places of so many passages, or of all that it finds."""
 
 
@@ -38,7 +38,7 @@ def folder_of(vectors: Artifact[Vectors] | None, pseudo_queries: Artifact[Pseudo
 
 
 def searcher(
-    encode: Callable[[Sequence[str]], Encoded], propose: Propose, stored: Stored, ids: PassageIds, refine: int
+    encode: Callable[[Sequence[str]], Encoded], propose: Propose, stored: StoredVectors, ids: PassageIds, refine: int
 ) -> Searcher:
     """List the best of `refine` times as many proposals as are asked for."""
     if len(stored) != len(ids):
@@ -58,11 +58,11 @@ def searcher(
     return prepared
 
 
-def best(stored: Stored, queries: Encoded, proposed: list[Places], depth: int, ids: PassageIds) -> list[Hits]:
+def best(stored: StoredVectors, queries: Encoded, proposed: list[Indices], depth: int, ids: PassageIds) -> list[Hits]:
     """For each query, of what is proposed to it, the `depth` passages that score highest."""
     counts = [len(places) for places in proposed]
     places = np.concatenate([np.zeros(0, np.int64), *proposed])
     scores = stored.scores(queries, np.repeat(np.arange(len(queries)), counts), places)
     ends = np.cumsum(counts)[:-1]
     found = (ids.in_order(*pair) for pair in zip(np.split(places, ends), np.split(scores, ends), strict=True))
-    return [Hits(hits.places[:depth], hits.scores[:depth]) for hits in found]
+    return [Hits(hits.rows[:depth], hits.scores[:depth]) for hits in found]

@@ -79,16 +79,16 @@ def max_sim(query: np.ndarray, passage: np.ndarray) -> float:
 def truth(scores: Sequence[float], depth: int, ids: PassageIds) -> Hits:
     """The best of all passages, given the scores of all."""
     hits = ids.in_order(np.arange(len(scores)), np.array(scores, np.float64).astype(np.float32))
-    return Hits(hits.places[:depth], hits.scores[:depth])
+    return Hits(hits.rows[:depth], hits.scores[:depth])
 
 
 def recall(found: Sequence[Hits], expected: Sequence[Hits]) -> float:
     """The share of the expected passages that was found."""
     pairs = list(zip(found, expected, strict=True))
-    return sum(len(np.intersect1d(f.places, e.places)) for f, e in pairs) / sum(len(e.places) for _, e in pairs)
+    return sum(len(np.intersect1d(f.rows, e.rows)) for f, e in pairs) / sum(len(e.rows) for _, e in pairs)
 
 
 def same(found: Sequence[Hits], expected: Sequence[Hits]) -> bool:
     """Whether the lists are equal to the last bit."""
     pairs = list(zip(found, expected, strict=True))
-    return all(np.array_equal(f.places, e.places) and np.array_equal(f.scores, e.scores) for f, e in pairs)
+    return all(np.array_equal(f.rows, e.rows) and np.array_equal(f.scores, e.scores) for f, e in pairs)

@@ -10,8 +10,7 @@ import pytest
 from torch import Tensor
 
 from storage.vectors import VECTORS_JSON, Encoded, SparseRows, TokenRows, write_shard
-from tasks.retrieval.exact_search import double_scores, upper_bounds
-from tasks.retrieval.exact_search import matmul as products
+from tasks.retrieval.exact_search import double_scores, matmul, upper_bounds
 from tasks.retrieval.ranking import PassageIds, numbered
 
 VOCABULARY = 40
@@ -105,6 +104,6 @@ def multiply(patch: pytest.MonkeyPatch, *, as_amx: bool) -> None:
     def rounded(values_ND: Tensor, coarse: bool) -> Tensor:
         return values_ND.bfloat16().float() if coarse else values_ND
 
-    patch.setattr(products, "_multiplies_bfloat16", lambda device: as_amx)
-    for module in (products, upper_bounds, double_scores) if as_amx else ():
-        patch.setattr(module, "products", in_bfloat16)
+    patch.setattr(matmul, "_multiplies_bfloat16", lambda device: as_amx)
+    for module in (matmul, upper_bounds, double_scores) if as_amx else ():
+        patch.setattr(module, "inner_products", in_bfloat16)

@@ -103,7 +103,7 @@ class Collection:
     def ranks(self, queries: Sequence[str]) -> list[int]:
         """Of each query's own passage, the one of its number; 0 where it is not among the first ten."""
         found = self._searcher(queries)(range(len(queries)), CUTOFF)
-        own = [np.flatnonzero(hits.places == number) for number, hits in enumerate(found)]
+        own = [np.flatnonzero(hits.rows == number) for number, hits in enumerate(found)]
         return [int(place[0]) + 1 if len(place) else 0 for place in own]
 
     @cached_property

@@ -25,7 +25,7 @@ from storage.vectors import Encoded
 from tasks.retrieval.index import EngineSettings, describe
 from tasks.retrieval.lucene.index_reader import Found, Lucene
 from tasks.retrieval.lucene.jvm import java
-from tasks.retrieval.ranking import Hits, Lookup, PassageIds, Places, Searcher
+from tasks.retrieval.ranking import Hits, Indices, Lookup, PassageIds, Searcher
 from tasks.runtime.leftovers import record, unfinished
 from tasks.runtime.progress import progress
 from tasks.session import execution
@@ -104,7 +104,7 @@ def open_index(
     return lambda texts: _lookup(lucene, texts, places, ids)
 
 
-def _lookup(lucene: Lucene, texts: Sequence[str], places: Places, ids: PassageIds) -> Lookup:
+def _lookup(lucene: Lucene, texts: Sequence[str], places: Indices, ids: PassageIds) -> Lookup:
     def lookup(queries: Sequence[int], depth: int) -> list[Hits]:
         step = max(1, HITS_PER_CALL // depth)
         blocks = ([texts[query] for query in queries[at : at + step]] for at in range(0, len(queries), step))
@@ -114,7 +114,7 @@ def _lookup(lucene: Lucene, texts: Sequence[str], places: Places, ids: PassageId
     return lookup
 
 
-def lists(found: Found) -> Iterator[tuple[Places, NDArray[np.float32]]]:
+def lists(found: Found) -> Iterator[tuple[Indices, NDArray[np.float32]]]:
     """Each query's numbers and scores, as Anserini gives them."""
     ends = np.cumsum(found.counts)[:-1]
     return zip(np.split(found.numbers, ends), np.split(apart(found.scores, found.counts), ends), strict=True)

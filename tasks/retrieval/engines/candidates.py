@@ -21,9 +21,9 @@ from storage.tables import Passages, PseudoQueries
 from storage.tables import Vectors as VectorsTable
 from storage.vectors import Encoded, Offsets, Vectors, describe_vectors, num_shards, read_shard
 from tasks.retrieval.engines.faiss import Factory, Opened, write_index
-from tasks.retrieval.exact_search.double_scores import Stored, similarity
+from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.index import describe
-from tasks.retrieval.ranking import PassageIds, Places, Searcher
+from tasks.retrieval.ranking import Indices, PassageIds, Searcher
 from tasks.retrieval.two_stage import folder_of, searcher
 
 VIEWS = ("late",)
@@ -73,12 +73,12 @@ def open_index(
     """Open an index for search beside the vectors that it was made of."""
     if vectors is None or encode is None or view not in VIEWS:
         raise TypeError("an index of tokens is searched by the late view, with its vectors and what encodes queries")
-    stored = Stored(vectors.path, similarity(vectors.path, view))
+    stored = StoredVectors(vectors.path, view)
     offsets, described = token_offsets(stored), describe(path)
     opened, fetched = Opened(path, int(offsets[-1])), int(str(described["tokens_per_query_token"]))
     candidates = int(str(described["candidates"]))
 
-    def propose(queries: Encoded, count: int) -> list[Places]:
+    def propose(queries: Encoded, count: int) -> list[Indices]:
         assert queries.late is not None
         bounds = zip(queries.late.offsets[:-1], queries.late.offsets[1:], strict=True)
         return [
@@ -89,13 +89,13 @@ def open_index(
     return searcher(encode, propose, stored, ids, refine=1)
 
 
-def token_offsets(stored: Stored) -> Offsets:
+def token_offsets(stored: StoredVectors) -> Offsets:
     """Where each passage's tokens begin among all passages', and after them their number, [P + 1]."""
     lengths = [np.diff(shard.late.offsets) for _, shard in stored.shards() if shard.late is not None]
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate([np.zeros(0, np.int64), *lengths]))])
 
 
-def proposed(scores_LK: Vectors, tokens_LK: Places, offsets: Offsets, ids: PassageIds, candidates: int) -> Places:
+def proposed(scores_LK: Vectors, tokens_LK: Indices, offsets: Offsets, ids: PassageIds, candidates: int) -> Indices:
     """The passages of the tokens that a query's tokens found, the best `candidates` of them by approximate score."""
     found = tokens_LK >= 0  # FAISS fills up with -1
     worst_L1 = np.where(found, scores_LK, np.inf).min(axis=1, keepdims=True, initial=np.inf)
@@ -106,4 +106,4 @@ def proposed(scores_LK: Vectors, tokens_LK: Places, offsets: Offsets, ids: Passa
     # for all passages.
     above_LP = np.zeros((len(scores_LK), len(places)))
     np.maximum.at(above_LP, (rows, columns), (scores_LK - worst_L1)[found])
-    return ids.in_order(places, above_LP.sum(axis=0).astype(np.float32)).places[:candidates]
+    return ids.in_order(places, above_LP.sum(axis=0).astype(np.float32)).rows[:candidates]

@@ -21,9 +21,9 @@ from storage.rows import num_rows
 from storage.tables import Passages, PseudoQueries
 from storage.tables import Vectors as VectorsTable
 from storage.vectors import Encoded, Vectors, num_shards, read_shard
-from tasks.retrieval.exact_search.double_scores import Stored, similarity
+from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.index import EngineSettings, describe
-from tasks.retrieval.ranking import PassageIds, Places, Searcher
+from tasks.retrieval.ranking import Indices, PassageIds, Searcher
 from tasks.retrieval.two_stage import folder_of, searcher
 from tasks.runtime.leftovers import record, unfinished
 from tasks.runtime.progress import bar
@@ -153,12 +153,12 @@ def open_index(
         raise TypeError("a FAISS index is searched by the dense view, with its vectors and what encodes queries")
     opened = Opened(path, len(ids))
 
-    def propose(queries: Encoded, count: int) -> list[Places]:
+    def propose(queries: Encoded, count: int) -> list[Indices]:
         assert queries.dense is not None
         _, places_QK = opened.nearest(queries.dense, count)
         return [places[places >= 0] for places in places_QK]  # FAISS fills up with -1
 
-    stored = Stored(vectors.path, similarity(vectors.path, view))
+    stored = StoredVectors(vectors.path, view)
     return searcher(encode, propose, stored, ids, int(str(describe(path)["refine"])))
 
 
@@ -175,11 +175,11 @@ class Opened:
                 faiss.ParameterSpace().set_index_parameter(self.index, parameter, int(str(value)))
         self.on_gpus = _on_gpus(self.index)
 
-    def nearest(self, queries_QD: Vectors, count: int) -> tuple[Vectors, Places]:
+    def nearest(self, queries_QD: Vectors, count: int) -> tuple[Vectors, Indices]:
         """For each query the approximate scores and the places of the nearest, [Q, K], filled up with -1."""
         count = min(count, self.index.ntotal)
         index = self.on_gpus if self.on_gpus is not None and count <= GPU_DEPTH else self.index
-        found: tuple[Vectors, Places] = index.search(np.ascontiguousarray(queries_QD), count)
+        found: tuple[Vectors, Indices] = index.search(np.ascontiguousarray(queries_QD), count)
         return found
 
 

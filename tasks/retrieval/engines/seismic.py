@@ -26,9 +26,9 @@ from storage.files import writing
 from storage.tables import Passages, PseudoQueries, Vectors
 from storage.vectors import Encoded, Numbers, SparseRows
 from storage.vectors import Vectors as Weights
-from tasks.retrieval.exact_search.double_scores import Stored, similarity
+from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.index import EngineSettings, describe
-from tasks.retrieval.ranking import PassageIds, Places, Searcher
+from tasks.retrieval.ranking import Indices, PassageIds, Searcher
 from tasks.retrieval.two_stage import folder_of, searcher
 from tasks.runtime.leftovers import record, unfinished
 from tasks.session import execution
@@ -80,14 +80,14 @@ def build(
     if not unfinished(out, [str(INDEX)]):
         return
     rows = out / "scratch" / "rows.bin"
-    write_rows(rows, Stored(folder, similarity(folder, "lexical")))
+    write_rows(rows, StoredVectors(folder, "lexical"))
     chosen = settings.model_dump(exclude={"engine", "query_cut", "heap_factor", "refine"})
     with writing(out / INDEX) as temporary, _in_silence():
         _seismic().build(str(rows), **chosen).save(str(temporary))
     record(out, str(INDEX))
 
 
-def write_rows(path: Path, stored: Stored) -> None:
+def write_rows(path: Path, stored: StoredVectors) -> None:
     """All rows that are not empty, as Seismic reads them: their number; for each its length, ids and values."""
     with writing(path) as temporary, temporary.open("wb") as file:
         file.write(np.array(len(filled_places(stored)), "<u4").tobytes())
@@ -97,7 +97,7 @@ def write_rows(path: Path, stored: Stored) -> None:
             file.write(_as_seismic(shard.lexical).tobytes())
 
 
-def filled_places(stored: Stored) -> Places:
+def filled_places(stored: StoredVectors) -> Indices:
     """The places of the passages that have a word piece; the others are not indexed.
 
     Seismic names a row by where it begins, and an empty row begins where the next one does.
@@ -145,7 +145,7 @@ def open_index(
     """Open an index for search beside the vectors that it was made of."""
     if vectors is None or encode is None or view not in VIEWS:
         raise TypeError("a Seismic index is searched by the lexical view, with its vectors and what encodes queries")
-    stored, described = Stored(vectors.path, similarity(vectors.path, view)), describe(path)
+    stored, described = StoredVectors(vectors.path, view), describe(path)
     filled = filled_places(stored)
     with _in_silence():
         index = _seismic().load(str(path / INDEX))
@@ -155,13 +155,13 @@ def open_index(
 
     dimension = index.dim
 
-    def propose(queries: Encoded, count: int) -> list[Places]:
+    def propose(queries: Encoded, count: int) -> list[Indices]:
         assert queries.lexical is not None
         ids, values = queries.lexical.ids, queries.lexical.values
         bounds = pairwise(queries.lexical.offsets.tolist())
         return [found(ids[start:stop], values[start:stop], count) for start, stop in bounds]
 
-    def found(ids: Numbers, values: Weights, count: int) -> Places:
+    def found(ids: Numbers, values: Weights, count: int) -> Indices:
         # Word pieces that no passage has are an error to Seismic; those that take from a score propose nothing.
         read = (ids < dimension) & (values > 0)
         if not read.all():

@@ -1,10 +1,11 @@
-"""The scores of given pairs as double precision has them, from what is stored, rounded to single precision once.
+"""Scores of query-passage pairs in double precision, from the stored float32 vectors, rounded once to float32.
 
-They depend on the two texts' vectors alone: not on what is searched together, nor on how memory is portioned. The
-dense and lexical scores are inner products; the late one is the sum, over the query's tokens, of the best of the
-passage's (MaxSim), where exact matches are asked for among the same word pieces and no less than 0.
+A score depends on the vectors of the two texts only: not on the other pairs of a call, nor on how memory is divided.
+Dense and lexical scores are inner products. The late-interaction score is MaxSim: the sum, over the query's tokens, of
+the greatest inner product with a token of the passage. With exact matching only equal WordPiece tokens are compared,
+and the maximum is at least 0.
 
-Shape suffixes: Q queries, D dimension, I tokens of queries, T tokens of passages.
+Shape suffixes: Q queries, P passages, N pairs, D dimension, I tokens of queries, T tokens of passages.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 
 from models.retrievers.retriever import SUM
 from storage.vectors import Encoded, TokenRows, Vectors, describe_vectors, num_shards, read_shard
-from tasks.retrieval.exact_search.matmul import factors, on_device, products
+from tasks.retrieval.exact_search.matmul import factors_with_errors, inner_products, on_device
 from tasks.retrieval.exact_search.numba_kernels import (
     Doubles,
     dense_scores,
@@ -29,71 +30,72 @@ from tasks.retrieval.exact_search.numba_kernels import (
     lexical_scores,
     matching_scores,
 )
-from tasks.retrieval.ranking import Places
+from tasks.retrieval.ranking import Indices
 
-BYTES = 2**26  # what is held of scores and of vectors at a time, about
-BLOCK = 2**18  # products of tokens that a core's cache holds
-TOGETHER = 64  # queries whose tokens are compared at once
+MEMORY_BYTES = 2**26  # of bounds or vectors that are in memory at a time, approximately
+PRODUCTS_PER_BLOCK = 2**18  # token products in float32 that fit into a core's cache
+QUERIES_PER_BLOCK = 64  # whose tokens are multiplied in one matrix product
 CPU = torch.device("cpu")
 
-PairScores = Callable[[Any, Places, Places], Doubles]
-"""(what is stored of passages, numbers of queries, places in it) -> the scores of these pairs in one view."""
+PairScores = Callable[[Any, Indices, Indices], Doubles]
+"""(one representation of a shard, query rows [N], passage rows in the shard [N]) -> scores [N]."""
 
 
 @dataclass(frozen=True)
 class Similarity:
-    """A weighted sum of views."""
+    """A weighted sum of the scores of representations (views)."""
 
     weights: Mapping[str, float]
     exact_match: bool
-    """Whether the late view compares only tokens that are the same word piece."""
+    """Whether late interaction compares only equal WordPiece tokens."""
 
 
-def similarity(folder: Path, view: str) -> Similarity:
-    """What a view of stored vectors is compared by; `sum` is that of all views, as the retriever weighs them."""
+def read_similarity(folder: Path, view: str) -> Similarity:
+    """Return the similarity for a view of stored vectors; `sum` weighs all views as the retriever does."""
     description = describe_vectors(folder)
     weights = description["views"] if view == SUM else {view: 1.0}
     return Similarity(weights, description["exact_match"])
 
 
-class Stored:
-    """The vectors of all passages, by place."""
+class StoredVectors:
+    """The vectors of all passages on disk, by row of the Passages table, compared by one view or by the sum of all."""
 
-    def __init__(self, folder: Path, similarity: Similarity) -> None:
-        self.folder, self.similarity = folder, similarity
-        first = next(iter(similarity.weights))
-        lengths = [len(read_shard(folder, shard, first)) for shard in range(num_shards(folder))]
+    def __init__(self, folder: Path, view: str) -> None:
+        self.folder, self.similarity = folder, read_similarity(folder, view)
+        first_view = next(iter(self.similarity.weights))
+        lengths = [len(read_shard(folder, shard, first_view)) for shard in range(num_shards(folder))]
         self.starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
     def __len__(self) -> int:
         return int(self.starts[-1])
 
     def shards(self) -> Iterator[tuple[int, Encoded]]:
-        """Each shard's first place and what the similarity compares of its passages, memory-mapped."""
+        """Yield the first row of each shard and its representations, memory-mapped."""
         for shard, start in enumerate(self.starts[:-1]):
-            views = [read_shard(self.folder, shard, view) for view in self.similarity.weights]
-            yield int(start), Encoded(**{name: part(each, name) for each in views for name in each.views})
+            weights = self.similarity.weights
+            views = {view: representation(read_shard(self.folder, shard, view), view) for view in weights}
+            yield int(start), Encoded(**views)
 
-    def scores(self, queries: Encoded, numbers: Places, places: Places) -> Vectors:
-        """The scores [pairs] of the queries with these numbers and the passages at these places, pair by pair.
+    def scores(self, queries: Encoded, query_rows: Indices, passage_rows: Indices) -> Vectors:
+        """Return the scores [N] of N pairs of a row of `queries` and a row of the passages.
 
-        It is fastest where the pairs of a query stand together.
+        It is fastest where the pairs of a query are adjacent.
         """
-        shards = np.searchsorted(self.starts, places, side="right") - 1
-        totals, order = np.zeros(len(places)), np.argsort(shards, kind="stable")
-        compared = {view: _pair_scores(queries, view, self.similarity) for view in self.similarity.weights}
-        bounds = np.searchsorted(shards[order], np.arange(len(self.starts)))
-        for shard in np.flatnonzero(np.diff(bounds)):
-            pairs, start = order[bounds[shard] : bounds[shard + 1]], self.starts[shard]
+        shards = np.searchsorted(self.starts, passage_rows, side="right") - 1
+        totals, order = np.zeros(len(passage_rows)), np.argsort(shards, kind="stable")
+        pair_scores = {view: _pair_scores(queries, view, self.similarity) for view in self.similarity.weights}
+        ends = np.searchsorted(shards[order], np.arange(len(self.starts)))
+        for shard in np.flatnonzero(np.diff(ends)):
+            pairs, start = order[ends[shard] : ends[shard + 1]], self.starts[shard]
             for view, weight in self.similarity.weights.items():
-                passages = part(read_shard(self.folder, int(shard), view), view)
-                totals[pairs] += weight * compared[view](passages, numbers[pairs], places[pairs] - start)
+                passages = representation(read_shard(self.folder, int(shard), view), view)
+                totals[pairs] += weight * pair_scores[view](passages, query_rows[pairs], passage_rows[pairs] - start)
         rounded: Vectors = (totals + 0.0).astype(np.float32)  # + 0.0: no score is -0.0
         return rounded
 
 
 def row_bytes(encoded: Encoded) -> int:
-    """How many bytes a row takes on average, 1 or more."""
+    """Return the mean number of bytes of a row, 1 or more."""
     lexical, late = encoded.lexical, encoded.late
     size = 0 if encoded.dense is None else encoded.dense.nbytes
     size += 0 if lexical is None else lexical.ids.nbytes + lexical.values.nbytes
@@ -101,57 +103,64 @@ def row_bytes(encoded: Encoded) -> int:
     return max(1, size // max(1, len(encoded)))
 
 
-def part(encoded: Encoded, view: str) -> Any:
-    """What a view holds of the texts."""
-    found = getattr(encoded, view)
-    if found is None:
+def representation(encoded: Encoded, view: str) -> Any:
+    """Return one view's representation of the texts. Raises ValueError where they do not have it."""
+    rows = getattr(encoded, view)
+    if rows is None:
         raise ValueError(f"expected the {view} view, found {', '.join(encoded.views)}")
-    return found
+    return rows
 
 
 def _pair_scores(queries: Encoded, view: str, similarity: Similarity) -> PairScores:
+    rows = representation(queries, view)
     if view == "dense":
-        return partial(dense_scores, part(queries, view).astype(np.float64))
+        return partial(dense_scores, rows.astype(np.float64))
     if view == "lexical":
-        return partial(lexical_scores, part(queries, view))
-    late: TokenRows = part(queries, view)
+        return partial(lexical_scores, rows)
     if similarity.exact_match:
-        return partial(matching_scores, late, late.vectors.astype(np.float64))
-    return partial(_late, late)
+        return partial(matching_scores, rows, rows.vectors.astype(np.float64))
+    return partial(_max_sim, rows)
 
 
-def _late(queries: TokenRows, passages: TokenRows, numbers: Places, places: Places) -> Doubles:
-    """MaxSim: coarse products say which of a passage's tokens can be a query token's best."""
-    found, length = np.empty(len(places)), max(1, len(passages.vectors) // max(1, len(passages)))
-    for start, stop, width in rectangles(numbers, places):
-        some, scores_QP = queries.taken(numbers[start:stop:width]), found[start:stop].reshape(-1, width)
-        tokens_ID, errors_I = factors(on_device(some.vectors, CPU), coarse=True)
-        doubles_ID = some.vectors.astype(np.float64)
-        step = max(1, BLOCK // (length * max(1, len(tokens_ID))))
+def _max_sim(queries: TokenRows, passages: TokenRows, query_rows: Indices, passage_rows: Indices) -> Doubles:
+    """Return MaxSim of pairs [N]: coarse products narrow down which passage tokens can be the best of a query token.
+
+    A matrix product of all tokens is much faster than loops in double precision. As its error is bounded, only tokens
+    within twice the error of the greatest product have to be multiplied again (`late_scores`).
+    """
+    scores, mean_tokens = np.empty(len(passage_rows)), max(1, len(passages.vectors) // max(1, len(passages)))
+    for start, stop, width in blocks_of_pairs(query_rows, passage_rows):
+        block, scores_QP = queries.taken(query_rows[start:stop:width]), scores[start:stop].reshape(-1, width)
+        tokens_ID, errors_I = factors_with_errors(on_device(block.vectors, CPU), coarse=True)
+        doubles_ID = block.vectors.astype(np.float64)
+        step = max(1, PRODUCTS_PER_BLOCK // (mean_tokens * max(1, len(tokens_ID))))
         for first in range(0, width, step):
-            rows = _rows_at(passages, places[start + first : start + min(first + step, width)])
+            rows = _rows_at(passages, passage_rows[start + first : start + min(first + step, width)])
             vectors_TD = on_device(rows.vectors, CPU)
             errors = errors_I * vectors_TD.norm(dim=1).max() if len(vectors_TD) else errors_I
-            products_TI = products(vectors_TD, tokens_ID, coarse=True)
-            scores = late_scores(some, doubles_ID, rows, products_TI.numpy(), errors.numpy())
-            scores_QP[:, first : first + step] = scores
-    return found
+            products_TI = inner_products(vectors_TD, tokens_ID, coarse=True)
+            block_scores = late_scores(block, doubles_ID, rows, products_TI.numpy(), errors.numpy())
+            scores_QP[:, first : first + step] = block_scores
+    return scores
 
 
-def rectangles(numbers: Places, places: Places) -> Iterator[tuple[int, int, int]]:
-    """(start, stop, width) of pairs that belong together: some queries, each with the same `width` places."""
-    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+def blocks_of_pairs(query_rows: Indices, passage_rows: Indices) -> Iterator[tuple[int, int, int]]:
+    """Yield (start, stop, width) of consecutive pairs that form a complete block: some queries x `width` passages.
+
+    Adjacent queries with the same passages share a block, so that one matrix product serves them all.
+    """
+    edges = [0, *(np.flatnonzero(np.diff(query_rows)) + 1).tolist(), len(query_rows)]
     start, width = 0, edges[1]
     for stop, after in pairwise(edges[1:]):
-        same = after - stop == width and np.array_equal(places[start : start + width], places[stop:after])
-        if not same or stop - start >= TOGETHER * width:
+        same = after - stop == width and np.array_equal(passage_rows[start : start + width], passage_rows[stop:after])
+        if not same or stop - start >= QUERIES_PER_BLOCK * width:
             yield start, stop, width
             start, width = stop, after - stop
-    yield start, len(numbers), width
+    yield start, len(query_rows), width
 
 
-def _rows_at(rows: TokenRows, places: Places) -> TokenRows:
-    """The rows at these places, not copied where they lie one after the other."""
-    if (np.diff(places) == 1).all():
-        return rows.rows(int(places[0]), int(places[-1]) + 1)
-    return rows.taken(places)
+def _rows_at(rows: TokenRows, indices: Indices) -> TokenRows:
+    """Return the rows at these indices, without a copy where they are consecutive."""
+    if (np.diff(indices) == 1).all():
+        return rows.rows(int(indices[0]), int(indices[-1]) + 1)
+    return rows.taken(indices)

@@ -1,8 +1,8 @@
-"""Inner products in the fastest way that the device has, and how far from the true ones they can be.
+"""Inner products as fast as the device computes them, with a sound bound of their rounding errors.
 
-They only choose what is scored in double precision, so they may be coarse: where a CPU multiplies matrices of bfloat16
-(AMX), PyTorch rounds the factors to these and sums in single precision, several times faster than in single precision
-throughout.
+The products only select which pairs are scored in double precision, so they may be inexact as long as the bound holds.
+On a CPU with AMX, PyTorch can round the factors of a matrix product to bfloat16 and sum in single precision: several
+times faster than float32 throughout.
 """
 
 from __future__ import annotations
@@ -16,28 +16,33 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-UNIT = float(np.finfo(np.float32).eps)  # twice what one rounding can take away, so that bounds have room
-COARSE_UNIT = 2.0**-8  # what rounding to bfloat16 takes from a number at most, as a share
+UNIT = float(np.finfo(np.float32).eps)  # twice the unit roundoff of float32, so that error bounds have slack
+BFLOAT16_UNIT = 2.0**-8  # the unit roundoff of bfloat16: the largest relative error of rounding to it
 
 
-def factors(vectors_ND: Tensor, *, coarse: bool) -> tuple[Tensor, Tensor]:
-    """The vectors as `products` is to multiply them with others, [N, D], and what a product is off by at most, [N].
+def factors_with_errors(vectors_ND: Tensor, *, coarse: bool) -> tuple[Tensor, Tensor]:
+    """Return the vectors to pass to `inner_products`, [N, D], and the error bounds of their products, [N].
 
-    That is per unit of the other vector's length, and rounding to float32 included: the sum of |q_i p_i| is at most
-    |q| |p|; a sum of D products in any order is off by less than D units of that; `coarse`, q is rounded here, and
-    rounding p takes a share of each product.
+    A product of row n with a vector p, rounded to float32, differs from the true one by at most errors[n] * |p|.
+
+    Why this is sound: by Cauchy-Schwarz, sum_i |q_i p_i| <= |q| |p|. A float32 sum of D products, in any order, has an
+    error of less than (D + 1) u times that sum, where u is the unit roundoff; UNIT = 2 u and the 8 extra terms cover
+    second-order terms and the rounding of norms. With `coarse` products there are two more errors: q is rounded to
+    bfloat16 here, which moves the product by at most |q - rounded(q)| |p|, and p is rounded in the product, which
+    moves it by at most BFLOAT16_UNIT |rounded(q)| |p|. The factor 1.01 covers |rounded(q)| > |q|.
     """
-    summing = (vectors_ND.shape[1] + 8) * UNIT * vectors_ND.norm(dim=1)
+    summation_errors = (vectors_ND.shape[1] + 8) * UNIT * vectors_ND.norm(dim=1)
     if not (coarse and _multiplies_bfloat16(vectors_ND.device)):
-        return vectors_ND, summing
+        return vectors_ND, summation_errors
     rounded_ND = vectors_ND.bfloat16().float()
-    return rounded_ND, summing * 1.01 + (vectors_ND - rounded_ND).norm(dim=1) + COARSE_UNIT * rounded_ND.norm(dim=1)
+    rounding_errors = (vectors_ND - rounded_ND).norm(dim=1) + BFLOAT16_UNIT * rounded_ND.norm(dim=1)
+    return rounded_ND, summation_errors * 1.01 + rounding_errors
 
 
-def products(factors_ND: Tensor, others_MD: Tensor, *, coarse: bool) -> Tensor:
-    """All inner products, [N, M]; `coarse` ones where the device is faster at these.
+def inner_products(factors_ND: Tensor, others_MD: Tensor, *, coarse: bool) -> Tensor:
+    """Return all inner products, [N, M]; with `coarse`, in bfloat16 where the device multiplies these faster.
 
-    That is a switch of the whole process: no other thread may multiply meanwhile what must be precise.
+    PyTorch's switch for bfloat16 products is global to the process: no other thread may multiply in the meantime.
     """
     if not (coarse and _multiplies_bfloat16(factors_ND.device)):
         return factors_ND @ others_MD.T
@@ -50,7 +55,7 @@ def products(factors_ND: Tensor, others_MD: Tensor, *, coarse: bool) -> Tensor:
 
 
 def on_device(array: NDArray[Any], device: torch.device) -> Tensor:
-    """The array as a tensor that is only read; a CPU's is the array itself, also where it is memory-mapped."""
+    """Return the array as a read-only tensor; on the CPU it shares memory, also with a memory-mapped file."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array).to(device)

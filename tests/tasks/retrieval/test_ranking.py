@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tasks.retrieval.ranking import Hits, PassageIds, numbered, run_rows
-from tasks.retrieval.search import deepened, first_depth
+from tasks.retrieval.search import first_depth, search_documents
 
 
 def table(names: Sequence[str]) -> PassageIds:
@@ -23,15 +23,15 @@ def hits(places: Sequence[int], scores: Sequence[float]) -> Hits:
 def test_equal_scores_fall_by_the_bytes_of_the_id() -> None:
     ids = table(["a", "B", "é", "z", "10", "9"])
     ordered = ids.in_order(*hits([0, 1, 2, 3, 4, 5], [1, 1, 1, 1, 1, 2]))
-    assert [ids.ids[int(place)].as_py() for place in ordered.places] == ["9", "é", "z", "a", "B", "10"]
+    assert [ids.ids[int(place)].as_py() for place in ordered.rows] == ["9", "é", "z", "a", "B", "10"]
 
 
 def test_a_list_ends_with_the_passage_that_brings_the_last_document() -> None:
     ids = table(["a#0", "a#1", "b#0", "c#0", "b#1"])
     found = hits([0, 1, 2, 4, 3], [5, 4, 3, 2, 1])
-    assert ids.first_documents(found, 2).places.tolist() == [0, 1, 2]
-    assert ids.first_documents(found, 3).places.tolist() == [0, 1, 2, 4, 3]
-    assert ids.first_documents(found, 9).places.tolist() == [0, 1, 2, 4, 3]
+    assert ids.first_documents(found, 2).rows.tolist() == [0, 1, 2]
+    assert ids.first_documents(found, 3).rows.tolist() == [0, 1, 2, 4, 3]
+    assert ids.first_documents(found, 9).rows.tolist() == [0, 1, 2, 4, 3]
 
 
 def test_rows_of_a_run() -> None:
@@ -60,10 +60,10 @@ def test_deepening_finds_the_documents_or_exhausts_the_list(
     whole = [hits(range(min(length, len(ids))), np.linspace(1, 0, min(length, len(ids)))) for length in lengths]
 
     def lookup(queries: Sequence[int], depth: int) -> list[Hits]:
-        return [Hits(whole[query].places[:depth], whole[query].scores[:depth]) for query in queries]
+        return [Hits(whole[query].rows[:depth], whole[query].scores[:depth]) for query in queries]
 
-    for found, all_of_it in zip(deepened(lookup, len(lengths), wanted, ids), whole, strict=True):
-        assert found.places.tolist() == ids.first_documents(all_of_it, wanted).places.tolist()
+    for found, all_of_it in zip(search_documents(lookup, len(lengths), wanted, ids), whole, strict=True):
+        assert found.rows.tolist() == ids.first_documents(all_of_it, wanted).rows.tolist()
 
 
 def test_the_first_depth_allows_for_documents_of_several_passages() -> None:

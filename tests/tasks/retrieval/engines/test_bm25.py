@@ -107,7 +107,7 @@ def test_lists_are_cut_where_pyserini_cuts_them(
         for depth in (1, 2, 7, 50):
             found = searcher.batch_search(java_list(texts), names, depth, 1)
             for number, ours in enumerate(lookup(range(len(texts)), depth)):
-                named = [ids.ids[int(place)].as_py() for place in ours.places]
+                named = [ids.ids[int(place)].as_py() for place in ours.rows]
                 theirs = [(hit.docid, hit.score) for hit in found.get(str(number))]
                 assert list(zip(named, ours.scores.tolist(), strict=True)) == theirs
 
@@ -119,7 +119,7 @@ def test_queries_are_looked_up_in_blocks(
     whole = lookup(range(len(WORDS)), 30)
     monkeypatch.setattr(bm25, "HITS_PER_CALL", 70)
     for one, other in zip(whole, lookup(range(len(WORDS)), 30), strict=True):
-        assert (one.places == other.places).all()
+        assert (one.rows == other.rows).all()
         assert (one.scores == other.scores).all()
 
 
@@ -129,7 +129,7 @@ def test_lucene_may_number_passages_as_it_likes(passages: Artifact[Passages], tm
     bm25._write_lucene(tmp_path / bm25.LUCENE, ((row["passage_id"], row["text"]) for row in reversed(rows)))
     (tmp_path / "index.json").write_text(json.dumps(SETTINGS.model_dump()))
     found = bm25.open_index(tmp_path, None, None, passage_ids(passages), "bm25")(["gazing walrus"])([0], 10)
-    assert {rows[place]["passage_id"] for place in found[0].places} == {"emoji", "quotes", "with space"}
+    assert {rows[place]["passage_id"] for place in found[0].rows} == {"emoji", "quotes", "with space"}
 
 
 def taken_apart(scores: list[float]) -> list[np.float32]:
@@ -177,7 +177,7 @@ def test_pseudo_queries_are_found_with_their_passage(written, made, passages: Ar
     )
     search = bm25.open_index(expanded.path, None, None, passage_ids(passages), "bm25")
     for word, found in {"gargoyle": ["d3#1"], "second": ["d3#1"], "chimney": ["d0#0"], "zeppelin": []}.items():
-        assert search([word])([0], 10)[0].places.tolist() == [place(each) for each in found]
+        assert search([word])([0], 10)[0].rows.tolist() == [place(each) for each in found]
 
 
 def test_pseudo_queries_of_unknown_passages_are_refused(written, made, passages: Artifact[Passages]) -> None:
@@ -192,7 +192,7 @@ def test_an_index_that_was_cut_off_is_made_again(passages: Artifact[Passages], t
     (half / "_0.cfs").write_text("half a segment")
     index.body(tmp_path, passages, None, None, settings=SETTINGS)
     hits: list[Hits] = bm25.open_index(tmp_path, None, None, passage_ids(passages), "bm25")(["walrus"])([0], 10)
-    assert len(hits[0].places) == 3
+    assert len(hits[0].rows) == 3
     description = json.loads((tmp_path / "index.json").read_text())
     assert description["passages"] == 305
     size = sum(path.stat().st_size for path in (tmp_path / bm25.LUCENE).iterdir())

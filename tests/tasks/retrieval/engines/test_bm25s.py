@@ -44,7 +44,7 @@ def found(built: Artifact[Any], passages: Artifact[Passages], depth: int) -> lis
 
 
 def as_lists(hits: list[Hits]) -> list[list[tuple[int, float]]]:
-    return [list(zip(each.places.tolist(), each.scores.tolist(), strict=True)) for each in hits]
+    return [list(zip(each.rows.tolist(), each.scores.tolist(), strict=True)) for each in hits]
 
 
 @pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (2.0, 1.0), (0.0, 0.5), (1.2, 0.0)])
@@ -89,7 +89,7 @@ def test_pseudo_queries_are_found_with_their_passage(written, made, passages: Ar
     )
     assert as_lists(found(ours, passages, 50)) == as_lists(found(theirs, passages, 50))
     lookup = bm25s.open_index(ours.path, None, None, passage_ids(passages), "bm25")(["gargoyle"])
-    assert lookup([0], 5)[0].places.tolist() == [7]
+    assert lookup([0], 5)[0].rows.tolist() == [7]
 
 
 def test_the_stage_writes_the_run_that_lucene_makes(written, made, passages: Artifact[Passages]) -> None:

@@ -71,12 +71,12 @@ def expected() -> list[Hits]:
 
 
 def cut(hits: list[Hits], depth: int = DEPTH) -> list[Hits]:
-    return [Hits(each.places[:depth], each.scores[:depth]) for each in hits]
+    return [Hits(each.rows[:depth], each.scores[:depth]) for each in hits]
 
 
 def nearly(found: list[Hits], wanted: list[Hits]) -> bool:
     pairs = list(zip(found, wanted, strict=True))
-    return all(np.array_equal(f.places, w.places) and np.allclose(f.scores, w.scores, rtol=2e-7) for f, w in pairs)
+    return all(np.array_equal(f.rows, w.rows) and np.allclose(f.scores, w.scores, rtol=2e-7) for f, w in pairs)
 
 
 def test_all_tokens_and_all_candidates_find_what_a_loop_over_all_finds(find, expected: list[Hits]) -> None:
@@ -89,14 +89,14 @@ def test_a_compressed_index_finds_most_with_exact_scores(find, expected: list[Hi
     found = find(SOME)
     assert 0.8 < clustered.recall(found, cut(expected)) < 1
     for hits, everything in zip(found, expected, strict=True):
-        scores = dict(zip(everything.places, everything.scores, strict=True))
-        listed = np.array([scores[place] for place in hits.places], np.float32)
-        assert nearly([hits], [IDS.in_order(hits.places, listed)])
+        scores = dict(zip(everything.rows, everything.scores, strict=True))
+        listed = np.array([scores[place] for place in hits.rows], np.float32)
+        assert nearly([hits], [IDS.in_order(hits.rows, listed)])
 
 
 def test_more_candidates_and_more_tokens_find_more(find, expected: list[Hits]) -> None:
     few = SOME.model_copy(update={"candidates": DEPTH, "tokens_per_query_token": 10, "nprobe": 1})
-    assert all(len(hits.places) <= DEPTH for hits in find(few, depth=COUNT))  # no list is longer than the candidates
+    assert all(len(hits.rows) <= DEPTH for hits in find(few, depth=COUNT))  # no list is longer than the candidates
     recalls = [
         clustered.recall(find(few.model_copy(update=change)), cut(expected))
         for change in ({}, {"tokens_per_query_token": 60}, {"tokens_per_query_token": 60, "candidates": 60})

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from storage.vectors import Encoded, SparseRows, TokenRows
 from tasks.retrieval.engines import exact
-from tasks.retrieval.engines.exact import Exhaustive
+from tasks.retrieval.engines.exact import ExactSearch
 from tasks.retrieval.exact_search import double_scores, upper_bounds
-from tasks.retrieval.exact_search.double_scores import Stored, similarity
+from tasks.retrieval.exact_search.double_scores import StoredVectors, read_similarity
 from tasks.retrieval.ranking import Hits
 from tests.tasks.stored import expected, multiply, names, numbers, offsets, store, texts
 
@@ -23,21 +23,20 @@ pytestmark = pytest.mark.usefixtures("on_one_thread")
 VIEWS = [("dense", False), ("lexical", False), ("late", False), ("late", True), ("sum", False), ("sum", True)]
 
 
-def engine(folder: Path, view: str) -> Exhaustive:
-    stored = Stored(folder, similarity(folder, view))
-    return Exhaustive(stored, names(len(stored)))
+def engine(folder: Path, view: str) -> ExactSearch:
+    stored = StoredVectors(folder, view)
+    return ExactSearch(stored, names(len(stored)))
 
 
 def same(one: list[Hits], other: list[Hits]) -> bool:
     return len(one) == len(other) and all(
-        np.array_equal(a.places, b.places) and np.array_equal(a.scores, b.scores)
-        for a, b in zip(one, other, strict=True)
+        np.array_equal(a.rows, b.rows) and np.array_equal(a.scores, b.scores) for a, b in zip(one, other, strict=True)
     )
 
 
 def portion(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     for module in (exact, upper_bounds, double_scores):
-        monkeypatch.setattr(module, "BYTES", size)
+        monkeypatch.setattr(module, "MEMORY_BYTES", size)
 
 
 @pytest.mark.parametrize(("view", "exact_match"), VIEWS)
@@ -61,7 +60,7 @@ def test_lists_are_those_of_double_precision_with_ties_by_id(
         found = find(asked, depth)
     for number, hits in enumerate(found):
         wanted = list(islice(expected(asked.taken([number]), passages, view, exact_match), depth))
-        assert hits.places.tolist() == [place for place, _ in wanted]
+        assert hits.rows.tolist() == [place for place, _ in wanted]
         assert hits.scores.dtype == np.float32
         assert hits.scores.tolist() == [score for _, score in wanted]
 
@@ -93,7 +92,7 @@ def test_more_is_scored_while_rounding_might_hide_a_better_one(view: str, sign: 
         )
     found = engine(store(tmp_path, passages, rows=400), view)(query, 5)[0]
     wanted = list(islice(expected(query, passages, view), 5))
-    assert found.places.tolist() == [place for place, _ in wanted]
+    assert found.rows.tolist() == [place for place, _ in wanted]
 
 
 def mixed(passages: int, queries: int) -> tuple[Encoded, Encoded]:
@@ -143,7 +142,7 @@ def test_no_list_depends_on_the_queries_beside_it_the_tiles_or_the_shards(
             portion(patch, 40_000)
             assert same(together, one(queries, 20))
             assert same(together, other(queries, 20))
-        assert same(one(queries, 5), [Hits(hits.places[:5], hits.scores[:5]) for hits in together])
+        assert same(one(queries, 5), [Hits(hits.rows[:5], hits.scores[:5]) for hits in together])
 
 
 @pytest.mark.parametrize(("view", "exact_match"), [("lexical", False), ("late", True)])
@@ -157,15 +156,15 @@ def test_passages_without_a_match_follow_by_id_and_none_of_them_is_scored(
 
     passages = Encoded.concatenated([word(1, 3), word(2, 997)])
     find, deepest = engine(store(tmp_path, passages, rows=300, exact_match=exact_match), view), []
-    proposed = find._proposed
+    proposed = find._candidates
     monkeypatch.setattr(
-        find, "_proposed", lambda asked, kept, coarse: deepest.append(kept) or proposed(asked, kept, coarse)
+        find, "_candidates", lambda asked, kept, coarse: deepest.append(kept) or proposed(asked, kept, coarse)
     )
     found = find(word(1, 1), 10)[0]
-    assert [f"p{place}" for place in found.places] == ["p2", "p1", "p0"] + [f"p{n}" for n in range(999, 992, -1)]
+    assert [f"p{place}" for place in found.rows] == ["p2", "p1", "p0"] + [f"p{n}" for n in range(999, 992, -1)]
     assert found.scores.tolist() == [1.0] * 3 + [0.0] * 7
     assert deepest == [52]
-    assert len(find(word(1, 1), 5000)[0].places) == 1000
+    assert len(find(word(1, 1), 5000)[0].rows) == 1000
 
 
 @pytest.mark.parametrize(("view", "exact_match"), VIEWS)
@@ -178,7 +177,7 @@ def test_bounds_are_above_the_scores_and_close(
     multiply(monkeypatch, as_amx=as_amx)
     draw = np.random.default_rng(3)
     queries, passages = (texts(draw, count, words=30, signed=signed, ids=exact_match) for count in (20, 200))
-    stored = Stored(store(tmp_path, passages, rows=200, exact_match=exact_match), similarity(tmp_path, view))
+    stored = StoredVectors(store(tmp_path, passages, rows=200, exact_match=exact_match), view)
     bound_QP = upper_bounds.upper_bounds(queries, stored.similarity, torch.device("cpu"), coarse=coarse)(
         passages
     ).numpy()
@@ -193,9 +192,9 @@ def test_every_rounding_on_the_way_has_its_share_of_a_bound(tmp_path: Path) -> N
     draw, cpu = np.random.default_rng(7), torch.device("cpu")
     rows = SparseRows(offsets([40] * 50), np.tile(np.arange(40, dtype=np.int32), 50), draw.random(2000, np.float32))
     made = Encoded(draw.standard_normal((50, 9), np.float32), rows, texts(draw, 50).late)
-    compared = similarity(store(tmp_path, made, rows=50), "sum")
+    compared = read_similarity(store(tmp_path, made, rows=50), "sum")
     bounds = {view: upper_bounds._view_bounds(made, view, compared, cpu, coarse=False) for view in compared.weights}
-    views = {view: bound(double_scores.part(made, view)).double() for view, bound in bounds.items()}
+    views = {view: bound(double_scores.representation(made, view)).double() for view, bound in bounds.items()}
     total = sum(compared.weights[view] / 3 * views[view] for view in views)
     thirds = double_scores.Similarity(
         {view: weight / 3 for view, weight in compared.weights.items()}, exact_match=False
@@ -229,7 +228,7 @@ def test_a_search_holds_a_tile_not_the_vectors(tmp_path: Path, monkeypatch: pyte
 def test_passages_that_are_not_those_of_the_vectors_are_refused(tmp_path: Path) -> None:
     folder = store(tmp_path, texts(np.random.default_rng(5), 4), rows=4)
     with pytest.raises(ValueError, match="holds 4 passages' vectors, the passages are 5"):
-        Exhaustive(Stored(folder, similarity(folder, "dense")), names(5))
+        ExactSearch(StoredVectors(folder, "dense"), names(5))
 
 
 def test_no_passages_give_empty_lists(tmp_path: Path) -> None:
@@ -237,4 +236,4 @@ def test_no_passages_give_empty_lists(tmp_path: Path) -> None:
     folder = store(tmp_path, texts(draw, 0), rows=1)
     for view in ("dense", "lexical", "late"):
         found = engine(folder, view)(texts(draw, 2), 10)
-        assert [len(hits.places) for hits in found] == [0, 0]
+        assert [len(hits.rows) for hits in found] == [0, 0]

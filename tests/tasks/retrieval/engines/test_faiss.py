@@ -69,7 +69,7 @@ def expected() -> list[Hits]:
 
 
 def cut(hits: list[Hits], depth: int = DEPTH) -> list[Hits]:
-    return [Hits(each.places[:depth], each.scores[:depth]) for each in hits]
+    return [Hits(each.rows[:depth], each.scores[:depth]) for each in hits]
 
 
 def test_flat_finds_the_best_of_all(find, expected: list[Hits]) -> None:
@@ -88,9 +88,9 @@ def test_what_is_found_has_its_exact_score_and_is_most_of_the_best(find, expecte
     found = find(kind)
     assert clustered.recall(found, cut(expected)) > 0.85
     for hits, all_hits in zip(found, expected, strict=True):
-        assert len(hits.places) <= DEPTH
-        score = dict(zip(all_hits.places, all_hits.scores, strict=True))
-        assert clustered.same([hits], [IDS.in_order(hits.places, np.array([score[p] for p in hits.places]))])
+        assert len(hits.rows) <= DEPTH
+        score = dict(zip(all_hits.rows, all_hits.scores, strict=True))
+        assert clustered.same([hits], [IDS.in_order(hits.rows, np.array([score[p] for p in hits.rows]))])
 
 
 def test_refinement_brings_back_what_compression_lost(find, expected: list[Hits]) -> None:
@@ -104,7 +104,7 @@ def test_more_cells_and_more_candidates_find_more(find, expected: list[Hits]) ->
     cells = KINDS[2].model_copy(update={"factory": "IVF64,Flat"})
     one, eight = (find(cells.model_copy(update={"nprobe": number}), depth=200) for number in (1, 8))
     assert clustered.recall(one, cut(expected, 200)) < 0.6 < clustered.recall(eight, cut(expected, 200))
-    assert all(len(hits.places) < 200 for hits in one)  # a cell has fewer; FAISS fills up with -1
+    assert all(len(hits.rows) < 200 for hits in one)  # a cell has fewer; FAISS fills up with -1
     graph = KINDS[1].model_copy(update={"factory": "HNSW4"})
     few, many = (find(graph.model_copy(update={"ef_search": number}), depth=1) for number in (1, 400))
     assert clustered.recall(few, cut(expected, 1)) < clustered.recall(many, cut(expected, 1))
@@ -204,4 +204,4 @@ def test_equal_scores_at_the_end_of_a_list_fall_by_passage_id(written, made, tmp
     built = made(index, passages=written(Passages, clustered.passage_rows(100)), vectors=vectors, settings=KINDS[0])
     searcher = faiss.open_index(built.path, vectors, clustered.asking(Encoded(dense=QUERIES)), names(100), "dense")
     found = searcher(["0"])([0], 10)[0]
-    assert found.places.tolist() == [9, 8, 7, 6, 5, 4, 3, 24, 23, 22]  # p9 is behind p24 in the order of bytes
+    assert found.rows.tolist() == [9, 8, 7, 6, 5, 4, 3, 24, 23, 22]  # p9 is behind p24 in the order of bytes

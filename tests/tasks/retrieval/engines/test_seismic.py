@@ -13,7 +13,7 @@ from storage.tables import Passages
 from storage.vectors import Encoded
 from tasks.retrieval.engines import seismic
 from tasks.retrieval.engines.seismic import Seismic
-from tasks.retrieval.exact_search.double_scores import Stored, similarity
+from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.index import index
 from tasks.retrieval.ranking import Hits
 from tests.tasks import clustered
@@ -72,14 +72,14 @@ def expected(queries: Sparse = QUERIES, depth: int = DEPTH) -> list[Hits]:
     for query in queries:
         sharing = np.array([place for place, row in enumerate(ROWS) if query.keys() & row.keys()], np.int64)
         hits = IDS.in_order(sharing, np.array([score(query, ROWS[place]) for place in sharing]).astype(np.float32))
-        found.append(Hits(hits.places[:depth], hits.scores[:depth]))
+        found.append(Hits(hits.rows[:depth], hits.scores[:depth]))
     return found
 
 
 def test_a_large_index_finds_what_a_loop_over_all_finds(find) -> None:
     found = find(LARGE)
     assert clustered.same(found, expected())
-    assert [len(hits.places) for hits in found[-2:]] == [0, 0]  # no word piece, and one that no passage has
+    assert [len(hits.rows) for hits in found[-2:]] == [0, 0]  # no word piece, and one that no passage has
     assert clustered.same(find(LARGE, depth=3 * COUNT), expected(depth=COUNT))
 
 
@@ -87,9 +87,9 @@ def test_a_small_index_finds_most_with_exact_scores(find) -> None:
     found, all_hits = find(SMALL), expected(depth=COUNT)
     assert 0.4 < clustered.recall(found, expected()) < 0.999
     for hits, everything in zip(found, all_hits, strict=True):
-        scores = dict(zip(everything.places, everything.scores, strict=True))
-        listed = np.array([scores[place] for place in hits.places], np.float32)
-        assert clustered.same([hits], [IDS.in_order(hits.places, listed)])
+        scores = dict(zip(everything.rows, everything.scores, strict=True))
+        listed = np.array([scores[place] for place in hits.rows], np.float32)
+        assert clustered.same([hits], [IDS.in_order(hits.rows, listed)])
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_an_index_is_the_same_each_time_and_when_it_is_read_again(
 
 
 def test_rows_are_written_as_seismic_reads_them(vectors: Artifact, tmp_path: Path) -> None:
-    seismic.write_rows(tmp_path / "rows.bin", Stored(vectors.path, similarity(vectors.path, "lexical")))
+    seismic.write_rows(tmp_path / "rows.bin", StoredVectors(vectors.path, "lexical"))
     content, at = (tmp_path / "rows.bin").read_bytes(), 4
     filled = [row for row in ROWS if row]
     assert len(filled) < COUNT
@@ -141,7 +141,7 @@ def test_rows_are_written_as_seismic_reads_them(vectors: Artifact, tmp_path: Pat
 def test_word_pieces_that_take_from_a_score_count_but_propose_nothing(find) -> None:
     lists = [{1: 2.0, 2: -1.0}, {1: -1.0}]
     assert clustered.same(find(LARGE, lists, COUNT)[:1], [_with(1, lists[0])])
-    assert not len(find(LARGE, lists)[1].places)
+    assert not len(find(LARGE, lists)[1].rows)
 
 
 def _with(piece: int, query: dict[int, float]) -> Hits:
@@ -165,7 +165,7 @@ def test_a_vocabulary_that_sixteen_bits_cannot_count_is_refused(written, tmp_pat
 def test_passages_without_any_word_piece_can_be_searched(written, made, tmp_path: Path) -> None:
     empty = clustered.vectors_in(tmp_path, Encoded(lexical=clustered.as_sparse([{}] * COUNT)))
     built = made(index, passages=written(Passages, clustered.passage_rows(COUNT)), vectors=empty, settings=LARGE)
-    assert [len(hits.places) for hits in search(built, empty)] == [0] * len(QUERIES)
+    assert [len(hits.rows) for hits in search(built, empty)] == [0] * len(QUERIES)
 
 
 def test_nothing_is_printed(

@@ -8,8 +8,8 @@ import torch
 
 from storage.vectors import Encoded, TokenRows
 from tasks.retrieval.exact_search import double_scores, matmul
-from tasks.retrieval.exact_search.double_scores import Stored, rectangles, similarity
-from tasks.retrieval.exact_search.matmul import factors
+from tasks.retrieval.exact_search.double_scores import StoredVectors, blocks_of_pairs
+from tasks.retrieval.exact_search.matmul import factors_with_errors
 from tasks.retrieval.exact_search.numba_kernels import all_lexical_scores
 from tests.tasks.stored import multiply, offsets, pair_score, store, texts
 
@@ -22,10 +22,10 @@ CPU = torch.device("cpu")
 def test_pairs_in_any_order_have_the_scores_of_the_formula(
     view: str, exact_match: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(double_scores, "BLOCK", 40)
+    monkeypatch.setattr(double_scores, "PRODUCTS_PER_BLOCK", 40)
     draw = np.random.default_rng(11)
     queries, passages = texts(draw, 7, signed=True), texts(draw, 30, signed=True)
-    stored = Stored(store(tmp_path, passages, rows=11, exact_match=exact_match), similarity(tmp_path, view))
+    stored = StoredVectors(store(tmp_path, passages, rows=11, exact_match=exact_match), view)
     numbers, places = draw.integers(0, 7, 90), draw.integers(0, 30, 90)
     wanted = [
         np.float32(pair_score(queries.taken([number]), passages.taken([place]), view, exact_match))
@@ -40,7 +40,7 @@ def test_the_best_token_is_found_though_coarse_products_put_others_first(tmp_pat
     vectors = (1 + draw.random((40 * 25, 64)) / 100).astype(np.float32)  # products differ in the fourth digit
     passages = Encoded(late=TokenRows(offsets([25] * 40), vectors, np.empty(0, np.int32)))
     queries = passages.rows(0, 3)
-    stored = Stored(store(tmp_path, passages, rows=40), similarity(tmp_path, "late"))
+    stored = StoredVectors(store(tmp_path, passages, rows=40), "late")
     numbers, places = np.divmod(np.arange(3 * 40), 40)
     doubles = vectors.astype(np.float64).reshape(40, 25, 64)
     wanted = np.einsum("qid,ptd->qpit", doubles[:3], doubles).max(axis=-1).sum(axis=-1)
@@ -61,8 +61,8 @@ def test_a_product_is_off_by_no_more_than_is_said(
         (np.full((50, 96), 1 + 2**-8.01), np.full((80, 96), (1 + 2**-8.01) * scale)),  # all round to the same side
     ):
         left, right = (torch.from_numpy(each.astype(np.float32)) for each in (one, other))
-        taken, errors = factors(left, coarse=coarse)
-        off = (matmul.products(taken, right, coarse=coarse).double() - left.double() @ right.double().T).abs()
+        taken, errors = factors_with_errors(left, coarse=coarse)
+        off = (matmul.inner_products(taken, right, coarse=coarse).double() - left.double() @ right.double().T).abs()
         assert (off <= errors[:, None] * right.norm(dim=1)).all()
         assert torch.backends.mkldnn.matmul.fp32_precision != "bf16"
 
@@ -70,13 +70,13 @@ def test_a_product_is_off_by_no_more_than_is_said(
 def test_rectangles_join_queries_with_the_same_places_alone() -> None:
     numbers = np.array([4, 4, 2, 2, 5, 5, 7, 7, 7, 8])
     places = np.array([0, 3, 0, 3, 3, 0, 1, 2, 3, 1])
-    assert list(rectangles(numbers, places)) == [(0, 4, 2), (4, 6, 2), (6, 9, 3), (9, 10, 1)]
+    assert list(blocks_of_pairs(numbers, places)) == [(0, 4, 2), (4, 6, 2), (6, 9, 3), (9, 10, 1)]
 
 
 def test_lexical_scores_of_all_are_those_of_the_pairs(tmp_path: Path) -> None:
     draw = np.random.default_rng(14)
     queries, passages = texts(draw, 6, words=30, signed=True), texts(draw, 50, words=30, signed=True)
-    stored = Stored(store(tmp_path, passages, rows=50), similarity(tmp_path, "lexical"))
+    stored = StoredVectors(store(tmp_path, passages, rows=50), "lexical")
     numbers, places = np.divmod(np.arange(300), 50)
     every = all_lexical_scores(queries.lexical, passages.lexical)
     assert every.ravel().tolist() == stored.scores(queries, numbers, places).tolist()

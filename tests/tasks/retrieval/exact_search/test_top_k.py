@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.retrieval.exact_search.top_k import Best, OnCpu, OnDevice, best_of, score_of, sort_keys
+from tasks.retrieval.exact_search.top_k import CpuTopKeys, DeviceTopKeys, TopKeys, score_of, sort_keys, top_keys
 
 CPU = torch.device("cpu")
 
@@ -35,7 +35,7 @@ def test_the_greatest_are_kept_as_if_all_were_sorted(
     ranks_P = draw.permutation(2**32 - 1 - np.arange(count))
     if rising:  # each tile has what is better than all before
         bounds_QP.sort()
-    best: Best = OnCpu(queries, kept) if device == "cpu" else OnDevice(queries, kept, CPU)
+    best: TopKeys = CpuTopKeys(queries, kept) if device == "cpu" else DeviceTopKeys(queries, kept, CPU)
     for start in range(0, count, size):
         best.add(torch.from_numpy(bounds_QP[:, start : start + size]), ranks_P[start : start + size])
     expected = [
@@ -49,4 +49,4 @@ def test_the_greatest_are_kept_as_if_all_were_sorted(
 
 
 def test_a_cpu_has_its_loop() -> None:
-    assert isinstance(best_of(1, 1, CPU), OnCpu)
+    assert isinstance(top_keys(1, 1, CPU), CpuTopKeys)
