@@ -28,7 +28,7 @@ INTERRUPTED = 130
 SECONDS_TO_UNWIND = 8.0  # from a signal, or from the checkpoint that a training saves after it
 _exit_by = list[float]()
 
-RESUMES = "the same command goes on where this run stopped"
+RESUMES = "the same command resumes this run"
 
 
 class ServerLost(Exception):

@@ -20,7 +20,7 @@ from flows.chain.given_models import check_models
 from flows.interrupt import leave, limit_exit
 from flows.plan import needed_for, planned
 from flows.prefect_server.embedded_server import start
-from flows.prefect_server.watch import Watch, require_answer
+from flows.prefect_server.watch import ServerWatch, require_answer
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import recipe_name
 from flows.terminal import Terminal, say, unwrapped
@@ -150,7 +150,7 @@ def require_descriptors() -> None:
         raise UserError(f"{allowed} files may be open (ulimit -n), and a run needs {DESCRIPTORS}; raise the limit")
 
 
-def watched_server(tell: Callable[[str], None]) -> tuple[bool, Watch]:
+def watched_server(tell: Callable[[str], None]) -> tuple[bool, ServerWatch]:
     """Start an embedded server unless PREFECT_API_URL names one; return whether, and the thread that watches it.
 
     Raises `UserError` where the named server does not answer or refuses the credentials.
@@ -158,9 +158,9 @@ def watched_server(tell: Callable[[str], None]) -> tuple[bool, Watch]:
     from prefect.settings import get_current_settings
 
     if get_current_settings().api.url:
-        return False, Watch(f"the Prefect server at {require_answer()}", tell)
+        return False, ServerWatch(f"the Prefect server at {require_answer()}", tell)
     start()
-    return True, Watch("Prefect's embedded server", tell, database=get_current_settings().home)
+    return True, ServerWatch("Prefect's embedded server", tell, database=get_current_settings().home)
 
 
 def prepare_prefect(store: Store) -> None:

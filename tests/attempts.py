@@ -10,7 +10,7 @@ from tests import warm
 from tests.services.servers import PATIENCE, wait_for
 
 SECONDS = 10 * PATIENCE  # 10 on a quiet machine
-RESUMES = "the same command goes on where this run stopped"
+RESUMES = "the same command resumes this run"
 
 
 class Attempt:

@@ -168,7 +168,7 @@ def test_an_interrupted_run_says_so_at_once_and_ends_with_130(cut_off: tuple[Pat
 
     assert codes == {stage: 130 if how == signal.SIGINT else -how for stage, how in CUT_OFF_IN.items()}
     said = (place / "pretrain.stderr").read_text().splitlines()
-    assert "pretrieve: interrupted; the same command goes on where this run stopped" in said
+    assert "pretrieve: interrupted; the same command resumes this run" in said
 
 
 def test_cut_off_in_two_stages_it_ends_with_the_same_artifacts(

@@ -1,4 +1,4 @@
-"""The few questions that commands ask of a Prefect server directly, without importing Prefect."""
+"""The few requests that commands send to a Prefect server directly, without importing Prefect."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 
 from storage.errors import UserError
 
-UNDER_WAY = ("RUNNING", "PENDING", "CANCELLING")
+ACTIVE = ("RUNNING", "PENDING", "CANCELLING")
 
 
 @dataclass(frozen=True)
 class Api:
-    """A server's API. Methods raise httpx.HTTPError where it does not answer, `UserError` where it wants a password."""
+    """A server's API. Methods raise httpx.HTTPError where it does not answer, `UserError` where it refuses the user."""
 
     url: str
-    """It ends with /api."""
+    """The address, which ends with /api."""
     secret: str | None = None
-    """user:password, where the server asks for one."""
+    """user:password, where the server requires them."""
 
     def healthy(self) -> bool:
-        """Whether the server answers; it tells anybody."""
+        """Return whether the server answers; this needs no password."""
         return answers(f"{self.url}/health")
 
     def check(self) -> None:
-        """A `UserError` where the server does not let us in, or does not answer at all."""
+        """Raise `UserError` where the server refuses the user or does not answer."""
         import httpx
 
         try:
@@ -38,13 +38,13 @@ class Api:
             ) from None
 
     def send(self, method: str, path: str, body: Any) -> Any:
-        """What it answers to a request, as JSON."""
+        """Send a request and return the answer's JSON."""
         import httpx
 
         user, _, password = (self.secret or "").partition(":")
         client = httpx.Client(auth=(user, password) if self.secret else None, timeout=60)
         with client:
-            headers = self._against_forgery(client) if method != "GET" else {}
+            headers = self._csrf_headers(client) if method != "GET" else {}
             answer = client.request(method, f"{self.url}/{path}", json=body, headers=headers)
         if answer.status_code in (401, 403):
             raise UserError(
@@ -55,40 +55,40 @@ class Api:
         answer.raise_for_status()
         return answer.json() if answer.content else None
 
-    def _against_forgery(self, client: Any) -> dict[str, str]:
-        """Headers with a token for a request that changes something; none where the server does not use them."""
+    def _csrf_headers(self, client: Any) -> dict[str, str]:
+        """Return headers with a CSRF token; none where the server does not use such tokens."""
         name = secrets.token_hex(16)
         answer = client.get(f"{self.url}/csrf-token", params={"client": name})
         if answer.status_code != 200:
             return {}
         return {"Prefect-Csrf-Client": name, "Prefect-Csrf-Token": answer.json()["token"]}
 
-    def under_way(self) -> list[dict[str, Any]]:
-        """Runs that a worker has taken and that have not ended."""
-        wanted = {"flow_runs": {"state": {"type": {"any_": list(UNDER_WAY)}}}, "limit": 200}
-        found: list[dict[str, Any]] = self.send("POST", "flow_runs/filter", wanted)
-        return found
+    def active_runs(self) -> list[dict[str, Any]]:
+        """Return the runs that a worker has taken and that have not ended."""
+        wanted = {"flow_runs": {"state": {"type": {"any_": list(ACTIVE)}}}, "limit": 200}
+        runs: list[dict[str, Any]] = self.send("POST", "flow_runs/filter", wanted)
+        return runs
 
     def cancel(self, run: str) -> None:
-        """Ask a run to end; a training stage saves a checkpoint first."""
+        """Cancel a run; a training stage saves a checkpoint first."""
         self.send("POST", f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
 
-    def heard_of(self, pool: str, worker: str, since: datetime) -> bool:
-        """Whether a worker has told the server since then that it is there."""
+    def worker_seen(self, pool: str, worker: str, since: datetime) -> bool:
+        """Return whether a worker has sent the server a heartbeat since a moment."""
         rows = self.send("POST", f"work_pools/{pool}/workers/filter", {})
         return any(row["name"] == worker and _moment(row["last_heartbeat_time"]) >= since for row in rows)
 
     def paused(self, pool: str) -> bool:
-        """Whether nothing new of a pool is begun."""
+        """Return whether a pool is paused: whether its workers start no new runs."""
         return bool(self.send("POST", "work_pools/filter", {"work_pools": {"name": {"any_": [pool]}}})[0]["is_paused"])
 
     def pause(self, pool: str, value: bool) -> None:
-        """Begin nothing new of a pool, or begin again."""
+        """Pause a pool, or resume it."""
         self.send("PATCH", f"work_pools/{pool}", {"is_paused": value})
 
 
 def answers(url: str) -> bool:
-    """Whether a page is there."""
+    """Return whether a GET request to an address succeeds."""
     import httpx
 
     try:

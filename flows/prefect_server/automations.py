@@ -1,6 +1,6 @@
-"""What the server does by itself: end runs whose worker has died, and tell somebody of a scheduled run that failed.
+"""Prefect automations: crash runs whose worker has died, and notify of scheduled runs that failed.
 
-Automations are settled by name: one that is as it should be is left alone, with what it is watching just now, and one
+Automations are registered by name. One that is up to date is not touched, so it keeps the runs that it watches, and one
 that an operator has switched off stays off.
 """
 
@@ -15,39 +15,39 @@ from storage.errors import UserError
 ZOMBIES, NEVER_STARTED, WEBHOOK = "Crash zombie flows", "Crash runs that never start", "Tell of failed scheduled runs"
 BLOCK = "pretrieve-webhook"
 SILENCE = timedelta(seconds=90)  # three heartbeats of a worker's runs (PREFECT_FLOWS_HEARTBEAT_FREQUENCY=30)
-START = timedelta(hours=1)  # from a worker's taking a run to its first sign of life; a busy machine takes a minute
+START = timedelta(hours=1)  # from taking a run to its first heartbeat; a busy machine takes a minute
 PAYLOAD = """{"text": {{ ("Scheduled run " ~ flow.name ~ " (" ~ flow_run.name ~ ") is " ~ flow_run.state.name ~ ": "
 ~ flow_run.state.message ~ "\n" ~ (flow_run|ui_url or flow_run.id)) | tojson }}}"""
 
 
 def settle_automations(client: Any) -> list[str]:
-    """Make the server's automations those of this module; what each is about, a line each.
+    """Register the automations of this module, and return a line that describes each of them.
 
-    Without PRETRIEVE_WEBHOOK there is nobody to tell, and the webhook of an earlier registration is removed.
+    Without PRETRIEVE_WEBHOOK there is no notification, and the webhook of an earlier registration is removed.
     """
     _settle(client, _crash_silent())
     _settle(client, _crash_unstarted())
     if url := os.environ.get("PRETRIEVE_WEBHOOK"):
-        _settle(client, _tell(_keep_secret(url)))
-        told = f"{WEBHOOK} (to PRETRIEVE_WEBHOOK)"
+        _settle(client, _notify(_save_webhook(url)))
+        notification = f"{WEBHOOK} (to PRETRIEVE_WEBHOOK)"
     else:
         _remove_webhook(client)
-        told = "nobody is told of failed scheduled runs (PRETRIEVE_WEBHOOK is not set)"
+        notification = "no notification of failed scheduled runs (PRETRIEVE_WEBHOOK is not set)"
     return [
         f"{ZOMBIES} (after {SILENCE.seconds} s without a heartbeat)",
         f"{NEVER_STARTED} (within {START.seconds // 60} minutes; not for pools whose runs wait longer in a queue)",
-        told,
+        notification,
     ]
 
 
 def _crash_silent() -> Any:
-    """A run that beats no more, or was asked to cancel and is not heard of again, has lost its process."""
-    message = "No heartbeat: the run's process or machine has died. Retry goes on where it stopped."
+    """Crash runs whose process is lost: they send no heartbeat, or no event after they were cancelled."""
+    message = "No heartbeat: the run's process or machine has died. Retry resumes it."
     return _crash(ZOMBIES, {"prefect.flow-run.heartbeat", "prefect.flow-run.Cancelling"}, SILENCE, message, message)
 
 
 def _crash_unstarted() -> Any:
-    """A worker that dies between taking a run and starting it leaves a run that never beats."""
+    """Crash runs that a worker took but never started, since it died in between; they send no heartbeat at all."""
     message = "A worker took this run and never started it: the worker has died. Retry starts it again."
     return _crash(
         NEVER_STARTED, {"prefect.flow-run.Pending"}, START, message,
@@ -57,7 +57,7 @@ def _crash_unstarted() -> Any:
 
 
 def _crash(name: str, after: set[str], within: timedelta, message: str, description: str) -> Any:
-    """Set a run of our deployments Crashed that is not heard of in time after certain events."""
+    """Return an automation that sets our runs to Crashed where no event follows those of `after` in time."""
     from prefect.client.schemas.objects import StateType
     from prefect.events.actions import ChangeFlowRunState
     from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
@@ -72,8 +72,8 @@ def _crash(name: str, after: set[str], within: timedelta, message: str, descript
     return AutomationCore(name=name, description=description, enabled=True, trigger=trigger, actions=[crash])
 
 
-def _tell(block: Any) -> Any:
-    """Post flow, run, state, message and link of a run that a schedule started and that did not end well."""
+def _notify(block: Any) -> Any:
+    """Return an automation that posts flow, run, state, message and link of a scheduled run that failed."""
     from prefect.events.actions import CallWebhook
     from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
     from prefect.events.schemas.events import ResourceSpecification
@@ -91,32 +91,32 @@ def _tell(block: Any) -> Any:
 
 
 def _tagged(tag: str) -> Any:
-    """What the events of a run with this tag are related to."""
+    """Return the resource that the events of runs with this tag are related to."""
     from prefect.events.schemas.events import ResourceSpecification
 
     return ResourceSpecification({"prefect.resource.role": ["tag"], "prefect.resource.id": [f"prefect.tag.{tag}"]})
 
 
 def _settle(client: Any, wanted: Any) -> None:
-    """Have exactly one automation of this name, as wanted, but switched off where it was."""
-    found, *doubled = client.read_automations_by_name(wanted.name) or [None]
-    for each in doubled:
-        client.delete_automation(each.id)
-    if found is None:
+    """Have exactly one automation of this name, as wanted, but switched off where it was switched off."""
+    existing, *duplicates = client.read_automations_by_name(wanted.name) or [None]
+    for duplicate in duplicates:
+        client.delete_automation(duplicate.id)
+    if existing is None:
         client.create_automation(wanted)
-    elif _content(found) != _content(wanted):
-        wanted.enabled = found.enabled
-        client.update_automation(found.id, wanted)
+    elif _content(existing) != _content(wanted):
+        wanted.enabled = existing.enabled
+        client.update_automation(existing.id, wanted)
 
 
 def _content(automation: Any) -> Any:
-    """What an automation does, without ids that the server gives."""
+    """Return what an automation does, without the ids that the server assigns."""
     kept = {"name", "description", "trigger", "actions"}
     return automation.model_dump(include=kept, exclude={"trigger": {"id"}})
 
 
-def _keep_secret(url: str) -> Any:
-    """Keep the address as a secret on the server, under a name; returns the block's id."""
+def _save_webhook(url: str) -> Any:
+    """Save the address as a secret block on the server, and return the block's id."""
     from prefect.blocks.webhook import Webhook
     from prefect.types import SecretDict
     from pydantic import SecretStr
@@ -130,8 +130,8 @@ def _keep_secret(url: str) -> Any:
 def _remove_webhook(client: Any) -> None:
     from prefect.exceptions import ObjectNotFound
 
-    for each in client.read_automations_by_name(WEBHOOK):
-        client.delete_automation(each.id)
+    for automation in client.read_automations_by_name(WEBHOOK):
+        client.delete_automation(automation.id)
     try:
         block = client.read_block_document_by_name(BLOCK, "webhook", include_secrets=False)
     except ObjectNotFound:

@@ -1,4 +1,4 @@
-"""`pretrieve down`: end what `pretrieve up` has started, the workers first, so that no run goes on unseen."""
+"""`pretrieve down`: stop what `pretrieve up` has started, the workers first, so that no run continues unseen."""
 
 from __future__ import annotations
 
@@ -10,102 +10,102 @@ from typing import Any
 from flows.prefect_server.api import Api
 from flows.prefect_server.pool_pause import paused
 from flows.prefect_server.processes import end, running, stop, with_environment
-from flows.prefect_server.services import Place, known_secret
+from flows.prefect_server.services import ServicePaths, known_secret
 from flows.prefect_server.up import OPTIONS, only_one
 from storage.errors import UserError
 from storage.store.store import Store
 
-SECONDS_TO_CANCEL = 180.0  # a worker hears of it within 30; then a training stage saves a checkpoint
-SECONDS_BETWEEN_LOOKS = 2.0
+SECONDS_TO_CANCEL = 180.0  # a worker learns of it within 30; then a training stage saves a checkpoint
+POLL_SECONDS = 2.0
 
 
 def down(store: Path, *, drain: bool = False, cancel: bool = False, force: bool = False) -> None:
-    """End the services of a store.
+    """Stop the services of a store.
 
-    Where runs are under way: `drain` begins nothing new and waits for them, `cancel` has them save what they can and
-    end, `force` ends them with their workers and asks no server; with none of these, a `UserError` names them and
-    nothing is ended. Other commands are kept waiting only while processes end.
+    Where runs are active: `drain` starts no new run and waits for them, `cancel` cancels them, so that they save what
+    they can, and `force` stops them with their workers, without the server. With none of these, a `UserError` names
+    the runs and nothing is stopped. Other commands wait only while processes end.
     """
-    place = Place(Store.open_or_new(store).root)
-    with only_one(place):
-        now = running(place.folder)
-    if not now:
-        print(f"nothing runs for the store {place.store}")
-    if "server" in now and not force:
-        api = Api(f"{now['server'].url}/api", known_secret(place))
-        _settle_runs(place, api, drain, cancel)
-    elif not (cancel or force) and (left := _processes_of_runs(place)):
+    paths = ServicePaths(Store.open_or_new(store).root)
+    with only_one(paths):
+        services = running(paths.folder)
+    if not services:
+        print(f"nothing runs for the store {paths.store}")
+    if "server" in services and not force:
+        api = Api(f"{services['server'].url}/api", known_secret(paths))
+        _settle_runs(paths, api, drain, cancel)
+    elif not (cancel or force) and (orphans := _processes_of_runs(paths)):
         raise UserError(
-            f"the server has died, and {len(left)} processes of runs are there: `pretrieve up` starts it again; "
-            "`pretrieve down --force` ends them, and Retry goes on where they stopped"
+            f"the server has died, and {len(orphans)} processes of runs still run: `pretrieve up` starts it again; "
+            "`pretrieve down --force` ends them, and Retry resumes the runs"
         )
-    _end_workers(place)
-    _end(place, "reports", "server")
+    _end_workers(paths)
+    _end(paths, "reports", "server")
 
 
-def _settle_runs(place: Place, api: Api, drain: bool, cancel: bool) -> None:
-    """Wait until nothing is under way, or raise a `UserError`; after draining, the workers have ended."""
+def _settle_runs(paths: ServicePaths, api: Api, drain: bool, cancel: bool) -> None:
+    """Wait until no run is active, or raise a `UserError`; after draining, the workers have ended."""
     import httpx
 
     try:
         if drain:
-            with paused(place, api):
-                _wait_for_none(api, None)
-                _end_workers(place)
+            with paused(paths, api):
+                _wait_for_runs(api, None)
+                _end_workers(paths)
         elif cancel:
             _cancel(api)
-        elif runs := api.under_way():
+        elif runs := api.active_runs():
             raise UserError(
-                f"{_named(runs)} {'is' if len(runs) == 1 else 'are'} under way: `pretrieve down --drain` waits for "
-                "the end, `pretrieve down --cancel` cancels; a cancelled run goes on, after Retry, where it stopped"
+                f"{_named(runs)} {'is' if len(runs) == 1 else 'are'} active: `pretrieve down --drain` waits for "
+                "the end, `pretrieve down --cancel` cancels; Retry resumes a cancelled run"
             )
     except httpx.HTTPError as error:
         raise UserError(
-            f"the server at {api.url} does not answer ({type(error).__name__}), so nobody knows what is under way: try "
-            "again, or end everything at once with `pretrieve down --force`; Retry goes on later where a run stopped"
+            f"the server at {api.url} does not answer ({type(error).__name__}), so active runs are not known: try "
+            "again, or stop everything at once with `pretrieve down --force`; Retry resumes the runs later"
         ) from None
 
 
 def _cancel(api: Api) -> None:
-    """Cancel what is under way, and wait until it has ended, but not for ever: a run's worker may be gone."""
-    for run in api.under_way():
+    """Cancel the active runs, and wait until they have ended, but not forever: a run's worker may have died."""
+    for run in api.active_runs():
         api.cancel(run["id"])
-    _wait_for_none(api, SECONDS_TO_CANCEL)
+    _wait_for_runs(api, SECONDS_TO_CANCEL)
 
 
-def _wait_for_none(api: Api, seconds: float | None) -> None:
-    """Wait until nothing is under way, saying what is."""
-    began, said = time.monotonic(), ""
-    while runs := api.under_way():
-        if (line := f"waiting for {_named(runs)}") != said:
+def _wait_for_runs(api: Api, seconds: float | None) -> None:
+    """Wait until no run is active, and print which are; give up after `seconds`, if given."""
+    began, printed = time.monotonic(), ""
+    while runs := api.active_runs():
+        if (line := f"waiting for {_named(runs)}") != printed:
             print(line, flush=True)
-            said = line
+            printed = line
         if seconds is not None and time.monotonic() - began > seconds:
             print(f"{_named(runs)} did not end in {seconds:.0f} s: ended with the worker")
             return
-        time.sleep(SECONDS_BETWEEN_LOOKS)
+        time.sleep(POLL_SECONDS)
 
 
 def _named(runs: Sequence[dict[str, Any]]) -> str:
     return ", ".join(sorted(run["name"] for run in runs))
 
 
-def _end_workers(place: Place) -> None:
-    """End the workers at once, then whatever process of a run is left, also of a worker that had died before."""
-    _end(place, *(name for name in running(place.folder) if name not in OPTIONS))
-    if left := _processes_of_runs(place):
-        print(f"{len(left)} processes of runs that had lost their worker: ended")
-        end(left, left)
+def _end_workers(paths: ServicePaths) -> None:
+    """Stop the workers at once, then the remaining processes of runs, also those whose worker had died before."""
+    _end(paths, *(name for name in running(paths.folder) if name not in OPTIONS))
+    if orphans := _processes_of_runs(paths):
+        print(f"{len(orphans)} processes of runs that had lost their worker: ended")
+        end(orphans, orphans)
 
 
-def _processes_of_runs(place: Place) -> list[Any]:
-    """What `up`'s workers, and nobody else's, have started for runs, and what that has started."""
-    ours = with_environment(PRETRIEVE_STORE=str(place.store), PREFECT_HOME=str(place.home))
-    return [each for each in ours if _is_of_a_run(each)]
+def _processes_of_runs(paths: ServicePaths) -> list[Any]:
+    """Return the processes that the workers of `up` have started for runs, with their children."""
+    processes = with_environment(PRETRIEVE_STORE=str(paths.store), PREFECT_HOME=str(paths.home))
+    return [process for process in processes if _belongs_to_run(process)]
 
 
-def _is_of_a_run(process: Any) -> bool:
-    """Whether Prefect started it, or one that started it, for a flow run."""
+def _belongs_to_run(process: Any) -> bool:
+    """Return whether Prefect started the process, or one of its parents, for a flow run."""
     import psutil
 
     try:
@@ -114,11 +114,11 @@ def _is_of_a_run(process: Any) -> bool:
         return False
 
 
-def _end(place: Place, *names: str) -> None:
-    """End those that run, all at once."""
-    with only_one(place):
-        now = running(place.folder)
-        stop(place.folder, *(now[name] for name in names if name in now))
-        for name in names:
-            if name in now:
-                print(f"{name}: ended")
+def _end(paths: ServicePaths, *names: str) -> None:
+    """Stop these services, all at once, where they run."""
+    with only_one(paths):
+        services = running(paths.folder)
+        stopped = [name for name in names if name in services]
+        stop(paths.folder, *(services[name] for name in stopped))
+        for name in stopped:
+            print(f"{name}: ended")

@@ -1,4 +1,4 @@
-"""Prefect's embedded server: the API for one run, without pages, on loopback, with a password of its own.
+"""Prefect's embedded server: the API for one run, without a UI, on loopback, with a random password.
 
 It runs in a session of its own, so a signal to the run's process group (Slurm, systemd, Ctrl-C) does not end it while
 the run still needs it. It ends with its standard input: the kernel closes that pipe however the run ends. Run as a
@@ -21,16 +21,16 @@ import time
 from pathlib import Path
 from typing import IO
 
-from flows.prefect_server.serve import Guard, callers
+from flows.prefect_server.request_guard import Guard, callers
 from storage.errors import UserError
 
 ROOM = 16 << 20  # bytes; a new database with its write-ahead log takes 6 MB
-SECONDS_TO_STOP = 3.0  # in which a server whose run has ended in order writes what it has received
-SECONDS_BETWEEN_LOOKS = 0.1
+SECONDS_TO_STOP = 3.0  # a server that stops in order writes what it has received
+POLL_SECONDS = 0.1
 
 
 class NotStarted(Exception):
-    """The server has ended before it could be used, or does not answer. One line."""
+    """The server ended before it could be used, or does not answer. The message is one line."""
 
 
 @functools.cache
@@ -63,7 +63,7 @@ def start() -> None:
             process.wait()
             require_room(settings.home)
             raise
-    _introduce(process, port)
+    _register_with_prefect(process, port)
 
 
 def require_room(folder: Path) -> None:
@@ -78,7 +78,7 @@ def require_room(folder: Path) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with the package of this module in the module path."""
+    """Return this process's environment, with this project in the module path."""
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     return os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
@@ -94,7 +94,7 @@ def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, seconds:
             )
         if time.monotonic() > deadline:
             raise NotStarted(f"Prefect's embedded server did not answer within {seconds:g} s")
-        time.sleep(SECONDS_BETWEEN_LOOKS)
+        time.sleep(POLL_SECONDS)
 
 
 def _answers(port: int) -> bool:
@@ -107,17 +107,17 @@ def _answers(port: int) -> bool:
         return False
 
 
-def _introduce(process: subprocess.Popen[bytes], port: int) -> None:
-    """Have Prefect take the server as the embedded one that it would start itself; it is stopped when we exit."""
+def _register_with_prefect(process: subprocess.Popen[bytes], port: int) -> None:
+    """Have Prefect use the server as the embedded one that it would start itself; it is stopped at exit."""
     from prefect.server.api.server import SubprocessASGIServer
 
-    known = SubprocessASGIServer()
-    known.port, known.server_process, known.running = port, process, True
+    server = SubprocessASGIServer()  # a singleton
+    server.port, server.server_process, server.running = port, process, True
     atexit.register(_stop, process)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the server in order: it writes what it has received."""
+    """Stop the server in order, so that it writes what it has received."""
     process.terminate()
     try:
         process.wait(SECONDS_TO_STOP)
@@ -127,7 +127,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def serve(listener: int) -> None:
-    """Be the server, on a bound socket of this number, until standard input ends or SIGTERM comes."""
+    """Run the server on a bound socket, by its descriptor, until standard input is closed or SIGTERM."""
     import uvicorn
     from prefect.server.api.server import create_app
 

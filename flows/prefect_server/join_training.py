@@ -1,7 +1,7 @@
-"""`pretrieve join`: give this host to trainings of several hosts, one after the other, as they come in a shared store.
+"""`pretrieve join`: take part in trainings over several hosts, one after the other, as they appear in a shared store.
 
-A training says in its job's file that it wants several hosts. One that is under way is known by its first host's
-place, which changes; what a host that died has left does not.
+A training's job file says how many hosts it needs. A training is active while its first host sends heartbeats; the
+files of a host that died do not change any more.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ console = unwrapped(stderr=True)
 
 
 def join(folder: Path) -> None:
-    """Take part in every training of several hosts that comes, until Ctrl-C or SIGTERM."""
-    store, pulses, over = Store.open_or_new(folder), dict[Path, Pulse](), set[Path]()
+    """Take part in every training over several hosts that begins, until Ctrl-C or SIGTERM."""
+    store, pulses, finished = Store.open_or_new(folder), dict[Path, Pulse](), set[Path]()
     if not store.root.is_dir():
-        raise UserError(f"--store {store.root}: expected the store that the hosts share, found no folder")
+        raise UserError(f"--store {store.root}: expected the store that the hosts share, but there is no such folder")
     store.mark()
     console.print(f"waiting for trainings of several hosts in {store.root}; Ctrl-C ends this")
     with unwinding():
         while True:
-            for job, wanted in _jobs(store):
+            for job, execution in _jobs(store):
                 pulse = pulses.setdefault(job, Pulse(job, 0))
                 pulse.look()
-                if pulse.beats and job not in over and (place := free_place(job, wanted.hosts)):
-                    over.add(job)
-                    take_part(job, wanted, store, place)
+                if pulse.beats and job not in finished and (place := free_place(job, execution.hosts)):
+                    finished.add(job)
+                    take_part(job, execution, store, place)
             time.sleep(BEAT)
 
 
 def _jobs(store: Store) -> Iterator[tuple[Path, Execution]]:
-    """The folders of jobs of several hosts, with how they run."""
+    """Yield the folders of jobs over several hosts, with their execution settings."""
     for path in (store.root / ".work").glob(f"*/scratch/ranks-*/{ranks.JOB}"):
-        with contextlib.suppress(FileNotFoundError):  # it is just over
-            wanted = Execution.model_validate(json.loads(path.read_text())["execution"])
-            if wanted.hosts > 1:
-                yield path.parent, wanted
+        with contextlib.suppress(FileNotFoundError):  # the job has just ended
+            execution = Execution.model_validate(json.loads(path.read_text())["execution"])
+            if execution.hosts > 1:
+                yield path.parent, execution
 
 
-def take_part(job: Path, wanted: Execution, store: Store, place: Place) -> None:
-    """Run this host's processes of a job until it is over, whatever ends it."""
+def take_part(job: Path, execution: Execution, store: Store, place: Place) -> None:
+    """Run this host's processes of a job until the job ends, for whatever reason."""
     name = job.parent.parent.name
-    console.print(f"{name}: this is host {place.number + 1} of {wanted.hosts}; processes: {wanted.processes}")
+    console.print(f"{name}: this is host {place.number + 1} of {execution.hosts}; processes: {execution.processes}")
     try:
-        with session(Session(store, wanted)):
-            ranks.check_devices(wanted.processes)
-            console.print(f"{name}: {exposure(wanted)}")
+        with session(Session(store, execution)):
+            ranks.check_devices(execution.processes)
+            console.print(f"{name}: {exposure(execution)}")
             console.print(f"{name}: {_ended(Processes(job, store, place.number), place, Pulse(job, 0))}")
     except UserError as error:
         console.print(f"{name}: this host cannot take part: {error}")
@@ -67,7 +67,7 @@ def take_part(job: Path, wanted: Execution, store: Store, place: Place) -> None:
 
 
 def _ended(processes: Processes, place: Place, first: Pulse) -> str:
-    """Wait until the processes have ended; how they did. Where the job is over or its first host is lost, end them."""
+    """Wait until the processes end, and return how. Where the job ends or its first host is lost, end them."""
     try:
         while (completed := processes.wait(BEAT)) is None:
             place.beat()

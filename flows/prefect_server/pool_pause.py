@@ -1,7 +1,7 @@
-"""Which pools a `pretrieve down --drain` has paused, noted before it pauses them, so that somebody begins again.
+"""The pools that `pretrieve down --drain` pauses, noted before it pauses them, so that they are resumed in any case.
 
-STORE/.prefect/services/paused holds their names, and is locked as long as that command waits. However that ends,
-the pause is undone: by the command itself, else by the next `up`.
+STORE/.prefect/services/paused holds their names, and is locked while that command waits. The command resumes them when
+it ends; where it is killed, the next `up` does.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import IO
 
 from flows.prefect_server.api import Api
-from flows.prefect_server.services import Place
+from flows.prefect_server.services import ServicePaths
 from storage.errors import UserError
 
-POOL = "cpu"  # the gpu pool goes on: what is under way on the cpu pool waits for stages there
+POOL = "cpu"  # the gpu pool is not paused: active runs of the cpu pool wait for stages there
 
 
 @contextmanager
-def paused(place: Place, api: Api) -> Iterator[None]:
-    """Begin nothing new in this block; a `UserError` where another `down --drain` waits."""
-    with _note(place).open("a+") as note:
+def paused(paths: ServicePaths, api: Api) -> Iterator[None]:
+    """Start no new run in this block. Raises `UserError` where another `down --drain` waits."""
+    with _note(paths).open("a+") as note:
         if not _locked(note):
             raise UserError("another `pretrieve down --drain` waits already; end it, or wait for it")
         try:
@@ -32,20 +32,20 @@ def paused(place: Place, api: Api) -> Iterator[None]:
                 api.pause(POOL, True)
             yield
         finally:
-            _begin_again(note, api)
+            _resume(note, api)
 
 
-def unpause(place: Place, api: Api) -> None:
-    """Undo what a `down --drain` that was interrupted has left paused, and say so; one that still waits is let be."""
-    with _note(place).open("a+") as note:
+def unpause(paths: ServicePaths, api: Api) -> None:
+    """Resume a pool that an interrupted `down --drain` has left paused, and print so; not while that command waits."""
+    with _note(paths).open("a+") as note:
         if not _locked(note):
-            print(f"a `pretrieve down --drain` is at work: the pool {POOL} begins nothing new")
-        elif _begin_again(note, api):
-            print(f"the pool {POOL} was left paused by a `pretrieve down --drain`: it begins runs again")
+            print(f"a `pretrieve down --drain` is active: the pool {POOL} starts no new run")
+        elif _resume(note, api):
+            print(f"the pool {POOL} was left paused by a `pretrieve down --drain`: it is resumed")
 
 
-def _begin_again(note: IO[str], api: Api) -> bool:
-    """Whether there was something to undo."""
+def _resume(note: IO[str], api: Api) -> bool:
+    """Resume the noted pools; return whether there were any."""
     note.seek(0)
     pools = note.read().split()
     for pool in pools:
@@ -54,13 +54,13 @@ def _begin_again(note: IO[str], api: Api) -> bool:
     return bool(pools)
 
 
-def _note(place: Place) -> Path:
-    place.folder.mkdir(parents=True, exist_ok=True)
-    return place.folder / "paused"
+def _note(paths: ServicePaths) -> Path:
+    paths.folder.mkdir(parents=True, exist_ok=True)
+    return paths.folder / "paused"
 
 
 def _locked(note: IO[str]) -> bool:
-    """Whether nobody else has the note, which is ours from here on."""
+    """Lock the note; return False where another process holds the lock."""
     try:
         fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

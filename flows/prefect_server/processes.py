@@ -1,11 +1,14 @@
-"""Processes that go on when the command that started them has ended, known by a file each.
+"""Background processes that outlive the command that started them, with one file for each.
 
-    FOLDER/NAME.json    its process, when that process began, and where it answers
-    LOGS/NAME.log       what it says
+    FOLDER/NAME.json    process number, start moment, and address
+    LOGS/NAME.log       output
 
-A process is known by its number and the moment it began, so that a number which the system gave to another process
-since is never taken for ours. On Linux that moment is counted from the machine's start, which no change of the clock
-moves.
+A process is identified by its number and its start moment, so that a number that the system has reused is never taken
+for ours. On Linux that moment is counted from the boot, so that a change of the clock does not matter.
+
+Why no supervisor library: supervisord and circus keep a daemon of their own, which would be one more process to find,
+protect by a password and stop; honcho and similar tools stay in the foreground. systemd is not on every machine and in
+no container. psutil does the work that is hard to get right: finding children, waiting and killing.
 """
 
 from __future__ import annotations
@@ -22,19 +25,19 @@ from typing import Any
 from flows.recipe.shipped import PROJECT
 from storage.files import write_atomically
 
-SECONDS_TO_END = 40.0  # a worker ends its runs' processes within 30
+SECONDS_TO_END = 40.0  # a worker ends the processes of its runs within 30
 
 
 @dataclass(frozen=True)
 class Background:
-    """A process that was started."""
+    """A background process."""
 
     name: str
     pid: int
     began: str
-    """The moment as `beginning` gives it."""
+    """Its start moment, as `start_moment` returns it."""
     url: str = ""
-    """Where it answers, if it does."""
+    """Its address; empty for a worker."""
 
     @property
     def port(self) -> int:
@@ -42,18 +45,21 @@ class Background:
         return int(self.url.rpartition(":")[2])
 
     def process(self) -> Any:
-        """The process of psutil while it runs, else None."""
+        """Return the psutil.Process while it runs, else None."""
         import psutil
 
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.pid)
-            if beginning(self.pid) == self.began and process.status() != psutil.STATUS_ZOMBIE:
+            if start_moment(self.pid) == self.began and process.status() != psutil.STATUS_ZOMBIE:
                 return process
         return None
 
 
-def beginning(pid: int) -> str:
-    """When a process began, as a text that no other process of this number ever has; psutil.NoSuchProcess if none."""
+def start_moment(pid: int) -> str:
+    """Return a process's start moment, as a text that differs for every process of this number.
+
+    Raises psutil.NoSuchProcess where there is none.
+    """
     import psutil
 
     try:
@@ -66,70 +72,70 @@ def beginning(pid: int) -> str:
 def start(
     folder: Path, log: Path, name: str, command: Sequence[str], env: Mapping[str, str], url: str = ""
 ) -> Background:
-    """Start a command in a session of its own, and note it."""
+    """Start a command in a session of its own, and record it."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         process = subprocess.Popen(
             command, cwd=PROJECT, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
         )
-    made = Background(name, process.pid, beginning(process.pid), url)
-    write_atomically(folder / f"{name}.json", json.dumps(asdict(made)))
-    return made
+    service = Background(name, process.pid, start_moment(process.pid), url)
+    write_atomically(folder / f"{name}.json", json.dumps(asdict(service)))
+    return service
 
 
-def known(folder: Path) -> dict[str, Background]:
-    """What was started there, by name; it may have ended since."""
-    found = {}
+def recorded(folder: Path) -> dict[str, Background]:
+    """Return the processes that were started, by name; they may have ended."""
+    services = {}
     for file in sorted(folder.glob("*.json")):
         with contextlib.suppress(ValueError, TypeError, FileNotFoundError):
-            one = Background(**json.loads(file.read_text()))
-            found[one.name] = one
-    return found
+            service = Background(**json.loads(file.read_text()))
+            services[service.name] = service
+    return services
 
 
 def running(folder: Path) -> dict[str, Background]:
-    """What was started there and runs, by name."""
-    return {name: one for name, one in known(folder).items() if one.process()}
+    """Return the processes that were started and still run, by name."""
+    return {name: service for name, service in recorded(folder).items() if service.process()}
 
 
-def stop(folder: Path, *these: Background) -> None:
-    """SIGTERM for all of them, and after a while SIGKILL for them and whatever they have started that is left then."""
-    processes = [process for one in these if (process := one.process())]
-    end(processes, [each for process in processes for each in (process, *_children(process))])
-    for one in these:
-        (folder / f"{one.name}.json").unlink(missing_ok=True)
+def stop(folder: Path, *services: Background) -> None:
+    """Send SIGTERM to all of them, and after a while SIGKILL to them and their children that still run."""
+    processes = [process for service in services if (process := service.process())]
+    end(processes, [*processes, *(child for process in processes for child in _children(process))])
+    for service in services:
+        (folder / f"{service.name}.json").unlink(missing_ok=True)
 
 
 def _children(process: Any) -> list[Any]:
     import psutil
 
     with contextlib.suppress(psutil.NoSuchProcess):
-        found: list[Any] = process.children(recursive=True)
-        return found
+        children: list[Any] = process.children(recursive=True)
+        return children
     return []
 
 
-def end(asked: Iterable[Any], all_of_them: Sequence[Any]) -> None:
-    """Ask processes of psutil to end, wait, and kill whoever of `all_of_them` is left."""
+def end(parents: Iterable[Any], processes: Sequence[Any]) -> None:
+    """Send SIGTERM to `parents`, wait, and kill those of `processes` that still run."""
     import psutil
 
-    for process in asked:
+    for process in parents:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
-    _, left = psutil.wait_procs(all_of_them, timeout=SECONDS_TO_END)
-    for process in left:
+    _, alive = psutil.wait_procs(processes, timeout=SECONDS_TO_END)
+    for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(left, timeout=SECONDS_TO_END)
+    psutil.wait_procs(alive, timeout=SECONDS_TO_END)
 
 
 def with_environment(**wanted: str) -> list[Any]:
-    """Processes of this user, other than this one, that were started with these variables, and what they started."""
+    """Return this user's other processes that were started with these environment variables, with their children."""
     import psutil
 
-    found = []
+    matches = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.pid != os.getpid() and wanted.items() <= process.environ().items():
-                found.append(process)
-    return found
+                matches.append(process)
+    return matches

@@ -1,8 +1,8 @@
-"""`pretrieve register`: what the server at PREFECT_API_URL must know before workers start.
+"""`pretrieve register`: register work pools, deployments and automations with the server at PREFECT_API_URL.
 
-The work pools, the deployments of prefect.yaml and the automations, each by its name, so that registering again
-changes nothing. What an operator has decided on the server stays: a pool's type and settings (process, Kubernetes,
-Slurm), schedules of his own, whether the schedule or an automation is switched on.
+Each is registered by its name, so that registering again changes nothing. What an operator has changed on the server
+stays: a pool's type and settings (process, Kubernetes, Slurm), additional schedules, and whether the schedule or an
+automation is switched on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ POOLS = {"cpu": "Runs of recipes, and their stages that need no GPU.", "gpu": "S
 
 
 def register_all(tell: Callable[[str], None] = print) -> None:
-    """Register everything and `tell` what. A `UserError` where the server cannot be had."""
+    """Register everything, and `tell` what. Raises `UserError` where the server does not answer or refuses the user."""
     from prefect.client.orchestration import get_client
 
     from flows.prefect_server.automations import settle_automations
@@ -28,7 +28,7 @@ def register_all(tell: Callable[[str], None] = print) -> None:
     check_server()
     with get_client(sync_client=True) as client:
         for name, description in POOLS.items():
-            _make_pool(client, name, description)
+            _create_pool(client, name, description)
         _name_schedules(client)
         switched_on = _schedules_switched_on(client)
         try:
@@ -42,7 +42,10 @@ def register_all(tell: Callable[[str], None] = print) -> None:
 
 
 def check_server() -> str:
-    """The address of the server that this process' settings name, which answers and lets us in; else a `UserError`."""
+    """Return the address of the server that the settings name.
+
+    Raises `UserError` where it does not answer or refuses the user.
+    """
     import httpx
     from prefect.settings import get_current_settings
 
@@ -72,8 +75,8 @@ def check_server() -> str:
     return url
 
 
-def _make_pool(client: Any, name: str, description: str) -> None:
-    """A pool of local processes, where there is no pool of this name yet."""
+def _create_pool(client: Any, name: str, description: str) -> None:
+    """Create a pool of local processes, unless there is a pool of this name."""
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectAlreadyExists
     from prefect.workers.process import ProcessWorker
@@ -87,21 +90,21 @@ def _make_pool(client: Any, name: str, description: str) -> None:
 
 
 def _deploy() -> list[str]:
-    """Have Prefect read prefect.yaml; the deployments' names as `flow/name`."""
+    """Have Prefect deploy prefect.yaml; return the deployments' names as `flow/name`."""
     import yaml
 
     file = PROJECT / "prefect.yaml"
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, env=os.environ | {"NO_COLOR": "1"})
     if done.returncode:
-        said = " ".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-3:])
-        raise UserError(f"{file} could not be deployed: {said}")
+        message = " ".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-3:])
+        raise UserError(f"{file} could not be deployed: {message}")
     listed = yaml.safe_load(file.read_text())["deployments"]
-    return [f"{each['entrypoint'].partition(':')[2]}/{each['name']}" for each in listed]
+    return [f"{entry['entrypoint'].partition(':')[2]}/{entry['name']}" for entry in listed]
 
 
 def _schedules(client: Any) -> list[tuple[str, Any]]:
-    """The deployments' schedules, each with the id of its deployment."""
+    """Return the schedules of our deployments, each with the id of its deployment."""
     return [
         (str(deployment.id), schedule)
         for deployment in client.read_deployments()
@@ -111,14 +114,14 @@ def _schedules(client: Any) -> list[tuple[str, Any]]:
 
 
 def _name_schedules(client: Any) -> None:
-    """Give a slug to schedules that were made without one: deploying removes all schedules where one has none."""
+    """Give a slug to schedules without one, since deploying removes all schedules of a deployment otherwise."""
     for deployment, schedule in _schedules(client):
         if not schedule.slug:
             _update(client, deployment, schedule, slug=f"schedule-{schedule.id}")
 
 
 def _schedules_switched_on(client: Any) -> list[tuple[str, str]]:
-    """Id and slug of the deployments' schedules that are active now: deploying again sets them as in the file."""
+    """Return deployment id and slug of the active schedules, since deploying resets them to prefect.yaml."""
     return [(deployment, schedule.slug) for deployment, schedule in _schedules(client) if schedule.active]
 
 
@@ -129,5 +132,5 @@ def _switch_on(client: Any, wanted: list[tuple[str, str]]) -> None:
 
 
 def _update(client: Any, deployment: str, schedule: Any, **changes: Any) -> None:
-    """Change a schedule; its parameters go with the change, as the server empties them otherwise."""
+    """Change a schedule. Its parameters are sent with the change, since the server deletes them otherwise."""
     client.update_deployment_schedule(deployment, schedule.id, parameters=schedule.parameters, **changes)

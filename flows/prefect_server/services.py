@@ -1,9 +1,10 @@
-"""What `pretrieve up` runs on one machine, and with which environment.
+"""The services of `pretrieve up`: their commands, environments and files.
 
 STORE/.prefect/server/     the Prefect server's home, with its database
-STORE/.prefect/services/   what runs (flows/prefect_server/processes.py), what a `down --drain` has paused, and the
-password STORE/.prefect/logs/       what it says STORE/.prefect/results/    results of stages, where every worker finds
-them
+STORE/.prefect/services/   the running processes (flows/prefect_server/processes.py), the pools that `down --drain`
+                           has paused, and the password
+STORE/.prefect/logs/       the services' output
+STORE/.prefect/results/    results of stages, for every worker
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.prefect_server.serve import LOGIN, LOGIN_FILE
+from flows.prefect_server.login import LOGIN, LOGIN_FILE
 from flows.recipe.shipped import PROJECT
 
 PREFECT = (sys.executable, "-m", "prefect")
 HEARTBEAT_SECONDS = 30
 AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 SECONDS_TO_LOG_IN = 900.0
-# What a user's own profile or shell says of another server must not reach ours.
+# Settings of another server in the user's profile or shell must not reach ours.
 FOREIGN = (
     "PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "PREFECT_HOME", "PREFECT_PROFILE",
     "PREFECT_PROFILES_PATH", "PREFECT_UI_URL", "PREFECT_UI_API_URL",
@@ -31,72 +32,72 @@ FOREIGN = (
 
 
 @dataclass(frozen=True)
-class Place:
-    """A store and what belongs to the services that run for it."""
+class ServicePaths:
+    """The files of a store's services."""
 
     store: Path
 
     @property
     def folder(self) -> Path:
-        """What runs."""
+        """The folder of the running processes."""
         return self.store / ".prefect" / "services"
 
     @property
     def home(self) -> Path:
-        """Prefect's own folder, for nobody but the services."""
+        """Prefect's home, which only the services use."""
         return self.store / ".prefect" / "server"
 
     @property
     def password(self) -> Path:
-        """user:password of the server."""
+        """The file with user:password of the server."""
         return self.folder / "password"
 
     @property
     def login(self) -> Path:
-        """The code of the address that enters the password into the server's pages."""
+        """The file with the code of the login page."""
         return self.folder / "login"
 
     def log(self, name: str) -> Path:
-        """What a service says."""
+        """Return the file with a service's output."""
         return self.store / ".prefect" / "logs" / f"{name}.log"
 
 
-def known_secret(place: Place) -> str | None:
-    """Return user:password of the server: PREFECT_SERVER_API_AUTH_STRING, else the store's own; None if neither is."""
+def known_secret(paths: ServicePaths) -> str | None:
+    """Return user:password from PREFECT_SERVER_API_AUTH_STRING or from the store; None where neither has them."""
     if given := os.environ.get(AUTH):
         return given
-    return place.password.read_text().strip() if place.password.exists() else None
+    return paths.password.read_text().strip() if paths.password.exists() else None
 
 
-def secret(place: Place) -> str:
-    """Return user:password of the server; where none is known, a random one is kept in the store."""
-    if not (known := known_secret(place)):
+def secret(paths: ServicePaths) -> str:
+    """Return user:password of the server; where there is none, generate one and keep it in the store."""
+    if not (known := known_secret(paths)):
         known = f"pretrieve:{secrets.token_urlsafe(32)}"
-        _write_for_owner(place.password, known)
+        _write_for_owner(paths.password, known)
     return known
 
 
-def login_address(place: Place, server: str) -> str:
-    """Return an address that enters the password into the server's pages, once and for a quarter of an hour.
+def login_address(paths: ServicePaths, server: str) -> str:
+    """Return an address that logs a browser in. It works once, within 15 minutes.
 
-    It has a code that the server exchanges for the password, so that a password is in no terminal, log or history.
+    It holds a code that the server exchanges for the password, so that no terminal, log or history has the password.
     """
     code = secrets.token_urlsafe(32)
-    _write_for_owner(place.login, json.dumps({"code": code, "until": time.time() + SECONDS_TO_LOG_IN}))
+    _write_for_owner(paths.login, json.dumps({"code": code, "until": time.time() + SECONDS_TO_LOG_IN}))
     return f"{server}{LOGIN}#{code}"
 
 
-def close_folders(place: Place) -> None:
-    """Make the folders with the password and with the server's database, and close them to other users."""
-    for folder in (place.folder, place.home):
+def close_folders(paths: ServicePaths) -> None:
+    """Create the folders of the password and of the server's database, closed to other users."""
+    for folder in (paths.folder, paths.home):
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
 
 
 def _write_for_owner(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, as a complete file or not at all."""
+    """Write a file that only its owner can read, completely or not at all."""
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)  # its mode would stay
+    temporary.unlink(missing_ok=True)  # else it would keep its mode
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
         file.flush()
@@ -104,17 +105,17 @@ def _write_for_owner(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def server_environment(place: Place, port: int) -> dict[str, str]:
-    """Return the server's environment: a home and a password of its own, and nothing sent home."""
-    kept = {name: value for name, value in os.environ.items() if name not in FOREIGN}
+def server_environment(paths: ServicePaths, port: int) -> dict[str, str]:
+    """Return the server's environment, with its own home and password, and without telemetry."""
+    inherited = {name: value for name, value in os.environ.items() if name not in FOREIGN}
     own = f"http://127.0.0.1:{port}"
-    return kept | {
-        "PREFECT_HOME": str(place.home),
+    return inherited | {
+        "PREFECT_HOME": str(paths.home),
         "PREFECT_UI_URL": own,
-        AUTH: secret(place),
+        AUTH: secret(paths),
         "PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED": "true",
         "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": os.environ.get("PREFECT_SERVER_CORS_ALLOWED_ORIGINS") or own,
-        LOGIN_FILE: str(place.login),
+        LOGIN_FILE: str(paths.login),
         "PREFECT_SERVER_UI_API_URL": "/api",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -122,63 +123,55 @@ def server_environment(place: Place, port: int) -> dict[str, str]:
     }
 
 
-def worker_environment(place: Place, port: int, reports_port: int) -> dict[str, str]:
+def worker_environment(paths: ServicePaths, port: int, reports_port: int) -> dict[str, str]:
     """Return a worker's environment, with the server's password."""
-    given = {
+    settings = {
         "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
-        "PREFECT_API_AUTH_STRING": secret(place),
+        "PREFECT_API_AUTH_STRING": secret(paths),
         "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "true",
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
-        "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(place.store / ".prefect" / "results"),
+        "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(paths.store / ".prefect" / "results"),
         "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
         "PRETRIEVE_HOME": str(PROJECT),
-        "PRETRIEVE_STORE": str(place.store),
+        "PRETRIEVE_STORE": str(paths.store),
         "PRETRIEVE_REPORTS_URL": os.environ.get("PRETRIEVE_REPORTS_URL") or f"http://127.0.0.1:{reports_port}",
     }
     if collections := os.environ.get("PRETRIEVE_COLLECTIONS"):
-        given["PRETRIEVE_COLLECTIONS"] = str(Path(collections).resolve())
-    return server_environment(place, port) | given
+        settings["PRETRIEVE_COLLECTIONS"] = str(Path(collections).resolve())
+    return server_environment(paths, port) | settings
 
 
 def server_command(port: int) -> list[str]:
-    """The API, the UI and the background services, for this machine alone."""
+    """Return the command of the API, the UI and the background services, on loopback."""
     return [sys.executable, "-m", "flows.prefect_server.serve", "prefect", "--host", "127.0.0.1", "--port", str(port)]
 
 
-def reports_command(place: Place, port: int) -> list[str]:
-    """The reports' folder as plain pages, for this machine alone."""
-    folder = place.store / "reports"
-    command = [
-        sys.executable,
-        "-m",
-        "flows.prefect_server.serve",
-        "reports",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-    ]
+def reports_command(paths: ServicePaths, port: int) -> list[str]:
+    """Return the command of the server of the reports' pages, on loopback."""
+    folder = paths.store / "reports"
+    module = "flows.prefect_server.serve"
+    command = [sys.executable, "-m", module, "reports", "--host", "127.0.0.1", "--port", str(port)]
     return [*command, "--directory", str(folder)]
 
 
 def worker_command(pool: str, name: str, limit: int) -> list[str]:
-    """A worker that runs up to `limit` runs of a pool at a time."""
+    """Return the command of a worker that runs up to `limit` runs of a pool at a time."""
     command = [*PREFECT, "worker", "start", "--pool", pool, "--name", name, "--type", "process"]
     return [*command, "--limit", str(limit)]
 
 
 def workers(gpus: list[str]) -> dict[str, tuple[list[str], dict[str, str]]]:
-    """Command and further environment by name: one for the CPU, and one a GPU, or one where there is none."""
-    runs = max(2, (os.cpu_count() or 2) // 4)  # most of what a run on the cpu pool does is to wait for the gpu pool
-    found: dict[str, tuple[list[str], dict[str, str]]] = {"cpu-0": (worker_command("cpu", "cpu-0", runs), {})}
+    """Return each worker's command and additional environment: one for the CPU, and one per GPU (at least one)."""
+    runs = max(2, (os.cpu_count() or 2) // 4)  # a run on the cpu pool mostly waits for the gpu pool
+    by_name: dict[str, tuple[list[str], dict[str, str]]] = {"cpu-0": (worker_command("cpu", "cpu-0", runs), {})}
     for number, gpu in enumerate(gpus or [""]):
         name = f"gpu-{number}"
-        found[name] = (worker_command("gpu", name, 1), {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
-    return found
+        by_name[name] = (worker_command("gpu", name, 1), {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
+    return by_name
 
 
-def gpus_here() -> list[str]:
-    """This machine's GPUs, as CUDA_VISIBLE_DEVICES names them."""
+def local_gpus() -> list[str]:
+    """Return this machine's GPUs, as CUDA_VISIBLE_DEVICES names them."""
     import torch
 
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) and torch.cuda.is_available():

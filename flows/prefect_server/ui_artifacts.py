@@ -1,6 +1,6 @@
-"""What the Prefect UI shows of a whole run: its metrics beside the paper's, what was made of what, and the report.
+"""Prefect artifacts of a run: its metrics next to the paper's, its lineage, and a link to the report.
 
-Each is an artifact of the flow run that calls these. A server that is away loses them, never the run.
+Where the server does not answer, they are lost, but the run continues.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tasks.session import Done
 
 
 def show_run(recipe: str, page: Path, done: Sequence[Done]) -> None:
-    """All that is shown of a recipe that has run to its report, whose page is at `page`."""
+    """Create all artifacts of a finished run, whose report is at `page`."""
     show_metrics(page.with_suffix(".json"))
     show_lineage(recipe, done)
     link_report(page)
 
 
 def show_metrics(report_json: Path) -> None:
-    """A table of what a report measured, with the paper's numbers beside ours."""
+    """Create a table of a report's metrics, with the paper's numbers."""
     from prefect.artifacts import create_table_artifact
 
     content = json.loads(report_json.read_text())
@@ -37,7 +37,7 @@ def show_metrics(report_json: Path) -> None:
 
 
 def show_lineage(recipe: str, done: Sequence[Done]) -> None:
-    """A page that draws the run's stages and what each was made of."""
+    """Create a page with a drawing of the run's stages and their inputs."""
     from prefect.artifacts import create_markdown_artifact
 
     with courtesy():
@@ -45,7 +45,7 @@ def show_lineage(recipe: str, done: Sequence[Done]) -> None:
 
 
 def link_report(page: Path) -> None:
-    """A link to the report where PRETRIEVE_REPORTS_URL says that the reports folder is served, else its path."""
+    """Create a link to the report below PRETRIEVE_REPORTS_URL; where this is not set, show its path."""
     from prefect.artifacts import create_link_artifact, create_markdown_artifact
 
     about = json.loads(page.with_suffix(".json").read_text())["recipe"]
@@ -59,7 +59,7 @@ def link_report(page: Path) -> None:
 
 
 def measured_on(content: Mapping[str, Any]) -> str:
-    """The split, how many queries, and whose numbers stand beside ours."""
+    """Return a sentence that names the split, the number of queries, and the paper."""
     queries = max(row["queries"] for row in content["rows"])
     words = f"{content['recipe']['title']}: {queries:,} queries of split {content['rows'][0]['split']}."
     if not content["beside"]:
@@ -69,10 +69,10 @@ def measured_on(content: Mapping[str, Any]) -> str:
 
 
 def metrics_table(content: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Run, metric, our value, the paper's and the difference; first what the paper has too."""
+    """Return rows of run, metric, our value, the paper's and the difference; those with a paper's value come first."""
     beside = content["beside"]
-    table = [_row(each["run"], each["metric"], each["ours"], each["theirs"]) for each in beside]
-    known = {(each["run"], each["metric"].lower()) for each in beside}
+    table = [_row(row["run"], row["metric"], row["ours"], row["theirs"]) for row in beside]
+    known = {(row["run"], row["metric"].lower()) for row in beside}
     rest = [row for row in content["rows"] if (row["run"], row["metric"].lower()) not in known]
     table += [_row(row["run"], row["metric"], row["value"], None) for row in rest]
     return sorted(table, key=lambda row: (not row["difference"], not row["paper"]))
@@ -90,16 +90,19 @@ def _row(run: str, metric: str, ours: float | None, paper: float | None) -> dict
 
 
 def lineage(recipe: str, done: Sequence[Done]) -> str:
-    """Markdown: the stages and what they were made of as a drawing, and as a table below it."""
-    built = sum(not each.cached for each in done)
-    words = f"{recipe}: {len(done)} stages, {built} built by this run, {len(done) - built} found in the store"
-    lines = [f"**{words}**; a line is an artifact, a dot on it a stage that reads it; time is what building took.", ""]
+    """Return Markdown with the stages and their inputs as a drawing, and as a table below it."""
+    built = sum(not stage.cached for stage in done)
+    words = f"{recipe}: {len(done)} stages, {built} built by this run, {len(done) - built} cached"
+    lines = [
+        f"**{words}**; a line is an artifact, a dot on it a stage that reads it; time is the build time.",
+        "",
+    ]
     lines += [as_image(standalone(drawing(done)), words), ""]
-    lines += ["| | stage | made of | key | | time | rows |", "|---:|---|---|---|---|---:|---:|"]
+    lines += ["| | stage | built from | key | | time | rows |", "|---:|---|---|---|---|---:|---:|"]
     lines += [
-        f"| {row} | {named(each)} | {', '.join(str(source + 1) for source in sources)} | `{each.key[:8]}` "
-        f"| {'stored' if each.cached else 'built'} | {duration(each.seconds)} "
-        f"| {'' if each.rows is None else f'{each.rows:,}'} |"
-        for row, (each, sources) in enumerate(zip(done, made_of(done), strict=True), 1)
+        f"| {row} | {named(stage)} | {', '.join(str(source + 1) for source in sources)} | `{stage.key[:8]}` "
+        f"| {'cached' if stage.cached else 'built'} | {duration(stage.seconds)} "
+        f"| {'' if stage.rows is None else f'{stage.rows:,}'} |"
+        for row, (stage, sources) in enumerate(zip(done, made_of(done), strict=True), 1)
     ]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""`pretrieve up`: a Prefect server, workers for both pools and the reports' pages, in this machine's background."""
+"""`pretrieve up`: a Prefect server, workers for both pools and the reports' pages, in the background."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pathlib import Path
 
 from flows.prefect_server.api import Api, answers
 from flows.prefect_server.pool_pause import unpause
-from flows.prefect_server.processes import Background, known, running, start
+from flows.prefect_server.processes import Background, recorded, running, start
 from flows.prefect_server.services import (
     AUTH,
-    Place,
+    ServicePaths,
     close_folders,
-    gpus_here,
+    local_gpus,
     login_address,
     reports_command,
     server_command,
@@ -37,69 +37,72 @@ from storage.store.store import Store
 PORT = 4200
 OPTIONS = {"server": "--port", "reports": "--reports-port"}
 SECONDS_TO_START = 300.0  # an idle machine takes ten
-SECONDS_BETWEEN_LOOKS = 0.5
+POLL_SECONDS = 0.5
 
 
 def up(store: Path, port: int | None, reports_port: int | None) -> None:
-    """Start what does not run yet, register the deployments, and say where it is. A `UserError` names what failed."""
+    """Start the services that do not run yet, register the deployments, and print the addresses.
+
+    Raises `UserError` where a service does not start.
+    """
     opened = Store.open_or_new(store)
     opened.mark()
-    place = Place(opened.root)
-    with only_one(place):
-        before, earlier = running(place.folder), known(place.folder)
+    paths = ServicePaths(opened.root)
+    with only_one(paths):
+        before, earlier = running(paths.folder), recorded(paths.folder)
         port = _port_of("server", port, before, earlier) or _free(PORT, "--port")
         reports_port = _port_of("reports", reports_port, before, earlier) or _free(port + 1, "--reports-port")
-        env = worker_environment(place, port, reports_port)
+        env = worker_environment(paths, port, reports_port)
         api = Api(env["PREFECT_API_URL"], env["PREFECT_API_AUTH_STRING"])
-        _serve(place, before, port, reports_port, api)
+        _start_servers(paths, before, port, reports_port, api)
         api.check()
-        missing = {name: each for name, each in workers(gpus_here()).items() if name not in before}
-        if "server" not in before or missing:  # an `up` that was interrupted may not have come as far as that
+        missing = {name: worker for name, worker in workers(local_gpus()).items() if name not in before}
+        if "server" not in before or missing:  # an interrupted `up` may not have registered them
             _register(env)
-        unpause(place, api)
-        _work(place, missing, env, api)
-    _say(place, before, port, reports_port)
+        unpause(paths, api)
+        _start_workers(paths, missing, env, api)
+    _print_addresses(paths, before, port, reports_port)
 
 
 @contextmanager
-def only_one(place: Place) -> Iterator[None]:
-    """No other `up` or `down` for this store runs in this block; it is waited for."""
-    close_folders(place)
-    with (place.folder / "lock").open("w") as file:
+def only_one(paths: ServicePaths) -> Iterator[None]:
+    """Wait for another `up` or `down` of this store, and keep others waiting during the block."""
+    close_folders(paths)
+    with (paths.folder / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("another `pretrieve up` or `down` is at work; waiting", file=sys.stderr, flush=True)
+            print("another `pretrieve up` or `down` is active; waiting", file=sys.stderr, flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _port_of(
-    name: str, wanted: int | None, before: dict[str, Background], earlier: dict[str, Background]
+    name: str, requested: int | None, before: dict[str, Background], earlier: dict[str, Background]
 ) -> int | None:
-    """The port where a service runs, or is to run: the one asked for, or where it ran before it died; else None.
+    """Return the port where a service runs or is to run: the requested one, or its port before it died; else None.
 
-    Workers that run know where it ran, so it cannot come back elsewhere.
+    Running workers keep using the earlier address, so the service cannot move to another port.
     """
     option = OPTIONS[name]
     if name in before:
         port = before[name].port
-        if wanted not in (None, port):
-            raise UserError(f"{option} {wanted}: the {name} runs on port {port}; `pretrieve down` ends it first")
+        if requested not in (None, port):
+            raise UserError(f"{option} {requested}: the {name} runs on port {port}; `pretrieve down` ends it first")
         return port
     if name in earlier:
         port = earlier[name].port
-        if wanted not in (None, port) and before.keys() - OPTIONS.keys():
+        if requested not in (None, port) and before.keys() - OPTIONS.keys():
             raise UserError(
-                f"{option} {wanted}: the workers that run know the {name} on port {port}; leave {option} out, or end "
+                f"{option} {requested}: the running workers use the {name} on port {port}; leave {option} out, or stop "
                 "them first with `pretrieve down`"
             )
-        wanted = wanted or port
-    return wanted and _free(wanted, option)
+        requested = requested or port
+    return requested and _free(requested, option)
 
 
 def _free(port: int, option: str) -> int:
-    """The port, on which nobody listens; else a `UserError`."""
+    """Return the port. Raises `UserError` where it is in use."""
     with socket.socket() as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -111,16 +114,16 @@ def _free(port: int, option: str) -> int:
     return port
 
 
-def _serve(place: Place, before: dict[str, Background], port: int, reports_port: int, api: Api) -> None:
-    """Start the server and the reports' pages, and wait for both."""
-    (place.store / "reports").mkdir(parents=True, exist_ok=True)
-    env, where = server_environment(place, port), _address(reports_port)
+def _start_servers(paths: ServicePaths, before: dict[str, Background], port: int, reports_port: int, api: Api) -> None:
+    """Start the Prefect server and that of the reports' pages, and wait for both."""
+    (paths.store / "reports").mkdir(parents=True, exist_ok=True)
+    env, where = server_environment(paths, port), _address(reports_port)
     if "reports" not in before:
-        reports = start(place.folder, place.log("reports"), "reports", reports_command(place, reports_port), env, where)
-        _wait(place, reports, partial(answers, where))
+        reports = start(paths.folder, paths.log("reports"), "reports", reports_command(paths, reports_port), env, where)
+        _wait(paths, reports, partial(answers, where))
     if "server" not in before:
-        server = start(place.folder, place.log("server"), "server", server_command(port), env, _address(port))
-        _wait(place, server, api.healthy)
+        server = start(paths.folder, paths.log("server"), "server", server_command(port), env, _address(port))
+        _wait(paths, server, api.healthy)
 
 
 def _address(port: int) -> str:
@@ -128,55 +131,56 @@ def _address(port: int) -> str:
 
 
 def _register(env: dict[str, str]) -> None:
-    """`pretrieve register`, with the environment of a worker."""
+    """Run `pretrieve register` with the environment of a worker."""
     done = subprocess.run([sys.executable, "-m", "flows.cli", "register"], cwd=PROJECT, env=env, capture_output=True)
     if done.returncode:
         raise UserError(f"registering the deployments failed: {done.stderr.decode(errors='replace').strip()}")
 
 
-def _work(place: Place, missing: dict[str, tuple[list[str], dict[str, str]]], env: dict[str, str], api: Api) -> None:
-    """Start these workers, and wait until the server has heard of them."""
+def _start_workers(
+    paths: ServicePaths, missing: dict[str, tuple[list[str], dict[str, str]]], env: dict[str, str], api: Api
+) -> None:
+    """Start these workers, and wait until the server has received their heartbeats."""
     since = datetime.now(UTC)
     started = [
-        start(place.folder, place.log(name), name, command, env | more) for name, (command, more) in missing.items()
+        start(paths.folder, paths.log(name), name, command, env | extra) for name, (command, extra) in missing.items()
     ]
     for worker in started:
-        _wait(place, worker, partial(api.heard_of, worker.name.partition("-")[0], worker.name, since))
+        _wait(paths, worker, partial(api.worker_seen, worker.name.partition("-")[0], worker.name, since))
 
 
-def _wait(place: Place, one: Background, ready: Callable[[], bool]) -> None:
-    """Wait until a service is ready, with a line that says so; a `UserError` when it ends, or takes too long."""
+def _wait(paths: ServicePaths, service: Background, ready: Callable[[], bool]) -> None:
+    """Wait until a service is ready, with a status line. Raises `UserError` where it ends, or takes too long."""
     began = time.monotonic()
     while not ready():
         seconds = time.monotonic() - began
-        print(f"\r{one.name}: starting ({seconds:.0f} s)", end="", file=sys.stderr, flush=True)
-        if not one.process():
-            raise UserError(f"{one.name} ended: {_last_line(place, one)}; see {place.log(one.name)}")
+        print(f"\r{service.name}: starting ({seconds:.0f} s)", end="", file=sys.stderr, flush=True)
+        if not service.process():
+            raise UserError(f"{service.name} ended: {_last_line(paths, service)}; see {paths.log(service.name)}")
         if seconds > SECONDS_TO_START:
-            raise UserError(f"{one.name} did not start in {SECONDS_TO_START:.0f} s; see {place.log(one.name)}")
-        time.sleep(SECONDS_BETWEEN_LOOKS)
-    print(f"\r{one.name}: runs" + " " * 20, file=sys.stderr)
+            raise UserError(f"{service.name} did not start in {SECONDS_TO_START:.0f} s; see {paths.log(service.name)}")
+        time.sleep(POLL_SECONDS)
+    print(f"\r{service.name}: runs" + " " * 20, file=sys.stderr)
 
 
-def _last_line(place: Place, one: Background) -> str:
-    lines = place.log(one.name).read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+def _last_line(paths: ServicePaths, service: Background) -> str:
+    lines = paths.log(service.name).read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "no output"
 
 
-def _say(place: Place, before: dict[str, Background], port: int, reports_port: int) -> None:
-    """Where everything is, and what to do next."""
-    now, server = running(place.folder), _address(port)
-    if now.keys() == before.keys():
-        print(f"already running, for the store {place.store}")
+def _print_addresses(paths: ServicePaths, before: dict[str, Background], port: int, reports_port: int) -> None:
+    """Print where the services are, and what to do next."""
+    services, server = running(paths.folder), _address(port)
+    if services.keys() == before.keys():
+        print(f"already running, for the store {paths.store}")
     print(f"Prefect:  {server}")
-    print(f"workers:  {', '.join(name for name in now if name not in ('server', 'reports'))}")
+    print(f"workers:  {', '.join(name for name in services if name not in ('server', 'reports'))}")
     print(f"reports:  {_address(reports_port)}")
-    print(f"logs:     {place.log('*')}")
-    print(f"Open:     {login_address(place, server)}")
+    print(f"logs:     {paths.log('*')}")
+    print(f"Open:     {login_address(paths, server)}")
     print("          This address enters the password. It works once, for 15 minutes; `pretrieve up` prints another.")
-    print("          Choose reproduce and run it; `pretrieve down` ends everything.")
-    given = os.environ.get(AUTH)
-    password = (
-        "the server's PREFECT_SERVER_API_AUTH_STRING" if given else f'"$(cat {shlex.quote(str(place.password))})"'
-    )
+    print("          Choose reproduce and run it; `pretrieve down` stops everything.")
+    password = f'"$(cat {shlex.quote(str(paths.password))})"'
+    if os.environ.get(AUTH):
+        password = "the server's PREFECT_SERVER_API_AUTH_STRING"
     print(f"For commands of your own:  export PREFECT_API_URL={server}/api PREFECT_API_AUTH_STRING={password}")

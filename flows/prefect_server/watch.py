@@ -1,7 +1,7 @@
-"""The Prefect server of a run in this process: it answers when the run starts, and the run ends where it is lost.
+"""Watches the Prefect server of a run in this process, and ends the run where the server is lost.
 
-Prefect itself would try again for minutes at each thing that it reports. A stage that is being built is finished
-first: the store publishes it without any server.
+Prefect itself would retry each request for minutes. A stage that is being built is finished first: the store publishes
+it without a server.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from flows.prefect_server.embedded_server import require_room
 from storage.errors import UserError, masked
 from tasks.runtime.signals import in_stage
 
-SECONDS_BETWEEN_LOOKS = 1.0
-# A server that refuses connections has ended; one that is only slow may be on a busy machine.
+POLL_SECONDS = 1.0
+# A server that refuses connections has ended; one that is slow may be on a busy machine.
 SECONDS_REFUSED, SECONDS_SILENT = 5.0, 60.0
 SECONDS_FOR_AN_ANSWER = 10.0
 SECONDS_FOR_THE_FIRST = 60.0
-SECONDS_TO_REPORT = 6.0  # in which Prefect may report a run that has failed
+SECONDS_TO_REPORT = 6.0  # for Prefect to report that a run has failed
 
 
-class Watch:
-    """A thread that looks during a block whether the server answers, and ends the process where it does not."""
+class ServerWatch:
+    """A thread that polls the server during a block, and ends the process where the server does not answer."""
 
     def __init__(self, server: str, tell: Callable[[str], None], database: Path | None = None) -> None:
-        """`server` names it for people; `database` is the folder of an embedded one's database."""
+        """`server` is its name in messages; `database` is the folder of an embedded server's database."""
         self._server, self._tell, self._database = server, tell, database
         self._error: Exception | None = None
         self._late: threading.Timer | None = None
-        self._left = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True, name="server")
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> ServerWatch:
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._left.set()
+        self._stopped.set()
         if self._late:
             self._late.cancel()
         self._thread.join()
 
     def failed(self, error: Exception) -> None:
-        """Note why the run fails: Prefect has a few seconds from now to report it."""
+        """Note why the run failed: Prefect has a few seconds from now to report it."""
         self._error = error
         self._late = threading.Timer(SECONDS_TO_REPORT, end, reason(error))
         self._late.daemon = True
@@ -57,7 +57,7 @@ class Watch:
         limit_exit(SECONDS_TO_REPORT)
 
     def cause(self, error: Exception) -> Exception:
-        """Why the run has failed, where Prefect raised `error`: its own error, or that of the run's body."""
+        """Return why the run failed, where Prefect raised `error`: the error of the run's body, or Prefect's own."""
         import httpx
 
         if self._error is not None:
@@ -73,22 +73,22 @@ class Watch:
         return ServerLost(f"{self._server} does not answer any more; what is finished is kept, and {RESUMES}")
 
     def _follow(self) -> None:
-        answered, said = time.monotonic(), False
+        answered, warned = time.monotonic(), False
         with client_without_retries(SECONDS_FOR_AN_ANSWER) as client:
-            while not self._left.wait(SECONDS_BETWEEN_LOOKS):
+            while not self._stopped.wait(POLL_SECONDS):
                 patience, now = _patience(client.api_healthcheck()), time.monotonic()
                 if patience is None:
-                    answered, said = now, False
+                    answered, warned = now, False
                 lost = patience is not None and now - answered >= patience
-                if lost and in_stage() and not said:
-                    said = True
+                if lost and in_stage() and not warned:
+                    warned = True
                     self._tell(f"{self._server} does not answer; this stage is finished first")
-                if not self._left.is_set() and lost and not in_stage():
+                if not self._stopped.is_set() and lost and not in_stage():
                     end(*reason(self._error or self.cause(self._lost())))
 
 
 def _patience(error: Exception | None) -> float | None:
-    """For how many seconds a server may stay as it is; None where it answers."""
+    """Return for how many seconds the server may fail in this way; None where it answers."""
     import httpx
 
     if error is None or (isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500):
@@ -98,23 +98,23 @@ def _patience(error: Exception | None) -> float | None:
 
 @contextlib.contextmanager
 def client_without_retries(seconds: float) -> Iterator[Any]:
-    """A client of the server that this process' settings name, which asks once and waits so long for an answer."""
+    """A client of the server that the settings name; it sends a request once and waits `seconds` for the answer."""
     import httpx
     from prefect import get_client
     from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
-    own = {"timeout": httpx.Timeout(seconds, connect=SECONDS_FOR_AN_ANSWER)}
+    httpx_settings = {"timeout": httpx.Timeout(seconds, connect=SECONDS_FOR_AN_ANSWER)}
     with (
         temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
-        get_client(httpx_settings=own, sync_client=True) as client,
+        get_client(httpx_settings=httpx_settings, sync_client=True) as client,
     ):
         yield client
 
 
 def require_answer() -> str:
-    """The address, without credentials, of the server that PREFECT_API_URL or a profile of Prefect's names.
+    """Return the address, without credentials, of the server that PREFECT_API_URL or a Prefect profile names.
 
-    Raises `UserError` where it does not answer or does not let us in.
+    Raises `UserError` where it does not answer or refuses the user.
     """
     import httpx
     from prefect.settings import get_current_settings

@@ -177,7 +177,7 @@ def test_what_a_damaged_artifact_was_made_of_is_not_deleted(store: Store, capsys
     ended = sweep(capsys, store)
 
     assert ended.code == 2
-    assert f"{needed.path}: it is needed, and damaged" in ended.err
+    assert f"{needed.path}: this artifact is needed and damaged" in ended.err
     assert passages.path.exists()
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from flows import collect_garbage as gc
+from flows.collect_garbage import delete_candidates
+from flows.gc_survey import Policy, take_survey
 from storage.artifact import Artifact, Manifest
 from storage.store.run_notes import noted, read_notes
 from storage.store.store import Store
@@ -36,11 +37,11 @@ def test_a_run_that_begins_between_listing_and_deleting_keeps_what_it_needs(stor
     """The note is written, and the store looked at, after gc has decided what to delete."""
     made = finished_runs.split_corpus(settings=Made(queries=7))
     lone = finished_runs.split_corpus(settings=Made(queries=8))
-    survey = gc.look(store, 0, False)
+    survey = take_survey(store, Policy(0, False))
     assert {each.reference for each in survey.candidates} == {made.reference, lone.reference}
 
     with noted(store, "reproduce", "one", [made.reference]):
-        gc._delete_all(survey, store, 0, False)
+        delete_candidates(survey, store)
 
         assert made.path.exists()
         assert not lone.path.exists()
@@ -106,7 +107,7 @@ def test_an_artifact_that_is_published_while_its_manifest_is_looked_up_is_not_da
 
     monkeypatch.setattr(Store, "manifest", manifest)
     with noted(store, "reproduce", "one", [artifact.reference]):
-        survey = gc.look(store, 0, False)
+        survey = take_survey(store, Policy(0, False))
 
     assert survey.refusals == []
     assert artifact.reference in survey.kept
@@ -117,22 +118,22 @@ def test_a_report_that_is_published_between_listing_and_deleting_keeps_what_it_n
     page = store.root / "reports" / "one" / "report.json"
     content = page.read_text()
     page.unlink()
-    survey, before = gc.look(store, 0, False), artifacts(store)
+    survey, before = take_survey(store, Policy(0, False)), artifacts(store)
 
     page.write_text(content)
-    gc._delete_all(survey, store, 0, False)
+    delete_candidates(survey, store)
 
     assert artifacts(store) == before
 
 
 def test_what_was_rebuilt_since_it_was_listed_is_kept(store: Store) -> None:
     made = finished_runs.split_corpus(settings=Made(queries=7))
-    survey = gc.look(store, 0, False)
+    survey = take_survey(store, Policy(0, False))
 
     (made.path / "manifest.json").unlink()
     with session(Session(store, Execution(device="cpu"))):
         finished_runs.split_corpus(settings=Made(queries=7))
-    gc._delete_all(survey, store, 0, False)
+    delete_candidates(survey, store)
 
     assert artifacts(store) == {made.reference}
 
@@ -165,6 +166,6 @@ def test_a_folder_that_another_process_moves_away_meanwhile_ends_nothing(store: 
             yield folder, manifest
 
     store.manifests = moving  # type: ignore[method-assign]
-    survey = gc.look(store, 0, False)
+    survey = take_survey(store, Policy(0, False))
 
     assert {candidate.path for candidate in survey.candidates} == {each.path for each in made[1:]}

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.prefect_server.processes import Background, beginning, end, running, start, stop, with_environment
+from flows.prefect_server.processes import Background, end, running, start, start_moment, stop, with_environment
 
 SLEEP = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(600)"]
 # It does not end when asked, and neither does what it has started.
@@ -73,8 +73,8 @@ def test_what_was_started_is_found_by_another_process_and_ended(tmp_path: Path) 
 
 
 def test_a_number_that_another_process_has_now_is_not_ours(tmp_path: Path, innocent: subprocess.Popen[bytes]) -> None:
-    began = beginning(innocent.pid)
-    recycled = Background("one", innocent.pid, beginning(os.getpid()))
+    began = start_moment(innocent.pid)
+    recycled = Background("one", innocent.pid, start_moment(os.getpid()))
     (tmp_path / "one.json").write_text(json.dumps(asdict(recycled)))
 
     assert running(tmp_path) == {}
@@ -88,7 +88,7 @@ def test_a_number_that_another_process_has_now_is_not_ours(tmp_path: Path, innoc
 def test_a_changed_clock_leaves_a_process_ours(
     innocent: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = Background("one", innocent.pid, beginning(innocent.pid))
+    one = Background("one", innocent.pid, start_moment(innocent.pid))
     # psutil adds the moment of the machine's start, which is a clock's, to the ticks since then.
     at = psutil.Process(innocent.pid).create_time()
     monkeypatch.setattr(psutil.Process, "create_time", lambda _: at + 3600)

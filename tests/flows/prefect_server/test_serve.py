@@ -15,8 +15,17 @@ from typing import Any
 import httpx
 import pytest
 
-from flows.prefect_server.serve import LOGIN, Callers, Guard, ReportsHandler, callers, redeem
-from flows.prefect_server.services import Place, close_folders, known_secret, login_address, secret, server_environment
+from flows.prefect_server.login import LOGIN, redeem
+from flows.prefect_server.request_guard import Callers, Guard, callers
+from flows.prefect_server.serve import ReportsHandler
+from flows.prefect_server.services import (
+    ServicePaths,
+    close_folders,
+    known_secret,
+    login_address,
+    secret,
+    server_environment,
+)
 
 OWN = "http://127.0.0.1:4200"
 ALLOWED = Callers(frozenset({"127.0.0.1", "::1", "prefect.example"}), frozenset({"https://prefect.example"}))
@@ -119,35 +128,35 @@ def test_reports_are_for_own_callers_and_end_at_their_folder(reports: str) -> No
 
 def test_a_store_keeps_a_password_for_its_owner_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PREFECT_SERVER_API_AUTH_STRING", raising=False)
-    place = Place(tmp_path)
-    close_folders(place)
-    assert known_secret(place) is None
+    paths = ServicePaths(tmp_path)
+    close_folders(paths)
+    assert known_secret(paths) is None
 
-    made = secret(place)
+    made = secret(paths)
 
     assert made.startswith("pretrieve:")
     assert len(made) >= len("pretrieve:") + 43
-    assert secret(place) == known_secret(place) == made
-    address = login_address(place, OWN)
+    assert secret(paths) == known_secret(paths) == made
+    address = login_address(paths, OWN)
     assert made.partition(":")[2] not in address
-    for file in (place.password, place.login):
+    for file in (paths.password, paths.login):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert stat.S_IMODE(place.folder.stat().st_mode) == stat.S_IMODE(place.home.stat().st_mode) == 0o700
+    assert stat.S_IMODE(paths.folder.stat().st_mode) == stat.S_IMODE(paths.home.stat().st_mode) == 0o700
     monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "mine:own")
-    assert secret(place) == known_secret(place) == "mine:own"
-    assert place.password.read_text() == made
+    assert secret(paths) == known_secret(paths) == "mine:own"
+    assert paths.password.read_text() == made
 
 
 def test_the_server_protects_itself_whatever_the_shell_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_SERVER_CSRF_PROTECTION_ENABLED", "false")
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "of:another")
     monkeypatch.delenv("PREFECT_SERVER_API_AUTH_STRING", raising=False)
-    place = Place(tmp_path)
-    close_folders(place)
+    paths = ServicePaths(tmp_path)
+    close_folders(paths)
 
-    env = server_environment(place, 4200)
+    env = server_environment(paths, 4200)
 
-    assert env["PREFECT_SERVER_API_AUTH_STRING"] == secret(place)
+    assert env["PREFECT_SERVER_API_AUTH_STRING"] == secret(paths)
     assert env["PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED"] == "true"
     assert env["PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS"] == OWN
     assert "PREFECT_API_AUTH_STRING" not in env

@@ -95,7 +95,7 @@ def test_the_drawing_has_a_row_for_each_stage_and_shows_what_was_built() -> None
 def test_the_page_has_the_drawing_and_a_table_of_the_same() -> None:
     page = lineage("small/beir", RUN)
 
-    assert page.startswith("**small/beir: 5 stages, 4 built by this run, 1 found in the store**")
+    assert page.startswith("**small/beir: 5 stages, 4 built by this run, 1 cached**")
     assert re.search(r"\n!\[[^\]]*\]\(data:image/svg\+xml;base64,[A-Za-z0-9+/=]+\)\n", page)
     assert "| 5 | evaluate | 3, 4 | `eeeeeeee` | built | 1.5 s |  |" in page
 

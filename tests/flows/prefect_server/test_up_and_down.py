@@ -21,8 +21,8 @@ import pytest
 import flows.prefect_server.register
 import flows.prefect_server.up
 from flows.prefect_server.down import down
-from flows.prefect_server.processes import beginning, running
-from flows.prefect_server.services import Place
+from flows.prefect_server.processes import running, start_moment
+from flows.prefect_server.services import ServicePaths
 from flows.prefect_server.up import only_one, up
 from storage.errors import UserError
 
@@ -45,17 +45,17 @@ def begin() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def paths(tmp_path: Path) -> ServicePaths:
     """A store's, with a folder for services."""
-    made = Place(tmp_path.resolve())
+    made = ServicePaths(tmp_path.resolve())
     made.folder.mkdir(parents=True)
     return made
 
 
-def note(place: Place, name: str, process: subprocess.Popen[bytes], port: int = 1) -> None:
+def note(paths: ServicePaths, name: str, process: subprocess.Popen[bytes], port: int = 1) -> None:
     """Have a process taken for a service that `up` has started."""
-    row = {"name": name, "pid": process.pid, "began": beginning(process.pid), "url": f"http://127.0.0.1:{port}"}
-    (place.folder / f"{name}.json").write_text(json.dumps(row))
+    row = {"name": name, "pid": process.pid, "began": start_moment(process.pid), "url": f"http://127.0.0.1:{port}"}
+    (paths.folder / f"{name}.json").write_text(json.dumps(row))
 
 
 def free_port() -> int:
@@ -65,19 +65,19 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def test_a_second_command_says_that_it_waits(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_command_says_that_it_waits(paths: ServicePaths, capsys: pytest.CaptureFixture[str]) -> None:
     entered, said = threading.Event(), ""
-    with (place.folder / "lock").open("w") as first:
+    with (paths.folder / "lock").open("w") as first:
         fcntl.flock(first, fcntl.LOCK_EX)
 
         def second() -> None:
-            with only_one(place):
+            with only_one(paths):
                 entered.set()
 
         waiting = threading.Thread(target=second, daemon=True)
         waiting.start()
         deadline = time.monotonic() + 300
-        while "at work; waiting" not in said:
+        while "is active; waiting" not in said:
             assert time.monotonic() < deadline
             time.sleep(0.05)
             said += capsys.readouterr().err
@@ -100,22 +100,22 @@ def test_reports_that_end_at_once_are_told(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_server_does_not_come_back_where_living_workers_do_not_look(
-    place: Place, begin: Callable[..., subprocess.Popen[bytes]]
+    paths: ServicePaths, begin: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     worker = begin()
-    note(place, "cpu-0", worker)
-    (place.folder / "server.json").write_text(
+    note(paths, "cpu-0", worker)
+    (paths.folder / "server.json").write_text(
         json.dumps({"name": "server", "pid": 1, "began": "long ago", "url": "http://127.0.0.1:4200"})
     )
 
-    with pytest.raises(UserError, match=r"--port \d+: the workers that run know the server on port 4200"):
-        up(place.store, free_port(), None)
+    with pytest.raises(UserError, match=r"--port \d+: the running workers use the server on port 4200"):
+        up(paths.store, free_port(), None)
 
     assert worker.poll() is None
 
 
 def test_a_server_that_wants_a_password_is_told_by_its_variable_and_can_be_ended(
-    place: Place, begin: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+    paths: ServicePaths, begin: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PREFECT_SERVER_API_AUTH_STRING", raising=False)
     server = begin()
@@ -131,49 +131,49 @@ def test_a_server_that_wants_a_password_is_told_by_its_variable_and_can_be_ended
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Locked) as locked:
         threading.Thread(target=locked.serve_forever, daemon=True).start()
-        note(place, "server", server, locked.server_port)
-        note(place, "reports", begin())
+        note(paths, "server", server, locked.server_port)
+        note(paths, "reports", begin())
         for refused in (
-            lambda: up(place.store, None, None), lambda: down(place.store), lambda: down(place.store, drain=True),
-            lambda: down(place.store, cancel=True),
+            lambda: up(paths.store, None, None), lambda: down(paths.store), lambda: down(paths.store, drain=True),
+            lambda: down(paths.store, cancel=True),
         ):  # fmt: skip
             with pytest.raises(UserError, match="PREFECT_SERVER_API_AUTH_STRING"):
                 refused()
-        assert set(running(place.folder)) == {"server", "reports"}
+        assert set(running(paths.folder)) == {"server", "reports"}
 
-        down(place.store, force=True)
+        down(paths.store, force=True)
         locked.shutdown()
 
-    assert running(place.folder) == {}
+    assert running(paths.folder) == {}
     server.wait(300)
 
 
 def test_a_server_that_does_not_answer_is_not_taken_for_none(
-    place: Place, begin: Callable[..., subprocess.Popen[bytes]]
+    paths: ServicePaths, begin: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
-    note(place, "server", begin(), free_port())
-    note(place, "cpu-0", begin())
+    note(paths, "server", begin(), free_port())
+    note(paths, "cpu-0", begin())
 
     with pytest.raises(UserError, match=r"does not answer \(ConnectError\).*--force"):
-        down(place.store)
+        down(paths.store)
 
-    assert set(running(place.folder)) == {"server", "cpu-0"}
-    down(place.store, force=True)
-    assert running(place.folder) == {}
+    assert set(running(paths.folder)) == {"server", "cpu-0"}
+    down(paths.store, force=True)
+    assert running(paths.folder) == {}
 
 
 def test_runs_of_other_workers_on_the_same_store_go_on(
-    place: Place, begin: Callable[..., subprocess.Popen[bytes]]
+    paths: ServicePaths, begin: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
-    of_a_run = {"PRETRIEVE_STORE": str(place.store), "PREFECT__FLOW_RUN_ID": "a-run"}
+    of_a_run = {"PRETRIEVE_STORE": str(paths.store), "PREFECT__FLOW_RUN_ID": "a-run"}
     foreign = begin(**of_a_run, PREFECT_HOME="/elsewhere")
-    down(place.store)
-    orphan = begin(**of_a_run, PREFECT_HOME=str(place.home))
+    down(paths.store)
+    orphan = begin(**of_a_run, PREFECT_HOME=str(paths.home))
 
     with pytest.raises(UserError, match="--force"):
-        down(place.store)
+        down(paths.store)
     assert orphan.poll() is None
-    down(place.store, cancel=True)
+    down(paths.store, cancel=True)
 
     orphan.wait(300)
     assert foreign.poll() is None
