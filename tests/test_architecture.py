@@ -1,7 +1,8 @@
-"""The rules of the house that no tool checks: who may import whom, and where each heavy package lives."""
+"""The rules of the architecture that no tool checks: who may import whom, and where each heavy package is imported."""
 
 import ast
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,11 @@ MAY_IMPORT = {
     "models": {"models"},
     "storage": {"storage"},
 }
+# The folders and files of tasks/ from the top down; a file imports only from its own level and from those below it.
+LEVELS_OF_TASKS = [
+    "flops", "analyses", "pseudo_queries", "cross_encoder", "report", "finetuning", "evaluation", "pretraining",
+    "retrieval", "corpus", "training", "stage", "runtime", "session", "job",
+]  # fmt: skip
 HOMES = {
     "prefect": (
         "flows/",
@@ -58,7 +64,7 @@ MODULES = sorted(file for folder in MAY_IMPORT for file in (ROOT / folder).rglob
 
 
 def imports(file: Path) -> Iterator[tuple[str, bool]]:
-    """Each imported module's full name, and whether importing the file imports it."""
+    """Yield the full name of each imported module, and whether it is imported when the file is."""
     tree = ast.parse(file.read_text())
     lazy = {
         id(node)
@@ -68,11 +74,27 @@ def imports(file: Path) -> Iterator[tuple[str, bool]]:
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for each in node.names:
-                yield each.name, id(node) not in lazy
+            for alias in node.names:
+                yield alias.name, id(node) not in lazy
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: relative import; write the full name"
             yield node.module or "", id(node) not in lazy
+
+
+def imported_files(file: Path) -> set[str]:
+    """Return the names of the files of this project that a file imports, at once or when a function runs."""
+    files = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        modules = []
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [f"{node.module}.{alias.name}" for alias in node.names]
+        for module in modules:
+            path = module.replace(".", "/")
+            candidates = [f"{path}.py", f"{path}/__init__.py", f"{path.rpartition('/')[0]}.py"]
+            files.update([candidate for candidate in candidates if candidate in NAMES][:1])
+    return files - {name(file)}
 
 
 def name(file: Path) -> str:
@@ -85,6 +107,34 @@ def test_imports_go_downward(file: Path) -> None:
     forbidden = set(MAY_IMPORT) - MAY_IMPORT[folder] | {"tests", "configs"}
 
     assert not {module for module, _ in imports(file) if module.split(".")[0] in forbidden}
+
+
+NAMES = {name(file) for file in MODULES}
+
+
+def level(file: str) -> int:
+    return LEVELS_OF_TASKS.index(Path(file).parts[1].removesuffix(".py"))
+
+
+@pytest.mark.parametrize("file", [file for file in MODULES if name(file).startswith("tasks/")], ids=name)
+def test_tasks_import_their_own_level_and_those_below(file: Path) -> None:
+    if name(file) == "tasks/__init__.py":
+        return
+
+    above = [other for other in imported_files(file) if other.startswith("tasks/") and level(other) < level(name(file))]
+
+    assert not above
+
+
+def test_no_file_imports_another_in_a_circle() -> None:
+    try:
+        TopologicalSorter({name(file): imported_files(file) for file in MODULES}).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_packages_have_homes_that_exist() -> None:
+    assert not [home for homes in HOMES.values() for home in homes if not (ROOT / home).exists()]
 
 
 @pytest.mark.parametrize("file", MODULES, ids=name)
@@ -105,12 +155,12 @@ def test_a_module_loads_without_engines_and_servers(file: Path) -> None:
     }
 
 
-def test_models_need_torch_and_transformers_alone() -> None:
+def test_models_need_only_torch_and_transformers() -> None:
     allowed = {"models", "torch", "transformers", "tokenizers", "safetensors", "numpy", "pydantic"}
     standard = __import__("sys").stdlib_module_names
-    found = {module.split(".")[0] for file in (ROOT / "models").rglob("*.py") for module, _ in imports(file)}
+    roots = {module.split(".")[0] for file in (ROOT / "models").rglob("*.py") for module, _ in imports(file)}
 
-    assert found - allowed - standard <= set()
+    assert roots - allowed - standard <= set()
 
 
 COMMANDS = (
