@@ -1,0 +1,19 @@
+"""Fixtures of the tests of fine-tuning."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tasks.finetuning.training_tables import Given
+from tests.tiny import save_backbone
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_backbone(tmp_path_factory.mktemp("backbone"))
+
+
+@pytest.fixture
+def given(written: Any, backbone: Path) -> Given:
+    return Given(written, backbone)

@@ -1,0 +1,59 @@
+"""Statistics that a report shows: wins, intervals, verdicts."""
+
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from storage.artifact import Artifact
+from tasks.report.page.statistics import clearest_wins, direction, intervals, top, verdict, wins
+from tests.tasks.report.measurements import by_query, comparison
+
+
+def test_wins_need_all_others_to_be_worse() -> None:
+    values = {"a": [1.0, 0.5, 0.0, 0.2], "b": [0.5, 0.5, 0.0, 0.9], "c": [0.9, 0.1, 0.0, 0.1]}
+
+    found = clearest_wins(by_query(values).take([5, 1, 0, 3, 2, 4, *range(6, 12)]), ["a", "b", "c"], "MRR@10", {})
+
+    assert [(each["wins"], each["shared"], each["queries"]) for each in found] == [
+        (1, 2, ["q0"]), (1, 2, ["q3"]), (0, 2, [])
+    ]  # fmt: skip
+
+
+def test_the_interval_is_students(metrics: Artifact[Any]) -> None:
+    found = {row["run"]: row for row in intervals(by_query({"bm25": [0.2, 0.4, 0.6, 0.5], "dense": [1.0] * 4}))}
+
+    low, high = stats.ttest_1samp([0.2, 0.4, 0.6, 0.5], 0).confidence_interval(0.95)
+    assert found["bm25"]["low"] == pytest.approx(low)
+    assert found["bm25"]["high"] == pytest.approx(high)
+    assert (found["dense"]["low"], found["dense"]["high"]) == (1.0, 1.0)
+
+
+def test_wins_are_counted_by_query_not_by_row() -> None:
+    rows = by_query()
+    shuffled = rows.take([3, 0, 2, 1, 4, 6, 7, 5])
+
+    found = wins(shuffled, [comparison(), comparison(metric="recall@50")], "MRR@10")
+
+    assert found == [{"run": "dense", "baseline": "bm25", "metric": "MRR@10", "better": 2, "equal": 2, "worse": 0}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sign", "words"),
+    [
+        ({}, 1, "dense is better than bm25: +0.312 MRR@10 (p_holm = 0.03)"),
+        ({"difference": -0.2}, -1, "dense is worse than bm25: −0.200 MRR@10 (p_holm = 0.03)"),
+        ({"p_holm": 0.05}, 0, "dense is not reliably different from bm25: +0.312 MRR@10 (p_holm = 0.05)"),
+        ({"p_holm": 1e-12}, 1, "dense is better than bm25: +0.312 MRR@10 (p_holm < 0.0001)"),
+    ],
+)
+def test_a_verdict_follows_the_corrected_p(changes: dict[str, Any], sign: int, words: str) -> None:
+    assert direction(comparison(**changes)) == sign
+    assert verdict(comparison(**changes)) == words
+
+
+@pytest.mark.parametrize(
+    ("values", "end"), [([0.03], 0.05), ([0.12, 0.31], 0.4), ([0.4], 0.4), ([], 0.05), ([1.0], 1.0)]
+)
+def test_an_axis_ends_at_a_round_number(values: list[float], end: float) -> None:
+    assert top(values) == end
