@@ -32,7 +32,7 @@ from tokenizers.models import WordLevel
 from tokenizers.processors import TemplateProcessing
 
 from benchmarks.contest import OURS, Case
-from tasks.pseudo_queries.generators.sampler import Asked, Sampler
+from tasks.pseudo_queries.generators.sampler import GenerationRequest, Sampler
 
 DEVICES = ("cpu", "cuda")
 QUERIES, SHORTEST, LONGEST = 5, 12, 144  # lengths of passages in tokens
@@ -217,7 +217,7 @@ def ours(folder: Path, device: torch.device, settings: Settings) -> Callable[[Se
     sampler = Sampler(folder, settings, device, print)
 
     def write(given: Sequence[str]) -> Written:
-        asked = [Asked(text, range(QUERIES), draw=0) for text in given]
+        asked = [GenerationRequest(text, range(QUERIES), draw=0) for text in given]
         return [queries for _, queries in sorted(pair for batch in sampler(asked) for pair in batch)]
 
     return write

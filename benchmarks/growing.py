@@ -21,7 +21,7 @@ from tasks.finetuning.train import PLAIN, Training, train
 from tasks.pretraining.initialise import Backbone, initialise
 from tasks.pretraining.pair_contexts import Pairing, pair_contexts
 from tasks.pretraining.pretrain import Pretraining, pretrain
-from tasks.pseudo_queries.generate_queries import Writing, generate_queries
+from tasks.pseudo_queries.generate_queries import NamedGeneration, generate_queries
 from tasks.report.report import Reporting, report
 from tasks.retrieval.encode import Encoding, encode
 from tasks.retrieval.engines.bm25 import Bm25
@@ -35,7 +35,7 @@ READER, LANGUAGE, SEED = "beir", "en", 1
 ALL, FEW = SPLITS
 MAX_TOKENS, DEPTH = 144, 100
 STEPS = 33  # of a training; one is taken off, with all that comes before it
-WRITING = Writing(
+WRITING = NamedGeneration(
     generator=GENERATOR, queries_per_passage=1, prefix="", input_max_tokens=MAX_TOKENS, top_k=10, top_p=1.0,
     max_new_tokens=8, seed=SEED, shard_passages=2000, batch_tokens=4096,
 )  # fmt: skip

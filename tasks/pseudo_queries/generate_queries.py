@@ -1,9 +1,9 @@
-"""doc2query: write queries that a passage answers (Nogueira and Lin 2019; paper 004, section 4.1).
+"""doc2query: generate queries that a passage answers (Nogueira and Lin 2019; query-as-context, section 4.1).
 
-What is drawn for a passage depends on the seed and its text alone, so it is written once and kept in a ledger
-(`storage.ledger.ledger`): a corpus is its passages joined with what the ledger has, and only what is missing is
-written. The work is the ledger's buckets, some together where they are small (`tasks/runtime/shards.py`); what a bucket
-lacks is added to the ledger at once, so a run that was killed loses the buckets it was at.
+The queries of a passage depend only on the seed and its text, so they are generated once and stored in the generation
+cache (`storage.ledger.ledger`). A corpus of pseudo-queries is its passages joined with the cache; only missing queries
+are generated. A shard is one or more buckets of the cache (`tasks/runtime/shards.py`). The queries that a bucket lacks
+are added to the cache together, so a killed run loses only the buckets that it was working on.
 """
 
 from __future__ import annotations
@@ -27,47 +27,47 @@ from storage.ledger.regenerations import Replaced
 from storage.settings import Seed, Settings
 from storage.tables import Checkpoint, Filled, Passages, PseudoQueries, Written
 from tasks.pseudo_queries import ledger_join
-from tasks.pseudo_queries.generators.sampler import Asked, Sampler, open_sampler
+from tasks.pseudo_queries.generators.sampler import GenerationRequest, Sampler
 from tasks.runtime.device import choose_device
 from tasks.runtime.shard import Job, Shard, kept
 from tasks.runtime.shards import run_shards
 from tasks.session import store, tell
 from tasks.stage import stage
 
-VERSION = 2  # of what a generator writes with given settings; another one has ledgers of its own
-GROUPS = 8  # of buckets, each with a lock: as many generations of the same ledger can go on side by side
+VERSION = 2  # of the queries that equal settings generate; each version has its own caches
+GROUPS = 8  # of buckets, each with a lock: the number of runs that can fill one cache at the same time
 
 Generator = Artifact[Checkpoint] | Source
 
 
 class Generation(Settings):
-    """How pseudo-queries are written."""
+    """How pseudo-queries are generated."""
 
     queries_per_passage: Annotated[int, Field(ge=1)]
     prefix: str
-    """Put before each passage, for an encoder-decoder; what the generator was trained with."""
+    """Put before each passage, for an encoder-decoder; the prefix that the generator was trained with."""
     prompt: str | None = None
     """For a causal language model, instead of a prefix: a text with {passage} in it."""
     stop: str | None = None
-    """What ends a causal model's query, such as a line's end; null leaves it to the model."""
+    """The string that ends a query of a causal model, such as a line break; null leaves it to the model."""
     input_max_tokens: Annotated[int, Field(ge=2)]
-    """Tokens read of prefix or prompt and passage, with special tokens; the rest of the passage is cut."""
+    """Tokens of prefix or prompt and passage, with special tokens; the rest of the passage is truncated."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
     top_k: Annotated[int, Field(ge=1)]
-    """A token is drawn from the so many likeliest, 1 being greedy,"""
+    """The number of likeliest tokens from which one is sampled; 1 is greedy decoding."""
     top_p: Annotated[float, Field(gt=0, le=1)]
-    """and of these from the fewest that hold this share of their probability."""
+    """The share of the top k's probability to which the candidates are cut: nucleus sampling."""
     max_new_tokens: Annotated[int, Field(ge=1)]
     seed: Seed
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """What the model computes in; auto is bfloat16 on a GPU and float32 on a CPU."""
+    """The model's number format; auto is bfloat16 on a GPU and float32 on a CPU."""
     shard_passages: Annotated[int, Field(ge=1)]
-    """Buckets are worked on together up to so many passages: what a killed run loses at most, if no bucket has more."""
+    """Passages per shard: the most that a killed run loses, unless one bucket has more."""
     batch_tokens: Annotated[int, Field(ge=1)]
-    """Passage tokens of a batch, with padding; each is decoded `queries_per_passage` times at once."""
+    """Passage tokens per batch, with padding; each passage is decoded `queries_per_passage` times at once."""
 
     @model_validator(mode="after")
-    def _one_way_of_asking(self) -> Generation:
+    def _prefix_or_prompt(self) -> Generation:
         if self.prompt is not None and (self.prefix or "{passage}" not in self.prompt):
             raise ValueError("prompt: expected a text with {passage} in it, and an empty prefix")
         if self.stop is not None and (self.prompt is None or not self.stop):
@@ -75,36 +75,36 @@ class Generation(Settings):
         return self
 
 
-class Writing(Generation):
-    """A generation with the name of its generator, and the share of the work that is its own."""
+class NamedGeneration(Generation):
+    """The settings of a generation with the generator's name and the share of the buckets to fill."""
 
     generator: str
-    """What the recipe calls it."""
+    """Its name in the recipe."""
     share: tuple[Annotated[int, Field(ge=0)], Literal[1, 2, 4, 8]] = (0, 1)
-    """Number and count of the shares that the buckets are divided into; (0, 1) is all of them."""
+    """Number of this share, and the number of shares that divide the buckets; (0, 1) is all buckets."""
 
     def ledger_in(self, root: Path, generator: Generator) -> Ledger:
-        """The ledger, in the store at `root`, of what this writes."""
-        return Ledger.of(root, self.made_by(generator))
+        """Return the generation cache of these settings in the store at `root`."""
+        return Ledger.of(root, self.provenance(generator))
 
-    def made_by(self, generator: Generator) -> dict[str, Any]:
-        """All that decides a text; not how many there are, how they are made, or for which corpus."""
-        others = {"queries_per_passage", "shard_passages", "batch_tokens", "generator", "share"}
-        settings = self.model_dump(mode="json", exclude=others)
+    def provenance(self, generator: Generator) -> dict[str, Any]:
+        """Return everything that determines a generated text; the number of texts and the batches do not."""
+        without_effect = {"queries_per_passage", "shard_passages", "batch_tokens", "generator", "share"}
+        settings = self.model_dump(mode="json", exclude=without_effect)
         return {"version": VERSION, "generator": generator.reference, "settings": settings}
 
 
 @stage(version=1, table=Filled, gpu=True)
 def fill_ledger(
-    out: Path, passages: Artifact[Passages], generator: Generator, replaced: Source | None, *, settings: Writing
+    out: Path, passages: Artifact[Passages], generator: Generator, replaced: Source | None, *, settings: NamedGeneration
 ) -> None:
-    """Write a share of the queries that the ledger lacks for these passages; several workers take a share each.
+    """Generate a share of the queries that the cache lacks for these passages; each of several workers takes a share.
 
-    `generate_queries` does this too, for whatever is missing; shares are for workers of their own.
+    `generate_queries` also generates all missing queries; shares are for several workers.
     """
     counts = _fill(out, passages, generator, replaced, settings)
-    written = {"ledger": _ledger(generator, settings).key, "share": settings.share}
-    write_atomically(out / "filled.json", json.dumps(written))
+    filled = {"ledger": _ledger(generator, settings).key, "share": settings.share}
+    write_atomically(out / "filled.json", json.dumps(filled))
     write_atomically(out / "logs" / "written.json", json.dumps(counts))
     tell(f"queries of {settings.generator}, share {settings.share[0] + 1}: {_in_words(counts)}")
 
@@ -112,34 +112,34 @@ def fill_ledger(
 @stage(version=2, table=PseudoQueries, gpu=True)
 def generate_queries(
     out: Path, passages: Artifact[Passages], generator: Generator, replaced: Source | None,
-    filled: Sequence[Artifact[Filled]], *, settings: Writing,
+    filled: Sequence[Artifact[Filled]], *, settings: NamedGeneration,
 ) -> None:  # fmt: skip
-    """Write the pseudo-queries of every passage, in passage order; those that are missing are written now.
+    """Write the pseudo-queries of every passage, in passage order; missing ones are generated.
 
-    `generator` is any Hugging Face seq2seq model, or a causal one where `prompt` is given. `replaced` says of which
-    passages other queries than the first are wanted (`Ledger.replaced`). `filled` only come before.
-    `logs/written.json` says how many rows were kept from the ledger and how many made.
+    `generator` is any Hugging Face seq2seq model, or a causal one if `prompt` is given. `replaced` lists the passages
+    whose queries are resampled (`Ledger.replaced`). `filled` only orders the stages. `logs/written.json` has the
+    numbers of rows kept from the cache and of generated rows.
     """
     counts, ledger = _fill(out, passages, generator, replaced, settings), _ledger(generator, settings)
     ledger_join.merge(out, lambda rows: _described(rows, generator, ledger, settings))
     write_atomically(out / "logs" / "written.json", json.dumps(counts))
     tell(f"queries of {settings.generator}: {_in_words(counts)}")
     if counts["empty"] == counts["kept"] + counts["made"]:
-        raise UserError(f"{generator.path}: wrote only empty queries for {passages.path}; name another generator")
+        raise UserError(f"{generator.path}: generated only empty queries for {passages.path}; use another generator")
 
 
 def _fill(
-    out: Path, passages: Artifact[Passages], generator: Generator, replaced: Source | None, settings: Writing
+    out: Path, passages: Artifact[Passages], generator: Generator, replaced: Source | None, settings: NamedGeneration
 ) -> dict[str, int]:
-    """Have the ledger hold what is asked for; how many rows it had, and how many were made, some of them empty."""
+    """Complete the cache for these passages; return the numbers of kept, generated and empty rows."""
     ledger = _ledger(generator, settings)
-    ledger.describe(settings.made_by(generator))
-    with _alone_at(ledger, settings):
-        shards = ledger_join.shards(out, passages, settings.shard_passages, _mine(settings))
+    ledger.describe(settings.provenance(generator))
+    with _locked(ledger, settings):
+        shards = ledger_join.shards(out, passages, settings.shard_passages, _bucket_groups(settings))
         inputs = (generator, Source(ledger.key, ledger.folder), replaced)
-        job = Job(write_buckets, out, inputs, settings, what="writing queries", unit="passages", on_gpus=True)
+        job = Job(write_buckets, out, inputs, settings, what="generating queries", unit="passages", on_gpus=True)
         run_shards(job, shards)
-        for buckets in _mine(settings):
+        for buckets in _bucket_groups(settings):
             ledger.merge(buckets.start, buckets.stop - 1)
     return ledger_join.counted(out)
 
@@ -148,105 +148,106 @@ def _in_words(counts: Mapping[str, int]) -> str:
     return f"{counts['kept']:,} kept, {counts['made']:,} made, {counts['empty']:,} of them empty"
 
 
-def _ledger(generator: Generator, settings: Writing) -> Ledger:
+def _ledger(generator: Generator, settings: NamedGeneration) -> Ledger:
     return settings.ledger_in(store().root, generator)
 
 
-def _mine(settings: Writing) -> list[range]:
-    """Groups of buckets that are this share's."""
+def _bucket_groups(settings: NamedGeneration) -> list[range]:
+    """Return the groups of buckets of this share."""
     size, (number, count) = BUCKETS // GROUPS, settings.share
     return [range(group * size, (group + 1) * size) for group in range(GROUPS) if group % count == number]
 
 
 @contextlib.contextmanager
-def _alone_at(ledger: Ledger, settings: Writing) -> Iterator[None]:
-    """Hold the locks of this share's groups, always in the same order: nobody else adds to them."""
-    waiting = f"ledger {ledger.key[:8]}: another run writes queries with this generator; waiting"
+def _locked(ledger: Ledger, settings: NamedGeneration) -> Iterator[None]:
+    """Hold the locks of this share's groups, always taken in the same order; no other run adds to them meanwhile."""
+    waiting = f"ledger {ledger.key[:8]}: another run generates queries with this generator; waiting"
     with contextlib.ExitStack() as held:
-        for group in _mine(settings):
+        for group in _bucket_groups(settings):
             held.enter_context(store().lock("ledger", f"{ledger.key}-{group.start:02x}", lambda: tell(waiting)))
         yield
 
 
 def write_buckets(
     out: Path, shard: Shard, done: Callable[[int], object], generator: Generator, ledger: Source,
-    replaced: Source | None, *, settings: Writing,
+    replaced: Source | None, *, settings: NamedGeneration,
 ) -> None:  # fmt: skip
-    """Write the queries that some buckets lack, add them to the ledger, and join its rows with their passages."""
-    (first, last), book = shard.of, Ledger(ledger.path)
+    """Generate the queries that a shard's buckets lack, add them to the cache, and join its rows with the passages."""
+    (first, last), cache = shard.of, Ledger(ledger.path)
     passages = _with_draws(ledger_join.passages_of(out, first, last), Replaced.read(replaced))
     texts = passages["passage_sha256"].combine_chunks()
-    found = book.rows(first, last, texts).filter(pc.field("rank") < settings.queries_per_passage)
-    missing = _missing(passages, found, settings.queries_per_passage)
+    cached = cache.rows(first, last, texts).filter(pc.field("rank") < settings.queries_per_passage)
+    missing = _missing(passages, cached, settings.queries_per_passage)
     done(len(passages) - len(missing))
-    written = Written.schema.empty_table()
+    generated = Written.schema.empty_table()
     if missing:
         rows: list[dict[str, Any]] = []
         try:
-            for batch in _written(missing, kept(_sampler, generator, settings), done):
+            for batch in _generate(missing, kept(_sampler, generator, settings), done):
                 rows += batch
-        except UserError:  # a passage is refused: what was written until then is not written again
-            book.add(first, last, _new(rows, found))
+        except UserError:  # a passage is refused: keep what was generated before it
+            cache.add(first, last, _new(rows, cached))
             raise
-        written = _new(rows, found)
-        book.add(first, last, written)
+        generated = _new(rows, cached)
+        cache.add(first, last, generated)
     flagged = [
-        rows.append_column("made", pa.repeat(made, len(rows))) for made, rows in ((False, found), (True, written))
+        rows.append_column("made", pa.repeat(is_new, len(rows)))
+        for is_new, rows in ((False, cached), (True, generated))
     ]
     ledger_join.write_joined(out, shard, passages, pa.concat_tables(flagged))
 
 
 def _with_draws(passages: pa.Table, replaced: Replaced) -> pa.Table:
-    """The passages with the number of the draw that each is to have."""
+    """Return the passages with the number of the draw that each needs."""
     draws = [replaced.draw(sha256) for sha256 in passages["passage_sha256"].to_pylist()]
     return passages.append_column("draw", pa.array(draws, pa.int32()))
 
 
-def _missing(passages: pa.Table, found: pa.Table, number: int) -> dict[str, Asked]:
-    """What is to be written of texts of which fewer than so many queries were found, by hash."""
+def _missing(passages: pa.Table, cached: pa.Table, number: int) -> dict[str, GenerationRequest]:
+    """Return, by hash, a request for each text with fewer than `number` cached queries."""
     ranks: dict[tuple[str, int], set[int]] = {}
-    for row in found.select(["passage_sha256", "draw", "rank"]).to_pylist():
+    for row in cached.select(["passage_sha256", "draw", "rank"]).to_pylist():
         ranks.setdefault((row["passage_sha256"], row["draw"]), set()).add(row["rank"])
     missing = {}
     for row in passages.select(["passage_sha256", "draw", "text"]).to_pylist():
         if lacking := sorted(set(range(number)) - ranks.get((row["passage_sha256"], row["draw"]), set())):
-            asked = range(lacking[0], lacking[-1] + 1)
-            missing[row["passage_sha256"]] = Asked(row["text"], asked, row["draw"])
+            requested = range(lacking[0], lacking[-1] + 1)
+            missing[row["passage_sha256"]] = GenerationRequest(row["text"], requested, row["draw"])
     return missing
 
 
-def _new(rows: list[dict[str, Any]], found: pa.Table) -> pa.Table:
-    """Those of the rows that were not found before."""
-    written = pa.Table.from_pylist(rows, schema=Written.schema)
-    return written.join(found, ["passage_sha256", "draw", "rank"], join_type="left anti").cast(Written.schema)
+def _new(rows: list[dict[str, Any]], cached: pa.Table) -> pa.Table:
+    """Return the rows that the cache lacks."""
+    generated = pa.Table.from_pylist(rows, schema=Written.schema)
+    return generated.join(cached, ["passage_sha256", "draw", "rank"], join_type="left anti").cast(Written.schema)
 
 
-def _written(
-    missing: Mapping[str, Asked], sampler: Sampler, done: Callable[[int], object]
+def _generate(
+    missing: Mapping[str, GenerationRequest], sampler: Sampler, done: Callable[[int], object]
 ) -> Iterator[list[dict[str, Any]]]:
-    """What the generator writes, batch by batch; rows of `Written`."""
-    hashes, asked = list(missing), list(missing.values())
-    for batch in sampler(asked):
+    """Yield the generated queries batch by batch, as rows of `Written`."""
+    hashes, requests = list(missing), list(missing.values())
+    for batch in sampler(requests):
         rows = []
-        for place, queries in batch:
-            names = {"passage_sha256": hashes[place], "draw": asked[place].draw}
-            by_rank = zip(asked[place].ranks, queries, strict=True)
+        for index, queries in batch:
+            names = {"passage_sha256": hashes[index], "draw": requests[index].draw}
+            by_rank = zip(requests[index].ranks, queries, strict=True)
             rows += [names | {"rank": rank, "query": query} for rank, query in by_rank]
         yield rows
         done(len(batch))
 
 
-def _sampler(generator: Generator, settings: Writing) -> Sampler:
-    return open_sampler(generator.path, settings, choose_device(), tqdm.write)
+def _sampler(generator: Generator, settings: NamedGeneration) -> Sampler:
+    return Sampler(generator.path, settings, choose_device(), tqdm.write)
 
 
-def _described(rows: pa.Table, generator: Generator, ledger: Ledger, settings: Writing) -> pa.Table:
-    """Rows of PseudoQueries."""
-    kept_ = pc.not_equal(rows["query"], "")
+def _described(rows: pa.Table, generator: Generator, ledger: Ledger, settings: NamedGeneration) -> pa.Table:
+    """Return the rows with the other columns of PseudoQueries."""
+    not_empty = pc.not_equal(rows["query"], "")
     columns = {
         "generator": settings.generator, "revision": generator.key, "ledger": ledger.key, "seed": settings.seed,
         "round_trip": None, "relevance": None,
     }  # fmt: skip
     for name, value in columns.items():
         rows = rows.append_column(name, pa.repeat(pa.scalar(value, PseudoQueries.schema.field(name).type), len(rows)))
-    return rows.append_column("kept", kept_).append_column("reason", pc.if_else(kept_, "", "empty"))
+    return rows.append_column("kept", not_empty).append_column("reason", pc.if_else(not_empty, "", "empty"))

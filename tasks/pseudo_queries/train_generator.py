@@ -1,7 +1,7 @@
-"""Make a query generator of a collection's own train pairs, as docT5query was made (Nogueira and Lin 2019).
+"""Train a query generator on a collection's train pairs, as docT5query was trained (Nogueira and Lin 2019).
 
-It serves where no hub is at hand: a small T5 with a small vocabulary that starts able to copy
-(`tasks.pseudo_queries.generators.copy_init`), learns to write pieces of passages, and then queries.
+It is for machines without access to a model hub: a small T5 with a small vocabulary is initialised so that it can copy
+(`tasks.pseudo_queries.generators.copy_init`), learns to generate pieces of passages, and then queries.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from storage.files import writing_files
 from storage.rows import num_rows, read_rows
 from storage.settings import Seed, Settings
 from storage.tables import Checkpoint, Passages, Positives, Queries, passage_text
-from tasks.pseudo_queries.generators.seq2seq_objective import Examples, Writer
+from tasks.pseudo_queries.generators.seq2seq_objective import Examples, Seq2SeqObjective
 from tasks.stage import stage
 from tasks.training.loop import Fitting, fit
 
-if TYPE_CHECKING:  # a recipe is read without it
+if TYPE_CHECKING:  # reading a recipe must not import transformers
     from transformers import T5Config
 
-QUERY_WEIGHT = 3  # a query counts as so many passages of its length when the vocabulary is chosen
+QUERY_WEIGHT = 3  # the weight of a query's tokens, relative to a passage's, when the vocabulary is selected
 TEXTS_AT_ONCE = 10_000
 
 
 class GeneratorTraining(Settings):
-    """The generator's shape and how it is trained."""
+    """The generator's architecture and its training."""
 
     vocabulary: Annotated[int, Field(ge=100)]
-    """Word pieces: those of the start that passages and train queries use most."""
+    """WordPiece tokens: those of the initial checkpoint that passages and train queries use most."""
     layers: Annotated[int, Field(ge=2)]
     """Of the encoder, and as many of the decoder."""
     hidden_size: Annotated[int, Field(ge=8)]
@@ -44,20 +44,20 @@ class GeneratorTraining(Settings):
     """An even number that divides `hidden_size`."""
     dropout: Annotated[float, Field(ge=0, lt=1)]
     prefix: str
-    """Put before each passage; generate with the same."""
+    """Put before each passage; generate with the same prefix."""
     input_max_tokens: Annotated[int, Field(ge=8)]
-    """Tokens read of prefix and passage, with special tokens; the rest is cut."""
+    """Tokens of prefix and passage, with special tokens; the rest is truncated."""
     query_max_tokens: Annotated[int, Field(ge=2)]
-    """Tokens of a query, with its end; a longer one is cut."""
+    """Tokens of a query, with its end; a longer one is truncated."""
     copy_steps: Annotated[int, Field(ge=0)]
-    """The first of the steps, in which it writes pieces of any passage."""
+    """The number of first steps, in which the targets are pieces of any passage."""
     copy_share: Annotated[float, Field(ge=0, lt=1)]
-    """The share of the other steps in which it still does."""
+    """The share of the other steps in which they still are."""
     copy_min_tokens: Annotated[int, Field(ge=1)]
     copy_max_tokens: Annotated[int, Field(ge=1)]
-    """A piece begins with a word and has so many tokens, as its passage allows."""
+    """A piece begins at a word and has so many tokens, unless its passage ends before."""
     steps: Annotated[int, Field(ge=1)]
-    """All steps, those of copying among them."""
+    """All steps, including those of copying."""
     batch: Annotated[int, Field(ge=1)]
     fit: Fitting
     seed: Seed
@@ -76,9 +76,9 @@ def train_generator(
     out: Path, queries: Artifact[Queries], positives: Artifact[Positives], passages: Artifact[Passages],
     start: Artifact[Checkpoint], *, settings: GeneratorTraining,
 ) -> None:  # fmt: skip
-    """Write a T5 trained to write a query for its positive passage.
+    """Write a T5 trained to generate a query for its positive passage.
 
-    `start` is any BERT's folder; it gives the word pieces and their embeddings.
+    `start` is any BERT checkpoint, from which the WordPiece tokens and their embeddings are taken.
     """
     from transformers.utils import logging as transformers_logging
 
@@ -92,14 +92,14 @@ def train_generator(
     embeddings = resized(embeddings_of(vocabulary, start.path), settings.hidden_size, settings.seed)
     model = copying_t5(embeddings, shape(tokenizer, settings), settings.seed)
     examples = Examples(texts.passages, texts.pairs, tokenizer, settings)
-    fit(Writer(model), examples.batch, settings.steps, out=out, settings=settings.fit, seed=settings.seed)
+    fit(Seq2SeqObjective(model), examples.batch, settings.steps, out=out, settings=settings.fit, seed=settings.seed)
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     with writing_files(out) as folder:
         model.save_pretrained(str(folder))
 
 
 def shape(tokenizer: Tokenizer, settings: GeneratorTraining) -> T5Config:
-    """A T5 whose sequences begin and end as BERT's tokenizer marks them."""
+    """Return the configuration of a T5 whose sequences begin and end with the special tokens of BERT's tokenizer."""
     from transformers import T5Config
 
     return T5Config(  # type: ignore[call-arg]  # what generation reads is no part of its signature
@@ -112,15 +112,15 @@ def shape(tokenizer: Tokenizer, settings: GeneratorTraining) -> T5Config:
 
 @dataclass(frozen=True)
 class Texts:
-    """What the generator learns from."""
+    """The texts that the generator is trained on."""
 
     passages: list[str]
-    """With the prefix: those of the pairs, and as many others as the steps can visit."""
+    """Those of the pairs, and as many others as the steps can visit; each begins with the prefix."""
     pairs: list[tuple[int, str]]
-    """The place of a positive passage, and its query."""
+    """The index of a positive passage in `passages`, and its query."""
 
     def groups(self) -> Iterator[tuple[list[str], int]]:
-        """All texts, some at a time, with what each counts for the vocabulary."""
+        """Yield all texts in groups, each with its weight for the vocabulary."""
         queries = [query for _, query in self.pairs]
         for texts, weight in ((self.passages, 1), (queries, QUERY_WEIGHT)):
             for first in range(0, len(texts), TEXTS_AT_ONCE):
@@ -133,19 +133,19 @@ def read_texts(
     passages: Artifact[Passages],
     settings: GeneratorTraining,
 ) -> Texts:
-    """The pairs' texts, and a draw of other passages for copying."""
+    """Return the texts of the pairs, and a sample of other passages for copying."""
     of_query = {row["query_id"]: row["text"] for row in read_rows(queries, Queries)}
     pairs = [(row["passage_id"], row["query_id"]) for row in read_rows(positives, Positives)]
-    wanted, total = {passage_id for passage_id, _ in pairs}, num_rows(passages.path)
+    positive_ids, total = {passage_id for passage_id, _ in pairs}, num_rows(passages.path)
     visits = settings.steps * settings.batch
-    drawn = set(np.random.default_rng((settings.seed, 0)).permutation(total)[:visits].tolist())
+    sampled = set(np.random.default_rng((settings.seed, 0)).permutation(total)[:visits].tolist())
     texts: list[str] = []
-    places: dict[str, int] = {}
+    index_of: dict[str, int] = {}
     for number, row in enumerate(read_rows(passages, Passages)):
-        if number in drawn or row["passage_id"] in wanted:
-            places[row["passage_id"]] = len(texts)
+        if number in sampled or row["passage_id"] in positive_ids:
+            index_of[row["passage_id"]] = len(texts)
             texts.append(settings.prefix + passage_text(row["title"], row["text"]))
-    found = [(places[passage_id], of_query[query_id]) for passage_id, query_id in pairs if query_id in of_query]
-    if not found:
+    text_pairs = [(index_of[passage_id], of_query[query_id]) for passage_id, query_id in pairs if query_id in of_query]
+    if not text_pairs:
         raise UserError(f"{positives.path}: no positive names a query of {queries.path}; a generator needs train pairs")
-    return Texts(texts, found)
+    return Texts(texts, text_pairs)

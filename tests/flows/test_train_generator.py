@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from flows.cli import app
 from storage.errors import UserError
 from storage.store.sources import weights
-from tasks.pseudo_queries.generators.sampler import Asked, open_sampler
+from tasks.pseudo_queries.generators.sampler import GenerationRequest, Sampler
 from tasks.pseudo_queries.generators.validation import Greedy
 from tests.tasks.pairs_of_words import PAIRS, save_pairs, save_start
 
@@ -68,7 +68,7 @@ def test_a_generator_is_trained_and_written(place: Path) -> None:
     card = (place / "out" / "README.md").read_text()
     assert "AutoModelForSeq2SeqLM" in card
     assert weights(str(place / "start")).key in card
-    sampler = open_sampler(weights(str(place / "out")).path, Greedy("", 16, 8), torch.device("cpu"), print)
-    assert [texts for batch in sampler([Asked("the red river", range(2), draw=0)]) for _, texts in batch]
+    sampler = Sampler(weights(str(place / "out")).path, Greedy("", 16, 8), torch.device("cpu"), print)
+    assert [texts for batch in sampler([GenerationRequest("the red river", range(2), draw=0)]) for _, texts in batch]
     with pytest.raises(UserError, match="an empty one"):
         raise run(place, *options).exception or AssertionError

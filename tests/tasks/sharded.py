@@ -17,13 +17,13 @@ from tasks.corpus.split_corpus import Splitting, split_corpus
 from tasks.finetuning import candidates as mining
 from tasks.finetuning.mine import mine
 from tasks.finetuning.miners.union import Union
-from tasks.pseudo_queries.generate_queries import Writing, generate_queries
+from tasks.pseudo_queries.generate_queries import NamedGeneration, generate_queries
 from tasks.retrieval import encode as encoding
 from tasks.retrieval.encode import Encoding, encode
 from tasks.stage import stage
 from tests.tiny import WORDS, save_tokenizer, tiny_retriever
 
-WRITING = Writing(
+GENERATION = NamedGeneration(
     generator="tiny", queries_per_passage=2, prefix="", input_max_tokens=32, top_k=10, top_p=0.95, max_new_tokens=8,
     seed=42, shard_passages=16, batch_tokens=200,
 )  # fmt: skip
@@ -93,7 +93,10 @@ def run_chain(store: Store, generator: Path, documents: int = 60) -> dict[str, s
     made = [
         passages,
         generate_queries(
-            passages=passages, generator=source_of(generator, sorted(generator.iterdir())), filled=[], settings=WRITING
+            passages=passages,
+            generator=source_of(generator, sorted(generator.iterdir())),
+            filled=[],
+            settings=GENERATION,
         ),
         encode(
             passages=passages,

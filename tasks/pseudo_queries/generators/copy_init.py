@@ -1,9 +1,9 @@
-"""A small T5 that can copy words of its input before it has learned anything.
+"""The initialisation of a small T5 that can copy words of its input before any training.
 
-From a random start a few thousand pairs teach a T5 queries of the right kind about the wrong thing: what
-it lacks is the circuit that finds the last written word in the text and goes on with what followed it
-there (induction heads, Olsson et al. 2022). Here the starting weights hold that circuit in half of the
-heads, over word embeddings taken from a given encoder; everything is trained from there.
+After a random initialisation, a few thousand pairs teach a T5 queries of the right form about the wrong topic. It
+lacks the circuit that finds the last generated word in the input and continues with the word after it (induction
+heads, Olsson et al. 2022). These initial weights contain that circuit in half of the heads, on top of the word
+embeddings of a given encoder; all weights are trained afterwards.
 
 Shape suffixes: V vocabulary, D width, K width of a head.
 """
@@ -18,8 +18,8 @@ from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
 EMBEDDING = 0.2  # standard deviation; small, so that a step of Adam's moves an embedding and not only the layers
-QUIET = 0.5  # how loud the random rest of the layers speaks beside an embedding
-COPIED = 1.5  # how loud a copied word speaks
+QUIET = 0.5  # scale of the random part of the layers, relative to an embedding
+COPIED = 1.5  # scale of a copied word
 LOGITS = 1.5  # standard deviation of the first logits
 ATTEND = 7.0  # a relative position's bias that takes 9 parts in 10 of the attention among 64 tokens
 MATCH = 10.0  # attention logit between a word and itself
@@ -27,15 +27,15 @@ ITSELF, ONE_BEFORE = 0, 1  # T5's buckets of relative positions
 
 
 def copying_t5(embeddings_VD: Tensor, config: T5Config, seed: int) -> T5ForConditionalGeneration:
-    """A T5 of the config's shape, at least two layers, with these word embeddings (rows of any length).
+    """Return a T5 of the given configuration, at least two layers, with these word embeddings (rows of any norm).
 
-    Half of an embedding, A, says which word is copied, the other, B, which word is looked for:
-    the encoder's first layer notes at each word the B of the word before; the decoder's first layer looks for
-    the word just written in these notes and brings the A of the word found there. The decoder's self-attention
-    takes the written word itself away, or the tied vocabulary head would repeat it.
+    One half of an embedding, A, identifies the word to copy; the other half, B, the word to search for. The first
+    encoder layer stores at each word the B of the word before. The first decoder layer searches these notes for the
+    last generated word and adds the A of the word found there. The decoder's self-attention subtracts the last
+    generated word, which the tied vocabulary head would otherwise repeat.
     """
     if config.num_layers < 2 or config.d_model != config.num_heads * config.d_kv:
-        raise ValueError(f"expected two layers or more and heads as wide as the model, got {config}")
+        raise ValueError(f"expected at least two layers, and heads whose widths sum to the model's, found {config}")
     torch.manual_seed(seed)
     model = T5ForConditionalGeneration(config)
     basis, notes = (_orthogonal(config.d_model, (seed, number)) for number in range(2))
@@ -57,7 +57,7 @@ def _blocks(model: Any) -> tuple[Any, Any]:
 
 
 def resized(embeddings_VE: Tensor, width: int, seed: int) -> Tensor:
-    """Embeddings of another width: their principal components, turned at random; what is missing is random. [V, D]"""
+    """Return the embeddings with another width: principal components, rotated randomly; the rest is random. [V, D]"""
     centred = embeddings_VE.double().numpy()
     centred = centred - centred.mean(0)
     _, components = np.linalg.eigh(centred.T @ centred)
@@ -71,7 +71,7 @@ def resized(embeddings_VE: Tensor, width: int, seed: int) -> Tensor:
 
 
 def _make_quiet(model: T5ForConditionalGeneration, embeddings_VD: Tensor) -> None:
-    """Put the embeddings in, all equally long, and keep what the layers' random weights add below them."""
+    """Insert the embeddings with equal norms, and scale the layers' random weights so that they add less."""
     width = embeddings_VD.shape[1]
     lengths = embeddings_VD.norm(dim=1, keepdim=True).clamp_min(1e-6)
     model.shared.weight.copy_(embeddings_VD / lengths * width**0.5 * EMBEDDING)
@@ -82,9 +82,9 @@ def _make_quiet(model: T5ForConditionalGeneration, embeddings_VD: Tensor) -> Non
 
 
 def _move(attention: Any, read_AD: Tensor, write_AD: Tensor, gain: float, *, at: int | None) -> None:
-    """Have the first half of the heads read one part of a word and write it elsewhere.
+    """Let the first half of the heads copy one part of a word's vector into another subspace.
 
-    With `at`, they attend to the word at that relative position; the bias is shared by the layers above.
+    With `at`, they attend to the word at that relative position; the layers above share the bias.
     """
     half = len(read_AD)
     attention.v.weight[:half] = read_AD
@@ -97,7 +97,7 @@ def _move(attention: Any, read_AD: Tensor, write_AD: Tensor, gain: float, *, at:
 
 
 def _match(attention: Any, query_AD: Tensor, key_AD: Tensor) -> None:
-    """Have the first half of the heads attend to words whose note is the asking word."""
+    """Let the first half of the heads attend to words whose note matches the query word."""
     half, gain = len(query_AD), (MATCH / attention.key_value_proj_dim) ** 0.5
     attention.q.weight[:half] = query_AD * gain
     attention.k.weight[:half] = key_AD * gain

@@ -1,4 +1,4 @@
-"""Opening a generator's folder or hub name; whatever it lacks is named, and nothing is made up for it."""
+"""Loading a generator from a folder or hub name; errors name what is missing, and nothing gets a random value."""
 
 from __future__ import annotations
 
@@ -33,38 +33,41 @@ from storage.errors import UserError
 
 
 def open_config(checkpoint: Path) -> Any:
-    """The configuration of a model that writes text; `is_encoder_decoder` says of which kind."""
-    with _naming(checkpoint, "the config.json of a model that writes text, seq2seq or causal"):
+    """Return the configuration of a text generator; its `is_encoder_decoder` states the kind."""
+    with _naming(checkpoint, "the config.json of a seq2seq or causal language model"):
         config = AutoConfig.from_pretrained(str(checkpoint), trust_remote_code=False)
         check_numbers(config.to_dict(), checkpoint / "config.json")
     kind = config.model_type
     if config.is_encoder_decoder:
-        writes = kind in SEQ2SEQ
-    else:  # an encoder has a class for writing too, which without a decoder's training writes noise
-        writes = kind in CAUSAL and (kind not in MASKED or getattr(config, "is_decoder", False))
-    if not writes:
+        generates = kind in SEQ2SEQ
+    else:  # an encoder such as BERT has a causal class too, but it generates noise unless it was trained as a decoder
+        generates = kind in CAUSAL and (kind not in MASKED or getattr(config, "is_decoder", False))
+    if not generates:
         raise UserError(
-            f"{checkpoint}: config.json says model_type {kind!r}, which does not write text; "
-            "name a seq2seq model, such as T5 or BART, or a causal one, such as GPT-2 or Llama"
+            f"{checkpoint}: config.json says model_type {kind!r}, which does not generate text; "
+            "use a seq2seq model, such as T5 or BART, or a causal one, such as GPT-2 or Llama"
         )
     return config
 
 
 def open_tokenizer(checkpoint: Path) -> Any:
-    """The tokenizer. Where a folder has no vocabulary, Hugging Face would make an empty one."""
+    """Return the tokenizer; raise UserError if a folder has no vocabulary: Hugging Face would create an empty one."""
     with _naming(checkpoint, "a tokenizer, such as tokenizer.json"):
         tokenizer: Any = AutoTokenizer.from_pretrained(str(checkpoint), trust_remote_code=False)
     files = sorted({"tokenizer.json", *tokenizer.vocab_files_names.values()})
     if checkpoint.is_dir() and not any((checkpoint / file).exists() for file in files):
         raise UserError(
-            f"{checkpoint}: expected a tokenizer, but there is none of {', '.join(files)}; copy there what the model "
+            f"{checkpoint}: expected a tokenizer, found none of {', '.join(files)}; copy the files that the model "
             "was trained with"
         )
     return tokenizer
 
 
 def open_model(checkpoint: Path, config: Any, dtype: str, device: torch.device) -> Any:
-    """The model with all its weights. `dtype` is torch's name, or "auto": bfloat16 on a GPU, float32 on a CPU."""
+    """Return the model with all its weights.
+
+    `dtype` is torch's name, or "auto": bfloat16 on a GPU, float32 on a CPU.
+    """
     kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     if dtype == "auto":
         dtype = "bfloat16" if device.type == "cuda" else "float32"
@@ -75,26 +78,26 @@ def open_model(checkpoint: Path, config: Any, dtype: str, device: torch.device) 
             use_safetensors=True, trust_remote_code=False,
         )  # fmt: skip
         unexpected = [name for name in loaded["unexpected_keys"] if not UNUSED.search(name)]
-        check_names(loaded["missing_keys"], unexpected, checkpoint, f"a {type(model).__name__}, which writes text")
+        check_names(loaded["missing_keys"], unexpected, checkpoint, f"a {type(model).__name__}, which generates text")
         check_finite(model.state_dict(), checkpoint)
     return model.to(device).eval()
 
 
 def check_length(checkpoint: Path, config: Any, tokens: int, setting: str) -> None:
-    """Refuse more tokens than a part of the model has positions."""
+    """Raise UserError if a part of the model has fewer positions than `tokens`."""
     limit = getattr(config, "max_position_embeddings", None)
     if limit is not None and tokens > limit:
         raise UserError(f"{setting}: {checkpoint} has {limit} positions, found {tokens}; set it to fit")
 
 
 def first(*values: Any) -> Any:
-    """The first that is given."""
+    """Return the first value that is not None."""
     return next((value for value in values if value is not None), None)
 
 
 @contextlib.contextmanager
 def _naming(checkpoint: Path, expected: str) -> Iterator[None]:
-    """Make whatever Hugging Face raises one line that names the folder; keep its reports of what it loads to itself."""
+    """Turn any error of Hugging Face into one line that names the folder; silence its loading reports."""
     with quiet_transformers():
         try:
             yield
@@ -104,4 +107,4 @@ def _naming(checkpoint: Path, expected: str) -> Iterator[None]:
             raise
         except Exception as error:  # a broken tokenizer raises Exception itself, a configuration almost anything
             reason = " ".join(str(error).split())[:LONGEST_REASON]
-            raise UserError(f"{checkpoint}: expected {expected}, but Hugging Face cannot open it: {reason}") from error
+            raise UserError(f"{checkpoint}: expected {expected}, but Hugging Face cannot load it: {reason}") from error

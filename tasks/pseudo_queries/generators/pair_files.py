@@ -1,4 +1,4 @@
-"""Own pairs of a passage and a query: read from a file, and split so that no passage is on both sides.
+"""Pairs of a passage and a query: read from a file, and split so that no passage is on both sides.
 
 A file is TSV, `passage<TAB>query` with or without these names as its first line, or JSON lines with the fields
 `passage` and `query`; plain or gzipped.
@@ -26,21 +26,21 @@ Pair = tuple[str, str]
 class Side:
     """The pairs that are trained on, or those that are held out.
 
-    In memory, since a step draws its pairs from anywhere.
+    They are in memory, since a step needs pairs from anywhere in the file.
     """
 
     passages: list[str] = field(default_factory=list)
-    """Different ones, in the order of their hashes: any first of them are a fair draw."""
-    written: list[tuple[int, str]] = field(default_factory=list)
-    """The place of a passage and one of its queries, in the order of the file."""
+    """Different passages in the order of their hashes, so that the first n are a random sample."""
+    queries: list[tuple[int, str]] = field(default_factory=list)
+    """The index of a passage and one of its queries, in the order of the file."""
 
     def pairs(self, numbers: Iterable[int]) -> list[Pair]:
-        """Passage and query of the pairs with these numbers."""
-        return [(self.passages[place], query) for place, query in (self.written[number] for number in numbers)]
+        """Return passage and query of the pairs with these numbers."""
+        return [(self.passages[passage], query) for passage, query in (self.queries[number] for number in numbers)]
 
 
 def pairs_source(path: Path) -> Source:
-    """A file of pairs, known by its contents. Raises `UserError` where it is not there or of another kind."""
+    """Return a file of pairs as a source with a content hash; raise UserError if it is missing or of another kind."""
     if not path.is_file():
         raise UserError(f"{path}: expected a file of pairs, TSV (passage<TAB>query) or JSON lines, found no file")
     _kind(path)
@@ -48,7 +48,7 @@ def pairs_source(path: Path) -> Source:
 
 
 def read_pairs(path: Path) -> Iterator[Pair]:
-    """Every pair of a file: the passage as it stands, the query in one line. Raises `UserError`, naming the line."""
+    """Yield the pairs of a file, the query on one line; raise UserError with the line number if one is broken."""
     rows = _json_lines(path) if _kind(path) in JSON_LINES else _tsv(path)
     for where, pair in rows:
         for name, text in zip(HEADER, pair, strict=True):
@@ -58,36 +58,36 @@ def read_pairs(path: Path) -> Iterator[Pair]:
 
 
 def split(path: Path, share: float) -> tuple[Side, Side]:
-    """The pairs to train on and those held out: about a share of the passages, one at least, chosen by their hashes.
+    """Return the pairs to train on and the held-out pairs: about a share of the passages by their hashes, at least one.
 
-    Passages that differ in white space alone are one. Raises `UserError` where nothing would be left to train on.
+    Passages that differ only in white space are one passage. Raises UserError if no pair is left to train on.
     """
     texts: dict[bytes, str] = {}
-    found: list[tuple[bytes, str]] = []
+    pairs: list[tuple[bytes, str]] = []
     for passage, query in read_pairs(path):
         digest = hashlib.sha256(" ".join(passage.split()).encode()).digest()
         texts.setdefault(digest, passage)
-        found.append((digest, query))
+        pairs.append((digest, query))
     if len(texts) < 2:
-        raise UserError(f"{path}: expected pairs of two different passages or more, found {len(texts)}")
+        raise UserError(f"{path}: expected pairs of at least two different passages, found {len(texts)}")
     order = sorted(texts)
     held = max(1, sum(int.from_bytes(digest[:8], "big") < share * 2**64 for digest in order))
     if held == len(order):
         raise UserError(f"{path}: all {held} passages would be held out, none trained on; lower the share ({share})")
-    places = {digest: (number < held, number - (0 if number < held else held)) for number, digest in enumerate(order)}
+    index_of = {digest: number for part in (order[held:], order[:held]) for number, digest in enumerate(part)}
+    held_digests = set(order[:held])
     train, held_out = (Side([texts[digest] for digest in part]) for part in (order[held:], order[:held]))
-    for digest, query in found:
-        is_held, place = places[digest]
-        (held_out if is_held else train).written.append((place, query))
+    for digest, query in pairs:
+        (held_out if digest in held_digests else train).queries.append((index_of[digest], query))
     return train, held_out
 
 
 def _kind(path: Path) -> str:
-    """The suffix that says what a file holds, without .gz."""
+    """Return the suffix that states the format of a file, without .gz."""
     kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
     if kind not in (*TSV, *JSON_LINES):
-        known = ", ".join((*TSV, *JSON_LINES))
-        raise UserError(f"{path}: expected a file of pairs whose name ends in {known}, or in these with .gz")
+        suffixes = ", ".join((*TSV, *JSON_LINES))
+        raise UserError(f"{path}: expected a file of pairs whose name ends in {suffixes}, optionally followed by .gz")
     return kind
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face encoder-decoders, T5 or BART, that write a text for a text.
+"""Hugging Face encoder-decoders, such as T5 and BART, as text generators.
 
 Shape suffixes: B texts, L length, R rows of a batch, V vocabulary.
 """
@@ -17,15 +17,15 @@ from transformers.modeling_outputs import BaseModelOutput
 from tasks.pseudo_queries.generators.load_model import check_length, first, open_model, open_tokenizer
 from tasks.pseudo_queries.generators.shared_cross_attention import Reading, reading, share
 
-READ_SHARE = 0.75  # of a batch's texts that are still read; below it the others are dropped
+READ_SHARE = 0.75  # with fewer texts that a row still reads, the others are dropped
 
 
 @dataclass
-class Encoded:
-    """The rows of a batch, as far as they are written.
+class Seq2SeqState:
+    """The partly decoded rows of a batch.
 
-    Where the decoder can (`shared_attention`), rows read the encoded text's keys and values as they are; else each row
-    has its own.
+    If the decoder supports it (`shared_cross_attention`), the rows of a text share its encoded keys and values;
+    otherwise each row has a copy.
     """
 
     model: Any
@@ -35,54 +35,54 @@ class Encoded:
     mask: Tensor
     """[texts, length]"""
     cache: Any = None
-    """Keys and values of the steps so far and of the encoded text."""
+    """Keys and values of the decoded tokens and of the encoded text."""
     reading: Reading | None = None
-    """Which row reads which text, where they share it."""
+    """The text of each row, if rows share texts."""
 
     def step(self, tokens: Tensor) -> Tensor:
-        """The logits of the token that comes after these, which are new. [R, V]"""
+        """Append these tokens and return the logits of the next token. [R, V]"""
         with reading(self.reading):
-            found = self.model(
+            output = self.model(
                 encoder_outputs=BaseModelOutput(last_hidden_state=self.hidden), attention_mask=self.mask,
                 decoder_input_ids=tokens, past_key_values=self.cache, use_cache=True,
             )  # fmt: skip
-        self.cache = found.past_key_values
-        logits: Tensor = found.logits[:, -1]
+        self.cache = output.past_key_values
+        logits: Tensor = output.logits[:, -1]
         return logits
 
     def repeat(self, times: int) -> None:
-        """Make each row `times` rows that stand together."""
+        """Replace each row by `times` neighbouring copies."""
         if self.shares:
             rows = torch.arange(len(self.mask) * times, device=self.mask.device)
             self.reading = Reading(self.cache.cross_attention_cache, rows, times)
             self.cache.self_attention_cache.batch_repeat_interleave(times)
         else:
-            self.hidden, self.mask = (each.repeat_interleave(times, dim=0) for each in (self.hidden, self.mask))
+            self.hidden, self.mask = (tensor.repeat_interleave(times, dim=0) for tensor in (self.hidden, self.mask))
             self.cache.batch_repeat_interleave(times)
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows."""
+        """Keep only these rows."""
         if self.reading is None:
             self.hidden, self.mask = self.hidden[rows], self.mask[rows]
             self.cache.batch_select_indices(rows)
             return
         self.cache.self_attention_cache.batch_select_indices(rows)
-        self.reading = replace(self.reading, places=self.reading.places[rows])
+        self.reading = replace(self.reading, slots=self.reading.slots[rows])
         self._drop_texts(self.reading)
 
     def _drop_texts(self, now: Reading) -> None:
-        """Drop the texts that no row reads, once they are a quarter of them: the others are copied."""
-        of_rows = now.places // now.samples
+        """Drop the texts that no row reads once they are a quarter of all, since dropping copies the others."""
+        of_rows = now.slots // now.samples
         texts, number = of_rows.unique(return_inverse=True)
         if len(texts) > READ_SHARE * len(self.mask):
             return
         self.hidden, self.mask = self.hidden[texts], self.mask[texts]
         now.cache.batch_select_indices(texts)
-        self.reading = replace(now, places=number * now.samples + now.places % now.samples)
+        self.reading = replace(now, slots=number * now.samples + now.slots % now.samples)
 
 
 class Seq2Seq:
-    """An encoder-decoder on its device; `prefix` is put before each text, which is cut at its end."""
+    """An encoder-decoder on its device; each text is read with `prefix` before it, and truncated at its end."""
 
     def __init__(
         self, checkpoint: Path, config: Any, dtype: str, device: torch.device, *, prefix: str, max_tokens: int,
@@ -96,7 +96,7 @@ class Seq2Seq:
         check_length(checkpoint, self.model.get_decoder().config, max_new_tokens + 1, "max_new_tokens + 1")
         settings, config = self.model.generation_config, self.model.config
         start = first(settings.decoder_start_token_id, config.decoder_start_token_id, settings.bos_token_id)
-        forced = first(settings.forced_bos_token_id)  # what BART always writes first
+        forced = first(settings.forced_bos_token_id)  # the token that BART always generates first
         self.starts = [start] if forced is None else [start, forced]
         self.pad = first(settings.pad_token_id, self.tokenizer.pad_token_id, 0)
         end = first(settings.eos_token_id, config.eos_token_id, self.tokenizer.eos_token_id)
@@ -104,21 +104,21 @@ class Seq2Seq:
         self.stops: list[int] = []
 
     def read(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of prefix and text."""
-        whole = [self.prefix + text for text in texts]
-        ids: list[list[int]] = self.tokenizer(whole, truncation=True, max_length=self.max_tokens)["input_ids"]
+        """Return the token ids of prefix and text."""
+        inputs = [self.prefix + text for text in texts]
+        ids: list[list[int]] = self.tokenizer(inputs, truncation=True, max_length=self.max_tokens)["input_ids"]
         return ids
 
-    def start(self, ids: Sequence[list[int]]) -> tuple[Encoded, Tensor]:
-        """The encoded texts, and the logits of the first token of each. [B, V]"""
-        length = max(len(each) for each in ids)
-        ids_BL = torch.tensor([each + [self.pad] * (length - len(each)) for each in ids], device=self.device)
-        mask_BL = torch.tensor([[1] * len(each) + [0] * (length - len(each)) for each in ids], device=self.device)
+    def start(self, ids: Sequence[list[int]]) -> tuple[Seq2SeqState, Tensor]:
+        """Encode the texts, and return the logits of the first token of each. [B, V]"""
+        length = max(map(len, ids))
+        ids_BL = torch.tensor([row + [self.pad] * (length - len(row)) for row in ids], device=self.device)
+        mask_BL = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in ids], device=self.device)
         hidden = self.model.get_encoder()(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
-        state = Encoded(self.model, self.shares, hidden, mask_BL)
+        state = Seq2SeqState(self.model, self.shares, hidden, mask_BL)
         return state, state.step(torch.tensor([self.starts] * len(ids), device=self.device))
 
     def text(self, samples: Sequence[list[int]]) -> list[str]:
-        """What was written."""
+        """Return the texts of generated token ids."""
         texts: list[str] = self.tokenizer.batch_decode(samples, skip_special_tokens=True)
         return texts

@@ -1,6 +1,6 @@
-"""A small vocabulary cut out of a given one: the pieces that a collection uses most, with their embeddings.
+"""A subset of a given vocabulary: the WordPiece tokens that a collection uses most, with their embeddings.
 
-WordPiece takes the longest piece that fits, so any subset that holds the single characters still spells every word.
+WordPiece takes the longest token that fits, so a subset with all single characters can still spell every word.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ EMBEDDINGS = "embeddings.word_embeddings.weight"
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Word pieces, the special ones first, and their numbers in the vocabulary they were taken from."""
+    """WordPiece tokens, the special tokens first, and their ids in the original vocabulary."""
 
     pieces: list[str]
     numbers: list[int]
 
 
 def frequent_pieces(checkpoint: Path, groups: Iterable[tuple[list[str], int]], size: int) -> Vocabulary:
-    """At most `size` pieces of the checkpoint's: special tokens, single ASCII characters, the most frequent.
+    """Return at most `size` tokens of the checkpoint: special tokens, single ASCII characters, the most frequent ones.
 
-    A group is texts and how often each of them counts. Equal counts go by the piece's number.
+    A group is a list of texts and the weight of each of them. Equal counts are ordered by token id.
     """
     tokenizer = FastTokenizer.from_file(str(checkpoint / "tokenizer.json"))
     tokenizer.no_truncation()
@@ -46,7 +46,7 @@ def frequent_pieces(checkpoint: Path, groups: Iterable[tuple[list[str], int]], s
     names = {number: piece for piece, number in tokenizer.get_vocab().items()}
     numbers = {piece: number for number, piece in names.items()}
     if missing := [token for token in SPECIAL if token not in numbers]:
-        raise UserError(f"{checkpoint}/tokenizer.json: expected BERT's special tokens, but there is no {missing[0]}")
+        raise UserError(f"{checkpoint}/tokenizer.json: expected BERT's special tokens, found no {missing[0]}")
     characters = [
         number for number in sorted(names) if names[number].isascii() and len(names[number].removeprefix("##")) == 1
     ]
@@ -57,22 +57,22 @@ def frequent_pieces(checkpoint: Path, groups: Iterable[tuple[list[str], int]], s
 
 
 def save_tokenizer(vocabulary: Vocabulary, like: Path, out: Path) -> None:
-    """Write the tokenizer of these pieces; case and accents are handled as the tokenizer in folder `like` does."""
-    given = AutoTokenizer.from_pretrained(str(like))
+    """Write a tokenizer of these tokens; it treats case and accents like the tokenizer in folder `like`."""
+    original = AutoTokenizer.from_pretrained(str(like))
     settings = {
-        name: given.init_kwargs[name] for name in ("do_lower_case", "strip_accents") if name in given.init_kwargs
+        name: original.init_kwargs[name] for name in ("do_lower_case", "strip_accents") if name in original.init_kwargs
     }
-    made = BertTokenizer(vocab={piece: number for number, piece in enumerate(vocabulary.pieces)}, **settings)
+    tokenizer = BertTokenizer(vocab={piece: number for number, piece in enumerate(vocabulary.pieces)}, **settings)
     with writing_files(out) as folder:
-        made.save_pretrained(str(folder))
+        tokenizer.save_pretrained(str(folder))
 
 
 def embeddings_of(vocabulary: Vocabulary, checkpoint: Path) -> Tensor:
-    """The pieces' word embeddings in a BERT's folder. [pieces, width]"""
+    """Return the tokens' word embeddings in a BERT checkpoint. [tokens, width]"""
     path = checkpoint / "model.safetensors"
     with safe_open(path, "pt") as weights:
         names = [name for name in weights.keys() if name.endswith(EMBEDDINGS)]  # noqa: SIM118, no mapping
         if not names:
-            raise UserError(f"{path}: expected a BERT's weights, but no tensor is called {EMBEDDINGS}")
+            raise UserError(f"{path}: expected the weights of a BERT, found no tensor {EMBEDDINGS}")
         embeddings: Tensor = weights.get_tensor(names[0])
     return embeddings[torch.tensor(vocabulary.numbers)].float()

@@ -14,7 +14,7 @@ from storage.store.store import Store
 from storage.tables import Passages, PseudoQueries
 from tasks.pseudo_queries import generate_queries as module
 from tasks.pseudo_queries.generate_queries import generate_queries
-from tasks.pseudo_queries.generators.sampler import Asked, Sampler
+from tasks.pseudo_queries.generators.sampler import GenerationRequest, Sampler
 from tests.tasks.pseudo_queries.small_corpus import SETTINGS, WORDS, Corpus, rows, texts
 from tests.tiny import SPECIALS, save_t5
 
@@ -49,14 +49,14 @@ def corpus(generator: Source, store: Store, tmp_path: Path) -> Corpus:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[GenerationRequest]:
     """What the sampler is asked for."""
-    seen: list[Asked] = []
+    seen: list[GenerationRequest] = []
 
     class Watched(Sampler):
-        def __call__(self, given: Sequence[Asked]) -> Iterator[list[tuple[int, list[str]]]]:
+        def __call__(self, given: Sequence[GenerationRequest]) -> Iterator[list[tuple[int, list[str]]]]:
             seen.extend(given)
             return super().__call__(given)
 
-    monkeypatch.setattr(module, "open_sampler", Watched)
+    monkeypatch.setattr(module, "Sampler", Watched)
     return seen

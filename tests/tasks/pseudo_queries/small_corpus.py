@@ -11,7 +11,7 @@ import numpy as np
 from storage.artifact import Artifact
 from storage.rows import read_rows
 from storage.tables import PseudoQueries
-from tasks.pseudo_queries.generate_queries import Writing
+from tasks.pseudo_queries.generate_queries import NamedGeneration
 from tests.tasks.corpora import passage
 
 WORDS = [
@@ -20,7 +20,7 @@ WORDS = [
 ]  # fmt: skip
 
 
-SETTINGS = Writing(
+SETTINGS = NamedGeneration(
     queries_per_passage=3, prefix="the ", input_max_tokens=32, top_k=10, top_p=0.95, max_new_tokens=8, seed=42,
     shard_passages=4, batch_tokens=10_000, generator="tiny",
 )  # fmt: skip

@@ -21,8 +21,8 @@ from storage.store.sources import weights
 from storage.store.store import Store
 from tasks.pseudo_queries.finetune_generator import GeneratorFinetuning, ends_of_epochs, finetune_generator
 from tasks.pseudo_queries.generators.pair_files import Side, split
-from tasks.pseudo_queries.generators.seq2seq_batches import Teacher
-from tasks.pseudo_queries.generators.seq2seq_objective import Writer
+from tasks.pseudo_queries.generators.seq2seq_batches import Seq2SeqTokenizer
+from tasks.pseudo_queries.generators.seq2seq_objective import Seq2SeqObjective
 from tasks.pseudo_queries.generators.validation import Collection, Epoch, Validation, best, summary
 from tasks.session import Execution, Session, session
 from tasks.training import loop
@@ -49,35 +49,37 @@ def given(start: Path, folder: Path) -> tuple[Source, Source]:
 
 
 def test_passages_and_queries_become_what_t5_reads_and_writes(start: Path) -> None:
-    teacher = Teacher(start, LENGTHS, CPU)
-    tokenizer = teacher.writer.tokenizer
-    batch = teacher.batch([("the red river", "river"), ("river", "the red river bridge")])
+    pair_tokenizer = Seq2SeqTokenizer(start, LENGTHS, CPU)
+    hub_tokenizer = pair_tokenizer.generator.tokenizer
+    batch = pair_tokenizer.batch([("the red river", "river"), ("river", "the red river bridge")])
 
-    words = [tokenizer.convert_ids_to_tokens(row) for row in (*batch.texts.ids.tolist(), *batch.written.ids.tolist())]
+    words = [
+        hub_tokenizer.convert_ids_to_tokens(row) for row in (*batch.texts.ids.tolist(), *batch.targets.ids.tolist())
+    ]
     assert words[0][-2:] == ["s", "</s>"] or words[0][-1] == "</s>"
     assert len(words[0]) == 5
     assert words[2] == ["<pad>", "▁river", "</s>", "<pad>"]
     assert words[3] == ["<pad>", "▁the", "▁red", "</s>"]
-    assert batch.written.mask.tolist() == [[True, True, True, False], [True] * 4]
+    assert batch.targets.mask.tolist() == [[True, True, True, False], [True] * 4]
     assert batch.num_terms("cross_entropy") == 5
 
 
 def test_a_target_has_one_start_and_one_end_whatever_the_tokenizer_adds(start: Path) -> None:
-    teacher = Teacher(start, LENGTHS, CPU)
+    pair_tokenizer = Seq2SeqTokenizer(start, LENGTHS, CPU)
     pad, end = 0, 1
 
-    assert [teacher.written(ids) for ids in ([], [7], [7, end], [pad, 7], [pad, 7, end])] == [
+    assert [pair_tokenizer.target(ids) for ids in ([], [7], [7, end], [pad, 7], [pad, 7, end])] == [
         [pad, end], [pad, 7, end], [pad, 7, end], [pad, 7, end], [pad, 7, end]
     ]  # fmt: skip
-    teacher.writer.starts = [2, 0]  # BART's: </s>, and <s>, which it always writes first
-    assert [teacher.written(ids) for ids in ([0, 7, end], [7], [2, 0, 7])] == [[2, 0, 7, end]] * 3
+    pair_tokenizer.generator.starts = [2, 0]  # BART's: </s>, and <s>, which it always generates first
+    assert [pair_tokenizer.target(ids) for ids in ([0, 7, end], [7], [2, 0, 7])] == [[2, 0, 7, end]] * 3
 
 
-def validation(start: Path, out: Path, held_out: Side, rows: int, **changes: Any) -> Validation:
-    teacher = Teacher(start, SETTINGS, CPU)
-    values: dict[str, Any] = {"ends": {0: 0, 4: 1, 8: 2}, "asked": 3, "keep": "last", "tell": lambda line: None}
+def validation_of(start: Path, out: Path, held_out: Side, rows: int, **changes: Any) -> Validation:
+    pair_tokenizer = Seq2SeqTokenizer(start, SETTINGS, CPU)
+    values: dict[str, Any] = {"ends": {0: 0, 4: 1, 8: 2}, "passages": 3, "keep": "last", "report": lambda line: None}
     return Validation(
-        out, Writer(teacher.model), teacher, held_out,
+        out, Seq2SeqObjective(pair_tokenizer.model), pair_tokenizer, held_out,
         Collection(out / "search", held_out.passages, SETTINGS.trip.bm25), rows=rows,
         **values | changes,
     )  # fmt: skip
@@ -85,9 +87,9 @@ def validation(start: Path, out: Path, held_out: Side, rows: int, **changes: Any
 
 def test_the_loss_is_the_mean_over_all_held_out_tokens(start: Path, tmp_path: Path) -> None:
     held_out = Side([passage for passage, _ in PAIRS[:5]], [(n, f"{PAIRS[n][1]} {'castle ' * n}") for n in range(5)])
-    watch = validation(start, tmp_path, held_out, rows=2)
-    watch.writer.train()
-    found = watch.loss()
+    validation = validation_of(start, tmp_path, held_out, rows=2)
+    validation.objective.train()
+    found = validation.loss()
 
     tokenizer = AutoTokenizer.from_pretrained(start)
     model = AutoModelForSeq2SeqLM.from_pretrained(start).eval()
@@ -102,7 +104,7 @@ def test_the_loss_is_the_mean_over_all_held_out_tokens(start: Path, tmp_path: Pa
 
     assert len({len(query.split()) for _, query in held_out.pairs(range(5))}) > 2
     assert found == pytest.approx(sum(lost) / len(lost), rel=1e-5)
-    assert watch.writer.training  # the dropout is back
+    assert validation.objective.training  # the dropout is back
 
 
 def test_an_epoch_ends_when_every_pair_has_come_so_often() -> None:
@@ -134,10 +136,10 @@ def test_what_was_looked_at_is_not_looked_at_again_and_the_chosen_model_stays(
     monkeypatch.setattr(Validation, "queries", lambda self, folder: asked.append(folder.name) or [folder.name])
     monkeypatch.setattr(Collection, "ranks", lambda self, queries: ranks[queries[0]])
     side = Side([passage for passage, _ in PAIRS[:3]], [(n, PAIRS[n][1]) for n in range(3)])
-    watch = validation(start, tmp_path, side, 2, keep=keep)
+    validation = validation_of(start, tmp_path, side, 2, keep=keep)
 
-    found = [watch(steps) for steps in range(9)]
-    again = validation(start, tmp_path, side, 2, keep=keep)
+    found = [validation(steps) for steps in range(9)]
+    again = validation_of(start, tmp_path, side, 2, keep=keep)
     resumed = [again(steps) for steps in range(3, 9)]
 
     assert [{name: values[name] for name in ("round_trip@10", "MRR@10")} for values in found if values] == [
@@ -159,9 +161,9 @@ def test_what_is_no_generator_is_named(start: Path, tmp_path: Path) -> None:
     BartForConditionalGeneration(BartConfig(vocab_size=10, **shape)).save_pretrained(small)  # type: ignore[arg-type]
 
     with pytest.raises(UserError, match="causal: expected a seq2seq model, such as T5 or BART, found gpt2"):
-        Teacher(causal, SETTINGS, CPU)
+        Seq2SeqTokenizer(causal, SETTINGS, CPU)
     with pytest.raises(UserError, match=r"small: expected a tokenizer of at most 10 tokens, .* found 43"):
-        Teacher(small, SETTINGS, CPU)
+        Seq2SeqTokenizer(small, SETTINGS, CPU)
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +268,7 @@ def test_the_best_epochs_model_is_published_where_that_is_asked(
 
     def noting(self: Validation, steps: int) -> dict[str, float]:
         if self.ends.get(steps) == 1:
-            stopped.update({name: value.detach().clone() for name, value in self.writer.model.state_dict().items()})
+            stopped.update({name: value.detach().clone() for name, value in self.objective.model.state_dict().items()})
         return call(self, steps)
 
     monkeypatch.setattr(Validation, "__call__", noting)

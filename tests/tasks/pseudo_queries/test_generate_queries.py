@@ -16,7 +16,7 @@ from storage.rows import parts, read_rows
 from storage.tables import Passages, PseudoQueries, passage_sha256
 from tasks.pseudo_queries import generate_queries as module
 from tasks.pseudo_queries import ledger_join
-from tasks.pseudo_queries.generators.sampler import Asked, Sampler
+from tasks.pseudo_queries.generators.sampler import GenerationRequest, Sampler
 from tasks.pseudo_queries.join_queries import Joining, join_queries
 from tests.tasks.pseudo_queries.small_corpus import COUNT, Corpus, by_text, counts, places, rows, texts
 
@@ -53,7 +53,7 @@ def test_a_text_gets_its_queries_whatever_the_order_the_shards_and_the_parts(
 
 
 def test_only_what_is_new_is_written(
-    corpus: Corpus, passages: Artifact[Passages], written: Any, asked: list[Asked]
+    corpus: Corpus, passages: Artifact[Passages], written: Any, asked: list[GenerationRequest]
 ) -> None:
     before = corpus(passages)
     asked.clear()
@@ -69,7 +69,7 @@ def test_only_what_is_new_is_written(
 
 
 def test_a_sixth_query_is_added_and_the_others_stay(
-    corpus: Corpus, passages: Artifact[Passages], asked: list[Asked]
+    corpus: Corpus, passages: Artifact[Passages], asked: list[GenerationRequest]
 ) -> None:
     three = by_text(corpus(passages))
     asked.clear()
@@ -86,7 +86,7 @@ def test_a_sixth_query_is_added_and_the_others_stay(
     assert asked == []
 
 
-def test_the_same_text_twice_is_written_once(corpus: Corpus, written: Any, asked: list[Asked]) -> None:
+def test_the_same_text_twice_is_written_once(corpus: Corpus, written: Any, asked: list[GenerationRequest]) -> None:
     made = corpus(written(Passages, rows([*texts(4), texts(4)[2]])))
 
     assert Counter(each.text for each in asked) == Counter(texts(4))
@@ -115,11 +115,11 @@ def test_a_generator_that_writes_nothing_is_refused(
     corpus: Corpus, passages: Artifact[Passages], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Silent(Sampler):
-        def __call__(self, asked: Sequence[Asked]) -> Iterator[list[tuple[int, list[str]]]]:
+        def __call__(self, asked: Sequence[GenerationRequest]) -> Iterator[list[tuple[int, list[str]]]]:
             for batch in super().__call__(asked):
                 yield [(place, [""] * len(queries)) for place, queries in batch]
 
-    monkeypatch.setattr(module, "open_sampler", Silent)
+    monkeypatch.setattr(module, "Sampler", Silent)
 
-    with pytest.raises(UserError, match="wrote only empty queries"):
+    with pytest.raises(UserError, match="generated only empty queries"):
         corpus(passages)

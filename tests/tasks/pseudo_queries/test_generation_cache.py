@@ -16,12 +16,12 @@ from storage.store.store import Store
 from storage.tables import Passages, passage_sha256
 from tasks.pseudo_queries import generate_queries as module
 from tasks.pseudo_queries.generate_queries import fill_ledger
-from tasks.pseudo_queries.generators.sampler import Asked, Sampler
+from tasks.pseudo_queries.generators.sampler import GenerationRequest, Sampler
 from tests.tasks.pseudo_queries.small_corpus import COUNT, SETTINGS, Corpus, by_text, counts, texts
 
 
 def test_settings_that_decide_a_text_have_ledgers_of_their_own(
-    corpus: Corpus, passages: Artifact[Passages], generator: Source, asked: list[Asked]
+    corpus: Corpus, passages: Artifact[Passages], generator: Source, asked: list[GenerationRequest]
 ) -> None:
     corpus(passages)
     for changes in ({"seed": 43}, {"top_k": 9}, {"prefix": "a "}, {"max_new_tokens": 7}, {"temperature": 0.9}):
@@ -34,7 +34,7 @@ def test_settings_that_decide_a_text_have_ledgers_of_their_own(
 
 
 def test_replacing_writes_others_for_the_chosen_texts_alone(
-    corpus: Corpus, passages: Artifact[Passages], generator: Source, store: Store, asked: list[Asked]
+    corpus: Corpus, passages: Artifact[Passages], generator: Source, store: Store, asked: list[GenerationRequest]
 ) -> None:
     ledger, before = SETTINGS.ledger_in(store.root, generator), by_text(corpus(passages))
     asked.clear()
@@ -64,14 +64,14 @@ def test_a_killed_run_keeps_the_buckets_it_has_written(
     seen: list[list[str]] = []
 
     class Killed(Sampler):
-        def __call__(self, given: Sequence[Asked]) -> Iterator[list[tuple[int, list[str]]]]:
+        def __call__(self, given: Sequence[GenerationRequest]) -> Iterator[list[tuple[int, list[str]]]]:
             if len(seen) == 2:
                 seen.append([])
                 raise KeyboardInterrupt
             seen.append([each.text for each in given])
             return super().__call__(given)
 
-    monkeypatch.setattr(module, "open_sampler", Killed)
+    monkeypatch.setattr(module, "Sampler", Killed)
     with pytest.raises(KeyboardInterrupt):
         corpus(passages, out=tmp_path / "killed")
     ledger = SETTINGS.ledger_in(store.root, generator)
@@ -122,13 +122,13 @@ def test_what_was_written_before_a_passage_is_refused_is_kept(
     corpus: Corpus, passages: Artifact[Passages], store: Store, generator: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Refusing(Sampler):
-        def __call__(self, given: Sequence[Asked]) -> Iterator[list[tuple[int, list[str]]]]:
+        def __call__(self, given: Sequence[GenerationRequest]) -> Iterator[list[tuple[int, list[str]]]]:
             yield next(iter(super().__call__(given)))
             raise UserError("the next does not fit the memory")
 
     one = {"shard_passages": 100, "batch_tokens": 40}
     with monkeypatch.context() as patch:
-        patch.setattr(module, "open_sampler", Refusing)
+        patch.setattr(module, "Sampler", Refusing)
         with pytest.raises(UserError, match="does not fit"):
             corpus(passages, **one)
 

@@ -15,7 +15,7 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import read_rows
 from storage.tables import Checkpoint, Passages, Positives, PseudoQueries, Queries
-from tasks.pseudo_queries.generate_queries import Writing, generate_queries
+from tasks.pseudo_queries.generate_queries import NamedGeneration, generate_queries
 from tasks.pseudo_queries.generators.seq2seq_objective import Examples
 from tasks.pseudo_queries.generators.vocabulary import SPECIAL, embeddings_of, frequent_pieces, save_tokenizer
 from tasks.pseudo_queries.train_generator import GeneratorTraining, train_generator
@@ -37,7 +37,7 @@ SETTINGS = GeneratorTraining(
     copy_steps=10, copy_share=0.1, copy_min_tokens=2, copy_max_tokens=4, steps=150, batch=5, seed=3,
     fit=Fitting(learning_rate=5e-3, warmup_ratio=0.05, weight_decay=0.0, max_gradient_norm=1.0, chunk=None),
 )  # fmt: skip
-GREEDY = Writing(
+GREEDY = NamedGeneration(
     queries_per_passage=1, prefix="", input_max_tokens=16, top_k=1, top_p=1.0, max_new_tokens=8, seed=1,
     shard_passages=100, batch_tokens=1000, generator="small T5",
 )  # fmt: skip
@@ -169,7 +169,7 @@ def test_copied_pieces_stand_in_the_passage_and_begin_with_a_word(start: Any) ->
     for step in range(50):
         batch = examples.batch(step)
         for text, written, asked in zip(
-            batch.texts.ids.tolist(), batch.written.ids.tolist(), batch.written.mask, strict=True
+            batch.texts.ids.tolist(), batch.targets.ids.tolist(), batch.targets.mask, strict=True
         ):
             piece = written[1 : int(asked.sum()) - 1]
             assert written[0] == tokenizer.cls
@@ -185,7 +185,7 @@ def test_after_copying_every_pair_is_visited_once_an_epoch(start: Any) -> None:
     queries = [f"{word} film" for word in WORDS[:6]]
     examples = Examples(["city"] * 6, list(enumerate(queries)), Tokenizer.load(start.path), settings)
 
-    visited = [tuple(row) for step in range(5, 8) for row in examples.batch(step).written.ids.tolist()]
+    visited = [tuple(row) for step in range(5, 8) for row in examples.batch(step).targets.ids.tolist()]
 
     assert len(set(visited)) == 6
 

@@ -90,8 +90,8 @@ def test_each_step_draws_from_the_models_distribution(checkpoint: Path, monkeypa
     """Against one text at a time, without padding, cache or compaction: whole samples are run at once."""
     monkeypatch.setattr(sampling, "LIVE_SHARE", 1.0)
     ours = sampler(checkpoint)
-    ends = [*ours.writer.ends, *ours.writer.stops]
-    ids = ours.writer.read(texts(6))
+    ends = [*ours.generator.ends, *ours.generator.stops]
+    ids = ours.generator.read(texts(6))
     bits = torch.from_numpy(np.stack([numbers(42, 0, text, range(3), 10) for text in texts(6)]))
 
     written = ours.sample(ids, bits)
@@ -101,7 +101,7 @@ def test_each_step_draws_from_the_models_distribution(checkpoint: Path, monkeypa
     for prompt, samples, each in zip(ids, written, bits, strict=True):
         rows = torch.tensor([[*prompt, *tokens, *[0] * (10 - len(tokens))][:-1] for tokens in samples])
         with torch.inference_mode():
-            logits = ours.writer.model(input_ids=rows).logits[:, len(prompt) - 1 :]
+            logits = ours.generator.model(input_ids=rows).logits[:, len(prompt) - 1 :]
         for tokens, row, number in zip(samples, logits, each, strict=True):
             drawn = nucleus(row, 40, 0.95).draw(number).tolist()
             last = next((step for step, token in enumerate(drawn) if token in ends), 9)
@@ -109,31 +109,31 @@ def test_each_step_draws_from_the_models_distribution(checkpoint: Path, monkeypa
 
 
 def test_a_token_with_the_stop_in_it_ends_a_query_and_what_stands_before_is_kept(checkpoint: Path) -> None:
-    writer = sampler(checkpoint).writer
+    generator = sampler(checkpoint).generator
 
-    assert {PIECES[number] for number in writer.stops} == {"Ċ", "?Ċ", "xĊy"}
-    assert writer.text([[PIECES.index("a"), PIECES.index("?Ċ")], [PIECES.index("xĊy")]]) == ["a?", "x"]
-    assert sampler(checkpoint, stop=None).writer.stops == []
+    assert {PIECES[number] for number in generator.stops} == {"Ċ", "?Ċ", "xĊy"}
+    assert generator.text([[PIECES.index("a"), PIECES.index("?Ċ")], [PIECES.index("xĊy")]]) == ["a?", "x"]
+    assert sampler(checkpoint, stop=None).generator.stops == []
 
 
 def test_of_a_long_prompt_the_passage_is_cut(checkpoint: Path) -> None:
-    writer = sampler(checkpoint).writer
+    generator = sampler(checkpoint).generator
     passage = "é" + "old river city " * 8
 
-    short, long = (writer.tokenizer.decode(ids) for ids in writer.read(["old", passage]))
+    short, long = (generator.tokenizer.decode(ids) for ids in generator.read(["old", passage]))
 
     assert short == PROMPT.replace(PASSAGE, "old")
     assert long.startswith("Passage: éold river")
     assert long.endswith("\nQuery:")
-    assert len(writer.read([passage])[0]) == 60
+    assert len(generator.read([passage])[0]) == 60
     assert passage.startswith(long.removeprefix("Passage: ").removesuffix("\nQuery:"))
 
 
 def test_a_prompt_that_leaves_no_room_or_names_no_passage_is_refused(checkpoint: Path) -> None:
-    tokenizer = sampler(checkpoint).writer.tokenizer
+    tokenizer = sampler(checkpoint).generator.tokenizer
 
-    with pytest.raises(UserError, match="input_max_tokens: the prompt alone has 16 tokens"):
+    with pytest.raises(UserError, match="input_max_tokens: the prompt without a passage has 16 tokens"):
         Prompt(PROMPT, 16).read(["old river"], tokenizer)
     for prompt in ("Query:", "{passage} {passage}"):
-        with pytest.raises(UserError, match=r"prompt: expected \{passage\} in it once"):
+        with pytest.raises(UserError, match=r"prompt: expected \{passage\} exactly once"):
             Prompt(prompt, 16)

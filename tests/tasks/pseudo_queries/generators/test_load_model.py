@@ -25,7 +25,7 @@ from transformers import (
 from storage.errors import UserError
 from tasks.pseudo_queries.generate_queries import Generation
 from tasks.pseudo_queries.generators.load_model import check_length, open_config, open_model
-from tasks.pseudo_queries.generators.sampler import open_sampler
+from tasks.pseudo_queries.generators.sampler import Sampler
 
 CPU = torch.device("cpu")
 SIZE = {"vocab_size": 20}
@@ -54,7 +54,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(folder: Path, settings: Generation = SEQ2SEQ) -> Any:
-    return open_sampler(folder, settings, CPU, print)
+    return Sampler(folder, settings, CPU, print)
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def opened(folder: Path, settings: Generation = SEQ2SEQ) -> Any:
     [
         ("gpt2", SEQ2SEQ, "prompt: .*gpt2 is a causal language model .*give it a prompt"),
         ("t5", CAUSAL, "prompt: .*t5 is a seq2seq model .*give it a prefix"),
-        ("bert", CAUSAL, "config.json says model_type 'bert', which does not write text"),
-        ("encoder", SEQ2SEQ, "config.json says model_type 't5', which does not write text"),
-        ("nowhere", SEQ2SEQ, "nowhere: expected the config.json of a model that writes text"),
+        ("bert", CAUSAL, "config.json says model_type 'bert', which does not generate text"),
+        ("encoder", SEQ2SEQ, "config.json says model_type 't5', which does not generate text"),
+        ("nowhere", SEQ2SEQ, "nowhere: expected the config.json of a seq2seq or causal language model"),
         ("gpt2", CAUSAL.model_copy(update={"input_max_tokens": 29}), "has 32 positions, found 33; set it to fit"),
     ],
 )
@@ -80,9 +80,9 @@ def test_settings_and_folders_that_do_not_fit_are_named(
 @pytest.mark.parametrize(
     ("removed", "message"),
     [
-        ("tokenizer*", "expected a tokenizer, but there is none of .*tokenizer.json"),
+        ("tokenizer*", "expected a tokenizer, found none of .*tokenizer.json"),
         ("model.safetensors", r"expected weights in model\.safetensors, found no such file"),
-        ("config.json", "expected the config.json of a model that writes text"),
+        ("config.json", "expected the config.json of a seq2seq or causal language model"),
     ],
 )
 def test_a_file_that_is_missing_is_named(folders: Path, name: str, removed: str, message: str, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_model_without_an_end_or_padding_is_opened(folders: Path, tmp_path: Pa
         settings = json.loads((folder / file).read_text()) | {"eos_token_id": None, "pad_token_id": None}
         (folder / file).write_text(json.dumps(settings))
 
-    assert opened(folder, CAUSAL).writer.ends == []
+    assert opened(folder, CAUSAL).generator.ends == []
 
 
 def test_models_without_absolute_positions_have_no_limit() -> None:

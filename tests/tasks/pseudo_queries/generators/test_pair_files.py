@@ -38,9 +38,9 @@ def test_a_passage_called_passage_is_no_header_in_a_later_line(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
-        ("a.tsv", b"", "two different passages or more, found 0"),
-        ("a.tsv", b"passage\tquery\n", "two different passages or more, found 0"),
-        ("a.tsv", b"a\tb\na \tc\n", "two different passages or more, found 1"),
+        ("a.tsv", b"", "at least two different passages, found 0"),
+        ("a.tsv", b"passage\tquery\n", "at least two different passages, found 0"),
+        ("a.tsv", b"a\tb\na \tc\n", "at least two different passages, found 1"),
         ("a.tsv", b"a\tb\nonly one column\n", r"a.tsv line 2: expected passage<TAB>query, two columns, found 1"),
         ("a.tsv", b"a\tb\n\nc\td\te\n", r"a.tsv line 3: expected passage<TAB>query, two columns, found 3"),
         ("a.tsv", b"a\tb\n\tq\n", "a.tsv line 2: the passage is empty"),
@@ -65,7 +65,9 @@ def test_what_is_wrong_is_named_by_line(name: str, data: bytes, said: str, tmp_p
 def test_a_file_of_no_known_kind_and_none_at_all_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\n")
 
-    with pytest.raises(UserError, match=r"name ends in \.tsv, \.txt, \.jsonl, \.json, \.ndjson, or in these with \.gz"):
+    with pytest.raises(
+        UserError, match=r"name ends in \.tsv, \.txt, \.jsonl, \.json, \.ndjson, optionally followed by \.gz"
+    ):
         pairs_source(tmp_path / "a.csv")
     for missing in (tmp_path, tmp_path / "b.tsv"):
         with pytest.raises(UserError, match="expected a file of pairs"):
@@ -91,9 +93,9 @@ def test_no_passage_is_on_both_sides_and_no_pair_is_lost(tmp_path: Path) -> None
     assert not set(texts[0]) & set(texts[1])
     assert sorted(texts[0] + texts[1]) == sorted({passage.strip() for passage, _ in rows})
     assert 40 <= len(texts[1]) <= 80
-    pairs = [pair for side in sides for pair in side.pairs(range(len(side.written)))]
+    pairs = [pair for side in sides for pair in side.pairs(range(len(side.queries)))]
     assert sorted((passage.strip(), query) for passage, query in pairs) == sorted((p.strip(), q) for p, q in rows)
-    assert all(len(side.written) == 3 * len(side.passages) for side in sides)
+    assert all(len(side.queries) == 3 * len(side.passages) for side in sides)
 
 
 def test_which_side_a_passage_is_on_depends_on_its_text_alone(tmp_path: Path) -> None:

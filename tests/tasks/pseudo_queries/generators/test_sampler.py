@@ -20,7 +20,7 @@ from transformers import (
 from tasks.pseudo_queries.generate_queries import Generation
 from tasks.pseudo_queries.generators import sampler as sampling
 from tasks.pseudo_queries.generators.gumbel_sampling import nucleus, numbers
-from tasks.pseudo_queries.generators.sampler import Asked, Sampler, batch_size, in_order
+from tasks.pseudo_queries.generators.sampler import GenerationRequest, Sampler, batch_order, batch_size
 from tests.tiny import SPECIALS, tiny_t5
 
 WORDS = [
@@ -74,21 +74,21 @@ def texts(count: int) -> list[str]:
     return [" ".join(random.choice(WORDS, size=random.integers(3, 20))) for _ in range(count)]
 
 
-def samples(of: Sampler, asked: list[Asked]) -> list[list[str]]:
+def samples(of: Sampler, asked: list[GenerationRequest]) -> list[list[str]]:
     return [queries for _, queries in sorted(pair for batch in of(asked) for pair in batch)]
 
 
-def three(given: list[str]) -> list[Asked]:
-    return [Asked(text, range(3), draw=0) for text in given]
+def three(given: list[str]) -> list[GenerationRequest]:
+    return [GenerationRequest(text, range(3), draw=0) for text in given]
 
 
 def test_greedy_sampling_writes_what_generate_writes(checkpoint: Path) -> None:
     ours = sampler(checkpoint, top_k=1, batch_tokens=100)
     given = texts(12)
 
-    tokenizer, forced = ours.writer.tokenizer, len(ours.writer.starts) - 1
+    tokenizer, forced = ours.generator.tokenizer, len(ours.generator.starts) - 1
     inputs = tokenizer([SETTINGS.prefix + text for text in given], return_tensors="pt", padding=True)
-    reference = ours.writer.model.generate(
+    reference = ours.generator.model.generate(
         input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], max_new_tokens=8 + forced,
         do_sample=False, num_beams=1, decoder_start_token_id=2, eos_token_id=3, pad_token_id=0,
     )  # fmt: skip
@@ -102,7 +102,7 @@ def test_each_step_draws_from_the_models_distribution(checkpoint: Path, monkeypa
     """Against one text at a time, without a cache, without compaction: whole samples are run at once."""
     monkeypatch.setattr(sampling, "LIVE_SHARE", 1.0)
     ours, asked = sampler(checkpoint), three(texts(8))
-    ids = ours.writer.read([each.text for each in asked])
+    ids = ours.generator.read([each.text for each in asked])
     bits = torch.from_numpy(np.stack([numbers(42, 0, each.text, each.ranks, 8) for each in asked]))
 
     written = ours.sample(ids, bits)
@@ -113,10 +113,10 @@ def test_each_step_draws_from_the_models_distribution(checkpoint: Path, monkeypa
 
 def drawn(of: Sampler, ids: list[int], samples: list[list[int]], bits: torch.Tensor) -> list[list[int]]:
     """What the random bits draw after each beginning of each sample, up to the end."""
-    starts = of.writer.starts
+    starts = of.generator.starts
     before = torch.tensor([[*starts, *tokens, *[0] * (8 - len(tokens))][:-1] for tokens in samples])
     with torch.inference_mode():
-        logits = of.writer.model(input_ids=torch.tensor([ids] * 3), decoder_input_ids=before).logits
+        logits = of.generator.model(input_ids=torch.tensor([ids] * 3), decoder_input_ids=before).logits
     found = [
         nucleus(each[len(starts) - 1 :], 10, 0.95).draw(numbers).tolist()
         for each, numbers in zip(logits, bits, strict=True)
@@ -127,18 +127,18 @@ def drawn(of: Sampler, ids: list[int], samples: list[list[int]], bits: torch.Ten
 def test_a_sixth_sample_is_the_same_alone_as_with_the_other_five(checkpoint: Path) -> None:
     ours, given = sampler(checkpoint), texts(6)
 
-    whole = samples(ours, [Asked(text, range(6), draw=0) for text in given])
-    sixth = samples(ours, [Asked(text, range(5, 6), draw=0) for text in given])
+    whole = samples(ours, [GenerationRequest(text, range(6), draw=0) for text in given])
+    sixth = samples(ours, [GenerationRequest(text, range(5, 6), draw=0) for text in given])
 
     assert sixth == [queries[5:] for queries in whole]
     assert len({query for queries in whole for query in queries}) > 20
 
 
 def test_a_batch_holds_passages_that_ask_for_equally_many_samples() -> None:
-    asked = [Asked(str(place), range(place % 2, 3), draw=0) for place in range(10)]
+    asked = [GenerationRequest(str(place), range(place % 2, 3), draw=0) for place in range(10)]
     ids = [[1] * length for length in (5, 9, 5, 8, 4, 7, 3, 6, 2, 5)]
 
-    order = in_order(asked, [len(each) for each in ids])
+    order = batch_order(asked, [len(each) for each in ids])
 
     assert order == [0, 2, 4, 6, 8, 1, 3, 5, 7, 9], "the longest first of those that ask for as many"
     sizes = [batch_size(order[start:], asked, ids, tokens) for start, tokens in ((0, 20), (3, 20), (5, 20), (5, 8))]

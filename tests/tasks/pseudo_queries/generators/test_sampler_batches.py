@@ -12,7 +12,7 @@ import torch
 
 from storage.errors import UserError
 from tasks.pseudo_queries.generate_queries import Generation
-from tasks.pseudo_queries.generators.sampler import Asked, Sampler, is_out_of_memory
+from tasks.pseudo_queries.generators.sampler import GenerationRequest, Sampler, is_out_of_memory
 from tests.tiny import SPECIALS, save_t5
 
 WORDS = [f"w{number}" for number in range(295)]
@@ -30,23 +30,25 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def asked() -> list[Asked]:
+def asked() -> list[GenerationRequest]:
     random = np.random.default_rng(0)
     texts = [" ".join(random.choice(WORDS, size=random.integers(5, 40))) for _ in range(220)]
-    return [Asked(text, range(5), draw=0) for text in texts]
+    return [GenerationRequest(text, range(5), draw=0) for text in texts]
 
 
 def sampler(folder: Path, told: Callable[[str], None] = print, **changes: Any) -> Sampler:
     return Sampler(folder, SETTINGS.model_copy(update=changes), torch.device("cpu"), told)
 
 
-def samples(of: Sampler, asked: Sequence[Asked]) -> list[list[str]]:
+def samples(of: Sampler, asked: Sequence[GenerationRequest]) -> list[list[str]]:
     found = sorted(pair for batch in of(asked) for pair in batch)
     assert [place for place, _ in found] == list(range(len(asked))), "each passage once"
     return [queries for _, queries in found]
 
 
-def test_order_changes_no_letter_and_other_batches_hardly_a_query(checkpoint: Path, asked: list[Asked]) -> None:
+def test_order_changes_nothing_and_other_batches_hardly_a_query(
+    checkpoint: Path, asked: list[GenerationRequest]
+) -> None:
     whole = samples(sampler(checkpoint), asked)
     order = np.random.default_rng(1).permutation(len(asked))
 
@@ -71,7 +73,7 @@ def out_of_cpu_memory() -> None:
 
 def limited(of: Sampler, rows: int, fail: Callable[[], None]) -> list[int]:
     """Have the model fail with more rows; the list tells how many it was given."""
-    given, start = [], of.writer.start
+    given, start = [], of.generator.start
 
     def failing(ids: Sequence[list[int]]) -> Any:
         given.append(len(ids))
@@ -79,16 +81,16 @@ def limited(of: Sampler, rows: int, fail: Callable[[], None]) -> list[int]:
             fail()
         return start(ids)
 
-    of.writer.start = failing  # type: ignore[method-assign]
+    of.generator.start = failing  # type: ignore[method-assign]
     return given
 
 
 @pytest.mark.parametrize("fail", [out_of_gpu_memory, out_of_cpu_memory])
 def test_a_batch_that_does_not_fit_is_halved_and_stays_so(
-    checkpoint: Path, asked: list[Asked], fail: Callable[[], None]
+    checkpoint: Path, asked: list[GenerationRequest], fail: Callable[[], None]
 ) -> None:
     told: list[str] = []
-    few = [Asked(f"{WORDS[place]} " * 20, range(2), draw=0) for place in range(20)]
+    few = [GenerationRequest(f"{WORDS[place]} " * 20, range(2), draw=0) for place in range(20)]
     ours = sampler(checkpoint, told.append)
     given = limited(ours, 6, fail)
 
@@ -97,8 +99,8 @@ def test_a_batch_that_does_not_fit_is_halved_and_stays_so(
     assert given == [20, 10, 5, 5, 5, 5]
     assert found == samples(sampler(checkpoint), few)
     assert told == [
-        "out of memory: 2 queries for each of 20 passages of 22 tokens; batches of at most 220 tokens from here on",
-        "out of memory: 2 queries for each of 10 passages of 22 tokens; batches of at most 110 tokens from here on",
+        "out of memory: 2 queries for each of 20 passages of 22 tokens; batches have at most 220 tokens from now on",
+        "out of memory: 2 queries for each of 10 passages of 22 tokens; batches have at most 110 tokens from now on",
     ]
     given.clear()
     assert samples(ours, few[:7]) == found[:7]
@@ -110,7 +112,7 @@ def test_a_passage_that_does_not_fit_alone_is_named(checkpoint: Path) -> None:
     limited(ours, 0, out_of_cpu_memory)
 
     with pytest.raises(UserError, match="passage 'w1 w2': 5 queries for its 4 tokens do not fit in memory"):
-        samples(ours, [Asked("w1 w2", range(5), draw=0)])
+        samples(ours, [GenerationRequest("w1 w2", range(5), draw=0)])
 
 
 def test_another_failure_is_not_taken_for_a_lack_of_memory(checkpoint: Path) -> None:
@@ -121,5 +123,5 @@ def test_another_failure_is_not_taken_for_a_lack_of_memory(checkpoint: Path) -> 
 
     limited(ours, 0, broken)
     with pytest.raises(RuntimeError, match="illegal memory access"):
-        samples(ours, [Asked("w1 w2", range(5), draw=0)])
+        samples(ours, [GenerationRequest("w1 w2", range(5), draw=0)])
     assert not is_out_of_memory(RuntimeError("size mismatch"))

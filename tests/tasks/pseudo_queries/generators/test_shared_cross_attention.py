@@ -11,7 +11,7 @@ import torch
 from transformers import BertTokenizer
 
 from tasks.pseudo_queries.generators.load_model import open_config
-from tasks.pseudo_queries.generators.seq2seq import Encoded, Seq2Seq
+from tasks.pseudo_queries.generators.seq2seq import Seq2Seq, Seq2SeqState
 from tasks.pseudo_queries.generators.shared_cross_attention import share
 from tests.tasks.pseudo_queries.generators.test_sampler import bart, bert_to_bert
 from tests.tiny import SPECIALS, tiny_t5
@@ -26,7 +26,7 @@ STORED = [5, 5, 3, 1]
 
 
 @pytest.fixture(scope="module", params=[tiny_t5, bart, bert_to_bert], ids=["t5", "bart", "bert_to_bert"])
-def writer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seq2Seq:
+def generator(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seq2Seq:
     folder: Path = tmp_path_factory.mktemp("generator")
     torch.manual_seed(6)
     BertTokenizer(vocab={piece: i for i, piece in enumerate(SPECIALS + WORDS)}).save_pretrained(folder)
@@ -36,9 +36,9 @@ def writer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @torch.inference_mode()
-def logits(writer: Seq2Seq, watch: Callable[[Encoded], None] = lambda state: None) -> list[torch.Tensor]:
+def logits(generator: Seq2Seq, watch: Callable[[Seq2SeqState], None] = lambda state: None) -> list[torch.Tensor]:
     """Those of a start and of a step after each selection."""
-    state, first = writer.start(IDS)
+    state, first = generator.start(IDS)
     state.repeat(3)
     found, random = [first], torch.Generator().manual_seed(0)
     for kept in KEPT:
@@ -48,28 +48,30 @@ def logits(writer: Seq2Seq, watch: Callable[[Encoded], None] = lambda state: Non
     return found
 
 
-def test_what_is_read_together_is_what_rows_of_their_own_read(writer: Seq2Seq, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_read_together_is_what_rows_of_their_own_read(
+    generator: Seq2Seq, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stored: list[int] = []
 
-    together = logits(writer, lambda state: stored.append(len(state.cache.cross_attention_cache.layers[0].keys)))
-    monkeypatch.setattr(writer, "shares", False)
-    apart = logits(writer)
+    together = logits(generator, lambda state: stored.append(len(state.cache.cross_attention_cache.layers[0].keys)))
+    monkeypatch.setattr(generator, "shares", False)
+    apart = logits(generator)
 
     for one, other in zip(together, apart, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
     assert stored == STORED, "keys of a text are stored once, and dropped with its last row"
 
 
-def test_a_decoder_that_attends_otherwise_has_rows_of_their_own(writer: Seq2Seq) -> None:
-    together = logits(writer)
-    model: Any = writer.model
+def test_a_decoder_that_attends_otherwise_has_rows_of_their_own(generator: Seq2Seq) -> None:
+    together = logits(generator)
+    model: Any = generator.model
     model.set_attn_implementation("eager")
     apart = Seq2Seq.__new__(Seq2Seq)
-    apart.__dict__.update(writer.__dict__, shares=share(model.get_decoder()))
+    apart.__dict__.update(generator.__dict__, shares=share(model.get_decoder()))
 
     assert not apart.shares
     for one, other in zip(together, logits(apart), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
     model.set_attn_implementation("sdpa")
-    writer.shares = share(model.get_decoder())
-    assert writer.shares
+    generator.shares = share(model.get_decoder())
+    assert generator.shares
