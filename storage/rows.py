@@ -25,7 +25,7 @@ ROWS_PER_FOREIGN_BATCH = 1_000
 
 def write_rows(out: Path, table: type[Table], rows: Iterable[Mapping[str, Any]], name: str = "part-00000") -> int:
     """Stream rows to `out/name.parquet` and return their number. The file appears when it is complete."""
-    schema = _schema(table)
+    schema = schema_of(table)
     groups = portions(rows, size=_characters, limit=CHARACTERS_PER_GROUP, number=ROWS_PER_GROUP)
     blocks = (pa.Table.from_pylist([dict(row) for row in group], schema=schema) for group in groups)
     return write_blocks(out, table, blocks, name)
@@ -33,7 +33,7 @@ def write_rows(out: Path, table: type[Table], rows: Iterable[Mapping[str, Any]],
 
 def write_blocks(out: Path, table: type[Table], blocks: Iterable[pa.Table], name: str = "part-00000") -> int:
     """Stream Arrow tables to `out/name.parquet`, each as a row group, and return the number of rows."""
-    schema, count = _schema(table), 0
+    schema, count = schema_of(table), 0
     with writing(out / f"{name}.parquet") as temporary, pq.ParquetWriter(temporary, schema) as writer:
         for block in blocks:
             writer.write_table(_checked(block, table))
@@ -54,7 +54,7 @@ def parts(folder: Path) -> list[Path]:
 
 def read_table(artifact: Artifact[Any], table: type[Table], columns: Sequence[str] | None = None) -> pa.Table:
     """Return all rows, in order. For tables that fit in memory; `read_rows` streams."""
-    schema = _schema(table) if columns is None else pa.schema([_schema(table).field(name) for name in columns])
+    schema = schema_of(table) if columns is None else pa.schema([schema_of(table).field(name) for name in columns])
     tables = [_read_file(path, schema.names) for path in parts(artifact.path)]
     return pa.concat_tables(tables).cast(schema) if tables else schema.empty_table()
 
@@ -78,7 +78,7 @@ def rows_at(
     artifact: Artifact[Any], table: type[Table], row_numbers: Sequence[int], columns: Sequence[str]
 ) -> pa.Table:
     """Return the rows with these numbers, in the given order. Only the row groups that have some of them are read."""
-    schema, first = pa.schema([_schema(table).field(name) for name in columns]), 0
+    schema, first = pa.schema([schema_of(table).field(name) for name in columns]), 0
     wanted = np.asarray(row_numbers, np.int64)
     blocks, positions = [schema.empty_table()], [np.empty(0, np.int64)]
     for path in parts(artifact.path):
@@ -96,7 +96,7 @@ def rows_at(
 
 def read_blocks(path: Path, table: type[Table], columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     """Yield the rows of one of a table's files as Arrow tables, in order, one in memory; all columns, or some."""
-    schema = _schema(table)
+    schema = schema_of(table)
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(batch_size=ROWS_PER_GROUP, columns=columns or schema.names):
             yield pa.Table.from_batches([batch]).select(columns or schema.names)
@@ -130,7 +130,7 @@ def read_rows(
 
     Only the row groups that have some of them are read.
     """
-    names, start, paths = _schema(table).names, 0, parts(artifact.path)
+    names, start, paths = schema_of(table).names, 0, parts(artifact.path)
     for path, count in zip(paths, _row_counts(tuple(paths), artifact.path.stat().st_mtime_ns), strict=True):
         low, high = max(first - start, 0), min(count if last is None else last - start, count)
         start += count
@@ -190,7 +190,8 @@ def _characters(row: Mapping[str, Any]) -> int:
     return sum(len(value) for value in row.values() if isinstance(value, str))
 
 
-def _schema(table: type[Table]) -> pa.Schema:
+def schema_of(table: type[Table]) -> pa.Schema:
+    """Return the table's columns. Raises TypeError for a table that is a folder of its own format."""
     if table.schema is None:
         raise TypeError(f"{table.__name__} is a folder of its own format, not rows")
     return table.schema
@@ -198,7 +199,7 @@ def _schema(table: type[Table]) -> pa.Schema:
 
 def _checked(rows: pa.Table, table: type[Table]) -> pa.Table:
     """Return the table's columns. Raises ValueError for a null in a column that allows none."""
-    schema = _schema(table)
+    schema = schema_of(table)
     for field in schema:
         if not field.nullable and rows.column(field.name).null_count:
             raise ValueError(f"{table.__name__}.{field.name} has a null, which its schema does not allow")

