@@ -123,7 +123,7 @@ def ask(
 
 def missing_files(suite: Suite, of: Collection) -> str | None:
     """Why a collection cannot be read; None where its files are there."""
-    reader, parts = datasets.reader(of.reader), [of.retrieve, "queries"]
+    reader, parts = datasets.dataset_loader(of.reader), [of.retrieve, "queries"]
     parts += ["qrels"] if datasets.has_qrels(of.reader, of.eval_split) else ["answers"]
     try:
         place = sources.locate(of.path, of.reader)

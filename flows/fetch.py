@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from flows.terminal import say
-from storage.datasets.support.official_files import Remote, of_beir, official, there
+from storage.datasets.support.official_files import Remote, beir_member, is_fetched, official
 from storage.errors import UserError
 from storage.files import flush, full_disk_explained, writing
-from storage.formats.lines import opened
+from storage.formats.lines import open_plain_or_gzipped
 
 UNFINISHED = ".fetching"
 
@@ -34,7 +34,7 @@ def fetch(name: str, folder: Path) -> None:
     for remote in wanted.remotes:
         entry, named = _entry(remote), ", ".join(remote.names) or "the collection"
         file = folder / UNFINISHED / (Path(entry["url"]).name if remote.archive else remote.names[0])
-        if there(folder, remote) and not file.exists():  # else it was unpacked in part
+        if is_fetched(folder, remote) and not file.exists():  # else it was unpacked in part
             say(f"{named}: in {folder} already")
             continue
         say(f"{named}: fetching {entry['url']}")
@@ -80,7 +80,9 @@ def _download(entry: dict[str, Any], file: Path, otherwise: str) -> None:
 def _take(file: Path, target: Path) -> None:
     """Give a file its place and name."""
     try:
-        with opened(file, str):  # of some no checksum is known: a web page that stands for the file shows here
+        with open_plain_or_gzipped(
+            file, str
+        ):  # of some no checksum is known: a web page that stands for the file shows here
             pass
     except UserError:
         file.unlink()
@@ -94,7 +96,7 @@ def _unpack(remote: Remote, archive: Path, folder: Path) -> None:
     left = set(remote.names)
     try:
         for member, content in _members(archive):
-            target = Path(Path(member).name) if remote.names else of_beir(member)
+            target = Path(Path(member).name) if remote.names else beir_member(member)
             if target is None or (remote.names and target.name not in left):
                 continue
             left.discard(target.name)
@@ -104,7 +106,7 @@ def _unpack(remote: Remote, archive: Path, folder: Path) -> None:
         archive.unlink()
         raise UserError(f"{remote.at}: what came is no archive, or is cut off ({error}); try again later") from None
     archive.unlink()
-    if left or not there(folder, remote):
+    if left or not is_fetched(folder, remote):
         missing = ", ".join(sorted(left)) or "corpus.jsonl and queries.jsonl"
         raise UserError(f"{remote.at}: expected {missing} in the archive; the publisher may have changed it")
 

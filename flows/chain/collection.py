@@ -56,7 +56,7 @@ def split(place: Place, part: Part, pieces: Source, settings: Splitting) -> Arti
     """Their passages, by the word pieces of a tokenizer."""
     source = sources.dataset(place.reader, place.path, part)
     known = not isinstance(source, sources.Absent)
-    if settings.titles and known and not datasets.titled(place.reader, source.path, part):
+    if settings.titles and known and not datasets.has_titles(place.reader, source.path, part):
         raise UserError(
             f"split.titles: the {part} in {source.path} has no titles; lay them there, or set split.titles=false"
         )
@@ -88,5 +88,5 @@ def topics(place: Place, part: Part, name: str, *, training: bool = False, answe
 
 def has_answers(place: Place, queries: Source, split: str) -> bool:
     """Whether a split's queries have answers; of what is not here nobody knows, and a plan counts with none."""
-    reader = datasets.answered(place.reader)
+    reader = datasets.answer_loader(place.reader)
     return reader is not None and not isinstance(queries, sources.Absent) and reader.has_answers(queries.path, split)

@@ -1,11 +1,11 @@
 """A folder in BEIR's layout (Thakur et al. 2021), plain or gzipped.
 
 corpus.jsonl and, where passages come from longer texts, documents.jsonl: `_id`, `title`, `text`;
-queries.jsonl: `_id`, `text`, and `answers`, a list, where they are known; qrels/SPLIT.tsv: a header, then query-id,
-corpus-id, score. Of a plain file and its gzip the plain one is read. Other fields are ignored; a title may be missing.
-A document may have neither title nor text, as some of the official sets do: it is kept, and nothing finds it.
-Of generated queries, which BEIR keeps apart by a prefix, the split is PREFIX-SPLIT: gen-train is that of
-gen-queries.jsonl and gen-qrels/train.tsv, where there is no qrels/gen-train.tsv.
+queries.jsonl: `_id`, `text`, and optionally `answers`, a list; qrels/SPLIT.tsv: a header, then query-id, corpus-id,
+score. If a file is there plain and gzipped, the plain one is read. Other fields are ignored; a title may be missing.
+A document may have neither title nor text, as in some official sets: it is kept, and no search returns it.
+Generated queries have a prefix in BEIR, and here the split PREFIX-SPLIT: gen-train is read from gen-queries.jsonl and
+gen-qrels/train.tsv, unless there is a qrels/gen-train.tsv.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from storage.formats.ids import Unique, checked_id
 from storage.formats.lines import answer_list, plain_or_gzipped, read_json_lines, read_lines, text_field
 from storage.formats.records import AnswerRow, QrelRow, QueryRow, TextRow
 
-FETCH = "lay a folder in BEIR's layout there; `pretrieve fetch beir/NAME DIR` fetches an official set"
+FETCH = "put a folder in BEIR's layout there; `pretrieve fetch beir/NAME DIR` fetches an official set"
 IGNORE_IDENTICAL_IDS = True  # where queries are documents too, as of ArguAna and Quora (BEIR's own evaluation)
 HEADER = ["query-id", "corpus-id", "score"]
-WHOLE = re.compile("[+-]?[0-9]{1,19}")
+INTEGER = re.compile("[+-]?[0-9]{1,19}")
 GRADES = range(-(2**31), 2**31)
 
 
 def files(path: Path, part: str, split: str | None) -> list[Path]:
-    """The one file of a part; for "queries" the qrels of the split as well."""
+    """Return the file of a part; for "queries" also the qrels of the split."""
     if part == "qrels":
         return [_qrels_file(path, split)]
     if part == "answers":
@@ -38,7 +38,7 @@ def files(path: Path, part: str, split: str | None) -> list[Path]:
 
 
 def texts(path: Path, name: str) -> Iterator[TextRow]:
-    """The rows of corpus.jsonl or documents.jsonl."""
+    """Yield the rows of corpus.jsonl or documents.jsonl."""
     file = _json_file(path, name)
     seen = Unique()
     for where, row in read_json_lines(file):
@@ -51,7 +51,7 @@ def texts(path: Path, name: str) -> Iterator[TextRow]:
 
 
 def queries(path: Path, split: str) -> Iterator[QueryRow]:
-    """Every row of queries.jsonl: BEIR keeps the queries of all splits together."""
+    """Yield every row of queries.jsonl, which has the queries of all splits."""
     file = _queries_file(path, split)
     seen = Unique()
     for where, row in read_json_lines(file):
@@ -65,20 +65,20 @@ def queries(path: Path, split: str) -> Iterator[QueryRow]:
 
 
 def has_answers(path: Path, split: str) -> bool:
-    """Whether a judged query of the split has any."""
+    """Return whether any judged query of the split has answers."""
     judged = {row["query_id"] for _, row in judgements(_qrels_file(path, split))}
     return any(row["query_id"] in judged for row in answers(path, split))
 
 
 def answers(path: Path, split: str) -> Iterator[AnswerRow]:
-    """The answers to each query of queries.jsonl that has some."""
+    """Yield the answers to each query of queries.jsonl that has some."""
     for where, row in read_json_lines(_queries_file(path, split)):
-        if found := answer_list(row.get("answers") or [], where):
-            yield {"query_id": text_field(row, "_id", where), "answers": found}
+        if accepted := answer_list(row.get("answers") or [], where):
+            yield {"query_id": text_field(row, "_id", where), "answers": accepted}
 
 
 def qrels(path: Path, split: str) -> Iterator[QrelRow]:
-    """The rows of qrels/SPLIT.tsv. A row that is there twice counts once; two grades for a pair are an error."""
+    """Yield the rows of qrels/SPLIT.tsv, a duplicate row once. Raises UserError for two grades of one pair."""
     file = _qrels_file(path, split)
     grades: dict[tuple[str, str], int] = {}
     for where, row in judgements(file):
@@ -93,7 +93,7 @@ def qrels(path: Path, split: str) -> Iterator[QrelRow]:
 
 
 def judgements(file: Path) -> Iterator[tuple[str, QrelRow]]:
-    """The rows of a file of qrels as they come, after where each stands."""
+    """Yield ("FILE line 17", judgement) for each row of a qrels file, in order, with duplicates."""
     lines = read_lines(file)
     _check_header(file, lines)
     for where, text in lines:
@@ -101,23 +101,24 @@ def judgements(file: Path) -> Iterator[tuple[str, QrelRow]]:
 
 
 def _json_file(path: Path, part: str) -> Path:
-    if found := plain_or_gzipped(path / f"{part}.jsonl"):
-        return found
+    if file := plain_or_gzipped(path / f"{part}.jsonl"):
+        return file
     hint = "; where the corpus is split and retrieved, write `corpus` in the recipe" if part == "documents" else ""
     raise UserError(f"{path / part}.jsonl: no such file, nor {part}.jsonl.gz; expected a folder in BEIR's layout{hint}")
 
 
 def _queries_file(path: Path, split: str | None) -> Path:
-    found = _qrels_file(path, split)
-    return _json_file(path, found.parent.name.removesuffix("qrels") + "queries")
+    qrels_file = _qrels_file(path, split)
+    return _json_file(path, qrels_file.parent.name.removesuffix("qrels") + "queries")
 
 
 def _qrels_file(path: Path, split: str | None) -> Path:
     prefix, _, rest = (split or "").rpartition("-")
     file = path / "qrels" / f"{split}.tsv"
-    if found := plain_or_gzipped(file) or (prefix and plain_or_gzipped(path / f"{prefix}-qrels" / f"{rest}.tsv")):
-        return found
-    splits = sorted(each.name.split(".tsv")[0] for each in (path / "qrels").glob("*.tsv*"))
+    generated = path / f"{prefix}-qrels" / f"{rest}.tsv"
+    if present := plain_or_gzipped(file) or (prefix and plain_or_gzipped(generated)):
+        return present
+    splits = sorted(present.name.split(".tsv")[0] for present in (path / "qrels").glob("*.tsv*"))
     raise UserError(f"{file}: no such file, nor {file.name}.gz; the splits there are {', '.join(splits) or 'none'}")
 
 
@@ -132,7 +133,7 @@ def _judgement(text: str, where: str) -> QrelRow:
     if len(columns) != len(HEADER):
         raise UserError(f"{where}: expected 3 columns with tabs between, found {len(columns)}: {text[:60]!r}")
     query_id, doc_id, score = (column.strip() for column in columns)
-    if not WHOLE.fullmatch(score):
+    if not INTEGER.fullmatch(score):
         raise UserError(f"{where}: expected a whole number as score, found {quoted(score)}")
     if (grade := int(score)) not in GRADES:
         raise UserError(f"{where}: the score {grade} does not fit 32 bits")

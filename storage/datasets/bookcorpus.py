@@ -1,8 +1,8 @@
-"""BookCorpus as text to pre-train on (Zhu et al. 2015), in the folder that is named or below it.
+"""BookCorpus as text for pre-training (Zhu et al. 2015), in the given folder or below it.
 
-*.parquet with `text`, a sentence a row, as Hugging Face's `bookcorpus` has it; or else books_large_p*.txt with a
-sentence a line, plain or gzipped. Neither says where a book ends, so every 1,000 consecutive sentences, a line each,
-are a document, which is named by its place from 0. Files are read by the order of their paths.
+*.parquet with `text`, one sentence a row, as in Hugging Face's `bookcorpus`; otherwise books_large_p*.txt with one
+sentence a line, plain or gzipped. Neither marks where a book ends, so every 1,000 consecutive sentences, one a line,
+are a document, numbered from 0. Files are read in the order of their paths.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ from storage.formats.records import QrelRow, QueryRow, TextRow
 from storage.rows import read_foreign_parquet
 
 FETCH = "fetch https://huggingface.co/datasets/bookcorpus"
-SENTENCES_PER_DOCUMENT = 1_000  # some 30 passages of 512 word pieces, so that few are short because a document ends
+SENTENCES_PER_DOCUMENT = 1_000  # about 30 passages of 512 WordPiece tokens, so few are short because a document ends
 
 
 def files(path: Path, part: str, split: str | None) -> list[Path]:
-    """The files of sentences, whatever the texts are called."""
+    """Return the files of sentences, for "corpus" and for "documents"."""
     if part not in ("corpus", "documents"):
         no_topics(path, "bookcorpus")
     for pattern in ("*.parquet", "books_large_p*.txt*"):
-        if found := sorted(file for file in path.rglob(pattern) if file.is_file()):
-            return found
+        if present := sorted(file for file in path.rglob(pattern) if file.is_file()):
+            return present
     raise UserError(f"{path}: no *.parquet and no books_large_p*.txt there or below; {FETCH}")
 
 
 def texts(path: Path, name: str) -> Iterator[TextRow]:
-    """Documents of consecutive sentences."""
+    """Yield documents of consecutive sentences."""
     sentences = chain.from_iterable(_sentences(file) for file in files(path, name, None))
     number = 0
-    while some := list(islice(sentences, SENTENCES_PER_DOCUMENT)):
-        yield {"doc_id": str(number), "title": "", "text": "\n".join(some)}
+    while document := list(islice(sentences, SENTENCES_PER_DOCUMENT)):
+        yield {"doc_id": str(number), "title": "", "text": "\n".join(document)}
         number += 1
 
 
 def queries(path: Path, split: str) -> Iterator[QueryRow]:
-    """None: raises UserError."""
+    """Raise UserError: the collection has texts only."""
     no_topics(path, "bookcorpus")
 
 
 def qrels(path: Path, split: str) -> Iterator[QrelRow]:
-    """None: raises UserError."""
+    """Raise UserError: the collection has texts only."""
     no_topics(path, "bookcorpus")
 
 
-def titled(path: Path, name: str) -> bool:
-    """They have no titles."""
+def has_titles(path: Path, name: str) -> bool:
+    """Return False: the texts have no titles."""
     return False
 
 

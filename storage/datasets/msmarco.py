@@ -3,11 +3,10 @@
 collection.tsv: pid, passage; msmarco-docs.tsv: docid, url, title, body; queries.*.tsv: qid, query; all with tabs
 between. Judgements are qid, 0 or Q0, pid, grade, with tabs or blanks between, and name passages. `dev` is the small
 dev set that papers report; `dl19` and `dl20` are the topics of the TREC Deep Learning tracks, graded 0 to 3, where 1
-("related") is not relevant. Texts are taken as they are, with the wrongly decoded letters that some passages are known
-for.
-Passages have no titles, but for those of RocketQA's corpus (Qu et al. 2021), which took them from the linked documents:
-lay para.title.txt (pid, title, in the collection's order) of https://rocketqa.bj.bcebos.com/corpus/marco.tar.gz beside
-collection.tsv, and each passage has its own. "-" stands for none there.
+("related") is not relevant. Texts are not changed; some passages have known decoding errors.
+The official passages have no titles. RocketQA (Qu et al. 2021) published titles from the linked documents: put
+para.title.txt (pid, title, in the collection's order; "-" for no title) of
+https://rocketqa.bj.bcebos.com/corpus/marco.tar.gz next to collection.tsv.
 """
 
 from __future__ import annotations
@@ -28,9 +27,12 @@ FETCH = (
 )
 TEXTS = {"corpus": "collection.tsv", "documents": "msmarco-docs.tsv"}
 TITLES = "para.title.txt"
-TOPICS: dict[str, tuple[list[str], str]] = {  # queries, of the first file that is there, and qrels
+TOPICS: dict[str, tuple[list[str], str]] = {  # candidate files of queries (the first present one is read), and qrels
     "train": (["queries.train.tsv"], "qrels.train.tsv"),
-    "dev": (["queries.dev.small.tsv", "queries.dev.tsv"], "qrels.dev.small.tsv"),  # all of dev has those of the small
+    "dev": (
+        ["queries.dev.small.tsv", "queries.dev.tsv"],
+        "qrels.dev.small.tsv",
+    ),  # the large file has all of the small
     "dl19": (["msmarco-test2019-queries.tsv"], "2019qrels-pass.txt"),
     "dl20": (["msmarco-test2020-queries.tsv"], "2020qrels-pass.txt"),
 }
@@ -47,12 +49,13 @@ NUM_ROWS: dict[tuple[str, str | None], int] = {
     ("qrels", "dl19"): 9_260,
     ("qrels", "dl20"): 11_386,
 }
-"""How many texts, judged queries and judgements the whole collection has: what a plan counts with where it is not here.
-Files with other counts are read all the same, but where the recipe asks for the complete collection."""
-CHECKSUMS = {  # from ir_datasets 0.6.3 (etc/downloads.json), but for
-    "collection.tsv": "31e42eeac3a3ea1b75c689c483be4484",  # that of others' copies: published is only its archive's,
-    "msmarco-docs.tsv.gz": "103b19e21ad324d8a5f1ab562425c0b4",  # the page of the TREC 2019 track,
-    "queries.dev.small.tsv": "4621c583f1089d223db228a4f95a05d1",  # and docTTTTTquery's page
+"""Numbers of texts, judged queries and judgements of the complete collection, for plans without the data.
+
+Files with other counts are read, too, unless the recipe requires the complete collection."""
+CHECKSUMS = {  # from ir_datasets 0.6.3 (etc/downloads.json), except
+    "collection.tsv": "31e42eeac3a3ea1b75c689c483be4484",  # from copies of others (only the archive's is published),
+    "msmarco-docs.tsv.gz": "103b19e21ad324d8a5f1ab562425c0b4",  # from the page of the TREC 2019 track,
+    "queries.dev.small.tsv": "4621c583f1089d223db228a4f95a05d1",  # and from docTTTTTquery's page
     "qrels.dev.small.tsv": "38a80559a561707ac2ec0f150ecd1e8a",
     "qrels.train.tsv": "733fb9fe12d93e497f7289409316eccf",
     "msmarco-test2019-queries.tsv.gz": "eda71eccbe4d251af83150abe065368c",
@@ -63,35 +66,35 @@ CHECKSUMS = {  # from ir_datasets 0.6.3 (etc/downloads.json), but for
 
 
 def files(path: Path, part: str, split: str | None) -> list[Path]:
-    """The one file of a part; for "corpus" the titles too, if they are there, and for "queries" the split's qrels."""
+    """Return the file of a part; for "corpus" also the titles, if present, and for "queries" the split's qrels."""
     if part in TEXTS:
         titles = _titles(path) if part == "corpus" else None
         return [find(path, [TEXTS[part]]), *([titles] if titles else [])]
     return topic_files(path, part, split, reader="msmarco", topics=TOPICS)
 
 
-def titled(path: Path, name: str) -> bool:
-    """Whether the texts have titles: documents have, passages where RocketQA's lie beside them."""
+def has_titles(path: Path, name: str) -> bool:
+    """Return whether the texts have titles: documents always, passages where RocketQA's file is present."""
     return name != "corpus" or _titles(path) is not None
 
 
 def texts(path: Path, name: str) -> Iterator[TextRow]:
-    """The passages, or the documents with their titles."""
+    """Yield the passages, or the documents with their titles."""
     return read_documents(files(path, name, None)[0]) if name == "documents" else _passages(path)
 
 
 def queries(path: Path, split: str) -> Iterator[QueryRow]:
-    """Every row of the split's file of queries, judged or not."""
+    """Yield every row of the split's file of queries, judged or not."""
     return read_queries(files(path, "queries", split)[0])
 
 
 def qrels(path: Path, split: str) -> Iterator[QrelRow]:
-    """The rows of the split's judgements. One that is there twice counts once; two grades for a pair are an error."""
+    """Yield the split's judgements, a duplicate row once. Raises UserError for two grades of one pair."""
     return read_qrels(files(path, "qrels", split)[0], "passage")
 
 
 def read_documents(file: Path) -> Iterator[TextRow]:
-    """The rows of msmarco-docs.tsv. A document with neither title nor body is called by its URL."""
+    """Yield the rows of msmarco-docs.tsv. A document with neither title nor body has its URL as title."""
     seen = Unique()
     for where, (doc_id, url, title, body) in read_columns(file, 4):
         name = title if title.strip() or body.strip() else url
@@ -105,39 +108,41 @@ def read_documents(file: Path) -> Iterator[TextRow]:
 def topic_files(
     path: Path, part: str, split: str | None, *, reader: str, topics: Mapping[str, tuple[list[str], str]]
 ) -> list[Path]:
-    """The file of a split's qrels, for "queries" after that of its queries. Raises UserError where one is missing."""
+    """Return the file of a split's qrels, for "queries" after the file of its queries. Raises UserError if missing."""
     if split is None or split not in topics:
         raise UserError(f"{path}: {reader} has no split {split!r}; its splits are {', '.join(topics)}")
     queries_files, qrels_file = topics[split]
-    found = find(path, [qrels_file])
-    return [found] if part == "qrels" else [find(path, queries_files), found]
+    qrels_path = find(path, [qrels_file])
+    return [qrels_path] if part == "qrels" else [find(path, queries_files), qrels_path]
 
 
 def find(path: Path, names: Sequence[str]) -> Path:
-    """The first of the files that is there, plain or gzipped. Raises UserError where none is."""
+    """Return the first of the files that is present, plain or gzipped. Raises UserError where none is."""
     for name in names:
-        if found := plain_or_gzipped(path / name):
-            return found
+        if file := plain_or_gzipped(path / name):
+            return file
     others = "".join(f", {other}" for other in names[1:])
     raise UserError(f"{path / names[0]}: no such file{others}, nor gzipped (.gz); {FETCH}")
 
 
 def _passages(path: Path) -> Iterator[TextRow]:
-    """The passages with their titles: both files have one order, so no title is held in memory."""
+    """Yield the passages with their titles. Both files have the same order, so no title is kept in memory."""
     file, seen = files(path, "corpus", None)[0], Unique()
-    titles = chain(read_columns(found, 2) if (found := _titles(path)) else (), [("", ["", ""])])
-    at, (titled_id, title) = next(titles)
+    titles = chain(read_columns(titles_file, 2) if (titles_file := _titles(path)) else (), [("", ["", ""])])
+    title_line, (titled_id, title) = next(titles)
     for where, (doc_id, text) in read_columns(file, 2):
         if not text.strip():
             raise UserError(f"{where}: document {doc_id} is empty: expected a title or a text; remove the row")
         own = ""
         if titled_id == doc_id:
             own = "" if title == "-" else title
-            at, (titled_id, title) = next(titles)
+            title_line, (titled_id, title) = next(titles)
         seen.add(doc_id)
         yield {"doc_id": doc_id, "title": own, "text": text}
-    if at:
-        raise UserError(f"{at}: {file.name} has no passage {titled_id} here; expected RocketQA's titles, in its order")
+    if title_line:
+        raise UserError(
+            f"{title_line}: {file.name} has no passage {titled_id} here; expected RocketQA's titles, in its order"
+        )
     seen.check(lambda: ids(file))
 
 

@@ -34,8 +34,8 @@ NUM_ROWS: dict[tuple[str, str | None], int] = {
     ("qrels", "dl19"): 16_258,
     ("qrels", "dl20"): 9_098,
 }
-"""How many documents, judged queries and judgements the whole collection has (ir_datasets 0.6.3, etc/metadata.json)."""
-CHECKSUMS = {  # of ir_datasets 0.6.3; for the gzipped qrels of train and dev two sums are published, so neither is here
+"""Numbers of documents, judged queries and judgements of the complete collection (ir_datasets 0.6.3)."""
+CHECKSUMS = {  # of ir_datasets 0.6.3; not the gzipped qrels of train and dev: two different sums are published for each
     "msmarco-docs.tsv.gz": msmarco.CHECKSUMS["msmarco-docs.tsv.gz"],
     "msmarco-doctrain-queries.tsv.gz": "4086d31a9cf2d7b69c4932609058111d",
     "msmarco-docdev-queries.tsv.gz": "ac20593d71b9c32ab2633230f9cdf10d",
@@ -47,7 +47,7 @@ CHECKSUMS = {  # of ir_datasets 0.6.3; for the gzipped qrels of train and dev tw
 
 
 def files(path: Path, part: str, split: str | None) -> list[Path]:
-    """The one file of a part; for "queries" the qrels of the split as well."""
+    """Return the file of a part; for "queries" also the qrels of the split."""
     if part == "documents":
         raise UserError("msmarco_documents has no `documents`; write `corpus` for both of the recipe's corpora")
     if part == "corpus":
@@ -56,15 +56,15 @@ def files(path: Path, part: str, split: str | None) -> list[Path]:
 
 
 def texts(path: Path, name: str) -> Iterator[TextRow]:
-    """The documents with their titles; one with neither title nor body is called by its URL."""
+    """Yield the documents with their titles. A document with neither title nor body has its URL as title."""
     return msmarco.read_documents(files(path, name, None)[0])
 
 
 def queries(path: Path, split: str) -> Iterator[QueryRow]:
-    """Every row of the split's file of queries, judged or not."""
+    """Yield every row of the split's file of queries, judged or not."""
     return read_queries(files(path, "queries", split)[0])
 
 
 def qrels(path: Path, split: str) -> Iterator[QrelRow]:
-    """The rows of the split's judgements. One that is there twice counts once; two grades for a pair are an error."""
+    """Yield the split's judgements, a duplicate row once. Raises UserError for two grades of one pair."""
     return read_qrels(files(path, "qrels", split)[0], "document")

@@ -1,12 +1,12 @@
 """Natural Questions in the form of DPR (Karpukhin et al. 2020; CC BY-NC 4.0), plain or gzipped.
 
 psgs_w100.tsv: id, text, title of 100-word passages of Wikipedia, with tabs between and CSV's quoting.
-biencoder-nq-train.json and biencoder-nq-dev.json: arrays of questions with `answers` and `positive_ctxs`, the passages
-that are learned from; that of the annotators (score 1000) has grade 2, others that have an answer, found by BM25,
-grade 1. nq-test.qa.csv, nq-dev.qa.csv: question, tab, a list of answers as Python writes it, and no judgements: a
-passage that has an answer is relevant. The second is the split `dev_qa`, since it is not the questions of `dev`.
-A question has no id: here it is SPLIT-PLACE, the place counted from 0. Its typographic apostrophes become plain ones,
-as in DPR's `normalize_question`.
+biencoder-nq-train.json and biencoder-nq-dev.json: arrays of questions with `answers` and `positive_ctxs`, the positive
+passages: the annotators' (score 1000) has grade 2; others, which contain an answer and were retrieved by BM25, have
+grade 1. nq-test.qa.csv, nq-dev.qa.csv: question, tab, a Python list of answers, without judgements: a passage that
+contains an answer is relevant. The latter is the split `dev_qa`, since its questions are not those of `dev`.
+A question has no id in these files: here it is SPLIT-NUMBER, counted from 0. Typographic apostrophes become plain
+ones, as in DPR's `normalize_question`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PASSAGES = "psgs_w100.tsv"
 JUDGED = {"train": "biencoder-nq-train.json", "dev": "biencoder-nq-dev.json"}
 ANSWERED = {"dev_qa": "nq-dev.qa.csv", "test": "nq-test.qa.csv"}
 UNJUDGED = frozenset(ANSWERED)
-OF_ANNOTATORS = 1000  # the score of the passage that they chose
+ANNOTATOR_SCORE = 1000  # of the passage that the annotators chose
 NUM_ROWS: dict[tuple[str, str | None], int] = {
     ("corpus", None): 21_015_324,
     ("queries", "train"): 58_880,
@@ -42,7 +42,7 @@ NUM_ROWS: dict[tuple[str, str | None], int] = {
     ("qrels", "train"): 464_609,
     ("qrels", "dev"): 51_251,
 }
-"""DPR's tables 1 and 4 say how many; the qrels are ir_datasets' of grade 1 and 2 (0.6.3, etc/metadata.json)."""
+"""The counts are those of DPR's tables 1 and 4; the qrels' are ir_datasets' of grades 1 and 2 (0.6.3)."""
 CHECKSUMS = {  # of ir_datasets 0.6.3 (etc/downloads.json)
     "psgs_w100.tsv.gz": "612fe66e0b6b41ee28f806140226c563",
     "biencoder-nq-train.json.gz": "a1c927b5adae71388eb064329387709f",
@@ -51,7 +51,7 @@ CHECKSUMS = {  # of ir_datasets 0.6.3 (etc/downloads.json)
 
 
 def files(path: Path, part: str, split: str | None) -> list[Path]:
-    """The one file of a part: that of a split's questions has its judgements and answers too."""
+    """Return the file of a part. A split's questions, judgements and answers are in one file."""
     if part == "documents":
         raise UserError("natural_questions has no `documents`; write `corpus` for both of the recipe's corpora")
     if part == "corpus":
@@ -64,7 +64,7 @@ def files(path: Path, part: str, split: str | None) -> list[Path]:
 
 
 def texts(path: Path, name: str) -> Iterator[TextRow]:
-    """The passages with their article's title."""
+    """Yield the passages with their article's title."""
     file, seen = files(path, name, None)[0], Unique()
     for where, (doc_id, text, title) in _passages(file):
         if not text.strip() and not title.strip():
@@ -75,7 +75,7 @@ def texts(path: Path, name: str) -> Iterator[TextRow]:
 
 
 def queries(path: Path, split: str) -> Iterator[QueryRow]:
-    """The split's questions."""
+    """Yield the split's questions."""
     for where, query_id, question in _questions(path, split):
         text = text_field(question, "question", where).replace("\u2019", "'")
         if not text.strip():
@@ -84,31 +84,31 @@ def queries(path: Path, split: str) -> Iterator[QueryRow]:
 
 
 def qrels(path: Path, split: str) -> Iterator[QrelRow]:
-    """The passages that a split's questions are learned from; one that a question names twice counts once."""
+    """Yield the positive passages of a split's questions; one that a question names twice is yielded once."""
     files(path, "qrels", split)
     for where, query_id, question in _questions(path, split):
-        found: dict[str, int] = {}
+        grades: dict[str, int] = {}
         for passage in _positives(question, where):
-            grade = 2 if passage.get("score") == OF_ANNOTATORS else 1
-            found.setdefault(_passage_id(passage, where), grade)
-        for doc_id, grade in found.items():
+            grade = 2 if passage.get("score") == ANNOTATOR_SCORE else 1
+            grades.setdefault(_passage_id(passage, where), grade)
+        for doc_id, grade in grades.items():
             yield {"query_id": query_id, "doc_id": doc_id, "grade": grade}
 
 
 def has_answers(path: Path, split: str) -> bool:
-    """All splits have."""
+    """Return True for every split of this data set."""
     return split in JUDGED | ANSWERED
 
 
 def answers(path: Path, split: str) -> Iterator[AnswerRow]:
-    """The answers to a split's questions."""
+    """Yield the answers to a split's questions."""
     for where, query_id, question in _questions(path, split):
-        if found := answer_list(question.get("answers"), where):
-            yield {"query_id": query_id, "answers": found}
+        if accepted := answer_list(question.get("answers"), where):
+            yield {"query_id": query_id, "answers": accepted}
 
 
 def _questions(path: Path, split: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Where each question stands, its id, and what the file says of it."""
+    """Yield ("FILE line 17", id, fields) for each question."""
     file = files(path, "queries", split)[0]
     rows = read_json_array(file) if split in JUDGED else _answered(file)
     for number, (where, row) in enumerate(rows):
@@ -116,12 +116,12 @@ def _questions(path: Path, split: str) -> Iterator[tuple[str, str, dict[str, Any
 
 
 def _answered(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for where, (question, written) in _columns(file, 2):
+    for where, (question, literal) in _columns(file, 2):
         try:
-            found = ast.literal_eval(written)
+            accepted = ast.literal_eval(literal)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            raise UserError(f"{where}: expected a Python list of answers, found {written[:60]!r}") from None
-        yield where, {"question": question, "answers": found}
+            raise UserError(f"{where}: expected a Python list of answers, found {literal[:60]!r}") from None
+        yield where, {"question": question, "answers": accepted}
 
 
 def _passages(file: Path) -> Iterator[tuple[str, list[str]]]:
@@ -133,7 +133,7 @@ def _passages(file: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _columns(file: Path, expected: int) -> Iterator[tuple[str, list[str]]]:
-    """The columns of each row, of which none goes over a line's end."""
+    """Yield ("FILE line 17", columns) for each row. No column contains a line break."""
     lines = read_lines(file)
     for where, text in lines:
         try:
@@ -146,14 +146,14 @@ def _columns(file: Path, expected: int) -> Iterator[tuple[str, list[str]]]:
 
 
 def _positives(question: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    found = question.get("positive_ctxs")
-    if not isinstance(found, list) or not all(isinstance(passage, dict) for passage in found):
-        raise UserError(f"{where}: expected a list of passages in the field 'positive_ctxs', found {str(found)[:40]!r}")
-    return found
+    value = question.get("positive_ctxs")
+    if not isinstance(value, list) or not all(isinstance(passage, dict) for passage in value):
+        raise UserError(f"{where}: expected a list of passages in the field 'positive_ctxs', found {str(value)[:40]!r}")
+    return value
 
 
 def _passage_id(passage: dict[str, Any], where: str) -> str:
-    """It is called so or so: by DPR's file of Natural Questions, and by those of its other collections."""
+    """Return a passage's id: `passage_id` in DPR's Natural Questions, `psg_id` in its other collections."""
     value = passage.get("passage_id", passage.get("psg_id"))
     if not isinstance(value, str | int):
         raise UserError(f"{where}: a passage has no 'passage_id'; found {', '.join(sorted(passage)) or 'none'}")
@@ -161,6 +161,6 @@ def _passage_id(passage: dict[str, Any], where: str) -> str:
 
 
 def _file(path: Path, name: str) -> Path:
-    if found := plain_or_gzipped(path / name):
-        return found
+    if file := plain_or_gzipped(path / name):
+        return file
     raise UserError(f"{path / name}: no such file, nor {name}.gz; {FETCH}")

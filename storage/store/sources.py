@@ -1,4 +1,4 @@
-"""What comes from outside the store: data sets and weights, found by path or name and known by their content."""
+"""Inputs from outside the store: data sets and weights, located by path or name and identified by their content."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from storage.artifact import Source, source_of
 from storage.errors import UserError, quoted
 from storage.imports import negative_files, pseudo_query_files
 
-BESIDE = (".gitattributes", "training_args.bin")  # and texts: what lies beside a model and is no part of it
+NO_MODEL_FILES = (".gitattributes", "training_args.bin")  # of a model's folder, with *.md
 PROJECT_DATA = Path(__file__).resolve().parents[2] / "data"
 
 
 class Absent(Source):
-    """Stands for what is not here; its key is a name, so nothing that depends on it has a key yet."""
+    """A placeholder for a missing input. Its key is a name, so nothing that depends on it has a key yet."""
 
     @property
     def reference(self) -> str:
-        """How a plan names this input."""
+        """The name of this input in a plan."""
         return f"absent:{self.key}"
 
 
@@ -32,9 +32,9 @@ _missing: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar("mis
 
 @contextlib.contextmanager
 def assuming_present() -> Iterator[list[str]]:
-    """In this block what is not here is `Absent` instead of an error, and no hub is asked for weights.
+    """In this block a missing input is `Absent` instead of an error, and no hub is contacted.
 
-    The errors' words are collected in the list that the block is given, each once.
+    Yields a list that collects the messages of the errors, each once.
     """
     missing: list[str] = []
     token = _missing.set(missing)
@@ -54,36 +54,36 @@ def _absent(name: str, error: UserError) -> Absent:
 
 
 def package(name: str, why: str) -> None:
-    """Require an installed Python package; `why` is what to say where it is not."""
+    """Require an installed Python package. `why` is the error message where it is not."""
     if importlib.util.find_spec(name) is None:
         _absent(name, UserError(why))
 
 
 def dataset(reader: str, path: str | None, part: str, split: str | None = None) -> Source:
-    """The files of one part of a collection: corpus, documents, queries or qrels (of a split)."""
-    collection = datasets.reader(reader)
+    """Return the files of one part of a collection: corpus, documents, queries or qrels (of a split)."""
+    loader = datasets.dataset_loader(reader)
     try:
         folder = locate(path, reader)
-        return source_of(folder, collection.files(folder, part, split))
+        return source_of(folder, loader.files(folder, part, split))
     except UserError as error:
         return _absent("/".join(filter(None, (reader, path, part, split))), error)
 
 
 def locate(path: str | None, reader: str) -> Path:
-    """Where a recipe's `dataset.path` is: absolute, or below the first place of `_places` that has it."""
+    """Return the folder of a recipe's `dataset.path`: absolute, or below the first of `_base_folders` that has it."""
     if path is None:
-        raise UserError(f"dataset.path: expected where the {reader} collection lies; give it by --set dataset.path=DIR")
+        raise UserError(f"dataset.path: expected the path of {reader}; give it by --set dataset.path=DIR")
     tried = list(_candidates(path, "dataset.path"))
     for candidate in tried:
         if candidate.exists():
             return candidate.resolve()
-    places = ", ".join(dict.fromkeys(str(candidate) for candidate in tried))
-    fetch = getattr(datasets.reader(reader), "FETCH", f"lay the {reader} collection there")
-    raise UserError(f"dataset.path: no data set at {places}; {fetch}, or --set dataset.path=DIR")
+    paths = ", ".join(dict.fromkeys(str(candidate) for candidate in tried))
+    fetch = getattr(datasets.dataset_loader(reader), "FETCH", f"put the {reader} collection there")
+    raise UserError(f"dataset.path: no data set at {paths}; {fetch}, or --set dataset.path=DIR")
 
 
-def _places() -> Iterator[Path]:
-    """The working folder, $PRETRIEVE_COLLECTIONS, the project's own `data`; an absolute path is itself in each."""
+def _base_folders() -> Iterator[Path]:
+    """Yield the working folder, $PRETRIEVE_COLLECTIONS and the project's own `data`."""
     yield Path.cwd()
     if collections := os.environ.get("PRETRIEVE_COLLECTIONS"):
         yield Path(collections)
@@ -91,14 +91,14 @@ def _places() -> Iterator[Path]:
 
 
 def _candidates(name: str, what: str) -> Iterator[Path]:
-    """A path below each of `_places`, in their order."""
+    """Yield a path below each of `_base_folders`, in their order. An absolute path stays as it is."""
     path = _expanded(name, what)
-    for place in _places():
-        yield place / path
+    for folder in _base_folders():
+        yield folder / path
 
 
 def _expanded(name: str, what: str) -> Path:
-    """A path with the home folder in place of `~`. Raises UserError for none, and for `~` of an unknown user."""
+    """Return a path with the home folder for `~`. Raises UserError for an empty path and for an unknown user."""
     if not name:
         raise UserError(f"{what}: expected a path, found ''")
     try:
@@ -108,9 +108,9 @@ def _expanded(name: str, what: str) -> Path:
 
 
 def weights(name: str) -> Source:
-    """A Hugging Face model by folder, by package:NAME/FOLDER (weights that a package ships), or by hub name.
+    """Return a Hugging Face model by folder, by package:NAME/FOLDER (weights that a package ships), or by hub name.
 
-    A folder is sought where collections are, and known by its files' contents; a hub model by its commit.
+    A folder is searched where collections are, and identified by its files' contents; a hub model by its commit.
     """
     try:
         return _weights(name)
@@ -128,7 +128,7 @@ def _weights(name: str) -> Source:
 
 
 def queries(name: str) -> Source:
-    """Queries that were generated elsewhere (`storage.imports.pseudo_query_files`), by their file or folder."""
+    """Return pseudo-queries of another program (`storage.imports.pseudo_query_files`), by their file or folder."""
     try:
         path = _expanded(name, "queries.file").resolve()
         return source_of(path, pseudo_query_files.files(path))
@@ -137,41 +137,41 @@ def queries(name: str) -> Source:
 
 
 def negatives(name: str) -> Source:
-    """Negatives that were mined elsewhere (`storage.imports.negative_files`), by the path of their file."""
+    """Return hard negatives of another program (`storage.imports.negative_files`), by the path of their file."""
     try:
         tried = list(_candidates(name, "given.file"))
-        path = next((each for each in tried if each.exists()), tried[0]).resolve()
+        path = next((candidate for candidate in tried if candidate.exists()), tried[0]).resolve()
         return source_of(path, negative_files.files(path))
     except UserError as error:
         return _absent(name, error)
 
 
 def tokenizer(name: str) -> Source:
-    """The tokenizer of a model, known by its own file alone: other weights with the same vocabulary are the same."""
-    found, of_it = weights(name), f"{name}/tokenizer.json"
-    if isinstance(found, Absent):
-        return Absent(of_it, found.path)
-    if not (file := found.path / "tokenizer.json").is_file():
-        wanted = UserError(f"{found.path}: expected a tokenizer.json; save the model's fast tokenizer there")
-        return _absent(of_it, wanted)
-    return source_of(found.path, [file])
+    """Return the tokenizer of a model, identified by its own file only, whatever the weights are."""
+    model, tokenizer_name = weights(name), f"{name}/tokenizer.json"
+    if isinstance(model, Absent):
+        return Absent(tokenizer_name, model.path)
+    if not (file := model.path / "tokenizer.json").is_file():
+        missing = UserError(f"{model.path}: expected a tokenizer.json; save the model's fast tokenizer there")
+        return _absent(tokenizer_name, missing)
+    return source_of(model.path, [file])
 
 
 def _folder(folder: Path) -> Source:
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder}: expected a Hugging Face model folder, but it has no config.json")
     files = [file for file in folder.rglob("*") if file.is_file()]
-    return source_of(folder, [file for file in files if file.suffix != ".md" and file.name not in BESIDE])
+    return source_of(folder, [file for file in files if file.suffix != ".md" and file.name not in NO_MODEL_FILES])
 
 
 def _in_package(name: str) -> Path:
     package, _, inner = name.removeprefix("package:").partition("/")
     if not package.isidentifier() or ".." in Path(inner).parts or Path(inner).is_absolute():
         raise UserError(f"{quoted(name)}: expected package:NAME/FOLDER, a Python package's name and a folder in it")
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
         raise UserError(f"the Python package {quoted(package)} is not installed; install it, or name another model")
-    folder = Path(next(iter(found.submodule_search_locations))) / inner
+    folder = Path(next(iter(spec.submodule_search_locations))) / inner
     if not folder.is_dir():
         raise UserError(f"{name}: the package {package} has no folder {inner!r}")
     return folder
@@ -181,11 +181,11 @@ def _from_hub(name: str) -> Source:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    others = ["*.h5", "*.msgpack", "*.ot", "onnx/*", "openvino/*"]
-    here = _missing.get() is not None  # only what an earlier run has fetched
+    unused = ["*.h5", "*.msgpack", "*.ot", "onnx/*", "openvino/*"]
+    offline = _missing.get() is not None  # only what an earlier run has fetched
     try:
-        folder = Path(snapshot_download(name, ignore_patterns=others, local_files_only=here))
+        folder = Path(snapshot_download(name, ignore_patterns=unused, local_files_only=offline))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        gave = "the hub's cache here has (a run asks the hub)" if here else f"the hub gave ({type(error).__name__})"
+        gave = "the local hub cache has (a run asks the hub)" if offline else f"the hub gave ({type(error).__name__})"
         raise UserError(f"{name}: neither a folder nor a model that {gave}; give a folder") from None
     return Source(folder.name, folder)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from storage.artifact import Artifact, Source
-from storage.datasets import Reader, answered, has_qrels, reader
+from storage.datasets import DatasetLoader, answer_loader, dataset_loader, has_qrels
 from storage.datasets.support.completeness import check_count, check_files
 from storage.errors import UserError
 from storage.formats.ids import in_slice
@@ -66,7 +66,9 @@ class Topics(Settings):
 @stage(version=2, table=Documents)
 def ingest_corpus(out: Path, source: Source, *, settings: Corpus) -> None:
     """Write the documents of the slice, in the collection's order."""
-    rows = whole(reader(settings.reader).texts(source.path, settings.name), source, settings, settings.name, None)
+    rows = whole(
+        dataset_loader(settings.reader).texts(source.path, settings.name), source, settings, settings.name, None
+    )
     kept = (row for row in rows if in_slice(row["doc_id"], settings.fraction))
     if (first := next(kept, None)) is None:
         raise UserError(f"{source.path}: the {settings.name} has no documents{_of_slice(settings.fraction)}")
@@ -88,7 +90,7 @@ def ingest_corpus(out: Path, source: Source, *, settings: Corpus) -> None:
 @stage(version=2, table=Queries)
 def ingest_queries(out: Path, source: Source, *, settings: Topics) -> None:
     """Write the split's judged queries, in the collection's order; of a split without qrels, all."""
-    collection = reader(settings.reader)
+    collection = dataset_loader(settings.reader)
     if not has_qrels(settings.reader, settings.split):
         rows: Iterable[QueryRow] = collection.queries(source.path, settings.split)
     else:
@@ -96,7 +98,7 @@ def ingest_queries(out: Path, source: Source, *, settings: Topics) -> None:
     write_rows(out, Queries, whole(rows, source, settings, "queries", settings.split))
 
 
-def judged_queries(collection: Reader, path: Path, settings: Topics) -> list[QueryRow]:
+def judged_queries(collection: DatasetLoader, path: Path, settings: Topics) -> list[QueryRow]:
     """The queries that the split's qrels name; those without a relevant document may be left out."""
     judged, relevant = _judged_queries(collection, path, settings)
     among = relevant if settings.relevant_alone or settings.fraction is not None else judged
@@ -119,7 +121,7 @@ def judged_queries(collection: Reader, path: Path, settings: Topics) -> list[Que
 @stage(version=1, table=Answers)
 def ingest_answers(out: Path, source: Source, queries: Artifact[Queries], *, settings: Topics) -> None:
     """Write what is counted as an answer to each of the queries that has some, in the collection's order."""
-    if (collection := answered(settings.reader)) is None:
+    if (collection := answer_loader(settings.reader)) is None:
         raise UserError(f"dataset.reader: {settings.reader} has no answers, which answer@k needs")
     kept = set(read_table(queries, Queries, ["query_id"]).column("query_id").to_pylist())
     rows = (row for row in collection.answers(source.path, settings.split) if row["query_id"] in kept)
@@ -136,7 +138,7 @@ def ingest_qrels(
     Official qrels name documents that are not in their corpus: nothing can find those, and they count all the same.
     """
     kept = set(read_table(queries, Queries, ["query_id"]).column("query_id").to_pylist())
-    read = reader(settings.reader).qrels(source.path, settings.split)
+    read = dataset_loader(settings.reader).qrels(source.path, settings.split)
     rows = [
         row
         for row in whole(read, source, settings, "qrels", settings.split)
@@ -151,7 +153,7 @@ def ingest_qrels(
 
 def whole(rows: Iterable[T], source: Source, settings: Corpus | Topics, part: str, split: str | None) -> Iterator[T]:
     """The rows as they are; where the collection is to be complete, a `UserError` if a file or their number is not."""
-    collection, count = reader(settings.reader), 0
+    collection, count = dataset_loader(settings.reader), 0
     if settings.complete:
         check_files(settings.reader, collection.files(source.path, part, split))
     for row in rows:
@@ -161,7 +163,7 @@ def whole(rows: Iterable[T], source: Source, settings: Corpus | Topics, part: st
         check_count(settings.reader, source.path, part, split, count)
 
 
-def _judged_queries(collection: Reader, path: Path, settings: Topics) -> tuple[set[str], set[str]]:
+def _judged_queries(collection: DatasetLoader, path: Path, settings: Topics) -> tuple[set[str], set[str]]:
     """All queries that the split's qrels name, and of those the ones with a relevant document in the slice."""
     judged, relevant = set(), set()
     for row in collection.qrels(path, settings.split):
@@ -185,7 +187,7 @@ def _note_absent(path: Path, settings: Topics, what: str, missing: set[str], nam
     """Tell what qrels name and the collection lacks; most of it lacking is a `UserError`: these belong to another."""
     if not missing:
         return
-    file = reader(settings.reader).files(path, "qrels", settings.split)[0]
+    file = dataset_loader(settings.reader).files(path, "qrels", settings.split)[0]
     found = f"{file}: {len(missing):,} of {len(named):,} {what} ids that the qrels name, such as {min(missing)}, are"
     if len(missing) > len(named) / 2:
         raise UserError(f"{found} not in the collection; give the qrels of this collection")

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from flows.fetch import UNFINISHED, fetch
-from storage.datasets import reader
+from storage.datasets import dataset_loader
 from storage.datasets.support import official_files
 from storage.datasets.support.official_files import OFFICIAL, Official, Remote
 from storage.errors import UserError
@@ -139,7 +139,7 @@ def test_what_is_fetched_is_what_the_reader_reads(
     publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(publisher, monkeypatch, MSMARCO)
-    folder, msmarco = tmp_path / "msmarco", reader("msmarco")
+    folder, msmarco = tmp_path / "msmarco", dataset_loader("msmarco")
 
     fetch("msmarco", folder)
 

@@ -171,7 +171,7 @@ def test_absent_sources_are_errors_but_where_they_may_be(tmp_path: Path) -> None
         queries = sources.dataset("beir", "nowhere", "queries", "dev")
         corpus, again = (sources.dataset("beir", "empty", "corpus") for _ in range(2))
         weights, pieces = sources.weights("empty"), sources.tokenizer("empty")
-        with pytest.raises(UserError, match="there is no reader 'bier'"):
+        with pytest.raises(UserError, match="there is no dataset loader 'bier'"):
             sources.dataset("bier", "nowhere", "corpus")
 
     assert queries.reference == "absent:beir/nowhere/queries/dev"
@@ -213,5 +213,5 @@ def test_no_hub_is_asked_for_a_plan(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
     assert asked == [True, True, False]
     assert missing == [
-        "other/model: neither a folder nor a model that the hub's cache here has (a run asks the hub); give a folder"
+        "other/model: neither a folder nor a model that the local hub cache has (a run asks the hub); give a folder"
     ]

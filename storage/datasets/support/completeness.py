@@ -1,4 +1,4 @@
-"""Whether a collection is all there: as many rows as it is known to have, and official files with their checksums."""
+"""Checks that a collection is complete: its known number of rows, and the checksums of official files."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from pathlib import Path
 from storage import datasets
 from storage.errors import UserError
 
-MEND = "fetch it again, or read it as it is with dataset.complete=false"
+FIX = "fetch it again, or read it as it is with dataset.complete=false"
 
 
 def check_count(reader: str, path: Path, part: str, split: str | None, count: int) -> None:
-    """Refuse a part with another number of rows than the whole collection is known to have."""
+    """Raise UserError for a part with another number of rows than the complete collection."""
     expected = datasets.num_rows(reader, part, split)
     if expected is not None and count != expected:
         of = f" of split {split}" if split else ""
-        raise UserError(f"{path}: the {part}{of} has {count:,} rows; {reader} has {expected:,}: {MEND}")
+        raise UserError(f"{path}: the {part}{of} has {count:,} rows; {reader} has {expected:,}: {FIX}")
 
 
 def check_files(reader: str, files: Iterable[Path]) -> None:
-    """Refuse a file that is not what is officially given by that name."""
-    known: dict[str, str] = getattr(datasets.reader(reader), "CHECKSUMS", {})
+    """Raise UserError for a file with another checksum than the official file of its name."""
+    known: dict[str, str] = getattr(datasets.dataset_loader(reader), "CHECKSUMS", {})
     for file in files:
-        if (expected := known.get(file.name)) and (found := md5(file)) != expected:
-            raise UserError(f"{file}: its md5 is {found}, that of the official file {expected}: {MEND}")
+        if (expected := known.get(file.name)) and (actual := md5(file)) != expected:
+            raise UserError(f"{file}: its md5 is {actual}, that of the official file {expected}: {FIX}")
 
 
 def md5(path: Path) -> str:
-    """Of a file's bytes, in hexadecimal; publishers of collections give no better sum."""
+    """Return a file's md5 in hexadecimal. Publishers of collections give no better checksum."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -1,4 +1,4 @@
-"""Collections of texts that are pre-trained on and have no queries, alone and several as one."""
+"""Collections of texts for pre-training, without queries: a single one, and several read as one."""
 
 from __future__ import annotations
 
@@ -7,39 +7,41 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn, cast
 
-from storage.datasets import Reader
+from storage.datasets import DatasetLoader
 from storage.errors import UserError
 from storage.formats.records import TextRow
 
 
 def no_topics(path: Path, reader: str) -> NoReturn:
-    """Say that there is nothing but texts."""
+    """Raise UserError: the collection has texts only."""
     raise UserError(
-        f"{path}: {reader} has texts alone; name it in the recipe's corpora.pretrain_from, and as dataset a collection "
+        f"{path}: {reader} has texts only; name it in the recipe's corpora.pretrain_from, and as dataset a collection "
         "with queries"
     )
 
 
-class Joined:
-    """The reader of several collections as one, each in the folder of its name: its methods are those of `Reader`."""
+class JoinedTexts:
+    """The loader of several collections as one, each in the folder of its name, with `DatasetLoader`'s functions."""
 
-    def __init__(self, name: str, readers: Mapping[str, ModuleType]) -> None:
+    def __init__(self, name: str, loaders: Mapping[str, ModuleType]) -> None:
         self._name = name
-        self._readers = {folder: cast(Reader, one) for folder, one in readers.items()}
-        self.fetch = f"lay there a folder for each of {', '.join(readers)}, whose readers say where to fetch them"
+        self._loaders = {folder: cast(DatasetLoader, loader) for folder, loader in loaders.items()}
+        self.fetch = f"put there a folder for each of {', '.join(loaders)}, whose loaders say where to fetch them"
 
     def files(self, path: Path, part: str, split: str | None) -> list[Path]:
-        """The files of all, whatever the texts are called."""
+        """Return the files of all collections, for "corpus" and for "documents"."""
         if part not in ("corpus", "documents"):
             no_topics(path, self._name)
-        return [file for folder, one in self._readers.items() for file in one.files(path / folder, "corpus", None)]
+        return [
+            file for folder, loader in self._loaders.items() for file in loader.files(path / folder, "corpus", None)
+        ]
 
     def texts(self, path: Path, name: str) -> Iterator[TextRow]:
-        """The texts of one after those of the other, with ids that say whose they are."""
-        for folder, one in self._readers.items():
-            for row in one.texts(path / folder, "corpus"):
+        """Yield the texts of one collection after the other, their ids prefixed by the collection's name."""
+        for folder, loader in self._loaders.items():
+            for row in loader.texts(path / folder, "corpus"):
                 yield {**row, "doc_id": f"{folder}-{row['doc_id']}"}
 
     def topics(self, path: Path, split: str) -> NoReturn:
-        """None: raises UserError."""
+        """Raise UserError: the collections have texts only."""
         no_topics(path, self._name)

@@ -1,7 +1,7 @@
-"""Where the official files of collections are to be had, and what our readers call them.
+"""Addresses of the official files of collections, and the names that the dataset loaders expect.
 
-Addresses and checksums are those of ir_datasets (`etc/downloads.json`: SECTION/KEY), but for the few that it has not:
-those are addresses of the publishers, with a checksum where one is published.
+Addresses and checksums are those of ir_datasets (`etc/downloads.json`: SECTION/KEY). For the few files that it lacks
+they are the publishers', with a checksum where one is published.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from storage.errors import UserError
 
 MSMARCO = "https://msmarco.z22.web.core.windows.net/msmarcoranking"
 DPR = "https://dl.fbaipublicfiles.com/dpr/data/retriever"
-FOR_RESEARCH = "MS MARCO is for non-commercial research alone (https://microsoft.github.io/msmarco)"
+FOR_RESEARCH = "MS MARCO is for non-commercial research only (https://microsoft.github.io/msmarco)"
 BEIR = "beir/"
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file to be fetched."""
+    """A file to fetch."""
 
     at: str
     """SECTION/KEY of ir_datasets, or an address."""
     names: tuple[str, ...]
-    """What it becomes: itself, or members of the archive that it is; of none, all that the BEIR reader knows."""
+    """The resulting files: the file itself, or members of the archive; () for all that the BEIR loader reads."""
     archive: bool = False
     md5: str | None = None
-    """Of what an address leads to."""
+    """The checksum of the file at an address."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +56,20 @@ OFFICIAL = {
         _one("msmarco-passage/trec-dl-2019/qrels", "2019qrels-pass.txt"),
         _one("msmarco-passage/trec-dl-2020/qrels", "2020qrels-pass.txt"),
     ), FOR_RESEARCH),
-    "msmarco_titles": Official((  # beside collection.tsv
+    "msmarco_titles": Official((  # next to collection.tsv
         Remote("https://rocketqa.bj.bcebos.com/corpus/marco.tar.gz", ("para.title.txt",), archive=True),
     ), FOR_RESEARCH),
     "msmarco_triples": Official((
         _one("msmarco-passage/train/docpairs/v2", "qidpidtriples.train.full.2.tsv.gz"),
     ), FOR_RESEARCH),
-    "msmarco_hard_negatives": Official((  # the sum is in https://github.com/webis-de/lightning-ir
+    "msmarco_hard_negatives": Official((  # the checksum is in https://github.com/webis-de/lightning-ir
         _one("https://sbert.net/datasets/msmarco-hard-negatives.jsonl.gz", "msmarco-hard-negatives.jsonl.gz",
              "ecf8cafb10197fd7adf4f68aabd15d84"),
     ), FOR_RESEARCH),
     "msmarco_documents": Official((
         _one(f"{MSMARCO}/msmarco-docs.tsv.gz", "msmarco-docs.tsv.gz", "103b19e21ad324d8a5f1ab562425c0b4"),
         _one("msmarco-document/train/queries", "msmarco-doctrain-queries.tsv.gz"),
-        # Of these two, two sums are published.
+        # Two different checksums are published for each of the two qrels files.
         _one(f"{MSMARCO}/msmarco-doctrain-qrels.tsv.gz", "msmarco-doctrain-qrels.tsv.gz"),
         _one("msmarco-document/dev/queries", "msmarco-docdev-queries.tsv.gz"),
         _one(f"{MSMARCO}/msmarco-docdev-qrels.tsv.gz", "msmarco-docdev-qrels.tsv.gz"),
@@ -89,7 +89,7 @@ OFFICIAL = {
 
 
 def official(name: str) -> Official:
-    """The files of a collection, by name; beir/NAME is any of BEIR's public ones."""
+    """Return the files of a collection by name; beir/NAME is any of BEIR's public sets. Raises UserError."""
     if name in OFFICIAL:
         return OFFICIAL[name]
     if name.startswith(BEIR) and name != BEIR:
@@ -98,17 +98,18 @@ def official(name: str) -> Official:
     raise UserError(f"{name}: expected one of {', '.join(OFFICIAL)}, or {BEIR}NAME, such as beir/scifact")
 
 
-def of_beir(member: str) -> PurePosixPath | None:
-    """Where a member of one of BEIR's archives goes: its path without the archive's own folder; None for what is no
-    text, query or judgement.
+def beir_member(member: str) -> PurePosixPath | None:
+    """Return the path of a member of a BEIR archive without the archive's top folder.
+
+    None for a member that is not a file of texts, queries or judgements.
     """
     path = PurePosixPath(*PurePosixPath(member).parts[1:])
     wanted = path.name in ("corpus.jsonl", "queries.jsonl") or (path.parent.name == "qrels" and path.suffix == ".tsv")
     return path if wanted and not {"..", "/"} & set(PurePosixPath(member).parts) else None
 
 
-def there(folder: Path, remote: Remote) -> bool:
-    """Whether a folder has all that a file becomes."""
+def is_fetched(folder: Path, remote: Remote) -> bool:
+    """Return whether a folder has all files that result from a remote file."""
     if remote.names:
         return all((folder / name).is_file() for name in remote.names)
-    return any(folder.glob("corpus.jsonl")) or any(folder.glob("*/corpus.jsonl"))  # CQADupStack has a folder a forum
+    return any(folder.glob("corpus.jsonl")) or any(folder.glob("*/corpus.jsonl"))  # CQADupStack: a folder per forum

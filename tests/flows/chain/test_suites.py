@@ -24,7 +24,7 @@ def test_every_shipped_suite_loads_by_name_and_path(name: str) -> None:
 
     assert called == name
     assert load_suite(str(shipped_suites()[name]))[0] == suite
-    assert {each.reader for each in suite.collections} <= set(datasets.names())
+    assert {each.reader for each in suite.collections} <= set(datasets.dataset_names())
     assert suite.evaluate.seed == suite.seed  # as in recipes
 
 

@@ -39,7 +39,7 @@ def written(tmp_path: Path, old: str, new: str) -> str:
         ("mine_with: bm25", "mine_with: bm52", "retriever_1 mines with 'bm52', which is none of bm25"),
         ("paper: cot_mae", "paper: cot_may", "pretrain.paper: expected one of .*cot_mae"),
         ("seed: 42", "sed: 42", r"seed"),
-        ("fraction: 0.3", "fraction: 0.3\n  fraction: 0.4", "line 16: not valid YAML: the key 'fraction' stands twice"),
+        ("fraction: 0.3", "fraction: 0.3\n  fraction: 0.4", "line 16: not valid YAML: the key 'fraction' is a dup"),
         ("top_p: 0.95", "top_p: [", "not valid YAML"),
         ("headline: {run: retriever_2", "headline: {run: retriever_3", "'retriever_3' is no run of this recipe"),
     ],

@@ -27,8 +27,8 @@ PATHS = {
     "long weights": (f"backbone.weights={LONG}", "too long"),
     "long path": (f"dataset.path={LONG}", "too long"),
     "long split": (f"dataset.eval_splits=[{LONG}]", "too long"),
-    "reader that is a path": ("dataset.reader=../beir", "no reader"),
-    "long reader": (f"dataset.reader={LONG}", "no reader"),
+    "reader that is a path": ("dataset.reader=../beir", "no dataset loader"),
+    "long reader": (f"dataset.reader={LONG}", "no dataset loader"),
     "long suite": (f"transfer={{suite: {LONG}.yaml, rounds: [bm25]}}", "too long"),
     "suite of an unknown user": ("transfer={suite: ~nosuchuser/x.yaml, rounds: [bm25]}", "no such file"),
 }

@@ -113,7 +113,7 @@ def test_a_part_needs_only_its_files(collection: Path) -> None:
         ('{"_id": "d 9", "text": "x"}', "expected an id without white space, found 'd 9'"),
         ('{"_id": "", "text": "x"}', "expected an id without white space, found ''"),
         ('{"_id": "d9", "text": "half \\ud83d"}', "the field 'text' has half a surrogate pair at character 5"),
-        ('{"_id": "d2", "text": "again"}', "the id d2 stands in line 2 already; ids must be unique"),
+        ('{"_id": "d2", "text": "again"}', "the id d2 is already in line 2; ids must be unique"),
         ("\udcff", "not UTF-8 (byte 1 is 0xff)"),
     ],
 )  # fmt: skip
@@ -128,7 +128,7 @@ def test_names_a_bad_row_of_the_corpus(row: str, expected: str, collection: Path
     ("row", "expected"),
     [
         ('{"_id": "q3", "text": " "}', "query q3 is empty: expected a text; remove the row"),
-        ('{"_id": "q1", "text": "again"}', "the id q1 stands in line 1 already; ids must be unique"),
+        ('{"_id": "q1", "text": "again"}', "the id q1 is already in line 1; ids must be unique"),
     ],
 )
 def test_names_a_bad_query(row: str, expected: str, collection: Path) -> None:

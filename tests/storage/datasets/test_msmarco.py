@@ -53,12 +53,12 @@ def test_passages_have_no_title(folder: Path) -> None:
 
 
 def test_passages_have_the_titles_that_lie_beside_them(folder: Path) -> None:
-    assert not reader.titled(folder, "corpus")
+    assert not reader.has_titles(folder, "corpus")
     (folder / "para.title.txt").write_text("0\tA project\n1\t-\n7\tThird \n")
 
     assert [row["title"] for row in reader.texts(folder, "corpus")] == ["A project", "", "Third "]
-    assert reader.titled(folder, "corpus")
-    assert reader.titled(folder, "documents")
+    assert reader.has_titles(folder, "corpus")
+    assert reader.has_titles(folder, "documents")
     assert reader.files(folder, "corpus", None) == [folder / "collection.tsv", folder / "para.title.txt"]
     assert reader.files(folder, "documents", None) == [folder / "msmarco-docs.tsv"]
 
@@ -161,16 +161,16 @@ def test_names_what_is_missing_and_where_to_fetch_it(tmp_path: Path) -> None:
         ("collection.tsv", "8 9\ta", "expected an id without white space, found '8 9'"),
         ("collection.tsv", "\ta", "expected an id without white space, found ''"),
         ("collection.tsv", "8\t ", "document 8 is empty: expected a title or a text; remove the row"),
-        ("collection.tsv", "1\tagain", "the id 1 stands in line 2 already; ids must be unique"),
+        ("collection.tsv", "1\tagain", "the id 1 is already in line 2; ids must be unique"),
         ("collection.tsv", "8\t\udcff", "not UTF-8 (byte 3 is 0xff)"),
         ("msmarco-docs.tsv", "D9\thttps://d.org/\ttitle",
          "expected 4 columns with tabs between, found 3: 'D9\\thttps://d.org/\\ttitle'; the file ends "
          "here: if it is cut off, fetch it again"),
         ("msmarco-docs.tsv", "D9\t\t\t", "document D9 is empty: expected a title or a text; remove the row"),
-        ("msmarco-docs.tsv", "D2\tu\tt\tb", "the id D2 stands in line 2 already; ids must be unique"),
+        ("msmarco-docs.tsv", "D2\tu\tt\tb", "the id D2 is already in line 2; ids must be unique"),
         ("queries.dev.small.tsv", "3\t", "query 3 is empty: expected a text; remove the row"),
         ("queries.dev.small.tsv", "3 text\n3\ttext", "expected 2 columns with tabs between, found 1: '3 text'"),
-        ("queries.dev.small.tsv", "2\tagain", "the id 2 stands in line 1 already; ids must be unique"),
+        ("queries.dev.small.tsv", "2\tagain", "the id 2 is already in line 1; ids must be unique"),
         ("qrels.dev.small.tsv", "2\t1\t1", "expected query, 0 or Q0, passage and grade, found '2\\t1\\t1'"),
         ("qrels.dev.small.tsv", "2\t1\t1\t1", "expected query, 0 or Q0, passage and grade, found '2\\t1\\t1\\t1'"),
         ("qrels.dev.small.tsv", "2 0 9 high", "expected a whole number as grade, found 'high'"),

@@ -147,7 +147,7 @@ def test_gzipped_is_the_same_as_plain(folder: Path) -> None:
         ("9\ttext\ttitle\tmore", "expected 3 columns with tabs between, found 4: '9\\ttext\\ttitle\\tmore'"),
         ("9 9\ttext\ttitle", "expected an id without white space, found '9 9'"),
         ("9\t\t ", "passage 9 is empty: expected a title or a text; remove the row"),
-        ("2\tagain\ttitle", "the id 2 stands in line 3 already; ids must be unique"),
+        ("2\tagain\ttitle", "the id 2 is already in line 3; ids must be unique"),
         ("9\t" + "x" * 200_000 + "\ttitle", "not a row of CSV (field larger than field limit (131072)): "
          f"'9\\t{'x' * 58}'"),
     ],

@@ -103,7 +103,7 @@ def test_names_parts_and_splits_that_it_lacks(folder: Path) -> None:
         ({"A": {"title": "A", "extract": "x"}}, "'A': the field 'description' is missing; found extract, title"),
         ({"A": article("A", " ", "x")}, "'A': the extract is empty"),
         ({"A": article("A\u2003B", "x", "x")}, "'A': expected an id without white space, found 'A\\u2003B'"),
-        ({"A": article("A B", "x", "x"), "B": article("A_B", "x", "x")}, "'B': the id A_B stands twice"),
+        ({"A": article("A B", "x", "x"), "B": article("A_B", "x", "x")}, "'B': the id A_B is a duplicate"),
         ({"A": "text"}, "'A': expected an object with title, extract and description"),
     ],
 )

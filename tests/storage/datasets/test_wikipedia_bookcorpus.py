@@ -66,7 +66,7 @@ def test_names_an_article_that_stands_in_two_files(dump: Path) -> None:
     files = wikipedia.files(dump, "corpus", None)
 
     assert complaint(lambda: wikipedia.texts(dump, "corpus")) == (
-        f"{files[2]} row 1: the id 39 stands in {files[0]} row 2 already; ids must be unique"
+        f"{files[2]} row 1: the id 39 is already in {files[0]} row 2; ids must be unique"
     )
 
 
@@ -109,7 +109,7 @@ def test_consecutive_sentences_are_a_document(write: Callable[[Path], None], tmp
         ("1", "", "\n".join(SENTENCES[1_000:2_000])),
         ("2", "", "\n".join(SENTENCES[2_000:])),
     ]
-    assert not bookcorpus.titled(tmp_path, "corpus")
+    assert not bookcorpus.has_titles(tmp_path, "corpus")
 
 
 def test_several_collections_are_one_with_ids_that_say_whose_a_text_is(dump: Path) -> None:
@@ -134,7 +134,7 @@ def test_one_of_several_that_is_not_there_is_not_passed_over(dump: Path) -> None
 @pytest.mark.parametrize("reader", [wikipedia, bookcorpus, wikipedia_bookcorpus, wikipedia_bookcorpus_msmarco])
 def test_there_are_no_queries(reader: Any, tmp_path: Path) -> None:
     expected = (
-        f"{tmp_path}: {reader.__name__.rpartition('.')[2]} has texts alone; name it in the recipe's "
+        f"{tmp_path}: {reader.__name__.rpartition('.')[2]} has texts only; name it in the recipe's "
         "corpora.pretrain_from, and as dataset a collection with queries"
     )
 

@@ -59,8 +59,8 @@ def test_duplicates_are_always_suspected_and_nothing_else(values: list[str]) -> 
 def test_a_duplicate_is_named_with_both_its_rows_in_one_file_or_two() -> None:
     rows = [("a.tsv line 1", "x"), ("a.tsv line 2", "y"), ("a.tsv line 5", "y"), ("b.tsv line 1", "x")]
 
-    assert complaint(rows[:3]) == "a.tsv line 5: the id y stands in line 2 already; ids must be unique"
-    assert complaint([rows[0], rows[3]]) == "b.tsv line 1: the id x stands in a.tsv line 1 already; ids must be unique"
+    assert complaint(rows[:3]) == "a.tsv line 5: the id y is already in line 2; ids must be unique"
+    assert complaint([rows[0], rows[3]]) == "b.tsv line 1: the id x is already in a.tsv line 1; ids must be unique"
     unique = Unique()
     unique.add("x")
     unique.check(lambda: pytest.fail("ids that are unique are not read again"))

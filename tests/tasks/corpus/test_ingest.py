@@ -181,7 +181,7 @@ def test_a_bad_row_leaves_nothing_that_looks_whole(collection: Path, store: Stor
     with (collection / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "d1", "text": "again"}\n')
 
-    with pytest.raises(UserError, match="line 41: the id d1 stands in line 2 already"):
+    with pytest.raises(UserError, match="line 41: the id d1 is already in line 2"):
         documents(collection)
 
     assert not list(store.root.rglob("*.parquet"))
