@@ -1,8 +1,8 @@
-"""Contenders that do the same work by turns in one process, and how much longer each took than ours.
+"""Contenders that do the same work interleaved in one process, and the speedup over each baseline.
 
-On a shared machine the clock says little: counted are seconds of CPU, of all threads and of finished children; on a GPU
-those of the clock between two synchronisations. The contenders take turns, so that what else the machine does falls on
-all alike; each turn gives a ratio for each peer, and the median of these is told with the lowest and the highest.
+On a CPU, CPU seconds of all threads and finished children are measured, since they depend less on other load than the
+clock; on a GPU, the clock between two synchronisations. The contenders are interleaved, so that other load affects all
+alike. Each turn gives a ratio for each baseline; the median is reported with the lowest and the highest.
 """
 
 from __future__ import annotations

@@ -30,18 +30,19 @@ svg { background: #fff; color-scheme: light dark; font: 13px system-ui, "Segoe U
 """
 
 
-HEAD = """# Speed, beside every peer
+HEAD = """# Speed, compared with baselines
 
-Written by `make bench` from `benchmarks/results/`. Each benchmark runs the project and its peers in one process, by
-turns, on the same work; where their results must be equal, that is checked before a number is written. On a CPU,
-seconds are those that it worked, on one thread. A ratio is the median of the turns' ratios, with the lowest and
-the highest. `make bench` fails where one falls by more than a quarter below the *recorded* one.
+Written by `make bench` from `benchmarks/results/`. Each benchmark runs the project and its baselines in one process,
+interleaved, on the same work. Where results must be equal, that is checked before a number is written; approximate
+engines and sampled texts differ, and their rows say how. On a CPU, seconds are CPU seconds on one thread. A speedup is
+the median of the turns' ratios, with the lowest and the highest. `make bench` fails where one falls by more than a
+quarter below the *recorded* one.
 
-![How many times as fast as each peer, by benchmark; the tables below have the numbers](images/speed.svg)
+![Speedup over each baseline, by benchmark; the tables below have the numbers](images/speed.svg)
 """
 NO_GPU = (
-    "Not run: no GPU was at hand. `python -m benchmarks --device cuda` runs those benchmarks that have a GPU's size\n"
-    "and writes this part. Pre-training and writing queries need PyTorch and Transformers alone; others that lack a\n"
+    "Not measured yet. `python -m benchmarks --device cuda` runs the benchmarks that have a size for GPUs and writes\n"
+    "this part. Pre-training and generating queries need only PyTorch and Transformers; benchmarks that lack a\n"
     "package are left out."
 )
 
@@ -68,7 +69,7 @@ def section(result: Mapping[str, Any]) -> Iterator[str]:
     yield from [f"## {result['benchmark'].replace('_', ' ').capitalize()}", "", result["what"], ""]
     for name, case in result["cases"].items():
         title = f"**{name}** ({case['turns']} turns)"
-        yield from [title, "", "| | seconds | times as fast | target | recorded |", "|---|---|---|---|---|"]
+        yield from [title, "", "| | seconds | speedup | target | recorded |", "|---|---|---|---|---|"]
         for contender, seconds in case["seconds"].items():
             yield f"| {contender} | {seconds:.4g} | {' | '.join(_words(case['times_faster'].get(contender)))} |"
         yield ""
@@ -129,8 +130,8 @@ def picture(found: Sequence[Mapping[str, Any]]) -> str:
     size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
-        f"<title>How many times as fast as each peer {OURS} is</title>", f"<style>{STYLE}</style>",
-        f'<text class="ink head" x="{EDGE}" y="20">Times as fast as each peer (logarithmic)</text>',
+        f"<title>Speedup of {OURS} over each baseline</title>", f"<style>{STYLE}</style>",
+        f'<text class="ink head" x="{EDGE}" y="20">Speedup over each baseline (logarithmic)</text>',
         *_legend(),
         *(line for times in (0.5, 1, 2, 4, 8, 16, 32, 64) for line in _tick(times, height)), *lines, "</svg>", "",
     ])  # fmt: skip

@@ -53,7 +53,7 @@ def ratios(result: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]
 def fallen(result: Mapping[str, Any]) -> list[str]:
     """What a person is told of every ratio that has fallen by more than a quarter."""
     return [
-        f"{result['benchmark']}, {case}: {ratio['median']} times as fast as {peer}, recorded were {ratio['recorded']}"
+        f"{result['benchmark']}, {case}: {ratio['median']} times as fast as {peer}, recorded was {ratio['recorded']}"
         for case, peer, ratio in ratios(result)
         if ratio["median"] < FALLEN_BELOW * ratio["recorded"]
     ]
@@ -70,9 +70,9 @@ def lost(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def machine(device: str, packages: Sequence[str]) -> dict[str, Any]:
-    """Where a benchmark runs, how busy that is, and with what."""
+    """Return the machine of a benchmark, its load and the versions of the packages."""
     found = {
-        "cores": os.cpu_count(), "processor": _processor(), "system": platform.platform(),
+        "cores": os.cpu_count(), "processor": _processor(), "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(), "load": round(os.getloadavg()[0], 1),
         "versions": {each: importlib.metadata.version(each) for each in packages if _installed(each)},
     }  # fmt: skip

@@ -69,7 +69,7 @@ def measured(folder: Path, place: Path) -> dict[str, Any]:
     runs = [split(folder, place / str(workers), workers) for workers in WORKERS]
     passages = _artifact(place / str(WORKERS[0]), "split_corpus")
     return {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, shared with other work",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "bytes": (folder / "corpus.jsonl").stat().st_size, "passages": num_rows(passages.path),
         "tokens": sum(row["num_tokens"] for row in read_rows(passages, Passages)),
         "bytes_of_passages": bytes_below(passages.path), "runs": runs,
@@ -162,7 +162,7 @@ def measured_table(result: dict[str, Any]) -> str:
     ]
     same = "the same bytes" if len({run["hash"] for run in result["runs"]}) == 1 else "DIFFERENT bytes"
     return "\n".join([
-        "| workers | documents | passages | word pieces | CPU seconds | pieces a CPU second | seconds | memory |",
+        "| workers | documents | passages | tokens | CPU seconds | tokens per CPU second | seconds | memory |",
         "|---|---|---|---|---|---|---|---|", *rows, "",
         f"{result['bytes'] / 1e6:.0f} MB of JSON on {result['machine']}; both wrote {same}. CPU seconds are of the "
         "whole process: starting, reading, splitting.",

@@ -107,7 +107,7 @@ def generate_queries(
     replace: Replaced = None,
 ) -> None:
     """Bring a corpus of pseudo-queries up to date: split, write what is missing, filter, compare, show the page."""
-    from flows.queries.build import built, planned_corpus
+    from flows.queries.build import planned_corpus, record_version
     from flows.queries.chain import corpus
     from flows.queries.page import show_queries
     from flows.queries.regenerate import replace as give_up
@@ -120,11 +120,11 @@ def generate_queries(
     with noted(plan.store, "generate_queries", recipe, plan.jobs) as note:
         current = _run(plan, plan.jobs, recipe, changes, note)
         with session(current):
-            made = built(corpus(settings, plan.store), recipe_name(path), plan.store)
+            result = record_version(corpus(settings, plan.store), recipe_name(path), plan.store)
         note.finish()
     show_lineage(recipe_name(path), list(current.done.values()))
-    show_queries(recipe_name(path), made.page)
-    current.tell(made.in_words())
+    show_queries(recipe_name(path), result.page)
+    current.tell(result.summary())
 
 
 @offered(flow_run_name="{recipe}")

@@ -1,1 +1,1 @@
-"""Pseudo-query corpora: one file a command."""
+"""Pseudo-query corpora: one file for each command."""

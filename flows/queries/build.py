@@ -1,4 +1,4 @@
-"""`pretrieve queries build` and `import`: a corpus of pseudo-queries, made or brought up to date."""
+"""`pretrieve queries build` and `import`: build a corpus of pseudo-queries, or update it."""
 
 from __future__ import annotations
 
@@ -32,44 +32,44 @@ FILTERED = {"filtered_out": "now dropped by the filter", "let_in": "no longer dr
 
 
 @dataclass(frozen=True)
-class Built:
-    """A version that was built, or found built."""
+class BuildResult:
+    """The version that a build ended with, new or cached."""
 
     version: Version
-    before: Version | None
+    previous: Version | None
     """The version before it."""
     comparison: Artifact[Any] | None
     page: Path
 
-    def in_words(self) -> str:
-        """What has become of the queries of the version before."""
+    def summary(self) -> str:
+        """Say what has become of the queries of the previous version."""
         lines = [f"{self.version.name}: {self.version.queries.reference}"]
-        if self.comparison is not None and self.before is not None:
+        if self.comparison is not None and self.previous is not None:
             counts = json.loads((self.comparison.path / "comparison.json").read_text())["queries"]
             fates = [f"{counts[fate]:,} {fate}" for fate in ("kept", "made", "rewritten", "dropped")]
             fates += [f"{counts[fate]:,} {words}" for fate, words in FILTERED.items() if counts[fate]]
-            lines.append(f"beside {self.before.name}: {', '.join(fates)} (`pretrieve queries diff` says more)")
+            lines.append(f"compared with {self.previous.name}: {', '.join(fates)} (details: `pretrieve queries diff`)")
         return "\n".join([*lines, f"page: {self.page}"])
 
 
 def build(
     name: str, folder: Path, changes: Sequence[str], replaced: str | None = None, generator: str | None = None,
-    called: str | None = None,
+    version_name: str | None = None,
 ) -> None:  # fmt: skip
-    """Split the corpus, write what the ledgers lack of its queries, and say what was kept, made and dropped.
+    """Split the corpus, generate the queries that the generation cache lacks, and print what has changed.
 
-    Its versions are `called` so, or as the recipe.
+    Versions are named `version_name`, or like the recipe. `replaced` first invalidates queries (`regenerate.replace`).
     """
     recipe, path = load_recipe(name, changes)
-    title, store = called or recipe_name(path), Store.open_or_new(folder)
+    title, store = version_name or recipe_name(path), Store.open_or_new(folder)
     if not NAME.fullmatch(title):
         raise UserError(f"{title}: cannot name versions; expected letters, digits, dots, - and /; give --as NAME")
     if generator is not None and replaced is None:
-        raise UserError(f"--generator {generator}: says whose queries --replace gives up; give both")
+        raise UserError(f"--generator {generator}: says whose queries --replace resamples; give both")
     console = unwrapped(stderr=True)
     current = Session(store, recipe.execution, tell=console.print)
     if replaced is not None:
-        planned_corpus(recipe, store)  # what is wrong with the recipe is told before anything is given up
+        planned_corpus(recipe, store)  # errors of the recipe come before anything is invalidated
         console.print(replace(recipe, store, replaced, generator))
     plan = planned_corpus(recipe, store)
     steps = plan.done
@@ -78,49 +78,56 @@ def build(
         missing = sum(store.manifest(step.stage, step.key) is None for step in steps.values())
         counts = f"{len(steps)} stages, {len(steps) - missing} cached, {missing} to build"
         console.print(f"{recipe.title}: pseudo-queries: {counts}; store {store.root}")
-        say(_run(recipe, title, current, missing > 0).in_words())
+        say(_run(recipe, title, current, missing > 0).summary())
         current.note.finish()
 
 
-def _run(recipe: Recipe[Any], title: str, current: Session, as_a_flow: bool) -> Built:
-    """Build the corpus in this process, as a Prefect flow where something is missing, and note its version."""
+def _run(recipe: Recipe[Any], title: str, current: Session, as_a_flow: bool) -> BuildResult:
+    """Build the corpus in this process, as a Prefect flow where stages are missing, and record its version."""
     store = current.store
 
-    def body() -> Built:
+    def body() -> BuildResult:
         with session(current):
-            return built(corpus(recipe, store), title, store)
+            return record_version(corpus(recipe, store), title, store)
 
-    def shown() -> Built:
-        made = body()
-        show_queries(title, made.page)
-        return made
+    def with_page() -> BuildResult:
+        result = body()
+        show_queries(title, result.page)
+        return result
 
-    return as_flow("generate_queries", title, current, shown) if as_a_flow else body()
+    return as_flow("generate_queries", title, current, with_page) if as_a_flow else body()
 
 
-def import_file(name: str, file: str, folder: Path, changes: Sequence[str], generator: str, called: str | None) -> None:
-    """Make a version of the recipe's corpus of queries that were written elsewhere."""
-    instead = [f"queries.{each}" for each in INSTEAD_OF_GENERATORS]
-    given = [f"queries.generator={json.dumps(generator)}", f"queries.file={json.dumps(str(Path(file).resolve()))}"]
-    build(name, folder, [*changes, *instead, *given], called=called)
+def import_file(
+    name: str, file: str, folder: Path, changes: Sequence[str], generator: str, version_name: str | None
+) -> None:
+    """Build a version of the recipe's corpus from queries that were generated elsewhere."""
+    without_generators = [f"queries.{change}" for change in INSTEAD_OF_GENERATORS]
+    file_and_name = [
+        f"queries.generator={json.dumps(generator)}",
+        f"queries.file={json.dumps(str(Path(file).resolve()))}",
+    ]
+    build(name, folder, [*changes, *without_generators, *file_and_name], version_name=version_name)
 
 
 def planned_corpus(recipe: Recipe[Any], store: Store) -> Session:
-    """Every stage of the recipe's corpus: how it would be called, its key, and whether the store has it."""
+    """Return a planning session with every stage of the recipe's corpus."""
     with session(Session(store, recipe.execution, planning=True)) as plan:
         corpus(recipe, store)
     return plan
 
 
-def built(made: Corpus, name: str, store: Store) -> Built:
-    """Note a corpus as a version, compare it with the one before, and publish its page."""
-    version, before = note_version(name, made.queries, made.passages, made.quality, store)
+def record_version(built: Corpus, name: str, store: Store) -> BuildResult:
+    """Record a corpus as a version, compare it with the previous one, and publish its page."""
+    version, previous = note_version(name, built.queries, built.passages, built.quality, store)
     comparison = (
-        compare_queries(before=before.queries, after=made.queries) if before and is_there(before, store) else None
+        compare_queries(before=previous.queries, after=built.queries)
+        if previous and is_stored(previous, store)
+        else None
     )
-    return Built(version, before, comparison, publish_page(store.root, name, made.quality, comparison))
+    return BuildResult(version, previous, comparison, publish_page(store.root, name, built.quality, comparison))
 
 
-def is_there(version: Version, store: Store) -> bool:
-    """Whether the store still has a version's queries."""
+def is_stored(version: Version, store: Store) -> bool:
+    """Return whether the store still has a version's queries."""
     return store.manifest(version.queries.stage, version.queries.key) is not None

@@ -1,4 +1,4 @@
-"""The chain of a corpus: from documents to pseudo-queries and what they are like, and no further."""
+"""The chain of a corpus: documents, passages, pseudo-queries, and their statistics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tasks.retrieval.index import index
 
 @dataclass(frozen=True)
 class Corpus:
-    """Passages, their queries, and figures of these."""
+    """Passages, their queries, and the queries' statistics."""
 
     passages: Artifact[Passages]
     queries: Artifact[PseudoQueries]
@@ -25,7 +25,7 @@ class Corpus:
 
 
 def corpus(recipe: Recipe[Any], store: Store) -> Corpus:
-    """The passages that the recipe writes queries for, with their queries: those pre-trained on, if any are."""
+    """Build the passages that the recipe generates queries for (those of the pre-training, if any), and the queries."""
     writer, passages = writer_of(recipe, store)
     queries = writer.write(passages)
     return Corpus(passages, queries, quality(recipe, passages, queries))
@@ -34,7 +34,7 @@ def corpus(recipe: Recipe[Any], store: Store) -> Corpus:
 def writer_of(recipe: Recipe[Any], store: Store) -> tuple[Writer, Artifact[Passages]]:
     """Who writes, and of which passages."""
     if recipe.queries is None:
-        raise UserError("queries: this recipe writes none; expected a section such as configs/quickstart.yaml has")
+        raise UserError("queries: this recipe generates none; expected a section as in configs/quickstart.yaml")
     retrieved = split(recipe, recipe.corpora.retrieve)
     trains = recipe.queries.train is not None and recipe.dataset.train_split is not None
     bm25 = index(passages=retrieved, settings=recipe.bm25) if trains else None

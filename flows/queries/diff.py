@@ -19,30 +19,31 @@ from tasks.report.page.corpus_page import PASSAGE_FATES, QUERY_FATES, beside
 
 
 def show_difference(before: str, after: str, store_folder: Path) -> None:
-    """Print passages, queries and figures of two versions beside each other, with examples."""
+    """Print passages, queries and statistics of two versions side by side, with examples."""
     store = Store.open(store_folder)
     old, new = stored_version(before, store), stored_version(after, store)
-    with computed(lambda: compare_queries(before=old.queries, after=new.queries), store, "queries diff") as made:
-        found = json.loads((store.check(made) / "comparison.json").read_text())
+    with computed(lambda: compare_queries(before=old.queries, after=new.queries), store, "queries diff") as artifact:
+        comparison = json.loads((store.check(artifact) / "comparison.json").read_text())
     title = Text(f"{old.name} ({old.at}) and {new.name} ({new.at})", "bold")
-    Terminal().print(Group(title, *difference(found)))
+    Terminal().print(Group(title, *difference(comparison)))
 
 
-def difference(found: dict[str, Any]) -> list[RenderableType]:
-    """Tables of a comparison.json."""
-    by = found["generators"]
-    several = list(by) if len(by) > 1 else []
-    passages, queries = _table("passages", ""), _table("queries", "", *several)
+def difference(comparison: dict[str, Any]) -> list[RenderableType]:
+    """Return the tables and examples of a comparison.json."""
+    by_generator = comparison["generators"]
+    generators = list(by_generator) if len(by_generator) > 1 else []
+    passages, queries = _table("passages", ""), _table("queries", "", *generators)
     for fate, words in PASSAGE_FATES.items():
-        passages.add_row(words, f"{found['passages'][fate]:,}")
+        passages.add_row(words, f"{comparison['passages'][fate]:,}")
     for fate in FATES:
-        numbers = (found["queries"][fate], *(by[name][fate] for name in several))
+        numbers = (comparison["queries"][fate], *(by_generator[name][fate] for name in generators))
         queries.add_row(QUERY_FATES[fate], *(f"{number:,}" for number in numbers))
-    figures = _table("figures", "before", "after", "change")
-    for cells in beside(found):
-        figures.add_row(*cells)
-    examples = [Text(f"{fate}: {line}") for fate in ("made", "rewritten", "dropped") for line in _examples(found, fate)]
-    return [passages, queries, figures, *examples]
+    statistics = _table("statistics", "before", "after", "change")
+    for cells in beside(comparison):
+        statistics.add_row(*cells)
+    fates = ("made", "rewritten", "dropped")
+    examples = [Text(f"{fate}: {line}") for fate in fates for line in _examples(comparison, fate)]
+    return [passages, queries, statistics, *examples]
 
 
 def _table(*heads: str) -> Table:
@@ -52,10 +53,10 @@ def _table(*heads: str) -> Table:
     return table
 
 
-def _examples(found: dict[str, Any], fate: str) -> list[str]:
-    """One line each: the words before and after, and of which passage."""
+def _examples(comparison: dict[str, Any], fate: str) -> list[str]:
+    """Return a line for each example: the query before and after, with passage and generator."""
     lines = []
-    for each in found["examples"].get(fate, []):
-        words = " → ".join(text for text in (each["before"], each["after"]) if text is not None)
-        lines.append(f"{words} ({each['passage_id']}, {each['generator']})")
+    for example in comparison["examples"].get(fate, []):
+        words = " → ".join(text for text in (example["before"], example["after"]) if text is not None)
+        lines.append(f"{words} ({example['passage_id']}, {example['generator']})")
     return lines

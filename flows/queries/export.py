@@ -1,4 +1,4 @@
-"""`pretrieve queries export`: a version of a corpus as other tools read it, in a folder that appears whole."""
+"""`pretrieve queries export`: write a version of a corpus for other tools, in a folder that appears complete."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WRITTEN_BY = ("generator", "revision", "ledger")
 
 
 class Corpus(Protocol):
-    """What is exported: `flows.queries.versions.Version`."""
+    """The corpus to export: `flows.queries.versions.Version`."""
 
     @property
     def name(self) -> str: ...
@@ -44,83 +44,88 @@ class Corpus(Protocol):
 
 
 def export_queries(version: Corpus, format: str, folder: Path, dropped: bool) -> dict[str, Any]:  # noqa: A002
-    """Write the passages and their kept queries to a folder that is not there or empty; returns its provenance.
+    """Write the passages and their kept queries to a new or empty folder; return the provenance.
 
-    `dropped` also writes what filters dropped; the empty ones are only in `datasets`, which is the whole table then.
+    `dropped` also writes queries that filters dropped; empty queries are only written to `datasets`, which then has
+    the complete table.
     """
     if format not in FORMATS:
         raise UserError(f"{format}: there is no such format; expected {', '.join(FORMATS)}")
     must_be_free(folder)
     for artifact in (version.queries, version.passages):
         Store(artifact.path.parent.parent).check(artifact)
-    said = provenance(version, format, dropped)
+    origin = provenance(version, format, dropped)
     with new_folder(folder) as out:
         if format == "datasets":
             _tables(out, version, dropped)
-            (out / "README.md").write_text(card(said))
+            (out / "README.md").write_text(card(origin))
         else:
             total = num_rows(version.passages.path)
             passages = progress(with_queries(version, dropped), what="exporting", unit="passages", total=total)
             LINES[format](out, passages)
-        (out / PROVENANCE).write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n")
-    return said
+        (out / PROVENANCE).write_text(json.dumps(origin, indent=1, ensure_ascii=False) + "\n")
+    return origin
 
 
 def with_queries(version: Corpus, dropped: bool = False) -> WithQueries:
-    """Every passage with its kept queries, or with those that were dropped too, unless they are empty."""
+    """Yield every passage with its kept queries; with `dropped`, also with the others that are not empty."""
     rows = read_rows(version.queries, PseudoQueries)
     wanted = (row for row in rows if row["kept"] or (dropped and row["query"]))
     groups = groupby(wanted, key=itemgetter("passage_id"))
-    waiting = next(groups, None)
+    group = next(groups, None)
     for passage in read_rows(version.passages, Passages):
         queries: list[Row] = []
-        if waiting is not None and waiting[0] == passage["passage_id"]:
-            queries = list(waiting[1])
-            waiting = next(groups, None)
+        if group is not None and group[0] == passage["passage_id"]:
+            queries = list(group[1])
+            group = next(groups, None)
         yield passage, queries
-    if waiting is not None:
-        raise ValueError(f"{waiting[0]}: the queries are of other passages than {version.passages.reference}")
+    if group is not None:
+        raise ValueError(f"{group[0]}: the queries are of other passages than {version.passages.reference}")
 
 
 def provenance(version: Corpus, format: str, dropped: bool) -> dict[str, Any]:  # noqa: A002
-    """Which version of which corpus this is, who wrote how many of its queries, and what all of it was made of."""
+    """Return version, counts, generators with their numbers of queries, and the lineage with settings."""
     store = Store(version.queries.path.parent.parent)
-    by: Counter[tuple[str, ...]] = Counter()
-    why: Counter[str] = Counter()
+    by_generator: Counter[tuple[str, ...]] = Counter()
+    reasons: Counter[str] = Counter()
     for path in parts(version.queries.path):
         for block in read_blocks(path, PseudoQueries, [*WRITTEN_BY, "kept", "reason"]):
-            why.update({row["values"]: row["counts"] for row in pc.value_counts(block["reason"]).to_pylist()})
+            reasons.update({row["values"]: row["counts"] for row in pc.value_counts(block["reason"]).to_pylist()})
             counted = _wanted(block, format, dropped).group_by(list(WRITTEN_BY)).aggregate([([], "count_all")])
             for row in counted.to_pylist():
-                by[tuple(row[name] for name in WRITTEN_BY)] += row["count_all"]
+                by_generator[tuple(row[name] for name in WRITTEN_BY)] += row["count_all"]
     return {
         "corpus": version.name, "built": version.at, "format": format, "dropped": dropped,
         "queries": version.queries.reference, "passages": version.passages.reference,
         "counts": {
-            "passages": num_rows(version.passages.path), "queries": sum(by.values()), "kept": why.pop("", 0),
-            **{f"dropped: {reason}": count for reason, count in sorted(why.items())},
+            "passages": num_rows(version.passages.path), "queries": sum(by_generator.values()),
+            "kept": reasons.pop("", 0),
+            **{f"dropped: {reason}": count for reason, count in sorted(reasons.items())},
         },
-        "written_by": [dict(zip(WRITTEN_BY, who, strict=True)) | {"queries": n} for who, n in sorted(by.items())],
-        "ledgers": {ledger: _made_by(store, ledger) for ledger in sorted({who[2] for who in by if who[2]})},
+        "written_by": [
+            dict(zip(WRITTEN_BY, generator, strict=True)) | {"queries": count}
+            for generator, count in sorted(by_generator.items())
+        ],
+        "ledgers": {key: _made_by(store, key) for key in sorted({key for _, _, key in by_generator if key})},
         "made_of": dict(_made_of(version.queries.reference, store)),
     }  # fmt: skip
 
 
 def _wanted(block: pa.Table, format: str, dropped: bool) -> pa.Table:  # noqa: A002
-    """The rows that are written: the empty ones to tables alone."""
+    """Return the rows to write; empty queries are only written to tables."""
     if dropped:
         return block if format == "datasets" else block.filter(pc.not_equal(block["reason"], "empty"))
     return block.filter(block["kept"])
 
 
 def _made_by(store: Store, ledger: str) -> Any:
-    """What a ledger's key stands for; None where the ledger is gone."""
+    """Return the settings of a generation cache; None where the cache was deleted."""
     file = store.root / LEDGERS / ledger / "made_by.json"
     return json.loads(file.read_text()) if file.exists() else None
 
 
 def _made_of(reference: str, store: Store) -> Iterator[tuple[str, Any]]:
-    """Settings and inputs of an artifact, and of all that it was made of."""
+    """Yield version, settings, inputs and hash of an artifact and of all that it was built from."""
     waiting, seen = [reference], set()
     while waiting:
         seen.add(each := waiting.pop())
@@ -132,7 +137,7 @@ def _made_of(reference: str, store: Store) -> Iterator[tuple[str, Any]]:
 
 
 def _tables(out: Path, version: Corpus, dropped: bool) -> None:
-    """queries/*.parquet and passages/*.parquet."""
+    """Write queries/*.parquet and passages/*.parquet."""
     paths = parts(version.queries.path)
     for path in progress(paths, what="exporting", unit="files", total=len(paths)):
         blocks = (_wanted(block, "datasets", dropped) for block in read_blocks(path, PseudoQueries))

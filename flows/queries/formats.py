@@ -1,4 +1,4 @@
-"""What others read of a corpus of pseudo-queries: one function a format, which fills a folder as passages come by."""
+"""Formats of other tools for pseudo-queries: one function per format, which fills a folder passage by passage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import IO, Any
 from storage.errors import UserError
 from storage.tables import passage_text
 
-DOCUMENTS_PER_FILE = 1_000_000  # of Anserini's collection, whose files are read side by side
+DOCUMENTS_PER_FILE = 1_000_000  # of Anserini's collection, which reads files in parallel
 
 Row = dict[str, Any]
 WithQueries = Iterator[tuple[Row, list[Row]]]
@@ -20,22 +20,22 @@ WithQueries = Iterator[tuple[Row, list[Row]]]
 
 
 def doct5query(folder: Path, passages: WithQueries) -> None:
-    """d2q.jsonl, as castorini publishes predictions: `id`, `predicted_queries`; a line for every passage."""
+    """Write d2q.jsonl, castorini's format of predictions: a line with `id` and `predicted_queries` per passage."""
     with (folder / "d2q.jsonl").open("w") as file:
         for passage, queries in passages:
             _line(file, {"id": passage["passage_id"], "predicted_queries": [row["query"] for row in queries]})
 
 
 def anserini(folder: Path, passages: WithQueries) -> None:
-    """collection/docs*.json, Anserini's JsonCollection of expanded passages: `id`, `contents`.
+    """Write collection/docs*.json, Anserini's JsonCollection of expanded passages: `id`, `contents`.
 
     Give `collection` to Anserini, not the folder above it: every .json below its input is read as documents.
     """
     (folder / "collection").mkdir()
     number = 0
-    while some := next(passages, None):
+    while first := next(passages, None):
         with (folder / "collection" / f"docs{number:02d}.json").open("w") as file:
-            for passage, queries in _followed(some, islice(passages, DOCUMENTS_PER_FILE - 1)):
+            for passage, queries in _followed(first, islice(passages, DOCUMENTS_PER_FILE - 1)):
                 text = passage_text(passage["title"], passage["text"])
                 expansion = " ".join(row["query"] for row in queries)
                 contents = f"{text}\n{expansion}" if expansion else text
@@ -44,20 +44,20 @@ def anserini(folder: Path, passages: WithQueries) -> None:
 
 
 def beir(folder: Path, passages: WithQueries) -> None:
-    """corpus.jsonl, gen-queries.jsonl and gen-qrels/train.tsv, as BEIR's loader reads them with the prefix "gen"."""
+    """Write corpus.jsonl, gen-queries.jsonl and gen-qrels/train.tsv for BEIR's loader, with its prefix "gen"."""
     (folder / "gen-qrels").mkdir()
     with contextlib.ExitStack() as files:
         names = ("corpus.jsonl", "gen-queries.jsonl", "gen-qrels/train.tsv")
-        corpus, found, qrels = (files.enter_context((folder / name).open("w")) for name in names)
+        corpus, generated, qrels = (files.enter_context((folder / name).open("w")) for name in names)
         qrels.write("query-id\tcorpus-id\tscore\n")
         for passage, queries in passages:
             passage_id = passage["passage_id"]
-            if passage_id.startswith('"'):  # its loader would take all up to the next one as one field
+            if passage_id.startswith('"'):  # its loader would read all up to the next quotation mark as one field
                 raise UserError(f"{passage_id}: BEIR cannot read an id that begins with a quotation mark; rename it")
             _line(corpus, {"_id": passage_id, "title": passage["title"], "text": passage["text"]})
             for row in queries:
                 query_id = f"{passage_id}/{row['rank']}"
-                _line(found, {"_id": query_id, "text": row["query"]})
+                _line(generated, {"_id": query_id, "text": row["query"]})
                 qrels.write(f"{query_id}\t{passage_id}\t1\n")
 
 
@@ -70,7 +70,7 @@ LINES: Mapping[str, Callable[[Path, WithQueries], None]] = {
 
 
 def _line(file: IO[str], value: Mapping[str, Any]) -> None:
-    """All in ASCII: whatever a reader takes for the end of a line, it is none."""
+    """Write a JSON line in ASCII, so that no character can be mistaken for the end of a line."""
     file.write(json.dumps(value) + "\n")
 
 

@@ -26,7 +26,7 @@ def list_versions(folder: Path) -> None:
     if table.row_count:
         console.print(table)
     else:
-        console.print(f"{store.root}: no versions yet; `pretrieve queries build RECIPE` makes one")
+        console.print(f"{store.root}: no versions yet; `pretrieve queries build RECIPE` builds one")
 
 
 def _state(version: Version, store: Store) -> tuple[str, str]:

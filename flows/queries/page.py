@@ -20,7 +20,7 @@ from tasks.runtime.prefect_task import artifact_key
 def publish_page(folder: Path, name: str, quality: Artifact[Quality], comparison: Artifact[Comparison] | None) -> Path:
     """Write `report.html` and `report.md` below `folder`, the store, to reports/NAME-queries; return the former's path.
 
-    `comparison` is that with the version before, where there is one.
+    `comparison` is the one with the previous version, if any.
     """
     content = {
         "name": name,
@@ -34,9 +34,9 @@ def publish_page(folder: Path, name: str, quality: Artifact[Quality], comparison
 
 
 def show_queries(name: str, page: Path) -> None:
-    """Show the page in the UI of the flow run that calls this: a link to it, and all of it in Markdown.
+    """Show the page in the UI of the current flow run: as Markdown, and as a link.
 
-    The link needs PRETRIEVE_REPORTS_URL, which says where the reports folder is served.
+    The link needs PRETRIEVE_REPORTS_URL, the address of the reports folder.
     """
     from prefect.artifacts import create_link_artifact, create_markdown_artifact
 
@@ -50,5 +50,5 @@ def show_queries(name: str, page: Path) -> None:
 
 
 def _read(artifact: Artifact[Any], file: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((Store(artifact.path.parent.parent).check(artifact) / file).read_text())
-    return found
+    content: dict[str, Any] = json.loads((Store(artifact.path.parent.parent).check(artifact) / file).read_text())
+    return content

@@ -1,4 +1,4 @@
-"""`pretrieve queries stats`: what a corpus of pseudo-queries is like, in figures."""
+"""`pretrieve queries stats`: statistics of a corpus of pseudo-queries."""
 
 from __future__ import annotations
 
@@ -18,56 +18,59 @@ from storage.tables import Quality
 from tasks.pseudo_queries.query_quality import Sampling, query_quality
 from tasks.report.page.corpus_page import REASONS, SHARES, share, value
 
-SAMPLING = Sampling(passages=1000, samples=50, seed=42)  # where the version's recipe has measured nothing yet
+SAMPLING = Sampling(passages=1000, samples=50, seed=42)  # where the version's recipe has no statistics yet
 LISTED = 5  # first words and languages
 
 
 def show_stats(name: str, store_folder: Path) -> None:
-    """Print the figures of a version."""
+    """Print the statistics of a version."""
     store = Store.open(store_folder)
     version = stored_version(name, store)
-    with computed(lambda: measured(version, store), store, "queries stats") as quality:
-        found = json.loads((store.check(quality) / "quality.json").read_text())
+    with computed(lambda: quality_of(version, store), store, "queries stats") as quality:
+        statistics = json.loads((store.check(quality) / "quality.json").read_text())
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column()
     table.add_column(justify="right")
     table.add_column()
-    for cells in figures(found):
+    for cells in rows_of(statistics):
         table.add_row(*cells)
     Terminal().print(Text(f"{version.name}, {version.at}", "bold"), table, sep="\n")
 
 
-def measured(version: Version, store: Store) -> Artifact[Quality]:
-    """The version's figures: those that its recipe has measured, or measured now, without a search by BM25."""
+def quality_of(version: Version, store: Store) -> Artifact[Quality]:
+    """Return the version's statistics: those of its recipe, or computed now, without a BM25 search."""
     for folder in sorted((store.root / query_quality.name).glob("*")):
-        made = store.manifest(query_quality.name, folder.name)
-        if made and (made.version, made.inputs["pseudo_queries"]) == (query_quality.version, version.queries.reference):
-            return Artifact(query_quality.name, made.key, folder)
+        manifest = store.manifest(query_quality.name, folder.name)
+        if manifest and (manifest.version, manifest.inputs["pseudo_queries"]) == (
+            query_quality.version,
+            version.queries.reference,
+        ):
+            return Artifact(query_quality.name, manifest.key, folder)
     return query_quality(passages=version.passages, pseudo_queries=version.queries, settings=SAMPLING)
 
 
-def figures(found: dict[str, Any]) -> list[tuple[str, ...]]:
-    """What is counted, how much, and by generator where there are several."""
-    several = found["generators"] if len(found["generators"]) > 1 else {}
+def rows_of(statistics: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return rows of name and value, with the values by generator where there are several."""
+    generators = statistics["generators"] if len(statistics["generators"]) > 1 else {}
 
     def by(name: str, shown: Any) -> str:
-        return ", ".join(f"{each} {shown(own.get(name))}" for each, own in several.items())
+        return ", ".join(f"{generator} {shown(own.get(name))}" for generator, own in generators.items())
 
-    rows = [("passages", value(found["passages"]), "")]
-    rows.append(("passages without a query", value(found["passages_without_queries"]), ""))
-    rows += [("queries written", value(found["written"]), by("written", value))]
-    rows += [("queries kept", value(found["queries"]), by("queries", value))]
-    rows += [(REASONS.get(reason, reason), value(count), "") for reason, count in found["dropped"].items()]
-    rows.append(("words on average", value(found["mean_words"]), by("mean_words", value)))
-    rows += [(words, share(found[name]), by(name, share)) for name, words in SHARES.items()]
-    if trip := found["round_trip"]:
+    rows = [("passages", value(statistics["passages"]), "")]
+    rows.append(("passages without a query", value(statistics["passages_without_queries"]), ""))
+    rows += [("queries generated", value(statistics["written"]), by("written", value))]
+    rows += [("queries kept", value(statistics["queries"]), by("queries", value))]
+    rows += [(REASONS.get(reason, reason), value(count), "") for reason, count in statistics["dropped"].items()]
+    rows.append(("words on average", value(statistics["mean_words"]), by("mean_words", value)))
+    rows += [(words, share(statistics[name]), by(name, share)) for name, words in SHARES.items()]
+    if trip := statistics["round_trip"]:
         of = f"{trip['queries']:,} queries: {trip['of']}"
         rows += [(f"round trip, success@{depth}", share(trip[f"success@{depth}"]), of) for depth in (1, 10)]
         rows.append(("round trip, MRR@10", f"{trip['mrr@10']:.3f}", of))
     else:
-        rows.append(("round trip", "–", "not measured: `pretrieve queries build` does, or queries.filter.round_trip"))
-    if relevance := found["relevance"]:
+        rows.append(("round trip", "–", "not measured: `pretrieve queries build` measures it"))
+    if relevance := statistics["relevance"]:
         rows.append(("relevance, mean", value(relevance["mean"]), f"median {value(relevance['quantiles']['50'])}"))
-    listed = ", ".join(f"{word} {count:,}" for word, count in found["first_words"][:LISTED])
-    told = ", ".join(f"{code} {count:,}" for code, count in list(found["languages"]["of"].items())[:LISTED])
-    return [*rows, ("first words", "", listed), ("languages of a draw", "", told)]
+    listed = ", ".join(f"{word} {count:,}" for word, count in statistics["first_words"][:LISTED])
+    languages = ", ".join(f"{code} {count:,}" for code, count in list(statistics["languages"]["of"].items())[:LISTED])
+    return [*rows, ("first words", "", listed), ("languages of a sample", "", languages)]

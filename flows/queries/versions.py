@@ -1,4 +1,4 @@
-"""The versions of a recipe's corpus, as they were built: reports/<recipe>-queries/versions.jsonl in the store."""
+"""The versions of a recipe's corpus: reports/<recipe>-queries/versions.jsonl in the store, in the order of builds."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ QUERIES = "-queries"
 
 @dataclass(frozen=True)
 class Version:
-    """A corpus: a passage table joined with what its generators wrote."""
+    """A corpus: a passage table with the queries that its generators wrote."""
 
     recipe: str
     number: int
-    """From 1, by recipe."""
+    """The version's number, from 1 for each recipe."""
     at: str
-    """When it was built, as ISO 8601 in UTC."""
+    """The time of the build, as ISO 8601 in UTC."""
     queries: Artifact[PseudoQueries]
     passages: Artifact[Passages]
     quality: Artifact[Any]
-    """Its figures."""
+    """The queries' statistics."""
 
     @property
     def name(self) -> str:
-        """How commands call it."""
+        """The version's name in commands."""
         return f"{self.recipe}@{self.number}" if self.number else self.queries.reference
 
 
 def folder_of(recipe: str, store: Store) -> Path:
-    """Where a recipe's versions and their newest page lie."""
+    """Return the folder of a recipe's versions and of their newest page."""
     return store.root / "reports" / f"{recipe}{QUERIES}"
 
 
@@ -60,12 +60,12 @@ def all_versions(store: Store) -> Iterator[Version]:
 
 
 def damaged_versions(store: Store) -> list[str]:
-    """Return a line for each damaged line of a file of versions: where it is, and what was expected."""
+    """Return a message for each damaged line of a file of versions."""
     return [line for recipe in _recipes(store) for line in _lines(recipe, store) if isinstance(line, str)]
 
 
 def quarantine_versions(store: Store) -> None:
-    """Copy each file of versions that has damaged lines aside, and empty these lines: the others keep their numbers."""
+    """Copy each file of versions with damaged lines aside, and empty these lines: the others keep their numbers."""
     for recipe in _recipes(store):
         with store.lock("versions", recipe.replace("/", "-"), lambda: None):
             _quarantine(recipe, store)
@@ -89,7 +89,7 @@ def files_below(folder: Path, wanted: Callable[[str], bool]) -> list[Path]:
 def note_version(
     recipe: str, queries: Artifact[PseudoQueries], passages: Artifact[Passages], quality: Artifact[Any], store: Store
 ) -> tuple[Version, Version | None]:
-    """The version that these are, a new one unless they are the newest already, and the one before it."""
+    """Record a version unless it is the newest already; return it, and the previous version."""
     with store.lock("versions", recipe.replace("/", "-"), lambda: None):
         _quarantine(recipe, store)
         lines = _lines(recipe, store)
@@ -103,28 +103,28 @@ def note_version(
 
 
 def find_version(name: str, store: Store) -> Version:
-    """A version by RECIPE (its newest), RECIPE@NUMBER, or the beginning of its queries' key."""
+    """Return a version by RECIPE (its newest), RECIPE@NUMBER, or the beginning of its queries' key."""
     recipe, _, number = name.rpartition("@")
-    found = versions_of(recipe or name, store)
+    versions = versions_of(recipe or name, store)
     if recipe:
-        numbered = {str(version.number): version for version in found}
+        numbered = {str(version.number): version for version in versions}
         if number not in numbered:
-            there = f"has versions {_ranges(found)}" if found else "has no version"
-            raise UserError(f"{name}: {recipe} {there} in {store.root}; `pretrieve queries list` lists them")
+            known = f"has versions {_ranges(versions)}" if versions else "has no version"
+            raise UserError(f"{name}: {recipe} {known} in {store.root}; `pretrieve queries list` lists them")
         return numbered[number]
-    if found:
-        return found[-1]
-    by_key = {each.queries.key: each for each in all_versions(store) if each.queries.key.startswith(name)}
+    if versions:
+        return versions[-1]
+    by_key = {version.queries.key: version for version in all_versions(store) if version.queries.key.startswith(name)}
     if len(by_key) == 1:
         return next(iter(by_key.values()))
     raise UserError(
-        f"{name}: {len(by_key)} versions in {store.root} are called so; expected RECIPE, RECIPE@NUMBER or the "
+        f"{name}: {len(by_key) or 'no'} versions in {store.root} match; expected RECIPE, RECIPE@NUMBER or the "
         "beginning of a key, as `pretrieve queries list` lists them"
     )
 
 
 def stored_version(name: str, store: Store) -> Version:
-    """The version that `find_version` returns. Raises UserError where the store has its queries or passages no more."""
+    """Return the version of `find_version`. Raises UserError where its queries or passages are not in the store."""
     version = find_version(name, store)
     for artifact in (version.queries, version.passages):
         if store.manifest(artifact.stage, artifact.key) is None:
@@ -142,9 +142,9 @@ def _line(version: Version) -> str:
     })  # fmt: skip
 
 
-def _ranges(found: list[Version]) -> str:
-    """Return the numbers of versions for people."""
-    numbers = [version.number for version in found]
+def _ranges(versions: list[Version]) -> str:
+    """Return the numbers of versions, for messages."""
+    numbers = [version.number for version in versions]
     if numbers == list(range(1, len(numbers) + 1)):
         return f"1 to {len(numbers)}"
     return ", ".join(map(str, numbers))
@@ -157,7 +157,7 @@ def _recipes(store: Store) -> list[str]:
 
 
 def _lines(recipe: str, store: Store) -> list[Version | str | None]:
-    """Return for each line of a recipe's file its version, what is wrong with it, or None where it was quarantined."""
+    """Return for each line of a recipe's file its version, an error message, or None where it was quarantined."""
     file = folder_of(recipe, store) / VERSIONS
     try:
         content = file.read_bytes()

@@ -1,7 +1,8 @@
-"""The claims of a study: what the papers say, on what it is tested, and the smallest difference that can be shown.
+"""The claims of a study: what the papers say, the systems that test it, and the minimum detectable effect.
 
-`configs/study/claims.yaml` names them before anything is run, the largest expected effect first; each arm is a recipe
-and a row of its report. What is measured and found is `flows/study/run.py` and `tasks/evaluation/claim_verdicts.py`.
+`configs/study/claims.yaml` fixes them before anything is run, the largest expected effect first. Each system (YAML key
+`arms`) is a recipe and a row of its report; claims compare pairs of systems (YAML key `contrasts`).
+`flows/study/run.py` runs what they need, and `tasks/evaluation/claim_verdicts.py` tests them.
 """
 
 from __future__ import annotations
@@ -23,79 +24,79 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
-class Arm(Settings):
-    """What is trained and measured."""
+class System(Settings):
+    """A system that is trained and measured."""
 
     recipe: str
     """A shipped recipe, or the path of one."""
     row: Name | None
-    """Of its report; null where only its pre-training's cost is looked at."""
+    """A row of the recipe's report; null where only the cost of its pre-training is compared."""
 
     @property
     def name(self) -> str:
-        """What its results are filed under."""
+        """The recipe's name in the results folder."""
         return Path(self.recipe).stem
 
     @property
     def words(self) -> str:
-        """Recipe and row."""
+        """The recipe and the row, for messages."""
         return f"{self.name}/{self.row}" if self.row else self.name
 
 
-class Against(Settings):
-    """One arm is said to be better than another, or cheaper."""
+class Comparison(Settings):
+    """A comparison: the paper says that the system `arm` is better or cheaper than the system `than`."""
 
     arm: Name
     than: Name
     printed: Annotated[list[Share], Field(min_length=2, max_length=2)] | None = None
-    """What the paper prints for the two, in the claim's `printed_metric`."""
+    """The paper's values of the two systems in the claim's `printed_metric`."""
 
 
 class Claim(Settings):
-    """A sentence of a paper that can be right or wrong."""
+    """A testable statement of a paper."""
 
     name: Name
     statement: str
-    """In one sentence."""
+    """The claim in one sentence."""
     paper: str
-    """As `storage/reported_results.csv` calls it."""
+    """The paper's name in `storage/reported_results.csv`."""
     source: str
-    """Its table or section."""
+    """The paper's table or section."""
     printed_metric: str | None
-    """What the paper measures it by; null where it prints no numbers."""
+    """The paper's metric; null where it prints no numbers."""
     measures: Literal["quality", "cost of a step"] = "quality"
     collection: str
     """Collection and split."""
     queries: Annotated[int, Field(gt=1)]
-    """How many there are."""
+    """The number of queries of the split."""
     metric: Annotated[str, Field(pattern=METRIC.pattern)] | None
-    """Null where a cost is measured."""
+    """The metric of the test; null where a cost is measured."""
     seeds: Annotated[list[Seed], Field(min_length=1)]
-    arms: Annotated[dict[Name, Arm], Field(min_length=2, max_length=4)]
-    contrasts: Annotated[list[Against], Field(min_length=1)]
+    arms: Annotated[dict[Name, System], Field(min_length=2, max_length=4)]
+    contrasts: Annotated[list[Comparison], Field(min_length=1)]
     smallest: Share | None
-    """The smallest difference that 80 % of such studies show (`tasks.evaluation.claim_verdicts.smallest`)."""
+    """The minimum detectable effect at 80 % power (`tasks.evaluation.claim_verdicts.smallest`)."""
     note: str | None = None
-    """How the test differs from the paper's, where it matters."""
+    """How the test differs from the paper's experiment, where this matters."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Claim:
-        for each in self.contrasts:
-            if unknown := {each.arm, each.than} - set(self.arms):
+        for comparison in self.contrasts:
+            if unknown := {comparison.arm, comparison.than} - set(self.arms):
                 raise ValueError(f"{self.name}: {min(unknown)!r} is none of the arms {', '.join(self.arms)}")
-            if each.printed and self.printed_metric is None:
+            if comparison.printed and self.printed_metric is None:
                 raise ValueError(f"{self.name}: numbers are printed; expected printed_metric")
         if self.paper not in PAPERS.values():
             raise ValueError(f"{self.name}: paper: expected one of {', '.join(PAPERS.values())}, found {self.paper!r}")
         if len({self.measures == "quality", self.metric is not None, self.smallest is not None}) > 1:
             raise ValueError(f"{self.name}: expected metric and smallest for a claim about quality, and only there")
-        if any((arm.row is None) == (self.metric is not None) for arm in self.arms.values()):
-            raise ValueError(f"{self.name}: expected each arm's row for a claim about quality, else null")
+        if any((system.row is None) == (self.metric is not None) for system in self.arms.values()):
+            raise ValueError(f"{self.name}: expected a row of each arm for a claim about quality, else null")
         return self
 
 
 class Study(Settings):
-    """What is claimed, in the order in which it is tested."""
+    """The claims, in the order in which they are tested."""
 
     title: str
     description: str
@@ -110,11 +111,11 @@ class Study(Settings):
 
     @property
     def family(self) -> int:
-        """How many contrasts are tested together."""
+        """The number of comparisons that are corrected together for multiple testing."""
         return sum(len(claim.contrasts) for claim in self.claims if claim.measures == "quality")
 
     def chosen(self, names: Sequence[str]) -> list[Claim]:
-        """The claims of these names, in the study's order; all where none is named."""
+        """Return the claims of these names, in the study's order; all claims where no name is given."""
         known = [claim.name for claim in self.claims]
         for name in names:
             if name not in known:
@@ -123,41 +124,45 @@ class Study(Settings):
 
 
 def load_study(path: Path = CLAIMS) -> Study:
-    """The study that a file describes."""
+    """Return the study that a file describes."""
     return read_settings(path, (), lambda value, file: Study)
 
 
 def runs(claims: Sequence[Claim]) -> Iterator[tuple[str, int]]:
-    """Every recipe and seed that the claims need, each once: all of a claim before the next claim's."""
+    """Yield every recipe and seed that the claims need, each once, in the order of the claims."""
     seen = set()
     for claim in claims:
         for seed in claim.seeds:
-            for arm in claim.arms.values():
-                if (arm.recipe, seed) not in seen:
-                    seen.add((arm.recipe, seed))
-                    yield arm.recipe, seed
+            for system in claim.arms.values():
+                if (system.recipe, seed) not in seen:
+                    seen.add((system.recipe, seed))
+                    yield system.recipe, seed
 
 
-def wanted(study: Study, recipe: str) -> dict[str, list[str]]:
-    """The rows of a recipe that claims look at, with their metrics."""
-    found: dict[str, list[str]] = {}
+def measured_rows(study: Study, recipe: str) -> dict[str, list[str]]:
+    """Return the rows of a recipe that claims compare, each with its metrics."""
+    rows: dict[str, list[str]] = {}
     for claim in study.claims:
-        for arm in claim.arms.values():
-            if arm.recipe == recipe and arm.row and claim.metric and claim.metric not in found.get(arm.row, []):
-                found.setdefault(arm.row, []).append(claim.metric)
-    return found
+        for system in claim.arms.values():
+            if system.recipe == recipe and system.row and claim.metric:
+                metrics = rows.setdefault(system.row, [])
+                if claim.metric not in metrics:
+                    metrics.append(claim.metric)
+    return rows
 
 
 def check(study: Study) -> None:
-    """Refuse arms that their recipes do not have, before anything is run."""
-    names = {arm.recipe for claim in study.claims for arm in claim.arms.values()}
+    """Raise UserError for rows and metrics that the recipes do not have, before anything is run."""
+    names = {system.recipe for claim in study.claims for system in claim.arms.values()}
     recipes = {name: load_recipe(name) for name in sorted(names)}
     for claim in study.claims:
-        for arm in claim.arms.values():
-            recipe, path = recipes[arm.recipe]
-            if arm.row and arm.row not in recipe.row_names():
-                raise UserError(f"{claim.name}: {path} has no row {arm.row!r}; it has {', '.join(recipe.row_names())}")
+        for system in claim.arms.values():
+            recipe, path = recipes[system.recipe]
+            if system.row and system.row not in recipe.row_names():
+                raise UserError(
+                    f"{claim.name}: {path} has no row {system.row!r}; it has {', '.join(recipe.row_names())}"
+                )
             if claim.metric and claim.metric not in recipe.evaluate.metrics:
                 raise UserError(f"{claim.name}: {path} does not measure {claim.metric}; add it to evaluate.metrics")
-            if arm.row is None and recipe.pretrain is None:
+            if system.row is None and recipe.pretrain is None:
                 raise UserError(f"{claim.name}: {path} pre-trains nothing whose cost could be measured")

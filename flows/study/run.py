@@ -1,8 +1,7 @@
-"""`pretrieve study`: the runs that the claims still need, one after the other, for as long as there is time.
+"""`pretrieve study`: run what the claims still need, one run after the other, within a time budget.
 
-A run is the reproduction of a recipe with a seed, so one that is cut off goes on where it was, and its parts are shared
-through the store. What it measured is kept in small files (`storage/results/study_runs.py`), which add up whichever day
-and machine they are from.
+A run reproduces a recipe with a seed, so an interrupted run resumes, and runs share artifacts through the store. Its
+results are kept in small files (`storage/results/study_runs.py`), whichever day and machine they are from.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from flows.recipe.schema import Recipe
 from flows.recipe.shipped import CLAIMS, PROJECT, recipe_name
 from flows.reproduce import build
 from flows.store_lookup import must_exist
-from flows.study.claims import check, load_study, runs, wanted
+from flows.study.claims import check, load_study, measured_rows, runs
 from flows.terminal import Terminal, unwrapped
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -43,16 +42,16 @@ from tasks.session import Done, Session
 from tasks.training.loop import Diverged
 
 RESULTS = PROJECT / "results" / "study"
-POINTS = 40  # of a curve that is kept
+POINTS = 40  # of a stored curve
 PROBED = "pre-training, retrieval probe"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A recipe with a seed, as it would run."""
+class PlannedRun:
+    """A recipe with a seed, and its plan."""
 
     name: str
-    """The recipe's, as its command gives it."""
+    """The recipe's name, as in the claims."""
     seed: int
     recipe: Recipe[Any]
     title: str
@@ -61,12 +60,12 @@ class Asked:
     steps: Sequence[Done]
 
     @staticmethod
-    def of(name: str, seed: int, store: Store, changes: Sequence[str] = ()) -> Asked:
-        """Planned, so that the report's key is known."""
+    def of(name: str, seed: int, store: Store, changes: Sequence[str] = ()) -> PlannedRun:
+        """Plan a run, so that its report's key is known."""
         recipe, path = load_recipe(name, [f"seed={seed}", *changes])
         title = recipe_name(path)
         plan = planned(recipe, title, store)
-        return Asked(name, seed, recipe, title, store, plan.jobs, list(plan.done.values()))
+        return PlannedRun(name, seed, recipe, title, store, plan.jobs, list(plan.done.values()))
 
     @property
     def report(self) -> str:
@@ -75,7 +74,7 @@ class Asked:
 
     @property
     def words(self) -> str:
-        """Recipe and seed."""
+        """The recipe and the seed, for messages."""
         return f"{self.title}, seed {self.seed}"
 
 
@@ -83,116 +82,118 @@ def run(
     hours: float, folder: Path, results: Path = RESULTS, *, only: Sequence[str] = (), changes: Sequence[str] = (),
     claims: Path = CLAIMS,
 ) -> None:  # fmt: skip
-    """Do what is missing, claim by claim, until the time is over; exit code 1 where a run failed."""
+    """Run what is missing, claim by claim, for `hours` at most. Exit code 1 where a run failed."""
     if wrong := [change for change in changes if not change.startswith("execution.")]:
-        raise UserError(f"--set {wrong[0]}: a study's recipes are run as they are; expected execution.KEY=VALUE")
+        raise UserError(f"--set {wrong[0]}: a study's recipes run without changes; expected execution.KEY=VALUE")
     study, store, end = load_study(claims), Store.open_or_new(folder), time.monotonic() + 3600 * hours
     check(study)
     console, failed = unwrapped(stderr=True), 0
     for name, seed in runs(study.chosen(only)):
-        asked = Asked.of(name, seed, store, changes)
-        if (found := kept(results, name, seed)) and found.facts.report == asked.report:
+        plan = PlannedRun.of(name, seed, store, changes)
+        if (stored := kept(results, name, seed)) and stored.facts.report == plan.report:
             continue
-        if found:
-            console.print(f"{asked.words}: kept is report {found.facts.report}, which other code or data made; it is "
-                          f"done again as {asked.report}")  # fmt: skip
-        takes, left = expected_seconds(asked, list(all_kept(results))), end - time.monotonic()
-        if takes > left or left <= 0:
-            console.print(f"not begun: {asked.words} takes about {duration(takes)}, and {duration(max(left, 0))} is "
-                          "left; the same command goes on")  # fmt: skip
+        if stored:
+            console.print(
+                f"{plan.words}: the stored results are of report {stored.facts.report}, built by other code or "
+                f"data; running it again as {plan.report}"
+            )
+        expected, remaining = expected_seconds(plan, list(all_kept(results))), end - time.monotonic()
+        if expected > remaining or remaining <= 0:
+            console.print(
+                f"not started: {plan.words} takes about {duration(expected)}, and {duration(max(remaining, 0))} "
+                "remain; the same command resumes the study"
+            )
             break
-        console.print(
-            f"{asked.words}: about {duration(takes)}" if takes else f"{asked.words}: nothing like it is known"
-        )
+        console.print(f"{plan.words}: about {duration(expected)}" if expected else f"{plan.words}: duration unknown")
         try:
-            reproduce(asked, results, wanted(study, name), console)
+            reproduce(plan, results, measured_rows(study, name), console)
         except (Diverged, RuntimeError) as error:
             failed += 1
-            console.print(f"{asked.words} failed: {type(error).__name__}: {error}; the next run is begun")
+            console.print(f"{plan.words} failed: {type(error).__name__}: {error}; the next run starts")
     else:
         console.print("nothing is missing: `make results` writes docs/results.md")
     if failed:
         raise typer.Exit(1)
 
 
-def reproduce(asked: Asked, results: Path, rows: Mapping[str, Sequence[str]], console: Terminal) -> None:
-    """A run from corpus to report, and what is kept of it."""
-    with noted(asked.store, "study run", asked.words, [f"{step.stage}/{step.key}" for step in asked.steps]) as note:
-        current = Session(asked.store, asked.recipe.execution, tell=console.print, note=note)
-        build(asked.jobs, asked.title, current)
-        _keep(asked, results, rows, current)
+def reproduce(plan: PlannedRun, results: Path, rows: Mapping[str, Sequence[str]], console: Terminal) -> None:
+    """Run a recipe from corpus to report, and store its results."""
+    with noted(plan.store, "study run", plan.words, [f"{step.stage}/{step.key}" for step in plan.steps]) as note:
+        current = Session(plan.store, plan.recipe.execution, tell=console.print, note=note)
+        build(plan.jobs, plan.title, current)
+        _keep(plan, results, rows, current)
         note.finish()
-    console.print(f"{asked.words}: kept in {folder_of(results, asked.name, asked.seed)}")
+    console.print(f"{plan.words}: kept in {folder_of(results, plan.name, plan.seed)}")
 
 
-def _keep(asked: Asked, results: Path, rows: Mapping[str, Sequence[str]], current: Session) -> None:
-    """Write the small files that are kept of a run."""
-    finished = FinishedRun(asked.title, asked.store, must_exist(f"report/{asked.report}", asked.store))
+def _keep(plan: PlannedRun, results: Path, rows: Mapping[str, Sequence[str]], current: Session) -> None:
+    """Write the small files with the results of a run."""
+    finished = FinishedRun(plan.title, plan.store, must_exist(f"report/{plan.report}", plan.store))
     first, done = finished.measurements[0], list(current.done.values())
-    report: Artifact[Any] = Artifact("report", asked.report, asked.store.folder("report", asked.report))
-    curves = json.loads((asked.store.check(report) / CURVES).read_text())
+    report: Artifact[Any] = Artifact("report", plan.report, plan.store.folder("report", plan.report))
+    curves = json.loads((plan.store.check(report) / CURVES).read_text())
     facts = Facts(
-        asked.name, asked.seed, asked.recipe.title, asked.report, collection_of(asked.recipe),
-        done[-1].built["versions"], pretraining(asked, done),
+        plan.name, plan.seed, plan.recipe.title, plan.report, collection_of(plan.recipe),
+        done[-1].built["versions"], pretraining(plan, done),
     )  # fmt: skip
     keep(
-        folder_of(results, asked.name, asked.seed), facts, scores=scores(first.path / "queries.parquet", rows),
-        curves=list(points(curves)), keys=[key(step, asked.store) for step in done],
+        folder_of(results, plan.name, plan.seed), facts, scores=scores(first.path / "queries.parquet", rows),
+        curves=list(points(curves)), keys=[key(step, plan.store) for step in done],
     )  # fmt: skip
 
 
-def expected_seconds(asked: Asked, known: Sequence[Kept]) -> float:
-    """How long a run may take: each missing stage as long as the same one of another seed, or the like of it."""
-    same: dict[tuple[str, ...], list[float]] = {}
-    for each in known:
-        for stage in each.stages:
+def expected_seconds(plan: PlannedRun, known: Sequence[Kept]) -> float:
+    """Estimate a run's duration: for each missing stage the median of the most similar stages of earlier runs."""
+    seconds_of: dict[tuple[str, ...], list[float]] = {}
+    for stored in known:
+        for stage in stored.stages:
             names = (stage["stage"], stage["round"])
-            for like in ((Path(each.facts.recipe).stem, *names), names, names[:1]):
-                same.setdefault(like, []).append(stage["seconds"])
+            for kind in ((Path(stored.facts.recipe).stem, *names), names, names[:1]):
+                seconds_of.setdefault(kind, []).append(stage["seconds"])
     total = 0.0
-    for step in asked.steps:
+    for step in plan.steps:
         names = (step.stage, step.round)
-        likes = ((Path(asked.name).stem, *names), names, names[:1])
-        found = next((same[like] for like in likes if like in same), [])
-        total += 0.0 if step.cached or not found else median(found)
+        kinds = ((Path(plan.name).stem, *names), names, names[:1])  # the most similar first
+        similar = next((seconds_of[kind] for kind in kinds if kind in seconds_of), [])
+        total += 0.0 if step.cached or not similar else median(similar)
     return total
 
 
 def collection_of(recipe: Recipe[Any]) -> str:
-    """What is searched and which split is asked, as claims name it."""
+    """Return the collection and the evaluation split, as claims name them."""
     return f"{Path(recipe.dataset.path or recipe.dataset.reader).stem}/{recipe.dataset.eval_splits[0]}"
 
 
-def pretraining(asked: Asked, done: Sequence[Done]) -> dict[str, float]:
-    """What a step of the pre-training costs; {} where nothing is pre-trained."""
-    settings, step = asked.recipe.pretrain, next((each for each in done if each.stage == "pretrain"), None)
+def pretraining(plan: PlannedRun, done: Sequence[Done]) -> dict[str, float]:
+    """Return the cost per step of the pre-training; {} where nothing is pre-trained."""
+    settings, step = plan.recipe.pretrain, next((stage for stage in done if stage.stage == "pretrain"), None)
     if settings is None or step is None:
         return {}
-    texts = next(each for each in done if f"{each.stage}/{each.key}" == step.inputs[0]).rows or 0
+    texts = next(stage for stage in done if f"{stage.stage}/{stage.key}" == step.inputs[0]).rows or 0
     steps = settings.num_steps(texts)
-    costs = Costs(sources.weights(asked.recipe.backbone.weights).path, asked.recipe.backbone)
-    each = costs.pretraining(settings).times(settings.batch)
-    found = {"steps": steps, "tokens": each.tokens, "flops": each.flops}
-    log = asked.store.folder(step.stage, step.key) / "logs" / "metrics.jsonl"
+    costs = Costs(sources.weights(plan.recipe.backbone.weights).path, plan.recipe.backbone)
+    per_step = costs.pretraining(settings).times(settings.batch)
+    cost = {"steps": steps, "tokens": per_step.tokens, "flops": per_step.flops}
+    log = plan.store.folder(step.stage, step.key) / "logs" / "metrics.jsonl"
     rates = [json.loads(line).get("rows_per_second") for line in log.read_text().splitlines()]
     in_steps = sum(settings.batch / rate for rate in rates if rate)
-    if step.built["seconds"] >= in_steps:  # else its last attempt alone was timed
-        found["cpu_seconds"] = step.built["cpu_seconds"] / steps
-    return found
+    if step.built["seconds"] >= in_steps:  # else only its last attempt was timed
+        cost["cpu_seconds"] = step.built["cpu_seconds"] / steps
+    return cost
 
 
 def scores(path: Path, rows: Mapping[str, Sequence[str]]) -> pa.Table:
-    """The values by query of the rows and metrics that claims look at."""
+    """Return the values by query of the rows and metrics that claims compare."""
     table = pq.read_table(path)
-    chosen = [
+    selected = [
         table.filter(pc.and_(pc.equal(table["run"], row), pc.equal(table["metric"], metric)))
         for row, metrics in rows.items() for metric in metrics
     ]  # fmt: skip
-    return pa.concat_tables(chosen or [table.slice(0, 0)]).rename_columns({"run": "row"})
+    return pa.concat_tables(selected or [table.slice(0, 0)]).rename_columns({"run": "row"})
 
 
 def points(curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> Iterator[dict[str, Any]]:
-    """The losses of every training and the probe of the pre-training, thinned."""
+    """Yield the points of every training's losses and of the pre-training's probe, averaged to `POINTS` per curve."""
     for training, lines in curves.items():
         if ", " not in training or training == PROBED:
             for name, line in lines.items():
@@ -204,7 +205,7 @@ def points(curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> Ite
 
 
 def key(step: Done, store: Store) -> dict[str, Any]:
-    """What is kept of a stage."""
+    """Return what is stored of a stage."""
     built = step.built
     return {
         "stage": step.stage, "round": step.round, "key": step.key,
@@ -215,27 +216,27 @@ def key(step: Done, store: Store) -> dict[str, Any]:
 
 
 def show_status(folder: Path, results: Path = RESULTS, claims: Path = CLAIMS) -> None:
-    """Print what is kept for each claim and what is missing, and what the next run is."""
+    """Print which runs of each claim are stored and which are missing."""
     study, store = load_study(claims), Store.open_or_new(folder)
     console = unwrapped()
     with sources.assuming_present() as absent:
-        states = {each: state(*each, store, results) for each in runs(study.claims)}
+        states = {(name, seed): state(name, seed, store, results) for name, seed in runs(study.claims)}
     for claim in study.claims:
-        own = [states[each] for each in runs([claim])]
+        own = [states[name, seed] for name, seed in runs([claim])]
         console.print(f"{claim.name}: {own.count('kept')} of {len(own)} runs kept")
         for name, seed in runs([claim]):
-            if (found := states[name, seed]) != "kept":
-                console.print(f"  {Path(name).stem}, seed {seed}: {found}")
-    ends = list(states.values())
-    console.print(f"{ends.count('kept')} of {len(ends)} runs kept")
-    for each in absent:
-        console.print(f"not here, so keys could not be compared: {each}")
+            if (current := states[name, seed]) != "kept":
+                console.print(f"  {Path(name).stem}, seed {seed}: {current}")
+    all_states = list(states.values())
+    console.print(f"{all_states.count('kept')} of {len(all_states)} runs kept")
+    for problem in absent:
+        console.print(f"missing data, so keys could not be compared: {problem}")
 
 
 def state(name: str, seed: int, store: Store, results: Path) -> str:
-    """Whether a run is kept, missing, or made by other code or data."""
-    if (found := kept(results, name, seed)) is None:
+    """Return whether a run is kept, missing, or built by other code or data."""
+    if (stored := kept(results, name, seed)) is None:
         return "missing"
-    asked = Asked.of(name, seed, store)
-    unknown = any("absent:" in str(step.inputs) for step in asked.steps)
-    return "kept" if unknown or found.facts.report == asked.report else "made by other code or data"
+    plan = PlannedRun.of(name, seed, store)
+    unknown = any("absent:" in str(step.inputs) for step in plan.steps)
+    return "kept" if unknown or stored.facts.report == plan.report else "built by other code or data"

@@ -1,6 +1,6 @@
-"""Write what the documents say of results from what lies in `results/`: `python -m flows.study.write_docs`.
+"""Write the documents' results from the files in `results/`: `python -m flows.study.write_docs`.
 
-The documents' numbers are never typed: a test finds a document that is not what this writes.
+Numbers in documents are never typed by hand: a test compares the documents with what this writes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flows.study.claims import Study, load_study
-from flows.study.judge import found
+from flows.study.judge import judge_claims
 from storage.errors import UserError
 from storage.files import write_atomically
 from tasks.report.page.markdown import results_page, results_part
@@ -24,9 +24,9 @@ SHOWN = "vital_wikipedia.json"
 
 
 def documents(study: Study | None = None, results: Path = RESULTS) -> dict[Path, str]:
-    """The documents and the study's pictures as they should be."""
+    """Return the content of the documents and of the study's figures, by path."""
     study = study or load_study()
-    claims = found(study, results)
+    claims = judge_claims(study, results)
     images = {IMAGES / name: text for name, text in pictures(claims).items()}
     return images | {RESULTS_PAGE: _results(study, claims), README: _readme(study, claims)}
 
@@ -42,7 +42,7 @@ def _readme(study: Study, claims: Sequence[Claimed]) -> str:
 
 
 def _replaced(text: str, part: str, file: Path) -> str:
-    """The text with what stands between the two marks replaced."""
+    """Return the text with the part between the two marks replaced."""
     before, first, rest = text.partition(FIRST)
     _, last, after = rest.partition(LAST)
     if not first or not last:

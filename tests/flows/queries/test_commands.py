@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flows.collect_garbage import collect_garbage
-from flows.queries.build import Built, build, built, planned_corpus
+from flows.queries.build import BuildResult, build, planned_corpus, record_version
 from flows.queries.chain import corpus
 from flows.queries.list import list_versions
 from flows.queries.regenerate import replace
@@ -58,22 +58,22 @@ def changes(collection: Path, model: Path) -> list[str]:
     ]  # fmt: skip
 
 
-Make = Callable[..., Built]
+Make = Callable[..., BuildResult]
 
 
 @pytest.fixture
 def make(changes: list[str], store: Store) -> Make:
     """make(*more changes) -> the version that is built, in the test's store."""
 
-    def making(*more: str) -> Built:
+    def making(*more: str) -> BuildResult:
         recipe, _ = load_recipe(NAME, [*changes, *more])
         with session(Session(store, Execution(workers=1, threads=1, device="cpu"))):
-            return built(corpus(recipe, store), NAME, store)
+            return record_version(corpus(recipe, store), NAME, store)
 
     return making
 
 
-def rows(made: Built) -> list[dict[str, Any]]:
+def rows(made: BuildResult) -> list[dict[str, Any]]:
     return list(read_rows(made.version.queries, PseudoQueries))
 
 
@@ -84,7 +84,7 @@ def test_a_corpus_is_built_brought_up_to_date_and_replaced(
     first = make()
 
     assert first.version.name == f"{NAME}@1"
-    assert first.before is None
+    assert first.previous is None
     assert len(rows(first)) == len(DOCUMENTS) * 2
     assert make().version == first.version  # nothing has changed
     assert all(step.cached for step in planned_corpus(load_recipe(NAME, changes)[0], store).done.values())
@@ -92,18 +92,18 @@ def test_a_corpus_is_built_brought_up_to_date_and_replaced(
     write(collection, {"new": "bread and stone", **{name: text for name, text in DOCUMENTS.items() if name != "d3"}})
     second = make()
     assert second.version.name == f"{NAME}@2"
-    assert second.before == first.version
+    assert second.previous == first.version
     by_id = [{row["passage_id"]: row["query"] for row in rows(each) if row["rank"] == 0} for each in (first, second)]
     assert {name for name in by_id[1] if by_id[0].get(name) != by_id[1][name]} == {"new#0"}
     written = json.loads((second.version.queries.path / "logs" / "written.json").read_text())
     assert (written["kept"], written["made"]) == ((len(DOCUMENTS) - 1) * 2, 2)
-    assert f"beside {NAME}@1: 14 kept, 2 made, 0 rewritten, 2 dropped" in second.in_words()
+    assert f"compared with {NAME}@1: 14 kept, 2 made, 0 rewritten, 2 dropped" in second.summary()
 
     recipe, _ = load_recipe(NAME, changes)
     (tmp_path / "ids.txt").write_text("d1\n \nd5\n")
     assert replace(recipe, store, str(tmp_path / "ids.txt"), None) == "replaced: 2 passages of 2 documents, of tiny"
     again = replace(recipe, store, str(tmp_path / "ids.txt"), None)  # as of a command that was cut off
-    assert again == "asked for before, and not built yet: 2 passages of 2 documents, of tiny"
+    assert again == "requested before, and not built yet: 2 passages of 2 documents, of tiny"
     third = make()
     drawn = {row["doc_id"]: row["draw"] for row in rows(third)}
     assert drawn == {row["doc_id"]: int(row["doc_id"] in ("d1", "d5")) for row in rows(third)}
@@ -175,9 +175,9 @@ def test_generators_have_names_of_their_own(changes: list[str], model: Path) -> 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"generator": "tiny"}, "says whose queries --replace gives up"),
-        ({"called": "a@b"}, "a@b: cannot name versions"),
-        ({"called": "../b"}, "../b: cannot name versions"),
+        ({"generator": "tiny"}, "says whose queries --replace resamples"),
+        ({"version_name": "a@b"}, "a@b: cannot name versions"),
+        ({"version_name": "../b"}, "../b: cannot name versions"),
     ],
 )
 def test_what_cannot_be_built_is_said(more: dict[str, str], words: str, changes: list[str], store: Store) -> None:

@@ -12,7 +12,7 @@ from flows.plan import planned
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.shipped import CLAIMS, shipped_recipes
-from flows.study.claims import Claim, check, load_study, runs, wanted
+from flows.study.claims import Claim, check, load_study, measured_rows, runs
 from storage.errors import UserError
 from storage.results.paper_results import FILE, value
 from storage.store import sources
@@ -119,7 +119,7 @@ def test_a_claims_seeds_come_before_the_next_claim_and_a_run_stands_once() -> No
 
     assert order[: len(first)] == first
     assert len(set(order)) == len(order)
-    assert wanted(STUDY, "study/masked_lm") == {
+    assert measured_rows(STUDY, "study/masked_lm") == {
         "few": ["recall@10"],
         "retriever_1": ["MRR@10"],
         "retriever_2": ["MRR@10"],
@@ -131,7 +131,7 @@ def test_a_claims_seeds_come_before_the_next_claim_and_a_run_stands_once() -> No
     [
         ("arm: cpdae, than: masked_lm, printed", "arm: cpdea, than: masked_lm, printed", "'cpdea' is none of the arms"),
         ("    metric: recall@10\n", "    metric: null\n", "expected metric and smallest"),
-        ("row: few}", "row: null}", "expected each arm's row"),
+        ("row: few}", "row: null}", "expected a row of each arm"),
         ("paper: CPDAE", "paper: CPDEA", "paper: expected one of Query-as-context"),
         ("printed_metric: R@1000", "printed_metric: null", "numbers are printed; expected printed_metric"),
         ("name: few_shot_random", "name: few_shot", "the name 'few_shot' stands twice"),

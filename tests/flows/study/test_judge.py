@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from flows.study.judge import found
+from flows.study.judge import judge_claims
 from flows.study.write_docs import IMAGES, README, RESULTS_PAGE, documents
 from storage.errors import UserError
 from tasks.evaluation.claim_verdicts import Cheaper, Contrast
@@ -18,7 +18,7 @@ from tests.studies import BETTER, QUERIES, results, study, write
 
 
 def test_each_claim_gets_the_verdict_that_its_runs_give(tmp_path: Path) -> None:
-    helps, unknown, cheap = found(study(), results(tmp_path))
+    helps, unknown, cheap = judge_claims(study(), results(tmp_path))
 
     assert [each.verdict for each in (helps, unknown, cheap)] == ["holds", "not reached", "holds"]
     [contrast], [missing], [cost] = helps.contrasts, unknown.contrasts, cheap.contrasts
@@ -39,7 +39,7 @@ def test_each_claim_gets_the_verdict_that_its_runs_give(tmp_path: Path) -> None:
 def test_a_run_that_was_cut_off_has_no_cost(tmp_path: Path) -> None:
     write(results(tmp_path), "good", 2, pretraining={"steps": 1.0, "tokens": 1.0, "flops": 1.0})
 
-    [_, _, cheap] = found(study(), tmp_path)
+    [_, _, cheap] = judge_claims(study(), tmp_path)
 
     assert cheap.verdict == "not reached"
     assert cheap.contrasts[0].missing == ["good (seed 2)"]
@@ -48,19 +48,19 @@ def test_a_run_that_was_cut_off_has_no_cost(tmp_path: Path) -> None:
 def test_runs_on_other_data_are_refused(tmp_path: Path) -> None:
     folder = write(results(tmp_path), "good", 2, collection="toy/test")
 
-    with pytest.raises(UserError, match=rf"{folder}: helps asks the 40 queries of toy/dev; found 40 of toy/test"):
-        found(study(), tmp_path)
+    with pytest.raises(UserError, match=rf"{folder}: helps needs the 40 queries of toy/dev; found 40 of toy/test"):
+        judge_claims(study(), tmp_path)
 
 
 def test_runs_on_other_queries_are_refused(tmp_path: Path) -> None:
     write(results(tmp_path), "good", 2, asked="r")
 
     with pytest.raises(UserError, match="helps: good and plain were measured on different queries"):
-        found(study(), tmp_path)
+        judge_claims(study(), tmp_path)
 
 
 def test_the_page_tells_everything_and_what_is_missing(tmp_path: Path) -> None:
-    claims = found(study(), results(tmp_path))
+    claims = judge_claims(study(), results(tmp_path))
 
     page = study_part("A study", "Made up.", claims)
 
@@ -92,21 +92,21 @@ def test_the_page_tells_everything_and_what_is_missing(tmp_path: Path) -> None:
     assert "`report-plain-1`" in page
     assert "torch 2" in page
     assert "| `good` | `good` | 0.5100 | 0.5200 | 0.5150 | 10 | 640 | 1.00e+09 |" in page
-    assert page == study_part("A study", "Made up.", found(study(), tmp_path))
+    assert page == study_part("A study", "Made up.", judge_claims(study(), tmp_path))
     brief = study_brief("A study", "Made up.", claims)
     assert "| It helps. `good` − `plain` | +0.100 MRR@10 |" in brief
     assert "Nobody knows." not in brief
 
 
 def test_a_table_has_as_many_cells_in_every_line(tmp_path: Path) -> None:
-    page = study_part("A study", "Made up.", found(study(), results(tmp_path)))
+    page = study_part("A study", "Made up.", judge_claims(study(), results(tmp_path)))
 
     for table in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
         assert len({line.count("|") for line in table.splitlines()}) == 1, table
 
 
 def test_pictures_are_svg_without_script_for_light_and_dark(tmp_path: Path) -> None:
-    drawn = pictures(found(study(), results(tmp_path)))
+    drawn = pictures(judge_claims(study(), results(tmp_path)))
 
     assert set(drawn) == {FOREST, "study_helps.svg", "study_unknown.svg", "study_cheap.svg"}
     for text in drawn.values():
@@ -125,7 +125,7 @@ def test_pictures_are_svg_without_script_for_light_and_dark(tmp_path: Path) -> N
 
 
 def test_an_interval_stands_where_its_numbers_are(tmp_path: Path) -> None:
-    helps, *_ = found(study(), results(tmp_path))
+    helps, *_ = judge_claims(study(), results(tmp_path))
     [contrast] = helps.contrasts
     assert isinstance(contrast, Contrast)
     assert contrast.difference is not None

@@ -13,8 +13,8 @@ import yaml
 
 from flows.recipe.shipped import find_recipe
 from flows.study.claims import load_study
-from flows.study.judge import found
-from flows.study.run import Asked, expected_seconds, run
+from flows.study.judge import judge_claims
+from flows.study.run import PlannedRun, expected_seconds, run
 from storage.errors import UserError
 from storage.results.study_runs import all_kept, kept
 from storage.store.store import Store
@@ -93,7 +93,7 @@ def study(place: Path, *arguments: str) -> tuple[int, str]:
 def test_a_study_is_run_in_slices_killed_resumed_and_done_again_where_code_is_other(place: Path) -> None:
     code, said = study(place, "run", "--hours", "0")
     assert code == 0
-    assert "not begun: masked_lm, seed 1" in said
+    assert "not started: masked_lm, seed 1" in said
 
     command = ["study", "run", "--hours", "1", "--claims", "claims.yaml", "--results", "results"]
     files = place / "stdout", place / "stderr"
@@ -114,7 +114,7 @@ def test_a_study_is_run_in_slices_killed_resumed_and_done_again_where_code_is_ot
     assert "masked_lm, seed 1" not in said  # it was kept before the kill
     assert (place / "results" / "masked_lm" / "seed-1" / "scores.parquet").read_bytes() == first
 
-    better, cheaper = found(load_study(place / "claims.yaml"), place / "results")
+    better, cheaper = judge_claims(load_study(place / "claims.yaml"), place / "results")
     assert better.verdict in ("holds", "does not show", "contradicts")
     assert [len(arm.runs) for arm in better.arms] == [2, 2]
     one = kept(place / "results", "masked_lm", 2)
@@ -135,25 +135,25 @@ def test_a_study_is_run_in_slices_killed_resumed_and_done_again_where_code_is_ot
     path, before = place / "masked_lm.yaml", kept(place / "results", "masked_lm", 1)
     path.write_text(path.read_text().replace("temperature: 1.0", "temperature: 0.5"))
     _, said = study(place, "status")
-    assert "masked_lm, seed 1: made by other code or data" in said
+    assert "masked_lm, seed 1: built by other code or data" in said
     code, said = study(place, "run", "--hours", "1", "--only", "cheaper")
     assert code == 0
-    assert "which other code or data made; it is done again" in said
+    assert "built by other code or data; running it again" in " ".join(said.split())
     assert kept(place / "results", "masked_lm", 1) != before
     assert "masked_lm, seed 2" not in said
 
 
 def test_a_run_is_expected_to_take_what_its_like_took(place: Path, tmp_path: Path) -> None:
     known = list(all_kept(results(tmp_path)))
-    asked = Asked.of(str(place / "masked_lm.yaml"), 1, Store(tmp_path))
-    [train] = [step for step in asked.steps if step.stage == "train"]
+    plan = PlannedRun.of(str(place / "masked_lm.yaml"), 1, Store(tmp_path))
+    [train] = [step for step in plan.steps if step.stage == "train"]
     like, unlike = replace(train, round="one"), replace(train, round="two")
     first = [each for each in known if each.facts.seed == 1]
 
-    assert expected_seconds(replace(asked, steps=[like]), []) == 0
-    assert expected_seconds(replace(asked, steps=[like]), known) == 90  # seeds took 60 and 120 seconds
-    assert expected_seconds(replace(asked, steps=[unlike, unlike]), first) == 120
-    assert expected_seconds(replace(asked, steps=[replace(like, cached=True)]), known) == 0
+    assert expected_seconds(replace(plan, steps=[like]), []) == 0
+    assert expected_seconds(replace(plan, steps=[like]), known) == 90  # seeds took 60 and 120 seconds
+    assert expected_seconds(replace(plan, steps=[unlike, unlike]), first) == 120
+    assert expected_seconds(replace(plan, steps=[replace(like, cached=True)]), known) == 0
 
 
 def test_only_how_it_runs_may_be_changed(tmp_path: Path) -> None:
