@@ -16,6 +16,7 @@ from models.representation import Role
 from models.retrievers import retriever, sentence_transformer, towers
 from models.retrievers.retriever import Retriever, RetrieverSettings
 from models.retrievers.sentence_transformer import SentenceTransformer
+from models.retrievers.sentence_transformer_files import is_sentence_transformer
 from models.tokens import Tokenizer, Tokens
 
 
@@ -72,4 +73,4 @@ def refuse_cross_encoder(folder: Path) -> None:
 def is_foreign(folder: Path) -> bool:
     """Whether a folder is no checkpoint of this project and no plain BERT."""
     ours = (retriever.SETTINGS, towers.SHARING)
-    return not any((folder / name).is_file() for name in ours) and sentence_transformer.is_one(folder)
+    return not any((folder / name).is_file() for name in ours) and is_sentence_transformer(folder)

@@ -1,92 +1,77 @@
-"""A bi-encoder in the layout of sentence-transformers (Reimers and Gurevych 2019): an encoder of `transformers`, a
-pooling, and what maps the pooled vector on.
+"""A bi-encoder in the layout of sentence-transformers (Reimers and Gurevych 2019): a Transformer, a pooling, and the
+modules that map the pooled vector.
 
-`modules.json` lists the parts; `sentence_bert_config.json` says how much is read, `config_sentence_transformers.json`
-what stands before queries and before documents, and how vectors are compared. Where they are to be compared by their
-cosine, they get length 1 here: the inner product then is the cosine, and one search does for all. A folder without
-modules.json is a bare encoder, whose vector is the hidden state of the first token, compared by inner products.
+Where vectors are compared by their cosine, they get length 1, so that the inner product is the cosine. A folder without
+modules.json is a bare encoder: its vector is the hidden state of the first token, compared by inner products.
+
+Pooling and Dense are the package's own (`pip install 'pretrieve[sentence-transformers]'`). The package does not open
+the folder: it imports the classes that modules.json names, falls back to pickles, follows adapters to other models,
+and leaves weights random that the encoder's file lacks. So the list is read here, and `models.hugging_face` loads the
+encoder.
 
 Shape suffixes: B batch, L length, H hidden, D dimension.
 """
 
 from __future__ import annotations
 
-import json
+import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from models import hugging_face
-from models.layers.pooling import POOLINGS
 from models.model_files import UnusableModel, check_fit, read_json, read_weights
 from models.representation import Representation, Role
 from models.retrievers.retriever import RetrieverSettings
+from models.retrievers.sentence_transformer_files import (
+    MODULES,
+    compared_by_cosine,
+    list_modules,
+    prompts,
+    read_optional_json,
+    transformer_config,
+)
 from models.retrievers.views.dense import Settings as Dense
 from models.tokens import Tokens, check_vocabulary_size, pad
 
-MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
-READING = tuple(
-    f"sentence_{name}_config.json"
-    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-)
-"""What old releases and new ones call the file that says how much of a text is read."""
-BARE: list[dict[str, Any]] = [{"type": "Transformer", "path": ""}, {"type": "Pooling", "path": None}]
-NAMES: Mapping[Role, Sequence[str]] = {"query": ("query",), "passage": ("document", "passage", "corpus")}
-"""What a role's prompt is called; the first that is not empty counts."""
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")
-OLD_POOLINGS = {
-    "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}  # fmt: skip
-"""By the keys that older releases write; of several, vectors are joined in this order."""
-UNBOUNDED = 2**20  # tokens: longer than any text, for encoders that name no limit
+UNLIMITED = 2**20  # tokens: longer than any text, for encoders that state no maximum length
 
 
 class SentenceTransformer(nn.Module):
-    """Such a bi-encoder, on whole batches of token ids: the same encoder for both roles, one dense view."""
+    """The bi-encoder on batches of token ids: one encoder for both roles, one dense view."""
 
     settings = RetrieverSettings(dense=Dense(dim=None))
     views = settings.views
 
     def __init__(
-        self, encoder: nn.Module, poolings: Sequence[str], then: nn.Sequential, skipped: Mapping[Role, int]
+        self, encoder: nn.Module, pooling: nn.Module, head: nn.Sequential, prompt_lengths: Mapping[Role, int]
     ) -> None:
         super().__init__()
-        self.encoder, self.poolings, self.then, self.skipped = encoder, poolings, then, skipped
+        self.encoder, self.pooling, self.head, self.prompt_lengths = encoder, pooling, head, prompt_lengths
 
     def forward(self, tokens: Tokens, role: Role) -> Representation:
         """The texts' vectors [B, D], in single precision."""
-        hidden_BLH = self.encoder(input_ids=tokens.ids, attention_mask=tokens.mask.long()).last_hidden_state.float()
-        vectors = [POOLINGS[each](hidden_BLH, tokens.mask, self.skipped[role]) for each in self.poolings]
-        return Representation(dense=self.then(torch.cat(vectors, dim=1)))
-
-
-class Projection(nn.Module):
-    """A linear map and what follows it."""
-
-    def __init__(self, linear: nn.Linear, activation: nn.Module) -> None:
-        super().__init__()
-        self.linear, self.activation = linear, activation
-
-    def forward(self, vectors_BD: Tensor) -> Tensor:
-        mapped_BD: Tensor = self.activation(self.linear(vectors_BD))
-        return mapped_BD
+        mask_BL = tokens.mask.long()
+        hidden_BLH = self.encoder(input_ids=tokens.ids, attention_mask=mask_BL).last_hidden_state.float()
+        features = {
+            "token_embeddings": hidden_BLH, "attention_mask": mask_BL, "prompt_length": self.prompt_lengths[role]
+        }  # fmt: skip
+        return Representation(dense=self.head(self.pooling(features))["sentence_embedding"])
 
 
 class Normalise(nn.Module):
-    """Length 1."""
+    """The vectors with length 1."""
 
-    def forward(self, vectors_BD: Tensor) -> Tensor:
-        return normalize(vectors_BD, dim=-1)
+    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        return features | {"sentence_embedding": normalize(features["sentence_embedding"], dim=-1)}
 
 
 class Reader:
-    """Texts to token ids: the prompt, the text, and what the encoder's tokenizer puts around both."""
+    """Tokenises texts after their role's prompt, with the special tokens of the encoder's tokenizer."""
 
     def __init__(self, tokenizer: Any, prompts: Mapping[Role, str], max_tokens: int) -> None:
         self._tokenizer, self.prompts, self.max_tokens = tokenizer, prompts, max_tokens
@@ -94,90 +79,89 @@ class Reader:
         self.vocab_size = max(tokenizer.get_vocab().values(), default=-1) + 1
 
     def encode(self, texts: Sequence[str], role: Role, max_tokens: int) -> list[list[int]]:
-        """Ids of every text, cut at the end to so many tokens with all that is added."""
-        given = [self.prompts[role] + text for text in texts]
-        read = self._tokenizer(given, truncation=True, max_length=min(max_tokens, self.max_tokens))
-        ids: list[list[int]] = read["input_ids"]
+        """Token ids of every text, truncated to `max_tokens` with its prompt and special tokens."""
+        prompted = [self.prompts[role] + text for text in texts]
+        encoding = self._tokenizer(prompted, truncation=True, max_length=min(max_tokens, self.max_tokens))
+        ids: list[list[int]] = encoding["input_ids"]
         return ids
 
     def pad_batch(self, rows: Sequence[Sequence[int]]) -> Tokens:
         """The rows, padded at the end to the longest of them."""
         return pad(rows, self._padding)
 
-    def num_prompt_tokens(self, role: Role) -> int:
-        """With what stands before a prompt, such as [CLS]; without what ends a text."""
+    def prompt_length(self, role: Role) -> int:
+        """The tokens of a role's prompt, with special tokens before it such as [CLS], without a final [SEP]."""
         if not self.prompts[role]:
             return 0
         ids = self._tokenizer(self.prompts[role])["input_ids"]
         return len(ids) - (ids[-1] in self._tokenizer.all_special_ids)
 
 
-def is_one(folder: Path) -> bool:
-    """Whether a folder says what only sentence-transformers reads, or its encoder is no BERT of ours."""
-    if any((folder / name).is_file() for name in (PROMPTS, *READING)):
-        return True
-    extra = len(_modules(folder)) > len(BARE)
-    return extra or _json(folder / _modules(folder)[0]["path"] / "config.json").get("model_type", "bert") != "bert"
-
-
 def load(folder: Path) -> tuple[SentenceTransformer, Reader]:
-    """The bi-encoder of a folder, in evaluation mode, and what reads texts for it.
+    """The bi-encoder of a folder, in evaluation mode, and the reader of its texts.
 
-    Raises ValueError for other parts, and where the folder's files do not fit each other.
+    Raises ValueError for modules that are not supported, and where the folder's files do not fit each other.
     """
-    listed = _modules(folder)
-    kinds = [str(each["type"]).rpartition(".")[2] for each in listed]
+    _check_installed(folder)
+    modules = list_modules(folder)
+    kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
     known = ("Pooling", "Dense", "Normalize", "Dropout")
     if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[1:]) <= set(known) or kinds.count("Pooling") > 1:
-        wanted = f"Transformer and Pooling, then {', '.join(known[1:])}"
-        raise ValueError(f"{folder / MODULES}: expected {wanted}; found {', '.join(kinds)}")
-    home = folder / listed[0]["path"]
+        expected = f"Transformer and Pooling, then {', '.join(known[1:])}"
+        raise ValueError(f"{folder / MODULES}: expected {expected}; found {', '.join(kinds)}")
+    home = folder / modules[0]["path"]
     encoder, reader = hugging_face.load_encoder(home), load_reader(folder, home)
     check_vocabulary_size(reader.vocab_size, encoder.get_input_embeddings().num_embeddings, home)
-    _limit(reader, hugging_face.num_positions(encoder), home)
-    pooling = {} if listed[1]["path"] is None else _json(folder / listed[1]["path"] / "config.json")
-    skips = pooling.get("include_prompt", True) is False
-    roles: tuple[Role, Role] = ("query", "passage")
-    skipped = {role: reader.num_prompt_tokens(role) if skips else 0 for role in roles}
-    then = [
-        _projection(folder / each["path"]) if kind == "Dense" else Normalise()
-        for kind, each in zip(kinds[2:], listed[2:], strict=True)
+    _limit_to_positions(reader, hugging_face.num_positions(encoder), home)
+    pooling = _pooling(None if modules[1]["path"] is None else folder / modules[1]["path"], encoder.config.hidden_size)
+    head = [
+        _dense(folder / module["path"]) if kind == "Dense" else Normalise()
+        for kind, module in zip(kinds[2:], modules[2:], strict=True)
         if kind != "Dropout"
     ]
-    if compared_by_cosine(folder) and not any(isinstance(each, Normalise) for each in then[-1:]):
-        then.append(Normalise())
-    made = SentenceTransformer(encoder, poolings(pooling), nn.Sequential(*then), skipped)
-    return made.eval(), reader
+    if compared_by_cosine(folder) and not any(isinstance(module, Normalise) for module in head[-1:]):
+        head.append(Normalise())
+    roles: tuple[Role, Role] = ("query", "passage")
+    prompt_lengths = {role: reader.prompt_length(role) for role in roles}
+    return SentenceTransformer(encoder, pooling, nn.Sequential(*head), prompt_lengths).eval(), reader
 
 
 def load_reader(folder: Path, home: Path) -> Reader:
-    """What reads texts for the encoder that lies at `home` in a folder."""
+    """The reader of a folder's texts; `home` is the folder of its encoder."""
     from tokenizers import normalizers
     from transformers import AutoConfig, AutoTokenizer
 
-    said, config = reading(home), AutoConfig.from_pretrained(home, trust_remote_code=False)
+    stated, config = transformer_config(home), AutoConfig.from_pretrained(home, trust_remote_code=False)
     tokenizer: Any = AutoTokenizer.from_pretrained(home, trust_remote_code=False)
     if not any((home / file).is_file() for file in {"tokenizer.json", *tokenizer.vocab_files_names.values()}):
         raise UnusableModel(
             f"{home}: expected a tokenizer, found no tokenizer.json; save there what the model was trained with"
         )
-    limits = [tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or UNBOUNDED]
-    if (stated := said.get("max_seq_length")) is not None:
-        if type(stated) is not int or stated < 3:
-            raise UnusableModel(f"{home}: max_seq_length: expected a whole number of 3 or more, found {stated!r}")
-        limits = [stated]
-    if said.get("do_lower_case"):
+    limits = [tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or UNLIMITED]
+    if (length := stated.get("max_seq_length")) is not None:
+        if type(length) is not int or length < 3:
+            raise UnusableModel(f"{home}: max_seq_length: expected a whole number of 3 or more, found {length!r}")
+        limits = [length]
+    if stated.get("do_lower_case"):
         fast = tokenizer.backend_tokenizer
         others = [] if fast.normalizer is None else [fast.normalizer]
         fast.normalizer = normalizers.Sequence([normalizers.Lowercase(), *others])
-    return Reader(tokenizer, prompts(folder), min(UNBOUNDED, *limits))
+    return Reader(tokenizer, prompts(folder), min(UNLIMITED, *limits))
 
 
-def _limit(reader: Reader, positions: int | None, home: Path) -> None:
-    """Have no text read that is longer than the encoder has positions; refuse one that is said to read such texts."""
+def _check_installed(folder: Path) -> None:
+    if importlib.util.find_spec("sentence_transformers") is None:
+        raise UnusableModel(
+            f"{folder}: a model in the layout of sentence-transformers, or an encoder other than BERT, needs that "
+            "package; pip install 'pretrieve[sentence-transformers]'"
+        )
+
+
+def _limit_to_positions(reader: Reader, positions: int | None, home: Path) -> None:
+    """Truncate texts to the encoder's positions; refuse a stated maximum length that exceeds them."""
     if positions is None or reader.max_tokens <= positions:
         return
-    if reading(home).get("max_seq_length"):
+    if transformer_config(home).get("max_seq_length"):
         raise UnusableModel(
             f"{home}: max_seq_length: expected at most the encoder's {positions} positions, found {reader.max_tokens}"
         )
@@ -185,83 +169,36 @@ def _limit(reader: Reader, positions: int | None, home: Path) -> None:
 
 
 def num_tokens(folder: Path) -> int:
-    """How many tokens of a text the bi-encoder of a folder reads at most."""
-    return load_reader(folder, folder / _modules(folder)[0]["path"]).max_tokens
+    """The maximum length of a text in tokens, for the bi-encoder of a folder."""
+    _check_installed(folder)
+    return load_reader(folder, folder / list_modules(folder)[0]["path"]).max_tokens
 
 
-def prompts(folder: Path) -> dict[Role, str]:
-    """What is put before a text of each role."""
-    given = _json(folder / PROMPTS).get("prompts") or {}
+def _pooling(folder: Path | None, hidden_size: int) -> Any:
+    """The package's pooling with the settings of a folder; the hidden state of the first token where there is none."""
+    from sentence_transformers.sentence_transformer.modules import Pooling
 
-    def prompt(role: Role) -> str:
-        return next((str(given[name]) for name in NAMES[role] if given.get(name)), "")
-
-    return {"query": prompt("query"), "passage": prompt("passage")}
-
-
-def compared_by_cosine(folder: Path) -> bool:
-    """Whether vectors are compared by their cosine: also where a file of prompts says nothing of it."""
-    if not (folder / MODULES).is_file():
-        return False
-    found = _json(folder / PROMPTS).get("similarity_fn_name") or "cosine"
-    if found not in ("cosine", "dot"):
-        raise ValueError(f"{folder / PROMPTS}: expected vectors compared by cosine or dot, found {found}")
-    return bool(found == "cosine")
-
-
-def reading(home: Path) -> Mapping[str, Any]:
-    """What the file that says how texts are read has; empty where there is none."""
-    return next((_json(home / name) for name in READING if (home / name).is_file()), {})
-
-
-def poolings(said: Mapping[str, Any]) -> list[str]:
-    """What is made of the hidden states, by the words that `POOLINGS` knows."""
-    if not said:
-        return ["cls"]
-    found = said.get("pooling_mode") or [name for key, name in OLD_POOLINGS.items() if said.get(key)] or "mean"
-    names = [found] if isinstance(found, str) else list(found)
-    if unknown := set(names) - set(POOLINGS):
-        raise ValueError(f"pooling: expected some of {', '.join(POOLINGS)}, found {min(unknown)}")
-    return names
-
-
-def _projection(folder: Path) -> Projection:
-    said = _json(folder / "config.json")
-    name = str(said.get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")[2]
-    of = said.get("module_input_name", "sentence_embedding")
-    if name not in ACTIVATIONS or said.get("use_residual") or of != "sentence_embedding":
-        raise ValueError(f"{folder}: expected a map of the pooled vector and one of {', '.join(ACTIVATIONS)}")
-    linear = nn.Linear(said["in_features"], said["out_features"], bias=said.get("bias", True))
-    path = folder / "model.safetensors"
-    found = {name.removeprefix("linear."): value for name, value in read_weights(path).items()}
-    check_fit(found, linear.state_dict(), path, "its config.json")
-    linear.load_state_dict(found)
-    return Projection(linear, getattr(nn, name)())
-
-
-def _modules(folder: Path) -> list[dict[str, Any]]:
-    """What modules.json lists; each has a type, and a path within the folder."""
-    path = folder / MODULES
-    if not path.is_file():
-        return BARE
+    if folder is None or not read_json(folder / "config.json", "the settings of a pooling"):
+        return Pooling(hidden_size, "cls")
     try:
-        listed = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UnusableModel(f"{path}: expected a list of modules, found none that can be read ({error})") from None
-    if not isinstance(listed, list) or not all(map(_is_module, listed)):
-        raise UnusableModel(
-            f"{path}: expected a list of modules, each with a type and a path within the model's folder"
-        )
-    return listed or BARE
+        return Pooling.load(str(folder), local_files_only=True, init_defaults={"embedding_dimension": hidden_size})
+    except ValueError as error:
+        raise UnusableModel(f"{folder / 'config.json'}: {error}") from None
 
 
-def _is_module(value: Any) -> bool:
-    """Whether an entry of modules.json names a type and a folder that is not outside the model's."""
-    if not isinstance(value, dict) or not all(isinstance(value.get(name), str) for name in ("type", "path")):
-        return False
-    return not Path(value["path"]).is_absolute() and ".." not in Path(value["path"]).parts
+def _dense(folder: Path) -> Any:
+    """The package's linear map of a folder, with the folder's weights."""
+    from sentence_transformers.sentence_transformer.modules import Dense as PackageDense
 
-
-def _json(path: Path) -> dict[str, Any]:
-    """What a file says; empty where there is none."""
-    return read_json(path, "settings of sentence-transformers") if path.is_file() else {}
+    stated = read_optional_json(folder / "config.json")
+    name = str(stated.get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")[2]
+    of = stated.get("module_input_name", "sentence_embedding")
+    if name not in ACTIVATIONS or stated.get("use_residual") or of != "sentence_embedding":
+        raise ValueError(f"{folder}: expected a map of the pooled vector and one of {', '.join(ACTIVATIONS)}")
+    activation, bias = getattr(nn, name)(), stated.get("bias", True)
+    dense = PackageDense(stated["in_features"], stated["out_features"], bias=bias, activation_function=activation)
+    path = folder / "model.safetensors"
+    weights = read_weights(path)
+    check_fit(weights, dense.state_dict(), path, "its config.json")
+    dense.load_state_dict(weights)
+    return dense

@@ -1,6 +1,7 @@
 """Models in the layout of sentence-transformers give the vectors that sentence-transformers gives."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,7 @@ def test_a_plain_bert_is_ours(tmp_path: Path) -> None:
         ("modules.json", [{"path": "", "type": "a.Transformer"}, {"path": "x", "type": "b.Router"}], "found .*Router"),
         ("modules.json", [{"path": "", "type": "a.Transformer"}, {"path": "", "type": "a.WordWeights"}], "WordWeights"),
         ("config_sentence_transformers.json", {"similarity_fn_name": "manhattan"}, "cosine or dot, found manhattan"),
-        ("1_Pooling/config.json", {"pooling_mode": "attention"}, "found attention"),
+        ("1_Pooling/config.json", {"pooling_mode": "attention"}, "1_Pooling/config.json: .*'attention'"),
         ("2_Dense/config.json", {"activation_function": "os.system"}, "expected a map of the pooled vector"),
         ("2_Dense/model.safetensors", None, "save the model as safetensors"),
         ("model.safetensors", None, "save the model as safetensors"),
@@ -206,3 +207,15 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path, file: str, value: Any, s
 
     with pytest.raises(ValueError, match=said):
         load.load(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("read", [load.load, load.max_tokens])
+def test_without_the_package_the_error_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Any
+) -> None:
+    saved(tmp_path, "bert")
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+
+    with pytest.raises(ValueError, match=r"pip install 'pretrieve\[sentence-transformers\]'") as error:
+        read(tmp_path / "saved")
+    assert "\n" not in str(error.value)
