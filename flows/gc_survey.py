@@ -16,7 +16,7 @@ from pathlib import Path
 
 from flows.store_needs import ReportNeeds, report_needs
 from storage.files import bytes_below
-from storage.ledger.ledger import ledgers
+from storage.generation_cache.cache import generation_caches
 from storage.store.run_notes import RunNote, State, read_notes
 from storage.store.store import Store
 from tasks.runtime.formatting import in_units
@@ -84,7 +84,7 @@ def take_survey(store: Store, policy: Policy) -> Survey:
             rows.append((reference, in_units(bytes_below(folder)), kept.get(reference, "nothing")))
     for folder in store.foreign_folders():
         rows.append((str(folder.relative_to(store.root)), "", "not ours: no manifest of pretrieve; left alone"))
-    for ledger in ledgers(store.root):
+    for ledger in generation_caches(store.root):
         name = str(ledger.folder.relative_to(store.root))
         rows.append((name, in_units(bytes_below(ledger.folder)), "always: generated queries, see made_by.json"))
     for folder, reference in _work_and_damaged(store):

@@ -13,7 +13,7 @@ from flows.store_lookup import find, lookup, parameter_inputs
 from flows.terminal import out
 from storage.artifact import Manifest
 from storage.errors import UserError, one_line
-from storage.ledger.ledger import is_damaged, ledgers
+from storage.generation_cache.cache import generation_caches, is_damaged
 from storage.store.manifest_checks import MANIFEST, find_damage
 from storage.store.store import Damage, Store
 from tasks.runtime.formatting import in_units
@@ -75,11 +75,14 @@ def verify_store(store_folder: Path, aside: bool) -> None:
         typer.echo(
             one_line(f"pretrieve: damaged: {folder / MANIFEST}: the manifest is missing; {LEFT_ALONE}"), err=True
         )
-    files = [(each, path) for each in ledgers(store.root) for path in (*each.files(), *each.replacements())]
+    caches = generation_caches(store.root)
+    files = [(cache, path) for cache in caches for path in (*cache.files(), *cache.invalidation_files())]
     torn = [(ledger, path) for ledger, path in files if is_damaged(path)]
     for ledger, path in torn:
-        moved = f"; moved to {ledger.set_aside(path)}" if aside else ""
-        typer.echo(one_line(f"pretrieve: damaged: {path}: its bytes are not those of its name{moved}"), err=True)
+        moved = f"; moved to {ledger.quarantine(path)}" if aside else ""
+        typer.echo(
+            one_line(f"pretrieve: damaged: {path}: its bytes do not match the hash in its name{moved}"), err=True
+        )
     lines = damaged_versions(store)
     if aside and lines:
         quarantine_versions(store)

@@ -111,8 +111,8 @@ class PseudoQueries(Table):
     )
 
 
-class Written(Table):
-    """Queries as a ledger keeps them (`storage.ledger.ledger`): by the text they were written for, whoever's it is."""
+class GeneratedQueries(Table):
+    """Queries in the generation cache (`storage.generation_cache.cache`), by the text that they were generated for."""
 
     schema = _schema(passage_sha256=pa.string(), rank=pa.int32(), draw=pa.int32(), query=pa.string())
 

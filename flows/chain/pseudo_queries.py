@@ -37,7 +37,7 @@ class Generator:
 
     def replaced(self, store: Store) -> Source | None:
         """Of which texts other queries are wanted than were first written."""
-        return self.writing().ledger_in(store.root, self.model).replaced()
+        return self.writing().ledger_in(store.root, self.model).invalidated()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from flows.queries.dataset_card import card
 from flows.queries.formats import LINES, Row, WithQueries
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
-from storage.ledger.ledger import FOLDER as LEDGERS
+from storage.generation_cache.cache import FOLDER as LEDGERS
 from storage.rows import num_rows, parts, read_blocks, read_rows, write_blocks
 from storage.store.store import Store
 from storage.tables import Passages, PseudoQueries

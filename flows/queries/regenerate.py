@@ -13,8 +13,8 @@ from flows.recipe.schema import Recipe
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.formats.lines import read_lines
-from storage.ledger.ledger import Ledger
-from storage.ledger.regenerations import Replaced
+from storage.generation_cache.cache import GenerationCache
+from storage.generation_cache.invalidations import Invalidations
 from storage.rows import read_rows
 from storage.store.store import Store
 from storage.tables import Passages, passage_sha256, passage_text
@@ -36,9 +36,9 @@ def replace(recipe: Recipe[Any], store: Store, what: str, name: str | None) -> s
         writer, passages = writer_of(recipe, store)
     generators = _named(writer.generators, name)
     if what == ALL:
-        more, words = Replaced(all=1), "all passages"
+        more, words = Invalidations(all=1), "all passages"
     elif bucket := BUCKET.fullmatch(what):
-        more, words = Replaced(buckets={bucket[1].lower(): 1}), f"the passages of bucket {bucket[1].lower()}"
+        more, words = Invalidations(buckets={bucket[1].lower(): 1}), f"the passages of bucket {bucket[1].lower()}"
     else:
         more, words = _of_documents(Path(what), passages, store)
     lines = []
@@ -47,16 +47,16 @@ def replace(recipe: Recipe[Any], store: Store, what: str, name: str | None) -> s
         with store.lock("ledger", f"{ledger.key}-replaced", lambda: None):
             pending = _is_pending(ledger, more, store)
             if not pending:
-                ledger.replace(more)
+                ledger.invalidate(more)
         how = "requested before, and not built yet" if pending else "replaced"
         lines.append(f"{how}: {words}, of {generator.name}")
     return "\n".join(lines)
 
 
-def _is_pending(ledger: Ledger, more: Replaced, store: Store) -> bool:
+def _is_pending(ledger: GenerationCache, more: Invalidations, store: Store) -> bool:
     """Return whether the same was requested last, and no corpus has been built since."""
-    last = ledger.replaced()
-    if last is None or Replaced.last(last) != more:
+    last = ledger.invalidated()
+    if last is None or Invalidations.last(last) != more:
         return False
     builds = store.root / generate_queries.name
     manifests = [store.manifest(generate_queries.name, folder.name) for folder in builds.glob("*/")]
@@ -73,7 +73,7 @@ def _named(generators: list[Generator], name: str | None) -> list[Generator]:
     return matches
 
 
-def _of_documents(file: Path, passages: Artifact[Passages], store: Store) -> tuple[Replaced, str]:
+def _of_documents(file: Path, passages: Artifact[Passages], store: Store) -> tuple[Invalidations, str]:
     """Return the invalidation of the passages of a file's documents, and a description."""
     if not (wanted := set(_ids(file))):
         raise UserError(f"{file}: expected a document's id on each line, but the file has none")
@@ -93,7 +93,7 @@ def _of_documents(file: Path, passages: Artifact[Passages], store: Store) -> tup
             f"{file}: {len(missing)} of {len(wanted)} documents are not in {passages.reference}, such as "
             f"{', '.join(missing[:SHOWN])}; expected ids of its doc_id; nothing was replaced"
         )
-    return Replaced(texts=texts), f"{len(texts):,} passages of {len(seen):,} documents"
+    return Invalidations(texts=texts), f"{len(texts):,} passages of {len(seen):,} documents"
 
 
 def _ids(file: Path) -> Iterator[str]:

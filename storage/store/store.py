@@ -5,7 +5,7 @@
     STORE/.work/<stage>-<key>/      an artifact being built, or left by a build that was interrupted
     STORE/.damaged/<stage>-<key>/   a quarantined artifact, whose files differed from its manifest
     STORE/.locks/                   which process builds what (storage.store.store_locks)
-    STORE/ledger/                   what generators have generated (storage.ledger.ledger)
+    STORE/ledger/                   what generators have generated (storage.generation_cache.cache)
     STORE/reports/                  pages for people
 
 A stage builds in `.work`, the manifest is written last, and one rename publishes the folder.

@@ -1,9 +1,9 @@
 """doc2query: generate queries that a passage answers (Nogueira and Lin 2019; query-as-context, section 4.1).
 
 The queries of a passage depend only on the seed and its text, so they are generated once and stored in the generation
-cache (`storage.ledger.ledger`). A corpus of pseudo-queries is its passages joined with the cache; only missing queries
-are generated. A shard is one or more buckets of the cache (`tasks/runtime/shards.py`). The queries that a bucket lacks
-are added to the cache together, so a killed run loses only the buckets that it was working on.
+cache (`storage.generation_cache.cache`). A corpus of pseudo-queries is its passages joined with the cache; only missing
+queries are generated. A shard is one or more buckets of the cache (`tasks/runtime/shards.py`). The queries that a
+bucket lacks are added to the cache together, so a killed run loses only the buckets that it was working on.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tqdm import tqdm
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.files import write_atomically
-from storage.ledger.ledger import BUCKETS, Ledger
-from storage.ledger.regenerations import Replaced
+from storage.generation_cache.cache import BUCKETS, GenerationCache
+from storage.generation_cache.invalidations import Invalidations
 from storage.settings import Seed, Settings
-from storage.tables import Checkpoint, Filled, Passages, PseudoQueries, Written
+from storage.tables import Checkpoint, Filled, GeneratedQueries, Passages, PseudoQueries
 from tasks.pseudo_queries import ledger_join
 from tasks.pseudo_queries.generators.sampler import GenerationRequest, Sampler
 from tasks.runtime.device import choose_device
@@ -83,9 +83,9 @@ class NamedGeneration(Generation):
     share: tuple[Annotated[int, Field(ge=0)], Literal[1, 2, 4, 8]] = (0, 1)
     """Number of this share, and the number of shares that divide the buckets; (0, 1) is all buckets."""
 
-    def ledger_in(self, root: Path, generator: Generator) -> Ledger:
+    def ledger_in(self, root: Path, generator: Generator) -> GenerationCache:
         """Return the generation cache of these settings in the store at `root`."""
-        return Ledger.of(root, self.provenance(generator))
+        return GenerationCache.of(root, self.provenance(generator))
 
     def provenance(self, generator: Generator) -> dict[str, Any]:
         """Return everything that determines a generated text; the number of texts and the batches do not."""
@@ -117,8 +117,8 @@ def generate_queries(
     """Write the pseudo-queries of every passage, in passage order; missing ones are generated.
 
     `generator` is any Hugging Face seq2seq model, or a causal one if `prompt` is given. `replaced` lists the passages
-    whose queries are resampled (`Ledger.replaced`). `filled` only orders the stages. `logs/written.json` has the
-    numbers of rows kept from the cache and of generated rows.
+    whose queries are resampled (`GenerationCache.invalidated`). `filled` only orders the stages. `logs/written.json`
+    has the numbers of rows kept from the cache and of generated rows.
     """
     counts, ledger = _fill(out, passages, generator, replaced, settings), _ledger(generator, settings)
     ledger_join.merge(out, lambda rows: _described(rows, generator, ledger, settings))
@@ -148,7 +148,7 @@ def _in_words(counts: Mapping[str, int]) -> str:
     return f"{counts['kept']:,} kept, {counts['made']:,} made, {counts['empty']:,} of them empty"
 
 
-def _ledger(generator: Generator, settings: NamedGeneration) -> Ledger:
+def _ledger(generator: Generator, settings: NamedGeneration) -> GenerationCache:
     return settings.ledger_in(store().root, generator)
 
 
@@ -159,7 +159,7 @@ def _bucket_groups(settings: NamedGeneration) -> list[range]:
 
 
 @contextlib.contextmanager
-def _locked(ledger: Ledger, settings: NamedGeneration) -> Iterator[None]:
+def _locked(ledger: GenerationCache, settings: NamedGeneration) -> Iterator[None]:
     """Hold the locks of this share's groups, always taken in the same order; no other run adds to them meanwhile."""
     waiting = f"ledger {ledger.key[:8]}: another run generates queries with this generator; waiting"
     with contextlib.ExitStack() as held:
@@ -173,13 +173,13 @@ def write_buckets(
     replaced: Source | None, *, settings: NamedGeneration,
 ) -> None:  # fmt: skip
     """Generate the queries that a shard's buckets lack, add them to the cache, and join its rows with the passages."""
-    (first, last), cache = shard.of, Ledger(ledger.path)
-    passages = _with_draws(ledger_join.passages_of(out, first, last), Replaced.read(replaced))
+    (first, last), cache = shard.of, GenerationCache(ledger.path)
+    passages = _with_draws(ledger_join.passages_of(out, first, last), Invalidations.read(replaced))
     texts = passages["passage_sha256"].combine_chunks()
     cached = cache.rows(first, last, texts).filter(pc.field("rank") < settings.queries_per_passage)
     missing = _missing(passages, cached, settings.queries_per_passage)
     done(len(passages) - len(missing))
-    generated = Written.schema.empty_table()
+    generated = GeneratedQueries.schema.empty_table()
     if missing:
         rows: list[dict[str, Any]] = []
         try:
@@ -197,7 +197,7 @@ def write_buckets(
     ledger_join.write_joined(out, shard, passages, pa.concat_tables(flagged))
 
 
-def _with_draws(passages: pa.Table, replaced: Replaced) -> pa.Table:
+def _with_draws(passages: pa.Table, replaced: Invalidations) -> pa.Table:
     """Return the passages with the number of the draw that each needs."""
     draws = [replaced.draw(sha256) for sha256 in passages["passage_sha256"].to_pylist()]
     return passages.append_column("draw", pa.array(draws, pa.int32()))
@@ -218,14 +218,16 @@ def _missing(passages: pa.Table, cached: pa.Table, number: int) -> dict[str, Gen
 
 def _new(rows: list[dict[str, Any]], cached: pa.Table) -> pa.Table:
     """Return the rows that the cache lacks."""
-    generated = pa.Table.from_pylist(rows, schema=Written.schema)
-    return generated.join(cached, ["passage_sha256", "draw", "rank"], join_type="left anti").cast(Written.schema)
+    generated = pa.Table.from_pylist(rows, schema=GeneratedQueries.schema)
+    return generated.join(cached, ["passage_sha256", "draw", "rank"], join_type="left anti").cast(
+        GeneratedQueries.schema
+    )
 
 
 def _generate(
     missing: Mapping[str, GenerationRequest], sampler: Sampler, done: Callable[[int], object]
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yield the generated queries batch by batch, as rows of `Written`."""
+    """Yield the generated queries batch by batch, as rows of `GeneratedQueries`."""
     hashes, requests = list(missing), list(missing.values())
     for batch in sampler(requests):
         rows = []
@@ -241,7 +243,7 @@ def _sampler(generator: Generator, settings: NamedGeneration) -> Sampler:
     return Sampler(generator.path, settings, choose_device(), tqdm.write)
 
 
-def _described(rows: pa.Table, generator: Generator, ledger: Ledger, settings: NamedGeneration) -> pa.Table:
+def _described(rows: pa.Table, generator: Generator, ledger: GenerationCache, settings: NamedGeneration) -> pa.Table:
     """Return the rows with the other columns of PseudoQueries."""
     not_empty = pc.not_equal(rows["query"], "")
     columns = {

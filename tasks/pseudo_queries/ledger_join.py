@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from storage.artifact import Artifact
 from storage.batched import portions
 from storage.files import write_atomically, writing
-from storage.ledger.ledger import BUCKETS, bucket_of, hashes_within
+from storage.generation_cache.cache import BUCKETS, bucket_of, hashes_within
 from storage.rows import num_rows, read_rows, write_table
 from storage.tables import Passages, PseudoQueries, passage_sha256, passage_text
 from tasks.runtime.leftovers import record, unfinished

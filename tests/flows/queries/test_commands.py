@@ -19,7 +19,7 @@ from flows.recipe.load import load_recipe
 from flows.store_commands import verify_store
 from flows.store_needs import report_needs
 from storage.errors import UserError
-from storage.ledger.ledger import ledgers
+from storage.generation_cache.cache import generation_caches
 from storage.rows import read_rows
 from storage.store.store import Store
 from storage.tables import PseudoQueries
@@ -110,8 +110,8 @@ def test_a_corpus_is_built_brought_up_to_date_and_replaced(
     assert replace(recipe, store, "all", "tiny") == "replaced: all passages, of tiny"
     assert {row["draw"] for row in rows(make())} == {1, 2}
     assert replace(recipe, store, "all", None).startswith("replaced: ")
-    [ledger] = ledgers(store.root)
-    ledger.replacements()[-1].unlink()
+    [ledger] = generation_caches(store.root)
+    ledger.invalidation_files()[-1].unlink()
 
     assert [each.number for each in versions_of(NAME, store)] == [1, 2, 3, 4]
     assert find_version(NAME, store).number == 4
@@ -135,7 +135,7 @@ def test_a_corpus_is_built_brought_up_to_date_and_replaced(
     damage(before[0])
     with pytest.raises(Exception, match="1"):
         verify_store(store.root, aside=False)
-    assert f"{before[0]}: its bytes are not those of its name" in capsys.readouterr().err
+    assert f"{before[0]}: its bytes do not match the hash in its name" in capsys.readouterr().err
 
 
 def damage(path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
-from storage.ledger.regenerations import Replaced
+from storage.generation_cache.invalidations import Invalidations
 from storage.rows import parts
 from storage.store.store import Store
 from storage.tables import Passages, passage_sha256
@@ -40,17 +40,17 @@ def test_replacing_writes_others_for_the_chosen_texts_alone(
     asked.clear()
     chosen = passage_sha256(texts()[5])
 
-    assert ledger.replaced() is None
-    after = by_text(corpus(passages, replaced=ledger.replace(Replaced(texts={chosen: 1}))))
+    assert ledger.invalidated() is None
+    after = by_text(corpus(passages, replaced=ledger.invalidate(Invalidations(texts={chosen: 1}))))
 
     assert [(each.text, each.draw) for each in asked] == [(texts()[5], 1)]
     assert {sha256 for sha256 in before if before[sha256] != after[sha256]} == {chosen}
     asked.clear()
     bucket = passage_sha256(texts()[2])[:2]
-    corpus(passages, replaced=ledger.replace(Replaced(buckets={bucket: 1})))
+    corpus(passages, replaced=ledger.invalidate(Invalidations(buckets={bucket: 1})))
     assert {each.text for each in asked} == {text for text in texts() if passage_sha256(text)[:2] == bucket}
     asked.clear()
-    corpus(passages, replaced=ledger.replace(Replaced(all=1)))
+    corpus(passages, replaced=ledger.invalidate(Invalidations(all=1)))
     assert sorted((each.text, each.draw) for each in asked) == sorted(
         (text, 1 + (passage_sha256(text) == chosen) + (passage_sha256(text)[:2] == bucket)) for text in texts()
     )

@@ -10,17 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import UserError
-from storage.ledger import ledger as module
-from storage.ledger.ledger import BUCKETS, Ledger, bucket_of, is_damaged, ledgers
-from storage.ledger.regenerations import Replaced
-from storage.tables import Written, passage_sha256
+from storage.generation_cache import cache as module
+from storage.generation_cache.cache import BUCKETS, GenerationCache, bucket_of, generation_caches, is_damaged
+from storage.generation_cache.invalidations import Invalidations
+from storage.tables import GeneratedQueries, passage_sha256
 
 HASHES = [passage_sha256(str(number)) for number in range(200)]
 
 
 def rows(*written: tuple[str, int, int, str]) -> pa.Table:
     names = ("passage_sha256", "rank", "draw", "query")
-    return pa.Table.from_pylist([dict(zip(names, each, strict=True)) for each in written], schema=Written.schema)
+    return pa.Table.from_pylist(
+        [dict(zip(names, each, strict=True)) for each in written], schema=GeneratedQueries.schema
+    )
 
 
 def values(table: pa.Table) -> list[tuple[str, int, int, str]]:
@@ -28,8 +30,8 @@ def values(table: pa.Table) -> list[tuple[str, int, int, str]]:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger.of(tmp_path, made_by())
+def ledger(tmp_path: Path) -> GenerationCache:
+    return GenerationCache.of(tmp_path, made_by())
 
 
 def made_by(version: int = 1, generator: str = "source/t5", seed: int = 42) -> dict[str, Any]:
@@ -38,15 +40,15 @@ def made_by(version: int = 1, generator: str = "source/t5", seed: int = 42) -> d
 
 def test_its_key_is_of_all_that_decides_a_text(tmp_path: Path) -> None:
     others = [made_by(version=2), made_by(seed=43), made_by(generator="source/other")]
-    ledger = Ledger.of(tmp_path, made_by())
+    ledger = GenerationCache.of(tmp_path, made_by())
 
-    assert len({ledger.key, *(Ledger.of(tmp_path, each).key for each in others)}) == 4
+    assert len({ledger.key, *(GenerationCache.of(tmp_path, each).key for each in others)}) == 4
     ledger.describe(made_by())
     written = json.loads((ledger.folder / "made_by.json").read_text())
-    assert Ledger.of(tmp_path, written).key == ledger.key
+    assert GenerationCache.of(tmp_path, written).key == ledger.key
 
 
-def test_buckets_are_found_whatever_files_they_lie_in(ledger: Ledger) -> None:
+def test_rows_of_buckets_are_read_from_any_files(ledger: GenerationCache) -> None:
     written = [(sha256, rank, 0, f"{sha256[:4]} {rank}") for sha256 in HASHES for rank in range(2)]
     for first, last in ((0, 99), (100, 254), (255, 255)):
         ledger.add(first, last, rows(*(each for each in written if first <= bucket_of(each[0]) <= last)))
@@ -58,10 +60,10 @@ def test_buckets_are_found_whatever_files_they_lie_in(ledger: Ledger) -> None:
         assert values(ledger.rows(first, last)) == sorted(expected, key=lambda each: (each[0], each[2], each[1]))
     some = [each for each in HASHES if bucket_of(each) < 40][:3]
     assert {each for each, *_ in values(ledger.rows(0, 255, pa.array(some)))} == set(some)
-    assert [each.key for each in ledgers(ledger.folder.parent.parent)] == [ledger.key]
+    assert [each.key for each in generation_caches(ledger.folder.parent.parent)] == [ledger.key]
 
 
-def test_what_stands_twice_is_read_once_and_another_draw_is_another(ledger: Ledger) -> None:
+def test_duplicate_rows_are_read_once_and_draws_are_distinct(ledger: GenerationCache) -> None:
     one = HASHES[0]
     for queries in (["a", "b"], ["a"]):
         ledger.add(0, BUCKETS - 1, rows(*((one, rank, 0, query) for rank, query in enumerate(queries))))
@@ -70,7 +72,7 @@ def test_what_stands_twice_is_read_once_and_another_draw_is_another(ledger: Ledg
     assert values(ledger.rows(0, BUCKETS - 1)) == [(one, 0, 0, "a"), (one, 1, 0, "b"), (one, 0, 1, "c")]
 
 
-def test_many_small_files_become_one(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_small_files_become_one(ledger: GenerationCache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MERGED_AT", 3)
     low = [each for each in HASHES if bucket_of(each) < 16]
     ledger.add(10, 31, rows(*((each, 0, 0, "other") for each in HASHES if 16 <= bucket_of(each) < 32)))
@@ -88,7 +90,7 @@ def test_many_small_files_become_one(ledger: Ledger, monkeypatch: pytest.MonkeyP
     assert not any(is_damaged(path) for path in ledger.files())
 
 
-def test_a_damaged_file_is_set_aside_when_it_is_read(ledger: Ledger) -> None:
+def test_a_damaged_file_is_quarantined_when_it_is_read(ledger: GenerationCache) -> None:
     ledger.add(0, 127, rows(*((each, 0, 0, "a") for each in HASHES if bucket_of(each) < 128)))
     ledger.add(128, 255, rows(*((each, 0, 0, "b") for each in HASHES if bucket_of(each) >= 128)))
     path = ledger.files()[0]
@@ -99,25 +101,28 @@ def test_a_damaged_file_is_set_aside_when_it_is_read(ledger: Ledger) -> None:
     assert (ledger.folder / "damaged" / path.name).exists()
 
 
-def test_what_is_given_up_adds_up(ledger: Ledger) -> None:
+def test_invalidations_add_up(ledger: GenerationCache) -> None:
     one, other = HASHES[:2]
-    assert Replaced.read(ledger.replaced()).draw(one) == 0
-    keys = [ledger.replace(each).key for each in (Replaced(texts={one: 1}), Replaced(all=1), Replaced(texts={one: 1}))]
-    last = ledger.replace(Replaced(buckets={other[:2]: 1}))
+    assert Invalidations.read(ledger.invalidated()).draw(one) == 0
+    keys = [
+        ledger.invalidate(each).key
+        for each in (Invalidations(texts={one: 1}), Invalidations(all=1), Invalidations(texts={one: 1}))
+    ]
+    last = ledger.invalidate(Invalidations(buckets={other[:2]: 1}))
 
     assert len({*keys, last.key}) == 4
-    assert ledger.replaced() == last
-    found = Replaced.read(last)
+    assert ledger.invalidated() == last
+    found = Invalidations.read(last)
     assert found.draw(one) == 3 + (one[:2] == other[:2])
     assert found.draw(other) == 2
-    assert Replaced.read(Ledger(ledger.folder).replaced()) == found
-    assert Replaced.last(last) == Replaced(buckets={other[:2]: 1})
+    assert Invalidations.read(GenerationCache(ledger.folder).invalidated()) == found
+    assert Invalidations.last(last) == Invalidations(buckets={other[:2]: 1})
     last.path.write_text("{")
-    with pytest.raises(UserError, match="not those of its name"):
-        Replaced.read(ledger.replaced())
+    with pytest.raises(UserError, match="do not match the hash in its name"):
+        Invalidations.read(ledger.invalidated())
 
 
-def test_a_file_that_was_joined_while_others_look_is_not_damaged(ledger: Ledger) -> None:
+def test_a_file_that_a_merge_deleted_is_not_damaged(ledger: GenerationCache) -> None:
     ledger.add(0, 255, rows((HASHES[0], 0, 0, "a")))
     [path] = ledger.files()
     path.unlink()

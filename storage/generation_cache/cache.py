@@ -1,11 +1,12 @@
-"""What a generator has written, by the text it was written for: no query is written twice.
+"""The generation cache: generated queries by the text of their passage, so that no query is generated twice.
 
-    STORE/ledger/<key>/made_by.json                     what the key is the hash of
-    STORE/ledger/<key>/<first>-<last>-<hash>.parquet    rows of `Written`, of the buckets first to last
-    STORE/ledger/<key>/replaced-<number>-<hash>.json    which texts have been given up, and how often
+    STORE/ledger/<key>/made_by.json                     the values that the key is the hash of
+    STORE/ledger/<key>/<first>-<last>-<hash>.parquet    rows of `GeneratedQueries`, of the buckets first to last
+    STORE/ledger/<key>/replaced-<number>-<hash>.json    which texts' queries are invalidated, and how often
 
-A text belongs to one of 256 buckets by the first two digits of its sha256, so a document that comes or goes moves no
-other. Files are only added, whole, and named by a hash of their bytes; whoever adds holds the buckets' lock.
+A text belongs to one of 256 buckets by the first two digits of its sha256, so an added or removed document moves no
+other. Files are only added, atomically, and named by a hash of their bytes. A process that adds files holds the lock of
+their buckets.
 """
 
 from __future__ import annotations
@@ -26,71 +27,73 @@ import pyarrow.parquet as pq
 from storage.artifact import Source, key_of
 from storage.batched import portions
 from storage.files import sha256_of, write_atomically
-from storage.ledger.regenerations import DIGITS, Replaced
-from storage.tables import Written
+from storage.generation_cache.invalidations import DIGITS, Invalidations
+from storage.tables import GeneratedQueries
 
 BUCKETS = 256
 FOLDER = "ledger"
 FILE = re.compile(rf"([0-9a-f]{{2}})-([0-9a-f]{{2}})-([0-9a-f]{{{DIGITS}}})\.parquet")
 MADE_BY = "made_by.json"
-MERGED_AT = 16  # small files: reading so many costs more than writing one
+MERGED_AT = 16  # small files: reading that many costs more than writing one
 SMALL = 32 * 2**20  # bytes
 
 
 def bucket_of(sha256: str) -> int:
-    """A text's bucket."""
+    """Return the bucket of a text."""
     return int(sha256[:2], 16)
 
 
 def hashes_within(first: int, last: int) -> list[tuple[str, str, str]]:
-    """What a column passage_sha256 is to be, for Parquet's readers, in the buckets first to last."""
+    """Return Parquet filters on the column passage_sha256 for the buckets first to last."""
     end = f"{last + 1:02x}" if last + 1 < BUCKETS else "g"  # no digit comes after f
     return [("passage_sha256", ">=", f"{first:02x}"), ("passage_sha256", "<", end)]
 
 
-class Ledger:
-    """The ledger of one generator with one manner of writing."""
+class GenerationCache:
+    """The cache of one generator with one set of settings."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.key = folder, folder.name
 
     @staticmethod
-    def of(root: Path, made_by: Mapping[str, Any]) -> Ledger:
-        """In the store at `root`, that of all that decides a text: code's `version`, `generator`, `settings`."""
-        return Ledger(root / FOLDER / _key(made_by))
+    def of(root: Path, made_by: Mapping[str, Any]) -> GenerationCache:
+        """Return the cache in the store at `root` for the code's `version`, the `generator` and the `settings`."""
+        return GenerationCache(root / FOLDER / _key(made_by))
 
     def describe(self, made_by: Mapping[str, Any]) -> None:
-        """Write down once what the key is the hash of."""
+        """Write the values that the key is the hash of, once."""
         if not (self.folder / MADE_BY).exists():
             write_atomically(self.folder / MADE_BY, json.dumps(made_by, indent=1, ensure_ascii=False))
 
     def rows(self, first: int, last: int, texts: pa.Array | None = None) -> pa.Table:
-        """What the buckets first to last hold, of these texts or of all, by text, draw and rank; each once.
+        """Return the queries of the buckets first to last, of some texts or of all, by text, draw and rank, each once.
 
-        A file whose bytes are not those of its name is moved to `damaged/`: its queries are missing then.
+        A file whose bytes do not match the hash in its name is moved to `damaged/`. Its queries are missing then.
         """
         wanted = pq.filters_to_expression(hashes_within(first, last))
         if texts is not None:
             wanted = wanted & pc.field("passage_sha256").isin(texts)
         tables = [pq.read_table(path, filters=wanted) for path in self._files(first, last)]
-        rows = pa.concat_tables([Written.schema.empty_table(), *(each.cast(Written.schema) for each in tables)])
-        return _once(rows)
+        rows = pa.concat_tables(
+            [GeneratedQueries.schema.empty_table(), *(table.cast(GeneratedQueries.schema) for table in tables)]
+        )
+        return _distinct(rows)
 
     def add(self, first: int, last: int, rows: pa.Table) -> None:
-        """Add rows of `Written`, for texts of the buckets first to last."""
-        self._write(first, last, _once(rows))
+        """Add rows of `GeneratedQueries` for texts of the buckets first to last."""
+        self._write(first, last, _distinct(rows))
 
     def merge(self, first: int, last: int) -> None:
-        """Join the small files that nightly additions leave within these buckets, where they are many."""
+        """Merge the small files within these buckets where there are many, as after many small additions."""
         small = [path for path in self._files(first, last) if path.stat().st_size < SMALL]
         small = [path for path in small if first <= _span(path)[0] and _span(path)[1] <= last]
         if len(small) < MERGED_AT:
             return
         for paths in portions(small, size=lambda path: path.stat().st_size, limit=SMALL):
             spans = [_span(path) for path in paths]
-            rows = _once(pa.concat_tables([pq.read_table(path) for path in paths]))
+            rows = _distinct(pa.concat_tables([pq.read_table(path) for path in paths]))
             kept = self._write(min(low for low, _ in spans), max(high for _, high in spans), rows)
-            for path in paths:  # until they are gone, the same rows stand in two files, and are read once
+            for path in paths:  # until they are deleted, the same rows are in two files and are read once
                 if path != kept:
                     path.unlink()
 
@@ -103,52 +106,52 @@ class Ledger:
         return path
 
     def _files(self, first: int, last: int) -> Iterator[Path]:
-        """The files that hold some of these buckets, those that are whole, in the order of their names."""
+        """Yield the intact files with rows of these buckets, ordered by name, and quarantine damaged ones."""
         for path in self.files():
             low, high = _span(path)
             if low <= last and high >= first:
                 if is_damaged(path):
-                    self.set_aside(path)
+                    self.quarantine(path)
                 else:
                     yield path
 
-    def set_aside(self, path: Path) -> Path:
-        """Move a damaged file where nobody looks: what it held is written again when it is asked for."""
-        aside = self.folder / "damaged" / path.name
-        aside.parent.mkdir(exist_ok=True)
-        os.replace(path, aside)
-        return aside
+    def quarantine(self, path: Path) -> Path:
+        """Move a damaged file to `damaged/`. Its queries are generated again when they are needed."""
+        quarantined = self.folder / "damaged" / path.name
+        quarantined.parent.mkdir(exist_ok=True)
+        os.replace(path, quarantined)
+        return quarantined
 
     def files(self) -> list[Path]:
-        """All its files of rows."""
+        """Return all files of rows."""
         return sorted(path for path in self.folder.glob("*.parquet") if FILE.fullmatch(path.name))
 
-    def replaced(self) -> Source | None:
-        """Which texts have been given up; None where none has."""
-        paths = self.replacements()
+    def invalidated(self) -> Source | None:
+        """Return the file that says which texts' queries are invalidated, or None where there is none."""
+        paths = self.invalidation_files()
         return Source(paths[-1].stem.rpartition("-")[2], paths[-1]) if paths else None
 
-    def replace(self, more: Replaced) -> Source:
-        """Give up some texts' queries once more than before. What was written of them stays, and is used no more."""
-        content = Replaced.read(self.replaced()).plus(more).as_json(more).encode()
+    def invalidate(self, more: Invalidations) -> Source:
+        """Invalidate the queries of some texts once more. Those that were generated stay and are no longer used."""
+        content = Invalidations.read(self.invalidated()).plus(more).as_json(more).encode()
         digest = hashlib.sha256(content).hexdigest()[:DIGITS]
-        number = 1 + (int(paths[-1].stem.split("-")[1]) if (paths := self.replacements()) else 0)
+        number = 1 + (int(paths[-1].stem.split("-")[1]) if (paths := self.invalidation_files()) else 0)
         path = self.folder / f"replaced-{number:05d}-{digest}.json"
         write_atomically(path, content)
         return Source(digest, path)
 
-    def replacements(self) -> list[Path]:
-        """The files that say so, the newest last, which has the sum."""
+    def invalidation_files(self) -> list[Path]:
+        """Return the files of invalidations, the newest last. It has the sum of all."""
         return sorted(self.folder.glob("replaced-*.json"))
 
 
-def ledgers(root: Path) -> list[Ledger]:
-    """All ledgers of the store at `root`."""
-    return [Ledger(folder) for folder in sorted((root / FOLDER).glob("*/"))]
+def generation_caches(root: Path) -> list[GenerationCache]:
+    """Return all generation caches of the store at `root`."""
+    return [GenerationCache(folder) for folder in sorted((root / FOLDER).glob("*/"))]
 
 
 def is_damaged(path: Path) -> bool:
-    """Whether a ledger's file is not what its name says; one that is gone, since others were joined, is not."""
+    """Return whether a file's bytes do not match the hash in its name. A file that a merge deleted is not damaged."""
     try:
         return sha256_of(path)[:DIGITS] != path.stem.rpartition("-")[2]
     except FileNotFoundError:
@@ -164,8 +167,8 @@ def _span(path: Path) -> tuple[int, int]:
     return int(first, 16), int(last, 16)
 
 
-def _once(rows: pa.Table) -> pa.Table:
-    """Sorted; of rows for the same text, draw and rank, which only a lost lease can bring about, the first."""
+def _distinct(rows: pa.Table) -> pa.Table:
+    """Return the rows sorted, one for each text, draw and rank. Only a lost lease can lead to several."""
     by = ["passage_sha256", "draw", "rank"]
     rows = rows.sort_by([(name, "ascending") for name in by])
     if len(rows) < 2:
