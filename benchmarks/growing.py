@@ -29,7 +29,7 @@ from tasks.retrieval.engines.exact import Exact
 from tasks.retrieval.engines.faiss import Faiss
 from tasks.retrieval.index import index
 from tasks.retrieval.search import Search, search
-from tasks.training.loop import Fitting
+from tasks.training.loop import OptimisationSettings
 
 READER, LANGUAGE, SEED = "beir", "en", 1
 ALL, FEW = SPLITS
@@ -43,7 +43,9 @@ OBJECTIVE = cot_mae.Settings(
     decoder="ar", decoder_layers=1, window=3, text_mask_rate=0.3, context_mask_rate=None, symmetric=False,
     max_tokens=MAX_TOKENS, context_max_tokens=32,
 )  # fmt: skip
-FITTING = Fitting(learning_rate=1e-4, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None)
+FITTING = OptimisationSettings(
+    learning_rate=1e-4, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None
+)
 QUICK = Faiss(engine="faiss", factory="HNSW32", ef_search=128, nprobe=None, refine=2)
 RUNS = {"bm25": "BM25", "dense": "exact search"}
 METRICS = ["MRR@10", "nDCG@10", "recall@100"]

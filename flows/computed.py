@@ -26,12 +26,12 @@ def computed(call: Callable[[], Artifact[Any]], store: Store, command: str) -> I
         planned = call()
     if store.is_read_only and store.manifest(planned.stage, planned.key) is None:
         with tempfile.TemporaryDirectory(prefix="pretrieve-") as scratch:
-            with session(Session(Store(Path(scratch)), tell=tell)):
+            with session(Session(Store(Path(scratch)), print_line=tell)):
                 made = call()
             yield made
     else:
         with noted(store, command, planned.reference) as note:
-            with session(Session(store, tell=tell, note=note)):
+            with session(Session(store, print_line=tell, note=note)):
                 made = call()
             yield made
             note.finish()

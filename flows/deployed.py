@@ -124,7 +124,7 @@ def generate_queries(
         note.finish()
     show_lineage(recipe_name(path), list(current.done.values()))
     show_queries(recipe_name(path), result.page)
-    current.tell(result.summary())
+    current.print_line(result.summary())
 
 
 @offered(flow_run_name="{recipe}")
@@ -160,11 +160,11 @@ def evaluate_models(
     for why in asked.absent.values():
         get_run_logger().warning("left out: %s", why)
     with noted(store, "evaluate_models", asked.name) as note:
-        current = Session(store, asked.suite.execution, tell=get_run_logger().info, note=note)
+        current = Session(store, asked.suite.execution, print_line=get_run_logger().info, note=note)
         page = answer(asked, current)
         note.finish()
     show_table(asked, page)
-    current.tell(f"report: {page}")
+    current.print_line(f"report: {page}")
 
 
 @offered()
@@ -202,7 +202,7 @@ def run_recipe(recipe: str, changes: list[str], goal: str | None) -> None:
             return  # the note stays: no report needs what was built
         note.finish()
     show_run(name, page, done)
-    current.tell(f"report: {page}")
+    current.print_line(f"report: {page}")
 
 
 def _run(plan: Session, jobs: Mapping[str, Job], recipe: str, changes: list[str], note: NotedRun) -> Session:
@@ -210,7 +210,7 @@ def _run(plan: Session, jobs: Mapping[str, Job], recipe: str, changes: list[str]
     missing = sum(plan.store.manifest(*reference.split("/")) is None for reference in jobs)
     check_models(plan)
     current = _building(plan, note)
-    current.tell(f"{len(jobs)} stages, {len(jobs) - missing} cached, {missing} to build; store {plan.store.root}")
+    current.print_line(f"{len(jobs)} stages, {len(jobs) - missing} cached, {missing} to build; store {plan.store.root}")
     asked = Request(recipe if recipe in shipped_recipes() else str(find_recipe(recipe).resolve()), list(changes))
     with session(current):
         run_all(jobs, asked, current)
@@ -231,4 +231,4 @@ def _store() -> Store:
 
 def _building(plan: Session, note: NotedRun) -> Session:
     """A session that builds what a plan has planned, and tells the run's log."""
-    return Session(plan.store, plan.execution, tell=get_run_logger().info, note=note)
+    return Session(plan.store, plan.execution, print_line=get_run_logger().info, note=note)

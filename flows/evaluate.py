@@ -32,7 +32,7 @@ from storage.store.store import Store
 from storage.tables import Metrics
 from tasks.report.page.statistics import intervals
 from tasks.report.page.suite_page import as_markdown, notes, page, terminal_table
-from tasks.runtime.prefect_progress import courtesy
+from tasks.runtime.prefect_progress import best_effort
 from tasks.runtime.prefect_task import artifact_key
 from tasks.session import Session, session
 
@@ -74,7 +74,7 @@ def run(
         missing = sum(store.manifest(step.stage, step.key) is None for step in plan.done.values())
         counts = f"{len(plan.done)} stages, {len(plan.done) - missing} cached, {missing} to build"
         console.print(f"{asked.suite.title}: {counts}; store {store.root}")
-        current = Session(store, asked.suite.execution, tell=console.print, note=note)
+        current = Session(store, asked.suite.execution, print_line=console.print, note=note)
         if missing:
             report = as_flow("evaluate", asked.name, current, lambda: answer(asked, current))
         else:
@@ -98,7 +98,7 @@ def show_table(asked: Asked, page: Path) -> None:
     """Show the table in the UI of the flow run that calls this."""
     from prefect.artifacts import create_markdown_artifact
 
-    with courtesy():
+    with best_effort():
         create_markdown_artifact(
             key=artifact_key(f"{asked.name}-table"), markdown=page.with_name("table.md").read_text(),
             description=f"{asked.suite.title}: {page}",

@@ -22,7 +22,7 @@ from typing import NoReturn
 from storage.errors import DamagedArtifact, UserError, one_line, wrong_path
 from storage.files import limit_reached
 from storage.store.locks import LeaseLost
-from tasks.runtime.signals import saving, unwinding
+from tasks.runtime.signals import is_saving, unwind_on_sigterm
 
 INTERRUPTED = 130
 SECONDS_TO_UNWIND = 8.0  # from a signal, or from the checkpoint that a training saves after it
@@ -130,7 +130,7 @@ def ending_promptly() -> Iterator[None]:
         # Whoever handles SIGTERM then, such as a training or Prefect, handles this too.
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
-        with unwinding(lambda: leave(signal.SIGTERM)):
+        with unwind_on_sigterm(lambda: leave(signal.SIGTERM)):
             yield
     finally:
         signal.signal(signal.SIGHUP, hangup)
@@ -146,6 +146,6 @@ def _see_to_the_end(reading: int) -> None:
         waited = 0.0
         while said and waited < SECONDS_TO_UNWIND:
             time.sleep(0.1)
-            waited = 0.0 if saving() else waited + 0.1
+            waited = 0.0 if is_saving() else waited + 0.1
         if said:
             leave(signal.SIGINT if said[0] == signal.SIGINT else signal.SIGTERM)

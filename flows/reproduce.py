@@ -31,7 +31,7 @@ from storage.store.store import Store
 from storage.tables import Report
 from tasks.job import Job
 from tasks.report.report import is_of, publish, terminal_table
-from tasks.runtime.signals import Told
+from tasks.runtime.signals import Terminated
 from tasks.session import Done, Session, session
 from tasks.stage import run_job
 
@@ -55,7 +55,7 @@ def run(name: str, folder: Path, changes: Sequence[str], until: str | None) -> N
         missing = [job for job in jobs.values() if store.manifest(job.stage.name, job.key) is None]
         counts = f"{len(jobs)} stages, {len(jobs) - len(missing)} cached, {len(missing)} to build"
         console.print(f"{recipe.title}: {counts}; store {store.root}")
-        current = Session(store, recipe.execution, tell=console.print, note=note)
+        current = Session(store, recipe.execution, print_line=console.print, note=note)
         if missing:
             page = as_flow("reproduce", title, current, lambda: build_and_show(jobs, title, current))
         else:
@@ -121,13 +121,13 @@ def as_flow(flow_name: str, recipe: str, current: Session, body: Callable[[], T]
     from tasks.runtime.prefect_task import TAG
 
     limit_exit()
-    embedded, watch = watched_server(current.tell)
+    embedded, watch = watched_server(current.print_line)
     results: list[T] = []
 
     def run(recipe: str) -> None:
         try:
             results.append(body())
-        except (KeyboardInterrupt, TerminationSignal, Told) as interrupted:
+        except (KeyboardInterrupt, TerminationSignal, Terminated) as interrupted:
             if embedded:  # the server ends with this process: no one would read the run's state
                 leave(signal.SIGINT if isinstance(interrupted, KeyboardInterrupt) else signal.SIGTERM)
             raise

@@ -29,7 +29,7 @@ def train(
     console = unwrapped(stderr=True)
     opened = Store.open_or_new(store)
     with noted(opened, "train-generator", model) as note:
-        with session(Session(opened, execution, tell=console.print, note=note)):
+        with session(Session(opened, execution, print_line=console.print, note=note)):
             made = finetune_generator(start=weights(model), pairs=given, settings=settings)
         Terminal().print(curve(json.loads((made.path / VALIDATION_JSON).read_text())))
         export_checkpoint(made.key, folder, store)

@@ -24,7 +24,7 @@ from storage.artifact import Manifest
 from storage.errors import UserError, one_line
 from storage.store.store import Store
 from tasks.job import Job
-from tasks.runtime.environment import described
+from tasks.runtime.environment import describe_build
 from tasks.runtime.formatting import duration
 from tasks.session import Execution, Session, session
 from tasks.stage import build_artifact
@@ -62,7 +62,7 @@ def verify_deep(names: Sequence[str], changes: Sequence[str], folder: Path, samp
     with tempfile.TemporaryDirectory(prefix="pretrieve-verify-") as scratch:
         for number, one in enumerate(chosen, 1):
             outcome, words = rebuilt(
-                one, Session(Store(Path(scratch)), one.execution, tell=unwrapped(stderr=True).print)
+                one, Session(Store(Path(scratch)), one.execution, print_line=unwrapped(stderr=True).print)
             )
             outcomes[outcome] += 1
             say(f"{number} of {len(chosen)}: {one.job.label}: {words}")
@@ -145,7 +145,7 @@ def rebuilt(one: Rebuildable, current: Session) -> tuple[str, str]:
         name for name in {**manifest.files, **again.files} if manifest.files.get(name) != again.files.get(name)
     )
     what = f"hash {again.hash}, expected {manifest.hash}; {len(files)} files differ: {', '.join(files[:FILES_SHOWN])}"
-    if others := _differences(manifest.built, described(current.execution)):
+    if others := _differences(manifest.built, describe_build(current.execution)):
         return f"{DIFFERS}, from another machine", (
             f"differs: {what}; it was built elsewhere, where floating-point numbers may be rounded otherwise: {others}"
         )

@@ -68,19 +68,13 @@ class Session:
     execution: Execution = field(default_factory=Execution)
     planning: bool = False
     """Only work out keys and look what is there; build nothing."""
-    last: str | None = None
-    """The key of the stage after which to stop; None goes to the end of the chain."""
-    tell: Callable[[str], None] = lambda line: None
+    print_line: Callable[[str], None] = lambda line: None
     note: NotedRun | None = None
     """The run's note, which names every artifact before the store is looked at; None where nothing is noted."""
     jobs: dict[str, Job] = field(default_factory=dict)
     """Stages by `<stage>/<key>`, in the order in which they were first called."""
     done: dict[str, Done] = field(default_factory=dict)
     """What is known of each."""
-
-
-class Stopped(Exception):
-    """The stage that the session was told to stop after is done."""
 
 
 _session: contextvars.ContextVar[Session] = contextvars.ContextVar("session")
@@ -117,10 +111,10 @@ def store() -> Store:
     return _session.get().store
 
 
-def tell(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line to the terminal of the current session's run; nothing where a stage's body runs without one."""
     if current := _session.get(None):
-        current.tell(line)
+        current.print_line(line)
 
 
 def current_session() -> Session:

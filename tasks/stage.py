@@ -22,9 +22,9 @@ from storage.settings import Settings
 from storage.tables import Table
 from tasks.job import Input, Job, StageDefinition
 from tasks.runtime.energy import Meter
-from tasks.runtime.environment import Spent, cpu_seconds, described
-from tasks.runtime.prefect_progress import in_a_flow
-from tasks.session import Done, Session, Stopped, current_round, current_session, execution
+from tasks.runtime.environment import BuildCost, cpu_seconds, describe_build
+from tasks.runtime.prefect_progress import in_flow_run
+from tasks.session import Done, Session, current_round, current_session, execution
 
 T = TypeVar("T", bound=Table)
 
@@ -54,8 +54,6 @@ class Stage(StageDefinition[T]):
                 current.note.uses([job.reference])
             current.jobs[job.reference] = job
             current.done[job.reference] = look_up(job, current) if current.planning else run_job(job, current)
-            if job.key == current.last:
-                raise Stopped
         return Artifact(self.name, job.key, current.store.folder(self.name, job.key))
 
 
@@ -64,8 +62,8 @@ def run_job(job: Job, current: Session) -> Done:
     manifest = current.store.manifest(job.stage.name, job.key)
     cached = manifest is not None
     if not cached:
-        current.tell(f"{job.label} …")
-    if in_a_flow():
+        current.print_line(f"{job.label} …")
+    if in_flow_run():
         from tasks.runtime.prefect_task import run_as_task
 
         return report_done(job, current, run_as_task(job, lambda: build_artifact(job, current), cached), cached)
@@ -82,7 +80,7 @@ def report_done(job: Job, current: Session, manifest: Manifest, cached: bool) ->
     """Print that the artifact of a job is complete, and return its record for the report."""
     rows = f", {manifest.rows:,} rows" if manifest.rows is not None else ""
     how = "cached" if cached else f"built in {manifest.built['seconds']:.1f} s"
-    current.tell(f"{job.label}: {how}{rows}")
+    current.print_line(f"{job.label}: {how}{rows}")
     return _done(job, manifest, cached)
 
 
@@ -97,11 +95,11 @@ def _done(job: Job, manifest: Manifest | None, cached: bool) -> Done:
 def build_artifact(job: Job, current: Session) -> Manifest:
     """Build the artifact of a job, unless another process has built it by the time that the lock is free."""
     name, store = job.stage.name, current.store
-    with store.lock(name, job.key, lambda: current.tell(f"{name} {job.key[:8]}: another run builds it; waiting")):
+    with store.lock(name, job.key, lambda: current.print_line(f"{name} {job.key[:8]}: another run builds it; waiting")):
         if manifest := store.manifest(name, job.key):
             return manifest
         if (folder := store.folder(name, job.key)).exists() and (damage := store.quarantine_if_damaged(folder)):
-            current.tell(f"{job.label}: damaged, so it is built again: {damage.in_one_line()}")
+            current.print_line(f"{job.label}: damaged, so it is built again: {damage.in_one_line()}")
         for artifact in job.artifacts():
             store.check(artifact)
         started, cpu = time.monotonic(), cpu_seconds()
@@ -109,7 +107,7 @@ def build_artifact(job: Job, current: Session) -> Manifest:
         with full_disk_explained(work):
             with Meter() as meter:
                 _fill(work, job, current)
-            spent = Spent(started, cpu, meter.joules)
+            spent = BuildCost(started, cpu, meter.joules)
             return store.publish(name, job.key, lambda files, logs: _manifest(job, work, files, logs, spent))
 
 
@@ -123,14 +121,14 @@ def _fill(work: Path, job: Job, current: Session) -> None:
         job.stage.body(work, *job.inputs, **({"settings": job.settings} if job.settings else {}))
 
 
-def _manifest(job: Job, work: Path, files: dict[str, File], logs: dict[str, File], spent: Spent) -> Manifest:
+def _manifest(job: Job, work: Path, files: dict[str, File], logs: dict[str, File], spent: BuildCost) -> Manifest:
     stage = job.stage
     built = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(time.monotonic() - spent.started, 3),
         "cpu_seconds": round(cpu_seconds() - spent.cpu, 3),
         "energy_joules": {part: round(joules, 1) for part, joules in spent.energy.items()},
-        **described(execution()),
+        **describe_build(execution()),
     }
     return Manifest(
         stage=stage.name, version=stage.version, key=job.key, settings=job.values, inputs=job.references,

@@ -59,7 +59,7 @@ def attempt(folder: Path, plain: bool = False) -> None:
         resource.setrlimit(number, (value, resource.getrlimit(number)[1]))
     current = Session(
         Store(folder / "store"), Execution(workers=1, threads=1, device="cpu"),
-        tell=Console(soft_wrap=True).print,
+        print_line=Console(soft_wrap=True).print,
     )  # fmt: skip
 
     def build() -> str:

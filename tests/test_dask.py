@@ -21,7 +21,7 @@ from storage.errors import UserError
 from storage.store.store import SCRATCH, Store
 from tasks.runtime import dask_cluster
 from tasks.runtime.leftovers import RECORDS, record
-from tasks.runtime.shard import Failed
+from tasks.runtime.shard import ProcessFailed
 from tasks.session import Execution, Session, session
 from tests.cluster import ROOT, Cluster, cluster, environment, wait_for
 from tests.tasks import sharded, works
@@ -224,7 +224,7 @@ def test_a_scheduler_that_is_lost_is_named(two: Cluster, tmp_path: Path) -> None
     threading.Thread(
         target=lambda: wait_for(lambda: works.files(tmp_path / "out")) and two.scheduler.kill(), daemon=True
     ).start()
-    with pytest.raises(Failed, match=f"the Dask scheduler at {two.address} was lost"):
+    with pytest.raises(ProcessFailed, match=f"the Dask scheduler at {two.address} was lost"):
         works.run(tmp_path / "out", works.write_slowly, dask=two.address, rows=3000, told=str(told))
 
 

@@ -112,7 +112,7 @@ class Children:
 
     def build(self, job: Job) -> Manifest:
         """Have a child run build the job, and wait for its artifact."""
-        self.current.tell(f"{job.label} … on the gpu pool")
+        self.current.print_line(f"{job.label} … on the gpu pool")
         store, built = self.current.store, 0
         for lost in count():
             built += self._run(job, lost)
@@ -166,7 +166,7 @@ class Children:
                 yield state
                 if state.is_scheduled() and not warned and time.monotonic() - began > SECONDS_UNTIL_WARNING:
                     warned = True
-                    self.current.tell(
+                    self.current.print_line(
                         f"{job.label}: no worker of the gpu pool has taken it yet: all are busy, or none runs "
                         "(prefect worker start --pool gpu --limit 1)"
                     )
@@ -185,7 +185,9 @@ class Children:
                     raise
                 if not warned:
                     warned = True
-                    self.current.tell(f"{job.label}: the server does not answer ({type(error).__name__}); waiting")
+                    self.current.print_line(
+                        f"{job.label}: the server does not answer ({type(error).__name__}); waiting"
+                    )
                 self._wait(job)
 
     def _wait(self, job: Job) -> None:

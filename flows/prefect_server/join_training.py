@@ -16,9 +16,9 @@ from flows.terminal import unwrapped
 from storage.errors import UserError
 from storage.store.store import Store
 from tasks.runtime import ranks
-from tasks.runtime.heartbeat import BEAT, Place, Pulse, exposure, free_place
+from tasks.runtime.heartbeat import SECONDS_BETWEEN_BEATS, HostSlot, RemoteHost, claim_free_slot, exposure_warning
 from tasks.runtime.rank_processes import Processes
-from tasks.runtime.signals import unwinding
+from tasks.runtime.signals import unwind_on_sigterm
 from tasks.session import Execution, Session, session
 
 console = unwrapped(stderr=True)
@@ -26,20 +26,20 @@ console = unwrapped(stderr=True)
 
 def join(folder: Path) -> None:
     """Take part in every training over several hosts that begins, until Ctrl-C or SIGTERM."""
-    store, pulses, finished = Store.open_or_new(folder), dict[Path, Pulse](), set[Path]()
+    store, pulses, finished = Store.open_or_new(folder), dict[Path, RemoteHost](), set[Path]()
     if not store.root.is_dir():
         raise UserError(f"--store {store.root}: expected the store that the hosts share, but there is no such folder")
     store.mark()
     console.print(f"waiting for trainings of several hosts in {store.root}; Ctrl-C ends this")
-    with unwinding():
+    with unwind_on_sigterm():
         while True:
             for job, execution in _jobs(store):
-                pulse = pulses.setdefault(job, Pulse(job, 0))
+                pulse = pulses.setdefault(job, RemoteHost(job, 0))
                 pulse.look()
-                if pulse.beats and job not in finished and (place := free_place(job, execution.hosts)):
+                if pulse.beats and job not in finished and (place := claim_free_slot(job, execution.hosts)):
                     finished.add(job)
                     take_part(job, execution, store, place)
-            time.sleep(BEAT)
+            time.sleep(SECONDS_BETWEEN_BEATS)
 
 
 def _jobs(store: Store) -> Iterator[tuple[Path, Execution]]:
@@ -51,25 +51,25 @@ def _jobs(store: Store) -> Iterator[tuple[Path, Execution]]:
                 yield path.parent, execution
 
 
-def take_part(job: Path, execution: Execution, store: Store, place: Place) -> None:
+def take_part(job: Path, execution: Execution, store: Store, place: HostSlot) -> None:
     """Run this host's processes of a job until the job ends, for whatever reason."""
     name = job.parent.parent.name
     console.print(f"{name}: this is host {place.number + 1} of {execution.hosts}; processes: {execution.processes}")
     try:
         with session(Session(store, execution)):
             ranks.check_devices(execution.processes)
-            console.print(f"{name}: {exposure(execution)}")
-            console.print(f"{name}: {_ended(Processes(job, store, place.number), place, Pulse(job, 0))}")
+            console.print(f"{name}: {exposure_warning(execution)}")
+            console.print(f"{name}: {_ended(Processes(job, store, place.number), place, RemoteHost(job, 0))}")
     except UserError as error:
         console.print(f"{name}: this host cannot take part: {error}")
     finally:
         place.leave()
 
 
-def _ended(processes: Processes, place: Place, first: Pulse) -> str:
+def _ended(processes: Processes, place: HostSlot, first: RemoteHost) -> str:
     """Wait until the processes end, and return how. Where the job ends or its first host is lost, end them."""
     try:
-        while (completed := processes.wait(BEAT)) is None:
+        while (completed := processes.wait(SECONDS_BETWEEN_BEATS)) is None:
             place.beat()
             first.look()
             if first.has_stopped:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from tasks.report.page.lineage_graph import as_image, drawing, made_of, named, standalone
 from tasks.runtime.formatting import duration
-from tasks.runtime.prefect_progress import courtesy
+from tasks.runtime.prefect_progress import best_effort
 from tasks.runtime.prefect_task import artifact_key
 from tasks.session import Done
 
@@ -32,7 +32,7 @@ def show_metrics(report_json: Path) -> None:
 
     content = json.loads(report_json.read_text())
     key, words = artifact_key(f"{content['recipe']['recipe']}-metrics"), measured_on(content)
-    with courtesy():
+    with best_effort():
         create_table_artifact(key=key, table=metrics_table(content), description=words)
 
 
@@ -40,7 +40,7 @@ def show_lineage(recipe: str, done: Sequence[Done]) -> None:
     """Create a page with a drawing of the run's stages and their inputs."""
     from prefect.artifacts import create_markdown_artifact
 
-    with courtesy():
+    with best_effort():
         create_markdown_artifact(key=artifact_key(f"{recipe}-lineage"), markdown=lineage(recipe, done))
 
 
@@ -50,7 +50,7 @@ def link_report(page: Path) -> None:
 
     about = json.loads(page.with_suffix(".json").read_text())["recipe"]
     key, words = artifact_key(f"{about['recipe']}-report"), f"The report of {about['title']}"
-    with courtesy():
+    with best_effort():
         if served := os.environ.get("PRETRIEVE_REPORTS_URL"):
             link = f"{served.rstrip('/')}/{quote(about['recipe'])}/{page.name}"
             create_link_artifact(key=key, link=link, link_text=words, description=words)

@@ -17,7 +17,7 @@ from typing import Any
 from flows.interrupt import RESUMES, ServerLost, end, limit_exit, reason
 from flows.prefect_server.embedded_server import require_room
 from storage.errors import UserError, masked
-from tasks.runtime.signals import in_stage
+from tasks.runtime.signals import is_building_stage
 
 POLL_SECONDS = 1.0
 # A server that refuses connections has ended; one that is slow may be on a busy machine.
@@ -80,10 +80,10 @@ class ServerWatch:
                 if patience is None:
                     answered, warned = now, False
                 lost = patience is not None and now - answered >= patience
-                if lost and in_stage() and not warned:
+                if lost and is_building_stage() and not warned:
                     warned = True
                     self._tell(f"{self._server} does not answer; this stage is finished first")
-                if not self._stopped.is_set() and lost and not in_stage():
+                if not self._stopped.is_set() and lost and not is_building_stage():
                     end(*reason(self._error or self.cause(self._lost())))
 
 

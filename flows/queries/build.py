@@ -67,7 +67,7 @@ def build(
     if generator is not None and replaced is None:
         raise UserError(f"--generator {generator}: says whose queries --replace resamples; give both")
     console = unwrapped(stderr=True)
-    current = Session(store, recipe.execution, tell=console.print)
+    current = Session(store, recipe.execution, print_line=console.print)
     if replaced is not None:
         planned_corpus(recipe, store)  # errors of the recipe come before anything is invalidated
         console.print(replace(recipe, store, replaced, generator))

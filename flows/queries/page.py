@@ -13,7 +13,7 @@ from storage.files import write_atomically
 from storage.store.store import Store
 from storage.tables import Comparison, Quality
 from tasks.report.page.corpus_page import html_page, markdown_page
-from tasks.runtime.prefect_progress import courtesy
+from tasks.runtime.prefect_progress import best_effort
 from tasks.runtime.prefect_task import artifact_key
 
 
@@ -41,9 +41,9 @@ def show_queries(name: str, page: Path) -> None:
     from prefect.artifacts import create_link_artifact, create_markdown_artifact
 
     key, words = artifact_key(f"{name}-queries"), f"The pseudo-queries of {name}"
-    with courtesy():
+    with best_effort():
         create_markdown_artifact(key=key, markdown=page.with_suffix(".md").read_text(), description=words)
-    with courtesy():
+    with best_effort():
         if served := os.environ.get("PRETRIEVE_REPORTS_URL"):
             link = f"{served.rstrip('/')}/{quote(f'{name}-queries')}/{page.name}"
             create_link_artifact(key=f"{key}-page", link=link, link_text=words, description=words)

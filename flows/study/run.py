@@ -119,7 +119,7 @@ def run(
 def reproduce(plan: PlannedRun, results: Path, rows: Mapping[str, Sequence[str]], console: Terminal) -> None:
     """Run a recipe from corpus to report, and store its results."""
     with noted(plan.store, "study run", plan.words, [f"{step.stage}/{step.key}" for step in plan.steps]) as note:
-        current = Session(plan.store, plan.recipe.execution, tell=console.print, note=note)
+        current = Session(plan.store, plan.recipe.execution, print_line=console.print, note=note)
         build(plan.jobs, plan.title, current)
         _keep(plan, results, rows, current)
         note.finish()

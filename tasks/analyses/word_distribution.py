@@ -40,7 +40,7 @@ from tasks.corpus.split_corpus import load_tokenizer
 from tasks.retrieval.encode import TextEncoder
 from tasks.runtime.progress import progress
 from tasks.stage import stage
-from tasks.training.loop import take_up
+from tasks.training.loop import load_parameters
 
 AT_ONCE = 32  # texts whose distributions over the vocabulary are in memory
 LEVELS = 6
@@ -100,7 +100,7 @@ def read_decoder(checkpoint: Artifact[Checkpoint], terms: pretraining.TermCounts
     try:
         if not path.is_file():
             raise ValueError(f"there is no {HEADS}")
-        take_up(wanted, read_weights(path), path)
+        load_parameters(wanted, read_weights(path), path)
     except ValueError as error:
         raise UserError(
             f"word_distribution: {checkpoint.reference}: expected a checkpoint that cpdae pre-trained, with its "

@@ -26,7 +26,7 @@ from storage.rows import parts, read_table, write_rows
 from storage.settings import Settings
 from storage.tables import Answers, Documents, Qrels, Queries
 from tasks.runtime.progress import progress
-from tasks.session import tell
+from tasks.session import print_line
 from tasks.stage import stage
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,9 @@ def ingest_corpus(out: Path, source: Source, *, settings: Corpus) -> None:
     if empty["documents"] == documents:
         raise UserError(f"{source.path}: the {settings.name} has no document with a title or a text")
     if empty:
-        tell(f"{source.path}: {empty['documents']:,} documents have neither title nor text; nothing will find them")
+        print_line(
+            f"{source.path}: {empty['documents']:,} documents have neither title nor text; nothing will find them"
+        )
 
 
 @stage(version=2, table=Queries)
@@ -191,7 +193,7 @@ def _note_absent(path: Path, settings: Topics, what: str, missing: set[str], nam
     found = f"{file}: {len(missing):,} of {len(named):,} {what} ids that the qrels name, such as {min(missing)}, are"
     if len(missing) > len(named) / 2:
         raise UserError(f"{found} not in the collection; give the qrels of this collection")
-    tell(f"{found} not in the collection")
+    print_line(f"{found} not in the collection")
 
 
 def _empty_split(path: Path, settings: Topics, what: str) -> str:

@@ -24,7 +24,7 @@ from storage.settings import Settings
 from storage.tables import Documents, Passages
 from tasks.corpus.sentence_packing import MIN_TOKENS, Span, count_tokens, spans
 from tasks.corpus.sentences import BLANKS
-from tasks.runtime.shard import Job, Shard, part, row_shards
+from tasks.runtime.shard import Shard, ShardJob, part, row_shards
 from tasks.runtime.shards import run_shards
 from tasks.stage import stage
 
@@ -53,7 +53,7 @@ def split_corpus(out: Path, documents: Artifact[Documents], tokenizer: Source, *
     A document with neither title nor text has none.
     """
     load_tokenizer(str(tokenizer.path / TOKENIZER))  # what is wrong with it shows here, not in a process
-    job = Job(split_part, out, (documents, tokenizer), settings, what="splitting documents", unit="documents")
+    job = ShardJob(split_part, out, (documents, tokenizer), settings, what="splitting documents", unit="documents")
     run_shards(job, row_shards(num_rows(documents.path), DOCUMENTS_PER_PART))
 
 

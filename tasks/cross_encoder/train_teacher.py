@@ -18,7 +18,7 @@ from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries
 from tasks.cross_encoder.pairs import Scoring, load_cross_encoder
 from tasks.finetuning.training_data import TrainingData
 from tasks.stage import stage
-from tasks.training.loop import Fitting, fit
+from tasks.training.loop import OptimisationSettings, fit
 
 
 class TeacherTraining(Scoring):
@@ -29,7 +29,7 @@ class TeacherTraining(Scoring):
     batch_queries: int = Field(gt=0)
     passages_per_query: int = Field(gt=1)
     """One positive; the others are hard negatives."""
-    fit: Fitting
+    fit: OptimisationSettings
     """A chunk counts queries, each with its passages."""
     seed: Seed
 

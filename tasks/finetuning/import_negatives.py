@@ -32,7 +32,7 @@ from storage.tables import Negatives, Passages, Positives, Queries
 from tasks.finetuning.candidates import sample
 from tasks.runtime.progress import progress
 from tasks.runtime.shard import part
-from tasks.session import tell
+from tasks.session import print_line
 from tasks.stage import stage
 
 PILES = 256
@@ -91,7 +91,7 @@ def import_negatives(
     if without == len(asked):
         raise UserError(f"{file.path}: no negative is left; all are relevant, or not below the margin")
     if without:
-        tell(f"{file.path}: has no negatives for {without:,} of {len(asked):,} queries")
+        print_line(f"{file.path}: has no negatives for {without:,} of {len(asked):,} queries")
 
 
 def choose(places: Sequence[int], systems: Sequence[int], per_system: int | None) -> list[int]:
@@ -142,7 +142,7 @@ class _Seen:
                 raise UserError(f"{self.path}: its {what} ({', '.join(self.examples[what])}, …) are {reason}")
         if unknown := self.counts["passages"] - self.counts["known passages"]:
             named = ", ".join(self.examples["passages"])
-            tell(f"{self.path}: left out {unknown:,} of {self.counts['passages']:,} negatives, whose passages "
+            print_line(f"{self.path}: left out {unknown:,} of {self.counts['passages']:,} negatives, whose passages "
                  f"are not in {passages.reference}, such as {named}")  # fmt: skip
 
 

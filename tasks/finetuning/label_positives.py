@@ -16,7 +16,7 @@ from storage.pseudo_queries import kept_queries
 from storage.rows import schema_of, write_rows
 from storage.store.store import SCRATCH
 from storage.tables import Passages, Positives, PseudoQueries, Qrels, Queries, Run, Table
-from tasks.session import tell
+from tasks.session import print_line
 from tasks.stage import stage
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def label_passages(out: Path, qrels: Artifact[Qrels], passages: Artifact[Passage
                 f"{qrels.path}: no relevant document has a passage in {passages.path}; expected some to learn"
             )
         if dropped := counts["judged"] - counts["labelled"]:
-            tell(f"{dropped:,} of {counts['judged']:,} relevant documents have no passage and are left out")
+            print_line(f"{dropped:,} of {counts['judged']:,} relevant documents have no passage and are left out")
         write_rows(out, Positives, database.rows(LABELLED))
 
 

@@ -30,7 +30,7 @@ from tasks.finetuning.candidates import (
     sample,
 )  # fmt: skip
 from tasks.finetuning.miners import MiningSettings, NegativeSelector, QueryCandidates, Row
-from tasks.runtime.shard import Job, Shard, kept, part
+from tasks.runtime.shard import Shard, ShardJob, load_once, part
 from tasks.runtime.shards import run_shards
 from tasks.stage import stage
 
@@ -50,7 +50,7 @@ def mine(
     """Write each query's negatives; a query without a positive has none."""
     miner(settings, len(runs), scores)  # a wrong combination is refused here, before a process is started
     shards = query_shards(runs)
-    run_shards(Job(mine_part, out, (runs, positives, passages, scores), settings, "mining", "passages"), shards)
+    run_shards(ShardJob(mine_part, out, (runs, positives, passages, scores), settings, "mining", "passages"), shards)
     counts = Counter[str]()
     for shard in shards:
         counts.update(json.loads((out / counts_file(shard.number)).read_text()))
@@ -63,7 +63,7 @@ def mine_part(
     settings: MiningSettings,
 ) -> None:  # fmt: skip
     """Write the negatives of a shard's queries, and the numbers of candidates and of selected passages."""
-    context = kept(MiningContext, settings, len(runs), positives, passages, scores)
+    context = load_once(MiningContext, settings, len(runs), positives, passages, scores)
 
     def rows() -> Iterator[Row]:
         counts = Counter[str]()

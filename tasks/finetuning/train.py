@@ -32,8 +32,8 @@ from tasks.finetuning.training_data import TrainingData
 from tasks.pretraining.initialise import Backbone, shape
 from tasks.retrieval.encode import Encoding
 from tasks.stage import stage
-from tasks.training.loop import Fitting, fit
-from tasks.training.meta_device import without_memory
+from tasks.training.loop import OptimisationSettings, fit
+from tasks.training.meta_device import on_meta_device
 
 PLAIN = RetrieverSettings(dense=Dense(dim=None))
 """What a checkpoint is searched by where nothing else is said of it."""
@@ -64,7 +64,7 @@ class Training(Settings):
     """Leave out of a query's contrast the passages of its other relevant documents."""
     query_max_tokens: int = Field(gt=2)
     passage_max_tokens: int = Field(gt=2)
-    fit: Fitting
+    fit: OptimisationSettings
     seed: Seed
 
     @model_validator(mode="after")
@@ -126,7 +126,7 @@ def check(name: str, settings: Training, encoding: Encoding, backbone: Backbone,
     if not (folder / bert.CONFIG).is_file() or not (folder / FILES[0]).is_file():
         return
     try:
-        with without_memory():
+        with on_meta_device():
             encoder = DenseEncoder(bert.BertForMaskedLM(shape(folder, backbone)), backbone.pooling)
             made = Retriever(
                 towers.build_encoders(encoder, backbone.towers), settings.retriever, Tokenizer.load(folder)

@@ -20,7 +20,7 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import in_one_chunk, read_table
 from storage.tables import Negatives, Passages, Positives, Queries, passage_text
-from tasks.training.epochs import visited
+from tasks.training.epochs import rows_of_step
 
 RowNumbers = NDArray[np.int64]
 """Rows of the passage table."""
@@ -103,7 +103,7 @@ class TrainingData:
 
     def examples(self, step: int) -> tuple[list[int], list[int]]:
         """Return the query numbers of a step, and the rows of their passages: group by group, the positive first."""
-        query_numbers = visited(step, self.settings.batch_queries, len(self.queries), self.settings.seed)
+        query_numbers = rows_of_step(step, self.settings.batch_queries, len(self.queries), self.settings.seed)
         passages: list[int] = []
         for number, query in enumerate(query_numbers):
             epoch = (step * self.settings.batch_queries + number) // len(self.queries)

@@ -33,9 +33,9 @@ from tasks.pretraining.draw_probe import Probe, Watch
 from tasks.pretraining.initialise import Backbone, save_checkpoint, shape
 from tasks.pretraining.token_cache import Pieces, tokenised
 from tasks.stage import stage
-from tasks.training.epochs import visited
-from tasks.training.loop import Fitting, fit, take_up
-from tasks.training.meta_device import without_memory
+from tasks.training.epochs import rows_of_step
+from tasks.training.loop import OptimisationSettings, fit, load_parameters
+from tasks.training.meta_device import on_meta_device
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class Pretraining(Settings, Generic[P]):
     batch: int = Field(gt=0)
     """Texts a step, each with its context."""
     probe: Probe | None
-    fit: Fitting
+    fit: OptimisationSettings
     seed: Seed
 
     @model_validator(mode="after")
@@ -116,7 +116,7 @@ def check(settings: Pretraining[Any], backbone: Backbone, folder: Path) -> None:
     if not (folder / bert.CONFIG).is_file():
         return
     paper = import_module(f"models.papers.{settings.paper}")
-    with without_memory():
+    with on_meta_device():
         try:
             config = shape(folder, backbone)
             encoder = towers.build_encoders(
@@ -167,7 +167,7 @@ class Data:
     def drawn(self, step: int) -> tuple[pretraining.RawBatch, Generator]:
         """The texts of a step with a context each, and the generator to go on drawing with."""
         settings = self.settings
-        rows = visited(step, settings.batch, len(self.pieces), settings.seed)
+        rows = rows_of_step(step, settings.batch, len(self.pieces), settings.seed)
         random = np.random.default_rng((settings.seed, step))
         contexts: list[Any] = []
         if settings.objective.reads != "texts":
@@ -210,6 +210,6 @@ def continue_heads(heads: dict[str, nn.Parameter], folder: Path) -> None:
             "start from an exported pre-training, or say fresh"
         )
     try:
-        take_up(heads, read_weights(path), path)
+        load_parameters(heads, read_weights(path), path)
     except ValueError as error:
         raise UserError(f"pretrain.heads: {error}") from None

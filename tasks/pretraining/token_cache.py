@@ -54,7 +54,7 @@ def tokenised(out: Path, pairs: Artifact[Pairs], tokenizer: Tokenizer, *, contex
     schema = pa.schema({"text": text} | ({"queries": pa.list_(text), "passages": pa.list_(text)} if contexts else {}))
     spans = [(first, min(first + ROWS_PER_FILE, total)) for first in range(0, total, ROWS_PER_FILE)]
     paths = {span: out / SHARDS / "{:012d}-{:012d}.arrow".format(*span) for span in spans}
-    mine = [spans[number] for number in distributed.dealt(spans)]
+    mine = [spans[number] for number in distributed.shard_of_rank(spans)]
     lacking = set(unfinished(out, [str(paths[span].relative_to(out)) for span in mine]))
     missing = [span for span in mine if str(paths[span].relative_to(out)) in lacking]
     number, left = (sum(last - first for first, last in some) for some in (mine, missing))
@@ -66,7 +66,7 @@ def tokenised(out: Path, pairs: Artifact[Pairs], tokenizer: Tokenizer, *, contex
                     file.write_batch(pa.record_batch(made, schema=schema))
                     counter.update(len(some))
             record(out, str(paths[span].relative_to(out)))
-    distributed.wait_for_all()
+    distributed.barrier()
     return Pieces(list(paths.values()))
 
 

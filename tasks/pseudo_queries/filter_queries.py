@@ -25,9 +25,9 @@ from storage.tables import PseudoQueries
 from tasks.cross_encoder.pairs import Scoring
 from tasks.pseudo_queries.column_rewrite import file_shards, is_empty, rewrite
 from tasks.pseudo_queries.round_trip import RoundTrip
-from tasks.runtime.shard import Job, Shard
+from tasks.runtime.shard import Shard, ShardJob
 from tasks.runtime.shards import run_shards
-from tasks.session import tell
+from tasks.session import print_line
 from tasks.stage import stage
 
 SAID = {"": "kept", "round trip": "dropped by the round trip", "relevance": "dropped by relevance", "empty": "empty"}
@@ -128,13 +128,13 @@ def filter_queries(out: Path, pseudo_queries: Artifact[PseudoQueries], *, settin
     """
     _check(pseudo_queries, settings)
     limits = Limits(round_trip=settings.round_trip, relevance=_least(pseudo_queries, settings.relevance))
-    job = Job(cut_part, out, (pseudo_queries,), limits, what="filtering", unit="queries")
+    job = ShardJob(cut_part, out, (pseudo_queries,), limits, what="filtering", unit="queries")
     run_shards(job, file_shards(pseudo_queries))
     counts = Counter(reason for block in _blocks(out, ["reason"]) for reason in block["reason"].to_pylist())
     said = ", ".join(f"{counts[each]:,} {words}" for each, words in SAID.items() if counts[each]) or "no query"
     if not counts[""]:
         raise UserError(f"filter.cut: it keeps no query of {pseudo_queries.reference} ({said}); cut less")
-    tell(f"filter_queries: {said}")
+    print_line(f"filter_queries: {said}")
 
 
 def cut_part(

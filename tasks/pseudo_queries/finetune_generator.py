@@ -22,10 +22,10 @@ from tasks.pseudo_queries.generators.seq2seq_batches import Seq2SeqTokenizer
 from tasks.pseudo_queries.generators.seq2seq_objective import Batch, Seq2SeqObjective
 from tasks.pseudo_queries.generators.validation import Collection, Keep, Trip, Validation, summary
 from tasks.runtime.device import choose_device
-from tasks.session import tell
+from tasks.session import print_line
 from tasks.stage import stage
-from tasks.training.epochs import visited
-from tasks.training.loop import STATE, Fitting, fit, newest
+from tasks.training.epochs import rows_of_step
+from tasks.training.loop import STATE, OptimisationSettings, fit, newest_intact
 
 VALIDATION_JSON = "validation.json"
 
@@ -47,7 +47,7 @@ class GeneratorFinetuning(Settings):
     trip: Trip
     keep: Keep
     """The epoch whose model is published; `best` is that with the best round trip, possibly the initial model."""
-    fit: Fitting
+    fit: OptimisationSettings
     seed: Seed
 
 
@@ -56,7 +56,7 @@ def finetune_generator(out: Path, start: Source, pairs: Source, *, settings: Gen
     """Write the trained model, and `validation.json`: loss and round trip on held-out pairs after every epoch."""
     train, held_out = split(pairs.path, settings.validation)
     sides = {"train": sizes(train), "held_out": sizes(held_out)}
-    tell(", ".join(f"{name.replace('_', ' ')}: {side['pairs']:,} pairs of {side['passages']:,} passages"
+    print_line(", ".join(f"{name.replace('_', ' ')}: {side['pairs']:,} pairs of {side['passages']:,} passages"
                    for name, side in sides.items()))  # fmt: skip
     tokenizer, batch = Seq2SeqTokenizer(start.path, settings, choose_device()), min(settings.batch, len(train.queries))
     objective = Seq2SeqObjective(tokenizer.model)
@@ -65,14 +65,14 @@ def finetune_generator(out: Path, start: Source, pairs: Source, *, settings: Gen
     validation = Validation(
         folder, objective, tokenizer, held_out, Collection(folder / "search", texts, settings.trip.bm25),
         ends=ends_of_epochs(len(train.queries), batch, settings.epochs), passages=num_passages,
-        rows=settings.fit.chunk or batch, keep=settings.keep, report=tell,
+        rows=settings.fit.chunk or batch, keep=settings.keep, report=print_line,
     )  # fmt: skip
 
     def batch_of(step: int) -> Batch:
-        return tokenizer.batch(train.pairs(visited(step, batch, len(train.queries), settings.seed)))
+        return tokenizer.batch(train.pairs(rows_of_step(step, batch, len(train.queries), settings.seed)))
 
-    if not validation.resumes(int(newest(out) or 0)):
-        tell(f"{out.name}: the validation of an earlier epoch is damaged or incomplete; the training starts anew")
+    if not validation.resumes(int(newest_intact(out) or 0)):
+        print_line(f"{out.name}: the validation of an earlier epoch is damaged or incomplete; the training starts anew")
         for leftover in (folder, out / STATE):
             shutil.rmtree(leftover, ignore_errors=True)
     fit(

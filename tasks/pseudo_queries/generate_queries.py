@@ -29,9 +29,9 @@ from storage.tables import Checkpoint, Filled, GeneratedQueries, Passages, Pseud
 from tasks.pseudo_queries import ledger_join
 from tasks.pseudo_queries.generators.sampler import GenerationRequest, Sampler
 from tasks.runtime.device import choose_device
-from tasks.runtime.shard import Job, Shard, kept
+from tasks.runtime.shard import Shard, ShardJob, load_once
 from tasks.runtime.shards import run_shards
-from tasks.session import store, tell
+from tasks.session import print_line, store
 from tasks.stage import stage
 
 VERSION = 2  # of the queries that equal settings generate; each version has its own caches
@@ -106,7 +106,7 @@ def fill_ledger(
     filled = {"ledger": _ledger(generator, settings).key, "share": settings.share}
     write_atomically(out / "filled.json", json.dumps(filled))
     write_atomically(out / "logs" / "written.json", json.dumps(counts))
-    tell(f"queries of {settings.generator}, share {settings.share[0] + 1}: {_in_words(counts)}")
+    print_line(f"queries of {settings.generator}, share {settings.share[0] + 1}: {_in_words(counts)}")
 
 
 @stage(version=2, table=PseudoQueries, gpu=True)
@@ -123,7 +123,7 @@ def generate_queries(
     counts, ledger = _fill(out, passages, generator, replaced, settings), _ledger(generator, settings)
     ledger_join.merge(out, lambda rows: _described(rows, generator, ledger, settings))
     write_atomically(out / "logs" / "written.json", json.dumps(counts))
-    tell(f"queries of {settings.generator}: {_in_words(counts)}")
+    print_line(f"queries of {settings.generator}: {_in_words(counts)}")
     if counts["empty"] == counts["kept"] + counts["made"]:
         raise UserError(f"{generator.path}: generated only empty queries for {passages.path}; use another generator")
 
@@ -137,7 +137,7 @@ def _fill(
     with _locked(ledger, settings):
         shards = ledger_join.shards(out, passages, settings.shard_passages, _bucket_groups(settings))
         inputs = (generator, Source(ledger.key, ledger.folder), replaced)
-        job = Job(write_buckets, out, inputs, settings, what="generating queries", unit="passages", on_gpus=True)
+        job = ShardJob(write_buckets, out, inputs, settings, what="generating queries", unit="passages", on_gpus=True)
         run_shards(job, shards)
         for buckets in _bucket_groups(settings):
             ledger.merge(buckets.start, buckets.stop - 1)
@@ -164,7 +164,7 @@ def _locked(ledger: GenerationCache, settings: NamedGeneration) -> Iterator[None
     waiting = f"ledger {ledger.key[:8]}: another run generates queries with this generator; waiting"
     with contextlib.ExitStack() as held:
         for group in _bucket_groups(settings):
-            held.enter_context(store().lock("ledger", f"{ledger.key}-{group.start:02x}", lambda: tell(waiting)))
+            held.enter_context(store().lock("ledger", f"{ledger.key}-{group.start:02x}", lambda: print_line(waiting)))
         yield
 
 
@@ -183,7 +183,7 @@ def write_buckets(
     if missing:
         rows: list[dict[str, Any]] = []
         try:
-            for batch in _generate(missing, kept(_sampler, generator, settings), done):
+            for batch in _generate(missing, load_once(_sampler, generator, settings), done):
                 rows += batch
         except UserError:  # a passage is refused: keep what was generated before it
             cache.add(first, last, _new(rows, cached))

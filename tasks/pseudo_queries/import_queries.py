@@ -29,7 +29,7 @@ from storage.store.store import SCRATCH
 from storage.tables import Passages, PseudoQueries, passage_sha256, passage_text
 from tasks.runtime.progress import progress
 from tasks.runtime.shard import part
-from tasks.session import tell
+from tasks.session import print_line
 from tasks.stage import stage
 
 PILES = 256
@@ -74,7 +74,7 @@ def import_queries(out: Path, passages: Artifact[Passages], file: Source, *, set
     if without == total:
         raise UserError(f"{file.path}: has no queries; {pseudo_query_files.EXPECTED}")
     if without:
-        tell(f"{file.path}: has no queries for {without:,} of {total:,} passages")
+        print_line(f"{file.path}: has no queries for {without:,} of {total:,} passages")
 
 
 def _placed(path: Path, passages: Artifact[Passages]) -> Iterator[pa.Table]:

@@ -20,7 +20,7 @@ from storage.rows import read_rows
 from storage.tables import Checkpoint, Passages, PseudoQueries, passage_text
 from tasks.cross_encoder.pairs import Scorer, Scoring
 from tasks.pseudo_queries.column_rewrite import file_shards, is_empty, rewrite, unknown
-from tasks.runtime.shard import Job, Shard, kept
+from tasks.runtime.shard import Shard, ShardJob, load_once
 from tasks.runtime.shards import run_shards
 from tasks.stage import stage
 
@@ -35,7 +35,7 @@ def relevance(
     What shares a batch is decided by the table alone, so equal tables get equal scores wherever they are made.
     """
     inputs = pseudo_queries, passages, cross_encoder
-    job = Job(score_part, out, inputs, settings, what="scoring queries", unit="queries", on_gpus=True)
+    job = ShardJob(score_part, out, inputs, settings, what="scoring queries", unit="queries", on_gpus=True)
     run_shards(job, file_shards(pseudo_queries, passages))
 
 
@@ -44,7 +44,7 @@ def score_part(
     passages: Artifact[Passages], cross_encoder: Artifact[Checkpoint] | Source, *, settings: Scoring,
 ) -> None:  # fmt: skip
     """Write a shard's queries with their scores."""
-    scorer, rows = kept(_scorer, cross_encoder, settings), read_rows(passages, Passages, *shard.of)
+    scorer, rows = load_once(_scorer, cross_encoder, settings), read_rows(passages, Passages, *shard.of)
     texts = Texts(rows, lambda passage_id: unknown(passage_id, pseudo_queries, passages))
 
     def change(block: pa.Table) -> dict[str, pa.Array]:

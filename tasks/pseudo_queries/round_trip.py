@@ -19,7 +19,7 @@ from storage.tables import Index, Passages, PseudoQueries
 from tasks.pseudo_queries.column_rewrite import file_shards, is_empty, rewrite, unknown
 from tasks.retrieval.index import describe, engine
 from tasks.retrieval.ranking import Hits, Indices, PassageIds, Searcher, passage_ids
-from tasks.runtime.shard import Job, Shard, kept
+from tasks.runtime.shard import Shard, ShardJob, load_once
 from tasks.runtime.shards import run_shards
 from tasks.stage import stage
 
@@ -45,7 +45,7 @@ def round_trip(
     BM25's of the passages alone: in one that is expanded with these queries each would lead back. Each process holds
     the ids of all passages, as every search of BM25 does.
     """
-    job = Job(rank_part, out, (pseudo_queries, passages, index), settings, what="round trips", unit="queries")
+    job = ShardJob(rank_part, out, (pseudo_queries, passages, index), settings, what="round trips", unit="queries")
     run_shards(job, file_shards(pseudo_queries, passages))
 
 
@@ -54,7 +54,7 @@ def rank_part(
     passages: Artifact[Passages], index: Artifact[Index], *, settings: RoundTrip,
 ) -> None:  # fmt: skip
     """Write a shard's queries with their ranks."""
-    searcher, ids = kept(_opened, index, passages)
+    searcher, ids = load_once(_opened, index, passages)
     first, last = shard.of
     nearby = ids.ids.slice(first, last - first)
 

@@ -23,7 +23,7 @@ from storage.settings import Seed, Settings
 from storage.tables import Checkpoint, Passages, Positives, Queries, passage_text
 from tasks.pseudo_queries.generators.seq2seq_objective import Examples, Seq2SeqObjective
 from tasks.stage import stage
-from tasks.training.loop import Fitting, fit
+from tasks.training.loop import OptimisationSettings, fit
 
 if TYPE_CHECKING:  # reading a recipe must not import transformers
     from transformers import T5Config
@@ -59,7 +59,7 @@ class GeneratorTraining(Settings):
     steps: Annotated[int, Field(ge=1)]
     """All steps, including those of copying."""
     batch: Annotated[int, Field(ge=1)]
-    fit: Fitting
+    fit: OptimisationSettings
     seed: Seed
 
     @model_validator(mode="after")

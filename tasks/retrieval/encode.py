@@ -27,7 +27,7 @@ from storage.settings import Settings
 from storage.tables import Checkpoint, Passages, Vectors, passage_text
 from storage.vectors import VECTORS_JSON, Encoded, SparseRows, TokenRows, bytes_per_passage, shard_files, write_shard
 from tasks.runtime.device import choose_device
-from tasks.runtime.shard import Job, Shard, kept, row_shards
+from tasks.runtime.shard import Shard, ShardJob, load_once, row_shards
 from tasks.runtime.shards import run_shards
 from tasks.runtime.token_batches import TOKENS_PER_BATCH, batches
 from tasks.stage import stage
@@ -123,7 +123,7 @@ def encode(out: Path, passages: Artifact[Passages], checkpoint: Model, *, settin
     _check(checkpoint.path, settings)
     made_by, total = load.read_settings(checkpoint.path), num_rows(passages.path)
     shards = _shards(total, made_by.views)
-    job = Job(write_part, out, (passages, checkpoint), settings, what="encoding", unit="passages", on_gpus=True)
+    job = ShardJob(write_part, out, (passages, checkpoint), settings, what="encoding", unit="passages", on_gpus=True)
     run_shards(job, shards)
     description = {
         "passages": total,
@@ -141,7 +141,7 @@ def write_part(
     checkpoint: Model, *, settings: Encoding,
 ) -> None:  # fmt: skip
     """Write all views of a shard's passages."""
-    encoder = kept(_encoder, checkpoint)
+    encoder = load_once(_encoder, checkpoint)
     texts = [passage_text(row["title"], row["text"]) for row in read_rows(passages, Passages, *shard.of)]
     write_shard(out, shard.number, encoder(texts, "passage", settings.passage_max_tokens, done))
 

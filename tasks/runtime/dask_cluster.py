@@ -33,7 +33,7 @@ from storage.errors import UserError
 from storage.files import write_atomically
 from storage.store.store import SCRATCH
 from tasks.runtime.progress import bar
-from tasks.runtime.shard import Failed, Shard, fulfil
+from tasks.runtime.shard import ProcessFailed, Shard, write_shard_of_request
 
 GROUPS = 50  # of a stage at most: so many task runs, and so many workers that it keeps busy
 SECONDS_TO_CONNECT, SECONDS_TO_CLOSE = 20, 5
@@ -87,9 +87,9 @@ def make_shards(order: str) -> None:
                 left = [(future, waiting) for future, waiting in left if not future.done()]
                 time.sleep(SECONDS_BETWEEN_LOOKS if left else 0)
         except CancelledError as error:
-            raise Failed(f"the Dask scheduler at {address} was lost; run again to go on") from error
+            raise ProcessFailed(f"the Dask scheduler at {address} was lost; run again to go on") from error
         except KilledWorker as error:
-            raise Failed(
+            raise ProcessFailed(
                 "a group of shards has lost every Dask worker that took it; their logs say why (often they have too "
                 "little memory); run again to go on"
             ) from error
@@ -115,7 +115,7 @@ def make_group(order: str, first: int, last: int) -> None:
             if not Path(order).exists():
                 return
             if not shard.is_finished(out):
-                fulfil(request, shard, lambda rows: None)
+                write_shard_of_request(request, shard, lambda rows: None)
 
 
 def _shards(request: Mapping[str, Any]) -> list[Shard]:

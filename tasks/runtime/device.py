@@ -24,7 +24,7 @@ def choose_device() -> torch.device:
     return torch.device(wanted)
 
 
-def devices_of(processes: int) -> list[str]:
+def devices_for(processes: int) -> list[str]:
     """What `execution.device` is for each of several processes of this host: GPUs of their own, or the CPU for all.
 
     Raises `UserError` where there are fewer GPUs than processes.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 ELEMENTS_PER_BUCKET = 2**25  # gradients that are added up at a time: 128 MiB
 
 
-class Different(Exception):
+class ReplicasDiffer(Exception):
     """Processes that train one model have come to have several."""
 
 
@@ -34,7 +34,7 @@ def local_rank() -> int | None:
     return int(os.environ["LOCAL_RANK"]) if dist.is_initialized() else None
 
 
-def any_says(*said: bool) -> tuple[bool, ...]:
+def any_rank(*said: bool) -> tuple[bool, ...]:
     """For each question, whether a process says yes; all have the same answers."""
     if size() == 1:
         return said
@@ -43,13 +43,13 @@ def any_says(*said: bool) -> tuple[bool, ...]:
     return tuple(bool(answer) for answer in answers.tolist())
 
 
-def wait_for_all() -> None:
+def barrier() -> None:
     """Go on when every process has come as far as this."""
     if size() > 1:
         dist.barrier()
 
 
-def check_alike(module: nn.Module) -> None:
+def check_replicas_equal(module: nn.Module) -> None:
     """Raise where a process's weights are not, bit for bit, those of the others."""
     if size() == 1:
         return
@@ -59,7 +59,7 @@ def check_alike(module: nn.Module) -> None:
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
     if different := (largest != smallest).nonzero().flatten().tolist():
-        raise Different(
+        raise ReplicasDiffer(
             f"{names[different[0]]} and {len(different) - 1} more weights are not the same in all {size()} processes; "
             "run again to go on from the last checkpoint, with execution.processes=1 if it comes back"
         )
@@ -70,23 +70,23 @@ def _device() -> torch.device:
     return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
 
 
-def dealt(spans: Sequence[object], to: int | None = None) -> range:
+def shard_of_rank(spans: Sequence[object], to: int | None = None) -> range:
     """The numbers of the spans that are a process's, this one's if none is named: neighbours, one more or less each."""
     number = rank() if to is None else to
     return range(len(spans) * number // size(), len(spans) * (number + 1) // size())
 
 
-def gathered(parts: tuple[Tensor, ...], rows: Sequence[int]) -> tuple[Tensor, ...]:
+def gather(parts: tuple[Tensor, ...], rows: Sequence[int]) -> tuple[Tensor, ...]:
     """What all processes have, one after the other; `rows` is how many examples each process has.
 
     An example may have several rows in a part. What comes of other processes has no gradient.
     """
     if size() == 1:
         return parts
-    return tuple(_gathered(part, rows) for part in parts)
+    return tuple(_gather(part, rows) for part in parts)
 
 
-def _gathered(part: Tensor, rows: Sequence[int]) -> Tensor:
+def _gather(part: Tensor, rows: Sequence[int]) -> Tensor:
     """Collectives want equal shapes, so shorter parts are filled up, and cut again."""
     each = len(part) // rows[rank()]
     longest = part.new_zeros(max(rows) * each, *part.shape[1:])
@@ -96,7 +96,7 @@ def _gathered(part: Tensor, rows: Sequence[int]) -> Tensor:
     return torch.cat([one[: count * each] for one, count in zip(found, rows, strict=True)])
 
 
-def add_up(values: dict[str, Tensor]) -> dict[str, Tensor]:
+def sum_over_ranks(values: dict[str, Tensor]) -> dict[str, Tensor]:
     """The sums over all processes of numbers that each has by the same names."""
     if size() == 1 or not values:
         return values
@@ -105,7 +105,7 @@ def add_up(values: dict[str, Tensor]) -> dict[str, Tensor]:
     return dict(zip(values, stacked.unbind(), strict=True))
 
 
-def add_up_gradients(module: nn.Module) -> None:
+def sum_gradients(module: nn.Module) -> None:
     """Make every parameter's gradient the sum over all processes; one that no process has stays absent."""
     if size() == 1:
         return
@@ -122,7 +122,7 @@ def add_up_gradients(module: nn.Module) -> None:
             each.grad = part.view_as(each)
 
 
-def share_gradients(module: nn.Module) -> None:
+def divide_gradients(module: nn.Module) -> None:
     """Divide gradients that every process has alike, so that adding them up gives them once."""
     if size() > 1:
         for each in module.parameters():

@@ -33,7 +33,7 @@ PACKAGES = (
 
 
 @dataclass(frozen=True)
-class Spent:
+class BuildCost:
     """When a build started, the CPU seconds of the process then, and the joules that the build took, by part."""
 
     started: float
@@ -41,7 +41,7 @@ class Spent:
     energy: Mapping[str, float]
 
 
-def described(execution: Execution) -> dict[str, Any]:
+def describe_build(execution: Execution) -> dict[str, Any]:
     """Return how a stage ran, its process' and children's peak memory, the device it may use, machine and packages.
 
     Addresses are without credentials, since manifests are shared and shown.

@@ -18,17 +18,17 @@ from pathlib import Path
 from storage.errors import UserError
 from tasks.session import Execution
 
-BEAT = 3.0  # seconds between two changes
-LOST = 60.0  # seconds without one
-PATIENCE = 1800.0  # seconds in which the others must have come
-BEGUN = "begun"
+SECONDS_BETWEEN_BEATS = 3.0  # seconds between two changes
+SECONDS_UNTIL_LOST = 60.0  # seconds without one
+SECONDS_UNTIL_ALL_JOINED = 1800.0  # seconds in which the others must have come
+STARTED = "begun"
 
 
-class Lost(Exception):
+class HostLost(Exception):
     """A host of several no longer lives."""
 
 
-def meeting_place(wanted: Execution) -> tuple[str, int]:
+def rendezvous_address(wanted: Execution) -> tuple[str, int]:
     """Return the host and the port where the hosts meet. Raises `UserError` where `execution.rendezvous` is neither."""
     said = wanted.rendezvous
     if not said or not (match := re.fullmatch(r"\[?([^\s\[\]/]+)\]?:(\d{1,5})", said)) or int(match[2]) > 65535:
@@ -42,7 +42,7 @@ def listen(wanted: Execution) -> socket.socket:
     A name that this host takes for loopback, as Debian's installer writes its own name into /etc/hosts, would be
     another machine's own loopback there.
     """
-    host, port = meeting_place(wanted)
+    host, port = rendezvous_address(wanted)
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
@@ -62,7 +62,7 @@ def listen(wanted: Execution) -> socket.socket:
     return listening
 
 
-def exposure(wanted: Execution) -> str:
+def exposure_warning(wanted: Execution) -> str:
     """The warning that a training of several hosts begins with: what listens where, and who must not reach it."""
     return (
         f"warning: these hosts train without passwords or encryption (execution.trusted_network): host 1 listens at "
@@ -82,7 +82,7 @@ def _is_address(host: str) -> bool:
     return False
 
 
-class Place:
+class HostSlot:
     """A host's own place in a job."""
 
     def __init__(self, folder: Path, number: int) -> None:
@@ -111,15 +111,15 @@ class Place:
         return f"{socket.gethostname()} {os.getpid()} {self._count}\n"
 
 
-def free_place(folder: Path, hosts: int) -> Place | None:
+def claim_free_slot(folder: Path, hosts: int) -> HostSlot | None:
     """A place in a job of so many hosts; None where they are all taken, or the job is over."""
     for number in range(1, hosts):
         with contextlib.suppress(FileExistsError, FileNotFoundError):
-            return Place(folder, number)
+            return HostSlot(folder, number)
     return None
 
 
-class Pulse:
+class RemoteHost:
     """Another host's place, as it is seen from here."""
 
     def __init__(self, folder: Path, number: int) -> None:
@@ -142,7 +142,7 @@ class Pulse:
     @property
     def has_stopped(self) -> bool:
         """Whether nothing has changed for long."""
-        return time.monotonic() - self._since > LOST
+        return time.monotonic() - self._since > SECONDS_UNTIL_LOST
 
     def _read(self) -> str:
         try:
@@ -151,24 +151,25 @@ class Pulse:
             return ""
 
 
-class Meeting:
+class HostMonitor:
     """All hosts of a job, as the one sees them that runs the stage."""
 
     def __init__(self, folder: Path, wanted: Execution) -> None:
         self._folder, self._wanted, self._since = folder, wanted, time.monotonic()
-        self._own = Place(folder, 0)
-        self._others = [Pulse(folder, number) for number in range(1, wanted.hosts)]
+        self._own = HostSlot(folder, 0)
+        self._others = [RemoteHost(folder, number) for number in range(1, wanted.hosts)]
 
     def look(self) -> None:
         """Say that this host lives, and see to the others. Raises `Lost`; `UserError` where they have not all come."""
         self._own.beat()
-        begun = (self._folder / BEGUN).exists()
+        begun = (self._folder / STARTED).exists()
         self._see_who_is_lost(begun)
-        if not begun and time.monotonic() - self._since > PATIENCE:
+        if not begun and time.monotonic() - self._since > SECONDS_UNTIL_ALL_JOINED:
             came = 1 + sum(each.is_taken for each in self._others)
             raise UserError(
                 f"execution.hosts: {self._wanted.hosts} hosts should meet at {self._wanted.rendezvous}, {came} came in "
-                f"{PATIENCE / 60:.0f} minutes; run `pretrieve join` on the others and start again, or wait for fewer"
+                f"{SECONDS_UNTIL_ALL_JOINED / 60:.0f} minutes; run `pretrieve join` on the others and start again, or "
+                "wait for fewer"
             )
 
     def ask_who_is_lost(self) -> None:
@@ -176,13 +177,13 @@ class Meeting:
         while any(each.is_taken for each in self._others):
             self._own.beat()
             self._see_who_is_lost(False)
-            time.sleep(BEAT / 3)
+            time.sleep(SECONDS_BETWEEN_BEATS / 3)
 
     def _see_who_is_lost(self, begun: bool) -> None:
         for each in self._others:
             each.look()
             if each.has_stopped and (each.is_taken or begun):
-                raise Lost(
-                    f"host {each.host} was lost: it has not been heard of in the store for {LOST:.0f} s; "
+                raise HostLost(
+                    f"host {each.host} was lost: it has not been heard of in the store for {SECONDS_UNTIL_LOST:.0f} s; "
                     "run again to go on from the last checkpoint"
                 )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from storage.files import sha256_of, write_atomically
 from storage.store.store import SCRATCH
-from tasks.session import tell
+from tasks.session import print_line
 
 RECORDS = Path(SCRATCH) / "records"
 
@@ -43,7 +43,7 @@ def unfinished(out: Path, names: Sequence[str]) -> list[str]:
     for name in left:
         discard(out, name)
     if left:
-        tell(
+        print_line(
             f"{out.name}: {len(left)} of {len(names)} files that an earlier attempt left are damaged or unfinished "
             f"(first {left[0]}); they are built again"
         )

@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def progress_shown(key: str) -> Iterator[None]:
+def show_progress(key: str) -> Iterator[None]:
     """Show the bars that are begun in this block under an artifact's `key` of the task run that this is."""
     from prefect.runtime import flow_run, task_run
 
-    watch = Watch(key, flow_run.id, task_run.id)
+    watch = ProgressReporter(key, flow_run.id, task_run.id)
     with watched_by(watch.see):
         try:
             yield
@@ -45,7 +45,7 @@ def progress_shown(key: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def courtesy() -> Iterator[None]:
+def best_effort() -> Iterator[None]:
     """For what is only shown: a server that is away or refuses must not fail the work."""
     import httpx
     from prefect.exceptions import PrefectException
@@ -56,7 +56,7 @@ def courtesy() -> Iterator[None]:
         log.debug("not shown by the server: %s: %s", type(error).__name__, error)
 
 
-def in_a_flow() -> bool:
+def in_flow_run() -> bool:
     """Return whether a Prefect flow runs in this thread."""
     if "prefect" not in sys.modules:  # a flow that runs has imported it
         return False
@@ -65,7 +65,7 @@ def in_a_flow() -> bool:
     return FlowRunContext.get() is not None
 
 
-class Watch:
+class ProgressReporter:
     """A stage's newest bar and the thread that looks at it; the thread begins with the first bar."""
 
     def __init__(self, key: str, flow_run: str | None, task_run: str | None) -> None:
@@ -98,7 +98,7 @@ class Watch:
         from prefect import get_client
 
         own = {"timeout": SECONDS_FOR_AN_ANSWER}  # with settings of its own it is not the one that the run closes
-        with courtesy(), get_client(httpx_settings=own, sync_client=True) as client:
+        with best_effort(), get_client(httpx_settings=own, sync_client=True) as client:
             while True:
                 if self.bar is not None and not self.bar.disable:  # tqdm disables a bar that is closed
                     self._tell(client, *self.look(self.bar))
@@ -110,7 +110,7 @@ class Watch:
     def _tell(self, client: Any, percent: float, words: str) -> None:
         from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 
-        with courtesy():
+        with best_effort():
             if self._artifact:
                 client.update_artifact(self._artifact, ArtifactUpdate(data=percent, description=words))
             else:
@@ -125,7 +125,7 @@ class Watch:
         now, n = time.monotonic(), bar.n
         self._first_look = self._first_look or (now, n)
         seconds, passed = now - self._first_look[0], n - self._first_look[1]
-        words = [counted(bar)]
+        words = [describe_bar(bar)]
         if passed > 0 and seconds > 0:
             words.append(f"{short(passed / seconds)} {bar.unit.strip()}/s")
             if bar.total:
@@ -137,10 +137,10 @@ class Watch:
         assert self.bar is not None
         if self._well:
             return 100.0, f"done in {duration(time.monotonic() - self.began)}"
-        return self.look(self.bar)[0], f"stopped, {counted(self.bar)}"
+        return self.look(self.bar)[0], f"stopped, {describe_bar(self.bar)}"
 
 
-def counted(bar: tqdm[None]) -> str:
+def describe_bar(bar: tqdm[None]) -> str:
     """What a bar has counted: `training: 1,200 of 50,000 steps`."""
     total = f" of {bar.total:,}" if bar.total else ""
     return f"{bar.desc.strip(' :')}: {bar.n:,}{total} {bar.unit.strip()}"

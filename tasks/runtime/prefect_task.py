@@ -9,8 +9,8 @@ from storage.artifact import File, Manifest
 from storage.settings import flattened
 from tasks.job import Job
 from tasks.runtime.formatting import duration, in_units
-from tasks.runtime.prefect_progress import courtesy, progress_shown
-from tasks.runtime.signals import stage_is_built
+from tasks.runtime.prefect_progress import best_effort, show_progress
+from tasks.runtime.signals import building_stage
 
 TAG = "pretrieve"  # of all our runs: by it the automations know them
 FILES_SHOWN, LETTERS_SHOWN = 30, 90
@@ -35,7 +35,7 @@ def task_of(job: Job, cached: bool, build: Callable[[], Manifest]) -> Any:
     key = f"{job.stage.name}-{job.key}"
 
     def build_and_describe() -> str:
-        with progress_shown(artifact_key(f"{job.stage.name}-{job.key[:8]}-progress")), stage_is_built():
+        with show_progress(artifact_key(f"{job.stage.name}-{job.key[:8]}-progress")), building_stage():
             manifest = build()
         describe(job, manifest)
         return manifest.as_json()
@@ -52,7 +52,7 @@ def describe(job: Job, manifest: Manifest) -> None:
 
     rows = f", {manifest.rows:,} rows" if manifest.rows is not None else ""
     words = f"{job.label}{rows}, built in {duration(manifest.built['seconds'])}. `pretrieve show {job.key}` shows more."
-    with courtesy():
+    with best_effort():
         key = artifact_key(f"{job.stage.name}-{job.key[:8]}")
         create_table_artifact(key=key, table=manifest_table(manifest), description=words)
 

@@ -17,7 +17,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tasks.runtime.shard import Failed, Job, Shard, fulfil, request
+from tasks.runtime.shard import ProcessFailed, Shard, ShardJob, request, write_shard_of_request
 from tasks.session import execution
 
 SHARDS_AHEAD = 2  # for each process, the one that it makes among them
@@ -27,7 +27,7 @@ _own: dict[str, Any] = {}
 """In a process of the pool, what it knows."""
 
 
-def run_in_processes(job: Job, shards: Sequence[Shard], processes: int, done: Callable[[int], object]) -> None:
+def run_in_processes(job: ShardJob, shards: Sequence[Shard], processes: int, done: Callable[[int], object]) -> None:
     """Make the shards in so many processes; the first error ends them all.
 
     Started afresh, since a fork would copy threads' locks.
@@ -50,7 +50,7 @@ def run_in_processes(job: Job, shards: Sequence[Shard], processes: int, done: Ca
             done(passed - told)
             told = passed
     except BrokenProcessPool as error:
-        raise Failed(
+        raise ProcessFailed(
             f"one of {processes} processes was killed from outside, or had no memory left; run again to go on"
         ) from error
     finally:
@@ -59,16 +59,16 @@ def run_in_processes(job: Job, shards: Sequence[Shard], processes: int, done: Ca
         alive.close()
 
 
-def _requests(job: Job, processes: int) -> list[dict[str, Any]]:
+def _requests(job: ShardJob, processes: int) -> list[dict[str, Any]]:
     """What each process is asked: all the same, but that each has a GPU of its own where they use some."""
     if not job.on_gpus:
         return [request(job) | {"threads": 1}] * processes  # the processes are the parallelism
-    from tasks.runtime.device import devices_of
+    from tasks.runtime.device import devices_for
 
     asked = request(job)
     return [
         asked | {"execution": asked["execution"] | {"device": device}, "threads": execution().threads}
-        for device in devices_of(processes)
+        for device in devices_for(processes)
     ]
 
 
@@ -88,7 +88,7 @@ def _end_with_parent(alive: Connection) -> None:
 
 
 def _make(shard: Shard) -> None:
-    fulfil(_own["request"], shard, _done)
+    write_shard_of_request(_own["request"], shard, _done)
 
 
 def _done(number: int) -> None:

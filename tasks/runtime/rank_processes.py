@@ -18,7 +18,7 @@ from pathlib import Path
 
 from storage.files import write_atomically
 from storage.store.store import Store
-from tasks.runtime.signals import HeldBack
+from tasks.runtime.signals import DeferredSigterm
 from tasks.session import execution
 
 TO_SAVE = 120  # seconds in which processes that are told to end must have ended their step and saved a checkpoint
@@ -39,7 +39,7 @@ class Processes:
         # Local, since a shared file system may have no locks; and closed to other users.
         self._meeting = tempfile.TemporaryDirectory(prefix="pretrieve-")
         command = [sys.executable, "-m", "tasks.runtime.ranks", str(folder), str(store.root)]
-        with HeldBack():  # SIGTERM between two of them would leave the first without `end`
+        with DeferredSigterm():  # SIGTERM between two of them would leave the first without `end`
             try:
                 for number in range(execution().processes):
                     env = _environment(place, number, Path(self._meeting.name) / "processes")
@@ -67,7 +67,7 @@ class Processes:
         """Have those end that still run; processes that train save a checkpoint first."""
         if self._ended:
             return
-        with HeldBack():  # a second SIGTERM must not break this off
+        with DeferredSigterm():  # a second SIGTERM must not break this off
             try:
                 killed = any((process.poll() or 0) < 0 for process in self._all)
                 running = [process for process in self._all if process.poll() is None]

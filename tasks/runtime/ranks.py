@@ -33,11 +33,20 @@ from storage.settings import Settings
 from storage.store.locks import LeaseLost
 from storage.store.store import SCRATCH, Store
 from tasks.runtime import remote_call
-from tasks.runtime.heartbeat import BEAT, BEGUN, PATIENCE, Lost, Meeting, exposure, listen, meeting_place
+from tasks.runtime.heartbeat import (
+    SECONDS_BETWEEN_BEATS,
+    SECONDS_UNTIL_ALL_JOINED,
+    STARTED,
+    HostLost,
+    HostMonitor,
+    exposure_warning,
+    listen,
+    rendezvous_address,
+)
 from tasks.runtime.rank_processes import KILLED, MEETING, Processes, die_with_parent
-from tasks.runtime.shard import Failed
-from tasks.runtime.signals import unwinding
-from tasks.session import Execution, Session, execution, session, tell
+from tasks.runtime.shard import ProcessFailed
+from tasks.runtime.signals import unwind_on_sigterm
+from tasks.session import Execution, Session, execution, print_line, session
 
 JOB = "job.json"
 ALONE_IN_A_STEP = timedelta(hours=2)  # how long processes wait for one that probes or writes a checkpoint
@@ -55,8 +64,8 @@ def run_together(
     check_devices(wanted.processes)
     if wanted.hosts > 1:
         listen(wanted).close()  # refused here, before anything is started
-    with unwinding(), _folder_for(out) as folder:
-        meeting = Meeting(folder, wanted) if wanted.hosts > 1 else None
+    with unwind_on_sigterm(), _folder_for(out) as folder:
+        meeting = HostMonitor(folder, wanted) if wanted.hosts > 1 else None
         job = {
             "call": remote_call.as_json(body, inputs, settings, store.root), "out": remote_call.below(out, store.root),
             "execution": wanted.model_dump(mode="json"),
@@ -67,7 +76,7 @@ def run_together(
         processes = Processes(folder, store, 0)
         try:
             completed = _wait(processes, meeting)
-        except (LeaseLost, Lost, UserError):
+        except (LeaseLost, HostLost, UserError):
             # Another run may write to the folder now, or a host is gone without which no step ends: nothing is saved.
             processes.kill()
             raise
@@ -79,9 +88,9 @@ def run_together(
             _raise(folder, wanted.processes * wanted.hosts)
 
 
-def _wait(processes: Processes, meeting: Meeting | None) -> bool:
+def _wait(processes: Processes, meeting: HostMonitor | None) -> bool:
     """Whether the processes have all completed, once they have ended."""
-    while (completed := processes.wait(BEAT)) is None:
+    while (completed := processes.wait(SECONDS_BETWEEN_BEATS)) is None:
         if meeting:
             meeting.look()
     return completed
@@ -89,11 +98,11 @@ def _wait(processes: Processes, meeting: Meeting | None) -> bool:
 
 def _say_where_to_join(store: Store) -> None:
     wanted = execution()
-    tell(
+    print_line(
         f"  waiting at {wanted.rendezvous} for {wanted.hosts - 1} of {wanted.hosts} hosts; on each of them run: "
         f"pretrieve join --store DIR, where DIR is {store.root} as that host sees it"
     )
-    tell(f"  {exposure(wanted)}")
+    print_line(f"  {exposure_warning(wanted)}")
 
 
 @contextlib.contextmanager
@@ -127,13 +136,15 @@ def _raise(folder: Path, number: int) -> None:
     """Raise the error of the process that failed first; others have only lost it. One that was killed left none."""
     found = [json.loads(path.read_text()) for path in folder.glob("failed-*.json")]
     if (folder / KILLED).exists():
-        raise Failed(f"one of {number} processes was killed from outside, or had no memory left; run again to go on")
+        raise ProcessFailed(
+            f"one of {number} processes was killed from outside, or had no memory left; run again to go on"
+        )
     if not found:
-        raise Failed(f"{number} processes could not be started; their output is above")
+        raise ProcessFailed(f"{number} processes could not be started; their output is above")
     said = min(found, key=lambda each: each["at"])
     if said["user"]:
         raise UserError(said["message"])
-    failure = Failed(f"process {said['rank'] + 1} of {number}: {said['message']}")
+    failure = ProcessFailed(f"process {said['rank'] + 1} of {number}: {said['message']}")
     failure.add_note(f"there:\n{said['traceback']}")
     raise failure
 
@@ -156,8 +167,8 @@ def work(folder: Path, store: Path) -> None:
             timeout=ALONE_IN_A_STEP, device_id=device,
         )  # fmt: skip
         if not rank:
-            write_atomically(folder / BEGUN, "")
-        with session(Session(Store(store), wanted, tell=partial(tqdm.write, file=sys.stderr))):
+            write_atomically(folder / STARTED, "")
+        with session(Session(Store(store), wanted, print_line=partial(tqdm.write, file=sys.stderr))):
             _run(job, rank, folder, store)
         dist.barrier()
     except BaseException as error:  # noqa: BLE001  (whatever it is, the others must not wait for this one)
@@ -173,9 +184,9 @@ def _meeting_store(wanted: Execution, rank: int, size: int) -> Any:
     stores: Any = torch.distributed  # its stubs leave them out
     if wanted.hosts == 1:
         return stores.FileStore(os.environ[MEETING], size)
-    host, port = meeting_place(wanted)
+    host, port = rendezvous_address(wanted)
     # Longer than the first host's own patience, which has the better message.
-    patience = timedelta(seconds=PATIENCE + 60)
+    patience = timedelta(seconds=SECONDS_UNTIL_ALL_JOINED + 60)
     if rank:
         return stores.TCPStore(host, port, size, False, timeout=patience)
     # A socket of ours, since PyTorch would listen on every interface.

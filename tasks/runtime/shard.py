@@ -18,7 +18,7 @@ from tasks.session import Execution, Session, execution, session
 
 T = TypeVar("T")
 
-_kept: dict[object, Any] = {}
+_loaded: dict[object, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Job:
+class ShardJob:
     """What makes the shards of a stage, wherever that is."""
 
     work: Callable[..., None]
@@ -65,25 +65,25 @@ def row_shards(total: int, size: int) -> list[Shard]:
     return [Shard(n, last - first, [f"{part(n)}.parquet"], [first, last]) for n, (first, last) in enumerate(spans)]
 
 
-class Failed(Exception):
+class ProcessFailed(Exception):
     """One of several processes has failed."""
 
 
-def kept(make: Callable[..., T], *given: object) -> T:
+def load_once(make: Callable[..., T], *given: object) -> T:
     """What `make(*given)` gives: a model, say, that this process makes once for all its shards.
 
     The last thing made is kept, until a stage that makes its shards in this process ends; a process that only makes
     shards keeps it for the next stage.
     """
     key = (make, given, execution())
-    if key not in _kept:
-        _kept.clear()
-        _kept[key] = make(*given)
-    found: T = _kept[key]
+    if key not in _loaded:
+        _loaded.clear()
+        _loaded[key] = make(*given)
+    found: T = _loaded[key]
     return found
 
 
-def request(job: Job) -> dict[str, Any]:
+def request(job: ShardJob) -> dict[str, Any]:
     """What another process must know to make shards of this job, as JSON."""
     return {
         "call": remote_call.as_json(job.work, job.inputs, job.settings), "out": str(job.out),
@@ -91,7 +91,7 @@ def request(job: Job) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def fulfil(request: Mapping[str, Any], shard: Shard, done: Callable[[int], object]) -> None:
+def write_shard_of_request(request: Mapping[str, Any], shard: Shard, done: Callable[[int], object]) -> None:
     """Make a shard that another process requests."""
     out = Path(request["out"])
     with session(Session(Store(out), Execution.model_validate(request["execution"]))):  # no shard asks for a store
@@ -99,11 +99,11 @@ def fulfil(request: Mapping[str, Any], shard: Shard, done: Callable[[int], objec
     record(out, *shard.files)
 
 
-def run_here(job: Job, shards: Sequence[Shard], done: Callable[[int], object]) -> None:
+def run_here(job: ShardJob, shards: Sequence[Shard], done: Callable[[int], object]) -> None:
     """Make the shards one after another in this process, and let go of what was kept for them."""
     try:
         for shard in shards:
             job.work(job.out, shard, done, *job.inputs, settings=job.settings)
             record(job.out, *shard.files)
     finally:
-        _kept.clear()
+        _loaded.clear()

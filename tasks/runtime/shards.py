@@ -15,11 +15,11 @@ from typing import Any
 
 from tasks.runtime.leftovers import unfinished
 from tasks.runtime.progress import bar
-from tasks.runtime.shard import Job, Shard, request, run_here
+from tasks.runtime.shard import Shard, ShardJob, request, run_here
 from tasks.session import execution
 
 
-def run_shards(job: Job, shards: Sequence[Shard]) -> None:
+def run_shards(job: ShardJob, shards: Sequence[Shard]) -> None:
     """Make the shards that are not finished. What goes wrong in another process is raised here as it was there."""
     lacking = set(unfinished(job.out, [file for shard in shards for file in shard.files]))
     waiting = [shard for shard in shards if not lacking.isdisjoint(shard.files)]

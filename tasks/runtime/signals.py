@@ -13,22 +13,22 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-_holding = set["HeldBack"]()
+_holding = set["DeferredSigterm"]()
 _stages = list[None]()  # one entry for each stage that is being built, in any thread
 
 
-def saving() -> bool:
+def is_saving() -> bool:
     """Whether SIGTERM is held back now, until a training has saved a checkpoint."""
     return bool(_holding)
 
 
-def in_stage() -> bool:
+def is_building_stage() -> bool:
     """Whether a stage is being built now, which publishes its artifact without any server."""
     return bool(_stages)
 
 
 @contextlib.contextmanager
-def stage_is_built() -> Iterator[None]:
+def building_stage() -> Iterator[None]:
     """A block that builds a stage's artifact."""
     _stages.append(None)
     try:
@@ -37,7 +37,7 @@ def stage_is_built() -> Iterator[None]:
         _stages.pop()
 
 
-class HeldBack:
+class DeferredSigterm:
     """A block in which SIGTERM is only noted, however often it comes; whoever handled it before has it when told.
 
     What was noted and not delivered is delivered at the end of the block.
@@ -48,7 +48,7 @@ class HeldBack:
         self._before: Any = None
         self._noting = self._note
 
-    def __enter__(self) -> HeldBack:
+    def __enter__(self) -> DeferredSigterm:
         # None stands for a handler that is not Python's, and that Python could not put back.
         if _in_main_thread() and (before := signal.getsignal(signal.SIGTERM)) is not None:
             self._before = before
@@ -95,12 +95,12 @@ def _give_to_prefect(known: Any, handler: Any) -> None:
         engine._prefect_sigterm_handler = handler  # type: ignore[attr-defined]
 
 
-class Told(BaseException):
+class Terminated(BaseException):
     """SIGTERM has come."""
 
 
 @contextlib.contextmanager
-def unwinding(last: Callable[[], object] = lambda: None) -> Iterator[None]:
+def unwind_on_sigterm(last: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Where SIGTERM would end the process at once, have it leave this block in order first, and then end it so.
 
     `last` is called just before. A handler that is already there, such as Prefect's, stays.
@@ -114,7 +114,7 @@ def unwinding(last: Callable[[], object] = lambda: None) -> Iterator[None]:
         nonlocal told
         if not told:
             told = True
-            raise Told
+            raise Terminated
 
     signal.signal(signal.SIGTERM, leave)
     try:

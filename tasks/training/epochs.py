@@ -8,16 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def visited(step: int, batch: int, num_rows: int, seed: int) -> list[int]:
+def rows_of_step(step: int, batch: int, num_rows: int, seed: int) -> list[int]:
     """Return the rows of a step, counted from 0; a batch may cross epochs."""
     first = step * batch
     rows: list[int] = []
     while len(rows) < batch:
         epoch, offset = divmod(first + len(rows), num_rows)
-        rows += _order(epoch, num_rows, seed)[offset : offset + batch - len(rows)].tolist()
+        rows += _epoch_order(epoch, num_rows, seed)[offset : offset + batch - len(rows)].tolist()
     return rows
 
 
 @lru_cache(maxsize=2)
-def _order(epoch: int, num_rows: int, seed: int) -> NDArray[np.int64]:
+def _epoch_order(epoch: int, num_rows: int, seed: int) -> NDArray[np.int64]:
     return np.random.default_rng((seed, epoch, num_rows)).permutation(num_rows)

@@ -25,7 +25,7 @@ Span = tuple[int, int]
 
 def gradients(objective: Any, batch: Batch, chunk: int | None, seed: tuple[int, int]) -> Losses:
     """Add the gradients of the summed losses over a batch to the parameters, and return the losses."""
-    spans = cut(len(batch), chunk)
+    spans = split_into_chunks(len(batch), chunk)
     if len(spans) == 1:
         vectors, local = _encode(objective, batch, (*seed, 0))
         losses = {**local, **objective.compare(vectors, batch)}
@@ -33,7 +33,7 @@ def gradients(objective: Any, batch: Batch, chunk: int | None, seed: tuple[int, 
         return losses
     losses, cached = _compared(objective, batch, spans, seed)
     found: Losses = {}
-    for number in distributed.dealt(spans):
+    for number in distributed.shard_of_rank(spans):
         part = batch.rows(*spans[number])
         vectors, local = _encode(objective, part, (*seed, number))
         share = {name: num_terms(part, name) / max(1, num_terms(batch, name)) for name in local}
@@ -44,13 +44,13 @@ def gradients(objective: Any, batch: Batch, chunk: int | None, seed: tuple[int, 
         torch.stack([*carried, *(loss * share[name] for name, loss in local.items())]).sum().backward()
         for name, loss in local.items():
             found[name] = found.get(name, torch.zeros_like(loss)) + loss.detach() * share[name]
-    distributed.add_up_gradients(objective)
-    for name, loss in distributed.add_up(found).items():
+    distributed.sum_gradients(objective)
+    for name, loss in distributed.sum_over_ranks(found).items():
         losses[name] = losses.get(name, torch.zeros_like(loss)) + loss
     return losses
 
 
-def cut(size: int, chunk: int | None) -> list[Span]:
+def split_into_chunks(size: int, chunk: int | None) -> list[Span]:
     """A batch's chunks: of so many rows, or, where these are fewer than there are processes, one for each of them."""
     chunk = chunk or size
     if -(-size // chunk) >= distributed.size():
@@ -68,20 +68,20 @@ def _compared(objective: Any, batch: Batch, spans: Sequence[Span], seed: tuple[i
     """The losses of the comparison, and its gradients at the vectors of the whole batch."""
     chunks: list[Vectors] = []
     with torch.no_grad():
-        for number in distributed.dealt(spans):
+        for number in distributed.shard_of_rank(spans):
             chunks.append(_encode(objective, batch.rows(*spans[number]), (*seed, number))[0])
             if not chunks[0]:
                 return {}, ()
     rows = [
         spans[numbers[-1]][1] - spans[numbers[0]][0]
-        for numbers in (distributed.dealt(spans, each) for each in range(distributed.size()))
+        for numbers in (distributed.shard_of_rank(spans, each) for each in range(distributed.size()))
     ]
-    vectors = distributed.gathered(concatenate(chunks), rows)
-    torch.manual_seed(mixed((*seed, len(spans))))  # the same for all processes, whichever chunks they had
+    vectors = distributed.gather(concatenate(chunks), rows)
+    torch.manual_seed(mix_seeds((*seed, len(spans))))  # the same for all processes, whichever chunks they had
     leaves = tuple(vector.detach().requires_grad_() for vector in vectors)
     losses = dict(objective.compare(leaves, batch))
     torch.stack(list(losses.values())).sum().backward()
-    distributed.share_gradients(objective)
+    distributed.divide_gradients(objective)
     return losses, tuple(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves)
 
 
@@ -92,13 +92,13 @@ def _part(grad: Tensor, span: Span, size: int) -> Tensor:
 
 
 def _encode(objective: Objective, batch: Batch, seed: tuple[int, int, int]) -> tuple[Vectors, Losses]:
-    torch.manual_seed(mixed(seed))
+    torch.manual_seed(mix_seeds(seed))
     device = choose_device()
     with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.type == "cuda"):
         return objective.encode(batch)
 
 
-def mixed(seed: tuple[int, ...]) -> int:
+def mix_seeds(seed: tuple[int, ...]) -> int:
     """One seed of several numbers, different for different numbers."""
     value = 0
     for number in seed:

@@ -30,10 +30,10 @@ from tasks.runtime import distributed
 from tasks.runtime.device import choose_device
 from tasks.runtime.leftovers import discard, is_intact, record
 from tasks.runtime.progress import bar
-from tasks.runtime.signals import HeldBack
-from tasks.session import tell
+from tasks.runtime.signals import DeferredSigterm
+from tasks.session import print_line
 from tasks.training.grad_cache import gradient_norms, gradients
-from tasks.training.prefetch import batches
+from tasks.training.prefetch import prefetch
 
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
 STATE = Path(SCRATCH) / "training"
@@ -41,7 +41,7 @@ WEIGHTS, OPTIMISER = "weights.safetensors", "optimiser.safetensors"
 KEPT = 2  # checkpoints: should a disk damage the newest, the one before costs a minute of training, not all of it
 
 
-class Fitting(Settings):
+class OptimisationSettings(Settings):
     """How a loop optimises."""
 
     learning_rate: float = Field(gt=0)
@@ -58,13 +58,13 @@ class Diverged(Exception):
     """A loss, a gradient or a weight is infinite or not a number."""
 
 
-Probing = Callable[[int], dict[str, float]]
+Probe = Callable[[int], dict[str, float]]
 """What to log beside a step's losses, looked at after so many steps; {} for nothing."""
 
 
 def fit(
-    objective: nn.Module, batch_of: Callable[[int], Batch], steps: int, *, out: Path, settings: Fitting, seed: int,
-    probing: Probing = lambda steps: {},
+    objective: nn.Module, batch_of: Callable[[int], Batch], steps: int, *, out: Path, settings: OptimisationSettings,
+    seed: int, probing: Probe = lambda steps: {},
 ) -> None:  # fmt: skip
     """Train the objective in place for so many steps; `batch_of(step)` gives each step's batch, from `step` alone.
 
@@ -81,16 +81,16 @@ def fit(
     groups = parameter_groups(objective, settings.weight_decay)
     optimiser = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
     first = restore(out, objective, optimiser)
-    distributed.check_alike(objective)  # when all have read; the first process will replace what they read
-    saved, writes = time.monotonic(), distributed.rank() == 0
+    distributed.check_replicas_equal(objective)  # when all have read; the first process will replace what they read
+    checkpoints, writes = time.monotonic(), distributed.rank() == 0
     with (
-        Metrics(out / "logs", first) if writes else Silence() as metrics,
+        MetricsLogger(out / "logs", first) if writes else NullLogger() as metrics,
         bar(what="training", unit="steps", total=steps, done=first, shown=writes) as counter,
-        HeldBack() as sigterm,
+        DeferredSigterm() as sigterm,
     ):
         if writes and not first and (probed := probing(0)):
             metrics.write(0, probed)
-        coming = batches(batch_of, range(first, steps), ahead=device.type == "cuda")
+        coming = prefetch(batch_of, range(first, steps), ahead=device.type == "cuda")
         for step in range(first, steps):
             started, rate = time.monotonic(), settings.learning_rate * schedule(step, steps, settings.warmup_ratio)
             for group in optimiser.param_groups:
@@ -117,18 +117,18 @@ def fit(
                 metrics.write(step + 1, {**values, "learning_rate": rate, **rates, **norms, **seen})
             counter.set_postfix({name: f"{value:.3f}" for name, value in values.items()}, refresh=False)
             counter.update(1)
-            due = writes and time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS
-            due, ending = distributed.any_says(due, sigterm.noted)
+            due = writes and time.monotonic() - checkpoints > SECONDS_BETWEEN_CHECKPOINTS
+            due, ending = distributed.any_rank(due, sigterm.noted)
             if due or ending:
-                distributed.check_alike(objective)
+                distributed.check_replicas_equal(objective)
                 must_be_finite(objective, step + 1, steps)
                 if writes:
                     checkpoint(out, step + 1, objective, optimiser)
-                saved = time.monotonic()
+                checkpoints = time.monotonic()
             if ending:
-                distributed.wait_for_all()  # one that ended earlier would have the one ended that saves
+                distributed.barrier()  # one that ended earlier would have the one ended that saves
                 sigterm.deliver()
-    distributed.check_alike(objective)
+    distributed.check_replicas_equal(objective)
     must_be_finite(objective, steps, steps)
     objective.to("cpu").eval()
 
@@ -179,11 +179,11 @@ def checkpoint(out: Path, step: int, objective: nn.Module, optimiser: torch.opti
     record(out, str(STATE / target.name), at=building)
     os.rename(building, target)
     flush(folder)
-    for older in saved(out)[:-KEPT]:
+    for older in checkpoints(out)[:-KEPT]:
         discard(out, str(STATE / older))
 
 
-def saved(out: Path) -> list[str]:
+def checkpoints(out: Path) -> list[str]:
     """The names of the checkpoints below `out`, the oldest first."""
     return sorted(path.name for path in (out / STATE).glob("*") if path.name.isdigit())
 
@@ -193,7 +193,7 @@ def weights(module: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach().contiguous() for name, parameter in module.named_parameters()}
 
 
-def take_up(own: Mapping[str, nn.Parameter], found: Mapping[str, Tensor], path: Path) -> None:
+def load_parameters(own: Mapping[str, nn.Parameter], found: Mapping[str, Tensor], path: Path) -> None:
     """Put the weights of a file into parameters of the same names and shapes; a ValueError where these differ."""
     check_fit(found, own, path, "these settings")
     with torch.no_grad():
@@ -206,29 +206,29 @@ def restore(out: Path, objective: nn.Module, optimiser: torch.optim.Optimizer) -
 
     Damaged ones are reported, and discarded when all processes have read.
     """
-    good = newest(out)
-    damaged = [name for name in saved(out) if good is None or name > good]
+    good = newest_intact(out)
+    damaged = [name for name in checkpoints(out) if good is None or name > good]
     if good is not None:
         _load(out / STATE / good, objective, optimiser)
-    distributed.wait_for_all()
+    distributed.barrier()
     if damaged and distributed.rank() == 0:
         after = (
             f"the training resumes after step {int(good):,}" if good else "no other is left: the training starts anew"
         )
-        tell(f"{out.name}: the checkpoint of step {int(damaged[-1]):,} is damaged or incomplete; {after}")
+        print_line(f"{out.name}: the checkpoint of step {int(damaged[-1]):,} is damaged or incomplete; {after}")
         for name in damaged:
             discard(out, str(STATE / name))
     return int(good or 0)
 
 
-def newest(out: Path) -> str | None:
+def newest_intact(out: Path) -> str | None:
     """The name of the newest intact checkpoint below `out`, which is its step; None where there is none."""
-    return next((name for name in reversed(saved(out)) if is_intact(out, str(STATE / name))), None)
+    return next((name for name in reversed(checkpoints(out)) if is_intact(out, str(STATE / name))), None)
 
 
 def _load(folder: Path, objective: nn.Module, optimiser: torch.optim.Optimizer) -> None:
     path = folder / WEIGHTS
-    take_up(dict(objective.named_parameters()), read_weights(path), path)
+    load_parameters(dict(objective.named_parameters()), read_weights(path), path)
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in read_weights(folder / OPTIMISER).items():
         number, _, inner = name.partition(".")
@@ -236,20 +236,20 @@ def _load(folder: Path, objective: nn.Module, optimiser: torch.optim.Optimizer) 
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
 
 
-class Silence:
+class NullLogger:
     """What a process writes that is not the first."""
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """Nothing."""
 
-    def __enter__(self) -> Silence:
+    def __enter__(self) -> NullLogger:
         return self
 
     def __exit__(self, *exception: object) -> None:
         pass
 
 
-class Metrics:
+class MetricsLogger:
     """JSON lines and TensorBoard; lines of steps that will be done again are dropped."""
 
     def __init__(self, folder: Path, first: int) -> None:
@@ -267,7 +267,7 @@ class Metrics:
         for name, value in values.items():
             self._board.add_scalar(name, value, step)
 
-    def __enter__(self) -> Metrics:
+    def __enter__(self) -> MetricsLogger:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -9,21 +9,21 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-DRAWN = ("normal_", "uniform_")
+RANDOM_INIT = ("normal_", "uniform_")
 
 
 @contextlib.contextmanager
-def without_memory() -> Iterator[None]:
+def on_meta_device() -> Iterator[None]:
     """Modules made in this block take no memory, and no random numbers are drawn for them.
 
     Drawing for what has no memory changes nothing, but PyTorch imports its compiler for it, which takes as long as
     reading a recipe and working out all of its keys.
     """
-    with torch.device("meta"), _Undrawn():
+    with torch.device("meta"), _SkipRandomInit():
         yield
 
 
-class _Undrawn(TorchFunctionMode):
+class _SkipRandomInit(TorchFunctionMode):
     """Leaves out what would fill a tensor with random numbers."""
 
     def __torch_function__(
@@ -31,6 +31,6 @@ class _Undrawn(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # fmt: skip
         given = kwargs or {}
-        if getattr(func, "__name__", "") in DRAWN:
+        if getattr(func, "__name__", "") in RANDOM_INIT:
             return args[0] if args else given["tensor"]
         return func(*args, **given)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from models.objective import Batch
 
 
-def batches(batch_of: Callable[[int], Batch], steps: range, *, ahead: bool) -> Iterator[Batch]:
+def prefetch(batch_of: Callable[[int], Batch], steps: range, *, ahead: bool) -> Iterator[Batch]:
     """The batch of each step; where `ahead`, the next is made while the caller works with one.
 
     What `batch_of` raises is raised at its step.

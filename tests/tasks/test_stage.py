@@ -14,7 +14,7 @@ from storage.rows import read_rows, read_table, write_rows
 from storage.settings import Settings
 from storage.store.store import Store
 from storage.tables import Queries
-from tasks.session import Execution, Session, Stopped, in_round, session
+from tasks.session import Execution, Session, in_round, session
 from tasks.stage import stage
 
 calls: list[str] = []
@@ -61,13 +61,9 @@ def in_new_session(store: Store) -> Session:
 
 
 def test_what_is_there_is_not_built_again(store: Store) -> None:
-    first = double(
-        queries=count(settings=Count(number=2)),
-    )
+    first = double(queries=count(settings=Count(number=2)))
     with session(in_new_session(store)) as later:
-        second = double(
-            queries=count(settings=Count(number=2)),
-        )
+        second = double(queries=count(settings=Count(number=2)))
 
     assert calls == ["count", "double"]
     assert first == second
@@ -77,9 +73,7 @@ def test_what_is_there_is_not_built_again(store: Store) -> None:
 
 def test_a_changed_setting_rebuilds_its_stage_and_those_after(store: Store) -> None:
     base = count(settings=Count(number=2))
-    double(
-        queries=base,
-    )
+    double(queries=base)
     calls.clear()
 
     double(queries=base, other=count(settings=Count(number=3)))
@@ -90,18 +84,11 @@ def test_a_changed_setting_rebuilds_its_stage_and_those_after(store: Store) -> N
 
 def test_planning_builds_nothing_and_knows_the_keys(store: Store) -> None:
     with session(Session(store, planning=True)) as plan:
-        planned = double(
-            queries=count(settings=Count(number=2)),
-        )
+        planned = double(queries=count(settings=Count(number=2)))
 
     assert calls == []
     assert [done.cached for done in plan.done.values()] == [False, False]
-    assert (
-        double(
-            queries=count(settings=Count(number=2)),
-        )
-        == planned
-    )
+    assert double(queries=count(settings=Count(number=2))) == planned
 
 
 def test_a_failed_build_keeps_its_shards_and_publishes_nothing(store: Store) -> None:
@@ -123,31 +110,11 @@ def test_a_damaged_input_is_named_never_used_and_rebuilt(store: Store) -> None:
     part.write_bytes(content)
 
     with pytest.raises(DamagedArtifact, match=r"part-00000\.parquet"):
-        double(
-            queries=made,
-        )
+        double(queries=made)
     assert calls == ["count"]
     with session(in_new_session(store)):
-        double(
-            queries=count(settings=Count(number=2)),
-        )
+        double(queries=count(settings=Count(number=2)))
     assert calls == ["count", "count", "double"]
-
-
-def test_the_session_stops_after_the_stage_it_was_told(store: Store) -> None:
-    with session(Session(store, planning=True)):
-        key = count(settings=Count(number=2)).key
-    current = in_new_session(store)
-    current.last = key
-
-    def chain() -> None:
-        double(
-            queries=count(settings=Count(number=2)),
-        )
-
-    with session(current), pytest.raises(Stopped):
-        chain()
-    assert calls == ["count"]
 
 
 def test_stages_are_listed_once_under_the_round_that_first_called_them(store: Store) -> None:
@@ -161,9 +128,7 @@ def test_stages_are_listed_once_under_the_round_that_first_called_them(store: St
 
 
 def test_the_manifest_says_how_it_was_made(store: Store) -> None:
-    made = double(
-        queries=count(settings=Count(number=2)),
-    )
+    made = double(queries=count(settings=Count(number=2)))
 
     manifest = store.manifest(made.stage, made.key)
     before = store.manifest(*made_of(manifest))
@@ -211,7 +176,7 @@ def slow(out: Path) -> None:
         time.sleep(0.05)
     write_rows(out, Queries, [{"query_id": "0", "text": ""}])
 
-with session(Session(Store(Path(sys.argv[1])), tell=lambda line: print(line, flush=True))):
+with session(Session(Store(Path(sys.argv[1])), print_line=lambda line: print(line, flush=True))):
     slow()
 print("done", flush=True)
 """

@@ -20,7 +20,7 @@ from storage.errors import UserError
 from storage.settings import Settings
 from tasks.runtime import distributed
 from tasks.training.grad_cache import gradients
-from tasks.training.loop import Fitting, fit, weights
+from tasks.training.loop import OptimisationSettings, fit, weights
 from tests.models.retrievers.test_objective import exclusions, random_tokens
 from tests.tiny import start, tiny_retriever, tiny_tokenizer
 
@@ -98,12 +98,12 @@ def break_down(out: Path, *, settings: Asked) -> None:
     line, said = torch.nn.Linear(2, 2), ""
     for parameter in line.parameters():
         torch.nn.init.ones_(parameter)
-    distributed.check_alike(line)
+    distributed.check_replicas_equal(line)
     if distributed.rank() == 1:
         line.weight.data[1, 1] += 1e-7
     try:
-        distributed.check_alike(line)
-    except distributed.Different as different:
+        distributed.check_replicas_equal(line)
+    except distributed.ReplicasDiffer as different:
         said = str(different)
     if distributed.rank() == 1:
         raise ZeroDivisionError(said)
@@ -143,7 +143,7 @@ def train_for(steps: int, out: Path, settings: Asked) -> None:
     """Train, and write the weights and the steps that this process has done."""
     torch.manual_seed(3)
     objective, batch = training(settings.kinds[0])
-    fitting = Fitting(
+    fitting = OptimisationSettings(
         learning_rate=1e-3, warmup_ratio=0.0, weight_decay=0.0, max_gradient_norm=1.0, chunk=settings.chunk
     )
     visited: list[int] = []

@@ -11,7 +11,7 @@ from storage.errors import UserError
 from storage.files import write_atomically
 from storage.settings import Settings
 from storage.store.store import Store
-from tasks.runtime.shard import Job, Shard, kept, row_shards
+from tasks.runtime.shard import Shard, ShardJob, load_once, row_shards
 from tasks.runtime.shards import run_shards
 from tasks.session import Execution, Session, session
 
@@ -35,7 +35,7 @@ def run(
     execution = Execution(
         workers=1 if on_gpus else processes, threads=1, device="cpu", processes=processes, dask=dask
     )  # fmt: skip
-    job = Job(work, out, (), Asked(**asked), what="testing", unit="rows", on_gpus=on_gpus)
+    job = ShardJob(work, out, (), Asked(**asked), what="testing", unit="rows", on_gpus=on_gpus)
     with session(Session(Store(out), execution)):
         run_shards(job, row_shards(rows, 10))
 
@@ -54,7 +54,7 @@ def write(out: Path, shard: Shard, done: Done, *, settings: Asked) -> None:
 
 def write_slowly(out: Path, shard: Shard, done: Done, *, settings: Asked) -> None:
     """The same, with a trace of which process makes which shard, and of when it loads what it needs."""
-    kept(load, settings.told)
+    load_once(load, settings.told)
     with (Path(settings.told) / f"{os.getpid()}.made").open("a") as file:
         file.write(f"{shard.number}\n")
     time.sleep(0.1)

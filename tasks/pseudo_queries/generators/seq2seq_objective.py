@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from models.objective import Losses, Vectors
 from models.tokens import Tokenizer, Tokens
-from tasks.training.epochs import visited
+from tasks.training.epochs import rows_of_step
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Examples:
             passages = random.integers(len(self.passages), size=settings.batch).tolist()
             targets = [self._target(self._piece(self.passages[passage], random)) for passage in passages]
         else:
-            pairs = visited(step - settings.copy_steps, settings.batch, len(self.queries), settings.seed)
+            pairs = rows_of_step(step - settings.copy_steps, settings.batch, len(self.queries), settings.seed)
             passages = [self.passage_of_query[pair] for pair in pairs]
             targets = [self.queries[pair] for pair in pairs]
         texts = self.tokenizer.pad_batch([self.passages[passage] for passage in passages])

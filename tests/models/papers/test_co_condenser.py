@@ -247,7 +247,7 @@ def direct_pass(made: Pretraining, given: Batch, spans: list[tuple[int, int]]) -
     """One graph over all chunks, each encoded under its seed; local losses weighted by what they ask for."""
     passed = []
     for number, span in enumerate(spans):
-        torch.manual_seed(loop.mixed((3, 5, number)))
+        torch.manual_seed(loop.mix_seeds((3, 5, number)))
         passed.append(made.encode(given.rows(*span)))
     losses = dict(made.compare((torch.cat([vectors[0] for vectors, _ in passed]),), given))
     for name in ("mlm", "head"):

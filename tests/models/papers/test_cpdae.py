@@ -359,7 +359,7 @@ def test_chunks_have_the_gradients_of_a_direct_pass(tokenizer: Tokenizer, settin
     chunks = [given.rows(0, 2), given.rows(2, 4), given.rows(4, 5)]
     passed = []
     for number, chunk in enumerate(chunks):
-        torch.manual_seed(loop.mixed((3, 5, number)))
+        torch.manual_seed(loop.mix_seeds((3, 5, number)))
         passed.append(made.encode(chunk))
     direct = dict(
         made.compare(tuple(torch.cat(each) for each in zip(*(each for each, _ in passed), strict=True)), given)

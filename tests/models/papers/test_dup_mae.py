@@ -280,7 +280,7 @@ def test_chunks_draw_masks_and_dropout_by_their_seeds(tokenizer: Tokenizer) -> N
     made.zero_grad()
     direct: Losses = {}
     for number, part in enumerate((given.rows(0, 3), given.rows(3, 4))):
-        torch.manual_seed(loop.mixed((3, 5, number)))
+        torch.manual_seed(loop.mix_seeds((3, 5, number)))
         for name, loss in made.encode(part)[1].items():
             share = part.num_terms(name) / given.num_terms(name)
             direct[name] = direct.get(name, torch.zeros(())) + loss * share

@@ -203,7 +203,7 @@ def test_chunks_have_the_gradients_of_a_direct_pass(tokenizer: Tokenizer, chunk:
     made.zero_grad()
     passed = []
     for number, first in enumerate([0] if dropout == 0 else range(0, 6, chunk)):
-        torch.manual_seed(loop.mixed((3, 5, number)))
+        torch.manual_seed(loop.mix_seeds((3, 5, number)))
         passed.append(made.encode(given.rows(first, 6 if dropout == 0 else min(6, first + chunk)))[0])
     direct: Losses = made.compare(tuple(torch.cat(each) for each in zip(*passed, strict=True)), given)
     sum(direct.values()).backward()

@@ -201,7 +201,7 @@ def test_chunks_have_the_gradients_of_a_direct_pass(tokenizer: Tokenizer, chunk:
     made.zero_grad()
     passed = []
     for number, first in enumerate(range(0, 6, chunk)):
-        torch.manual_seed(loop.mixed((3, 5, number)))
+        torch.manual_seed(loop.mix_seeds((3, 5, number)))
         passed.append(made.encode(given.rows(first, min(6, first + chunk)))[0])
     direct = made.compare(tuple(torch.cat(each) for each in zip(*passed, strict=True)), given)
     sum(direct.values()).backward()

@@ -162,7 +162,7 @@ def directly(objective: Finetuning, batch: Examples, chunk: int) -> dict[str, fl
     spans = [(at, min(len(batch), at + chunk)) for at in range(0, len(batch), chunk)]
     passed = []
     for number, span in enumerate(spans):
-        torch.manual_seed(loop.mixed((3, 5, number)))
+        torch.manual_seed(loop.mix_seeds((3, 5, number)))
         passed.append(objective.encode(batch.rows(*span))[0])
     losses = objective.compare(tuple(torch.cat(each) for each in zip(*passed, strict=True)), batch)
     torch.stack(list(losses.values())).sum().backward()

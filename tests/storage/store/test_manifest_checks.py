@@ -124,7 +124,7 @@ def test_each_kind_of_damage_is_named_and_the_artifact_is_built_again(kind: str,
         with pytest.raises(DamagedArtifact, match=message):
             store.check(made)
     said: list[str] = []
-    with session(Session(store, tell=said.append)) as again:
+    with session(Session(store, print_line=said.append)) as again:
         assert read_table(count(settings=Count(number=2)), Queries).num_rows == 2
     assert [done.cached for done in again.done.values()] == [False]
     assert kind in CONTENTS or problem in said[1]

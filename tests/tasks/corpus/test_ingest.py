@@ -139,7 +139,7 @@ def test_qrels_may_point_to_nothing_as_official_ones_do(
     write_qrels(collection, [*QRELS, extra])
     lines: list[str] = []
 
-    with session(Session(store, tell=lines.append)):
+    with session(Session(store, print_line=lines.append)):
         queries, qrels = topics(collection, alone=False)
 
     assert f"{collection}/qrels/dev.tsv: {told}" in lines

@@ -21,10 +21,12 @@ from tasks.cross_encoder.train_teacher import Batches, TeacherTraining, train_te
 from tasks.finetuning.training_data import TrainingData
 from tasks.session import Execution, Session, session
 from tasks.stage import stage
-from tasks.training.loop import Fitting
+from tasks.training.loop import OptimisationSettings
 from tests.tiny import WORDS, save_backbone
 
-FITTING = Fitting(learning_rate=3e-3, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None)
+FITTING = OptimisationSettings(
+    learning_rate=3e-3, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None
+)
 TRAINING = TeacherTraining(
     query_max_tokens=6, max_tokens=16, epochs=2, batch_queries=4, passages_per_query=3, fit=FITTING, seed=5
 )  # fmt: skip

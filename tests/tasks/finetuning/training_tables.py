@@ -20,10 +20,12 @@ from storage.tables import (
 )  # fmt: skip
 from tasks.finetuning.train import Batches, Training
 from tasks.finetuning.training_data import TrainingData
-from tasks.training.loop import Fitting
+from tasks.training.loop import OptimisationSettings
 from tests.tiny import WORDS
 
-FITTING = Fitting(learning_rate=3e-3, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None)
+FITTING = OptimisationSettings(
+    learning_rate=3e-3, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None
+)
 
 
 TRAINING = Training(

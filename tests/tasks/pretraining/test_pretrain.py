@@ -24,11 +24,13 @@ from storage.tables import Checkpoint, Pairs
 from tasks.pretraining.pretrain import Pretraining, one_of_each, pretrain
 from tasks.session import Execution, Session, session
 from tasks.stage import stage
-from tasks.training.epochs import visited
-from tasks.training.loop import Fitting
+from tasks.training.epochs import rows_of_step
+from tasks.training.loop import OptimisationSettings
 from tests.tiny import WORDS, save_backbone
 
-FITTING = Fitting(learning_rate=2e-3, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None)
+FITTING = OptimisationSettings(
+    learning_rate=2e-3, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None
+)
 STILL = {**FITTING.model_dump(), "warmup_ratio": 1.0}
 """One step of warm-up: a learning rate of 0."""
 OBJECTIVE = {
@@ -81,19 +83,19 @@ def settings(**changes: Any) -> Pretraining[cot_mae.Settings]:
 
 
 def test_every_row_is_visited_once_an_epoch_in_an_order_of_its_own() -> None:
-    seen = [visited(step, 8, 20, seed=1) for step in range(10)]
+    seen = [rows_of_step(step, 8, 20, seed=1) for step in range(10)]
 
     flat = [row for rows in seen for row in rows]
     epochs = [flat[start : start + 20] for start in range(0, 80, 20)]
     assert all(len(rows) == 8 for rows in seen)
     assert all(sorted(epoch) == list(range(20)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 4
-    assert [visited(step, 8, 20, seed=1) for step in (9, 3)] == [seen[9], seen[3]]
-    assert visited(0, 8, 20, seed=2) != seen[0]
+    assert [rows_of_step(step, 8, 20, seed=1) for step in (9, 3)] == [seen[9], seen[3]]
+    assert rows_of_step(0, 8, 20, seed=2) != seen[0]
 
 
 def test_a_batch_may_be_larger_than_the_data() -> None:
-    assert Counter(visited(0, 10, 4, seed=1) + visited(1, 10, 4, seed=1)) == dict.fromkeys(range(4), 5)
+    assert Counter(rows_of_step(0, 10, 4, seed=1) + rows_of_step(1, 10, 4, seed=1)) == dict.fromkeys(range(4), 5)
 
 
 @pytest.mark.parametrize("decoder", ["ar", "ae"])

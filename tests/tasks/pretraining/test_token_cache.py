@@ -18,7 +18,7 @@ from tasks.pretraining import token_cache
 from tasks.pretraining.pretrain import Data, one_of_each
 from tasks.pretraining.token_cache import SHARDS, tokenised
 from tasks.runtime import distributed
-from tasks.training.epochs import visited
+from tasks.training.epochs import rows_of_step
 from tests.tasks.pretraining.test_pretrain import settings
 from tests.tiny import SPECIALS, WORDS, save_tokenizer, tiny_tokenizer
 
@@ -74,7 +74,7 @@ def test_batches_are_those_of_tokenising_at_each_step(
     for step in range(12):
         drawn, random = data.drawn(step)
         theirs = np.random.default_rng((wanted.seed, step))
-        rows = table.take(visited(step, wanted.batch, ROWS, wanted.seed)).to_pydict()
+        rows = table.take(rows_of_step(step, wanted.batch, ROWS, wanted.seed)).to_pydict()
         assert drawn.texts == tokenizer.token_ids(rows["text"])
         contexts = [] if reads == "texts" else one_of_each(rows["queries"], rows["passages"], mix, theirs)
         assert drawn.contexts == tokenizer.token_ids(contexts)
@@ -124,7 +124,7 @@ def test_processes_share_the_work(pairs: Artifact[Pairs], tmp_path: Path, monkey
             tokenised(here, pairs, tiny_tokenizer(), contexts=True)
 
     monkeypatch.setattr(distributed, "size", lambda: 2)
-    monkeypatch.setattr(distributed, "wait_for_all", second)
+    monkeypatch.setattr(distributed, "barrier", second)
     first = tokenised(here, pairs, tiny_tokenizer(), contexts=True)
 
     assert made == [2, 5]

@@ -17,7 +17,7 @@ from storage.rows import parts, read_rows, write_rows
 from storage.tables import PseudoQueries
 from tasks.pseudo_queries.column_rewrite import file_shards
 from tasks.pseudo_queries.filter_queries import Cut, Filtering, Limits, cut_part, filter_queries, percentile
-from tasks.runtime.shard import Job, fulfil, request
+from tasks.runtime.shard import ShardJob, request, write_shard_of_request
 from tests.tasks.corpora import pseudo_query
 
 pytestmark = pytest.mark.usefixtures("store")
@@ -106,8 +106,8 @@ def test_another_cut_of_a_filtered_table_is_that_of_the_scored_one(queries: Any,
 def test_a_killed_run_goes_on_and_another_process_writes_the_same(queries: Any, tmp_path: Path) -> None:
     whole, elsewhere, least = tmp_path / "whole", tmp_path / "elsewhere", 1.100000023841858
     filter_queries.body(whole, queries, settings=cut(round_trip=4, relevance={"threshold": least}))
-    asked = request(Job(cut_part, elsewhere, (queries,), Limits(round_trip=4, relevance=least), "", ""))
-    fulfil(json.loads(json.dumps(asked)), file_shards(queries)[1], lambda rows: None)
+    asked = request(ShardJob(cut_part, elsewhere, (queries,), Limits(round_trip=4, relevance=least), "", ""))
+    write_shard_of_request(json.loads(json.dumps(asked)), file_shards(queries)[1], lambda rows: None)
     (before,) = [path.stat().st_ino for path in parts(elsewhere)]
     filter_queries.body(elsewhere, queries, settings=cut(round_trip=4, relevance={"threshold": least}))
 

@@ -20,7 +20,7 @@ from storage.tables import Passages, PseudoQueries, passage_text
 from tasks.cross_encoder.pairs import Scoring
 from tasks.pseudo_queries.column_rewrite import file_shards
 from tasks.pseudo_queries.relevance import relevance, score_part
-from tasks.runtime.shard import Job, fulfil, request
+from tasks.runtime.shard import ShardJob, request, write_shard_of_request
 from tests.models.retrievers.test_cross_encoder import folder_of, tiny_cross_encoder
 from tests.tasks.corpora import passage, pseudo_query
 from tests.tiny import WORDS
@@ -99,9 +99,9 @@ def test_a_killed_run_goes_on_and_another_process_writes_the_same(
 ) -> None:
     whole, elsewhere = tmp_path / "whole", tmp_path / "elsewhere"
     relevance.body(whole, queries, passages, encoder, settings=SETTINGS)
-    asked, counted = request(Job(score_part, elsewhere, (queries, passages, encoder), SETTINGS, "", "")), [0]
+    asked, counted = request(ShardJob(score_part, elsewhere, (queries, passages, encoder), SETTINGS, "", "")), [0]
     for shard in file_shards(queries, passages)[1:]:
-        fulfil(json.loads(json.dumps(asked)), shard, lambda rows: counted.append(rows))
+        write_shard_of_request(json.loads(json.dumps(asked)), shard, lambda rows: counted.append(rows))
     kept = {path.name: path.stat().st_ino for path in parts(elsewhere)}
     relevance.body(elsewhere, queries, passages, encoder, settings=SETTINGS)
     relevance.body(elsewhere, queries, passages, Source("gone", tmp_path), settings=SETTINGS)  # nothing is opened

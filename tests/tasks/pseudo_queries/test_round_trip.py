@@ -19,7 +19,7 @@ from tasks.pseudo_queries.round_trip import RoundTrip, rank_part, round_trip
 from tasks.retrieval.engines.bm25 import Bm25, open_index
 from tasks.retrieval.index import index
 from tasks.retrieval.ranking import passage_ids
-from tasks.runtime.shard import Job, fulfil, request
+from tasks.runtime.shard import ShardJob, request, write_shard_of_request
 from tests.tasks.corpora import passage, pseudo_query
 
 DEPTH = 7
@@ -102,9 +102,9 @@ def test_the_same_bytes_block_by_block_and_in_another_process(
     round_trip.body(whole, queries, passages, bm25, settings=SETTINGS)
     monkeypatch.setattr(module, "QUERIES_AT_ONCE", 4)
     round_trip.body(little, queries, passages, bm25, settings=SETTINGS)
-    asked, counted = request(Job(rank_part, elsewhere, (queries, passages, bm25), SETTINGS, "", "")), [0]
+    asked, counted = request(ShardJob(rank_part, elsewhere, (queries, passages, bm25), SETTINGS, "", "")), [0]
     for shard in file_shards(queries, passages):
-        fulfil(json.loads(json.dumps(asked)), shard, lambda rows: counted.append(rows))
+        write_shard_of_request(json.loads(json.dumps(asked)), shard, lambda rows: counted.append(rows))
 
     assert contents(whole) == contents(little) == contents(elsewhere)
     assert sum(counted) == len(rows_of(queries.path))

@@ -20,7 +20,7 @@ from tasks.pseudo_queries.generators.seq2seq_objective import Examples
 from tasks.pseudo_queries.generators.vocabulary import SPECIAL, embeddings_of, frequent_pieces, save_tokenizer
 from tasks.pseudo_queries.train_generator import GeneratorTraining, train_generator
 from tasks.training import loop
-from tasks.training.loop import Fitting
+from tasks.training.loop import OptimisationSettings
 
 PAIRS = {
     "An old river runs through the city": "river of a city",
@@ -35,7 +35,9 @@ PIECES = list(dict.fromkeys([*SPECIAL, *LETTERS, *(f"##{letter}" for letter in L
 SETTINGS = GeneratorTraining(
     vocabulary=200, layers=2, hidden_size=32, heads=2, dropout=0.0, prefix="", input_max_tokens=16, query_max_tokens=8,
     copy_steps=10, copy_share=0.1, copy_min_tokens=2, copy_max_tokens=4, steps=150, batch=5, seed=3,
-    fit=Fitting(learning_rate=5e-3, warmup_ratio=0.05, weight_decay=0.0, max_gradient_norm=1.0, chunk=None),
+    fit=OptimisationSettings(
+        learning_rate=5e-3, warmup_ratio=0.05, weight_decay=0.0, max_gradient_norm=1.0, chunk=None
+    ),
 )  # fmt: skip
 GREEDY = NamedGeneration(
     queries_per_passage=1, prefix="", input_max_tokens=16, top_k=1, top_p=1.0, max_new_tokens=8, seed=1,

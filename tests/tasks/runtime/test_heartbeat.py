@@ -16,9 +16,9 @@ import pytest
 from storage.errors import UserError
 from storage.store.store import Store
 from tasks.runtime import distributed, heartbeat
-from tasks.runtime.heartbeat import Lost, Place, Pulse, free_place
+from tasks.runtime.heartbeat import HostLost, HostSlot, RemoteHost, claim_free_slot
 from tasks.runtime.ranks import run_together
-from tasks.runtime.shard import Failed
+from tasks.runtime.shard import ProcessFailed
 from tasks.session import Execution, Session, session
 from tasks.training import loop
 from tests.tasks import together
@@ -32,7 +32,7 @@ JOINER = f"""
 import sys
 from pathlib import Path
 from tasks.runtime import heartbeat
-heartbeat.BEAT, heartbeat.LOST = 0.5, {SILENCE}
+heartbeat.SECONDS_BETWEEN_BEATS, heartbeat.SECONDS_UNTIL_LOST = 0.5, {SILENCE}
 from flows.prefect_server.join_training import join
 join(Path(sys.argv[1]))
 """
@@ -43,7 +43,7 @@ from storage.store.store import Store
 from tasks.runtime import heartbeat, ranks
 from tasks.session import Execution, Session, session
 from tests.tasks.runtime import test_heartbeat
-ranks.BEAT, heartbeat.LOST = 0.5, {SILENCE}
+ranks.SECONDS_BETWEEN_BEATS, heartbeat.SECONDS_UNTIL_LOST = 0.5, {SILENCE}
 store = Store(Path(sys.argv[1]))
 wanted = Execution(threads=1, device="cpu", hosts=2, rendezvous=sys.argv[2], trusted_network=True)
 with session(Session(store, wanted)):
@@ -71,8 +71,8 @@ def slowly(out: Path, *, settings: together.Asked) -> None:
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store that the hosts share; they are quick to miss each other."""
-    monkeypatch.setattr(heartbeat, "LOST", SILENCE)
-    monkeypatch.setattr("tasks.runtime.ranks.BEAT", 0.5)
+    monkeypatch.setattr(heartbeat, "SECONDS_UNTIL_LOST", SILENCE)
+    monkeypatch.setattr("tasks.runtime.ranks.SECONDS_BETWEEN_BEATS", 0.5)
     monkeypatch.setenv("TELL", str(tmp_path))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # else the address of this machine's name
     (tmp_path / "store").mkdir()
@@ -106,7 +106,7 @@ def wanted(processes: int = 1) -> Execution:
 def run(body: Callable[..., None], store: Store, name: str, how: Execution, told: list[str] | None = None) -> Path:
     """Run the body together; the folder that it filled."""
     out = store.begin("made", name)
-    with session(Session(store, how, tell=(told if told is not None else []).append)):
+    with session(Session(store, how, print_line=(told if told is not None else []).append)):
         run_together(body, out, (), ASKED, store)
     return out
 
@@ -155,7 +155,7 @@ def test_two_hosts_make_the_bytes_of_two_processes_of_one_and_one_that_is_told_t
 
     thread = threading.Thread(target=tell)
     thread.start()
-    with pytest.raises(Failed, match=r"one of 2 processes was killed from outside.*run again"):
+    with pytest.raises(ProcessFailed, match=r"one of 2 processes was killed from outside.*run again"):
         run(slowly, store, "told", wanted())
     thread.join()
 
@@ -179,7 +179,7 @@ def test_a_host_that_dies_is_named_and_the_next_run_goes_on(
 
     thread = threading.Thread(target=kill)
     thread.start()
-    with pytest.raises(Lost, match=f"host {socket.gethostname()} was lost.*run again to go on"):
+    with pytest.raises(HostLost, match=f"host {socket.gethostname()} was lost.*run again to go on"):
         run(slowly, store, "killed", wanted())
     thread.join()
     wait(lambda: not any(alive(int((tmp_path / f"{rank}.pid").read_text())) for rank in range(2)))
@@ -232,7 +232,7 @@ def test_one_that_is_stopped_and_not_dead_is_lost_too(
     thread = threading.Thread(target=stop)
     thread.start()
     began = time.monotonic()
-    with pytest.raises(Lost, match="was lost"):
+    with pytest.raises(HostLost, match="was lost"):
         run(slowly, store, "stopped", wanted())
     thread.join()
 
@@ -242,28 +242,28 @@ def test_one_that_is_stopped_and_not_dead_is_lost_too(
 
 @pytest.mark.slow
 def test_hosts_that_do_not_come_are_not_waited_for_for_ever(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "PATIENCE", 3.0)
+    monkeypatch.setattr(heartbeat, "SECONDS_UNTIL_ALL_JOINED", 3.0)
 
     with pytest.raises(UserError, match=r"execution.hosts: 2 hosts should meet at 127.0.0.1:\d+, 1 came in 0 minutes"):
         run(slowly, store, "alone", wanted())
 
 
 def test_places_are_taken_once_and_a_pulse_is_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Place(tmp_path, 0)
-    second, third = free_place(tmp_path, 3), free_place(tmp_path, 3)
+    first = HostSlot(tmp_path, 0)
+    second, third = claim_free_slot(tmp_path, 3), claim_free_slot(tmp_path, 3)
     assert second
     assert third
-    assert (second.number, third.number, free_place(tmp_path, 3)) == (1, 2, None)
-    assert free_place(tmp_path / "gone", 3) is None
+    assert (second.number, third.number, claim_free_slot(tmp_path, 3)) == (1, 2, None)
+    assert claim_free_slot(tmp_path / "gone", 3) is None
 
-    pulse = Pulse(tmp_path, 0)
+    pulse = RemoteHost(tmp_path, 0)
     pulse.look()
     assert not pulse.beats
     first.beat()
     pulse.look()
     assert pulse.beats
     assert not pulse.has_stopped
-    monkeypatch.setattr(heartbeat, "LOST", 0.0)
+    monkeypatch.setattr(heartbeat, "SECONDS_UNTIL_LOST", 0.0)
     pulse.look()
     assert pulse.has_stopped
 

@@ -8,7 +8,7 @@ import pytest
 
 from storage.store.store import Store
 from tasks.runtime.leftovers import RECORDS, discard, is_intact, record, unfinished
-from tasks.runtime.shard import Job, row_shards
+from tasks.runtime.shard import ShardJob, row_shards
 from tasks.runtime.shards import run_shards
 from tasks.session import Execution, Session, session
 from tests.tasks.works import Asked, files, write
@@ -68,12 +68,12 @@ def test_a_damaged_shard_is_made_again_and_no_other(tmp_path: Path, damage: str)
         made.append(shard.number)  # type: ignore[attr-defined]
         write(folder, shard, done, settings=settings)  # type: ignore[arg-type]
 
-    with session(Session(Store(tmp_path / "store"), EXECUTION, tell=printed.append)):
+    with session(Session(Store(tmp_path / "store"), EXECUTION, print_line=printed.append)):
         for _ in range(2):
-            run_shards(Job(noting, out, (), Asked(), what="testing", unit="rows"), row_shards(35, 10))
+            run_shards(ShardJob(noting, out, (), Asked(), what="testing", unit="rows"), row_shards(35, 10))
         whole = files(out)
         DAMAGES[damage](out / "part-00002.parquet")
-        run_shards(Job(noting, out, (), Asked(), what="testing", unit="rows"), row_shards(35, 10))
+        run_shards(ShardJob(noting, out, (), Asked(), what="testing", unit="rows"), row_shards(35, 10))
 
     assert made == [0, 1, 2, 3, 2]
     assert files(out) == whole
@@ -86,8 +86,8 @@ def test_shards_of_a_version_without_records_are_made_again_with_a_message(tmp_p
     out.mkdir()
     (out / "part-00000.parquet").write_text("of an earlier version")
 
-    with session(Session(Store(tmp_path / "store"), EXECUTION, tell=printed.append)):
-        run_shards(Job(write, out, (), Asked(), what="testing", unit="rows"), row_shards(10, 10))
+    with session(Session(Store(tmp_path / "store"), EXECUTION, print_line=printed.append)):
+        run_shards(ShardJob(write, out, (), Asked(), what="testing", unit="rows"), row_shards(10, 10))
 
     assert files(out) == {"part-00000.parquet": " ".join(map(str, range(10))).encode()}
     assert json.dumps(printed).count("they are built again") == 1

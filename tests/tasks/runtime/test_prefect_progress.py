@@ -15,7 +15,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tasks.runtime import prefect_progress
-from tasks.runtime.prefect_progress import Watch, progress_shown
+from tasks.runtime.prefect_progress import ProgressReporter, show_progress
 from tasks.runtime.progress import bar, progress, watched_by
 
 KEY = "pretrain-0123abcd-progress"
@@ -54,9 +54,9 @@ def threads(key: str) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == key]
 
 
-def watch() -> Watch:
+def watch() -> ProgressReporter:
     """One whose thread has ended before it began."""
-    made = Watch(KEY, None, None)
+    made = ProgressReporter(KEY, None, None)
     made.end(well=False)
     return made
 
@@ -115,7 +115,7 @@ def test_a_short_stage_asks_no_server(port: socket.socket, monkeypatch: pytest.M
     monkeypatch.setattr(prefect_progress, "SECONDS_UNTIL_SHOWN", 60.0)
     port.listen()
 
-    with progress_shown("short"):
+    with show_progress("short"):
         work(0.6)
 
     assert not asked(port, within=0.5)
@@ -125,12 +125,12 @@ def test_a_short_stage_asks_no_server(port: socket.socket, monkeypatch: pytest.M
 def test_a_long_stage_asks_the_server_while_it_works(port: socket.socket) -> None:
     port.listen()
 
-    with progress_shown(KEY), bar(what="training", unit="steps", total=3):
+    with show_progress(KEY), bar(what="training", unit="steps", total=3):
         assert asked(port, within=120)
 
 
 def test_a_stage_without_a_bar_starts_no_thread(port: socket.socket) -> None:
-    with progress_shown("quiet"):
+    with show_progress("quiet"):
         assert not threads("quiet")
 
 
@@ -140,7 +140,7 @@ def test_a_server_that_is_away_does_not_hold_the_stage_up(port: socket.socket, l
         port.listen()  # takes what it is asked, and answers nothing
     started = time.monotonic()
 
-    with progress_shown(KEY):
+    with show_progress(KEY):
         work(0.6)
 
     assert time.monotonic() - started < 150  # an answer is awaited for twice as long
@@ -148,7 +148,7 @@ def test_a_server_that_is_away_does_not_hold_the_stage_up(port: socket.socket, l
 
 def test_a_failure_passes_through(port: socket.socket) -> None:
     def interrupted() -> None:
-        with progress_shown(KEY):
+        with show_progress(KEY):
             work(0.3)
             raise KeyboardInterrupt
 

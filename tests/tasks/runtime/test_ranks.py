@@ -25,11 +25,11 @@ from tasks.pretraining.token_cache import SHARDS
 from tasks.runtime import distributed
 from tasks.runtime.rank_processes import PARENT
 from tasks.runtime.ranks import run_together
-from tasks.runtime.shard import Failed
+from tasks.runtime.shard import ProcessFailed
 from tasks.session import Execution, Session, session
 from tasks.stage import stage
 from tasks.training import loop
-from tasks.training.grad_cache import cut
+from tasks.training.grad_cache import split_into_chunks
 from tests.tasks import together
 from tests.tasks.finetuning.test_train import NEGATIVES, POSITIVES, TRAINING, negatives, passages, positives, queries
 from tests.tasks.pretraining import test_pretrain
@@ -56,7 +56,7 @@ def test_two_processes_have_the_gradients_of_one_and_one_that_is_killed_is_told(
     asked = together.Asked(
         kinds=["mixture", "coil", "duplex", "cot_mae"], chunk=2
     )  # four chunks, the last of one query
-    with pytest.raises(Failed, match="one of 2 processes was killed"):
+    with pytest.raises(ProcessFailed, match="one of 2 processes was killed"):
         done_together(together.write_gradients_and_vanish, asked, two, tmp_path / "two")
     assert json.loads((tmp_path / "two" / "listening.json").read_text()) == ["127.0.0.1"]
     (tmp_path / "one").mkdir()
@@ -85,12 +85,12 @@ def test_nothing_that_other_processes_send_is_unpickled() -> None:
 def test_chunks_are_dealt_as_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed, "size", lambda: 3)
 
-    assert [list(distributed.dealt(range(7), each)) for each in range(3)] == [[0, 1], [2, 3], [4, 5, 6]]
-    assert cut(7, 2) == [(0, 2), (2, 4), (4, 6), (6, 7)]
-    assert cut(7, None) == [(0, 2), (2, 4), (4, 7)]  # one for each
-    assert cut(7, 6) == [(0, 2), (2, 4), (4, 7)]
+    assert [list(distributed.shard_of_rank(range(7), each)) for each in range(3)] == [[0, 1], [2, 3], [4, 5, 6]]
+    assert split_into_chunks(7, 2) == [(0, 2), (2, 4), (4, 6), (6, 7)]
+    assert split_into_chunks(7, None) == [(0, 2), (2, 4), (4, 7)]  # one for each
+    assert split_into_chunks(7, 6) == [(0, 2), (2, 4), (4, 7)]
     with pytest.raises(UserError, match="a batch of 2 rows cannot be shared by 3 processes"):
-        cut(2, None)
+        split_into_chunks(2, None)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_chunks_are_dealt_as_neighbours(monkeypatch: pytest.MonkeyPatch) -> None
     [
         (together.complain, UserError, "^expected something else$"),
         (
-            together.break_down, Failed,
+            together.break_down, ProcessFailed,
             "process 2 of 2: ZeroDivisionError: weight and 0 more weights are not the same in all 2 processes",
         ),
     ],
@@ -183,7 +183,7 @@ def test_a_training_of_two_is_that_of_one_and_goes_on_after_a_kill_to_the_same_b
     (killed := tmp_path / "killed").mkdir()
     monkeypatch.setenv("PRETRIEVE_TEST_DIES_AFTER", "2")
     with session(current):
-        with pytest.raises(Failed, match="was killed"):
+        with pytest.raises(ProcessFailed, match="was killed"):
             run_together(dying, killed, inputs, settings(6), current.store)
         assert list((killed / loop.STATE).glob("*2"))
         run_together(train.body, killed, inputs, settings(6), current.store)

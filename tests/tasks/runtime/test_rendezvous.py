@@ -8,7 +8,7 @@ import pytest
 from storage.errors import UserError
 from storage.store.store import Store
 from tasks.runtime import heartbeat
-from tasks.runtime.heartbeat import meeting_place
+from tasks.runtime.heartbeat import rendezvous_address
 from tasks.runtime.ranks import run_together
 from tasks.session import Execution, Session, session
 from tests import warm
@@ -23,11 +23,11 @@ def on_trusted_network(rendezvous: str | None) -> Execution:
 @pytest.mark.parametrize("said", [None, "", "gpu-1", "gpu-1:99999", ":29400", "http://gpu-1:29400"])
 def test_a_meeting_place_is_a_host_and_a_port(said: str | None) -> None:
     with pytest.raises(UserError, match=r"execution.rendezvous: expected HOST:PORT of this host, where 2 hosts meet"):
-        meeting_place(on_trusted_network(said))
+        rendezvous_address(on_trusted_network(said))
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
-    assert meeting_place(on_trusted_network("[::1]:29401")) == ("::1", 29401)
+    assert rendezvous_address(on_trusted_network("[::1]:29401")) == ("::1", 29401)
     with socket.socket() as other:
         other.bind(("0.0.0.0", 0))
         other.listen()

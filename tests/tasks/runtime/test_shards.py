@@ -14,8 +14,8 @@ import torch
 from storage.errors import UserError
 from storage.store.store import Store
 from tasks.runtime import shard, shards
-from tasks.runtime.device import devices_of
-from tasks.runtime.shard import Failed, kept, row_shards
+from tasks.runtime.device import devices_for
+from tasks.runtime.shard import ProcessFailed, load_once, row_shards
 from tasks.session import Execution, Session, session
 from tests.cluster import ROOT, wait_for
 from tests.tasks import sharded, works
@@ -56,19 +56,19 @@ def test_what_is_kept_is_made_once_and_given_up_at_the_end(tmp_path: Path) -> No
             (tmp_path / "out" / path).unlink()
 
     assert (tmp_path / f"{os.getpid()}.loaded").read_text().split() == ["loaded"] * 2
-    assert not shard._kept
+    assert not shard._loaded
 
 
 def test_one_thing_is_kept_at_a_time(store: Any) -> None:
-    first = kept(list, "ab")
+    first = load_once(list, "ab")
 
-    assert kept(list, "ab") is first
-    assert kept(list, "cd") == ["c", "d"]
-    assert kept(list, "ab") is not first
-    assert len(shard._kept) == 1
+    assert load_once(list, "ab") is first
+    assert load_once(list, "cd") == ["c", "d"]
+    assert load_once(list, "ab") is not first
+    assert len(shard._loaded) == 1
     with session(Session(store, Execution(threads=1))):  # on another device, say
-        assert kept(list, "ab") is not first
-    shard._kept.clear()
+        assert load_once(list, "ab") is not first
+    shard._loaded.clear()
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_what_goes_wrong_in_a_process_is_told_as_it_is_here(tmp_path: Path) -> N
     for processes in (1, 2):
         with pytest.raises(UserError, match=r"^row 30: expected something else$"):
             run(tmp_path / str(processes), works.complain, processes=processes, number=3)
-    with pytest.raises(Failed, match="one of 2 processes was killed"):
+    with pytest.raises(ProcessFailed, match="one of 2 processes was killed"):
         run(tmp_path / "killed", works.vanish, processes=2, number=3)
     kept_ones = files(tmp_path / "killed")
     run(tmp_path / "killed", works.write)
@@ -160,7 +160,7 @@ def test_all_stages_make_the_same_bytes_in_one_process_and_in_two(tmp_path: Path
 def test_each_process_has_a_gpu_of_its_own(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def devices(device: str, processes: int) -> list[str]:
         with session(Session(store, Execution(device=device, processes=processes))):
-            return devices_of(processes)
+            return devices_for(processes)
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert devices("auto", 2) == devices("cpu", 2) == ["cpu", "cpu"]

@@ -21,8 +21,8 @@ from storage.store.locks import LeaseLost
 from storage.store.store import Store
 from tasks.runtime import distributed
 from tasks.runtime.ranks import run_together
-from tasks.runtime.shard import Failed
-from tasks.runtime.signals import HeldBack, unwinding
+from tasks.runtime.shard import ProcessFailed
+from tasks.runtime.signals import DeferredSigterm, unwind_on_sigterm
 from tasks.session import Execution, Session, session
 from tasks.training import loop
 from tasks.training.loop import fit
@@ -115,10 +115,10 @@ def test_prefects_own_signal_comes_when_the_checkpoint_is_there(tmp_path: Path, 
 def test_a_signal_after_the_last_look_is_not_lost(handled: Callable[[Any], None]) -> None:
     handled(raise_ended)
 
-    with pytest.raises(Ended), HeldBack():
+    with pytest.raises(Ended), DeferredSigterm():
         os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is raise_ended
-    with pytest.raises(Ended), unwinding():  # a handler that is there stays
+    with pytest.raises(Ended), unwind_on_sigterm():  # a handler that is there stays
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -153,7 +153,7 @@ from pathlib import Path
 from storage.store.locks import LeaseLost
 from storage.store.store import Store
 from tasks.runtime.ranks import run_together
-from tasks.runtime.shard import Failed
+from tasks.runtime.shard import ProcessFailed
 from tasks.session import Execution, Session, session
 from tests.tasks import together
 from tests.tasks.runtime import test_signals
@@ -248,7 +248,7 @@ def test_one_that_is_told_has_all_save_and_they_go_on_to_the_bytes_of_an_unbroke
     thread = threading.Thread(target=tell_the_second)
     with session(Session(Store(tmp_path / "store"), execution)) as current:
         thread.start()
-        with pytest.raises(Failed, match="was killed"):
+        with pytest.raises(ProcessFailed, match="was killed"):
             run_together(slowly, told, (), asked, current.store)
         thread.join()
         assert checkpoints(told)[-1] == f"{last_step(told):09d}"
@@ -265,7 +265,7 @@ def test_prefect_takes_what_stands_in_for_its_handler_as_its_own() -> None:
     """Else a worker that cancels a run calls it Crashed."""
     own = engine._prefect_sigterm_handler
     with capture_sigterm():
-        with HeldBack() as sigterm:
+        with DeferredSigterm() as sigterm:
             assert engine.can_ack_control_intent()
             assert not sigterm.noted
         assert engine.can_ack_control_intent()

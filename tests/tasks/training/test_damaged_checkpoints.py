@@ -15,10 +15,12 @@ from models.tokens import pad
 from storage.store.store import Store
 from tasks.session import Execution, Session, session
 from tasks.training import loop
-from tasks.training.loop import STATE, Diverged, Fitting, fit
+from tasks.training.loop import STATE, Diverged, OptimisationSettings, fit
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
-FITTING = Fitting(learning_rate=3e-2, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None)
+FITTING = OptimisationSettings(
+    learning_rate=3e-2, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None
+)
 STEPS = 6
 
 
@@ -58,7 +60,7 @@ def train(out: Path, until: int = STEPS) -> tuple[dict[str, Tensor], list[str]]:
             raise BrokenOff
         return batch_of(step)
 
-    with session(Session(Store(out.parent / "store"), Execution(threads=1, device="cpu"), tell=printed.append)):
+    with session(Session(Store(out.parent / "store"), Execution(threads=1, device="cpu"), print_line=printed.append)):
         try:
             fit(made, breaking, STEPS, out=out, settings=FITTING, seed=3)
         except BrokenOff:

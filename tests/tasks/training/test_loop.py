@@ -21,12 +21,14 @@ from models.retrievers.retriever import Retriever, RetrieverSettings
 from models.retrievers.views import dense
 from models.tokens import Tokenizer, pad
 from tasks.training import loop
-from tasks.training.grad_cache import gradients, mixed
-from tasks.training.loop import Diverged, Fitting, fit, parameter_groups, schedule
+from tasks.training.grad_cache import gradients, mix_seeds
+from tasks.training.loop import Diverged, OptimisationSettings, fit, parameter_groups, schedule
 from tests.tiny import PIECES, save_tokenizer, start, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
-FITTING = Fitting(learning_rate=3e-3, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None)
+FITTING = OptimisationSettings(
+    learning_rate=3e-3, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None
+)
 KINDS = ["ar", "ae", "contrast"]
 BatchOf = Callable[[int], Batch]
 
@@ -79,7 +81,7 @@ def lines(out: Path) -> list[dict[str, float]]:
 
 
 def run(
-    made: nn.Module, batch_of: BatchOf, steps: int, out: Path, *, fitting: Fitting = FITTING, seed: int = 3
+    made: nn.Module, batch_of: BatchOf, steps: int, out: Path, *, fitting: OptimisationSettings = FITTING, seed: int = 3
 ) -> dict[str, Tensor]:
     fit(made, batch_of, steps, out=out, settings=fitting, seed=seed)
     return {name: value.clone() for name, value in made.state_dict().items()}
@@ -283,7 +285,7 @@ def test_chunks_with_dropout_are_a_direct_pass_under_the_same_seeds(kind: str, t
     parts = [batch.rows(start, min(8, start + 3)) for start in (0, 3, 6)]
     passed = []
     for number, part in enumerate(parts):
-        torch.manual_seed(mixed((3, 5, number)))
+        torch.manual_seed(mix_seeds((3, 5, number)))
         passed.append(made.encode(part))
     vectors = tuple(torch.cat(each) for each in zip(*(vectors for vectors, _ in passed), strict=True))
     direct = dict(made.compare(vectors, batch))

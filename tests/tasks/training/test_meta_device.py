@@ -5,7 +5,7 @@ import sys
 
 from torch import nn
 
-from tasks.training.meta_device import without_memory
+from tasks.training.meta_device import on_meta_device
 
 
 def modules() -> nn.Module:
@@ -18,7 +18,7 @@ def modules() -> nn.Module:
 def test_shapes_are_those_of_real_modules() -> None:
     real = {name: tensor.shape for name, tensor in modules().state_dict().items()}
 
-    with without_memory():
+    with on_meta_device():
         made = modules()
 
     assert {name: tensor.shape for name, tensor in made.state_dict().items()} == real
@@ -32,7 +32,7 @@ def test_pytorchs_compiler_is_not_imported() -> None:
 import sys
 from flows import reproduce
 from models.layers import bert
-from tasks.training.meta_device import without_memory
+from tasks.training.meta_device import on_meta_device
 with without_memory():
     bert.BertForMaskedLM(bert.BertConfig(vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1,
                                          intermediate_size=4, max_position_embeddings=4))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tasks.training.prefetch import batches
+from tasks.training.prefetch import prefetch
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -17,7 +17,7 @@ def test_each_step_has_its_batch(ahead: bool, steps: range) -> None:
         made.append(step)
         return f"batch {step}"
 
-    assert list(batches(batch_of, steps, ahead=ahead)) == [f"batch {step}" for step in steps]
+    assert list(prefetch(batch_of, steps, ahead=ahead)) == [f"batch {step}" for step in steps]
     assert made == list(steps)
 
 
@@ -28,7 +28,7 @@ def test_the_next_is_made_while_one_is_worked_with_and_no_more() -> None:
         making[step].set()
         return threading.current_thread()
 
-    coming = batches(batch_of, range(4), ahead=True)
+    coming = prefetch(batch_of, range(4), ahead=True)
 
     assert next(coming) is not threading.main_thread()
     assert making[1].wait(10)
@@ -44,7 +44,7 @@ def test_what_cannot_be_made_is_told_at_its_step(ahead: bool) -> None:
             raise ValueError("no batch")
         return step
 
-    coming = batches(batch_of, range(3), ahead=ahead)
+    coming = prefetch(batch_of, range(3), ahead=ahead)
 
     assert next(coming) == 0
     with pytest.raises(ValueError, match="no batch"):
