@@ -26,7 +26,10 @@ class StageDefinition(Generic[T]):
         self.name: str = body.__name__
         parameters = inspect.signature(body).parameters
         self.parameters = [name for name in parameters if name not in ("out", "settings")]
-        self._required = [name for name in self.parameters if "None" not in str(parameters[name].annotation)]
+        optional = ("| None", "Optional[")  # as an annotation is written, or printed where it is not a string
+        self._required = [
+            name for name in self.parameters if not any(form in str(parameters[name].annotation) for form in optional)
+        ]
 
     def bind(self, *only: Input, **inputs: Input) -> list[Input]:
         """Return inputs that are given by name in the order of the body; the only input of a stage needs no name."""
