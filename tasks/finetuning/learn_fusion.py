@@ -25,7 +25,7 @@ from storage.rows import read_table
 from storage.settings import Settings
 from storage.tables import Passages, Positives, Run, Weights
 from tasks.finetuning.candidates import relevant_passages
-from tasks.retrieval.fuse import QUERIES_PER_SHARD, filled
+from tasks.retrieval.fuse import QUERIES_PER_SHARD, imputed_scores
 from tasks.retrieval.ranking import Indices, ranges
 from tasks.retrieval.run_lists import Lists, Union, Values, unions
 from tasks.runtime.leftovers import record, unfinished
@@ -94,7 +94,7 @@ def examples(union: Union, positives: pa.Table, relevant: Mapping[str, set[str]]
     starts_P = np.searchsorted(rivals, queries_P)
     counts_P = np.searchsorted(rivals, queries_P, side="right") - starts_P
     found_P, starts_P, counts_P = (each[counts_P > 0] for each in (found_P, starts_P, counts_P))
-    scores_RU = np.stack([filled(union, run) for run in range(len(union.lists))]).astype(np.float32)
+    scores_RU = np.stack([imputed_scores(union, run) for run in range(len(union.lists))]).astype(np.float32)
     return Examples(scores_RU[:, found_P], scores_RU[:, others_U[ranges(starts_P, counts_P)]], counts_P)
 
 

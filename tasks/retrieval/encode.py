@@ -1,7 +1,7 @@
-"""Texts to vectors with a retriever: what all its views make of every passage, written once and searched by any engine.
+"""Encode all passages with a retriever: its representations are written once, and any engine searches them.
 
-What shares a batch is decided by the texts alone, never by how the run is executed: padding and the shape of
-a product move the last bits of a vector, and equal builds must be equal to the byte.
+Batches depend on the texts only, never on how the run is executed: padding and the shape of a matrix product change
+the last bits of a vector, and equal builds must be equal byte by byte.
 """
 
 from __future__ import annotations
@@ -32,24 +32,27 @@ from tasks.runtime.shards import run_shards
 from tasks.runtime.token_batches import TOKENS_PER_BATCH, batches
 from tasks.stage import stage
 
-LEXICAL_TOKENS_PER_BATCH = {"cpu": 1024, "cuda": 16_384}  # each token has a weight for every word piece first
-PASSAGES_PER_SHARD = {"dense": 8192, "lexical": 2048, "late": 512}  # the least of a retriever's views: some 100 MB
+LEXICAL_TOKENS_PER_BATCH = {
+    "cpu": 1024,
+    "cuda": 16_384,
+}  # fewer: each token has a weight for the vocabulary
+PASSAGES_PER_SHARD = {"dense": 8192, "lexical": 2048, "late": 512}  # about 100 MB; the smallest of a retriever's views
 
 
 class Encoding(Settings):
-    """How much of a text a retriever reads."""
+    """The numbers of tokens at which texts are truncated."""
 
     query_max_tokens: int = Field(gt=2)
-    """With [CLS] and [SEP]; not yet used when passages are encoded, but queries must be read as the vectors say."""
+    """With [CLS] and [SEP]. Passages are encoded without it; it is stored for searches, which encode queries."""
     passage_max_tokens: int = Field(gt=2)
 
 
 Model = Artifact[Checkpoint] | Source
-"""A checkpoint of the store, or a model from outside it, which is read where it lies."""
+"""A checkpoint of the store, or a model outside it, which is read in place."""
 
 
 class TextEncoder:
-    """What a folder's retriever makes of texts, on the device of the run; on a GPU in bfloat16, as it was trained."""
+    """Encodes texts with the retriever of a folder on the run's device; on a GPU in bfloat16, as in training."""
 
     def __init__(self, folder: Path) -> None:
         self.device, self.opened = choose_device(), opened(folder)
@@ -60,24 +63,24 @@ class TextEncoder:
     def __call__(
         self, texts: Sequence[str], role: Role, max_tokens: int, done: Callable[[int], object] = lambda number: None
     ) -> Encoded:
-        """All views of the texts, in their order; `done` is told of each batch's size."""
+        """Return all representations of the texts, in their order; `done` is called with the size of each batch."""
         ids = self.opened.encode(texts, role, max_tokens)
         encoded: list[Encoded] = []
         order: list[int] = []
-        for batch in batches([len(each) for each in ids], self.tokens_per_batch):
-            encoded.append(self._encoded([ids[place] for place in batch], role))
+        for batch in batches([len(tokens) for tokens in ids], self.tokens_per_batch):
+            encoded.append(self._encode_batch([ids[index] for index in batch], role))
             order += batch
             done(len(batch))
         return Encoded.concatenated(encoded).taken(np.argsort(order))
 
     @torch.inference_mode()
-    def _encoded(self, ids: list[list[int]], role: Role) -> Encoded:
+    def _encode_batch(self, ids: list[list[int]], role: Role) -> Encoded:
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self.device.type == "cuda"):
             return as_rows(self.retriever(self.opened.pad_batch(ids).to(self.device), role))
 
 
 def opened(folder: Path) -> LoadedRetriever:
-    """The retriever of a folder. One that is broken, or none, is a `UserError`."""
+    """Return the retriever of a folder. Raises UserError where it is broken or missing."""
     try:
         return load.load(folder)
     except ValueError as error:
@@ -85,30 +88,30 @@ def opened(folder: Path) -> LoadedRetriever:
 
 
 def reads(folder: Path) -> tuple[tuple[str, ...], int]:
-    """The views of a folder's retriever, and how many tokens of a text it reads at most."""
+    """Return the views of a folder's retriever, and the maximum number of tokens of a text."""
     try:
         return load.read_settings(folder).views, load.max_tokens(folder)
     except ValueError as error:
         raise UserError(f"not a retriever that can be read: {error}") from None
 
 
-def as_rows(made: Representation) -> Encoded:
-    """A batch's views as they are stored: no weight that is 0, no token that is never compared."""
-    dense = None if made.dense is None else made.dense.float().cpu().numpy()
-    lexical = None if made.lexical is None else _sparse(made.lexical.float())
-    late = None if made.tokens is None else _tokens(made.tokens.float(), made.token_mask, made.token_ids)
+def as_rows(batch: Representation) -> Encoded:
+    """Return a batch's representations as they are stored: without zero weights and tokens that are not compared."""
+    dense = None if batch.dense is None else batch.dense.float().cpu().numpy()
+    lexical = None if batch.lexical is None else _sparse(batch.lexical.float())
+    late = None if batch.tokens is None else _tokens(batch.tokens.float(), batch.token_mask, batch.token_ids)
     return Encoded(dense, lexical, late)
 
 
 def _sparse(weights_BV: Tensor) -> SparseRows:
-    rows, ids = weights_BV.nonzero(as_tuple=True)  # in the order of rows, and of word pieces within one
+    rows, ids = weights_BV.nonzero(as_tuple=True)  # ordered by row, then by token id
     values = weights_BV[rows, ids].cpu().numpy()
     return SparseRows(_offsets((weights_BV != 0).sum(1)), ids.cpu().numpy().astype(np.int32), values)
 
 
 def _tokens(vectors_BLD: Tensor, mask_BL: Tensor | None, ids_BL: Tensor | None) -> TokenRows:
     if mask_BL is None:
-        raise ValueError("the retriever does not say which of its tokens are compared")
+        raise ValueError("the retriever gives no mask of the tokens that are compared")
     ids = np.empty(0, np.int32) if ids_BL is None else ids_BL[mask_BL].cpu().numpy().astype(np.int32)
     return TokenRows(_offsets(mask_BL.sum(1)), vectors_BLD[mask_BL].cpu().numpy(), ids)
 
@@ -119,17 +122,17 @@ def _offsets(counts_B: Tensor) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 @stage(version=2, table=Vectors, gpu=True)
 def encode(out: Path, passages: Artifact[Passages], checkpoint: Model, *, settings: Encoding) -> None:
-    """Write what the checkpoint's retriever makes of every passage, shard by shard, and `vectors.json`."""
+    """Write the representations of every passage by the checkpoint's retriever, shard by shard, and `vectors.json`."""
     _check(checkpoint.path, settings)
-    made_by, total = load.read_settings(checkpoint.path), num_rows(passages.path)
-    shards = _shards(total, made_by.views)
+    retriever, total = load.read_settings(checkpoint.path), num_rows(passages.path)
+    shards = _shards(total, retriever.views)
     job = ShardJob(write_part, out, (passages, checkpoint), settings, what="encoding", unit="passages", on_gpus=True)
     run_shards(job, shards)
     description = {
         "passages": total,
         "shards": len(shards),
-        "views": {view: getattr(made_by, view).weight for view in made_by.views},
-        "exact_match": made_by.late is not None and made_by.late.exact_match,
+        "views": {view: getattr(retriever, view).weight for view in retriever.views},
+        "exact_match": retriever.late is not None and retriever.late.exact_match,
         **settings.model_dump(),
         "bytes_per_passage": bytes_per_passage(out),
     }
@@ -140,7 +143,7 @@ def write_part(
     out: Path, shard: Shard, done: Callable[[int], object], passages: Artifact[Passages],
     checkpoint: Model, *, settings: Encoding,
 ) -> None:  # fmt: skip
-    """Write all views of a shard's passages."""
+    """Write all representations of a shard's passages."""
     encoder = load_once(_encoder, checkpoint)
     texts = [passage_text(row["title"], row["text"]) for row in read_rows(passages, Passages, *shard.of)]
     write_shard(out, shard.number, encoder(texts, "passage", settings.passage_max_tokens, done))
@@ -151,13 +154,15 @@ def _encoder(checkpoint: Model) -> TextEncoder:
 
 
 def _shards(total: int, views: Sequence[str]) -> list[Shard]:
-    found = row_shards(total, min(PASSAGES_PER_SHARD[view] for view in views))
-    return [dataclasses.replace(each, files=shard_files(each.number, views)) for each in found]
+    shards = row_shards(total, min(PASSAGES_PER_SHARD[view] for view in views))
+    return [dataclasses.replace(shard, files=shard_files(shard.number, views)) for shard in shards]
 
 
 def _check(checkpoint: Path, settings: Encoding) -> None:
-    """Refuse more tokens than the encoder has positions."""
+    """Raise UserError where more tokens are requested than the encoder has positions."""
     limit = load.max_tokens(checkpoint)
     for name, tokens in settings.model_dump().items():
         if tokens > limit:
-            raise UserError(f"{name}: the checkpoint reads at most {limit} tokens, found {tokens}; set it to so many")
+            raise UserError(
+                f"{name}: the checkpoint reads at most {limit} tokens, found {tokens}; set it to {limit} or less"
+            )

@@ -1,8 +1,11 @@
-"""Build an index of passages with an engine: `engine: bm25` means `tasks/retrieval/engines/bm25.py`.
+"""Build an index of passages with an engine: `engine: bm25` names the module `tasks/retrieval/engines/bm25.py`.
 
-An engine's module has `VIEWS`, the names of what it can search, which are those of its ranked lists in a Run;
-`build(out, passages, vectors, pseudo_queries, settings)`; and `open_index(path, vectors, encode, ids, view) ->
-Searcher`, where `encode` makes vectors of queries and is None, like the vectors, for an engine that searches texts.
+An engine's module has
+
+- `VIEWS`, the names of the views it searches, which are also the names of its ranked lists in a Run,
+- `build(out, passages, vectors, pseudo_queries, settings)`, and
+- `open_index(path, vectors, encode, ids, view) -> Searcher`, where `encode` encodes queries; `encode` and `vectors`
+  are None for an engine that searches texts.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ INDEX_JSON = "index.json"
 
 
 class EngineSettings(Settings):
-    """What every engine's settings have: the name of its file in `tasks/engines`."""
+    """The setting that all engines share: the name of the engine's module in `tasks/retrieval/engines`."""
 
     engine: str
 
@@ -39,31 +42,31 @@ def index(
     *,
     settings: EngineSettings,
 ) -> None:
-    """Write the engine's index of all passages and `index.json`, which says what it is."""
+    """Write the engine's index of all passages, and `index.json`, which describes it."""
     engine(settings.engine).build(out, passages, vectors, pseudo_queries, settings)
     total = num_rows(passages.path)
     description = {
         **settings.model_dump(mode="json"),
         "passages": total,
-        "bytes_per_passage": _bytes(out) / max(1, total),
+        "bytes_per_passage": _index_bytes(out) / max(1, total),
     }
     write_atomically(out / INDEX_JSON, json.dumps(description, indent=1, sort_keys=True) + "\n")
 
 
 def engine(name: str) -> ModuleType:
-    """The engine's module."""
+    """Return the engine's module."""
     return importlib.import_module(f"tasks.retrieval.engines.{name}")
 
 
 def describe(path: Path) -> dict[str, object]:
-    """What `index.json` says: the engine's settings, the number of passages and what one takes in the index alone."""
+    """Return the content of `index.json`: the engine's settings, the number of passages, and bytes per passage."""
     description: dict[str, object] = json.loads((path / INDEX_JSON).read_text())
     return description
 
 
-def _bytes(out: Path) -> int:
-    """What the engine has written: nothing where it searches the vectors themselves."""
-    # The description and the manifest may be there already, of a build that ended before its folder was renamed.
-    others = {SCRATCH, INDEX_JSON, MANIFEST}
-    files = (path for path in out.rglob("*") if path.is_file() and path.relative_to(out).parts[0] not in others)
+def _index_bytes(out: Path) -> int:
+    """Return the size of the engine's files; 0 for an engine that searches the vectors themselves."""
+    # An interrupted attempt may have left the description and the manifest, which are not part of the index.
+    excluded = {SCRATCH, INDEX_JSON, MANIFEST}
+    files = (path for path in out.rglob("*") if path.is_file() and path.relative_to(out).parts[0] not in excluded)
     return sum(path.stat().st_size for path in files)

@@ -1,4 +1,4 @@
-"""Answer one question with an index, and say what each view makes of each passage that is found."""
+"""Answer one question with an index, with each passage's score by every view of the retriever."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tasks.retrieval.search import query_encoder
 
 @dataclass(frozen=True)
 class Answer:
-    """A passage that was found."""
+    """A retrieved passage."""
 
     rank: int
     passage_id: str
     title: str
     text: str
     scores: dict[str, float]
-    """By view, the one that it is ranked by first."""
+    """By view; the first is the view that ranks."""
 
 
 def answer(
@@ -41,33 +41,33 @@ def answer(
     top: int,
     view: str | None,
 ) -> list[Answer]:
-    """The `top` passages by a view, or by all where none is named, best first."""
+    """Return the `top` passages by a view, best first; by the sum of all views where none is named."""
     ids = passage_ids(passages)
     module = exact if index is None else engine(str(describe(index.path)["engine"]))
-    ranked_by = _view(view, module.VIEWS, vectors)
+    ranking_view = _view(view, module.VIEWS, vectors)
     encode = None if vectors is None else query_encoder(vectors, checkpoint)
     folder = passages.path if index is None else index.path
-    hits = module.open_index(folder, vectors, encode, ids, ranked_by)([question])([0], top)[0]
-    scores = {ranked_by: hits.scores.tolist()}
+    hits = module.open_index(folder, vectors, encode, ids, ranking_view)([question])([0], top)[0]
+    scores = {ranking_view: hits.scores.tolist()}
     if vectors is not None and encode is not None:
-        numbers: Indices = np.zeros(len(hits.rows), np.int64)
-        for each in _views(vectors):
-            stored = StoredVectors(vectors.path, each)
-            scores[each] = stored.scores(encode([question]), numbers, hits.rows).tolist()
+        query_rows: Indices = np.zeros(len(hits.rows), np.int64)
+        for stored_view in _views(vectors):
+            stored = StoredVectors(vectors.path, stored_view)
+            scores[stored_view] = stored.scores(encode([question]), query_rows, hits.rows).tolist()
     rows = rows_at(passages, Passages, hits.rows.tolist(), ["passage_id", "title", "text"]).to_pylist()
     return [
-        Answer(number + 1, **row, scores={name: found[number] for name, found in scores.items()})
+        Answer(number + 1, **row, scores={name: values[number] for name, values in scores.items()})
         for number, row in enumerate(rows)
     ]
 
 
-def _view(wanted: str | None, known: tuple[str, ...], vectors: Artifact[Vectors] | None) -> str:
-    """The view to rank by: all that there are, where none is named."""
-    stored = _views(vectors) if vectors is not None else known
-    possible = [each for each in known if each in stored or (each == SUM and len(stored) > 1)]
-    if wanted is not None and wanted not in possible:
-        raise UserError(f"--view {wanted}: expected one of {', '.join(possible)}")
-    return wanted or possible[-1]
+def _view(requested: str | None, searchable: tuple[str, ...], vectors: Artifact[Vectors] | None) -> str:
+    """Return the view to rank by: the requested one, else the sum of all views."""
+    stored = _views(vectors) if vectors is not None else searchable
+    possible = [view for view in searchable if view in stored or (view == SUM and len(stored) > 1)]
+    if requested is not None and requested not in possible:
+        raise UserError(f"--view {requested}: expected one of {', '.join(possible)}")
+    return requested or possible[-1]
 
 
 def _views(vectors: Artifact[Vectors]) -> tuple[str, ...]:

@@ -1,7 +1,6 @@
-"""What approximate engines share: they propose more passages than are asked for, and the best of these are listed.
+"""Two-stage search, which the approximate engines share: the engine proposes candidates, exact scores rank them.
 
-The scores are exact, so that a passage has one score for a query whichever engine found it; what is approximate is
-which passages are among the proposed.
+A passage so has the same score for a query whichever engine retrieved it; only the choice of candidates is approximate.
 """
 
 from __future__ import annotations
@@ -18,15 +17,17 @@ from storage.vectors import Encoded, stored_views
 from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.ranking import Hits, Indices, Lookup, PassageIds, Searcher
 
-BESIDES = 32  # proposals beyond those asked for: where scores tie at the end of a list, any of the tied is proposed
-PAIRS = 2**20  # of queries and proposals, that are held at once
+EXTRA_CANDIDATES = 32  # beyond the depth: where scores tie at the end of a list, the engine may propose any of the ties
+PAIRS_PER_BLOCK = 2**20  # of queries and candidates, in memory at a time
 
 Propose = Callable[[Encoded, int], list[Indices]]
-"""(queries, how many) -> for each query the places of so many passages, or of all that it finds."""
+"""(queries, K) -> the rows of K candidates for each query, or fewer if the engine finds no more."""
 
 
-def folder_of(vectors: Artifact[Vectors] | None, pseudo_queries: Artifact[PseudoQueries] | None, view: str) -> Path:
-    """Where the vectors lie of which a view is to be indexed."""
+def vectors_folder(
+    vectors: Artifact[Vectors] | None, pseudo_queries: Artifact[PseudoQueries] | None, view: str
+) -> Path:
+    """Return the folder of the vectors to index. Raises UserError where the retriever does not have the view."""
     if vectors is None or pseudo_queries is not None:
         raise TypeError(f"an index of the {view} view needs vectors and reads no pseudo-queries")
     if view not in stored_views(vectors.path):
@@ -37,32 +38,32 @@ def folder_of(vectors: Artifact[Vectors] | None, pseudo_queries: Artifact[Pseudo
     return vectors.path
 
 
-def searcher(
+def two_stage_searcher(
     encode: Callable[[Sequence[str]], Encoded], propose: Propose, stored: StoredVectors, ids: PassageIds, refine: int
 ) -> Searcher:
-    """List the best of `refine` times as many proposals as are asked for."""
+    """Return a searcher that ranks `refine` times as many candidates as a list holds, and EXTRA_CANDIDATES."""
     if len(stored) != len(ids):
         raise ValueError(f"{stored.folder} holds {len(stored)} passages' vectors, the passages are {len(ids)}")
 
-    def prepared(texts: Sequence[str]) -> Lookup:
+    def searcher(texts: Sequence[str]) -> Lookup:
         encoded = encode(texts)
 
-        def lookup(numbers: Sequence[int], depth: int) -> list[Hits]:
-            count = min(refine * depth + BESIDES, len(ids))
-            step = max(1, PAIRS // max(1, count))
-            blocks = (encoded.taken(numbers[start : start + step]) for start in range(0, len(numbers), step))
-            return [hits for block in blocks for hits in best(stored, block, propose(block, count), depth, ids)]
+        def lookup(queries: Sequence[int], depth: int) -> list[Hits]:
+            count = min(refine * depth + EXTRA_CANDIDATES, len(ids))
+            step = max(1, PAIRS_PER_BLOCK // max(1, count))
+            blocks = (encoded.taken(queries[start : start + step]) for start in range(0, len(queries), step))
+            return [hits for block in blocks for hits in rank(stored, block, propose(block, count), depth, ids)]
 
         return lookup
 
-    return prepared
+    return searcher
 
 
-def best(stored: StoredVectors, queries: Encoded, proposed: list[Indices], depth: int, ids: PassageIds) -> list[Hits]:
-    """For each query, of what is proposed to it, the `depth` passages that score highest."""
-    counts = [len(places) for places in proposed]
-    places = np.concatenate([np.zeros(0, np.int64), *proposed])
-    scores = stored.scores(queries, np.repeat(np.arange(len(queries)), counts), places)
+def rank(stored: StoredVectors, queries: Encoded, candidates: list[Indices], depth: int, ids: PassageIds) -> list[Hits]:
+    """Return each query's `depth` candidates with the highest exact scores."""
+    counts = [len(rows) for rows in candidates]
+    rows = np.concatenate([np.zeros(0, np.int64), *candidates])
+    scores = stored.scores(queries, np.repeat(np.arange(len(queries)), counts), rows)
     ends = np.cumsum(counts)[:-1]
-    found = (ids.in_order(*pair) for pair in zip(np.split(places, ends), np.split(scores, ends), strict=True))
-    return [Hits(hits.rows[:depth], hits.scores[:depth]) for hits in found]
+    ranked = (ids.in_order(*pair) for pair in zip(np.split(rows, ends), np.split(scores, ends), strict=True))
+    return [Hits(hits.rows[:depth], hits.scores[:depth]) for hits in ranked]

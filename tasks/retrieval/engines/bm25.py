@@ -1,7 +1,7 @@
 """BM25 with Lucene, through Anserini's Java classes that pyserini wraps.
 
-Analysis is Anserini's default: English, Porter stemming, Lucene's stop words. Lists are those of pyserini's
-`batch_search`, to the last bit of a score.
+Text analysis is Anserini's default: English, Porter stemming, Lucene's stop words. Lists are equal to those of
+pyserini's `batch_search`, bit by bit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage.rows import num_rows, read_rows
 from storage.tables import Passages, PseudoQueries, Vectors, passage_text
 from storage.vectors import Encoded
 from tasks.retrieval.index import EngineSettings, describe
-from tasks.retrieval.lucene.index_reader import Found, Lucene
+from tasks.retrieval.lucene.index_reader import Lucene, LuceneHits
 from tasks.retrieval.lucene.jvm import java
 from tasks.retrieval.ranking import Hits, Indices, Lookup, PassageIds, Searcher
 from tasks.runtime.leftovers import record, unfinished
@@ -36,7 +36,7 @@ HITS_PER_CALL = 200_000  # Java holds all hits of a call at once
 
 
 class Bm25(EngineSettings):
-    """Lucene's BM25; `bm25s` finds the same, and faster where passages are few (`tasks/retrieval/engines/bm25s.py`)."""
+    """Lucene's BM25; the engine `bm25s` returns the same lists, and is faster on small collections."""
 
     engine: Literal["bm25", "bm25s"]
     k1: float = Field(ge=0, le=1000)
@@ -50,7 +50,7 @@ def build(
     pseudo_queries: Artifact[PseudoQueries] | None,
     settings: Bm25,
 ) -> None:
-    """Index every passage's text, with its pseudo-queries appended where they are given, into one segment."""
+    """Index every passage's text, followed by its pseudo-queries if there are any, in one Lucene segment."""
     if vectors is not None:
         raise TypeError("BM25 reads no vectors")
     if not unfinished(out, [str(LUCENE)]):
@@ -65,7 +65,7 @@ def build(
 
 
 def expanded(passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries] | None) -> Iterator[tuple[str, str]]:
-    """The id and the searched text of every passage: title, text, and its pseudo-queries where they are given."""
+    """Yield the id and the indexed text of every passage: title, text, and its pseudo-queries if there are any."""
     queries = Alongside(pseudo_queries)
     rows = progress(read_rows(passages, Passages), total=num_rows(passages.path), what="indexing", unit="passages")
     for row in rows:
@@ -75,7 +75,7 @@ def expanded(passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQuerie
 
 
 def _write_lucene(folder: Path, texts: Iterator[tuple[str, str]]) -> None:
-    """Index (id, contents) in one thread, so that the index is the same each time, and merge it to one segment."""
+    """Index (id, contents) in one thread, for a reproducible index, and merge it to one segment."""
     document = java("io.anserini.collection.JsonCollection$Document")
     arguments = ["-index", str(folder), "-input", str(folder), "-collection", "JsonCollection", "-threads", "1"]
     indexer = java("io.anserini.index.SimpleIndexer")([*arguments, "-memoryBuffer", "256", "-optimize", "-quiet"])
@@ -95,44 +95,45 @@ def open_index(
     ids: PassageIds,
     view: str,
 ) -> Searcher:
-    """Open a Lucene index for search with the k1 and b that `index.json` names."""
+    """Return a searcher of a Lucene index with the k1 and b of `index.json`."""
     if vectors is not None or encode is not None:
         raise TypeError("BM25 reads no vectors")
     settings = describe(path)
     lucene = Lucene(path / LUCENE, float(str(settings["k1"])), float(str(settings["b"])))
-    places = pc.index_in(pa.array(lucene.ids(), pa.string()), value_set=ids.ids).to_numpy().astype(np.int64)
-    return lambda texts: _lookup(lucene, texts, places, ids)
+    rows = pc.index_in(pa.array(lucene.ids(), pa.string()), value_set=ids.ids).to_numpy().astype(np.int64)
+    return lambda texts: _lookup(lucene, texts, rows, ids)
 
 
-def _lookup(lucene: Lucene, texts: Sequence[str], places: Indices, ids: PassageIds) -> Lookup:
+def _lookup(lucene: Lucene, texts: Sequence[str], rows: Indices, ids: PassageIds) -> Lookup:
     def lookup(queries: Sequence[int], depth: int) -> list[Hits]:
         step = max(1, HITS_PER_CALL // depth)
-        blocks = ([texts[query] for query in queries[at : at + step]] for at in range(0, len(queries), step))
-        found = (lucene.best(block, depth, execution().threads) for block in blocks)
-        return [ids.in_order(places[numbers], scores) for each in found for numbers, scores in lists(each)]
+        blocks = ([texts[query] for query in queries[start : start + step]] for start in range(0, len(queries), step))
+        results = (lucene.search(block, depth, execution().threads) for block in blocks)
+        return [ids.in_order(rows[docs], scores) for block in results for docs, scores in lists(block)]
 
     return lookup
 
 
-def lists(found: Found) -> Iterator[tuple[Indices, NDArray[np.float32]]]:
-    """Each query's numbers and scores, as Anserini gives them."""
-    ends = np.cumsum(found.counts)[:-1]
-    return zip(np.split(found.numbers, ends), np.split(apart(found.scores, found.counts), ends), strict=True)
+def lists(results: LuceneHits) -> Iterator[tuple[Indices, NDArray[np.float32]]]:
+    """Yield each query's document numbers and scores, as Anserini returns them."""
+    ends = np.cumsum(results.counts)[:-1]
+    scores = separate_ties(results.scores, results.counts)
+    return zip(np.split(results.docs, ends), np.split(scores, ends), strict=True)
 
 
-def apart(scores: NDArray[np.float32], counts: NDArray[np.int32]) -> NDArray[np.float32]:
-    """Scores of several lists, one after the other, as Anserini's `ScoreTiesAdjusterReranker` takes ties apart.
+def separate_ties(scores: NDArray[np.float32], counts: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Return the scores of several consecutive lists, with ties separated as by Anserini's `ScoreTiesAdjusterReranker`.
 
-    Scores are rounded to four places; one that is no more than 1e-4 below the one before it is taken down by 1e-6, the
-    next such one by 2e-6, and so on.
+    Scores are rounded to four decimals. A score at most 1e-4 below the previous one counts as a tie: the first in a row
+    of ties is lowered by 1e-6, the second by 2e-6, and so on.
     """
     # Java rounds halves up; a float32 times 1e4 is exact in double precision.
-    found = (np.floor(scores.astype(np.float64) * 1e4 + 0.5) / 1e4).astype(np.float32)
-    begins, before = np.cumsum(counts) - counts, np.zeros(len(counts), np.int32)
+    adjusted = (np.floor(scores.astype(np.float64) * 1e4 + 0.5) / 1e4).astype(np.float32)
+    starts, num_ties = np.cumsum(counts) - counts, np.zeros(len(counts), np.int32)
     for rank in range(1, int(counts.max(initial=0))):  # all lists at once, as each score depends on the one before
-        long = counts > rank
-        at = begins[long] + rank
-        tied = found[at - 1] - found[at] <= np.float32(1e-4)
-        before[long] = np.where(tied, before[long] + 1, 0)
-        found[at] -= np.float32(1e-6) * before[long].astype(np.float32)
-    return found
+        reaches_rank = counts > rank
+        at = starts[reaches_rank] + rank
+        tied = adjusted[at - 1] - adjusted[at] <= np.float32(1e-4)
+        num_ties[reaches_rank] = np.where(tied, num_ties[reaches_rank] + 1, 0)
+        adjusted[at] -= np.float32(1e-6) * num_ties[reaches_rank].astype(np.float32)
+    return adjusted

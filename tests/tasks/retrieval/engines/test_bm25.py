@@ -148,7 +148,7 @@ def taken_apart(scores: list[float]) -> list[np.float32]:
 def test_ties_are_taken_apart_list_by_list(steps: list[list[int]], unit: float) -> None:
     lists = [[float(np.float32(step * unit)) for step in sorted(each, reverse=True)] for each in steps]
     flat = np.array([score for each in lists for score in each], np.float32)
-    found = bm25.apart(flat, np.array([len(each) for each in lists], np.int32))
+    found = bm25.separate_ties(flat, np.array([len(each) for each in lists], np.int32))
     assert found.tolist() == [float(score) for each in lists for score in taken_apart(each)]
 
 

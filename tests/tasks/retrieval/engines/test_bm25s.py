@@ -76,7 +76,7 @@ def test_a_list_is_deepened_until_its_ties_end(
     built: Artifact[Any], passages: Artifact[Passages], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     far = as_lists(found(built, passages, 3))
-    monkeypatch.setattr(bm25s, "FETCHED_BESIDES", 1)
+    monkeypatch.setattr(bm25s, "EXTRA_HITS", 1)
     assert as_lists(found(built, passages, 3)) == far
 
 
@@ -114,7 +114,7 @@ def test_the_stage_writes_the_run_that_lucene_makes(written, made, passages: Art
 def test_bytes_do_not_depend_on_how_many_texts_are_read_at_once(
     made, built: Artifact[Any], passages: Artifact[Passages], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bm25s, "TEXTS_AT_ONCE", 37)
+    monkeypatch.setattr(bm25s, "TEXTS_PER_BLOCK", 37)
     again = made(index, passages=passages, settings=Bm25(engine="bm25s", k1=0.9, b=0.4))
     files = sorted(path.relative_to(built.path) for path in (built.path / bm25s.INDEX).iterdir())
     assert len(files) == 5
@@ -150,8 +150,8 @@ def test_lengths_are_rounded_as_lucene_rounds_them() -> None:
 
 
 def test_scores_are_the_formulas() -> None:
-    counts, vocabulary = bm25s.counted(["walrus walrus sea", "sea", "", "walrus ice ice ice"])
-    found = bm25s.scored(counts, 0.9, 0.4)
+    counts, vocabulary = bm25s.term_counts(["walrus walrus sea", "sea", "", "walrus ice ice ice"])
+    found = bm25s.term_scores(counts, 0.9, 0.4)
     assert counts.shape == (4, 3)
     table = {(int(p), w): float(s) for w, number in vocabulary.items()
              for p, s in zip(counts.indices[counts.indptr[number] : counts.indptr[number + 1]],

@@ -12,7 +12,7 @@ from storage.errors import UserError
 from storage.tables import Passages
 from storage.vectors import Encoded
 from tasks.retrieval.engines import candidates, faiss
-from tasks.retrieval.engines.candidates import Candidates, proposed
+from tasks.retrieval.engines.candidates import Candidates, best_candidates
 from tasks.retrieval.index import index
 from tasks.retrieval.ranking import Hits
 from tests.tasks import clustered
@@ -110,22 +110,22 @@ def test_what_a_query_token_did_not_find_counts_as_the_worst_that_it_found() -> 
     scores_LK = np.array([[0.9, 0.8, 0.5], [0.7, 0.6, -9.0]], np.float32)
     # By hand: passage 0: 0.9 + 0.6 (its own worst stands for what is missing) = 1.5; passage 2: 0.5 + 0.7 = 1.2;
     # passage 3: 0.5 + 0.6 = 1.1. Passage 1 has no token.
-    assert proposed(scores_LK, tokens_LK, offsets, names(4), 9).tolist() == [0, 2, 3]
-    assert proposed(scores_LK, tokens_LK, offsets, names(4), 2).tolist() == [0, 2]
-    nothing = proposed(np.full((2, 3), -9.0, np.float32), np.full((2, 3), -1), offsets, names(4), 9)
+    assert best_candidates(scores_LK, tokens_LK, offsets, names(4), 9).tolist() == [0, 2, 3]
+    assert best_candidates(scores_LK, tokens_LK, offsets, names(4), 2).tolist() == [0, 2]
+    nothing = best_candidates(np.full((2, 3), -9.0, np.float32), np.full((2, 3), -1), offsets, names(4), 9)
     assert not len(nothing)
 
 
 def test_a_query_token_counts_a_passage_once_by_its_best() -> None:
     offsets, scores_LK = np.array([0, 3, 4, 5]), np.array([[0.5, 0.9, 0.6, 0.7, 0.1]], np.float32)
     # Passage 0 has three tokens, whose gains above the worst (0.4, 0.5 and 0.6 against 0.8) add up to more.
-    assert proposed(scores_LK, np.array([[0, 3, 1, 2, 4]]), offsets, names(3), 9).tolist() == [1, 0, 2]
+    assert best_candidates(scores_LK, np.array([[0, 3, 1, 2, 4]]), offsets, names(3), 9).tolist() == [1, 0, 2]
 
 
 def test_missing_similarities_below_zero_are_no_gain() -> None:
     """With 0 for what is missing, passage 1, which only one query token found, would come first."""
     tokens_LK, scores_LK = np.array([[0, 1], [0, 2]]), np.array([[-0.2, -0.3], [-0.2, -0.9]], np.float32)
-    assert proposed(scores_LK, tokens_LK, np.arange(4), names(3), 1).tolist() == [0]
+    assert best_candidates(scores_LK, tokens_LK, np.arange(4), names(3), 1).tolist() == [0]
 
 
 @pytest.mark.parametrize("kind", [ALL, SOME], ids=lambda kind: kind.factory)

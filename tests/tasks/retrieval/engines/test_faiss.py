@@ -126,7 +126,7 @@ def test_a_list_does_not_depend_on_how_many_are_held_at_once(
 ) -> None:
     built = made(index, passages=passages, vectors=vectors, settings=KINDS[1])
     together = search(built, vectors)
-    monkeypatch.setattr("tasks.retrieval.two_stage.PAIRS", 120)
+    monkeypatch.setattr("tasks.retrieval.two_stage.PAIRS_PER_BLOCK", 120)
     assert clustered.same(search(built, vectors), together)
 
 
@@ -140,8 +140,8 @@ def test_a_finished_index_is_not_built_again(made, passages: Artifact[Passages],
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
-        ("Flatt", "FAISS makes no 'Flatt' for vectors of 16 dimensions .*could not parse"),
-        ("PQ5", "FAISS makes no 'PQ5' for vectors of 16 dimensions .*multiple of the number of subquantizers"),
+        ("Flatt", "FAISS cannot build 'Flatt' for vectors of 16 dimensions .*could not parse"),
+        ("PQ5", "FAISS cannot build 'PQ5' for vectors of 16 dimensions .*multiple of the number of subquantizers"),
         ("PQ4x11", "'PQ4x11' cannot be trained on 1500 vectors .*1500.* number of clusters .2048"),
     ],
 )
@@ -154,7 +154,7 @@ def test_what_faiss_cannot_make_is_an_error_that_says_why(
 
 def test_more_cells_than_vectors_is_an_error_that_says_what_to_do(written, tmp_path: Path) -> None:
     few = clustered.vectors_in(tmp_path / "vectors", Encoded(dense=VECTORS[:10]))
-    with pytest.raises(UserError, match=r"'IVF16,Flat' cannot be trained on 10 vectors .*name fewer cells"):
+    with pytest.raises(UserError, match=r"'IVF16,Flat' cannot be trained on 10 vectors .*use fewer cells"):
         index.body(tmp_path, written(Passages, clustered.passage_rows(10)), few, None, settings=KINDS[2])
 
 
@@ -171,10 +171,10 @@ def test_no_passages_and_no_dense_view_are_errors(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"factory": "HNSW32", "ef_search": None, "nprobe": None}, "ef_search: give a number"),
-        ({"factory": "Flat", "ef_search": 10, "nprobe": None}, "ef_search: give null"),
-        ({"factory": "IVF8,Flat", "ef_search": None, "nprobe": None}, "nprobe: give a number"),
-        ({"factory": "Flat", "ef_search": None, "nprobe": 1}, "nprobe: give null"),
+        ({"factory": "HNSW32", "ef_search": None, "nprobe": None}, "ef_search: expected a number"),
+        ({"factory": "Flat", "ef_search": 10, "nprobe": None}, "ef_search: expected null"),
+        ({"factory": "IVF8,Flat", "ef_search": None, "nprobe": None}, "nprobe: expected a number"),
+        ({"factory": "Flat", "ef_search": None, "nprobe": 1}, "nprobe: expected null"),
         ({"factory": "IVF8,Flat", "ef_search": None, "nprobe": 9}, "9 is more cells"),
         ({"factory": "IVF8,Flat", "ef_search": None, "nprobe": 0}, "greater than 0"),
         ({"factory": "Flat", "ef_search": None, "nprobe": None, "refine": 0}, "greater than 0"),

@@ -101,7 +101,7 @@ def test_each_setting_that_looks_further_finds_more(
 ) -> None:
     shallow = SMALL
     if "heap_factor" in change:  # clusters are only skipped when a list is full before all of them are seen
-        monkeypatch.setattr("tasks.retrieval.two_stage.BESIDES", 0)
+        monkeypatch.setattr("tasks.retrieval.two_stage.EXTRA_CANDIDATES", 0)
         shallow = SMALL.model_copy(update={"n_postings": 100, "summary_energy": 0.1})
     settings = (shallow, shallow.model_copy(update=change))
     before, after = (clustered.recall(find(each, depth=depth), expected(depth=depth)) for each in settings)
@@ -152,13 +152,13 @@ def _with(piece: int, query: dict[int, float]) -> Hits:
 def test_weights_below_zero_are_refused(passages: Artifact[Passages], tmp_path: Path) -> None:
     rows = [{1: 1.0}] * 700 + [{}, {1: 0.5, 4: -0.25}] + [{1: 1.0}] * 498
     signed = clustered.vectors_in(tmp_path / "vectors", Encoded(lexical=clustered.as_sparse(rows)))
-    with pytest.raises(UserError, match=r"passage 701 has a word piece of weight -0\.25.*below 0.*engine: exact"):
+    with pytest.raises(UserError, match=r"passage 701 has a token of weight -0\.25.*below 0.*engine: exact"):
         index.body(tmp_path / "index", passages, signed, None, settings=LARGE)
 
 
 def test_a_vocabulary_that_sixteen_bits_cannot_count_is_refused(written, tmp_path: Path) -> None:
     large = clustered.vectors_in(tmp_path / "vectors", Encoded(lexical=clustered.as_sparse([{1: 1.0, 65_536: 1.0}])))
-    with pytest.raises(UserError, match="65,536 word pieces"):
+    with pytest.raises(UserError, match="65,536 tokens"):
         index.body(tmp_path / "index", written(Passages, clustered.passage_rows(1)), large, None, settings=LARGE)
 
 
