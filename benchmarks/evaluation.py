@@ -23,16 +23,12 @@ from benchmarks.contest import OURS, Case
 from storage.artifact import Artifact
 from storage.rows import read_table, write_blocks, write_table
 from storage.tables import Passages, Qrels, Run
-from tasks.evaluation.evaluate import Evaluation, by_judgements
+from tasks.evaluation.metrics import measure_runs
 
 DEVICES = ("cpu",)
 METRICS = ["MRR@10", "nDCG@10", "recall@1000"]
 THEIRS = {"recip_rank", "ndcg_cut.10", "recall.1000"}  # pytrec_eval's
 RANX = ["mrr@10", "ndcg@10", "recall@1000"]
-SETTINGS = Evaluation(
-    dataset="random", split="test", titles=False, relevant_from=1, ignore_identical_ids=False, metrics=METRICS,
-    names=["run"], comparisons=[], seed=1, resamples=10_000,
-)  # fmt: skip
 RUN = ["query_id", "passage_id", "score"]
 Dicts = dict[str, dict[str, Any]]
 
@@ -100,8 +96,8 @@ def _read(tables: Mapping[str, Artifact[Any]]) -> tuple[pa.Table, pa.Table, pa.T
 
 
 def _ours(qrels: pa.Table, passages: pa.Table, run: pa.Table) -> dict[str, Any]:
-    query_ids, (found,) = by_judgements(qrels, passages, iter([run]), METRICS, SETTINGS)
-    return {"ids": query_ids, "values": found}
+    query_ids, (values,) = measure_runs(qrels, passages, iter([run]), METRICS, relevant_from=1)
+    return {"ids": query_ids, "values": values}
 
 
 def _pytrec_eval(qrels: Dicts, run: Dicts) -> Any:

@@ -37,8 +37,8 @@ HOMES = {
     "faiss": ("tasks/retrieval/engines/faiss.py",),
     "seismic": ("tasks/retrieval/engines/seismic.py",),
     "numba": ("tasks/retrieval/exact_search/numba_kernels.py",),
-    "ranx": ("tasks/evaluation/evaluate.py",),
-    "pandas": ("tasks/evaluation/evaluate.py",),
+    "ranx": ("tasks/evaluation/metrics.py",),
+    "pandas": ("tasks/evaluation/paired_runs.py", "tasks/evaluation/query_wins.py"),
     "transformers": (
         "models/",
         "tasks/pseudo_queries/generators/",

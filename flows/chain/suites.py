@@ -27,7 +27,8 @@ from storage.settings import Seed, Settings
 from storage.store import sources
 from storage.tables import Metrics, Passages, Queries, Run
 from tasks.corpus.split_corpus import Splitting
-from tasks.evaluation.evaluate import METRIC, Comparison, Evaluation, evaluate
+from tasks.evaluation.evaluate import Comparison, Evaluation, evaluate
+from tasks.evaluation.metrics import METRIC
 from tasks.retrieval.encode import Encoding, Model, encode
 from tasks.retrieval.engines.bm25 import Bm25
 from tasks.retrieval.engines.exact import Exact

@@ -8,7 +8,8 @@ from pydantic import Field
 
 from storage.settings import Seed, Settings
 from tasks.analyses import divergence, expert_disagreement, pair_relatedness, text_statistics, word_distribution
-from tasks.evaluation.evaluate import METRIC, Comparison
+from tasks.evaluation.evaluate import Comparison
+from tasks.evaluation.metrics import METRIC
 
 Analysing = Annotated[
     divergence.Settings

@@ -18,7 +18,7 @@ from flows.recipe.shipped import CLAIMS
 from storage.errors import UserError, suggestion
 from storage.results.paper_results import PAPERS
 from storage.settings import Seed, Settings
-from tasks.evaluation.evaluate import METRIC
+from tasks.evaluation.metrics import METRIC
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
 Share = Annotated[float, Field(gt=0, lt=1)]

@@ -1,7 +1,7 @@
-"""Verdicts on claims, by rule alone: what a family of contrasts has measured, and what it could have shown.
+"""Verdicts on the claims of a study, by fixed rules: comparisons of systems, and their minimum detectable effects.
 
-A contrast says that one arm is better than another. Its values are differences by seed and query
-(`tasks.evaluation.seeds_by_queries`); all contrasts of a study are one family of Holm's correction.
+A comparison (YAML key `contrasts`) claims that one system (`arm`) is better than another. Its values are differences by
+seed and query (`tasks.evaluation.seeds_by_queries`); all comparisons of a study are one family of Holm's correction.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from storage.errors import UserError
-from tasks.evaluation.seeds_by_queries import POWER, Mean, combined, crossed, quantile
+from tasks.evaluation.seeds_by_queries import POWER, Mean, combined_variance, mean_difference, quantile
 from tasks.evaluation.significance import Values, holm, randomisation_test
 
 Verdict = Literal["holds", "contradicts", "does not show", "not reached"]
@@ -23,112 +23,115 @@ LEVEL = 0.05
 RESAMPLES, SEED = 10_000, 0  # of the randomisation test: a p of 0.05 has a standard error of 0.002
 
 SIGMA = {"MRR": 0.38, "nDCG": 0.38, "recall": 0.5, "success": 0.5}
-"""Of a query's value. A reciprocal rank's is what retrievers have on MS MARCO's dev set, about 0.38, taken for nDCG
-too; 0.5 is the most that a value from 0 to 1 can have, and what one has that is 0 or 1 half of the time."""
+"""Assumed standard deviation of a query's value. Retrievers have about 0.38 for reciprocal ranks on MS MARCO's dev set,
+which is used for nDCG too; 0.5 is the maximum for values in [0, 1], reached by a value that is 0 or 1 equally often."""
 RHO = 0.8
-"""How far two arms agree query by query. Assumed: two retrievers of one size that differ in a detail."""
+"""Assumed correlation of two systems over queries: two retrievers of one size that differ in a detail."""
 REST = 0.8
-"""Which share of a difference's variance over queries is another one with each seed: as of the study's first runs."""
+"""Share of a difference's variance over queries that varies with the seed, estimated from the study's first runs."""
 SEED_SIGMA = 0.005
-"""Of an arm's mean from seed to seed. Assumed: then differences below a point need several seeds."""
-STUDIES = 20_000  # that are drawn: 80 % of them are known to a third of a percent
+"""Assumed standard deviation of a system's mean over seeds: differences below 0.01 then need several seeds."""
+STUDIES = 20_000  # simulated: the standard error of a power of 80 % is 0.3 %
 
 
 @cache
 def smallest(metric: str, queries: int, seeds: int, family: int) -> float:
-    """The smallest difference that 80 % of studies of this size show, at Holm's first level of so many contrasts.
+    """Return the minimum detectable effect at 80 % power and at Holm's first level in a family of this size.
 
-    Of several seeds by studies that are drawn: of each its mean squares and how far its mean is off, for which
-    `crossed` decides.
+    With several seeds it is estimated by simulated studies: each has random mean squares and a random error of the
+    mean, from which the test of `mean_difference` decides.
     """
     from scipy.stats import t
 
     random, level = np.random.default_rng(SEED), LEVEL / family
-    of_query = 2 * (1 - RHO) * SIGMA[metric.partition("@")[0]] ** 2
-    if seeds == 1:  # nothing that is trained: a paired t-test's power is known
-        return Mean(0.0, math.sqrt(of_query / queries), queries - 1.0, 1, queries).shown(level)
+    query_variance = 2 * (1 - RHO) * SIGMA[metric.partition("@")[0]] ** 2
+    if seeds == 1:  # nothing is trained; the power of a paired t-test has a formula
+        return Mean(0.0, math.sqrt(query_variance / queries), queries - 1.0, 1, queries).detectable(level)
 
     def squares(variance: float, degrees: int) -> Values:
         return variance * random.chisquare(degrees, STUDIES) / degrees
 
-    rest, free = REST * of_query, (seeds - 1) * (queries - 1)
-    shared, of_seed = of_query - rest, 2 * SEED_SIGMA**2
-    of_seeds, of_queries = squares(queries * of_seed + rest, seeds - 1), squares(seeds * shared + rest, queries - 1)
-    drawn = zip(of_seeds.tolist(), of_queries.tolist(), (squares(rest, free) * free).tolist(), strict=True)
-    variance, degrees = np.array([combined(*each, seeds, queries) for each in drawn]).T
-    off = random.normal(0, math.sqrt(shared / queries + of_seed / seeds + rest / (seeds * queries)), STUDIES)
-    needed = t.ppf(1 - level / 2, degrees) * np.sqrt(variance / (seeds * queries)) - off
+    rest, rest_degrees = REST * query_variance, (seeds - 1) * (queries - 1)
+    shared, seed_variance = query_variance - rest, 2 * SEED_SIGMA**2
+    seed_squares = squares(queries * seed_variance + rest, seeds - 1)
+    query_squares = squares(seeds * shared + rest, queries - 1)
+    rest_sums = squares(rest, rest_degrees) * rest_degrees
+    studies = zip(seed_squares.tolist(), query_squares.tolist(), rest_sums.tolist(), strict=True)
+    variance, degrees = np.array([combined_variance(*study, seeds, queries) for study in studies]).T
+    error = random.normal(0, math.sqrt(shared / queries + seed_variance / seeds + rest / (seeds * queries)), STUDIES)
+    needed = t.ppf(1 - level / 2, degrees) * np.sqrt(variance / (seeds * queries)) - error
     return float(np.quantile(needed, POWER))
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """One arm beside another, as measured."""
+    """The comparison of two systems, as measured."""
 
     arm: str
     than: str
     missing: Sequence[str] = ()
-    """Recipes and seeds that have not been run; empty where the contrast has a result."""
+    """Recipes and seeds that have not been run; empty where the comparison has a result."""
     values: tuple[float, float] | None = None
-    """Both arms' means."""
+    """The means of both systems."""
     by_seed: Sequence[float] = ()
     difference: Mean | None = None
     low: float | None = None
     high: float | None = None
     p: float | None = None
     p_seeds: float | None = None
-    """Of the seeds' means alone, by Student's t; None where they do not vary."""
+    """The p of Student's t-test on the seeds' means only; None where they do not vary."""
     p_randomisation: float | None = None
     p_holm: float | None = None
     shown: float | None = None
-    """What could have been shown with 80 % power at Holm's first level, by the measured standard error."""
+    """The minimum detectable effect at 80 % power and at Holm's first level, with the measured standard error."""
     verdict: Verdict = "not reached"
 
 
 def contrasted(arm: str, than: str, mine: Sequence[Values], theirs: Sequence[Values]) -> Contrast:
-    """What two arms measured, by seed and query; its place in the family is still open."""
+    """Return the comparison of two systems by seed and query; the correction for its family is added by `judged`."""
     ours, other = np.stack(mine), np.stack(theirs)
     if ours.shape != other.shape:
         raise UserError(f"{arm} and {than}: expected the same seeds and queries, found {ours.shape} and {other.shape}")
-    found = crossed(ours - other)
-    low, high = found.interval()
+    difference, by_seed = mean_difference(ours - other), (ours - other).mean(axis=1)
+    low, high = difference.interval()
     return Contrast(
         arm, than, values=(float(ours.mean()), float(other.mean())),
-        by_seed=[float(each) for each in (ours - other).mean(axis=1)], difference=found, low=low, high=high,
-        p=found.p(), p_seeds=_of_seeds((ours - other).mean(axis=1)),
+        by_seed=by_seed.tolist(), difference=difference, low=low, high=high,
+        p=difference.p(), p_seeds=_p_of_seeds(by_seed),
         p_randomisation=randomisation_test(ours.mean(0), other.mean(0), resamples=RESAMPLES, seed=SEED),
     )  # fmt: skip
 
 
 def judged(contrasts: Sequence[Contrast]) -> list[Contrast]:
-    """All contrasts of a study with their verdicts; those without a result count in Holm's correction with a p of 1.
+    """Return all comparisons of a study with their verdicts.
 
-    So what holds stays when others are added.
+    Those without a result count in Holm's correction with a p of 1, so that a verdict of "holds" stays when their
+    results are added.
     """
-    adjusted = holm([1.0 if each.p is None else each.p for each in contrasts])
+    adjusted = holm([1.0 if contrast.p is None else contrast.p for contrast in contrasts])
     return [
-        each if each.p is None else _judged(each, p_holm, len(contrasts))
-        for each, p_holm in zip(contrasts, adjusted, strict=True)
+        contrast if contrast.p is None else _judged(contrast, p_holm, len(contrasts))
+        for contrast, p_holm in zip(contrasts, adjusted, strict=True)
     ]
 
 
 def _judged(contrast: Contrast, p_holm: float, family: int) -> Contrast:
-    if (found := contrast.difference) is None:
-        raise TypeError("a contrast without a result has no verdict")
+    if (difference := contrast.difference) is None:
+        raise TypeError("a comparison without a result has no verdict")
     verdict: Verdict = "does not show"
     if p_holm < LEVEL:
-        verdict = "holds" if found.value > 0 else "contradicts"
-    return replace(contrast, p_holm=p_holm, shown=found.shown(LEVEL / family), verdict=verdict)
+        verdict = "holds" if difference.value > 0 else "contradicts"
+    return replace(contrast, p_holm=p_holm, shown=difference.detectable(LEVEL / family), verdict=verdict)
 
 
-def _of_seeds(means: Values) -> float | None:
+def _p_of_seeds(means: Values) -> float | None:
     from scipy.stats import ttest_1samp
 
     return float(ttest_1samp(means, 0.0).pvalue) if len(means) > 1 and means.std() else None
 
 
 def of_claim(verdicts: Sequence[Verdict]) -> Verdict:
-    """A claim's verdict, of its contrasts'."""
+    """Return a claim's verdict from those of its comparisons."""
     if "contradicts" in verdicts:
         return "contradicts"
     if "not reached" in verdicts:
@@ -138,15 +141,15 @@ def of_claim(verdicts: Sequence[Verdict]) -> Verdict:
 
 @dataclass(frozen=True)
 class Cheaper:
-    """What a step of one arm costs beside one of another: CPU seconds by seed, and FLOPs that were counted."""
+    """The costs of a training step of two systems: CPU seconds by seed, and counted FLOPs."""
 
     arm: str
     than: str
     missing: Sequence[str] = ()
     seconds: tuple[float, float] | None = None
-    """Of a step, the mean over the seeds."""
+    """CPU seconds of a step, the mean over the seeds."""
     flops: tuple[float, float] | None = None
-    """Of a step, at most."""
+    """FLOPs of a step, an upper bound."""
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
@@ -156,15 +159,15 @@ class Cheaper:
 def cheaper(
     arm: str, than: str, seconds: tuple[Sequence[float], Sequence[float]], flops: tuple[float, float]
 ) -> Cheaper:
-    """Whether a step takes less, by the ratio of CPU seconds with its 95 % interval over the seeds.
+    """Return whether a step is cheaper, by the ratio of CPU seconds with its 95 % interval over the seeds.
 
-    The seeds' ratios are taken by their logarithms, and machines may differ between seeds but not within one. It is no
-    part of the family: it is measured of few values, which hardly vary.
+    The interval is that of the mean logarithm of the seeds' ratios. Machines may differ between seeds, but not within
+    one. Costs are not part of Holm's family: they are few values that hardly vary.
     """
-    mine, theirs = (np.asarray(each, dtype=np.float64) for each in seconds)
+    mine, theirs = (np.asarray(values, dtype=np.float64) for values in seconds)
     logs = np.log(mine / theirs)
     half = 0.0 if len(logs) < 2 else quantile(0.975, len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
-    low, ratio, high = (math.exp(float(logs.mean()) + each) for each in (-half, 0.0, half))
+    low, ratio, high = (math.exp(float(logs.mean()) + offset) for offset in (-half, 0.0, half))
     verdict: Verdict = "does not show"
     if len(logs) > 1 and (high < 1 or low > 1):
         verdict = "holds" if high < 1 else "contradicts"

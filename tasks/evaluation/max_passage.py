@@ -1,8 +1,8 @@
-"""Fold ranked passages to ranked documents: a document has the score of its best passage (MaxP).
+"""Fold ranked passages to ranked documents: the score of a document is that of its best passage (MaxP).
 
-Everything is numbered, queries by their place among those that are measured; ids are compared only where scores are
-equal. Documents are ranked as trec_eval ranks them: by float32 score, falling, and equal scores by document id,
-descending, whatever ranks the run gives. Runs mostly lie in that order already, so nothing is sorted but what does not.
+Queries and documents are numbered; ids are compared only where scores tie. Documents are ranked as by trec_eval: by
+descending float32 score, and ties by descending document id, whatever ranks the run gives. Most runs are in that order
+already, and only rows that are not are sorted.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tasks.retrieval.ranking import ranges
+
 Matrix = NDArray[np.float64]
-"""[queries, longest list, 2]: document number and score (or grade); absent places hold document -1."""
+"""[queries, longest list, 2]: document number and score (or grade); shorter lists are padded with document -1."""
 Rows = NDArray[np.int64] | NDArray[np.bool_] | slice
-ALL = slice(None)  # of rows: as they are, without a copy
+ALL = slice(None)  # selects all rows without a copy
 
 
 @dataclass(frozen=True)
@@ -42,45 +44,45 @@ def numbered(query_ids: pa.ChunkedArray, passages: pa.Table, judged: pa.ChunkedA
 
 
 def graded(qrels: pa.Table, known: Numbers) -> Matrix:
-    """Each query's judged documents by falling grade: what ranx takes for the ideal order."""
+    """Return each query's judged documents by descending grade, which ranx takes as the ideal order."""
     queries = pc.index_in(qrels["query_id"], value_set=known.query_ids).to_numpy().astype(np.int64)
     grades = qrels["grade"].to_numpy().astype(np.float64)
     order = np.lexsort((-grades, queries))
     queries = queries[order]
-    return _matrix(queries, _rank(queries), known.judged[order], grades[order], len(known.query_ids))
+    return _matrix(queries, _ranks(queries), known.judged[order], grades[order], len(known.query_ids))
 
 
 def fold(run: pa.Table, known: Numbers, cutoff: int) -> Matrix:
-    """Each query's `cutoff` best documents, best first; a query that the run lacks has none."""
+    """Return each query's `cutoff` best documents, best first; none for a query that the run lacks."""
     numbers = pc.index_in(run["query_id"], value_set=known.query_ids)
-    if numbers.null_count:  # queries that nobody judged do not count
+    if numbers.null_count:  # queries without judgements do not count
         run, numbers = run.filter(numbers.is_valid()), numbers.drop_null()
-    places = pc.index_in(run["passage_id"], value_set=known.passage_ids)
-    if places.null_count:
-        missing = run["passage_id"].filter(places.is_null())[0].as_py()
+    rows = pc.index_in(run["passage_id"], value_set=known.passage_ids)
+    if rows.null_count:
+        missing = run["passage_id"].filter(rows.is_null())[0].as_py()
         raise ValueError(f"the run has passage {missing!r}, which the passages lack")
     queries, scores = numbers.to_numpy().astype(np.int64), run["score"].to_numpy()
-    documents = known.documents[places.to_numpy()]
+    documents = known.documents[rows.to_numpy()]
     order = _ranked(queries, scores, documents, known.doc_ids)
     queries, documents, scores = queries[order], documents[order], scores[order]
     first = _first(queries, documents)
     queries, documents, scores = queries[first], documents[first], scores[first]
-    ranks = _rank(queries)
+    ranks = _ranks(queries)
     best = ranks < cutoff if ranks.max(initial=0) >= cutoff else ALL
     return _matrix(queries[best], ranks[best], documents[best], scores[best], len(known.query_ids))
 
 
 def without_identical_ids(run: pa.Table, passages: pa.Table) -> pa.Table:
-    """The run without documents that have their query's own id, which are the query itself (as BEIR evaluates)."""
-    places = pc.index_in(run["passage_id"], value_set=passages["passage_id"])
-    others = pc.not_equal(passages["doc_id"].take(places), run["query_id"])
-    return run.filter(pc.fill_null(others, True))  # what the passages lack is for `fold` to name
+    """Return the run without documents that have the id of their query, as BEIR evaluates."""
+    rows = pc.index_in(run["passage_id"], value_set=passages["passage_id"])
+    is_other = pc.not_equal(passages["doc_id"].take(rows), run["query_id"])
+    return run.filter(pc.fill_null(is_other, True))  # `fold` reports passages that are missing
 
 
 def _ranked(
     queries: NDArray[np.int64], scores: NDArray[np.float32], documents: NDArray[np.int64], doc_ids: pa.Array
 ) -> Rows:
-    """The order of rows by query, falling score and descending id of the document."""
+    """Return the order of rows by query, descending score and descending document id."""
     same = queries[1:] == queries[:-1]
     in_order = bool(((queries[1:] > queries[:-1]) | (same & (scores[1:] <= scores[:-1]))).all())
     equal = same & (scores[1:] == scores[:-1])
@@ -91,31 +93,31 @@ def _ranked(
     equal = (queries[1:] == queries[:-1]) & (scores[1:] == scores[:-1])
     tied = np.append(equal, False) | np.append(False, equal)
     rows = order[tied]
-    among, inverse = np.unique(documents[rows], return_inverse=True)
-    by_id = np.empty(len(among), np.int64)
-    by_id[pc.sort_indices(doc_ids.take(pa.array(among)))] = np.arange(len(among))
-    order[tied] = rows[np.lexsort((-by_id[inverse], -scores[tied], queries[tied]))]
+    distinct, inverse = np.unique(documents[rows], return_inverse=True)
+    id_ranks = np.empty(len(distinct), np.int64)
+    id_ranks[pc.sort_indices(doc_ids.take(pa.array(distinct)))] = np.arange(len(distinct))
+    order[tied] = rows[np.lexsort((-id_ranks[inverse], -scores[tied], queries[tied]))]
     return order
 
 
 def _first(queries: NDArray[np.int64], documents: NDArray[np.int64]) -> Rows:
-    """The rows that name their document for the first time in their query; rows of a query stand together."""
+    """Return the rows with the first occurrence of their document in their query; rows of a query are adjacent."""
     bits = len(queries).bit_length()
-    packed = np.sort(documents << bits | np.arange(len(queries)))  # by document, then by row: several times an argsort
+    packed = np.sort(documents << bits | np.arange(len(queries)))  # faster than an argsort
     rows = packed & ((1 << bits) - 1)
     queries = queries[rows]
-    again = (np.diff(packed >> bits) == 0) & (queries[1:] == queries[:-1])
-    if not again.any():
+    repeated = (np.diff(packed >> bits) == 0) & (queries[1:] == queries[:-1])
+    if not repeated.any():
         return ALL
     first = np.ones(len(rows), bool)
-    first[rows[1:][again]] = False
+    first[rows[1:][repeated]] = False
     return first
 
 
-def _rank(queries: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The place of each row among the rows of its query, from 0; rows of a query stand together."""
-    starts = np.flatnonzero(np.diff(queries, prepend=-1))
-    return np.arange(len(queries)) - np.repeat(starts, np.diff(starts, append=len(queries)))
+def _ranks(queries: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rank of each row among the rows of its query, from 0; queries ascend."""
+    counts = np.bincount(queries)
+    return ranges(np.zeros_like(counts), counts)
 
 
 def _matrix(
@@ -125,7 +127,7 @@ def _matrix(
     longest = int(ranks.max(initial=0)) + 1
     matrix = np.zeros((num * longest, 2))
     matrix[:, 0] = -1
-    places = queries * longest + ranks
-    matrix[places, 0] = documents
-    matrix[places, 1] = values
+    cells = queries * longest + ranks
+    matrix[cells, 0] = documents
+    matrix[cells, 1] = values
     return matrix.reshape(num, longest, 2)

@@ -1,8 +1,8 @@
-"""Two systems that were measured on the same queries, metric by metric, with paired tests.
+"""Compare two systems that were evaluated on the same queries, metric by metric, with paired tests.
 
-A system is one run, or several of one recipe with other seeds: then a query's value is the mean over these, and the
-spread is the sample standard deviation of their means. What is tested is whether the mean over the queries differs;
-the tests of one metric are a family of Holm's correction.
+A system is one run, or several of one recipe with different seeds. Then a query's value is the mean over the seeds, and
+the spread is the sample standard deviation of the seeds' means. The tests ask whether the mean over the queries
+differs; those of one metric are a family of Holm's correction.
 """
 
 from __future__ import annotations
@@ -12,49 +12,43 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from storage.errors import UserError
 from tasks.evaluation.significance import Values, holm, paired_t_test, randomisation_test
 
-Row = tuple[str, str]
-"""A run and a metric."""
+QueryValues = Any
+"""A pandas.Series: values by query id, ascending. pandas is imported when it is first needed."""
 RESAMPLES, SEED = 10_000, 0  # of the randomisation test: a p of 0.05 has a standard error of 0.002
 
 
-def values_by_query(folder: Path) -> dict[Row, pa.Table]:
-    """The queries and values of each run and metric, in the order in which they were measured, ordered by query."""
-    table = pq.read_table(folder / "queries.parquet")
-    found = {}
-    for run in table["run"].unique().to_pylist():
-        rows = table.filter(pc.equal(table["run"], run)).sort_by("query_id")
-        for metric in rows["metric"].unique().to_pylist():
-            found[run, metric] = rows.filter(pc.equal(rows["metric"], metric)).select(["query_id", "value"])
-    return found
+def values_by_query(folder: Path) -> dict[tuple[str, str], QueryValues]:
+    """Return the values by query of each run and metric, in the order in which they were evaluated."""
+    import pandas
+
+    rows = pandas.read_parquet(folder / "queries.parquet").groupby(["run", "metric"], sort=False)
+    return {key: group.set_index("query_id")["value"].sort_index() for key, group in rows}
 
 
 def compare_runs(
     systems: Mapping[str, Sequence[Path]], pairs: Sequence[tuple[str, str]], same: Sequence[tuple[str, str]]
 ) -> list[dict[str, Any]]:
-    """How the second system differs from the first, by metric and pair of runs.
+    """Return how the second system differs from the first, by metric and pair of runs.
 
-    `systems` are two, each with the folders of its Metrics, one a seed; `pairs` name a run of each. Pairs that are the
-    `same` run are listed and not tested. Raises UserError where the systems were not asked the same queries.
+    `systems` are two, each with the folders of its Metrics, one per seed; `pairs` name a run of each. Pairs in `same`
+    are one and the same run: they are listed and not tested. Raises UserError where the queries differ.
     """
-    (first, mine), (second, theirs) = (
+    (first, first_seeds), (second, second_seeds) = (
         (name, [values_by_query(folder) for folder in folders]) for name, folders in systems.items()
     )
-    metrics = [metric for metric in _metrics(mine[0]) if metric in _metrics(theirs[0])]
+    metrics = [metric for metric in _metrics(first_seeds[0]) if metric in _metrics(second_seeds[0])]
     rows = []
     for metric in metrics:
         family = []
         for pair in pairs:
-            before = _values(mine, pair[0], metric)
-            after = _values(theirs, pair[1], metric)
-            _must_be_equal(before[0], after[0], first, second, metric)
-            family.append(_compared(pair, metric, before[1], after[1], tested=pair not in same))
+            before = _of_seeds(first_seeds, pair[0], metric)
+            after = _of_seeds(second_seeds, pair[1], metric)
+            _require_equal_queries(before[0], after[0], (first, second), metric)
+            family.append(_comparison(pair, metric, before, after, tested=pair not in same))
         tested = [row for row in family if row["p"] is not None]
         for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
             row["p_holm"] = p
@@ -62,32 +56,30 @@ def compare_runs(
     return rows
 
 
-def _metrics(values: Mapping[Row, pa.Table]) -> list[str]:
+def _metrics(values: Mapping[tuple[str, str], QueryValues]) -> list[str]:
     return list(dict.fromkeys(metric for _, metric in values))
 
 
-def _values(seeds: Sequence[Mapping[Row, pa.Table]], run: str, metric: str) -> tuple[pa.ChunkedArray, list[Values]]:
-    """The queries, and each seed's values."""
-    tables = [each[run, metric] for each in seeds]
-    for other in tables[1:]:
-        _must_be_equal(tables[0]["query_id"], other["query_id"], "one seed", "another", metric)
-    return tables[0]["query_id"], [each["value"].to_numpy() for each in tables]
+def _of_seeds(seeds: Sequence[Mapping[tuple[str, str], QueryValues]], run: str, metric: str) -> list[QueryValues]:
+    """Return a run's values by query for each seed."""
+    values = [seed[run, metric] for seed in seeds]
+    for other in values[1:]:
+        _require_equal_queries(values[0], other, ("one seed", "another"), metric)
+    return values
 
 
-def _must_be_equal(one: pa.ChunkedArray, other: pa.ChunkedArray, first: str, second: str, metric: str) -> None:
-    if one.equals(other):
-        return
-    for mine, theirs, name, without in ((one, other, first, second), (other, one, second, first)):
-        alone = mine.filter(pc.invert(pc.is_in(mine, value_set=theirs.combine_chunks())))
-        if len(alone):
+def _require_equal_queries(one: QueryValues, other: QueryValues, names: tuple[str, str], metric: str) -> None:
+    for only, name, without in ((one.index.difference(other.index), *names),
+                                (other.index.difference(one.index), *reversed(names))):  # fmt: skip
+        if len(only):
             raise UserError(
-                f"{metric}: the queries differ: {len(alone):,} of {name} are not in {without}, {alone[0].as_py()!r} "
-                "among them; compare runs that were measured on the same split of the same data"
+                f"{metric}: the queries differ: {len(only):,} of {name} are not in {without}, {only[0]!r} "
+                "among them; compare runs that were evaluated on the same split of the same data"
             )
 
 
-def _compared(
-    pair: tuple[str, str], metric: str, before: Sequence[Values], after: Sequence[Values], *, tested: bool
+def _comparison(
+    pair: tuple[str, str], metric: str, before: Sequence[QueryValues], after: Sequence[QueryValues], *, tested: bool
 ) -> dict[str, Any]:
     one, other = (np.mean(np.stack(seeds), axis=0) for seeds in (before, after))
     return {
@@ -101,6 +93,6 @@ def _compared(
 
 
 def _spread(seeds: Sequence[Values]) -> float | None:
-    """The spread over seeds; None where a run does not depend on them."""
-    varies = any(not np.array_equal(each, seeds[0]) for each in seeds)
-    return float(np.std([each.mean() for each in seeds], ddof=1)) if varies else None
+    """Return the spread over seeds; None for a run that does not depend on the seed."""
+    varies = any(not np.array_equal(values, seeds[0]) for values in seeds)
+    return float(np.std([values.mean() for values in seeds], ddof=1)) if varies else None

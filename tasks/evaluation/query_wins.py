@@ -1,7 +1,7 @@
-"""The queries on which a run is clearest better and clearest worse than its baseline, with the texts that say why.
+"""The queries on which a run is most clearly better or worse than its baseline, with their texts.
 
-By metric's difference, then by query id. Of each query it tells what was asked, a relevant passage, and for both runs
-what they ranked first and at which rank the first relevant document stands.
+Queries are ordered by the difference of a metric, then by id. Each is shown with a relevant passage and, for both runs,
+with the first passage and the rank of the first relevant document.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pydantic import Field
 
 from storage.artifact import Artifact
@@ -23,24 +22,24 @@ from storage.settings import Settings
 from storage.tables import Analysis, Metrics, Passages, Qrels, Queries, Run
 from tasks.stage import stage
 
-CHARACTERS = 700  # of a text; a passage of MS MARCO has some 340, a document many thousands
+MAX_CHARACTERS = 700  # of a text; a passage of MS MARCO has about 340, a document many thousands
 
 Documents = dict[str, tuple[float, str]]
 """Documents in the order of their ranks, each with its score and its best passage."""
 
 
 class Winning(Settings):
-    """Which queries to show."""
+    """The runs to compare, and the number of queries to show."""
 
     run: str
     baseline: str
     metric: str
     relevant_from: int
-    """The least grade of a relevant document."""
+    """The lowest grade of a relevant document."""
     ignore_identical_ids: bool
-    """Whether a document with the query's id is no result."""
+    """Whether a document with the query's id is removed from the results."""
     examples: int = Field(ge=1)
-    """Of wins as of losses, at most."""
+    """The maximum number of wins, and of losses."""
 
 
 @stage(version=1, table=Analysis)
@@ -55,18 +54,18 @@ def wins(
     *,
     settings: Winning,
 ) -> None:
-    """Write `analysis.json`: `wins` and `losses`; without qrels no passage is called relevant."""
+    """Write `analysis.json`: `wins` and `losses`; without qrels no passage is marked as relevant."""
     better, worse = clearest(metrics.path / "queries.parquet", settings)
-    chosen = [each["query_id"] for each in [*better, *worse]]
-    found = ranked({settings.run: run, settings.baseline: baseline}, passages, chosen, settings)
-    grades = relevant(qrels, chosen, settings.relevant_from) if qrels else {}
-    told = [_told(query, found, grades.get(query, {})) for query in chosen]
-    asked = first_rows(queries, Queries, "query_id", chosen, ["text"])
-    shown = first_rows(passages, Passages, "passage_id", _passages(told), ["title", "text"])
-    firsts = first_rows(passages, Passages, "doc_id", _unranked(told), ["title", "text"])
+    query_ids = [row["query_id"] for row in [*better, *worse]]
+    ranked = rank_documents({settings.run: run, settings.baseline: baseline}, passages, query_ids, settings)
+    grades = relevant_documents(qrels, query_ids, settings.relevant_from) if qrels else {}
+    cases = [_case(query, ranked, grades.get(query, {})) for query in query_ids]
+    query_texts = first_rows(queries, Queries, "query_id", query_ids, ["text"])
+    texts = first_rows(passages, Passages, "passage_id", _passages(cases), ["title", "text"])
+    first_texts = first_rows(passages, Passages, "doc_id", _unranked(cases), ["title", "text"])
     lines = [
-        {**value, "query": asked[value["query_id"]]["text"], **_filled(each, shown, firsts)}
-        for value, each in zip([*better, *worse], told, strict=True)
+        {**value, "query": query_texts[value["query_id"]]["text"], **_with_texts(case, texts, first_texts)}
+        for value, case in zip([*better, *worse], cases, strict=True)
     ]
     content = {name: getattr(settings, name) for name in ("run", "baseline", "metric")}
     content |= {"wins": lines[: len(better)], "losses": lines[len(better) :]}
@@ -74,101 +73,105 @@ def wins(
 
 
 def clearest(by_query: Path, settings: Winning) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The queries of the greatest gains and of the greatest losses, with both runs' values."""
+    """Return the queries of the greatest gains and of the greatest losses, with both runs' values."""
+    import pandas
+
     pair = [settings.run, settings.baseline]
-    rows = pq.read_table(by_query, filters=[("metric", "==", settings.metric), ("run", "in", pair)])
-    values: dict[str, dict[str, float]] = {}
-    for row in rows.to_pylist():
-        values.setdefault(row["query_id"], {})[row["run"]] = row["value"]
-    gains = sorted((found[pair[1]] - found[pair[0]], query) for query, found in values.items())  # the greatest first
-    losses = sorted((-lost, query) for lost, query in gains)
-    better, worse = ([query for change, query in each if change < 0][: settings.examples] for each in (gains, losses))
-    return _valued(better, values), _valued(worse, values)
+    filters = [("metric", "==", settings.metric), ("run", "in", pair)]
+    rows = pandas.read_parquet(by_query, filters=filters)
+    values = rows.pivot(index="query_id", columns="run", values="value")[rows["run"].unique()].sort_index()
+    gains = values[settings.run] - values[settings.baseline]
+
+    def greatest(changes: Any) -> list[dict[str, Any]]:
+        best = changes[changes > 0].sort_values(ascending=False, kind="stable").head(settings.examples)
+        return [{"query_id": query, "values": values.loc[query].to_dict()} for query in best.index]
+
+    return greatest(gains), greatest(-gains)
 
 
-def _valued(queries: Sequence[str], values: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
-    return [{"query_id": query, "values": values[query]} for query in queries]
-
-
-def ranked(
-    runs: Mapping[str, Artifact[Run]], passages: Artifact[Passages], chosen: Sequence[str], settings: Winning
+def rank_documents(
+    runs: Mapping[str, Artifact[Run]], passages: Artifact[Passages], query_ids: Sequence[str], settings: Winning
 ) -> dict[str, dict[str, Documents]]:
-    """By run and chosen query the documents in the order in which they are measured."""
-    rows: dict[str, dict[str, list[tuple[float, str]]]] = {name: {} for name in runs}
+    """Return by run and query the documents in the order in which they are evaluated."""
+    hits: dict[str, dict[str, list[tuple[float, str]]]] = {name: {} for name in runs}
     for name, run in runs.items():
-        for block in blocks_with_keys(run, Run, "query_id", chosen, ["passage_id", "score"]):
+        for block in blocks_with_keys(run, Run, "query_id", query_ids, ["passage_id", "score"]):
             for row in block.to_pylist():
-                rows[name].setdefault(row["query_id"], []).append((row["score"], row["passage_id"]))
-    seen = {passage for of_run in rows.values() for found in of_run.values() for _, passage in found}
-    known = first_rows(passages, Passages, "passage_id", seen, ["doc_id"])
-    documents = {passage: row["doc_id"] for passage, row in known.items()}
+                hits[name].setdefault(row["query_id"], []).append((row["score"], row["passage_id"]))
+    passage_ids = {passage for run_hits in hits.values() for ranked in run_hits.values() for _, passage in ranked}
+    rows = first_rows(passages, Passages, "passage_id", passage_ids, ["doc_id"])
+    document_of = {passage: row["doc_id"] for passage, row in rows.items()}
     return {
-        name: {query: _folded(query, found, documents, settings) for query, found in of_run.items()}
-        for name, of_run in rows.items()
+        name: {query: _fold(query, ranked, document_of, settings) for query, ranked in run_hits.items()}
+        for name, run_hits in hits.items()
     }
 
 
-def relevant(qrels: Artifact[Qrels], chosen: Sequence[str], least: int) -> dict[str, dict[str, int]]:
-    """The chosen queries' relevant documents with their grades."""
+def relevant_documents(qrels: Artifact[Qrels], query_ids: Sequence[str], least: int) -> dict[str, dict[str, int]]:
+    """Return the grades of the queries' relevant documents."""
     table = read_table(qrels, Qrels)
-    table = table.filter(pc.is_in(table["query_id"], pa.array(chosen, pa.string())))
-    found: dict[str, dict[str, int]] = {}
+    table = table.filter(pc.is_in(table["query_id"], pa.array(query_ids, pa.string())))
+    grades: dict[str, dict[str, int]] = {}
     for row in table.to_pylist():
         if row["grade"] >= least:
-            found.setdefault(row["query_id"], {})[row["doc_id"]] = row["grade"]
-    return found
+            grades.setdefault(row["query_id"], {})[row["doc_id"]] = row["grade"]
+    return grades
 
 
-def _folded(query: str, found: Sequence[tuple[float, str]], owner: Mapping[str, str], settings: Winning) -> Documents:
+def _fold(
+    query: str, hits: Sequence[tuple[float, str]], document_of: Mapping[str, str], settings: Winning
+) -> Documents:
     best: Documents = {}
-    for score, passage in sorted(found, reverse=True):
-        if not (settings.ignore_identical_ids and owner[passage] == query):
-            best.setdefault(owner[passage], (score, passage))
+    for score, passage in sorted(hits, reverse=True):
+        if not (settings.ignore_identical_ids and document_of[passage] == query):
+            best.setdefault(document_of[passage], (score, passage))
     return dict(sorted(best.items(), key=lambda document: (document[1][0], document[0]), reverse=True))
 
 
-def _told(query: str, found: Mapping[str, Mapping[str, Documents]], grades: Mapping[str, int]) -> dict[str, Any]:
-    """Ranks and the names of what is to be shown; of the relevant documents the one that either run ranks highest."""
+def _case(query: str, ranked: Mapping[str, Mapping[str, Documents]], grades: Mapping[str, int]) -> dict[str, Any]:
+    """Return ranks and ids of a query's passages; its relevant passage is the one that either run ranks highest."""
     ranks: dict[str, int | None] = {}
     first: dict[str, Any] = {}
-    places: list[tuple[int, int, str, str]] = []
-    for name, of_run in found.items():
-        listed = [(doc, passage) for doc, (_, passage) in of_run.get(query, {}).items()]
-        here = [(rank, -grades[doc], doc, passage) for rank, (doc, passage) in enumerate(listed, 1) if doc in grades]
-        ranks[name] = here[0][0] if here else None
-        places += here
-        for doc, passage in listed[:1]:
+    relevant_hits: list[tuple[int, int, str, str]] = []
+    for name, documents_of in ranked.items():
+        documents = [(doc, passage) for doc, (_, passage) in documents_of.get(query, {}).items()]
+        hits = [(rank, -grades[doc], doc, passage) for rank, (doc, passage) in enumerate(documents, 1) if doc in grades]
+        ranks[name] = hits[0][0] if hits else None
+        relevant_hits += hits
+        for doc, passage in documents[:1]:
             first[name] = {"doc_id": doc, "passage_id": passage, "relevant": doc in grades}
-    shown: dict[str, Any] | None = None
-    if places:
-        shown = dict(zip(("doc_id", "passage_id"), min(places)[2:], strict=True))
+    relevant: dict[str, Any] | None = None
+    if relevant_hits:
+        relevant = dict(zip(("doc_id", "passage_id"), min(relevant_hits)[2:], strict=True))
     elif grades:
-        shown = {"doc_id": min(grades, key=lambda doc: (-grades[doc], doc)), "passage_id": None}
-    return {"ranks": ranks, "first": first, "relevant": shown}
+        relevant = {"doc_id": min(grades, key=lambda doc: (-grades[doc], doc)), "passage_id": None}
+    return {"ranks": ranks, "first": first, "relevant": relevant}
 
 
-def _passages(told: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The passages whose texts are shown."""
-    relevant = {each["relevant"]["passage_id"] for each in told if each["relevant"]} - {None}
-    return relevant | {one["passage_id"] for each in told for one in each["first"].values()}
+def _passages(cases: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the passages whose texts are shown."""
+    relevant = {case["relevant"]["passage_id"] for case in cases if case["relevant"]} - {None}
+    return relevant | {first["passage_id"] for case in cases for first in case["first"].values()}
 
 
-def _unranked(told: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The relevant documents that neither run found: their first passage is shown."""
-    return {each["relevant"]["doc_id"] for each in told if each["relevant"] and not each["relevant"]["passage_id"]}
+def _unranked(cases: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the relevant documents that neither run retrieved: their first passage is shown."""
+    return {case["relevant"]["doc_id"] for case in cases if case["relevant"] and not case["relevant"]["passage_id"]}
 
 
-def _filled(told: Mapping[str, Any], shown: Mapping[str, Any], firsts: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with texts."""
-    named = told["relevant"]
-    text = named and (shown[named["passage_id"]] if named["passage_id"] else firsts.get(named["doc_id"]))
+def _with_texts(case: Mapping[str, Any], texts: Mapping[str, Any], first_texts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the case with titles and texts of its passages."""
+    relevant = case["relevant"]
+    text = relevant and (
+        texts[relevant["passage_id"]] if relevant["passage_id"] else first_texts.get(relevant["doc_id"])
+    )
     return {
-        "ranks": told["ranks"],
-        "relevant": {"doc_id": named["doc_id"], **_cut(text)} if text else None,
-        "first": {name: {**each, **_cut(shown[each["passage_id"]])} for name, each in told["first"].items()},
+        "ranks": case["ranks"],
+        "relevant": {"doc_id": relevant["doc_id"], **_truncated(text)} if text else None,
+        "first": {name: {**first, **_truncated(texts[first["passage_id"]])} for name, first in case["first"].items()},
     }
 
 
-def _cut(row: Mapping[str, Any]) -> dict[str, str]:
+def _truncated(row: Mapping[str, Any]) -> dict[str, str]:
     text = row["text"]
-    return {"title": row["title"], "text": text if len(text) <= CHARACTERS else text[: CHARACTERS - 1] + "…"}
+    return {"title": row["title"], "text": text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…"}

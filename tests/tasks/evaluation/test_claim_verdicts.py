@@ -9,7 +9,7 @@ from scipy.stats import t
 
 from storage.errors import UserError
 from tasks.evaluation.claim_verdicts import REST, SEED_SIGMA, Contrast, cheaper, contrasted, judged, of_claim, smallest
-from tasks.evaluation.seeds_by_queries import crossed
+from tasks.evaluation.seeds_by_queries import mean_difference
 
 
 def contrast(effect: float, *, noise: float = 0.2, seed: int = 0) -> Contrast:
@@ -92,7 +92,7 @@ def test_four_studies_of_five_show_the_smallest_difference() -> None:
             + random.normal(0, SEED_SIGMA * math.sqrt(2), (seeds, 1))
             + random.normal(0, math.sqrt(REST * variance), (seeds, queries))
         )  # fmt: skip
-        found += crossed(table).p() < 0.05 / family and table.mean() > 0
+        found += mean_difference(table).p() < 0.05 / family and table.mean() > 0
 
     assert 0.75 < found / 600 < 0.85
 

@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from storage.errors import UserError
 from storage.tables import Answers, Passages, Qrels, Run
-from tasks.evaluation.evaluate import Comparison, Evaluation, evaluate, measure
+from tasks.evaluation.evaluate import Comparison, Evaluation, evaluate
 from tasks.evaluation.max_passage import fold, graded, numbered, without_identical_ids
+from tasks.evaluation.metrics import measure
 
 METRICS = ["MRR@10", "MRR@100", "nDCG@10", "recall@50", "recall@1000", "success@50", "success@1000"]
 ORACLE = {"nDCG@10": "ndcg_cut_10", "recall@50": "recall_50", "recall@1000": "recall_1000"} | {

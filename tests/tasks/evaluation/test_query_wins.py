@@ -11,7 +11,7 @@ import pytest
 
 from storage.artifact import Artifact
 from storage.tables import Passages, Qrels, Queries, Run
-from tasks.evaluation.query_wins import CHARACTERS, Winning, wins
+from tasks.evaluation.query_wins import MAX_CHARACTERS, Winning, wins
 
 SETTINGS = Winning(
     run="dense", baseline="bm25", metric="MRR@10", relevant_from=1, ignore_identical_ids=False, examples=2
@@ -106,7 +106,7 @@ def test_a_document_with_the_querys_id_is_no_result_and_what_nobody_found_is_sho
     same = Artifact("evaluate", "m" * 24, tmp_path)
     asked = written(Queries, [{"query_id": "a", "text": "?"}])
     judged = written(Qrels, [{"query_id": "a", "doc_id": "z", "grade": 1}])
-    long = "z" * (CHARACTERS + 1)
+    long = "z" * (MAX_CHARACTERS + 1)
     texts = written(Passages, [passage("a-0", "itself"), passage("b-0", long), passage("z-0", "first"),
                                passage("z-1", "second")])  # fmt: skip
     run = written(Run, rows({"a": {"a-0": 5.0, "b-0": 1.0}}))
@@ -116,5 +116,5 @@ def test_a_document_with_the_querys_id_is_no_result_and_what_nobody_found_is_sho
     (found,) = json.loads((tmp_path / "out" / "analysis.json").read_text())["wins"]
 
     assert found["first"]["dense"]["doc_id"] == "b"
-    assert found["first"]["dense"]["text"] == long[: CHARACTERS - 1] + "…"
+    assert found["first"]["dense"]["text"] == long[: MAX_CHARACTERS - 1] + "…"
     assert found["relevant"] == {"doc_id": "z", "title": "title of z", "text": "first"}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t, ttest_1samp
 
-from tasks.evaluation.seeds_by_queries import Mean, crossed, quantile
+from tasks.evaluation.seeds_by_queries import Mean, mean_difference, quantile
 
 
 def test_two_seeds_of_three_queries_by_hand() -> None:
@@ -18,7 +18,7 @@ def test_two_seeds_of_three_queries_by_hand() -> None:
     rest = sum((table[s, q] - seeds[s] - queries[q] + 0.5) ** 2 for s in range(2) for q in range(3)) / 2
     assert of_queries > rest > of_seeds  # so the seeds' component is below 0 and counts as 0
 
-    found = crossed(table)
+    found = mean_difference(table)
 
     assert found.value == pytest.approx(0.5)
     assert found.error == pytest.approx(math.sqrt(of_queries / 6))
@@ -36,7 +36,7 @@ def test_both_components_take_part_where_both_are_there() -> None:
     )
     square = of_seeds + of_queries - rest
 
-    found = crossed(table)
+    found = mean_difference(table)
 
     assert found.error == pytest.approx(math.sqrt(square / 200))
     assert found.degrees == pytest.approx(square**2 / (of_seeds**2 / 3 + of_queries**2 / 49 + rest**2 / 147))
@@ -49,7 +49,7 @@ def test_both_components_take_part_where_both_are_there() -> None:
 def test_of_one_seed_it_is_students_paired_test() -> None:
     values = np.random.default_rng(1).normal(0.05, 0.3, 40)
 
-    found = crossed(values[None, :])
+    found = mean_difference(values[None, :])
 
     theirs = ttest_1samp(values, 0.0)
     assert found.p() == pytest.approx(theirs.pvalue)
@@ -65,16 +65,16 @@ def test_the_interval_has_the_mean_95_times_in_100() -> None:
             table = (
                 random.normal(0, 0.2, (1, 200)) + random.normal(0, of_seeds, (3, 1)) + random.normal(0, 0.2, (3, 200))
             )
-            low, high = crossed(table).interval()
+            low, high = mean_difference(table).interval()
             inside += low <= 0 <= high
         assert 0.925 < inside / 1500 < 0.975, of_seeds
 
 
 def test_what_could_have_been_shown_is_shown_four_times_in_five() -> None:
     random = np.random.default_rng(3)
-    shown = crossed(random.normal(0, 0.3, (1, 400))).shown(0.01)
+    shown = mean_difference(random.normal(0, 0.3, (1, 400))).detectable(0.01)
 
-    found = [crossed(random.normal(shown, 0.3, (1, 400))).p() < 0.01 for _ in range(1000)]
+    found = [mean_difference(random.normal(shown, 0.3, (1, 400))).p() < 0.01 for _ in range(1000)]
 
     assert 0.76 < np.mean(found) < 0.84
 
@@ -83,16 +83,16 @@ def test_what_could_have_been_shown_is_shown_four_times_in_five() -> None:
 def test_what_could_have_been_shown_with_few_degrees(degrees: float) -> None:
     """A t that is drawn: a shifted normal over the root of a chi square."""
     random, level = np.random.default_rng(4), 0.005
-    shown = Mean(0.0, 2.0, degrees, 3, 100).shown(level)
+    shown = Mean(0.0, 2.0, degrees, 3, 100).detectable(level)
 
     drawn = (random.normal(shown / 2.0, 1, 40_000)) / np.sqrt(random.chisquare(degrees, 40_000) / degrees)
     assert np.mean(drawn > quantile(1 - level / 2, degrees)) == pytest.approx(0.8, abs=0.01)
 
 
 def test_what_does_not_vary_needs_no_variance() -> None:
-    assert crossed(np.zeros((3, 5))).p() == 1.0
-    equal = crossed(np.full((3, 5), 0.1))
+    assert mean_difference(np.zeros((3, 5))).p() == 1.0
+    equal = mean_difference(np.full((3, 5), 0.1))
     assert equal.p() == 2.0**-4
     assert equal.interval() == pytest.approx((0.1, 0.1))
     with pytest.raises(ValueError, match="two queries or more, found 1"):
-        crossed(np.ones((3, 1)))
+        mean_difference(np.ones((3, 1)))
