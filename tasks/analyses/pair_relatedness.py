@@ -1,10 +1,10 @@
-"""Whether a generated query is nearer to its passage than another passage of the same document is.
+"""Whether a generated query is more related to its passage than another passage of the same document is.
 
-Query-as-context (Wu et al. 2022, appendix A) drew 200 documents, a passage of each, and as its context another passage
-of the document or a generated query; three annotators voted whether a context is strongly related. Here a model scores
-the pairs, which is another thing: it was trained to rank, not to judge, and to a cross-encoder a passage in a query's
-place is strange. So each kind of context has its own yardstick: the same contexts, each beside the passage of another
-document. A pair is called related where it scores higher than nearly all such strangers of its kind do.
+Query-as-context (Wu et al. 2022, appendix A) sampled 200 documents, a passage of each, and as its context another
+passage of the document or a generated query; three annotators voted whether a context is strongly related. Here a model
+scores the pairs, which is not the same: it was trained to rank, not to judge, and a cross-encoder has never seen a
+passage in place of a query. So each kind of context has its own reference: the same contexts, paired with the passage
+of another document ("strangers"). A pair counts as related if it scores higher than nearly all strangers of its kind.
 """
 
 from __future__ import annotations
@@ -41,35 +41,35 @@ from tasks.runtime.progress import progress
 from tasks.stage import stage
 
 Values = NDArray[np.float64]
-Drawn = Mapping[str, str]
-"""A document's `passage_id`, the passage's `text`, and its two contexts by their kind."""
+SampledDocument = Mapping[str, str]
+"""A document's `passage_id`, the passage's `text`, and its two contexts by kind."""
 
 Score = Callable[[Role, Sequence[str], Sequence[str]], Values]
-"""Of each context of a kind, beside the text of its place."""
+"""(kind of context, contexts, texts) -> the score of each context with the text at the same index."""
 
 KINDS: tuple[Role, ...] = ("passage", "query")
-COLUMNS, EXAMPLES, LETTERS = 24, 5, 500
+BINS, EXAMPLES, MAX_CHARACTERS = 24, 5, 500
 RESAMPLES = 100_000
 
 
 class Settings(base.Settings):
-    """Which pairs are drawn, and who scores them."""
+    """The sample of documents, and the model that scores pairs."""
 
     analysis: Literal["pair_relatedness"]
     scorer: Literal["cross_encoder", "bi_encoder"]
-    """A bi-encoder's score is the cosine of its dense vectors."""
+    """The score of a bi-encoder is the cosine of its dense vectors."""
     weights: str = Field(exclude=True)
-    """The scorer, by folder, package:NAME/FOLDER or hub name; a key knows it by its files, or its commit."""
+    """The scorer: a folder, package:NAME/FOLDER or a hub name; its files, or its commit, are part of the key."""
     documents: int = Field(ge=3)
     seed: base.Seed
     strangers: float = Field(gt=0, lt=1)
-    """The share of strangers that a related pair's score is above."""
+    """The share of strangers that score lower than a related pair."""
     thresholds: list[float]
-    """Scores above which shares are told too, whatever strangers score."""
+    """Additional fixed thresholds, for which the share of pairs above is reported."""
 
 
 class Reading(Settings):
-    """The same, and how much is read of a text, as far as the scorer reads so much."""
+    """The settings with the maximum numbers of tokens, which the scorer may reduce."""
 
     query_max_tokens: int
     passage_max_tokens: int
@@ -84,56 +84,59 @@ def pair_relatedness(
     *,
     settings: Reading,
 ) -> None:
-    """Write `analysis.json`: the scores of both kinds of pair, their difference, and examples."""
-    drawn = draw(passages, pseudo_queries, settings)
-    if len(drawn) < 3:
+    """Write `analysis.json`: the scores of both kinds of pairs, their difference, and examples."""
+    documents = sample_documents(passages, pseudo_queries, settings)
+    if len(documents) < 3:
         raise UserError(
             f"pair_relatedness: expected three documents or more with two passages and a pseudo-query, found "
-            f"{len(drawn)}; split into shorter passages, write more queries, or leave the analysis out"
+            f"{len(documents)}; split into shorter passages, generate more queries, or leave the analysis out"
         )
     score = _cross_encoder(scorer, settings) if settings.scorer == "cross_encoder" else _bi_encoder(scorer, settings)
-    texts, contexts = [each["text"] for each in drawn], {kind: [each[kind] for each in drawn] for kind in KINDS}
+    texts = [document["text"] for document in documents]
+    contexts = {kind: [document[kind] for document in documents] for kind in KINDS}
     scores = {kind: score(kind, contexts[kind], texts) for kind in KINDS}
     strangers = {kind: score(kind, contexts[kind], [*texts[1:], texts[0]]) for kind in KINDS}
-    if not all(np.isfinite(each).all() for each in (*scores.values(), *strangers.values())):
-        raise UserError(f"pair_relatedness: {scorer.reference}: a score is not a number; name another model")
+    if not all(np.isfinite(values).all() for values in (*scores.values(), *strangers.values())):
+        raise UserError(f"pair_relatedness: {scorer.reference}: a score is not finite; choose another model")
     cuts = {kind: float(np.quantile(strangers[kind], settings.strangers)) for kind in KINDS}
     write(out, settings, {
-        "drawn": len(drawn),
-        "kinds": {kind: figures(scores[kind], strangers[kind], cuts[kind], settings.thresholds) for kind in KINDS},
-        "comparisons": compared(scores, cuts, settings.seed),
+        "drawn": len(documents),
+        "kinds": {kind: statistics(scores[kind], strangers[kind], cuts[kind], settings.thresholds) for kind in KINDS},
+        "comparisons": compare_kinds(scores, cuts, settings.seed),
         "histogram": histogram(scores, strangers),
-        "examples": examples(drawn, scores, cuts),
+        "examples": examples(documents, scores, cuts),
     })  # fmt: skip
 
 
-def draw(passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries], settings: Settings) -> list[Drawn]:
-    """Documents with two passages or more, one of which has a kept query, by the hash of their id.
+def sample_documents(
+    passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries], settings: Settings
+) -> list[SampledDocument]:
+    """Return documents sampled by the hash of their id, with two passages or more and a kept pseudo-query.
 
-    Which of its passages, which other one and which query is drawn from the seed and the document's id.
+    The passage, the other passage and the query are chosen at random by the seed and the document's id.
     """
-    found = _documents(passages, pseudo_queries, settings.seed)
-    return [each for _, _, each in heapq.nsmallest(settings.documents, found, key=itemgetter(0, 1))]
+    candidates = _documents(passages, pseudo_queries, settings.seed)
+    return [document for _, _, document in heapq.nsmallest(settings.documents, candidates, key=itemgetter(0, 1))]
 
 
 def _documents(
     passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries], seed: int
-) -> Iterator[tuple[float, str, Drawn]]:
-    rows = progress(read_rows(passages, Passages), total=num_rows(passages.path), what="drawing", unit="passages")
-    asked = Alongside(pseudo_queries)
+) -> Iterator[tuple[float, str, SampledDocument]]:
+    rows = progress(read_rows(passages, Passages), total=num_rows(passages.path), what="sampling", unit="passages")
+    queries = Alongside(pseudo_queries)
     for doc_id, group in groupby(rows, key=itemgetter("doc_id")):
-        document = [(row, asked.of(row["passage_id"])) for row in group]
-        with_queries = [place for place, (_, queries) in enumerate(document) if queries]
+        document = [(row, queries.of(row["passage_id"])) for row in group]
+        with_queries = [index for index, (_, own_queries) in enumerate(document) if own_queries]
         if len(document) > 1 and with_queries:
             random = np.random.default_rng((seed, *doc_id.encode()))
-            place = with_queries[random.integers(len(with_queries))]
-            other = (place + random.integers(1, len(document))) % len(document)
-            queries = document[place][1]
+            index = with_queries[random.integers(len(with_queries))]
+            other = (index + random.integers(1, len(document))) % len(document)
+            row, own_queries = document[index]
             yield share(doc_id, str(seed)), doc_id, {
-                "passage_id": document[place][0]["passage_id"], "text": _text(document[place][0]),
-                "passage": _text(document[other][0]), "query": queries[random.integers(len(queries))],
+                "passage_id": row["passage_id"], "text": _text(row), "passage": _text(document[other][0]),
+                "query": own_queries[random.integers(len(own_queries))],
             }  # fmt: skip
-    asked.end()
+    queries.end()
 
 
 def _text(row: Mapping[str, Any]) -> str:
@@ -141,16 +144,16 @@ def _text(row: Mapping[str, Any]) -> str:
 
 
 def _cross_encoder(model: Artifact[Checkpoint] | Source, settings: Reading) -> Score:
-    """The context stands where the query does; one that is a passage is read as far as a passage is."""
+    """Score with the context in place of the query; a passage as context may have as many tokens as a passage."""
     limits = _limits(model, settings, texts=2)
     longest = limits["passage"]
     scorer = Scorer(model, Scoring(query_max_tokens=longest, max_tokens=2 * longest), "pair_relatedness")
 
     def score(kind: Role, contexts: Sequence[str], texts: Sequence[str]) -> Values:
-        limit, pieces = limits[kind], scorer.tokenizer.token_ids
+        limit, token_ids = limits[kind], scorer.tokenizer.token_ids
         pairs = [
             encode_pair(scorer.tokenizer, context, text, query_max_tokens=limit, max_tokens=limit + longest)
-            for context, text in zip(pieces(list(contexts)), pieces(list(texts)), strict=True)
+            for context, text in zip(token_ids(list(contexts)), token_ids(list(texts)), strict=True)
         ]
         return scorer(pairs, lambda number: None).astype(np.float64)
 
@@ -161,22 +164,22 @@ def _bi_encoder(model: Artifact[Checkpoint] | Source, settings: Reading) -> Scor
     encoder, limits = TextEncoder(model.path), _limits(model, settings, texts=1)
 
     def vectors(texts: Sequence[str], role: Role) -> Values:
-        made = encoder(texts, role, limits[role]).dense
-        if made is None:
+        dense = encoder(texts, role, limits[role]).dense
+        if dense is None:
             raise UserError(f"pair_relatedness: {model.reference}: expected a retriever with a dense view")
-        return unit(made)
+        return unit(dense)
 
     return lambda kind, contexts, texts: np.asarray((vectors(contexts, kind) * vectors(texts, "passage")).sum(1))
 
 
 def _limits(model: Artifact[Checkpoint] | Source, settings: Reading, *, texts: int) -> dict[Role, int]:
-    """How much is read of a text, where so many of them share the model's positions."""
+    """Return the maximum numbers of tokens of a text where `texts` texts share the model's positions."""
     positions = BertConfig.load(model.path).max_position_embeddings // texts
     return {"query": min(settings.query_max_tokens, positions), "passage": min(settings.passage_max_tokens, positions)}
 
 
-def figures(scores: Values, strangers: Values, cut: float, thresholds: Sequence[float]) -> dict[str, Any]:
-    """Mean scores, the share of pairs above the cut and above each threshold; intervals of 95 %."""
+def statistics(scores: Values, strangers: Values, cut: float, thresholds: Sequence[float]) -> dict[str, Any]:
+    """Return the mean score and the shares of pairs above the cut and above each threshold, with 95 % intervals."""
     from scipy.stats import t
 
     half = float(t.ppf(0.975, len(scores) - 1) * scores.std(ddof=1) / math.sqrt(len(scores)))
@@ -191,46 +194,48 @@ def figures(scores: Values, strangers: Values, cut: float, thresholds: Sequence[
 
 
 def above(scores: Values, cut: float) -> dict[str, Any]:
-    """The share of scores that are higher, with Wilson's (1927) interval of 95 %."""
+    """Return the share of scores above the cut, with Wilson's (1927) 95 % interval."""
     from scipy.stats import binomtest
 
-    found = binomtest(int((scores > cut).sum()), len(scores))
-    interval = found.proportion_ci(0.95, method="wilson")
-    return {"share": float(found.statistic), "interval": [float(interval.low), float(interval.high)]}
+    test = binomtest(int((scores > cut).sum()), len(scores))
+    interval = test.proportion_ci(0.95, method="wilson")
+    return {"share": float(test.statistic), "interval": [float(interval.low), float(interval.high)]}
 
 
-def compared(scores: Mapping[Role, Values], cuts: Mapping[Role, float], seed: int) -> dict[str, dict[str, float]]:
-    """By how much queries are ahead of passages in score and in share related, and tests over documents."""
-    related = {kind: (each > cuts[kind]).astype(np.float64) for kind, each in scores.items()}
+def compare_kinds(scores: Mapping[Role, Values], cuts: Mapping[Role, float], seed: int) -> dict[str, dict[str, float]]:
+    """Return the advantage of queries over passages in score and in the share of related pairs, with tests."""
+    related = {kind: (values > cuts[kind]).astype(np.float64) for kind, values in scores.items()}
     return {
         name: {
-            "difference": float((of["query"] - of["passage"]).mean()),
-            "p": paired_t_test(of["query"], of["passage"]),
-            "p_randomisation": randomisation_test(of["query"], of["passage"], resamples=RESAMPLES, seed=seed),
+            "difference": float((values["query"] - values["passage"]).mean()),
+            "p": paired_t_test(values["query"], values["passage"]),
+            "p_randomisation": randomisation_test(values["query"], values["passage"], resamples=RESAMPLES, seed=seed),
         }
-        for name, of in (("score", scores), ("related", related))
+        for name, values in (("score", scores), ("related", related))
     }
 
 
 def histogram(scores: Mapping[Role, Values], strangers: Mapping[Role, Values]) -> dict[str, Any]:
-    """How many pairs of each kind, and of their strangers, lie in each of equal steps from the least score on."""
+    """Return the histogram of the scores of each kind and of their strangers, with common bins."""
     everything = np.concatenate([*scores.values(), *strangers.values()])
-    edges = np.histogram_bin_edges(everything, COLUMNS)
+    edges = np.histogram_bin_edges(everything, BINS)
     return {
         "edges": edges.tolist(),
-        "pairs": {kind: np.histogram(each, edges)[0].tolist() for kind, each in scores.items()},
-        "strangers": {kind: np.histogram(each, edges)[0].tolist() for kind, each in strangers.items()},
+        "pairs": {kind: np.histogram(values, edges)[0].tolist() for kind, values in scores.items()},
+        "strangers": {kind: np.histogram(values, edges)[0].tolist() for kind, values in strangers.items()},
     }
 
 
-def examples(drawn: Sequence[Drawn], scores: Mapping[Role, Values], cuts: Mapping[Role, float]) -> list[dict[str, Any]]:
-    """The documents whose two passages have least to do with each other, as in the paper's figure 1."""
+def examples(
+    documents: Sequence[SampledDocument], scores: Mapping[Role, Values], cuts: Mapping[Role, float]
+) -> list[dict[str, Any]]:
+    """Return the documents with the lowest scores of their two passages, as in the paper's figure 1."""
     return [
         {
-            "passage_id": drawn[place]["passage_id"],
-            **{name: shortened(drawn[place][name], LETTERS) for name in ("text", *KINDS)},
-            "scores": {kind: float(scores[kind][place]) for kind in KINDS},
-            "related": {kind: bool(scores[kind][place] > cuts[kind]) for kind in KINDS},
+            "passage_id": documents[index]["passage_id"],
+            **{name: shortened(documents[index][name], MAX_CHARACTERS) for name in ("text", *KINDS)},
+            "scores": {kind: float(scores[kind][index]) for kind in KINDS},
+            "related": {kind: bool(scores[kind][index] > cuts[kind]) for kind in KINDS},
         }
-        for place in np.argsort(scores["passage"], kind="stable")[:EXAMPLES].tolist()
+        for index in np.argsort(scores["passage"], kind="stable")[:EXAMPLES].tolist()
     ]

@@ -1,8 +1,8 @@
 """How queries differ from passages: length, parts of speech, and questions, phrases or statements.
 
-CoT-MoTE (Ma et al. 2023, section 1 and figure 1) argues for an expert for each from the average length and the syntax
-of MS MARCO's queries and passages. Lengths are of all texts. Parts of speech and sentences are of a draw of texts,
-since a tagger takes milliseconds for each; it is a model, trained on whole sentences, and errs more often in queries.
+CoT-MoTE (Ma et al. 2023, section 1 and figure 1) motivates an expert for each by the mean length and the syntax of MS
+MARCO's queries and passages. Lengths are measured on all texts. Parts of speech and sentences are measured on a sample,
+since a tagger takes milliseconds for each text; it is trained on complete sentences and errs more often on queries.
 """
 
 from __future__ import annotations
@@ -35,53 +35,53 @@ from tasks.stage import stage
 FORMS = ("question", "statement", "phrase")
 
 Text = tuple[str, str, int]
-"""Id, text and number of word pieces."""
+"""Id, text and number of WordPiece tokens."""
 
 
 class Settings(base.Settings):
-    """Which texts are looked at more closely, and by whom."""
+    """The sample of texts that are tagged, and the tagger."""
 
     analysis: Literal["text_statistics"]
     tagger: str | None
-    """A spaCy pipeline that is installed; null tells lengths alone."""
+    """An installed spaCy pipeline; null to measure only lengths."""
     texts: int = Field(gt=0)
-    """Queries, and as many passages, that are tagged."""
+    """The number of queries, and of passages, that are tagged."""
     seed: base.Seed
 
 
 class Reading(Settings):
-    """The same, and the language of the texts."""
+    """The settings with the language of the texts."""
 
     language: str
 
 
 class Lengths:
-    """Counts of words and of word pieces, in a memory that does not grow with the texts."""
+    """Histograms of the numbers of words and of WordPiece tokens, in memory that does not grow with the texts."""
 
     def __init__(self) -> None:
         self.words: Counter[int] = Counter()
-        self.pieces: Counter[int] = Counter()
+        self.tokens: Counter[int] = Counter()
 
     def of(self, texts: Iterable[Text]) -> Iterator[Text]:
-        """Pass texts on while they are counted."""
+        """Yield the texts while counting them."""
         for text in texts:
             self.words[len(words_of(text[1]))] += 1
-            self.pieces[text[2]] += 1
+            self.tokens[text[2]] += 1
             yield text
 
-    def figures(self) -> dict[str, Any]:
-        """Means, quantiles, and how many texts have 0, 1, 2, 3 to 4, 5 to 8, ... words."""
+    def statistics(self) -> dict[str, Any]:
+        """Return means, quantiles, and the numbers of texts with 0, 1, 2, 3 to 4, 5 to 8, ... words."""
         texts = self.words.total()
-        doubling: Counter[int] = Counter()
+        up_to: Counter[int] = Counter()
         for words, count in self.words.items():
-            doubling[0 if words == 0 else 2 ** math.ceil(math.log2(words))] += count
+            up_to[0 if words == 0 else 2 ** math.ceil(math.log2(words))] += count
         return {
             "texts": texts,
             "mean_words": ratio(sum(number * count for number, count in self.words.items()), texts),
             "words_quantiles": quantiles(self.words),
-            "mean_pieces": ratio(sum(number * count for number, count in self.pieces.items()), texts),
-            "pieces_quantiles": quantiles(self.pieces),
-            "words_up_to": [[most, doubling[most]] for most in sorted(doubling)],
+            "mean_pieces": ratio(sum(number * count for number, count in self.tokens.items()), texts),
+            "pieces_quantiles": quantiles(self.tokens),
+            "words_up_to": [[limit, up_to[limit]] for limit in sorted(up_to)],
         }
 
 
@@ -89,65 +89,72 @@ class Lengths:
 def text_statistics(
     out: Path, queries: Artifact[Queries], passages: Artifact[Passages], tokenizer: Source, *, settings: Reading
 ) -> None:
-    """Write `analysis.json`. A passage is its text, without a title; word pieces are without special tokens."""
-    pieces = load_tokenizer(str(tokenizer.path / "tokenizer.json"))
+    """Write `analysis.json`. Passages are measured without titles, tokens without special tokens."""
+    wordpiece = load_tokenizer(str(tokenizer.path / "tokenizer.json"))
     lengths = {"queries": Lengths(), "passages": Lengths()}
-    asked = progress(queries_of(queries, pieces), total=num_rows(queries.path), what="measuring", unit="queries")
-    drawn = {"queries": draw(lengths["queries"].of(asked), settings)}
-    found = progress(passages_of(passages), total=num_rows(passages.path), what="measuring", unit="passages")
-    drawn["passages"] = draw(lengths["passages"].of(found), settings)
+    query_texts = progress(
+        read_queries(queries, wordpiece), total=num_rows(queries.path), what="measuring", unit="queries"
+    )
+    sample = {"queries": sample_texts(lengths["queries"].of(query_texts), settings)}
+    passage_texts = progress(read_passages(passages), total=num_rows(passages.path), what="measuring", unit="passages")
+    sample["passages"] = sample_texts(lengths["passages"].of(passage_texts), settings)
     write(out, settings, {
-        "lengths": {name: each.figures() for name, each in lengths.items()},
-        "syntax": syntax(drawn, settings) if settings.tagger else None,
+        "lengths": {name: counts.statistics() for name, counts in lengths.items()},
+        "syntax": syntax(sample, settings) if settings.tagger else None,
     })  # fmt: skip
 
 
-def queries_of(queries: Artifact[Queries], pieces: Tokenizer) -> Iterator[Text]:
-    """Every query."""
+def read_queries(queries: Artifact[Queries], wordpiece: Tokenizer) -> Iterator[Text]:
+    """Yield all queries."""
     for path in parts(queries.path):
         for block in read_blocks(path, Queries):
             ids, texts = block["query_id"].to_pylist(), block["text"].to_pylist()
-            yield from zip(ids, texts, count_tokens(texts, pieces), strict=True)
+            yield from zip(ids, texts, count_tokens(texts, wordpiece), strict=True)
 
 
-def passages_of(passages: Artifact[Passages]) -> Iterator[Text]:
-    """Every passage."""
+def read_passages(passages: Artifact[Passages]) -> Iterator[Text]:
+    """Yield all passages."""
     for path in parts(passages.path):
         for block in read_blocks(path, Passages, ["passage_id", "text", "num_tokens"]):
             yield from zip(*(column.to_pylist() for column in block.columns), strict=True)
 
 
-def draw(texts: Iterable[Text], settings: Settings) -> list[str]:
-    """As many texts as the settings say, by the hash of their ids."""
+def sample_texts(texts: Iterable[Text], settings: Settings) -> list[str]:
+    """Return texts sampled by the hash of their ids."""
     by_hash = ((share(name, str(settings.seed)), name, text) for name, text, _ in texts)
     return [text for _, _, text in heapq.nsmallest(settings.texts, by_hash)]
 
 
-def syntax(drawn: Mapping[str, Sequence[str]], settings: Reading) -> dict[str, Any]:
-    """What shares of the words and signs are which part of speech, and of the sentences which form."""
+def syntax(sample: Mapping[str, Sequence[str]], settings: Reading) -> dict[str, Any]:
+    """Return the shares of the parts of speech among the tokens, and of the forms among the sentences."""
     tagger = Tagger(settings.tagger or "")
-    found: dict[str, Any] = {"tagger": tagger.version}
-    for name, texts in drawn.items():
-        said = [each.strip() for text in texts for each in sentences(text, settings.language) if words_of(each)]
-        words: Counter[str] = Counter()
+    shares: dict[str, Any] = {"tagger": tagger.version}
+    for name, texts in sample.items():
+        split = [
+            sentence.strip() for text in texts for sentence in sentences(text, settings.language) if words_of(sentence)
+        ]
+        parts_of_speech: Counter[str] = Counter()
         forms: Counter[str] = Counter()
-        tagged = progress(tagger(said), total=len(said), what=f"tagging {name}", unit="sentences")
-        for sentence, told in zip(said, tagged, strict=True):
-            words += told.parts
-            forms[form(sentence, finite=told.finite)] += 1
-        found[name] = {
+        tagged = progress(tagger(split), total=len(split), what=f"tagging {name}", unit="sentences")
+        for sentence, tags in zip(split, tagged, strict=True):
+            parts_of_speech += tags.parts
+            forms[form(sentence, finite=tags.finite)] += 1
+        shares[name] = {
             "texts": len(texts),
-            "sentences": len(said),
-            "tokens": words.total(),
-            "parts": {part: ratio(words[part], words.total()) for part in PARTS},
-            "forms": {each: ratio(forms[each], len(said)) for each in FORMS},
+            "sentences": len(split),
+            "tokens": parts_of_speech.total(),
+            "parts": {part: ratio(parts_of_speech[part], parts_of_speech.total()) for part in PARTS},
+            "forms": {name_of_form: ratio(forms[name_of_form], len(split)) for name_of_form in FORMS},
         }
-    return found
+    return shares
 
 
 def form(sentence: str, *, finite: bool) -> str:
-    """A question ends with its mark or, where it has no full stop, begins with an English question word. What else has
-    a finite verb is a statement, and what has none a phrase: a name, a heading, a command."""
+    """Return the form of a sentence: question, statement or phrase.
+
+    A question ends with a question mark or, without a full stop, begins with an English question word. Other sentences
+    with a finite verb are statements; those without are phrases: names, headings, commands.
+    """
     if is_question(sentence, [] if sentence.endswith(".") else words_of(sentence)):
         return "question"
     return "statement" if finite else "phrase"

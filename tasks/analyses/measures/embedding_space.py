@@ -1,10 +1,10 @@
-"""How far apart two clouds of vectors lie: in a plane that t-SNE drew, and where they are.
+"""How far apart two clouds of vectors are: in a plane by t-SNE, and in the original space.
 
-CoT-MoTE (Ma et al. 2023), appendix A.1, compares queries with passages in a plane (equations 14 to 19). What t-SNE
-draws changes with its seed and keeps no distances, so the same question is also asked of the vectors themselves.
+CoT-MoTE (Ma et al. 2023), appendix A.1, compares queries with passages in a plane (equations 14 to 19). A plane by
+t-SNE depends on the seed and does not preserve distances, so the vectors themselves are compared as well.
 
-Letters of shapes: N points, H hidden, E places at which densities are told. One row of `queries` and of `passages`
-make a pair.
+Letters of shapes: N points, H hidden, E points at which densities are evaluated. Row n of `queries` and row n of
+`passages` are a pair.
 """
 
 from __future__ import annotations
@@ -16,46 +16,46 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 
-LEAST_DENSITY = 1e-300  # beyond it a density is 0 in double precision, and a divergence has no end
-FOLDS = 5  # of the probe
+MIN_DENSITY = 1e-300  # a density that underflows to 0 would make the divergence infinite
+FOLDS = 5  # of the cross-validated probe
 
 
 def unit(vectors_NH: NDArray[Any]) -> Values:
-    """The vectors at length 1; one without a direction stays 0."""
+    """Return the vectors normalised to length 1; a zero vector stays 0."""
     vectors_NH = vectors_NH.astype(np.float64)
     lengths_N1 = np.linalg.norm(vectors_NH, axis=1, keepdims=True)
     return np.asarray(vectors_NH / np.where(lengths_N1 > 0, lengths_N1, 1.0))
 
 
 def cosine_distances(unit_NH: Values) -> Values:
-    """D = 1 - cos (equation 14), not below 0 and 0 from each point to itself."""
+    """Return D = 1 - cos (equation 14), clipped at 0 and exactly 0 on the diagonal."""
     distances_NN = np.clip(1 - unit_NH @ unit_NH.T, 0, None)
     np.fill_diagonal(distances_NN, 0)
     return distances_NN
 
 
 def plane(distances_NN: Values, *, perplexity: float, seed: int) -> Values:
-    """[N, 2], t-SNE of these distances from a random start. One thread, so that sums are added in one order."""
+    """Return t-SNE of these distances with random initialisation, [N, 2]; in one thread, to be reproducible."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
-    drawer = TSNE(metric="precomputed", init="random", perplexity=perplexity, random_state=seed)
+    tsne = TSNE(metric="precomputed", init="random", perplexity=perplexity, random_state=seed)
     with threadpool_limits(limits=1):
-        return np.asarray(drawer.fit_transform(distances_NN), np.float64)
+        return np.asarray(tsne.fit_transform(distances_NN), np.float64)
 
 
-def log_densities(points_N2: Values, places_E2: Values) -> Values:
-    """[E], log of the Gaussian kernel density of the points at some places (equations 15 and 16).
+def log_densities(points_N2: Values, evaluated_E2: Values) -> Values:
+    """Return the log of the points' Gaussian kernel density, [E] (equations 15 and 16).
 
-    The bandwidth is not printed; Scott's rule, N ** (-1/6) in a plane, times the points' covariance.
+    The paper does not report the bandwidth. This is Scott's rule: N ** (-1/6) in a plane, times the covariance.
     """
     from scipy.stats import gaussian_kde
 
-    return np.asarray(gaussian_kde(points_N2.T).logpdf(places_E2.T))
+    return np.asarray(gaussian_kde(points_N2.T).logpdf(evaluated_E2.T))
 
 
 def divergences(p_E: Values, q_E: Values) -> dict[str, float]:
-    """KL(p || q) (equation 17) and JS (equations 18 and 19) in nats, each side scaled to sum to 1."""
+    """Return KL(p || q) (equation 17) and JS (equations 18 and 19) in nats; p and q are normalised to sum to 1."""
     from scipy.stats import entropy
 
     p_E, q_E = p_E / p_E.sum(), q_E / q_E.sum()
@@ -65,16 +65,16 @@ def divergences(p_E: Values, q_E: Values) -> dict[str, float]:
 
 
 def on_common_support(queries_N2: Values, passages_N2: Values) -> dict[str, float]:
-    """Both densities at all points of both: a distance between distributions in the usual sense."""
-    places_E2 = np.concatenate([queries_N2, passages_N2])
-    of_queries, of_passages = (np.exp(log_densities(points, places_E2)) for points in (queries_N2, passages_N2))
-    return divergences(np.maximum(of_queries, LEAST_DENSITY), np.maximum(of_passages, LEAST_DENSITY))
+    """Return the divergences of both densities at all points of both clouds: the usual definition."""
+    points_E2 = np.concatenate([queries_N2, passages_N2])
+    p_E, q_E = (np.exp(log_densities(points, points_E2)) for points in (queries_N2, passages_N2))
+    return divergences(np.maximum(p_E, MIN_DENSITY), np.maximum(q_E, MIN_DENSITY))
 
 
 def on_own_points(queries_N2: Values, passages_N2: Values) -> dict[str, float] | None:
-    """Log-densities of each side at its own points, pair by pair: what gives numbers as small as the printed ones.
+    """Return the divergences of log-densities, each cloud's at its own points: values as small as the paper's.
 
-    None where log-densities differ in sign: they cannot be scaled to sum to 1.
+    None where log-densities differ in sign: they cannot be normalised to sum to 1.
     """
     own = [log_densities(points, points) for points in (queries_N2, passages_N2)]
     if len(np.unique(np.sign(np.concatenate(own)))) > 1:
@@ -83,7 +83,7 @@ def on_own_points(queries_N2: Values, passages_N2: Values) -> dict[str, float] |
 
 
 def mean_cosines(queries_NH: Values, passages_NH: Values) -> dict[str, float]:
-    """Of unit vectors: among queries, among passages, between the two, and of each pair's own two."""
+    """Return mean cosines of unit vectors: among queries, among passages, between the two, and within pairs."""
     number = len(queries_NH)
 
     def among(vectors_NH: Values) -> float:
@@ -91,44 +91,44 @@ def mean_cosines(queries_NH: Values, passages_NH: Values) -> dict[str, float]:
         return float((cosines_NN.sum() - np.trace(cosines_NN)) / (number * (number - 1)))
 
     between_NN = queries_NH @ passages_NH.T
-    apart = (between_NN.sum() - np.trace(between_NN)) / (number * (number - 1))
+    unpaired = (between_NN.sum() - np.trace(between_NN)) / (number * (number - 1))
     return {
-        "queries": among(queries_NH), "passages": among(passages_NH), "between": float(apart),
+        "queries": among(queries_NH), "passages": among(passages_NH), "between": float(unpaired),
         "pairs": float(np.trace(between_NN) / number),
     }  # fmt: skip
 
 
 def probe_accuracy(queries_NH: Values, passages_NH: Values) -> float:
-    """How often a linear classifier tells queries from passages that it has not seen: 0.5 by chance, 1 apart.
+    """Return the accuracy of a linear classifier of queries and passages on held-out pairs: 0.5 by chance.
 
-    Logistic regression on unit vectors, scikit-learn's settings; a pair is held out as a whole, one pair in five at a
-    time, the first pair first.
+    It is logistic regression on unit vectors with scikit-learn's defaults, by cross-validation in five folds; both
+    texts of a pair are in the same fold.
     """
     from sklearn.linear_model import LogisticRegression
     from threadpoolctl import threadpool_limits
 
     vectors, kinds = np.concatenate([queries_NH, passages_NH]), np.repeat([0, 1], len(queries_NH))
     folds = np.tile(np.arange(len(queries_NH)) % FOLDS, 2)
-    right = 0
+    correct = 0
     with threadpool_limits(limits=1):
         for fold in range(FOLDS):
-            held = folds == fold
-            told = LogisticRegression(max_iter=1000).fit(vectors[~held], kinds[~held]).predict(vectors[held])
-            right += int((told == kinds[held]).sum())
-    return right / len(kinds)
+            held_out = folds == fold
+            classifier = LogisticRegression(max_iter=1000).fit(vectors[~held_out], kinds[~held_out])
+            correct += int((classifier.predict(vectors[held_out]) == kinds[held_out]).sum())
+    return correct / len(kinds)
 
 
 def squared_mmd(queries_NH: Values, passages_NH: Values) -> float:
-    """The unbiased estimate of the squared maximum mean discrepancy (Gretton et al. 2012, equation 3): 0 or below where
-    two clouds are alike.
+    """Return the unbiased estimate of the squared maximum mean discrepancy (Gretton et al. 2012, equation 3).
 
-    The kernel is exp(-d^2 / (2 s^2)), where s is the median distance of all points (the same paper, section 8).
+    It is about 0, or negative, for equal distributions. The kernel is exp(-d^2 / (2 s^2)), where s is the median
+    distance of all points (section 8 of the same paper).
     """
     from scipy.spatial.distance import pdist, squareform
 
     number = len(queries_NH)
     distances = pdist(np.concatenate([queries_NH, passages_NH]))
     scale = float(np.median(distances)) or 1.0
-    kernel_NN = squareform(np.exp(-(distances**2) / (2 * scale**2)))  # 0 on the diagonal, which is left out
+    kernel_NN = squareform(np.exp(-(distances**2) / (2 * scale**2)))  # 0 on the diagonal, which the estimate excludes
     within = kernel_NN[:number, :number].sum() + kernel_NN[number:, number:].sum()
     return float(within / (number * (number - 1)) - 2 * kernel_NN[:number, number:].mean())

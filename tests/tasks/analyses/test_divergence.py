@@ -12,7 +12,7 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.tables import Checkpoint, Qrels, Queries
 from storage.tables import Passages as PassageTable
-from tasks.analyses.divergence import Reading, divergence, pairs
+from tasks.analyses.divergence import Reading, divergence, sample_pairs
 from tasks.analyses.measures import embedding_space as space
 from tasks.retrieval.encode import TextEncoder
 from tests.tasks.analyses.drawing import section
@@ -50,9 +50,9 @@ def checkpoint(folder: Any, kind: str = "dpr") -> Artifact[Checkpoint]:
 
 
 def test_pairs_are_queries_with_a_relevant_passage_and_no_document_twice(tables: Any) -> None:
-    every = pairs(*tables, Reading(**SETTINGS | {"pairs": 99}))
-    some = pairs(*tables, Reading(**SETTINGS))
-    others = pairs(*tables, Reading(**SETTINGS | {"seed": 4}))
+    every = sample_pairs(*tables, Reading(**SETTINGS | {"pairs": 99}))
+    some = sample_pairs(*tables, Reading(**SETTINGS))
+    others = sample_pairs(*tables, Reading(**SETTINGS | {"seed": 4}))
 
     relevant = {(row["query_id"], row["doc_id"]) for row in QRELS if row["grade"]}
     assert {(each["query_id"], each["passage_id"].split("#")[0]) for each in every} <= relevant
@@ -68,14 +68,14 @@ def test_only_grades_from_the_splits_least_are_relevant(tables: Any, written: An
     queries, _, passages = tables
     qrels = written(Qrels, [judged(n, n, grade=n % 3) for n in range(8)])
 
-    found = pairs(queries, qrels, passages, Reading(**SETTINGS | {"relevant_from": 2}))
+    found = sample_pairs(queries, qrels, passages, Reading(**SETTINGS | {"relevant_from": 2}))
 
     assert {each["query_id"] for each in found} == {"q2", "q5"}
 
 
 def test_what_is_written_is_what_the_vectors_give(tables: Any, made: Any, tmp_path: Any) -> None:
     settings, model = Reading(**SETTINGS), checkpoint(tmp_path / "dpr")
-    drawn = pairs(*tables, settings)
+    drawn = sample_pairs(*tables, settings)
     encoder = TextEncoder(model.path)
     queries = space.unit(encoder([each["query"] for each in drawn], "query", 8).dense)
     passages = space.unit(encoder([each["passage"] for each in drawn], "passage", 16).dense)

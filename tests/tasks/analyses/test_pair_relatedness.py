@@ -17,7 +17,7 @@ from storage.errors import UserError
 from storage.tables import Passages, PseudoQueries
 from tasks.analyses import pair_relatedness as study
 from tasks.analyses.measures.embedding_space import unit
-from tasks.analyses.pair_relatedness import Reading, draw, pair_relatedness
+from tasks.analyses.pair_relatedness import Reading, pair_relatedness, sample_documents
 from tasks.retrieval.encode import TextEncoder
 from tests.models.retrievers.test_cross_encoder import folder_of, tiny_cross_encoder
 from tests.tasks.analyses.drawing import section
@@ -59,8 +59,11 @@ def told(found: Artifact[Any]) -> dict[str, Any]:
 
 
 def test_a_passage_stands_beside_its_own_query_and_another_of_its_document(tables: Any) -> None:
-    every = draw(*tables, Reading(**SETTINGS | {"documents": 99}))
-    some, others = draw(*tables, Reading(**SETTINGS)), draw(*tables, Reading(**SETTINGS | {"seed": 3}))
+    every = sample_documents(*tables, Reading(**SETTINGS | {"documents": 99}))
+    some, others = (
+        sample_documents(*tables, Reading(**SETTINGS)),
+        sample_documents(*tables, Reading(**SETTINGS | {"seed": 3})),
+    )
 
     texts = {row["passage_id"]: row["text"] for row in PASSAGES}
     documents = [each["passage_id"].split("#")[0] for each in every]
@@ -89,7 +92,7 @@ def slow_scores(folder: Path, contexts: list[str], texts: list[str], limit: int)
 
 
 def test_a_cross_encoder_scores_pairs_and_strangers(tables: Any, made: Any, cross_encoder: Source) -> None:
-    chosen = draw(*tables, Reading(**SETTINGS))
+    chosen = sample_documents(*tables, Reading(**SETTINGS))
     texts = [each["text"] for each in chosen]
     own = {kind: slow_scores(cross_encoder.path, [each[kind] for each in chosen], texts, limit)
            for kind, limit in (("passage", 12), ("query", 5))}  # fmt: skip
@@ -118,7 +121,7 @@ def test_a_cross_encoder_scores_pairs_and_strangers(tables: Any, made: Any, cros
 def test_a_bi_encoder_scores_by_the_cosine(tables: Any, made: Any, tmp_path: Path) -> None:
     retriever.save(tiny_retriever("dpr"), tmp_path)
     save_tokenizer(tmp_path)
-    chosen, encoder = draw(*tables, Reading(**SETTINGS)), TextEncoder(tmp_path)
+    chosen, encoder = sample_documents(*tables, Reading(**SETTINGS)), TextEncoder(tmp_path)
     asked = unit(encoder([each["query"] for each in chosen], "query", 5).dense)
     own = unit(encoder([each["text"] for each in chosen], "passage", 12).dense)
     other = unit(encoder([each["passage"] for each in chosen], "passage", 12).dense)
@@ -133,7 +136,7 @@ def test_a_bi_encoder_scores_by_the_cosine(tables: Any, made: Any, tmp_path: Pat
 def test_figures_by_hand() -> None:
     scores, strangers = np.array([1.0, 2.0, 3.0, 6.0]), np.array([0.0, 1.0, 2.0, 3.0])
 
-    found = study.figures(scores, strangers, 2.5, [1.0])
+    found = study.statistics(scores, strangers, 2.5, [1.0])
 
     half = 3.182446 * math.sqrt(14 / 3) / 2  # t of 3 degrees of freedom, standard deviation over the root of 4
     assert found["mean_interval"] == pytest.approx([3 - half, 3 + half], rel=1e-5)
@@ -147,7 +150,7 @@ def test_figures_by_hand() -> None:
 def test_each_kind_is_compared_by_its_own_yardstick() -> None:
     scores = {"query": np.array([5.0, 6.0, 7.0]), "passage": np.array([1.0, 2.0, 3.0])}
 
-    found = study.compared(scores, {"query": 6.5, "passage": 1.5}, seed=1)
+    found = study.compare_kinds(scores, {"query": 6.5, "passage": 1.5}, seed=1)
 
     assert found["score"]["difference"] == 4.0
     assert found["related"]["difference"] == pytest.approx(1 / 3 - 2 / 3)
@@ -184,6 +187,6 @@ def test_the_picture_says_what_was_found(tables: Any, made: Any, cross_encoder: 
 
     assert "not reliably more or less often related" in seen.text
     assert "are less often related to their passage than other passages of the document are: −25.0 points" in worse.text
-    assert seen.tags.count("rect") == 2 * study.COLUMNS
+    assert seen.tags.count("rect") == 2 * study.BINS
     assert "<script>alert(1)</script> a & b" in seen.text  # as text
     assert "3 more" in seen.text

@@ -9,7 +9,7 @@ import pytest
 
 from storage.artifact import Source
 from storage.tables import Passages, Queries
-from tasks.analyses.text_statistics import Lengths, Reading, draw, form, text_statistics
+from tasks.analyses.text_statistics import Lengths, Reading, form, sample_texts, text_statistics
 from tests.tasks.analyses.drawing import section
 from tests.tasks.corpora import passage
 from tests.tiny import save_tokenizer
@@ -59,7 +59,7 @@ def test_lengths_stand_in_columns_that_double() -> None:
     lengths, texts = Lengths(), [("x", "a " * number, number) for number in (0, 1, 2, 3, 4, 5, 8, 9, 16, 17, 1000)]
     list(lengths.of(texts))
 
-    columns = lengths.figures()["words_up_to"]
+    columns = lengths.statistics()["words_up_to"]
 
     assert columns == [[0, 1], [1, 1], [2, 1], [4, 2], [8, 2], [16, 2], [32, 1], [1024, 1]]
     assert all(math.log2(most).is_integer() for most, _ in columns[1:])
@@ -101,6 +101,6 @@ def test_the_draw_hangs_on_ids_alone() -> None:
     texts = [(f"id{n}", f"text {n}", 2) for n in range(50)]
     few, more = (Reading(**SETTINGS | {"texts": number}) for number in (5, 20))
 
-    assert draw(texts, few) == draw(texts[::-1], few) == draw(texts, more)[:5]
-    assert draw(texts, few) != draw(texts, Reading(**SETTINGS | {"texts": 5, "seed": 2}))
-    assert len(draw(texts[:3], few)) == 3
+    assert sample_texts(texts, few) == sample_texts(texts[::-1], few) == sample_texts(texts, more)[:5]
+    assert sample_texts(texts, few) != sample_texts(texts, Reading(**SETTINGS | {"texts": 5, "seed": 2}))
+    assert len(sample_texts(texts[:3], few)) == 3

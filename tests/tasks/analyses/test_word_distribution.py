@@ -17,7 +17,7 @@ from models.retrievers.retriever import HEADS
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.tables import Pairs, Terms
-from tasks.analyses.measures.vocabulary_mass import Found
+from tasks.analyses.measures.vocabulary_mass import VocabularyMass
 from tasks.analyses.word_distribution import Reading, read_decoder, stretches, word_distribution, word_shares
 from tasks.pretraining.count_terms import count_terms
 from tests.slow import Array, gelu
@@ -99,11 +99,11 @@ def test_figures_are_those_of_loops() -> None:
     random, often = np.random.default_rng(2), [0, 1, 2, 4, 8, 16, 20, 20, 3, 10]
     shares = random.dirichlet(np.ones(10), size=6)
     own = [np.sort(random.choice(np.arange(1, 10), size=n, replace=False)) for n in (4, 5, 2, 6, 3, 4)]
-    found = Found(TermCounts(20, np.array(often), np.array(often)), common=0.4, size=10)
+    found = VocabularyMass(TermCounts(20, np.array(often), np.array(often)), common=0.4, size=10)
     for row, words in zip(shares, own, strict=True):
         found.add(row, words)
 
-    figures = found.figures()
+    figures = found.statistics()
 
     on_own, top, common_mass, common_words, correlations = [], [], [], [], []
     for row, words in zip(shares, own, strict=True):
@@ -134,13 +134,13 @@ def test_figures_are_those_of_loops() -> None:
 
 
 def test_equal_distributions_tell_no_texts_apart_and_different_ones_all() -> None:
-    same, other = (Found(TermCounts(4, np.ones(4, np.int64), np.ones(4, np.int64)), 0.5, 4) for _ in range(2))
+    same, other = (VocabularyMass(TermCounts(4, np.ones(4, np.int64), np.ones(4, np.int64)), 0.5, 4) for _ in range(2))
     for number in range(4):
         same.add(np.array([0.1, 0.2, 0.3, 0.4]), np.array([1, 2]))
         other.add(np.eye(4)[number], np.array([number]))
 
-    assert same.figures()["told_apart"] == pytest.approx(1)
-    assert other.figures()["told_apart"] == pytest.approx(4)
+    assert same.statistics()["told_apart"] == pytest.approx(1)
+    assert other.statistics()["told_apart"] == pytest.approx(4)
 
 
 def test_a_picture_is_the_text_with_the_mass_of_its_words() -> None:
