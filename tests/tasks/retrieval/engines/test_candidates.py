@@ -1,6 +1,7 @@
 """Late interaction by candidates against MaxSim of all passages by the formula."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,12 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.tables import Passages
 from storage.vectors import Encoded
-from tasks.retrieval.engines import candidates, faiss
+from tasks.retrieval.engines import candidates
 from tasks.retrieval.engines.candidates import Candidates, best_candidates
 from tasks.retrieval.index import index
 from tasks.retrieval.ranking import Hits
 from tests.tasks import clustered
+from tests.tasks.retrieval.engines.approximate import Engine, assert_exact_scores, assert_reproducible, cut
 from tests.tasks.stored import names
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -23,6 +25,13 @@ COUNT, DEPTH = 250, 10
 IDS = names(COUNT)
 ROWS = clustered.tokens(np.random.default_rng(0), COUNT)
 QUERIES = [*clustered.tokens(np.random.default_rng(1), 15, longest=6), ROWS[0][:0]]
+ENGINE = Engine(
+    candidates,
+    "late",
+    Encoded(late=clustered.as_tokens(ROWS)),
+    Encoded(late=clustered.as_tokens(QUERIES)),
+    rows_per_shard=40,
+)
 TOKENS = sum(len(row) for row in ROWS)
 ALL = Candidates(
     engine="candidates", factory="Flat", ef_search=None, nprobe=None, tokens_per_query_token=TOKENS, candidates=COUNT
@@ -39,39 +48,28 @@ def passages(written) -> Artifact[Passages]:
 
 @pytest.fixture(scope="module")
 def vectors(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    encoded = Encoded(late=clustered.as_tokens(ROWS))
-    return clustered.vectors_in(tmp_path_factory.mktemp("vectors"), encoded, rows=40)
+    return ENGINE.vectors(tmp_path_factory.mktemp("vectors"))
 
 
 @pytest.fixture(scope="module")
 def find(made, passages: Artifact[Passages], vectors: Artifact) -> Callable[..., list[Hits]]:
-    """find(settings, depth) -> what a new index finds for QUERIES."""
+    """find(settings, depth) -> the lists of a new index."""
 
-    def found(settings: Candidates, depth: int = DEPTH) -> list[Hits]:
-        return search(made(index, passages=passages, vectors=vectors, settings=settings), vectors, depth)
+    def search(settings: Candidates, depth: int = DEPTH) -> list[Hits]:
+        return ENGINE.search(made(index, passages=passages, vectors=vectors, settings=settings), vectors, depth)
 
-    return found
-
-
-def search(built: Artifact, vectors: Artifact, depth: int = DEPTH) -> list[Hits]:
-    encode = clustered.asking(Encoded(late=clustered.as_tokens(QUERIES)))
-    searcher = candidates.open_index(built.path, vectors, encode, IDS, "late")
-    return searcher([str(number) for number in range(len(QUERIES))])(range(len(QUERIES)), depth)
+    return search
 
 
 @pytest.fixture(scope="module")
 def expected() -> list[Hits]:
     """All passages that have a token, by MaxSim; nothing for a query without tokens."""
-    found = []
+    lists = []
     for query in QUERIES:
-        places = np.array([place for place, row in enumerate(ROWS) if len(row) and len(query)], np.int64)
-        scores = np.array([clustered.max_sim(query, ROWS[place]) for place in places])
-        found.append(IDS.in_order(places, scores.astype(np.float32)))
-    return found
-
-
-def cut(hits: list[Hits], depth: int = DEPTH) -> list[Hits]:
-    return [Hits(each.rows[:depth], each.scores[:depth]) for each in hits]
+        rows = np.array([row for row, tokens in enumerate(ROWS) if len(tokens) and len(query)], np.int64)
+        scores = np.array([clustered.max_sim(query, ROWS[row]) for row in rows])
+        lists.append(IDS.in_order(rows, scores.astype(np.float32)))
+    return lists
 
 
 def nearly(found: list[Hits], wanted: list[Hits]) -> bool:
@@ -79,32 +77,29 @@ def nearly(found: list[Hits], wanted: list[Hits]) -> bool:
     return all(np.array_equal(f.rows, w.rows) and np.allclose(f.scores, w.scores, rtol=2e-7) for f, w in pairs)
 
 
-def test_all_tokens_and_all_candidates_find_what_a_loop_over_all_finds(find, expected: list[Hits]) -> None:
+def test_all_tokens_and_candidates_give_exact_lists(find, expected: list[Hits]) -> None:
     assert any(not len(row) for row in ROWS)
     assert nearly(find(ALL, COUNT + 10), expected)
-    assert nearly(find(ALL), cut(expected))
+    assert nearly(find(ALL), cut(expected, DEPTH))
 
 
-def test_a_compressed_index_finds_most_with_exact_scores(find, expected: list[Hits]) -> None:
+def test_a_compressed_index_has_high_recall_and_exact_scores(find, expected: list[Hits]) -> None:
     found = find(SOME)
-    assert 0.8 < clustered.recall(found, cut(expected)) < 1
-    for hits, everything in zip(found, expected, strict=True):
-        scores = dict(zip(everything.rows, everything.scores, strict=True))
-        listed = np.array([scores[place] for place in hits.rows], np.float32)
-        assert nearly([hits], [IDS.in_order(hits.rows, listed)])
+    assert 0.8 < clustered.recall(found, cut(expected, DEPTH)) < 1
+    assert_exact_scores(ENGINE, found, expected, rtol=2e-7)
 
 
-def test_more_candidates_and_more_tokens_find_more(find, expected: list[Hits]) -> None:
+def test_recall_grows_with_candidates_and_tokens(find, expected: list[Hits]) -> None:
     few = SOME.model_copy(update={"candidates": DEPTH, "tokens_per_query_token": 10, "nprobe": 1})
     assert all(len(hits.rows) <= DEPTH for hits in find(few, depth=COUNT))  # no list is longer than the candidates
     recalls = [
-        clustered.recall(find(few.model_copy(update=change)), cut(expected))
+        clustered.recall(find(few.model_copy(update=change)), cut(expected, DEPTH))
         for change in ({}, {"tokens_per_query_token": 60}, {"tokens_per_query_token": 60, "candidates": 60})
     ]
     assert recalls == sorted(set(recalls))
 
 
-def test_what_a_query_token_did_not_find_counts_as_the_worst_that_it_found() -> None:
+def test_missing_similarities_are_imputed_by_the_lowest_retrieved_one() -> None:
     offsets = np.array([0, 2, 2, 3, 5])  # passages of 2, 0, 1 and 2 tokens
     tokens_LK = np.array([[0, 1, 3], [2, 4, -1]])
     scores_LK = np.array([[0.9, 0.8, 0.5], [0.7, 0.6, -9.0]], np.float32)
@@ -129,12 +124,9 @@ def test_missing_similarities_below_zero_are_no_gain() -> None:
 
 
 @pytest.mark.parametrize("kind", [ALL, SOME], ids=lambda kind: kind.factory)
-def test_an_index_is_the_same_each_time_and_when_it_is_read_again(
-    made, passages: Artifact[Passages], vectors: Artifact, kind: Candidates
-) -> None:
-    one, other = (made(index, passages=passages, vectors=vectors, settings=kind) for _ in range(2))
-    assert (one.path / faiss.INDEX).read_bytes() == (other.path / faiss.INDEX).read_bytes()
-    assert clustered.same(search(one, vectors), search(other, vectors))
+def test_an_index_is_reproducible(made, passages: Artifact[Passages], vectors: Artifact, kind: Candidates) -> None:
+    build = partial(made, index, passages=passages, vectors=vectors, settings=kind)
+    assert_reproducible(ENGINE, build, passages, vectors, kind, DEPTH)
 
 
 def test_exact_matches_are_refused(passages: Artifact[Passages], tmp_path: Path) -> None:
@@ -150,6 +142,6 @@ def test_passages_without_any_token_cannot_be_indexed(passages: Artifact[Passage
 
 
 @pytest.mark.parametrize("change", [{"candidates": 0}, {"tokens_per_query_token": 0}, {"nprobe": 3}, {"refine": 2}])
-def test_settings_that_mean_nothing_are_refused(change: dict[str, int]) -> None:
+def test_invalid_settings_are_refused(change: dict[str, int]) -> None:
     with pytest.raises(ValidationError):
         Candidates.model_validate(ALL.model_dump() | change)

@@ -17,6 +17,7 @@ from tasks.retrieval.index import index
 from tasks.retrieval.ranking import Hits
 from tasks.session import Execution, Session, session
 from tests.tasks import clustered
+from tests.tasks.retrieval.engines.approximate import Engine, assert_exact_scores, assert_reproducible, cut
 from tests.tasks.stored import names
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -24,6 +25,7 @@ COUNT, DEPTH = 1500, 20
 IDS = names(COUNT)
 VECTORS = clustered.dense(np.random.default_rng(0), COUNT)
 QUERIES = clustered.dense(np.random.default_rng(1), 40)
+ENGINE = Engine(faiss, "dense", Encoded(dense=VECTORS), Encoded(dense=QUERIES), rows_per_shard=400)
 KINDS = [
     Faiss(engine="faiss", factory="Flat", ef_search=None, nprobe=None, refine=1),
     Faiss(engine="faiss", factory="HNSW16", ef_search=64, nprobe=None, refine=1),
@@ -40,23 +42,17 @@ def passages(written) -> Artifact[Passages]:
 
 @pytest.fixture(scope="module")
 def vectors(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return clustered.vectors_in(tmp_path_factory.mktemp("vectors"), Encoded(dense=VECTORS), rows=400)
+    return ENGINE.vectors(tmp_path_factory.mktemp("vectors"))
 
 
 @pytest.fixture(scope="module")
 def find(made, passages: Artifact[Passages], vectors: Artifact) -> Callable[..., list[Hits]]:
-    """find(settings, depth) -> what a new index finds for QUERIES."""
+    """find(settings, depth) -> the lists of a new index."""
 
-    def found(settings: Faiss, depth: int = DEPTH) -> list[Hits]:
-        return search(made(index, passages=passages, vectors=vectors, settings=settings), vectors, depth)
+    def search(settings: Faiss, depth: int = DEPTH) -> list[Hits]:
+        return ENGINE.search(made(index, passages=passages, vectors=vectors, settings=settings), vectors, depth)
 
-    return found
-
-
-def search(built: Artifact, vectors: Artifact, depth: int = DEPTH) -> list[Hits]:
-    searcher = faiss.open_index(built.path, vectors, clustered.asking(Encoded(dense=QUERIES)), IDS, "dense")
-    texts = [str(number) for number in range(len(QUERIES))]
-    return searcher(texts)(range(len(QUERIES)), depth)
+    return search
 
 
 def scores(query: np.ndarray) -> list[float]:
@@ -68,39 +64,33 @@ def expected() -> list[Hits]:
     return [clustered.truth(scores(query), COUNT, IDS) for query in QUERIES]
 
 
-def cut(hits: list[Hits], depth: int = DEPTH) -> list[Hits]:
-    return [Hits(each.rows[:depth], each.scores[:depth]) for each in hits]
-
-
 def test_flat_finds_the_best_of_all(find, expected: list[Hits]) -> None:
-    assert clustered.same(find(KINDS[0]), cut(expected))
+    assert clustered.same(find(KINDS[0]), cut(expected, DEPTH))
     assert clustered.same(find(KINDS[0], depth=3 * COUNT), expected)  # a list that is deeper than the collection
 
 
-def test_a_search_of_the_whole_index_misses_nothing(find, expected: list[Hits]) -> None:
-    assert clustered.same(find(KINDS[2].model_copy(update={"nprobe": 16})), cut(expected))
+def test_a_search_of_all_cells_or_the_complete_graph_is_exact(find, expected: list[Hits]) -> None:
+    assert clustered.same(find(KINDS[2].model_copy(update={"nprobe": 16})), cut(expected, DEPTH))
     # By inner product, a graph has a few passages that no other leads to.
-    assert clustered.recall(find(KINDS[1].model_copy(update={"ef_search": COUNT})), cut(expected)) > 0.98
+    assert clustered.recall(find(KINDS[1].model_copy(update={"ef_search": COUNT})), cut(expected, DEPTH)) > 0.98
 
 
 @pytest.mark.parametrize("kind", KINDS[1:], ids=lambda kind: kind.factory)
-def test_what_is_found_has_its_exact_score_and_is_most_of_the_best(find, expected: list[Hits], kind: Faiss) -> None:
+def test_recall_is_high_and_scores_are_exact(find, expected: list[Hits], kind: Faiss) -> None:
     found = find(kind)
-    assert clustered.recall(found, cut(expected)) > 0.85
-    for hits, all_hits in zip(found, expected, strict=True):
-        assert len(hits.rows) <= DEPTH
-        score = dict(zip(all_hits.rows, all_hits.scores, strict=True))
-        assert clustered.same([hits], [IDS.in_order(hits.rows, np.array([score[p] for p in hits.rows]))])
+    assert clustered.recall(found, cut(expected, DEPTH)) > 0.85
+    assert all(len(hits.rows) <= DEPTH for hits in found)
+    assert_exact_scores(ENGINE, found, expected)
 
 
-def test_refinement_brings_back_what_compression_lost(find, expected: list[Hits]) -> None:
+def test_refinement_compensates_for_compression(find, expected: list[Hits]) -> None:
     coarse = Faiss(engine="faiss", factory="PQ2x4", ef_search=None, nprobe=None, refine=1)
     deeper = coarse.model_copy(update={"refine": 10})
-    lost, kept = (clustered.recall(find(kind), cut(expected)) for kind in (coarse, deeper))
+    lost, kept = (clustered.recall(find(kind), cut(expected, DEPTH)) for kind in (coarse, deeper))
     assert lost < 0.8 < kept
 
 
-def test_more_cells_and_more_candidates_find_more(find, expected: list[Hits]) -> None:
+def test_recall_grows_with_cells_and_candidates(find, expected: list[Hits]) -> None:
     cells = KINDS[2].model_copy(update={"factory": "IVF64,Flat"})
     one, eight = (find(cells.model_copy(update={"nprobe": number}), depth=200) for number in (1, 8))
     assert clustered.recall(one, cut(expected, 200)) < 0.6 < clustered.recall(eight, cut(expected, 200))
@@ -111,30 +101,25 @@ def test_more_cells_and_more_candidates_find_more(find, expected: list[Hits]) ->
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.factory)
-def test_an_index_is_the_same_each_time_and_when_it_is_read_again(
-    made, passages: Artifact[Passages], vectors: Artifact, kind: Faiss, tmp_path: Path
+def test_an_index_is_reproducible_with_any_number_of_threads(
+    made, passages: Artifact[Passages], vectors: Artifact, kind: Faiss
 ) -> None:
-    one = made(index, passages=passages, vectors=vectors, settings=kind)
-    with session(Session(None, Execution(workers=1, threads=2, device="cpu"))):  # type: ignore[arg-type]
-        other = made(index, passages=passages, vectors=vectors, settings=kind)
-    assert (one.path / faiss.INDEX).read_bytes() == (other.path / faiss.INDEX).read_bytes()
-    assert clustered.same(search(one, vectors), search(one, vectors))
+    threads = iter((1, 2))
+
+    def build() -> Artifact:
+        with session(Session(None, Execution(workers=1, threads=next(threads), device="cpu"))):  # type: ignore[arg-type]
+            return made(index, passages=passages, vectors=vectors, settings=kind)
+
+    assert_reproducible(ENGINE, build, passages, vectors, kind, DEPTH)
 
 
-def test_a_list_does_not_depend_on_how_many_are_held_at_once(
+def test_lists_do_not_depend_on_the_size_of_blocks(
     made, passages: Artifact[Passages], vectors: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = made(index, passages=passages, vectors=vectors, settings=KINDS[1])
-    together = search(built, vectors)
+    together = ENGINE.search(built, vectors, DEPTH)
     monkeypatch.setattr("tasks.retrieval.two_stage.PAIRS_PER_BLOCK", 120)
-    assert clustered.same(search(built, vectors), together)
-
-
-def test_a_finished_index_is_not_built_again(made, passages: Artifact[Passages], vectors: Artifact) -> None:
-    built = made(index, passages=passages, vectors=vectors, settings=KINDS[1])
-    before = (built.path / faiss.INDEX).stat().st_mtime_ns
-    index.body(built.path, passages, vectors, None, settings=KINDS[1])
-    assert (built.path / faiss.INDEX).stat().st_mtime_ns == before
+    assert clustered.same(ENGINE.search(built, vectors, DEPTH), together)
 
 
 @pytest.mark.parametrize(
@@ -145,14 +130,14 @@ def test_a_finished_index_is_not_built_again(made, passages: Artifact[Passages],
         ("PQ4x11", "'PQ4x11' cannot be trained on 1500 vectors .*1500.* number of clusters .2048"),
     ],
 )
-def test_what_faiss_cannot_make_is_an_error_that_says_why(
+def test_factories_that_faiss_refuses_are_user_errors(
     passages: Artifact[Passages], vectors: Artifact, tmp_path: Path, factory: str, message: str
 ) -> None:
     with pytest.raises(UserError, match=rf"index\.factory: {message}"):
         index.body(tmp_path, passages, vectors, None, settings=KINDS[0].model_copy(update={"factory": factory}))
 
 
-def test_more_cells_than_vectors_is_an_error_that_says_what_to_do(written, tmp_path: Path) -> None:
+def test_more_cells_than_vectors_are_refused(written, tmp_path: Path) -> None:
     few = clustered.vectors_in(tmp_path / "vectors", Encoded(dense=VECTORS[:10]))
     with pytest.raises(UserError, match=r"'IVF16,Flat' cannot be trained on 10 vectors .*use fewer cells"):
         index.body(tmp_path, written(Passages, clustered.passage_rows(10)), few, None, settings=KINDS[2])
@@ -187,7 +172,7 @@ def test_search_parameters_have_to_fit_the_factory(values: dict[str, object], me
         Faiss.model_validate({"engine": "faiss", "refine": 1, **values})
 
 
-def test_training_sees_a_part_of_every_shard_and_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_training_sample_is_limited_and_even_over_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     shards = [VECTORS[:740], VECTORS[740:760], VECTORS[760:]]
     assert len(faiss._sample(shards.__getitem__, 3)) == COUNT
     monkeypatch.setattr(faiss, "TRAINING_VECTORS", 1200)

@@ -1,6 +1,7 @@
 """Seismic against a loop over all rows: what is found, that scores are exact, that bytes repeat."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from tasks.retrieval.index import index
 from tasks.retrieval.ranking import Hits
 from tests.tasks import clustered
 from tests.tasks.clustered import Sparse
+from tests.tasks.retrieval.engines.approximate import Engine, assert_exact_scores, assert_reproducible, cut
 from tests.tasks.stored import names
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -26,6 +28,9 @@ COUNT, DEPTH, VOCABULARY = 1200, 20, 300
 IDS = names(COUNT)
 ROWS = clustered.sparse(np.random.default_rng(0), COUNT, VOCABULARY)
 QUERIES = [*clustered.sparse(np.random.default_rng(1), 38, VOCABULARY), {}, {VOCABULARY + 5: 1.0}]
+ENGINE = Engine(
+    seismic, "lexical", Encoded(lexical=clustered.as_sparse(ROWS)), Encoded(lexical=clustered.as_sparse(QUERIES))
+)
 LARGE = Seismic(
     engine="seismic", n_postings=COUNT, max_fraction=6, summary_energy=1, query_cut=VOCABULARY, heap_factor=0
 )
@@ -39,23 +44,18 @@ def passages(written) -> Artifact[Passages]:
 
 @pytest.fixture(scope="module")
 def vectors(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return clustered.vectors_in(tmp_path_factory.mktemp("vectors"), Encoded(lexical=clustered.as_sparse(ROWS)))
+    return ENGINE.vectors(tmp_path_factory.mktemp("vectors"))
 
 
 @pytest.fixture(scope="module")
 def find(made, passages: Artifact[Passages], vectors: Artifact) -> Callable[..., list[Hits]]:
-    """find(settings, queries, depth) -> what a new index finds."""
+    """find(settings, queries, depth) -> the lists of a new index."""
 
-    def found(settings: Seismic, queries: Sparse = QUERIES, depth: int = DEPTH) -> list[Hits]:
-        return search(made(index, passages=passages, vectors=vectors, settings=settings), vectors, queries, depth)
+    def search(settings: Seismic, queries: Sparse = QUERIES, depth: int = DEPTH) -> list[Hits]:
+        built = made(index, passages=passages, vectors=vectors, settings=settings)
+        return ENGINE.search(built, vectors, depth, Encoded(lexical=clustered.as_sparse(queries)))
 
-    return found
-
-
-def search(built: Artifact, vectors: Artifact, queries: Sparse = QUERIES, depth: int = DEPTH) -> list[Hits]:
-    encode = clustered.asking(Encoded(lexical=clustered.as_sparse(queries)))
-    searcher = seismic.open_index(built.path, vectors, encode, IDS, "lexical")
-    return searcher([str(number) for number in range(len(queries))])(range(len(queries)), depth)
+    return search
 
 
 def score(query: dict[int, float], row: dict[int, float]) -> float:
@@ -67,36 +67,33 @@ def as_float32(query: dict[int, float]) -> dict[int, float]:
 
 
 def expected(queries: Sparse = QUERIES, depth: int = DEPTH) -> list[Hits]:
-    """The best passages that share a word piece with the query."""
-    found = []
+    """The best passages that share a token with the query."""
+    lists = []
     for query in queries:
-        sharing = np.array([place for place, row in enumerate(ROWS) if query.keys() & row.keys()], np.int64)
-        hits = IDS.in_order(sharing, np.array([score(query, ROWS[place]) for place in sharing]).astype(np.float32))
-        found.append(Hits(hits.rows[:depth], hits.scores[:depth]))
-    return found
+        matches = np.array([row for row, weights in enumerate(ROWS) if query.keys() & weights.keys()], np.int64)
+        scores = np.array([score(query, ROWS[row]) for row in matches]).astype(np.float32)
+        lists.append(IDS.in_order(matches, scores))
+    return cut(lists, depth)
 
 
-def test_a_large_index_finds_what_a_loop_over_all_finds(find) -> None:
+def test_a_large_index_gives_exact_lists(find) -> None:
     found = find(LARGE)
     assert clustered.same(found, expected())
-    assert [len(hits.rows) for hits in found[-2:]] == [0, 0]  # no word piece, and one that no passage has
+    assert [len(hits.rows) for hits in found[-2:]] == [0, 0]  # no token, and a token that no passage has
     assert clustered.same(find(LARGE, depth=3 * COUNT), expected(depth=COUNT))
 
 
-def test_a_small_index_finds_most_with_exact_scores(find) -> None:
-    found, all_hits = find(SMALL), expected(depth=COUNT)
+def test_a_small_index_has_high_recall_and_exact_scores(find) -> None:
+    found = find(SMALL)
     assert 0.4 < clustered.recall(found, expected()) < 0.999
-    for hits, everything in zip(found, all_hits, strict=True):
-        scores = dict(zip(everything.rows, everything.scores, strict=True))
-        listed = np.array([scores[place] for place in hits.rows], np.float32)
-        assert clustered.same([hits], [IDS.in_order(hits.rows, listed)])
+    assert_exact_scores(ENGINE, found, expected(depth=COUNT))
 
 
 @pytest.mark.parametrize(
     ("depth", "change"),
     [(20, {"query_cut": 30}), (20, {"n_postings": 400}), (20, {"refine": 8}), (1, {"heap_factor": 0})],
 )
-def test_each_setting_that_looks_further_finds_more(
+def test_recall_grows_with_each_setting(
     find, monkeypatch: pytest.MonkeyPatch, depth: int, change: dict[str, float]
 ) -> None:
     shallow = SMALL
@@ -108,19 +105,13 @@ def test_each_setting_that_looks_further_finds_more(
     assert before < after
 
 
-def test_the_default_settings_find_nearly_everything(find) -> None:
+def test_the_default_settings_have_high_recall(find) -> None:
     assert clustered.recall(find(Seismic(engine="seismic")), expected()) > 0.9
 
 
-def test_an_index_is_the_same_each_time_and_when_it_is_read_again(
-    made, passages: Artifact[Passages], vectors: Artifact
-) -> None:
-    one, other = (made(index, passages=passages, vectors=vectors, settings=SMALL) for _ in range(2))
-    assert (one.path / seismic.INDEX).read_bytes() == (other.path / seismic.INDEX).read_bytes()
-    assert clustered.same(search(one, vectors), search(one, vectors))
-    before = (one.path / seismic.INDEX).stat().st_mtime_ns
-    index.body(one.path, passages, vectors, None, settings=SMALL)
-    assert (one.path / seismic.INDEX).stat().st_mtime_ns == before
+def test_an_index_is_reproducible(made, passages: Artifact[Passages], vectors: Artifact) -> None:
+    build = partial(made, index, passages=passages, vectors=vectors, settings=SMALL)
+    assert_reproducible(ENGINE, build, passages, vectors, SMALL, DEPTH)
 
 
 def test_rows_are_written_as_seismic_reads_them(vectors: Artifact, tmp_path: Path) -> None:
@@ -138,15 +129,15 @@ def test_rows_are_written_as_seismic_reads_them(vectors: Artifact, tmp_path: Pat
     assert at == len(content)
 
 
-def test_word_pieces_that_take_from_a_score_count_but_propose_nothing(find) -> None:
+def test_negative_query_weights_count_but_propose_no_candidates(find) -> None:
     lists = [{1: 2.0, 2: -1.0}, {1: -1.0}]
     assert clustered.same(find(LARGE, lists, COUNT)[:1], [_with(1, lists[0])])
     assert not len(find(LARGE, lists)[1].rows)
 
 
-def _with(piece: int, query: dict[int, float]) -> Hits:
-    places = np.array([place for place, row in enumerate(ROWS) if piece in row])
-    return IDS.in_order(places, np.array([score(query, ROWS[place]) for place in places]).astype(np.float32))
+def _with(token: int, query: dict[int, float]) -> Hits:
+    rows = np.array([row for row, weights in enumerate(ROWS) if token in weights])
+    return IDS.in_order(rows, np.array([score(query, ROWS[row]) for row in rows]).astype(np.float32))
 
 
 def test_weights_below_zero_are_refused(passages: Artifact[Passages], tmp_path: Path) -> None:
@@ -156,22 +147,22 @@ def test_weights_below_zero_are_refused(passages: Artifact[Passages], tmp_path: 
         index.body(tmp_path / "index", passages, signed, None, settings=LARGE)
 
 
-def test_a_vocabulary_that_sixteen_bits_cannot_count_is_refused(written, tmp_path: Path) -> None:
+def test_a_vocabulary_beyond_sixteen_bits_is_refused(written, tmp_path: Path) -> None:
     large = clustered.vectors_in(tmp_path / "vectors", Encoded(lexical=clustered.as_sparse([{1: 1.0, 65_536: 1.0}])))
     with pytest.raises(UserError, match="65,536 tokens"):
         index.body(tmp_path / "index", written(Passages, clustered.passage_rows(1)), large, None, settings=LARGE)
 
 
-def test_passages_without_any_word_piece_can_be_searched(written, made, tmp_path: Path) -> None:
+def test_passages_without_tokens_can_be_searched(written, made, tmp_path: Path) -> None:
     empty = clustered.vectors_in(tmp_path, Encoded(lexical=clustered.as_sparse([{}] * COUNT)))
     built = made(index, passages=written(Passages, clustered.passage_rows(COUNT)), vectors=empty, settings=LARGE)
-    assert [len(hits.rows) for hits in search(built, empty)] == [0] * len(QUERIES)
+    assert [len(hits.rows) for hits in ENGINE.search(built, empty, DEPTH)] == [0] * len(QUERIES)
 
 
 def test_nothing_is_printed(
     made, passages: Artifact[Passages], vectors: Artifact, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    search(made(index, passages=passages, vectors=vectors, settings=SMALL), vectors)
+    ENGINE.search(made(index, passages=passages, vectors=vectors, settings=SMALL), vectors, DEPTH)
     assert capfd.readouterr().out == ""
 
 
@@ -184,6 +175,6 @@ def test_nothing_is_printed(
     ],
     ids=lambda values: "{}={}".format(*next(iter(values.items()))),
 )  # fmt: skip
-def test_settings_that_mean_nothing_are_refused(values: dict[str, float]) -> None:
+def test_invalid_settings_are_refused(values: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
         Seismic.model_validate({"engine": "seismic", **values})
