@@ -1,4 +1,4 @@
-"""What the benchmarks of searching share: stored vectors, the ids of their passages, and a session on one thread."""
+"""Stored vectors and passage ids for the benchmarks of search, with a session on one thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = 16_384  # of a shard
 
 @contextlib.contextmanager
 def stored(passages: Encoded) -> Iterator[tuple[StoredVectors, PassageIds]]:
-    """Vectors of one view in a temporary folder, and ids in another order; what searches them has one thread."""
+    """Write the vectors of one view to a temporary folder, with ids in another order; searches use one thread."""
     (view,) = passages.views
     execution = Execution(workers=1, threads=1, device="cpu")
     with tempfile.TemporaryDirectory() as name, session(Session(Store(Path(name) / "store"), execution)):
@@ -29,7 +29,7 @@ def stored(passages: Encoded) -> Iterator[tuple[StoredVectors, PassageIds]]:
         for shard, start in enumerate(range(0, len(passages), ROWS)):
             write_shard(folder, shard, passages.rows(start, min(start + ROWS, len(passages))))
         (folder / VECTORS_JSON).write_text(json.dumps({"views": {view: 1.0}, "exact_match": False}))
-        ids = [f"p{place}" for place in range(len(passages))]
+        ids = [f"p{row}" for row in range(len(passages))]
         yield (
             StoredVectors(folder, view),
             numbered(pa.table({"passage_id": ids, "doc_id": ids})),

@@ -1,9 +1,9 @@
-"""MaxSim and lexical scores, exact and by Seismic, beside a naive einsum, SciPy's sparse product and pyseismic-lsr.
+"""MaxSim and lexical scores, exact and by Seismic, compared with einsum, SciPy's sparse product and pyseismic-lsr.
 
-Vectors of tokens are random, of length 1, about a direction for each word piece, so that a token is like others of its
-word piece. Lexical weights are made like SPLADE's: 150 word pieces of a passage are drawn by a Zipf law, about 136 are
-different; a query has about 30, of which two thirds are a passage's. Ours reads from disk by memory map and gives
-scores of double precision; the peers hold all in memory and compute in single precision (Seismic: half).
+Token vectors are random unit vectors around a direction for each WordPiece token, so that equal tokens are similar.
+Lexical weights are distributed like SPLADE's: a passage samples 150 tokens by a Zipf law, about 136 of them distinct; a
+query has about 30, two thirds of them from a passage. Ours memory-maps vectors from disk and returns scores of double
+precision; the baselines hold all data in memory and compute in single precision (Seismic: half precision).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EINSUM, SCIPY, SEISMIC = "einsum over all tokens", "SciPy csr @ csr.T", "pyseism
 
 
 def cases(device: str, *, small: bool) -> Iterator[Case]:
-    """MaxSim of given pairs and as a search; lexical search, exact and by Seismic."""
+    """Yield MaxSim re-scoring and search, then lexical search, exact and by Seismic."""
     yield from _late(4 if small else 16, 100 if small else 2000)
     queries, passages = (16, 2000) if small else (256, 50_000)
     yield from _lexical(queries, passages)
@@ -48,59 +48,62 @@ def _tokens(draw: np.random.Generator, texts: int, length: int, directions: NDAr
 
 
 def _late(queries: int, passages: int) -> Iterator[Case]:
-    """Every query with every passage: the scores alone, and the best passages' lists."""
+    """Yield the cases of all pairs: re-scoring, and search."""
     import torch
 
     draw = np.random.default_rng(8)
     directions = draw.standard_normal((1000, DIMENSION), dtype=np.float32)
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    asked = _tokens(draw, queries, QUERY_TOKENS, directions)
-    found = _tokens(draw, passages, PASSAGE_TOKENS, directions)
-    queries_QID = torch.from_numpy(asked.vectors).view(queries, QUERY_TOKENS, DIMENSION)
-    passages_PTD = torch.from_numpy(found.vectors).view(passages, PASSAGE_TOKENS, DIMENSION)
+    query_rows = _tokens(draw, queries, QUERY_TOKENS, directions)
+    passage_rows = _tokens(draw, passages, PASSAGE_TOKENS, directions)
+    queries_QID = torch.from_numpy(query_rows.vectors).view(queries, QUERY_TOKENS, DIMENSION)
+    passages_PTD = torch.from_numpy(passage_rows.vectors).view(passages, PASSAGE_TOKENS, DIMENSION)
 
     def einsum() -> Any:
         return torch.einsum("qid,ptd->qpit", queries_QID, passages_PTD).max(dim=-1).values.sum(dim=-1)
 
     size = f"{queries} queries x {QUERY_TOKENS} tokens, {passages:,} passages x {PASSAGE_TOKENS} x {DIMENSION}"
-    with stored(Encoded(late=found)) as (vectors, ids):
-        numbers, places = np.divmod(np.arange(queries * passages, dtype=np.int64), passages)
+    with stored(Encoded(late=passage_rows)) as (vectors, ids):
+        pairs = np.divmod(np.arange(queries * passages, dtype=np.int64), passages)
         yield Case(
             f"MaxSim re-scoring, {size}",
-            {OURS: lambda: vectors.scores(Encoded(late=asked), numbers, places), EINSUM: einsum},
+            {OURS: lambda: vectors.scores(Encoded(late=query_rows), *pairs), EINSUM: einsum},
             targets={EINSUM: 3.0},
-            compared=lambda made: _same_scores(made[OURS], made[EINSUM].numpy().ravel()),
+            compared=lambda results: _same_scores(results[OURS], results[EINSUM].numpy().ravel()),
             units={"pairs": queries * passages},
         )
-        find = ExactSearch(vectors, ids)
+        search = ExactSearch(vectors, ids)
         yield Case(
             f"MaxSim search, {size}, top {DEPTH}",
-            {OURS: lambda: find(Encoded(late=asked), DEPTH), EINSUM: lambda: einsum().topk(min(DEPTH, passages))},
+            {
+                OURS: lambda: search(Encoded(late=query_rows), DEPTH),
+                EINSUM: lambda: einsum().topk(min(DEPTH, passages)),
+            },
             targets={EINSUM: 3.0},
-            compared=lambda made: _same_lists(made[OURS], made[EINSUM].values.numpy()),
+            compared=lambda results: _same_lists(results[OURS], results[EINSUM].values.numpy()),
             units={"queries": queries},
         )
 
 
 def _weights(draw: np.random.Generator, queries: int, passages: int) -> tuple[SparseRows, SparseRows]:
-    """Queries and passages; a query has two thirds of its word pieces from a passage."""
+    """Return queries and passages; two thirds of a query's tokens are from a passage."""
     share = 1 / np.arange(10, VOCABULARY + 10)
     cumulated = np.cumsum(share / share.sum())
 
-    def pieces(texts: int, each: int) -> NDArray[np.int64]:
-        drawn = np.minimum(np.searchsorted(cumulated, draw.random(texts * each)), VOCABULARY - 1)
-        return drawn + VOCABULARY * np.repeat(np.arange(texts), each)
+    def tokens(texts: int, per_text: int) -> NDArray[np.int64]:
+        sample = np.minimum(np.searchsorted(cumulated, draw.random(texts * per_text)), VOCABULARY - 1)
+        return sample + VOCABULARY * np.repeat(np.arange(texts), per_text)
 
-    found = _rows(draw, pieces(passages, PASSAGE_DRAWS), passages)
-    own = found.taken(draw.integers(0, passages, queries))
+    passage_rows = _rows(draw, tokens(passages, PASSAGE_DRAWS), passages)
+    own = passage_rows.taken(draw.integers(0, passages, queries))
     kept = draw.random(len(own.ids)) < QUERY_DRAWS * 2 / 3 * queries / len(own.ids)
     numbers = np.repeat(np.arange(queries), np.diff(own.offsets))
-    asked = np.concatenate([pieces(queries, QUERY_DRAWS // 3), (own.ids + VOCABULARY * numbers)[kept]])
-    return _rows(draw, asked, queries), found
+    keys = np.concatenate([tokens(queries, QUERY_DRAWS // 3), (own.ids + VOCABULARY * numbers)[kept]])
+    return _rows(draw, keys, queries), passage_rows
 
 
 def _rows(draw: np.random.Generator, keys: NDArray[np.int64], texts: int) -> SparseRows:
-    """A rare word piece weighs up to twice as much as a common one, and a word piece is there once."""
+    """Return rows of distinct tokens; rare tokens weigh up to twice as much as common ones."""
     numbers, ids = np.divmod(np.unique(keys), VOCABULARY)
     values = draw.lognormal(-1.0, 0.6, len(ids)) * (1 + np.log1p(ids) / np.log(VOCABULARY))
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(numbers, minlength=texts))])
@@ -114,42 +117,42 @@ def _matrix(rows: SparseRows) -> Any:
 
 
 def _lexical(queries: int, passages: int) -> Iterator[Case]:
-    asked, found = _weights(np.random.default_rng(8), queries, passages)
-    queries_QV, passages_PV = _matrix(asked), _matrix(found)
+    query_rows, passage_rows = _weights(np.random.default_rng(8), queries, passages)
+    queries_QV, passages_PV = _matrix(query_rows), _matrix(passage_rows)
 
     def scipy() -> list[NDArray[np.float32]]:
         products = queries_QV @ passages_PV.T
         rows = (products.data[start:end] for start, end in zip(products.indptr[:-1], products.indptr[1:], strict=True))
         return [np.sort(row[np.argpartition(row, -DEPTH)[-DEPTH:]])[::-1] for row in rows]
 
-    with stored(Encoded(lexical=found)) as (vectors, ids):
-        find = ExactSearch(vectors, ids)
+    with stored(Encoded(lexical=passage_rows)) as (vectors, ids):
+        search = ExactSearch(vectors, ids)
         yield Case(
             f"lexical search, {queries} queries x {passages:,} passages, top {DEPTH}",
-            {OURS: lambda: find(Encoded(lexical=asked), DEPTH), SCIPY: scipy},
+            {OURS: lambda: search(Encoded(lexical=query_rows), DEPTH), SCIPY: scipy},
             targets={SCIPY: 3.0},
-            compared=lambda made: _same_lists(made[OURS], made[SCIPY]),
+            compared=lambda results: _same_lists(results[OURS], results[SCIPY]),
             units={"queries": queries},
         )
 
 
 def _seismic(queries: int, passages: int) -> Iterator[Case]:
-    """The engine with its defaults, and its package called query by query as its guide says."""
+    """Yield the engine with its defaults, compared with its package called query by query as its guide says."""
     os.environ["RAYON_NUM_THREADS"] = "1"
-    asked, found = _weights(np.random.default_rng(9), queries, passages)
-    with stored(Encoded(lexical=found)) as (vectors, ids):
+    query_rows, passage_rows = _weights(np.random.default_rng(9), queries, passages)
+    with stored(Encoded(lexical=passage_rows)) as (vectors, ids):
         settings, folder = seismic.Seismic(engine="seismic"), vectors.folder.parent / "index"
         artifact: Artifact[Any] = Artifact("encode", "", vectors.folder)
         seismic.build(folder, Artifact("split_corpus", "", folder), artifact, None, settings)
         (folder / INDEX_JSON).write_text(settings.model_dump_json())
-        searcher = seismic.open_index(folder, artifact, lambda texts: Encoded(lexical=asked), ids, "lexical")
+        searcher = seismic.open_index(folder, artifact, lambda texts: Encoded(lexical=query_rows), ids, "lexical")
         lookup = searcher([""] * queries)
-        exact = ExactSearch(vectors, ids)(Encoded(lexical=asked), DEPTH)
+        exact = ExactSearch(vectors, ids)(Encoded(lexical=query_rows), DEPTH)
         yield Case(
             f"Seismic, {queries} queries x {passages:,} passages, top {DEPTH}",
-            {OURS: _by_engine(lookup, queries), SEISMIC: _by_package(folder / seismic.INDEX, asked, settings)},
+            {OURS: _by_engine(lookup, queries), SEISMIC: _by_package(folder / seismic.INDEX, query_rows, settings)},
             targets={SEISMIC: 0.9},
-            compared=lambda made: _recall(made, exact),
+            compared=lambda results: _recall(results, exact),
             units={"queries": queries},
         )
 
@@ -158,11 +161,11 @@ def _by_engine(lookup: Lookup, queries: int) -> Callable[[], list[Hits]]:
     return lambda: lookup(range(queries), DEPTH)
 
 
-def _by_package(index: Path, asked: SparseRows, settings: seismic.Seismic) -> Callable[[], list[Any]]:
+def _by_package(index: Path, queries: SparseRows, settings: seismic.Seismic) -> Callable[[], list[Any]]:
     from seismic import SeismicIndexRaw
 
     opened = SeismicIndexRaw.load(str(index))
-    rows = [asked.rows(number, number + 1) for number in range(len(asked))]
+    rows = [queries.rows(number, number + 1) for number in range(len(queries))]
     return lambda: [
         opened.search(row.ids, row.values, DEPTH, settings.query_cut, settings.heap_factor, 0, True) for row in rows
     ]
@@ -179,12 +182,12 @@ def _same_lists(ours: Sequence[Hits], scores: Sequence[NDArray[np.float32]]) -> 
     return {"lists of equal scores": len(ours)}
 
 
-def _recall(made: Mapping[str, Any], exact: Sequence[Hits]) -> dict[str, Any]:
-    """What share of the exact lists each found; no passage is indexed under another place, as none is empty."""
-    ours = [set(hits.rows.tolist()) for hits in made[OURS]]
-    theirs = [{place for _, place in hits} for hits in made[SEISMIC]]
+def _recall(results: Mapping[str, Any], exact: Sequence[Hits]) -> dict[str, Any]:
+    """Return the recall of the exact lists. Row numbers are comparable, since no passage is empty."""
+    ours = [set(hits.rows.tolist()) for hits in results[OURS]]
+    theirs = [{row for _, row in hits} for hits in results[SEISMIC]]
     shares = [
-        float(np.mean([len(found & set(hits.rows.tolist())) / DEPTH for found, hits in zip(lists, exact, strict=True)]))
+        float(np.mean([len(rows & set(hits.rows.tolist())) / DEPTH for rows, hits in zip(lists, exact, strict=True)]))
         for lists in (ours, theirs)
     ]
     assert shares[0] >= shares[1], shares

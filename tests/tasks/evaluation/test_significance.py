@@ -34,7 +34,7 @@ def test_randomisation_comes_near_the_enumeration_of_all_signs() -> None:
 
 def test_randomisation_draws_in_parts_like_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = randomisation_test(RUN, BASELINE, resamples=10_000, seed=1)
-    monkeypatch.setattr("tasks.evaluation.significance.SIGNS_AT_A_TIME", 100)
+    monkeypatch.setattr("tasks.evaluation.significance.SIGNS_PER_BLOCK", 100)
     assert randomisation_test(RUN, BASELINE, resamples=10_000, seed=1) == pytest.approx(whole, abs=0.01)
 
 
