@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import groupby, islice
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
@@ -20,24 +20,27 @@ def kept_queries(pseudo_queries: Artifact[PseudoQueries]) -> Iterator[Row]:
 
 
 class Alongside:
-    """Kept pseudo-queries, which come in the order of their passages, walked side by side with these."""
+    """Rows of pseudo-queries, which come in the order of their passages, read in step with these."""
 
-    def __init__(self, pseudo_queries: Artifact[PseudoQueries] | None) -> None:
-        rows = iter(()) if pseudo_queries is None else kept_queries(pseudo_queries)
+    def __init__(self, rows: Iterable[Row]) -> None:
         self._groups = groupby(rows, key=itemgetter("passage_id"))
-        self._waiting = next(self._groups, None)
+        self._next = next(self._groups, None)
 
-    def of(self, passage_id: str, number: int | None = None) -> list[str]:
-        """The next passage's by rank, or the first so many; [] if it has none."""
-        if self._waiting is None or self._waiting[0] != passage_id:
+    def rows(self, passage_id: str) -> list[Row]:
+        """Return the rows of the next passage by rank; [] if it has none."""
+        if self._next is None or self._next[0] != passage_id:
             return []
-        by_rank = sorted(self._waiting[1], key=itemgetter("rank"))
-        self._waiting = next(self._groups, None)
-        return [row["query"] for row in islice(by_rank, number)]
+        rows = sorted(self._next[1], key=itemgetter("rank"))
+        self._next = next(self._groups, None)
+        return rows
+
+    def texts(self, passage_id: str, number: int | None = None) -> list[str]:
+        """Return the first `number` queries of the next passage by rank, or all."""
+        return [row["query"] for row in self.rows(passage_id)[:number]]
 
     def end(self) -> None:
-        """Raise ValueError where a passage's were not taken: the passages are others, or in another order."""
-        if self._waiting is not None:
+        """Raise ValueError where a passage's rows were not read: the passages are others, or in another order."""
+        if self._next is not None:
             raise ValueError(
-                f"the pseudo-queries of {self._waiting[0]} are out of the passages' order, or of other passages"
+                f"the pseudo-queries of {self._next[0]} are out of the passages' order, or of other passages"
             )

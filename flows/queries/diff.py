@@ -14,7 +14,8 @@ from flows.computed import computed
 from flows.queries.versions import stored_version
 from flows.terminal import Terminal
 from storage.store.store import Store
-from tasks.pseudo_queries.compare_queries import FATES, compare_queries
+from tasks.pseudo_queries.compare_queries import compare_queries
+from tasks.pseudo_queries.version_join import FATES
 from tasks.report.page.corpus_page import PASSAGE_FATES, QUERY_FATES, beside
 
 

@@ -28,7 +28,7 @@ from storage import settings as base
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.formats.ids import share
-from storage.pseudo_queries import Alongside
+from storage.pseudo_queries import Alongside, kept_queries
 from storage.rows import num_rows, read_rows
 from storage.tables import Analysis, Checkpoint, Passages, PseudoQueries, passage_text
 from tasks.analyses import write
@@ -123,9 +123,9 @@ def _documents(
     passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries], seed: int
 ) -> Iterator[tuple[float, str, SampledDocument]]:
     rows = progress(read_rows(passages, Passages), total=num_rows(passages.path), what="sampling", unit="passages")
-    queries = Alongside(pseudo_queries)
+    queries = Alongside(kept_queries(pseudo_queries))
     for doc_id, group in groupby(rows, key=itemgetter("doc_id")):
-        document = [(row, queries.of(row["passage_id"])) for row in group]
+        document = [(row, queries.texts(row["passage_id"])) for row in group]
         with_queries = [index for index, (_, own_queries) in enumerate(document) if own_queries]
         if len(document) > 1 and with_queries:
             random = np.random.default_rng((seed, *doc_id.encode()))

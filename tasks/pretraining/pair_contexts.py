@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
-from storage.pseudo_queries import Alongside
+from storage.pseudo_queries import Alongside, kept_queries
 from storage.rows import num_rows, read_rows, write_rows
 from storage.settings import Seed, Settings
 from storage.tables import Pairs, Passages, PseudoQueries, passage_text
@@ -87,21 +87,21 @@ def pair_contexts(
     total = num_rows(passages.path)
     rows = progress(read_rows(passages, Passages), total=total, what="pairing contexts", unit="passages")
     neighbours = Neighbours(load_tokenizer(str(tokenizer.path / "tokenizer.json")), settings)
-    asked = Alongside(pseudo_queries if settings.pseudo_queries else None)
-    if not (num_pairs := write_rows(out, Pairs, _pairs(rows, asked, neighbours, settings))):
+    alongside = Alongside(kept_queries(pseudo_queries) if pseudo_queries and settings.pseudo_queries else ())
+    if not (num_pairs := write_rows(out, Pairs, _pairs(rows, alongside, neighbours, settings))):
         raise UserError(
             f"{passages.reference}: no passage has the contexts asked for, so there is nothing to pre-train on"
         )
-    asked.end()
+    alongside.end()
     if num_pairs < total:
         log.warning("%d of %d passages lack a pseudo-query or a neighbour and are left out", total - num_pairs, total)
 
 
-def _pairs(passages: Iterator[Row], asked: Alongside, neighbours: Neighbours, settings: Pairing) -> Iterator[Row]:
+def _pairs(passages: Iterator[Row], alongside: Alongside, neighbours: Neighbours, settings: Pairing) -> Iterator[Row]:
     for _, group in groupby(passages, key=itemgetter("doc_id")):
         document = list(group)
         for place, passage in enumerate(document):
-            text, queries = _text(passage), asked.of(passage["passage_id"], settings.pseudo_queries)
+            text, queries = _text(passage), alongside.texts(passage["passage_id"], settings.pseudo_queries)
             found = neighbours.of(document, place)
             if settings.neighbours and settings.alone == "itself":
                 found = found or [text]

@@ -10,10 +10,10 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
-from storage.external.hash_records import Distinct
+from storage.external.database import Database
+from storage.external.distinct import Distinct
 from tasks.pseudo_queries.query_text import Look
 
 QUANTILES = (5, 25, 50, 75, 95, 99)
@@ -29,8 +29,9 @@ Row = Mapping[str, Any]
 class Figures:
     """Counts over pseudo-queries."""
 
-    def __init__(self, scratch: Path, long_words: int = LONG_WORDS) -> None:
-        self.written = self.kept = self.copied = self.verbatim = self.questions = self.in_passage = 0
+    def __init__(self, database: Database, table: str, long_words: int = LONG_WORDS) -> None:
+        """Create the figures of no rows; `table` of the database is for counting different queries."""
+        self.passages = self.written = self.kept = self.copied = self.verbatim = self.questions = self.in_passage = 0
         self.reasons: Counter[str] = Counter()
         self.lengths: Counter[int] = Counter()
         self.copies: Counter[int] = Counter()
@@ -39,10 +40,11 @@ class Figures:
         self.relevance: Counter[tuple[int, bool]] = Counter()
         self.relevance_sum = 0.0
         self.loops, self.long = Examples(), Examples()
-        self._long_words, self._distinct = long_words, Distinct(scratch)
+        self._long_words, self._distinct = long_words, Distinct(database, table)
 
     def add(self, rows: Sequence[Row], looks: Sequence[Look | None]) -> None:
         """The rows of one passage; a look at each that is kept, and None for the others."""
+        self.passages += 1
         for row, look in zip(rows, looks, strict=True):
             self._count(row)
             if look is not None:

@@ -11,16 +11,16 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from storage.artifact import Artifact
+from storage.external.database import Database
 from storage.files import write_atomically
 from storage.formats.ids import share
-from storage.pseudo_queries import kept_queries
+from storage.pseudo_queries import Alongside, kept_queries
 from storage.rows import parts, read_blocks, read_rows, write_rows
 from storage.settings import Seed, Settings
 from storage.store.store import SCRATCH
@@ -73,22 +73,27 @@ def query_quality(
     """
     drawn = draw(pseudo_queries, settings)
     told, shown = set(drawn), set(drawn[: settings.samples])
-    figures, languages = Corpus(out / SCRATCH, settings.long_words), Languages()
-    samples: dict[str, Row] = {}
+    languages, samples = Languages(), dict[str, Row]()
+    alongside = Alongside(read_columns(pseudo_queries, COLUMNS))
     without = total = 0
-    for passage, rows in beside(passages, pseudo_queries):
-        text, passage_id = passage_text(passage["title"], passage["text"]), passage["passage_id"]
-        total += 1
-        without += not any(row["kept"] for row in rows)
-        figures.add(text, rows)
-        if passage_id in told:
-            languages.count(text, [row["query"] for row in rows if row["kept"]])
-        if passage_id in shown:
-            samples[passage_id] = sample(passage_id, text, rows)
+    with Database(out / SCRATCH / "database") as database:
+        corpus = Corpus(database, settings.long_words)
+        for passage in read_rows(passages, Passages):
+            text, passage_id = passage_text(passage["title"], passage["text"]), passage["passage_id"]
+            rows = alongside.rows(passage_id)
+            total += 1
+            without += not any(row["kept"] for row in rows)
+            corpus.add(text, rows)
+            if passage_id in told:
+                languages.count(text, [row["query"] for row in rows if row["kept"]])
+            if passage_id in shown:
+                samples[passage_id] = sample(passage_id, text, rows)
+        alongside.end()
+        figures = corpus.all()
     found = {
         "passages": total,
         "passages_without_queries": without,
-        **figures.all(),
+        **figures,
         "languages": languages.figures(EXAMPLES),
         "samples": [samples[passage_id] for passage_id in drawn[: settings.samples]],
     }
@@ -126,20 +131,6 @@ def of_the_run(
     return round_trip(ranks, "a draw of passages", cut=False) if asked else None
 
 
-def beside(passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries]) -> Iterator[tuple[Row, list[Row]]]:
-    """Each passage and its pseudo-queries by rank, [] where it has none; both tables are in the passages' order."""
-    groups = groupby(read_columns(pseudo_queries, COLUMNS), key=itemgetter("passage_id"))
-    waiting = next(groups, None)
-    for passage in read_rows(passages, Passages):
-        if waiting is not None and waiting[0] == passage["passage_id"]:
-            yield passage, sorted(waiting[1], key=itemgetter("rank"))
-            waiting = next(groups, None)
-        else:
-            yield passage, []
-    if waiting is not None:
-        raise ValueError(f"the pseudo-queries of {waiting[0]} are out of the passages' order, or of other passages")
-
-
 def read_columns(pseudo_queries: Artifact[PseudoQueries], columns: Sequence[str]) -> Iterator[Row]:
     """Rows one by one, in order, with these columns alone."""
     for path in parts(pseudo_queries.path):
@@ -159,9 +150,9 @@ def sample(passage_id: str, text: str, rows: Sequence[Row]) -> Row:
 class Corpus:
     """The figures of all pseudo-queries and, where several generators wrote them, of each one's."""
 
-    def __init__(self, scratch: Path, long_words: int) -> None:
-        self._scratch, self._long_words = scratch, long_words
-        self._all = Figures(scratch / "all", long_words)
+    def __init__(self, database: Database, long_words: int) -> None:
+        self._database, self._long_words = database, long_words
+        self._all = Figures(database, "distinct_queries", long_words)
         self._by: dict[str, Figures] = {}
 
     def add(self, text: str, rows: Sequence[Row]) -> None:
@@ -175,7 +166,7 @@ class Corpus:
 
     def _of(self, generator: str) -> Figures:
         if generator not in self._by:
-            self._by[generator] = Figures(self._scratch / f"generator-{len(self._by)}", self._long_words)
+            self._by[generator] = Figures(self._database, f"distinct_{len(self._by)}", self._long_words)
         return self._by[generator]
 
     def all(self) -> dict[str, Any]:

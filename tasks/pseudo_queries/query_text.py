@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-
-from storage.external.hash_records import hash_of_text
+from hashlib import blake2b
 
 IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 WORD = re.compile(rf"[{IDEOGRAPHS}]|[^\W{IDEOGRAPHS}]+")
@@ -41,6 +40,11 @@ def loop_of(words: list[str]) -> str | None:
 def is_question(query: str, words: list[str]) -> bool:
     """Whether it ends with a question mark or begins with an English question word."""
     return query.rstrip().endswith(QUESTION_MARKS) or (bool(words) and words[0] in QUESTION_WORDS)
+
+
+def hash_of_text(text: str) -> int:
+    """Return 64 bits of the text's BLAKE2b."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 class Passage:

@@ -1,99 +1,139 @@
-"""Joining two versions of a corpus by hashes alone, in arrays of NumPy: passages by id and text, queries by words."""
+"""What became of the passages and queries from one version of a corpus of pseudo-queries to another, in SQL.
+
+A database joins the tables `passages` (version, row, passage_id, text, hash) and the views `before` and `after` of
+PseudoQueries. `version` is "before" or "after", `text` the sha256 of a passage's text, `row` a passage's first row.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import pyarrow as pa
 
-BEFORE, AFTER = 0, 1
-PASSAGE = [("side", "u1"), ("id", "u8"), ("text", "u8"), ("place", "i8")]
-SEEN = [("side", "u1"), ("id", "u8"), ("known", "u1"), ("place", "i8")]
-QUERY = [
-    ("side", "u1"), ("text", "u8"), ("query", "u8"), ("rank", "i4"), ("generator", "i4"), ("kept", "u1"),
-    ("place", "i8"),
-]  # fmt: skip
-OTHERWISE, TEXT, BOTH = 0, 1, 2  # what is known of a passage on the other side: not its text, its text, its id with it
+from storage.artifact import Artifact
+from storage.external.database import Database
+from storage.tables import PseudoQueries
 
-Records = NDArray[Any]
-Places = NDArray[np.intp]
+BEFORE, AFTER = "before", "after"
+EXAMPLES = 5  # of each fate
+FATES = ("kept", "made", "dropped", "rewritten", "filtered_out", "let_in")
+PASSAGES = pa.schema([
+    ("version", pa.string()), ("row", pa.int64()), ("passage_id", pa.string()), ("text", pa.string()),
+    ("hash", pa.uint64()),
+])  # fmt: skip
 
-
-def seen(passages: Records) -> Records:
-    """What the other side knows of each passage; all with one text are in the array."""
-    found = np.zeros(len(passages), SEEN)
-    for name in ("side", "id", "place"):
-        found[name] = passages[name]
-    whole = mixed(passages["id"], passages["text"])
-    for own, other in sides(passages):
-        by_text = np.isin(passages["text"][own], passages["text"][other])
-        found["known"][own] = np.where(np.isin(whole[own], whole[other]), BOTH, np.where(by_text, TEXT, OTHERWISE))
-    return found
-
-
-def passage_fates(passages: Records) -> tuple[dict[str, int], dict[str, Records]]:
-    """How many passages are same, moved, changed, new and removed, and the records of the last three.
-
-    All with one id are in the array. A changed passage's record before and that after stand in the same order.
+JOIN_PASSAGES = [
+    "CREATE VIEW old AS SELECT * FROM passages WHERE version = 'before'",
+    "CREATE VIEW new AS SELECT * FROM passages WHERE version = 'after'",
+    "CREATE TABLE same AS SELECT row FROM new SEMI JOIN old USING (passage_id, text)",
+    "CREATE TABLE with_known_text AS SELECT row FROM new SEMI JOIN old USING (text)",
+    "CREATE TABLE lost AS SELECT * FROM old ANTI JOIN new USING (text)",
+    "CREATE TABLE fresh AS SELECT * FROM new ANTI JOIN old USING (text)",
     """
-    by_side = {side: passages[passages["side"] == side] for side in (BEFORE, AFTER)}
-    before, after = ({each: records[records["known"] == each] for each in (OTHERWISE, TEXT, BOTH)}
-                     for records in by_side.values())  # fmt: skip
-    old, new = before[OTHERWISE], after[OTHERWISE]
-    _, old_changed, new_changed = np.intersect1d(old["id"], new["id"], return_indices=True)
-    records = {
-        "changed": np.concatenate([old[old_changed], new[new_changed]]),
-        "removed": np.delete(old, old_changed),
-        "new": np.delete(new, new_changed),
-    }
-    counts = {"same": len(after[BOTH]), "moved": len(after[TEXT]), "changed": len(new_changed)}
-    return counts | {"new": len(records["new"]), "removed": len(records["removed"])}, records
-
-
-def query_fates(queries: Records) -> dict[str, tuple[Records, Records]]:
-    """The records before and after of queries that are kept, rewritten, dropped (none after) and made (none before).
-
-    All for one text are in the array. A kept query has the same text, generator and words, whatever its rank; one that
-    is rewritten the same text, generator and rank. Of equal ones as many are kept as both sides have.
+    CREATE TABLE passage_fates AS
+    SELECT 'changed' AS fate, fresh.hash, lost.row AS before_row, fresh.row AS after_row
+    FROM fresh JOIN lost USING (passage_id)
+    """,
+    "INSERT INTO passage_fates SELECT 'new', hash, NULL, row FROM fresh ANTI JOIN lost USING (passage_id)",
+    "INSERT INTO passage_fates SELECT 'removed', hash, row, NULL FROM lost ANTI JOIN fresh USING (passage_id)",
+]
+COUNT_PASSAGES = """
+    SELECT 'same' AS fate, count(*) AS passages FROM same
+    UNION ALL SELECT 'moved', (SELECT count(*) FROM with_known_text) - (SELECT count(*) FROM same)
+    UNION ALL SELECT fate, count(*) FROM passage_fates GROUP BY fate
     """
-    before, after = (queries[queries["side"] == side] for side in (BEFORE, AFTER))
-    found = {}
-    for kind, last in (("kept", "query"), ("rewritten", "rank")):
-        old, new = matched(*(mixed(each["text"], each["generator"], each[last]) for each in (before, after)))
-        found[kind] = before[old], after[new]
-        before, after = np.delete(before, old), np.delete(after, new)
-    return found | {"dropped": (before, after[:0]), "made": (before[:0], after)}
+EXAMPLE_PASSAGES = """
+    SELECT before_row, after_row FROM passage_fates WHERE fate = ? ORDER BY hash, before_row, after_row LIMIT ?
+    """
+
+VERSION_OF_QUERIES = """
+    SELECT '{version}' AS version, row, passage_sha256 AS text, generator, query, rank, kept
+    FROM {version} WHERE query <> ''
+    """
+PAIRED = """
+    CREATE TABLE {fate} AS
+    SELECT old.text, old.generator, old.rank, old.row AS before_row, new.row AS after_row,
+        old.kept AS kept_before, new.kept AS kept_after
+    FROM (SELECT * FROM numbered WHERE version = 'before') AS old
+    JOIN (SELECT * FROM numbered WHERE version = 'after') AS new USING (text, generator, {same}, occurrence)
+    """
+NUMBERED = """
+    CREATE OR REPLACE TABLE numbered AS SELECT *,
+        row_number() OVER (PARTITION BY version, text, generator, {same} ORDER BY row) AS occurrence
+    FROM {table}
+    """
+REST = """
+    CREATE TABLE {rest} AS SELECT * FROM {table}
+    ANTI JOIN (SELECT 'before' AS version, before_row AS row FROM {fate}
+               UNION ALL SELECT 'after', after_row FROM {fate}) AS paired USING (version, row)
+    """
+FATE = "SELECT '{fate}' AS fate, text, generator, rank, before_row, after_row FROM "
+JOIN_QUERIES = [
+    f"CREATE TABLE queries AS {VERSION_OF_QUERIES.format(version=BEFORE)}",
+    f"INSERT INTO queries {VERSION_OF_QUERIES.format(version=AFTER)}",
+    # Generators by their first query, which decides between examples.
+    """
+    CREATE TABLE generators AS SELECT generator, row_number() OVER (ORDER BY version DESC, row) AS number
+    FROM (SELECT generator, max(version) AS version, arg_min(row, (version = 'after', row)) AS row
+          FROM queries GROUP BY generator)
+    """,
+    NUMBERED.format(same="query", table="queries"),
+    PAIRED.format(fate="kept_queries", same="query"),
+    REST.format(rest="not_kept", table="queries", fate="kept_queries"),
+    NUMBERED.format(same="rank", table="not_kept"),
+    PAIRED.format(fate="rewritten_queries", same="rank"),
+    REST.format(rest="unpaired", table="not_kept", fate="rewritten_queries"),
+    f"CREATE TABLE query_fates AS {FATE.format(fate='kept')} kept_queries",
+    f"INSERT INTO query_fates {FATE.format(fate='rewritten')} rewritten_queries",
+    f"INSERT INTO query_fates {FATE.format(fate='filtered_out')} kept_queries WHERE kept_before AND NOT kept_after",
+    f"INSERT INTO query_fates {FATE.format(fate='let_in')} kept_queries WHERE kept_after AND NOT kept_before",
+    """
+    INSERT INTO query_fates SELECT 'dropped', text, generator, rank, row, NULL FROM unpaired WHERE version = 'before'
+    """,
+    "INSERT INTO query_fates SELECT 'made', text, generator, rank, NULL, row FROM unpaired WHERE version = 'after'",
+]
+COUNT_QUERIES = "SELECT fate, generator, count(*) AS queries FROM query_fates GROUP BY fate, generator"
+EXAMPLE_QUERIES = """
+    SELECT before_row, after_row FROM query_fates JOIN generators USING (generator) WHERE fate = ?
+    QUALIFY row_number() OVER (PARTITION BY text ORDER BY number, rank, coalesce(before_row, after_row)) = 1
+    ORDER BY text LIMIT ?
+    """
+
+Rows = list[tuple[int | None, int | None]]
+"""For each example its row before and its row after; None where it has none."""
 
 
-def matched(old: Records, new: Records) -> tuple[Places, Places]:
-    """Places of equal hashes in both, each used once; of several equal ones the first with the first."""
-    _, first, second = np.intersect1d(mixed(old, _occurrence(old)), mixed(new, _occurrence(new)), return_indices=True)
-    return first, second
+def join_versions(
+    database: Database, before: Artifact[PseudoQueries], after: Artifact[PseudoQueries], passages: Iterable[pa.Table]
+) -> None:
+    """Find the fates of all passages and queries; `passages` are blocks of PASSAGES."""
+    database.view(BEFORE, before, PseudoQueries)
+    database.view(AFTER, after, PseudoQueries)
+    database.create("passages", PASSAGES, passages)
+    for statement in [*JOIN_PASSAGES, *JOIN_QUERIES]:
+        database.execute(statement)
 
 
-def _occurrence(values: Records) -> Records:
-    """For each value how often it has come before."""
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(values) else np.empty(0, int)
-    found = np.empty(len(values), np.int64)
-    found[order] = np.arange(len(values)) - np.repeat(starts, np.diff(np.append(starts, len(values))))
-    return found
+def passage_counts(database: Database) -> dict[str, int]:
+    """Return how many passages have each fate."""
+    counts = {row["fate"]: row["passages"] for row in database.rows(COUNT_PASSAGES)}
+    return {fate: counts.get(fate, 0) for fate in ("same", "moved", "changed", "new", "removed")}
 
 
-def mixed(*columns: Records) -> Records:
-    """One 64-bit hash of several numbers (the finaliser of SplitMix64, once for each)."""
-    found = np.zeros(len(columns[0]), np.uint64)
-    for column in columns:
-        found = (found + np.uint64(0x9E3779B97F4A7C15)) ^ column.astype(np.uint64)
-        found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        found ^= found >> np.uint64(31)
-    return found
+def query_counts(database: Database) -> dict[str, dict[str, int]]:
+    """Return how many queries of each generator have each fate; generators come by name."""
+    names = sorted(row["generator"] for row in database.rows("SELECT generator FROM generators"))
+    counts = {name: dict.fromkeys(FATES, 0) for name in names}
+    for row in database.rows(COUNT_QUERIES):
+        counts[row["generator"]][row["fate"]] = row["queries"]
+    return counts
 
 
-def sides(records: Records) -> list[tuple[Places, Places]]:
-    """Where each side's records are and where the other's."""
-    before, after = (np.flatnonzero(records["side"] == side) for side in (BEFORE, AFTER))
-    return [(before, after), (after, before)]
+def example_rows(database: Database, query: str, fates: Sequence[str]) -> dict[str, Rows]:
+    """Return the rows of a few examples of each fate: EXAMPLE_PASSAGES or EXAMPLE_QUERIES chooses them."""
+    return {fate: [_pair(row) for row in database.rows(query, fate, EXAMPLES)] for fate in fates}
+
+
+def _pair(row: dict[str, Any]) -> tuple[int | None, int | None]:
+    return row["before_row"], row["after_row"]

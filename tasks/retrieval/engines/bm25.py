@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from storage.artifact import Artifact
-from storage.pseudo_queries import Alongside
+from storage.pseudo_queries import Alongside, kept_queries
 from storage.rows import num_rows, read_rows
 from storage.tables import Passages, PseudoQueries, Vectors, passage_text
 from storage.vectors import Encoded
@@ -66,11 +66,11 @@ def build(
 
 def expanded(passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries] | None) -> Iterator[tuple[str, str]]:
     """Yield the id and the indexed text of every passage: title, text, and its pseudo-queries if there are any."""
-    queries = Alongside(pseudo_queries)
+    queries = Alongside(kept_queries(pseudo_queries) if pseudo_queries else ())
     rows = progress(read_rows(passages, Passages), total=num_rows(passages.path), what="indexing", unit="passages")
     for row in rows:
         text = passage_text(row["title"], row["text"])
-        yield row["passage_id"], " ".join([text, *queries.of(row["passage_id"])])
+        yield row["passage_id"], " ".join([text, *queries.texts(row["passage_id"])])
     queries.end()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from storage.external import hash_records
+from storage.external import database
 from storage.tables import PseudoQueries, passage_sha256
 from tasks.pseudo_queries.compare_queries import compare_queries
 from tests.tasks.corpora import pseudo_query
@@ -127,11 +127,11 @@ def corpus(seed: int) -> list[Row]:
     return rows
 
 
-@pytest.mark.parametrize("buffered", [2**16, 16])
+@pytest.mark.parametrize("memory", ["1GB", "20MB"])
 def test_counts_are_those_of_the_slow_definition(
-    written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buffered: int
+    written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: str
 ) -> None:
-    monkeypatch.setattr(hash_records, "BUFFERED", buffered)
+    monkeypatch.setattr(database, "MEMORY_LIMIT", memory)
     before, after = corpus(1), corpus(2)
     found = compared(written, tmp_path, before, after)
 
@@ -158,7 +158,7 @@ def test_counts_are_those_of_the_slow_definition(
 
 def test_examples_do_not_depend_on_the_memory(written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = compared(written, tmp_path / "whole", corpus(1), corpus(2))
-    monkeypatch.setattr(hash_records, "BUFFERED", 16)
+    monkeypatch.setattr(database, "MEMORY_LIMIT", "20MB")
     spilt = compared(written, tmp_path / "spilt", corpus(1), corpus(2))
 
     assert spilt["examples"] == whole["examples"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from storage.artifact import Artifact
-from storage.external import hash_records
+from storage.external import distinct
 from storage.rows import read_rows
 from storage.tables import Passages, PseudoQueries, Queries, Run
 from tasks.pseudo_queries.quality_counts import quantiles
@@ -193,7 +193,7 @@ def test_distinct_texts_are_counted_on_disk_as_in_memory(
     corpus = written(PseudoQueries, rows)
     (tmp_path / "scratch" / "all").mkdir(parents=True)
     (tmp_path / "scratch" / "all" / "007").write_bytes(b"of a run that was killed")
-    monkeypatch.setattr(hash_records, "BUFFERED", 64)
+    monkeypatch.setattr(distinct, "BUFFERED", 64)
 
     assert quality(tmp_path, passages, corpus, None)["distinct_share"] == len(set(texts)) / 1000
 
