@@ -6,7 +6,6 @@ Classes and functions stand there by name; what is read back is checked as stric
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,9 +66,9 @@ def _settings_of(value: Mapping[str, Any]) -> Settings:
     kind = _named(value["class"])
     if value["of"]:
         kind = kind[tuple(_named(each) for each in value["of"])]
-    # As JSON, where a list may be a tuple's: else strict settings refuse it.
-    made: Settings = kind.model_validate_json(json.dumps(value["values"]))
-    return made
+    # These are dumped settings, in which JSON has lists for tuples and texts for paths: strict settings refuse both.
+    settings: Settings = kind.model_validate(value["values"], strict=False)
+    return settings
 
 
 def _input_as_json(given: Any, root: Path | None) -> Any:

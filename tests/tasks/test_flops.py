@@ -150,7 +150,7 @@ def test_a_tokenizer_is_made_where_the_backbones_is_absent(tmp_path: Path) -> No
 
     made = Costs(tmp_path, recipe.backbone)
 
-    assert made.tokenizer.num_words == own.tokenizer.num_words == len(PIECES)
+    assert made.tokenizer.vocab_size == own.tokenizer.vocab_size == len(PIECES)
     assert made.pretraining(recipe.pretrain) == own.pretraining(recipe.pretrain)
 
 
