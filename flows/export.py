@@ -1,4 +1,4 @@
-"""`pretrieve export`: a checkpoint as a Hugging Face folder with a model card, outside the store."""
+"""`pretrieve export`: write a checkpoint as a Hugging Face folder with a model card, outside the store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from flows.store_commands import lineage_tree
+from flows.show import lineage_tree
 from flows.store_lookup import find
 from flows.terminal import Terminal, out
 from storage.artifact import Artifact, Manifest
@@ -28,7 +28,7 @@ GENERATORS = ("train_generator", "finetune_generator")
 
 
 def export_checkpoint(key: str, folder: Path, store_folder: Path) -> None:
-    """Copy the checkpoint's files to `folder` and write README.md, which says how it was made."""
+    """Copy the checkpoint's files to `folder` and write README.md, which says how the checkpoint was built."""
     store = Store.open(store_folder)
     made, manifest = find(key, store)
     if manifest.schema != "Checkpoint":
@@ -47,7 +47,7 @@ def export_checkpoint(key: str, folder: Path, store_folder: Path) -> None:
 
 
 def must_be_free(folder: Path) -> None:
-    """Refuse a folder that holds something, or that cannot be one."""
+    """Raise UserError for a folder that is not empty, or a path that cannot be a folder."""
     with impossible_paths_in_words(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UserError(f"{folder}: expected a folder that does not exist yet, or an empty one")
@@ -55,9 +55,9 @@ def must_be_free(folder: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder, which gets the name `folder` at the end of the block; complete or not at all.
+    """Yield a temporary folder that is renamed to `folder` at the end of the block, so that it appears complete.
 
-    Raises UserError where `folder` holds something, another process writes it, or it cannot be written.
+    Raises UserError where `folder` is not empty, another process writes it, or it cannot be written.
     """
     must_be_free(folder)
     with impossible_paths_in_words(folder):
@@ -68,32 +68,33 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def impossible_paths_in_words(path: Path) -> Iterator[None]:
-    """Turn the system's errors about a path that the user named into a UserError; others stay as they are."""
+    """Turn system errors about a path that the user named into a UserError; others are not changed."""
     try:
         yield
-    except (ValueError, RuntimeError) as error:  # of a null character, and of links in a circle
+    except (ValueError, RuntimeError) as error:  # a null character, or circular links
         if not str(error).startswith(("embedded null", "Symlink loop")):
             raise
         raise UserError(f"{path}: cannot be written ({error}); name another path") from None
     except OSError as error:
         named, target = Path(os.fsdecode(error.filename or "")), path.absolute()
         # The temporary file or folder is in the same folder, and the path's name is a part of its name.
-        ours = any(each.parent == target.parent and target.name in each.name for each in (named, *named.parents))
+        candidates = (named, *named.parents)
+        ours = any(candidate.parent == target.parent and target.name in candidate.name for candidate in candidates)
         if error.errno not in IMPOSSIBLE or not (ours or named in target.parents):
             raise
         raise UserError(f"{path}: cannot be written ({error.strerror}); name another path") from None
 
 
 def file_in(folder: Path, name: str) -> Path:
-    """The path of a file in a folder that is written. Raises UserError for a name that leads out of it."""
+    """Return the path of a file in an output folder. Raises UserError for a name that leads out of it."""
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()) or path.resolve() == folder.resolve():
-        raise UserError(f"{name}: expected the name of a file within the folder that is written; nothing was written")
+        raise UserError(f"{name}: expected the name of a file within the output folder; nothing was written")
     return path
 
 
 def model_card(manifest: Manifest, store: Store) -> str:
-    """What the model is, how to use it, and the artifacts that rebuild it."""
+    """Return Markdown: what the model is, how to load it, its settings and its lineage."""
     console = Terminal(width=120, color_system=None)
     with console.capture() as tree:
         console.print(lineage_tree(manifest, store))
@@ -104,7 +105,7 @@ tags: [retrieval, pretrieve]
 ---
 # {manifest.stage} {manifest.key}
 
-Made by the `{manifest.stage}` stage of pretrieve {manifest.built["at"]} with {versions}.
+Built by the `{manifest.stage}` stage of pretrieve {manifest.built["at"]} with {versions}.
 {_opens(manifest)}
 {" ".join(beside(manifest.files))}
 
@@ -125,6 +126,6 @@ Made by the `{manifest.stage}` stage of pretrieve {manifest.built["at"]} with {v
 
 def _opens(manifest: Manifest) -> str:
     if manifest.stage in GENERATORS:
-        return "It opens with `AutoModelForSeq2SeqLM.from_pretrained(FOLDER)`; recipes name it in `queries.model`."
+        return "Load it with `AutoModelForSeq2SeqLM.from_pretrained(FOLDER)`; recipes name it in `queries.model`."
     also = "; where the folder has `modules.json`, also with\n`SentenceTransformer(FOLDER)`"
-    return f"It opens with `AutoModel.from_pretrained(FOLDER)`{also}."
+    return f"Load it with `AutoModel.from_pretrained(FOLDER)`{also}."

@@ -1,4 +1,4 @@
-"""`pretrieve export-run`: a finished run's rankings as TREC run files, which every evaluation tool reads."""
+"""`pretrieve export-run`: write a finished run's rankings as TREC run files, which every evaluation tool reads."""
 
 from __future__ import annotations
 
@@ -21,37 +21,40 @@ def export_runs(
 ) -> None:  # fmt: skip
     """Write `ROW.trec` for each row, or for all, into a new folder; `packed` adds .gz.
 
-    `plain` writes ir_metadata's header to `ROW.yaml` instead of before the run, where trec_eval would stumble over it.
+    `plain` writes ir_metadata's header to `ROW.yaml` instead of into the run file, since trec_eval cannot read it.
     """
-    it = finished_run(run, Store.open_or_new(store_folder))
-    measured = on_split(it, split)
+    finished = finished_run(run, Store.open_or_new(store_folder))
+    measured = on_split(finished, split)
     ending = ".trec.gz" if packed else ".trec"
     names = known_rows(measured, rows)
     with new_folder(folder) as written:
         for row in names:
-            lines = list(header(it, measured, row, actor))
+            lines = list(header(finished, measured, row, actor))
             if plain:
                 without_marks = [line[2:] for line in lines if line.strip() not in (START, END)]
                 write_lines(file_in(written, f"{row}.yaml"), without_marks)
-            write_lines(file_in(written, f"{row}{ending}"), chain([] if plain else lines, of_row(measured, row)))
+            write_lines(file_in(written, f"{row}{ending}"), chain([] if plain else lines, run_lines(measured, row)))
     for row in names:
         out.print(f"{row}: {folder / f'{row}{ending}'}")
 
 
 def on_split(run: FinishedRun, split: str | None) -> Measurement:
-    """What was measured on a split; on the headline's, if none is named."""
-    named = {name: each for each in run.measurements for name in (each.name, each.manifest.settings["split"])}
+    """Return the measurement of a split; that of the headline's split, if none is named."""
+    named = {
+        name: measurement
+        for measurement in run.measurements
+        for name in (measurement.name, measurement.manifest.settings["split"])
+    }
     if split is None:
         return run.measurements[0]
     if split not in named:
-        raise UserError(
-            f"--split {split}: {run.name} was measured on {', '.join(each.name for each in run.measurements)}"
-        )
+        known = ", ".join(measurement.name for measurement in run.measurements)
+        raise UserError(f"--split {split}: {run.name} was measured on {known}")
     return named[split]
 
 
 def known_rows(measured: Measurement, rows: Sequence[str]) -> list[str]:
-    """The rows asked for, or all; a mean of several runs is none."""
+    """Return the requested rows, or all. A mean of several runs has no ranking."""
     names = list(measured.manifest.settings["names"])
     for row in rows:
         if row not in names:
@@ -61,8 +64,8 @@ def known_rows(measured: Measurement, rows: Sequence[str]) -> list[str]:
     return list(rows) or names
 
 
-def of_row(measured: Measurement, row: str) -> Iterator[str]:
-    """The lines of a row."""
+def run_lines(measured: Measurement, row: str) -> Iterator[str]:
+    """Yield the lines of a row's run file."""
     excluded, run = measured.manifest.settings["ignore_identical_ids"], measured.runs()[row]
     for artifact in (run, measured.passages):
         measured.store.check(artifact)

@@ -1,8 +1,7 @@
-"""`pretrieve fetch`: the official files of a collection, checked and laid out as its reader wants them.
+"""`pretrieve fetch`: download and check the official files of a collection, as its dataset loader expects them.
 
-Downloads are ir_datasets' business: it goes on after a connection that broke, looks at other mirrors, and compares
-checksums. What is whole in the folder is not fetched again, and what is fetched appears whole or not at all; a file
-whose download is killed begins anew.
+ir_datasets downloads: it resumes after a broken connection, tries other mirrors, and compares checksums. Complete files
+are not fetched again, and a file appears complete or not at all; a download that is killed starts from the beginning.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ UNFINISHED = ".fetching"
 
 
 def fetch(name: str, folder: Path) -> None:
-    """Fetch what a folder lacks of a collection's official files.
+    """Fetch the official files of a collection that a folder lacks.
 
-    Raises UserError where the network, the name or what comes is not as it should be.
+    Raises UserError for an unknown name, a network error, or an unexpected file.
     """
-    wanted = official(name)
-    say(f"{name}: {wanted.terms}")
-    for remote in wanted.remotes:
+    collection = official(name)
+    say(f"{name}: {collection.terms}")
+    for remote in collection.remotes:
         entry, named = _entry(remote), ", ".join(remote.names) or "the collection"
         file = folder / UNFINISHED / (Path(entry["url"]).name if remote.archive else remote.names[0])
-        if is_fetched(folder, remote) and not file.exists():  # else it was unpacked in part
+        if is_fetched(folder, remote) and not file.exists():  # else an archive was unpacked only in part
             say(f"{named}: in {folder} already")
             continue
         say(f"{named}: fetching {entry['url']}")
@@ -42,11 +41,11 @@ def fetch(name: str, folder: Path) -> None:
         with full_disk_explained(folder):
             _unpack(remote, file, folder) if remote.archive else _take(file, folder / remote.names[0])
     shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
-    say(f"{name}: whole, in {folder}")
+    say(f"{name}: complete, in {folder}")
 
 
 def _entry(remote: Remote) -> dict[str, Any]:
-    """Address, checksum and manner of a download, as ir_datasets writes it down."""
+    """Return address and checksum of a download, in the form of ir_datasets."""
     try:
         from ir_datasets.util import DownloadConfig
     except ImportError:
@@ -56,12 +55,12 @@ def _entry(remote: Remote) -> dict[str, Any]:
     section, _, key = remote.at.partition("/")
     known: dict[str, dict[str, Any]] = DownloadConfig.contents()[section]
     if key not in known:
-        raise UserError(f"{remote.at}: there is no such collection; expected one of {', '.join(known)}")
+        raise UserError(f"{remote.at}: unknown collection; expected one of {', '.join(known)}")
     return known[key]
 
 
 def _download(entry: dict[str, Any], file: Path, otherwise: str) -> None:
-    """Write what is at an address, once it is whole; nothing where that is done already."""
+    """Download a file, unless it is complete already."""
     from ir_datasets.util import HashVerificationError, _DownloadConfig
     from requests.exceptions import RequestException
 
@@ -70,19 +69,19 @@ def _download(entry: dict[str, Any], file: Path, otherwise: str) -> None:
         with full_disk_explained(file):
             _DownloadConfig(contents={"file": entry | {"cache_path": str(file)}})["file"].path()
     except HashVerificationError as error:
-        raise UserError(f"{url}: not the file that is known ({error}); try again later, or {otherwise}") from None
+        raise UserError(f"{url}: not the expected file ({error}); try again later, or {otherwise}") from None
     except RequestException as error:
         raise UserError(f"{url}: cannot be reached ({type(error).__name__}); get a network, or {otherwise}") from None
-    except (OSError, RuntimeError, ValueError) as error:  # ValueError: the disk has less room than it takes
+    except (OSError, RuntimeError, ValueError) as error:  # ValueError: the disk has too little room
         raise UserError(f"{url}: cannot be fetched ({error}); try again later, or {otherwise}") from None
 
 
 def _take(file: Path, target: Path) -> None:
-    """Give a file its place and name."""
+    """Move a file to its place and name."""
     try:
         with open_plain_or_gzipped(
             file, str
-        ):  # of some no checksum is known: a web page that stands for the file shows here
+        ):  # some files have no checksum: an error page in place of the file is noticed here
             pass
     except UserError:
         file.unlink()
@@ -92,27 +91,27 @@ def _take(file: Path, target: Path) -> None:
 
 
 def _unpack(remote: Remote, archive: Path, folder: Path) -> None:
-    """Write the members that are wanted, and delete the archive."""
-    left = set(remote.names)
+    """Write the needed members of an archive, and delete the archive."""
+    missing = set(remote.names)
     try:
         for member, content in _members(archive):
             target = Path(Path(member).name) if remote.names else beir_member(member)
-            if target is None or (remote.names and target.name not in left):
+            if target is None or (remote.names and target.name not in missing):
                 continue
-            left.discard(target.name)
+            missing.discard(target.name)
             with writing(folder / target) as temporary, temporary.open("wb") as file:
                 shutil.copyfileobj(content, file, 1 << 20)
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         archive.unlink()
-        raise UserError(f"{remote.at}: what came is no archive, or is cut off ({error}); try again later") from None
+        raise UserError(f"{remote.at}: the download is no complete archive ({error}); try again later") from None
     archive.unlink()
-    if left or not is_fetched(folder, remote):
-        missing = ", ".join(sorted(left)) or "corpus.jsonl and queries.jsonl"
-        raise UserError(f"{remote.at}: expected {missing} in the archive; the publisher may have changed it")
+    if missing or not is_fetched(folder, remote):
+        names = ", ".join(sorted(missing)) or "corpus.jsonl and queries.jsonl"
+        raise UserError(f"{remote.at}: expected {names} in the archive; the publisher may have changed it")
 
 
 def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """The files in a zip or a tar archive, one after another."""
+    """Yield the names and contents of the files in a zip or a tar archive."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as zipped:
             for name in zipped.namelist():

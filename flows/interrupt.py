@@ -1,9 +1,9 @@
-"""How a command ends: with one line on standard error and its exit code, and promptly after a signal.
+"""How a command ends: with one line on standard error and an exit code, and promptly after a signal.
 
-SIGTERM and SIGHUP end a command as the signal says (a shell shows 143), Ctrl-C ends it with 130. Both unwind the main
-thread first, so that a training saves a checkpoint and processes that we started end. A thread sees to it that the
-command ends where that takes too long: in Java or C code that Python cannot interrupt, or in the retries of a client
-whose server is gone. Ending abruptly is safe: artifacts are published by one rename.
+SIGTERM and SIGHUP end a command with that signal (a shell shows 143), Ctrl-C ends it with 130. Both unwind the main
+thread first, so that a training saves a checkpoint and child processes end. A thread ends the command where this takes
+too long: in Java or C code that Python cannot interrupt, or in the retries of a client whose server is lost. Ending
+abruptly is safe, since artifacts are published by one rename.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ RESUMES = "the same command resumes this run"
 
 
 class ServerLost(Exception):
-    """The Prefect server of a run does not answer any more. One line."""
+    """The Prefect server of a run does not answer any more. The message is one line."""
 
 
 def leave(number: int) -> NoReturn:
-    """End the process as a signal says, without waiting: what was complete is on disk, and the rest is resumed."""
+    """End the process by a signal, without waiting: complete artifacts are on disk, and the rest is resumed."""
     if threading.current_thread() is threading.main_thread():
-        for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a second one must not break this off
+        for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a second signal must not interrupt this
             signal.signal(other, signal.SIG_IGN)
     if sys.stderr.isatty():  # the terminal shows ^C, or a progress bar
         sys.stderr.write("\n")
@@ -60,13 +60,13 @@ def end(line: str, code: int) -> NoReturn:
 
 
 def say(line: str) -> None:
-    """Write one line to standard error, where that is still open."""
+    """Write one line to standard error, if it is still open."""
     with contextlib.suppress(OSError, ValueError):
         print(f"pretrieve: {one_line(line)}", file=sys.stderr, flush=True)
 
 
 def finish(line: str, code: int) -> NoReturn:
-    """End the process in order, with a line where there is one."""
+    """Flush, print the line if there is one, and exit."""
     if line:
         say(line)
     if _output_is_closed():
@@ -88,12 +88,12 @@ def limit_exit(seconds: float = math.inf) -> None:
 
 
 def reason(error: BaseException) -> tuple[str, int]:
-    """What to say of an error that ends a command, and its exit code: 2 where the user can fix it, else 1."""
+    """Return the line and the exit code for an error that ends a command: 2 where the user can fix it, else 1."""
     if isinstance(error, UserError):
         return str(error), 2
     if isinstance(error, LeaseLost | ServerLost | DamagedArtifact):
         return str(error), 1
-    if getattr(error, "exit_code", None) == 2 and hasattr(error, "format_message"):  # the command line's own
+    if getattr(error, "exit_code", None) == 2 and hasattr(error, "format_message"):  # a usage error
         return error.format_message(), 2
     if isinstance(error, BrokenPipeError) and _output_is_closed():
         return "", 1
@@ -105,7 +105,7 @@ def reason(error: BaseException) -> tuple[str, int]:
 
 
 def _output_is_closed() -> bool:
-    """Whether the program that read our output has closed it, as `head` does."""
+    """Return whether the reader of our output has closed it, as `head` does."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -115,19 +115,19 @@ def _output_is_closed() -> bool:
 
 @contextlib.contextmanager
 def ending_promptly() -> Iterator[None]:
-    """A block that a signal ends: the main thread leaves it in order, and the process ends soon in any case.
+    """Run a block that a signal ends: the main thread unwinds, and the process ends soon in any case.
 
-    Signals that are ignored, as below `nohup`, stay so.
+    Signals that are ignored, as by `nohup`, stay ignored.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     # The kernel's signal is written here at once, also while the main thread is in C code.
     wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    thread = threading.Thread(target=_see_to_the_end, args=(reading,), daemon=True, name="signals")
+    thread = threading.Thread(target=_end_after_signal, args=(reading,), daemon=True, name="signals")
     thread.start()
     hangup = signal.getsignal(signal.SIGHUP)
     if hangup == signal.SIG_DFL:
-        # Whoever handles SIGTERM then, such as a training or Prefect, handles this too.
+        # The handler of SIGTERM at that time, such as a training's or Prefect's, then handles SIGHUP, too.
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
         with unwind_on_sigterm(lambda: leave(signal.SIGTERM)):
@@ -138,14 +138,14 @@ def ending_promptly() -> Iterator[None]:
         os.close(writing)
 
 
-def _see_to_the_end(reading: int) -> None:
-    """Wait for a signal that ends the process, and end it where the main thread does not in time."""
+def _end_after_signal(reading: int) -> None:
+    """Wait for a signal, and end the process where the main thread does not end in time."""
     with open(reading, "rb", buffering=0) as signals:  # open to the end: Python writes to it at each signal
-        while (said := signals.read(1)) and said[0] not in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        while (number := signals.read(1)) and number[0] not in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             pass
         waited = 0.0
-        while said and waited < SECONDS_TO_UNWIND:
+        while number and waited < SECONDS_TO_UNWIND:
             time.sleep(0.1)
             waited = 0.0 if is_saving() else waited + 0.1
-        if said:
-            leave(signal.SIGINT if said[0] == signal.SIGINT else signal.SIGTERM)
+        if number:
+            leave(signal.SIGINT if number[0] == signal.SIGINT else signal.SIGTERM)

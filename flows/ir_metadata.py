@@ -1,7 +1,7 @@
-"""What a run file says of itself: the header of ir_metadata (https://www.ir-metadata.org, schema 0.1).
+"""The header of a run file after ir_metadata (https://www.ir-metadata.org, schema 0.1).
 
 YAML in comments before the run, by PRIMAD (Breuer, Keller and Schaer 2022): platform, research goal, implementation,
-method, actor, data. Only what the manifests know is written.
+method, actor, data. Only facts of the manifests are written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOOLKITS = ("pyserini", "faiss-cpu", "faiss-gpu-cu12", "pyseismic-lsr")
 
 
 def header(run: FinishedRun, measured: Measurement, row: str, actor: str | None) -> Iterator[str]:
-    """The lines of the header, each with its end."""
+    """Yield the lines of the header, with line ends."""
     text = yaml.safe_dump(metadata(run, measured, row, actor), sort_keys=False, allow_unicode=True, width=1000)
     yield f"{START}\n"
     for line in text.splitlines():
@@ -34,15 +34,15 @@ def header(run: FinishedRun, measured: Measurement, row: str, actor: str | None)
 
 
 def metadata(run: FinishedRun, measured: Measurement, row: str, actor: str | None) -> dict[str, Any]:
-    """What is known of one row of a run."""
+    """Return the metadata of one row of a run."""
     reference = dict(zip(measured.manifest.settings["names"], measured.manifest.inputs["runs"], strict=True))[row]
-    made = must_exist(reference, run.store)
-    who = {"name": actor} if actor else {}
+    manifest = must_exist(reference, run.store)
+    name = {"name": actor} if actor else {}
     return {
         "schema-version": 0.1,
         "run-version": 1.0,
         "tag": row,
-        "platform": platform(made.built),
+        "platform": platform(manifest.built),
         "research goal": {"evaluation": evaluation(measured, run.report.settings["baseline"])},
         "implementation": {
             "executable": {"cmd": f"pretrieve reproduce {run.report.settings['recipe']}", "report": run.report.key},
@@ -51,15 +51,15 @@ def metadata(run: FinishedRun, measured: Measurement, row: str, actor: str | Non
         "method": {
             "automatic": True,
             "score ties": "document id, descending",
-            "retrieval": [retrieval(run, measured, row, made)],
+            "retrieval": [retrieval(run, measured, row, manifest)],
         },
-        "actor": {**who, "role": "reproducer" if run.recipe["reported"] else "experimenter"},
+        "actor": {**name, "role": "reproducer" if run.recipe["reported"] else "experimenter"},
         "data": data(run, measured),
     }
 
 
 def platform(built: Mapping[str, Any]) -> dict[str, Any]:
-    """The machine that made the run, and its packages."""
+    """Return the machine and the packages that built the run."""
     machine = built["machine"]
     names = [f"{name}=={number}" for name, number in built["versions"].items()]
     return {
@@ -67,16 +67,16 @@ def platform(built: Mapping[str, Any]) -> dict[str, Any]:
         "operating system": {"kernel": machine["system"]},
         "software": {
             "libraries": {"python": [f"python=={machine['python']}", f"pretrieve=={version('pretrieve')}", *names]},
-            "retrieval toolkit": [each for each in names if each.partition("==")[0] in TOOLKITS],
+            "retrieval toolkit": [name for name in names if name.partition("==")[0] in TOOLKITS],
         },
     }
 
 
 def evaluation(measured: Measurement, baseline: str) -> dict[str, Any]:
-    """Measures, by trec_eval's names, and tests."""
-    asked = (metric.partition("@") for metric in measured.manifest.settings["metrics"])
+    """Return the measures, by trec_eval's names, and the tests."""
+    metrics = (metric.partition("@") for metric in measured.manifest.settings["metrics"])
     return {
-        "reported measures": [TREC_NAMES[name].format(cutoff) for name, _, cutoff in asked],
+        "reported measures": [TREC_NAMES[name].format(cutoff) for name, _, cutoff in metrics],
         "baseline": [baseline],
         "significance test": [
             {"name": "paired t-test, two-sided", "correction method": "Holm"},
@@ -85,24 +85,25 @@ def evaluation(measured: Measurement, baseline: str) -> dict[str, Any]:
     }
 
 
-def retrieval(run: FinishedRun, measured: Measurement, row: str, made: Manifest) -> dict[str, Any]:
-    """How the run came to be, with the settings of what it was searched in."""
+def retrieval(run: FinishedRun, measured: Measurement, row: str, manifest: Manifest) -> dict[str, Any]:
+    """Return how the run was retrieved, with the settings of its index."""
     names = {reference: name for name, reference in zip(
         measured.manifest.settings["names"], measured.manifest.inputs["runs"], strict=True)}  # fmt: skip
-    before = [names[each] for each in made.references() if each in names]
-    searched = [must_exist(each, run.store) for each in made.references() if each.startswith(("index/", "train/"))]
-    found = {
-        "name": row, "method": run.report.settings["runs"].get(row, made.stage),
-        "params": {made.stage: dict(made.settings)} | {each.stage: dict(each.settings) for each in searched},
-        "artifact": f"{made.stage}/{made.key}", "hash": made.hash,
+    inputs = manifest.references()
+    earlier = [names[reference] for reference in inputs if reference in names]
+    searched = [must_exist(reference, run.store) for reference in inputs if reference.startswith(("index/", "train/"))]
+    method = {
+        "name": row, "method": run.report.settings["runs"].get(row, manifest.stage),
+        "params": {manifest.stage: dict(manifest.settings)} | {index.stage: dict(index.settings) for index in searched},
+        "artifact": f"{manifest.stage}/{manifest.key}", "hash": manifest.hash,
     }  # fmt: skip
-    if before:
-        found["interpolates" if made.stage == "fuse" else "reranks"] = before
-    return found
+    if earlier:
+        method["interpolates" if manifest.stage == "fuse" else "reranks"] = earlier
+    return method
 
 
 def data(run: FinishedRun, measured: Measurement) -> dict[str, Any]:
-    """The collection that was searched and asked, and what was learned from."""
+    """Return the test collection and the training data."""
     split, name = measured.manifest.settings["split"], run.report.settings["dataset"]
     collection: dict[str, Any] = {"name": name, "split": split}
     for parameter in ("qrels", "answers"):

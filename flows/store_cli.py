@@ -25,7 +25,7 @@ def show(
 
     The lineage goes back to the files of the data set.
     """
-    from flows.store_commands import show_artifact
+    from flows.show import show_artifact
 
     show_artifact(key, store)
 
@@ -64,7 +64,7 @@ def verify(
 
     With --deep, a sample of the artifacts is rebuilt in a scratch folder and compared.
     """
-    from flows.store_commands import verify_store
+    from flows.verify import verify_store
     from storage.errors import UserError
 
     if (recipes or changes) and not deep:

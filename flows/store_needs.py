@@ -1,4 +1,4 @@
-"""What the reports and the versions of corpora in a store need; what cannot be read of them is named."""
+"""The artifacts that the reports and the versions of pseudo-queries in a store need."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from storage.store.store import Store
 
 @dataclass(frozen=True)
 class ReportNeeds:
-    """What is needed directly; what that was made of is in its manifests."""
+    """The artifacts that are needed directly; their manifests name their inputs."""
 
     references: frozenset[str]
     problems: list[str]
-    """A line for each file that may need more than could be read."""
+    """A message for each file that could not be read completely, and so may need more."""
 
 
 def report_needs(store: Store) -> ReportNeeds:
-    """Return the references of the stages that the reports list, and of the versions of corpora."""
+    """Return the references of the stages in the reports, and of the versions of pseudo-queries."""
     references, problems = set[str](), damaged_versions(store)
     reports = store.root / "reports"
     for page in files_below(reports, lambda name: name == "report.json"):
@@ -31,19 +31,19 @@ def report_needs(store: Store) -> ReportNeeds:
         if stages is None:
             problems.append(f"{page}: expected the stages of a run; run its recipe again, or delete the file")
     for file in files_below(reports, lambda name: name.startswith(f"{VERSIONS}.damaged-")):
-        problems.append(f"{file}: damaged lines whose versions are not known; delete it if they are not needed")
+        problems.append(f"{file}: it holds damaged lines, whose versions are unknown; delete it if they are not needed")
     for version in all_versions(store):
         references |= {version.queries.reference, version.passages.reference, version.quality.reference}
     return ReportNeeds(frozenset(references), problems)
 
 
 def _stages(page: Path) -> set[str] | None:
-    """Return the references of a report and its stages; None where they cannot be read, or one is no reference."""
+    """Return the references of a report and its stages; None where they cannot be read or are malformed."""
     try:
         content: Any = json.loads(page.read_bytes())
-        found = {f"{step['stage']}/{step['key']}" for step in content["stages"]}
+        references = {f"{step['stage']}/{step['key']}" for step in content["stages"]}
         if "report" in content["inputs"]:
-            found.add(f"report/{content['inputs']['report']}")
+            references.add(f"report/{content['inputs']['report']}")
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return found if all(REFERENCE.fullmatch(reference) for reference in found) else None
+    return references if all(REFERENCE.fullmatch(reference) for reference in references) else None

@@ -1,4 +1,4 @@
-"""`pretrieve train-generator`: go on training a query generator on own pairs, and write it as a folder."""
+"""`pretrieve train-generator`: fine-tune a query generator on query-passage pairs, and write it as a folder."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from tasks.session import Execution, Session, session
 def train(
     model: str, pairs: Path, folder: Path, store: Path, settings: GeneratorFinetuning, execution: Execution
 ) -> None:
-    """Train, or take from the store what an equal run has trained; write it to `folder` and print its curve."""
+    """Train the generator, or take it from the store; write it to `folder` and print loss and round trip by epoch."""
     must_be_free(folder)
-    given = pairs_source(pairs)
+    source = pairs_source(pairs)
     console = unwrapped(stderr=True)
     opened = Store.open_or_new(store)
     with noted(opened, "train-generator", model) as note:
         with session(Session(opened, execution, print_line=console.print, note=note)):
-            made = finetune_generator(start=weights(model), pairs=given, settings=settings)
-        Terminal().print(curve(json.loads((made.path / VALIDATION_JSON).read_text())))
-        export_checkpoint(made.key, folder, store)
+            generator = finetune_generator(start=weights(model), pairs=source, settings=settings)
+        Terminal().print(curve(json.loads((generator.path / VALIDATION_JSON).read_text())))
+        export_checkpoint(generator.key, folder, store)
         note.finish()
 
 
 def settings_of(
     *, round_trips: int, others: int, learning_rate: float, chunk: int | None, **values: Any
 ) -> GeneratorFinetuning:
-    """The settings that the command line's values stand for; `values` are those that have the same names."""
-    fitting = {
+    """Return the settings for the command line's values; `values` are those with the same names."""
+    optimisation = {
         "learning_rate": learning_rate, "warmup_ratio": 0.1, "weight_decay": 0.0, "max_gradient_norm": 1.0,
         "chunk": chunk,
     }  # fmt: skip
     trip = {"passages": round_trips, "others": others, "bm25": {"engine": "bm25", "k1": 0.9, "b": 0.4}}
     try:
-        return GeneratorFinetuning.model_validate({**values, "trip": trip, "fit": fitting})
+        return GeneratorFinetuning.model_validate({**values, "trip": trip, "fit": optimisation})
     except ValidationError as error:
         first = error.errors()[0]
         option = str(first["loc"][-1]).replace("_", "-")
@@ -54,17 +54,17 @@ def settings_of(
 
 
 def curve(validation: dict[str, Any]) -> Table:
-    """Loss and round trip by epoch."""
-    asked, cutoff = validation["round_trip"], validation["cutoff"]
-    made = Table(
-        title=f"{validation['held_out']['pairs']:,} held-out pairs; {asked['asked']:,} queries looked for among "
-        f"{asked['searched']:,} passages", title_justify="left",
+    """Return a table of loss and round trip by epoch."""
+    trip, cutoff = validation["round_trip"], validation["cutoff"]
+    table = Table(
+        title=f"{validation['held_out']['pairs']:,} held-out pairs; {trip['asked']:,} queries searched among "
+        f"{trip['searched']:,} passages", title_justify="left",
     )  # fmt: skip
     for name in ("epoch", "validation loss", f"round trip @{cutoff}", f"MRR@{cutoff}"):
-        made.add_column(name, justify="right")
-    made.add_column("")
-    for each in validation["epochs"]:
-        marks = [name for name in ("best", "published") if validation[name] == each["epoch"]]
-        values = [f"{each[name]:.4f}" for name in ("validation_loss", "round_trip", "mrr")]
-        made.add_row(str(each["epoch"]), *values, ", ".join(marks))
-    return made
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for epoch in validation["epochs"]:
+        marks = [name for name in ("best", "published") if validation[name] == epoch["epoch"]]
+        values = [f"{epoch[name]:.4f}" for name in ("validation_loss", "round_trip", "mrr")]
+        table.add_row(str(epoch["epoch"]), *values, ", ".join(marks))
+    return table

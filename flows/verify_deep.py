@@ -1,4 +1,4 @@
-"""`pretrieve verify --deep`: a sample of artifacts is built again, in a scratch folder, and the hashes are compared.
+"""`pretrieve verify --deep`: rebuild a sample of artifacts in a scratch folder, and compare the hashes.
 
 The stages read the store's artifacts and write to a scratch store, which is deleted at the end: nothing in the store
 changes.
@@ -35,7 +35,7 @@ DIFFERS = "differs"
 
 @dataclass(frozen=True)
 class Sampling:
-    """What is built again: `number` artifacts, drawn by `seed` from those that took `seconds` at most."""
+    """The sample to rebuild: `number` artifacts, drawn by `seed` from those that took `seconds` at most."""
 
     number: int
     seconds: float
@@ -44,7 +44,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Rebuildable:
-    """An artifact of the store, and the call that makes it, as its recipe says."""
+    """An artifact of the store, and the job of its recipe that builds it."""
 
     job: Job
     manifest: Manifest
@@ -52,7 +52,7 @@ class Rebuildable:
 
 
 def verify_deep(names: Sequence[str], changes: Sequence[str], folder: Path, sampling: Sampling) -> None:
-    """Build a sample of the artifacts of recipes again, or of the recipes that the store has reports of.
+    """Rebuild a sample of the artifacts of the named recipes, or of the recipes with a report in the store.
 
     Exit code 1 where an artifact differs that was built on a machine like this one.
     """

@@ -142,7 +142,7 @@ def test_letters_that_the_terminal_does_not_know_are_replaced(tmp_path: Path) ->
     done = pretrieve(tmp_path, "verify", "--store", "Öl", stdout=subprocess.PIPE, PYTHONIOENCODING="ascii")
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert "?l are whole" in done.stdout.replace("\n", "")
+    assert "?l are intact" in done.stdout.replace("\n", "")
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("verify", "--store", "store")], ids=["help", "verify"])

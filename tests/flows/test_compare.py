@@ -70,7 +70,7 @@ def test_what_cannot_be_compared_is_named(store: Store) -> None:
     refused = {
         ("one", "fewer"): "toy/dev: the runs were measured by different qrels",
         ("one", "elsewhere"): "nothing to compare: A was measured on toy/dev, B on toy/test",
-        ("one,other", "one"): "differ in seeds alone; one and other differ in rounds.retriever_1.train.noise",
+        ("one,other", "one"): "differ only in seeds; one and other differ in rounds.retriever_1.train.noise",
         ("one,one", "one"): "one,one: one is there twice; name the run of each seed once",
         ("one", ""): "RUN '': expected a recipe's name",
         ("one", "none"): "none: expected a recipe's name, a report's key or a folder with report.json; .*one, other",

@@ -49,7 +49,7 @@ def test_nothing_is_written_outside_the_folder(
     assert ended.code == 2
     assert len(ended.err.splitlines()) == 1
     assert {name for name in tree(tmp_path) if not name.startswith("store")} == before
-    with pytest.raises(UserError, match="within the folder that is written"):
+    with pytest.raises(UserError, match="within the output folder"):
         file_in(tmp_path / "model", name)
 
 

@@ -191,7 +191,7 @@ def test_another_file_than_the_known_one_is_refused(
     publish(publisher, monkeypatch, {"msmarco-passage/train/docpairs/v2": b"1\t2\t3\n"})
     publisher.files = dict.fromkeys(publisher.files, b"1\t2\t4\n")
 
-    with pytest.raises(UserError, match="not the file that is known"):
+    with pytest.raises(UserError, match="not the expected file"):
         fetch("msmarco_triples", tmp_path)
     assert not [path for path in tmp_path.rglob("*.gz*") if path.is_file()]
 
@@ -240,11 +240,11 @@ def test_an_archive_that_was_unpacked_in_part_is_unpacked_again(
 TITLES = tar({"marco/para.title.txt": random.Random(1).randbytes(9_000).hex()})
 ADDRESSES = {
     "a web page": ("nq.qa.csv", b"<!DOCTYPE html><p>moved", "a web page"),
-    "no archive": ("marco.tar.gz", b"moved", "what came is no archive"),
+    "no archive": ("marco.tar.gz", b"moved", "the download is no complete archive"),
     "half an archive": (
         "marco.tar.gz",
         TITLES[:-900],
-        "no archive, or is cut off",
+        "no complete archive",
     ),
     "another archive": ("marco.tar.gz", tar({"marco/para.txt": "0\ttext"}), "expected para.title.txt in the archive"),
     "nothing": ("nq.qa.csv", None, "a web page"),  # the server's page for 404
@@ -281,7 +281,7 @@ def test_without_a_network_one_line_says_what_to_do(
 def test_unknown_names_are_told_the_known_ones(publisher: Publisher, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"expected one of msmarco, .*natural_questions, or beir/NAME"):
         fetch("ms_marco", tmp_path)
-    with pytest.raises(UserError, match=r"no such collection; expected one of .*scifact"):
+    with pytest.raises(UserError, match=r"unknown collection; expected one of .*scifact"):
         fetch("beir/sci-fact", tmp_path)
 
 

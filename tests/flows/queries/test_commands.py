@@ -16,8 +16,8 @@ from flows.queries.list import list_versions
 from flows.queries.regenerate import replace
 from flows.queries.versions import find_version, versions_of
 from flows.recipe.load import load_recipe
-from flows.store_commands import verify_store
 from flows.store_needs import report_needs
+from flows.verify import verify_store
 from storage.errors import UserError
 from storage.generation_cache.cache import generation_caches
 from storage.rows import read_rows

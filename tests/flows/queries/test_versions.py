@@ -96,7 +96,7 @@ def test_a_damaged_line_is_named_and_quarantined_and_the_others_keep_their_numbe
     assert aside.read_bytes() == before
     assert command(capsys, "verify", "--store", store.root).code == 0
     assert file_of(store).read_bytes().splitlines() == [lines[0], b"null", lines[2]]
-    assert "damaged lines whose versions are not known" in report_needs(store).problems[0]
+    assert "damaged lines, whose versions are unknown" in report_needs(store).problems[0]
 
 
 def test_the_next_version_is_noted_after_a_damaged_line_was_quarantined(
