@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from flows.study.claims import Study
-from storage.results.study_runs import Facts, folder_of, keep
+from storage.results.study_runs import Facts, study_run_folder, write_study_run
 
 QUERIES, SEEDS = 40, (1, 2)
 BETTER = 0.2  # what `good` has more than `plain`
@@ -59,8 +59,8 @@ def write(results: Path, name: str, seed: int, *, report: str = "", asked: str =
     ]  # fmt: skip
     cost = {"steps": 10.0, "tokens": 640.0, "flops": 1e9, "cpu_seconds": (0.5 if name == "good" else 2.0) + seed / 100}
     facts = Facts(f"made/{name}", seed, "Title", report or f"report-{name}-{seed}", "toy/dev", {"torch": "2"}, cost)
-    folder = folder_of(results, facts.recipe, seed)
-    keep(folder, Facts(**vars(facts) | changed), scores=scores, curves=curves, keys=keys)
+    folder = study_run_folder(results, facts.recipe, seed)
+    write_study_run(folder, Facts(**vars(facts) | changed), scores=scores, curves=curves, keys=keys)
     return folder
 
 

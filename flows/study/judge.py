@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from flows.study.claims import Claim, Comparison, Study
 from storage.errors import UserError
-from storage.results.study_runs import Kept, kept
+from storage.results.study_runs import StudyRun, read_study_run
 from tasks.evaluation.claim_verdicts import Cheaper, Contrast, cheaper, contrasted, judged, of_claim
 from tasks.evaluation.significance import Values
 from tasks.report.page.study_markdown import Arm, Claimed
 
-Runs = Mapping[tuple[str, int], Kept]
+Runs = Mapping[tuple[str, int], StudyRun]
 REPORTED = {
     "name", "statement", "paper", "source", "printed_metric", "metric", "collection", "queries", "seeds", "smallest",
     "note",
@@ -26,7 +26,7 @@ def judge_claims(study: Study, results: Path) -> list[Claimed]:
     stored = {
         (system.recipe, seed): run
         for claim in study.claims for system in claim.arms.values() for seed in claim.seeds
-        if (run := kept(results, system.recipe, seed))
+        if (run := read_study_run(results, system.recipe, seed))
     }  # fmt: skip
     quality = [claim for claim in study.claims if claim.measures == "quality"]
     tests = iter(judged([_tested(claim, pair, stored) for claim in quality for pair in claim.contrasts]))

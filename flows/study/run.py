@@ -30,7 +30,14 @@ from flows.study.claims import check, load_study, measured_rows, runs
 from flows.terminal import Terminal, unwrapped
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.results.study_runs import Facts, Kept, all_kept, folder_of, keep, kept
+from storage.results.study_runs import (
+    Facts,
+    StudyRun,
+    read_study_run,
+    read_study_runs,
+    study_run_folder,
+    write_study_run,
+)
 from storage.store import sources
 from storage.store.run_notes import noted
 from storage.store.store import Store
@@ -90,14 +97,14 @@ def run(
     console, failed = unwrapped(stderr=True), 0
     for name, seed in runs(study.chosen(only)):
         plan = PlannedRun.of(name, seed, store, changes)
-        if (stored := kept(results, name, seed)) and stored.facts.report == plan.report:
+        if (stored := read_study_run(results, name, seed)) and stored.facts.report == plan.report:
             continue
         if stored:
             console.print(
                 f"{plan.words}: the stored results are of report {stored.facts.report}, built by other code or "
                 f"data; running it again as {plan.report}"
             )
-        expected, remaining = expected_seconds(plan, list(all_kept(results))), end - time.monotonic()
+        expected, remaining = expected_seconds(plan, list(read_study_runs(results))), end - time.monotonic()
         if expected > remaining or remaining <= 0:
             console.print(
                 f"not started: {plan.words} takes about {duration(expected)}, and {duration(max(remaining, 0))} "
@@ -123,7 +130,7 @@ def reproduce(plan: PlannedRun, results: Path, rows: Mapping[str, Sequence[str]]
         build(plan.jobs, plan.title, current)
         _keep(plan, results, rows, current)
         note.finish()
-    console.print(f"{plan.words}: kept in {folder_of(results, plan.name, plan.seed)}")
+    console.print(f"{plan.words}: kept in {study_run_folder(results, plan.name, plan.seed)}")
 
 
 def _keep(plan: PlannedRun, results: Path, rows: Mapping[str, Sequence[str]], current: Session) -> None:
@@ -136,13 +143,13 @@ def _keep(plan: PlannedRun, results: Path, rows: Mapping[str, Sequence[str]], cu
         plan.name, plan.seed, plan.recipe.title, plan.report, collection_of(plan.recipe),
         done[-1].built["versions"], pretraining(plan, done),
     )  # fmt: skip
-    keep(
-        folder_of(results, plan.name, plan.seed), facts, scores=scores(first.path / "queries.parquet", rows),
+    write_study_run(
+        study_run_folder(results, plan.name, plan.seed), facts, scores=scores(first.path / "queries.parquet", rows),
         curves=list(points(curves)), keys=[key(step, plan.store) for step in done],
     )  # fmt: skip
 
 
-def expected_seconds(plan: PlannedRun, known: Sequence[Kept]) -> float:
+def expected_seconds(plan: PlannedRun, known: Sequence[StudyRun]) -> float:
     """Estimate a run's duration: for each missing stage the median of the most similar stages of earlier runs."""
     seconds_of: dict[tuple[str, ...], list[float]] = {}
     for stored in known:
@@ -235,7 +242,7 @@ def show_status(folder: Path, results: Path = RESULTS, claims: Path = CLAIMS) ->
 
 def state(name: str, seed: int, store: Store, results: Path) -> str:
     """Return whether a run is kept, missing, or built by other code or data."""
-    if (stored := kept(results, name, seed)) is None:
+    if (stored := read_study_run(results, name, seed)) is None:
         return "missing"
     plan = PlannedRun.of(name, seed, store)
     unknown = any("absent:" in str(step.inputs) for step in plan.steps)

@@ -1,7 +1,7 @@
-"""What a study keeps of a run: values by query, curves and keys, as three small Parquet files; no weights, no rankings.
+"""The results of a study's runs: values by query, curves and keys, in three small Parquet files without weights.
 
-They lie in `RESULTS/<recipe>/seed-<n>/`. Each file carries the same facts about the run, so that files of two runs,
-which a kill between two writes may leave, are told apart: such a folder counts as empty, and its run is done again.
+They are in `RESULTS/<recipe>/seed-<n>/`. Each file has the same facts about the run in its metadata. A kill between two
+writes may leave files of two runs: their facts differ, the folder counts as empty, and the run is repeated.
 """
 
 from __future__ import annotations
@@ -35,53 +35,53 @@ FILES = {"scores": SCORES, "curves": CURVES, "keys": KEYS}
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a run as a whole."""
+    """Facts about a run."""
 
     recipe: str
-    """As its command names it."""
+    """The recipe's name on the command line."""
     seed: int
     title: str
     report: str
-    """The report's key: the same recipe and seed give another one where code or data are others."""
+    """The report's key, which differs for the same recipe and seed where code or data differ."""
     collection: str
     """Collection and split."""
     versions: Mapping[str, str]
-    """Of the packages."""
+    """Versions of the packages."""
     pretraining: Mapping[str, float] = field(default_factory=dict)
-    """Of its pre-training: `steps`, and of a step `tokens` and `flops` at most, and `cpu_seconds` where it was not cut
-    off; empty where nothing is pre-trained."""
+    """Costs of the pre-training, empty without one: `steps`, upper bounds of `tokens` and `flops` a step, and
+    `cpu_seconds` where it was not interrupted."""
 
     @property
     def command(self) -> str:
-        """What makes it again."""
+        """The command that repeats the run."""
         return f"pretrieve reproduce {self.recipe} --set seed={self.seed}"
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A run's files."""
+class StudyRun:
+    """The files of a run."""
 
     folder: Path
     facts: Facts
 
     @cached_property
     def scores(self) -> pa.Table:
-        """Values by row, metric and query."""
+        """The values by system (`row`), metric and query."""
         return pq.read_table(self.folder / "scores.parquet")
 
     @cached_property
     def curves(self) -> pa.Table:
-        """What its trainings logged."""
+        """The logged values of its trainings."""
         return pq.read_table(self.folder / "curves.parquet")
 
     @cached_property
     def stages(self) -> list[dict[str, Any]]:
-        """Its stages in their order, with keys and costs."""
-        found: list[dict[str, Any]] = pq.read_table(self.folder / "keys.parquet").to_pylist()
-        return found
+        """The run's stages in order, with keys and costs."""
+        stages: list[dict[str, Any]] = pq.read_table(self.folder / "keys.parquet").to_pylist()
+        return stages
 
     def measured(self, row: str, metric: str) -> tuple[pa.ChunkedArray, NDArray[np.float64]] | None:
-        """The queries in their order, and the values of a row; None where it was not kept."""
+        """Return the sorted query ids and the values of a system, or None where it has none."""
         table = self.scores
         chosen = table.filter(pc.and_(pc.equal(table["row"], row), pc.equal(table["metric"], metric)))
         if not len(chosen):
@@ -90,17 +90,17 @@ class Kept:
         return chosen["query_id"], chosen["value"].to_numpy()
 
 
-def folder_of(results: Path, recipe: str, seed: int) -> Path:
-    """Where a run's files lie; a recipe is filed under its stem."""
+def study_run_folder(results: Path, recipe: str, seed: int) -> Path:
+    """Return the folder of a run's files. Its first part is the recipe's name without folders."""
     return results / Path(recipe).stem / f"seed-{seed}"
 
 
-def keep(
+def write_study_run(
     folder: Path, facts: Facts, *, scores: pa.Table, curves: Sequence[Mapping[str, Any]],
     keys: Sequence[Mapping[str, Any]],
 ) -> None:  # fmt: skip
-    """Write a run's files, each whole or not at all."""
-    told = {FACTS: json.dumps(asdict(facts), sort_keys=True).encode()}
+    """Write a run's files, each atomically."""
+    metadata = {FACTS: json.dumps(asdict(facts), sort_keys=True).encode()}
     tables = {
         "scores": scores.select(SCORES.names).cast(SCORES),
         "curves": pa.Table.from_pylist(list(curves), schema=CURVES),
@@ -108,33 +108,33 @@ def keep(
     }
     for name, table in tables.items():
         with writing(folder / f"{name}.parquet") as temporary:
-            pq.write_table(table.replace_schema_metadata(told), temporary, compression="zstd")
+            pq.write_table(table.replace_schema_metadata(metadata), temporary, compression="zstd")
 
 
-def kept(results: Path, recipe: str, seed: int) -> Kept | None:
-    """What is kept of a run; None where there is nothing, or files of several runs. UserError for a damaged file."""
-    folder = folder_of(results, recipe, seed)
-    told = {_facts(folder / f"{name}.parquet", schema) for name, schema in FILES.items()}
-    if len(told) != 1 or None in told:
+def read_study_run(results: Path, recipe: str, seed: int) -> StudyRun | None:
+    """Return a run, or None where there is none or files of several runs. Raises UserError for a damaged file."""
+    folder = study_run_folder(results, recipe, seed)
+    facts = {_facts(folder / f"{name}.parquet", schema) for name, schema in FILES.items()}
+    if len(facts) != 1 or None in facts:
         return None
-    return Kept(folder, Facts(**json.loads(told.pop() or b"")))
+    return StudyRun(folder, Facts(**json.loads(facts.pop() or b"")))
 
 
-def all_kept(results: Path) -> Iterator[Kept]:
-    """Every run of which something is kept, by name and seed."""
+def read_study_runs(results: Path) -> Iterator[StudyRun]:
+    """Yield every stored run, by name and seed."""
     for folder in sorted(results.glob("*/seed-*")):
-        if found := kept(results, folder.parent.name, int(folder.name.removeprefix("seed-"))):
-            yield found
+        if run := read_study_run(results, folder.parent.name, int(folder.name.removeprefix("seed-"))):
+            yield run
 
 
 def _facts(path: Path, schema: pa.Schema) -> bytes | None:
     if not path.is_file():
         return None
     try:
-        found = pq.read_schema(path)
+        stored = pq.read_schema(path)
     except pa.ArrowInvalid as error:
-        raise UserError(f"{path}: not a whole Parquet file ({error}); remove it, and its run is done again") from None
-    facts = (found.metadata or {}).get(FACTS)
-    if facts is None or found.names != schema.names:
-        raise UserError(f"{path}: expected the columns {', '.join(schema.names)} and what a study says of its run")
+        raise UserError(f"{path}: not a complete Parquet file ({error}); remove it, and its run is repeated") from None
+    facts = (stored.metadata or {}).get(FACTS)
+    if facts is None or stored.names != schema.names:
+        raise UserError(f"{path}: expected the columns {', '.join(schema.names)} and a study's facts about its run")
     return bytes(facts)

@@ -11,7 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.results.paper_results import Line, Printed, cited, collection, elsewhere, lines, printed, reproduced
+from storage.results.paper_results import (
+    PaperNumber,
+    PaperRow,
+    beir_rows,
+    matching_row,
+    paper_collection,
+    paper_numbers,
+    paper_rows,
+    parse_citation,
+)
 
 Row = Mapping[str, Any]
 
@@ -56,11 +65,11 @@ def beside(
     once. The interval is that of our mean over queries and `p` of a t-test of our queries' values against the paper's
     number: of the paper's own spread nothing is known.
     """
-    return [_compared(each, main, splits, others) for each in printed(reported, main)]
+    return [_compared(each, main, splits, others) for each in paper_numbers(reported, main)]
 
 
 def _compared(
-    theirs: Printed, main: str, splits: Sequence[Measured], others: Mapping[str, Sequence[Measured]]
+    theirs: PaperNumber, main: str, splits: Sequence[Measured], others: Mapping[str, Sequence[Measured]]
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"run": theirs.run, "metric": theirs.words, "theirs": theirs.value, "ours": None,
                            "difference": None, "low": None, "high": None, "p": None}  # fmt: skip
@@ -83,7 +92,7 @@ def mean_over(run: str, metric: str, others: Mapping[str, Sequence[Measured]]) -
     return fmean(fmean(group) for group in values)
 
 
-def _tested(found: Measured, theirs: Printed) -> dict[str, float]:
+def _tested(found: Measured, theirs: PaperNumber) -> dict[str, float]:
     """Our interval, and the p of Student's one-sample test that the mean of our queries is the paper's number."""
     from scipy.stats import ttest_1samp
 
@@ -101,19 +110,19 @@ def among(reported: Mapping[str, Any], main: str, metric: str, splits: Sequence[
 
     Where a split has not the headline's metric, its first stands for it.
     """
-    source = cited(str(reported.get("source", "")))
+    source = parse_citation(str(reported.get("source", "")))
     tables = []
     for number, found in enumerate(splits):
-        theirs = lines(source, collection(found.dataset, found.split)) if source else []
+        theirs = paper_rows(source, paper_collection(found.dataset, found.split)) if source else []
         metrics = [each for each in dict.fromkeys(row["metric"] for row in found.rows)
                    if any(each in line.values for line in theirs)]  # fmt: skip
         if source and metrics:
             first = metric if metric in metrics else metrics[0]
-            wanted = [each for each in printed(reported, main) if each.sets is None
+            wanted = [each for each in paper_numbers(reported, main) if each.sets is None
                       and (each.split == found.split or (each.split is None and number == 0))]  # fmt: skip
             tables.append({
                 "paper": source.paper, "tables": list(source.tables), "dataset": found.dataset, "split": found.split,
-                "collection": collection(found.dataset, found.split), "metric": first, "metrics": metrics,
+                "collection": paper_collection(found.dataset, found.split), "metric": first, "metrics": metrics,
                 "lines": _ordered(theirs, _ours(found, wanted, theirs, first), first),
             })  # fmt: skip
     return tables
@@ -121,17 +130,19 @@ def among(reported: Mapping[str, Any], main: str, metric: str, splits: Sequence[
 
 def among_elsewhere(reported: Mapping[str, Any], others: Mapping[str, Sequence[Measured]]) -> list[dict[str, Any]]:
     """The paper's systems on other collections, by the names that these have here."""
-    source = cited(str(reported.get("source", "")))
+    source = parse_citation(str(reported.get("source", "")))
     if source is None or not others:
         return []
     metric = next(iter(others.values()))[0].rows[0]["metric"]
     return [
         {"name": line.name, "table": line.table, "values": dict(line.values)}
-        for line in elsewhere(source, list(others), metric)
+        for line in beir_rows(source, list(others), metric)
     ]
 
 
-def _ours(found: Measured, wanted: Sequence[Printed], theirs: Sequence[Line], metric: str) -> list[dict[str, Any]]:
+def _ours(
+    found: Measured, wanted: Sequence[PaperNumber], theirs: Sequence[PaperRow], metric: str
+) -> list[dict[str, Any]]:
     """Our rows: those with a number of the paper, and BM25."""
     rows = []
     measured = dict.fromkeys(row["run"] for row in found.rows)
@@ -139,7 +150,7 @@ def _ours(found: Measured, wanted: Sequence[Printed], theirs: Sequence[Line], me
     for run in [run for run in measured if run in named or run == "bm25"]:
         values = {row["metric"]: row["value"] for row in found.rows if row["run"] == run}
         span = next((row for row in found.intervals if (row["run"], row["metric"]) == (run, metric)), None)
-        line = reproduced(theirs, {each.metric: each.value for each in wanted if each.run == run})
+        line = matching_row(theirs, {each.metric: each.value for each in wanted if each.run == run})
         if run == "bm25" and line is None:
             line = next((each for each in theirs if each.system == "BM25"), None)
         rows.append({
@@ -150,7 +161,7 @@ def _ours(found: Measured, wanted: Sequence[Printed], theirs: Sequence[Line], me
     return rows
 
 
-def _ordered(theirs: Sequence[Line], ours: Sequence[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
+def _ordered(theirs: Sequence[PaperRow], ours: Sequence[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
     """Systems by the metric, rising, each with those of ours that reproduce it below it; the rest of ours by theirs.
 
     A system that several tables print alike is one line; one that says nothing of the metric is left out.

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.compute as pc
 from jinja2 import Template
 
-from storage.results.study_runs import Kept
+from storage.results.study_runs import StudyRun
 from tasks.evaluation.claim_verdicts import Cheaper, Contrast, Verdict
 from tasks.report.page.statistics import probability
 from tasks.report.page.svg_charts import Curve, Difference, curves, forest
@@ -32,7 +32,7 @@ class Arm:
     words: str
     """Recipe and row."""
     row: str | None
-    runs: Sequence[Kept]
+    runs: Sequence[StudyRun]
     """By seed."""
 
 
@@ -176,7 +176,7 @@ def _arm(arm: Arm, claim: Claimed) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _value(run: Kept, row: str | None, metric: str | None) -> float | None:
+def _value(run: StudyRun, row: str | None, metric: str | None) -> float | None:
     if row is None or metric is None:
         return run.facts.pretraining.get("cpu_seconds")
     found = run.measured(row, metric)
@@ -198,7 +198,7 @@ def _told(p: float | None) -> str:
     return "–" if p is None else probability(p)
 
 
-def _runs(runs: Sequence[Kept]) -> Iterator[dict[str, Any]]:
+def _runs(runs: Sequence[StudyRun]) -> Iterator[dict[str, Any]]:
     """What each run took: a stage that several share counts for the first of them."""
     counted: set[tuple[str, str]] = set()
     for run in runs:
@@ -212,7 +212,7 @@ def _runs(runs: Sequence[Kept]) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def _versions(runs: Sequence[Kept]) -> list[str]:
+def _versions(runs: Sequence[StudyRun]) -> list[str]:
     """Every set of packages that runs were made with."""
     return list(dict.fromkeys(
         ", ".join(f"{name} {version}" for name, version in sorted(run.facts.versions.items())) for run in runs
@@ -249,7 +249,7 @@ def _trained(row: str, training: str) -> bool:
     return row == training or row.startswith(f"{training}_") or training.startswith(f"{row}_")
 
 
-def _line(runs: Sequence[Kept], training: str, name: str) -> Curve:
+def _line(runs: Sequence[StudyRun], training: str, name: str) -> Curve:
     """A curve, the mean over runs; of equal trainings the steps are equal."""
     lines = []
     for run in runs:

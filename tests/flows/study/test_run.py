@@ -16,7 +16,7 @@ from flows.study.claims import load_study
 from flows.study.judge import judge_claims
 from flows.study.run import PlannedRun, expected_seconds, run
 from storage.errors import UserError
-from storage.results.study_runs import all_kept, kept
+from storage.results.study_runs import read_study_run, read_study_runs
 from storage.store.store import Store
 from tasks.report.page.study_markdown import PANELS
 from tests import warm
@@ -105,7 +105,7 @@ def test_a_study_is_run_in_slices_killed_resumed_and_done_again_where_code_is_ot
         assert cut.poll() is None, files[1].read_text()
         time.sleep(0.05)
     cut.end()
-    assert [each.folder.parent.name for each in all_kept(place / "results")] == ["masked_lm"]
+    assert [each.folder.parent.name for each in read_study_runs(place / "results")] == ["masked_lm"]
     first = (place / "results" / "masked_lm" / "seed-1" / "scores.parquet").read_bytes()
 
     code, said = study(place, "run", "--hours", "1")
@@ -117,7 +117,7 @@ def test_a_study_is_run_in_slices_killed_resumed_and_done_again_where_code_is_ot
     better, cheaper = judge_claims(load_study(place / "claims.yaml"), place / "results")
     assert better.verdict in ("holds", "does not show", "contradicts")
     assert [len(arm.runs) for arm in better.arms] == [2, 2]
-    one = kept(place / "results", "masked_lm", 2)
+    one = read_study_run(place / "results", "masked_lm", 2)
     assert one is not None
     assert one.facts.pretraining["steps"] == 60
     assert {"pre-training", "retriever_1", "pre-training, retrieval probe"} == set(one.curves["training"].to_pylist())
@@ -132,19 +132,19 @@ def test_a_study_is_run_in_slices_killed_resumed_and_done_again_where_code_is_ot
     # the killed pre-training was timed in its last attempt only, if it had begun
     assert cheaper.verdict in ("not reached", "does not show")
 
-    path, before = place / "masked_lm.yaml", kept(place / "results", "masked_lm", 1)
+    path, before = place / "masked_lm.yaml", read_study_run(place / "results", "masked_lm", 1)
     path.write_text(path.read_text().replace("temperature: 1.0", "temperature: 0.5"))
     _, said = study(place, "status")
     assert "masked_lm, seed 1: built by other code or data" in said
     code, said = study(place, "run", "--hours", "1", "--only", "cheaper")
     assert code == 0
     assert "built by other code or data; running it again" in " ".join(said.split())
-    assert kept(place / "results", "masked_lm", 1) != before
+    assert read_study_run(place / "results", "masked_lm", 1) != before
     assert "masked_lm, seed 2" not in said
 
 
 def test_a_run_is_expected_to_take_what_its_like_took(place: Path, tmp_path: Path) -> None:
-    known = list(all_kept(results(tmp_path)))
+    known = list(read_study_runs(results(tmp_path)))
     plan = PlannedRun.of(str(place / "masked_lm.yaml"), 1, Store(tmp_path))
     [train] = [step for step in plan.steps if step.stage == "train"]
     like, unlike = replace(train, round="one"), replace(train, round="two")

@@ -7,17 +7,17 @@ import pyarrow as pa
 import pytest
 
 from storage.errors import UserError
-from storage.results.study_runs import Facts, all_kept, folder_of, keep, kept
+from storage.results.study_runs import Facts, read_study_run, read_study_runs, study_run_folder, write_study_run
 
 FACTS = Facts("study/cpdae", 2, "CPDAE", "abc", "squad/dev", {"torch": "2.1"}, {"steps": 3.0, "flops": 4.0})
 
 
 def write(results: Path, facts: Facts = FACTS) -> Path:
-    folder = folder_of(results, facts.recipe, facts.seed)
+    folder = study_run_folder(results, facts.recipe, facts.seed)
     scores = pa.table({"row": ["few"] * 2, "query_id": ["q2", "q1"], "metric": ["MRR@10"] * 2, "value": [0.5, 1.0]})
     stage = {"stage": "train", "round": "few", "key": "k", "version": 2, "rows": None, "cached": False, "seconds": 2.0,
              "cpu_seconds": 1.5, "at": "2026-01-01", "device": "a cpu", "cores": 2}  # fmt: skip
-    keep(
+    write_study_run(
         folder, facts, scores=scores, curves=[{"training": "few", "name": "loss", "step": 1, "value": 2}], keys=[stage]
     )
     return folder
@@ -26,7 +26,7 @@ def write(results: Path, facts: Facts = FACTS) -> Path:
 def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
     folder = write(tmp_path)
 
-    found = kept(tmp_path, "study/cpdae", 2)
+    found = read_study_run(tmp_path, "study/cpdae", 2)
 
     assert found is not None
     assert folder == tmp_path / "cpdae" / "seed-2" == found.folder
@@ -37,7 +37,7 @@ def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
     assert found.measured("few", "recall@10") is None
     assert found.stages[0]["cpu_seconds"] == 1.5
     assert found.curves.to_pylist() == [{"training": "few", "name": "loss", "step": 1.0, "value": 2.0}]
-    assert [each.facts.seed for each in all_kept(tmp_path)] == [2]
+    assert [each.facts.seed for each in read_study_runs(tmp_path)] == [2]
 
 
 def test_the_same_makes_the_same_bytes(tmp_path: Path) -> None:
@@ -50,16 +50,16 @@ def test_the_same_makes_the_same_bytes(tmp_path: Path) -> None:
 def test_what_is_missing_or_of_two_runs_is_not_there(tmp_path: Path) -> None:
     folder, newer = write(tmp_path / "a"), write(tmp_path / "b", replace(FACTS, report="def"))
 
-    assert kept(tmp_path, "study/cpdae", 1) is None
+    assert read_study_run(tmp_path, "study/cpdae", 1) is None
     (folder / "scores.parquet").write_bytes((newer / "scores.parquet").read_bytes())
-    assert kept(tmp_path / "a", "study/cpdae", 2) is None
+    assert read_study_run(tmp_path / "a", "study/cpdae", 2) is None
     (newer / "keys.parquet").unlink()
-    assert kept(tmp_path / "b", "study/cpdae", 2) is None
+    assert read_study_run(tmp_path / "b", "study/cpdae", 2) is None
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     folder = write(tmp_path)
     (folder / "curves.parquet").write_bytes(b"PAR1")
 
-    with pytest.raises(UserError, match=r"curves\.parquet: not a whole Parquet file .* remove it"):
-        kept(tmp_path, "study/cpdae", 2)
+    with pytest.raises(UserError, match=r"curves\.parquet: not a complete Parquet file .* remove it"):
+        read_study_run(tmp_path, "study/cpdae", 2)
