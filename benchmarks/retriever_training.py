@@ -53,7 +53,8 @@ def training(folder: Path, queries: list[str], passages: list[str], pooling: Poo
 def ours(folder: Path, queries: list[str], passages: list[str]) -> tuple[Callable[[], Made], int]:
     """This project's step, and how many tokens it has."""
     from models.retrievers import retriever
-    from models.retrievers.objective import Examples, Finetuning, ObjectiveSettings
+    from models.retrievers.examples import Examples
+    from models.retrievers.objective import Finetuning, ObjectiveSettings
     from models.tokens import Tokenizer, num_tokens
     from tasks.training.grad_cache import gradients
 

@@ -1,4 +1,4 @@
-"""Batches: parts that have their rows first, cut and moved together."""
+"""Batches of tensors with rows as their first dimension, sliced and moved together."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rows:
-    """A dataclass of tensors, of other `Rows`, and of what belongs to no row; its length is its first part's."""
+    """A dataclass of tensors, of other `Rows` and of values for the batch; its length is its first field's."""
 
     def __len__(self) -> int:
         return len(getattr(self, fields(self)[0].name))
 
     def rows(self, start: int, stop: int) -> Self:
-        """Some of the rows."""
-        return replace(self, **{each.name: _cut(getattr(self, each.name), start, stop) for each in fields(self)})
+        """The rows from `start` up to `stop`."""
+        return replace(self, **{field.name: _slice(getattr(self, field.name), start, stop) for field in fields(self)})
 
     def to(self, device: torch.device) -> Self:
-        """The same on another device."""
-        return replace(self, **{each.name: _moved(getattr(self, each.name), device) for each in fields(self)})
+        """The batch on another device."""
+        return replace(self, **{field.name: _move(getattr(self, field.name), device) for field in fields(self)})
 
 
-def _cut(part: Any, start: int, stop: int) -> Any:
+def _slice(part: Any, start: int, stop: int) -> Any:
     if isinstance(part, Rows):
         return part.rows(start, stop)
     return part[start:stop] if isinstance(part, Tensor) else part
 
 
-def _moved(part: Any, device: torch.device) -> Any:
+def _move(part: Any, device: torch.device) -> Any:
     if isinstance(part, Rows):
         return part.to(device)
     return part.to(device, non_blocking=True) if isinstance(part, Tensor) else part

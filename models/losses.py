@@ -1,4 +1,4 @@
-"""Losses, each a function of scores or logits alone: no model, no similarity, no device."""
+"""Losses as functions of scores or logits: independent of the model, the similarity and the device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.masking import IGNORED
 
 
 def masked_lm_loss(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
-    """Mean cross-entropy over selected positions; 0, with a gradient of 0, where none was selected.
+    """Mean cross-entropy over N masked positions; 0, with a gradient of 0, without any.
 
     Equation 4 of query-as-context pre-training (and 6, 10).
     """
@@ -22,9 +22,9 @@ def masked_lm_loss(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
 
 
 def recovery_loss(vocabulary: Callable[[Tensor], Tensor], hidden_BLH: Tensor, labels_BL: Tensor) -> Tensor:
-    """The masked-language-model loss of hidden states; the vocabulary head sees no position that asks nothing."""
-    asked_BL = labels_BL != IGNORED
-    return masked_lm_loss(vocabulary(hidden_BLH[asked_BL]), labels_BL[asked_BL])
+    """The masked-language-model loss of hidden states; the vocabulary head reads only the labelled positions."""
+    labelled_BL = labels_BL != IGNORED
+    return masked_lm_loss(vocabulary(hidden_BLH[labelled_BL]), labels_BL[labelled_BL])
 
 
 def contrastive_losses(
@@ -32,8 +32,8 @@ def contrastive_losses(
 ) -> Tensor:
     """InfoNCE: [Q], the negative log-likelihood of each query's positive among all passages of the batch.
 
-    `excluded_QP` is True where a passage is known to be relevant but is not the positive in question: it then
-    counts neither for nor against.
+    `excluded_QP` is True where a passage is relevant to a query but is not its positive here: it is left out of
+    the softmax.
     """
     scores_QP = scores_QP.float() / temperature
     if excluded_QP is not None:
@@ -51,16 +51,16 @@ def contrastive_loss(
 def distillation_loss(
     scores_QG: Tensor, teacher_QG: Tensor, *, temperature: float = 1.0, teacher_temperature: float = 1.0
 ) -> Tensor:
-    """Cross-entropy of a softmax over each query's own passages under the teacher's: DupMAE, equation 15.
+    """Cross-entropy between the teacher's and the model's softmax over each query's own passages (DupMAE, equation 15).
 
-    Its gradients are those of the Kullback-Leibler divergence, from which it differs by the teacher's entropy.
+    It is the Kullback-Leibler divergence plus the teacher's entropy, so the gradients are equal.
     """
-    wanted_QG = softmax(teacher_QG.float() / teacher_temperature, dim=1)
-    return -(wanted_QG * log_softmax(scores_QG.float() / temperature, dim=1)).sum(1).mean()
+    target_QG = softmax(teacher_QG.float() / teacher_temperature, dim=1)
+    return -(target_QG * log_softmax(scores_QG.float() / temperature, dim=1)).sum(1).mean()
 
 
 def partner_losses(scores_NN: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """[N], the negative log-likelihood of each text's partner; 2k and 2k+1 are partners, no text meets itself."""
+    """[N], the negative log-likelihood of each text's partner among the N - 1 other texts; 2k and 2k+1 are partners."""
     size = len(scores_NN)
     scores_NN = scores_NN.float() / temperature
     scores_NN = scores_NN.masked_fill(torch.eye(size, dtype=torch.bool, device=scores_NN.device), float("-inf"))
@@ -68,7 +68,7 @@ def partner_losses(scores_NN: Tensor, *, temperature: float = 1.0) -> Tensor:
 
 
 def partner_contrast(scores_NN: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """InfoNCE among N texts of which 2k and 2k+1 are partners: each against the N-2 others, not against itself.
+    """The mean of `partner_losses`: InfoNCE with N - 2 negatives a text.
 
     Equation 5 of query-as-context pre-training (coCondenser), equation 6 of the contrastive auto-encoder.
     """

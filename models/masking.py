@@ -1,8 +1,7 @@
-"""Whole-word masking: what the masked-language-model objectives hide, and what they put in its place.
+"""Masking for masked-language-model objectives: which tokens are selected, and what replaces them.
 
-Word pieces that continue a word are hidden with it or not at all. The budget, the walk and the
-80/10/10 split are those of Condenser's collator, which CoT-MAE, RetroMAE and DupMAE share
-(docs/architecture.md says where each choice comes from).
+Whole-word masking selects all WordPiece tokens of a word or none. The budget, the order and the 80/10/10 split are
+those of Condenser's collator, which CoT-MAE, RetroMAE and DupMAE share.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ Ids = NDArray[np.int64]
 
 
 def mask_budget(num_tokens: int, rate: float) -> int:
-    """How many tokens to hide of so many; halves are rounded to even."""
+    """The number of tokens to mask out of `num_tokens`; halves are rounded to even."""
     return max(1, min(MAX_MASKED, round(num_tokens * rate)))
 
 
 def word_indices(ids: Ids, tokenizer: Tokenizer) -> Ids:
-    """For each position of [CLS] text [SEP] the number of its word, counted from 0; -1 for the two specials."""
+    """[L], the index of the word at each position of [CLS] text [SEP], from 0; -1 for [CLS] and [SEP]."""
     words = np.full(len(ids), -1, dtype=np.int64)
     starts = ~tokenizer.continues[ids[1:-1]]
     starts[:1] = True
@@ -40,38 +39,41 @@ def word_indices(ids: Ids, tokenizer: Tokenizer) -> Ids:
 def select_words(
     ids: Ids, tokenizer: Tokenizer, rate: float, random: Generator, *, specials_count: bool = False
 ) -> NDArray[np.bool_]:
-    """Which positions of [CLS] text [SEP] to hide: shuffled words, each skipped that would overshoot the budget.
+    """[L], True at positions of [CLS] text [SEP] to mask: shuffled words, without those that would exceed the budget.
 
-    The budget is a share of the tokens without [CLS] and [SEP], or with them where `specials_count`.
+    The budget is a share of the tokens, with [CLS] and [SEP] if `specials_count`.
     """
     hidden = np.zeros(len(ids), dtype=bool)
     if len(ids) < 3:
         return hidden
     words = word_indices(ids, tokenizer)[1:-1]
     lengths = np.bincount(words)
-    chosen, left = np.zeros(len(lengths), dtype=bool), mask_budget(len(ids) if specials_count else len(words), rate)
+    chosen, remaining = (
+        np.zeros(len(lengths), dtype=bool),
+        mask_budget(len(ids) if specials_count else len(words), rate),
+    )
     for word in random.permutation(len(lengths)).tolist():
-        if lengths[word] <= left:
+        if lengths[word] <= remaining:
             chosen[word] = True
-            left -= lengths[word]
-            if not left:
+            remaining -= lengths[word]
+            if not remaining:
                 break
     hidden[1:-1] = chosen[words]
     return hidden
 
 
 def select_tokens(ids: Ids, tokenizer: Tokenizer, rate: float, random: Generator) -> NDArray[np.bool_]:
-    """BERT's own masking: which positions of [CLS] text [SEP] to hide, token by token, as many as the budget has."""
+    """[L], True at positions of [CLS] text [SEP] to mask, chosen token by token as in BERT."""
     hidden = np.zeros(len(ids), dtype=bool)
-    places = 1 + np.flatnonzero(~tokenizer.is_special[ids[1:-1]])
-    hidden[random.permutation(places)[: mask_budget(len(ids) - 2, rate)]] = True
+    positions = 1 + np.flatnonzero(~tokenizer.is_special[ids[1:-1]])
+    hidden[random.permutation(positions)[: mask_budget(len(ids) - 2, rate)]] = True
     return hidden
 
 
 def mask_words(
     rows: Sequence[Ids], tokenizer: Tokenizer, rate: float, random: Generator, *, specials_count: bool = False
 ) -> tuple[list[Ids], list[Ids]]:
-    """Rows of [CLS] text [SEP] with words hidden, and their labels: the id where hidden, IGNORED elsewhere."""
+    """Rows of [CLS] text [SEP] with masked words, and their labels: the id where masked, IGNORED elsewhere."""
     hidden = [select_words(ids, tokenizer, rate, random, specials_count=specials_count) for ids in rows]
     return replace_selected(rows, hidden, tokenizer, random)
 
@@ -79,29 +81,29 @@ def mask_words(
 def replace_selected(
     rows: Sequence[Ids], hidden: Sequence[NDArray[np.bool_]], tokenizer: Tokenizer, random: Generator
 ) -> tuple[list[Ids], list[Ids]]:
-    """The rows with what is hidden replaced, and their labels.
+    """The rows with the selected tokens replaced, and their labels.
 
-    Of the hidden tokens 80 % become [MASK], 10 % any word piece, 10 % stay as they are. Special tokens within a
-    text ([UNK]) are never asked for.
+    80 % of the selected tokens become [MASK], 10 % a random token, and 10 % stay. Special tokens within a text ([UNK])
+    are neither replaced nor labelled.
     """
     masked, labels = [], []
     for ids, chosen in zip(rows, hidden, strict=True):
-        asked = chosen & ~tokenizer.is_special[ids]
+        labelled = chosen & ~tokenizer.is_special[ids]
         kind = random.random(len(ids))
-        anything = random.integers(tokenizer.vocab_size, size=len(ids))
-        instead = np.where(kind < 0.8, tokenizer.mask, np.where(kind < 0.9, anything, ids))
-        masked.append(np.where(asked, instead, ids))
-        labels.append(np.where(asked, ids, IGNORED))
+        random_ids = random.integers(tokenizer.vocab_size, size=len(ids))
+        replacement = np.where(kind < 0.8, tokenizer.mask, np.where(kind < 0.9, random_ids, ids))
+        masked.append(np.where(labelled, replacement, ids))
+        labels.append(np.where(labelled, ids, IGNORED))
     return masked, labels
 
 
 def sample_masks(words_BL: Tensor, budgets_B: Tensor, num_masks: int) -> Tensor:
     """Independent whole-word masks of each text, [B, R, L], True where masked: `select_words` without its loops.
 
-    `words_BL` numbers the words of each text from 0, -1 where there is none to hide. It draws on the tensors' device.
-    Words are taken in a random order as long as they fit the budget; one that does not is skipped, and the next that
-    does is sought among those after it. Each pass takes all up to the next that does not fit, so there are at most as
-    many passes as the longest word has pieces, and no loop over texts, masks or words.
+    `words_BL` has the index of each position's word, -1 where nothing may be masked. Random numbers are drawn on the
+    tensors' device. Words are taken in a random order as long as they fit the budget; one that does not fit is skipped.
+    Each pass takes all words up to the next one that does not fit. So there are at most as many passes as the longest
+    word has tokens, and no loop over texts, masks or words.
     """
     batch, device = len(words_BL), words_BL.device
     num_words = int(words_BL.max()) + 1
@@ -112,17 +114,17 @@ def sample_masks(words_BL: Tensor, budgets_B: Tensor, num_masks: int) -> Tensor:
     lengths_BW.scatter_add_(1, words_BL.clamp(min=0), real_BL.to(torch.int32))
     order_BRW = torch.rand(batch, num_masks, num_words, device=device).argsort(-1)
     lengths_BRW = lengths_BW[:, None].expand(-1, num_masks, -1).gather(2, order_BRW)
-    left_BR1 = budgets_B.to(torch.int32)[:, None, None].expand(-1, num_masks, 1)
-    taken_BRW = torch.zeros_like(lengths_BRW, dtype=torch.bool)
+    remaining_BR1 = budgets_B.to(torch.int32)[:, None, None].expand(-1, num_masks, 1)
+    chosen_BRW = torch.zeros_like(lengths_BRW, dtype=torch.bool)
     open_BRW = lengths_BRW > 0
     for _ in range(int(lengths_BW.max())):
-        open_BRW = open_BRW & (lengths_BRW <= left_BR1)
+        open_BRW = open_BRW & (lengths_BRW <= remaining_BR1)
         if not open_BRW.any():
             break
         wanted_BRW = lengths_BRW * open_BRW
-        now_BRW = open_BRW & (wanted_BRW.cumsum(-1) <= left_BR1)
-        taken_BRW, open_BRW = taken_BRW | now_BRW, open_BRW & ~now_BRW
-        left_BR1 = left_BR1 - (lengths_BRW * now_BRW).sum(-1, keepdim=True)
-    hidden_BRW = torch.zeros_like(taken_BRW).scatter(2, order_BRW, taken_BRW)
+        now_BRW = open_BRW & (wanted_BRW.cumsum(-1) <= remaining_BR1)
+        chosen_BRW, open_BRW = chosen_BRW | now_BRW, open_BRW & ~now_BRW
+        remaining_BR1 = remaining_BR1 - (lengths_BRW * now_BRW).sum(-1, keepdim=True)
+    hidden_BRW = torch.zeros_like(chosen_BRW).scatter(2, order_BRW, chosen_BRW)
     hidden_BRL = hidden_BRW.gather(2, words_BL.clamp(min=0)[:, None].expand(-1, num_masks, -1))
     return hidden_BRL & real_BL[:, None]

@@ -1,8 +1,7 @@
-"""What is minimised: named losses, computed in two steps so that one loop can train everything.
+"""The interface of a training objective: named losses, computed in two steps, so that one loop trains every model.
 
-`encode` sees a chunk of a batch and returns vectors and the losses that are local to the chunk;
-`compare` sees the vectors of the whole batch, once. A loop can so cache gradients at the vectors
-(GradCache) without knowing what it trains.
+`encode` reads a chunk of a batch and returns its vectors and the losses that are local to the chunk. `compare` reads
+the vectors of the complete batch, once. So the loop can cache gradients at the vectors (GradCache) of any model.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ class Batch(Protocol):
     def __len__(self) -> int: ...
 
     def rows(self, start: int, stop: int) -> Batch:
-        """Some of the rows, as a batch."""
+        """The rows from `start` up to `stop`, as a batch."""
         ...
 
     def to(self, device: torch.device) -> Batch:
-        """The same on another device."""
+        """The batch on another device."""
         ...
 
 
 @runtime_checkable
 class WeightedTerms(Protocol):
-    """A batch whose local losses are means over something else than its rows, such as masked positions."""
+    """A batch with local losses that are means over other terms than its rows, such as masked positions."""
 
     def num_terms(self, loss: str) -> int:
-        """Over how many terms the loss of this name is a mean."""
+        """The number of terms that the loss of this name is a mean over."""
         ...
 
 
 def num_terms(batch: Batch, loss: str) -> int:
-    """How much a chunk's local loss weighs in the mean over its batch: by rows, unless the batch says otherwise."""
+    """The weight of a chunk's local loss in the mean over its batch: its rows, or its own number of terms."""
     return batch.num_terms(loss) if isinstance(batch, WeightedTerms) else len(batch)
 
 
@@ -49,14 +48,14 @@ class Objective(Protocol):
     """A module that can be trained."""
 
     def encode(self, batch: Any) -> tuple[Vectors, Losses]:
-        """The chunk's vectors, rows first, and the losses that need no other chunk, each a mean over the chunk."""
+        """The chunk's vectors, rows first, and its local losses, each a mean over the chunk."""
         ...
 
     def compare(self, vectors: Vectors, batch: Any) -> Losses:
-        """The losses over the vectors of the whole batch."""
+        """The losses over the vectors of the complete batch."""
         ...
 
 
 def concatenate(chunks: Sequence[Vectors]) -> Vectors:
-    """The vectors of the whole batch from those of its chunks."""
+    """The vectors of the complete batch, from those of its chunks."""
     return tuple(torch.cat(parts) for parts in zip(*chunks, strict=True))

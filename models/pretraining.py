@@ -1,7 +1,7 @@
-"""What every paper's pre-training starts from and reads.
+"""The interface of a paper's pre-training: its texts, its initial model, and checks of its settings.
 
-A paper's file has `Settings` (a frozen dataclass that says by `reads` and `counts_terms` what it needs),
-`make_batch(drawn, tokenizer, settings, random)`, and `Pretraining(start, settings)`, a module that is an
+A module of `models.papers` has `Settings` (a frozen dataclass; `reads` and `counts_terms` name the inputs that it
+needs), `make_batch(raw, tokenizer, settings, random)`, and `Pretraining(initial, settings)`, a module that is an
 `Objective`.
 """
 
@@ -21,69 +21,69 @@ from models.retrievers.bi_encoder import DenseEncoder
 from models.tokens import Tokenizer
 
 Reads = Literal["texts", "pairs", "sentences"]
-"""Texts alone; texts and a context of each; texts and one of their own sentences."""
+"""Texts only; texts with a context of each; texts with one of their own sentences."""
 
 
 @dataclass(frozen=True)
 class TermCounts:
-    """How often word pieces occur in all texts that are pre-trained on; arrays are by id."""
+    """Counts of WordPiece tokens over all texts of the pre-training; arrays are indexed by token id."""
 
     num_texts: int
     texts: Ids
-    """In how many texts a piece occurs."""
+    """The number of texts with a token."""
     occurrences: Ids
-    """How often it occurs in all."""
+    """The number of occurrences of a token in all texts."""
 
 
 @dataclass(frozen=True)
 class RawBatch:
-    """What a step reads: texts and, where the paper wants them, the context drawn for each; ids without specials."""
+    """The texts of a step and, where the paper uses them, the context sampled for each; token ids without specials."""
 
     texts: Sequence[Sequence[int]]
     contexts: Sequence[Sequence[int]] = ()
     terms: TermCounts | None = None
-    """Where the paper counts terms."""
+    """Given where the paper uses term counts."""
 
 
 @dataclass(frozen=True)
 class Initialisation:
-    """What a pre-training begins with."""
+    """The initial model of a pre-training, and the term counts of its texts."""
 
     encoder: DenseEncoder
     terms: TermCounts | None = None
 
     @property
     def model(self) -> BertForMaskedLM:
-        """The network that reads passages; queries too, where there are no two towers."""
+        """The passage encoder, which also encodes queries unless they have an encoder of their own."""
         return self.encoder.passage
 
     @property
     def pooling(self) -> Pooling:
-        """What of the last layer is a text's vector."""
+        """How the last layer's hidden states become a text's vector."""
         return self.encoder.pooling
 
     def check_positions(self, *max_tokens: int) -> None:
-        """Refuse texts that are longer than the model has positions."""
+        """Raise ValueError for texts that are longer than the model has positions."""
         if max(max_tokens) > self.encoder.num_positions:
             raise ValueError(f"max_tokens: expected at most {self.encoder.num_positions}, found {max(max_tokens)}")
 
 
 def crop_with_specials(ids: Sequence[int], max_tokens: int, tokenizer: Tokenizer, random: Generator) -> Ids:
-    """[CLS] ids [SEP], of at most `max_tokens`: what is too much leaves at both ends, split at random."""
+    """[CLS] ids [SEP], of at most `max_tokens`: a random crop of a longer text."""
     excess = max(0, len(ids) - (max_tokens - 2))
-    left = int(random.integers(excess + 1))
-    return np.array([tokenizer.cls, *ids[left : len(ids) - (excess - left)], tokenizer.sep], dtype=np.int64)
+    first = int(random.integers(excess + 1))
+    return np.array([tokenizer.cls, *ids[first : len(ids) - (excess - first)], tokenizer.sep], dtype=np.int64)
 
 
 def check_rates(**rates: float) -> None:
-    """Refuse shares that are not above 0 and at most 1."""
+    """Raise ValueError for shares that are not above 0 and at most 1."""
     wrong = [name for name, rate in rates.items() if not 0 < rate <= 1]
     if wrong:
         raise ValueError(f"{' and '.join(wrong)}: expected a share above 0 and at most 1")
 
 
 def check_lengths(**lengths: int) -> None:
-    """Refuse lengths that leave no room beside [CLS] and [SEP]."""
+    """Raise ValueError for lengths without room for a token between [CLS] and [SEP]."""
     wrong = [name for name, length in lengths.items() if length < 3]
     if wrong:
         raise ValueError(f"{' and '.join(wrong)}: expected 3 or more, [CLS] and [SEP] being two")

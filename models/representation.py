@@ -1,10 +1,11 @@
-"""What an encoder makes of a batch of texts: up to three views of it."""
+"""The representations of a batch of texts, called views: one dense vector, lexical weights, and a vector a token."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 Role = Literal["query", "passage"]
@@ -13,18 +14,18 @@ Pooling = Literal["cls", "mean"]
 
 @dataclass(frozen=True)
 class Representation:
-    """Views of B texts; a view that the encoder has not is None."""
+    """The views of B texts; a view that the encoder lacks is None."""
 
     dense: Tensor | None = None
     """[B, D]"""
     lexical: Tensor | None = None
-    """[B, V], a weight for each word piece."""
+    """[B, V], a weight for each WordPiece token of the vocabulary."""
     tokens: Tensor | None = None
-    """[B, L, D]"""
+    """[B, L, D], a vector for each token."""
     token_mask: Tensor | None = None
-    """[B, L], which of the tokens are compared."""
+    """[B, L], True at the tokens that are compared."""
     token_ids: Tensor | None = None
-    """[B, L], which word piece each of them is, where only equal ones are compared."""
+    """[B, L], the id of each token, where only equal tokens are compared."""
 
 
 def pool(hidden_BLH: Tensor, mask_BL: Tensor, pooling: Pooling) -> Tensor:
@@ -33,3 +34,9 @@ def pool(hidden_BLH: Tensor, mask_BL: Tensor, pooling: Pooling) -> Tensor:
         return hidden_BLH[:, 0]
     weights_BL1 = mask_BL[..., None].to(hidden_BLH.dtype)
     return (hidden_BLH * weights_BL1).sum(1) / weights_BL1.sum(1)
+
+
+def inner_products(queries_QD: Tensor, passages_PD: Tensor) -> Tensor:
+    """[Q, P], of every query with every passage, in single precision also under autocast."""
+    with torch.autocast(queries_QD.device.type, enabled=False):
+        return queries_QD.float() @ passages_PD.float().T

@@ -1,4 +1,4 @@
-"""Texts to word pieces: token ids, padding, and where words begin."""
+"""Texts to WordPiece tokens: token ids, padding, and where words begin."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def check_vocabulary_size(vocab_size: int, num_embeddings: int, folder: Path) ->
     """Refuse a tokenizer in `folder` with more tokens than its model has embeddings."""
     if vocab_size > num_embeddings:
         raise UnusableModel(
-            f"{folder}: expected a tokenizer of at most {num_embeddings} word pieces, as many as the model has "
+            f"{folder}: expected a tokenizer of at most {num_embeddings} WordPiece tokens, as many as the model has "
             f"embeddings, found {vocab_size}; use the tokenizer that the model was trained with"
         )
 

@@ -31,7 +31,8 @@ from models.pretraining import Initialisation, RawBatch, TermCounts
 from models.retrievers import cross_encoder, towers
 from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.cross_encoder import CrossEncoder, Groups, pad_pairs
-from models.retrievers.objective import Examples, Finetuning
+from models.retrievers.examples import Examples
+from models.retrievers.objective import Finetuning
 from models.retrievers.retriever import Retriever, RetrieverSettings
 from models.tokens import FILES, Tokenizer, num_tokens, pad
 from storage.errors import UserError

@@ -1,4 +1,4 @@
-"""What a text says most strongly of each word piece: the largest of its positions' logits, without the logits.
+"""What a text says most strongly of each WordPiece token: the largest of its positions' logits, without the logits.
 
 max_l (h_l . e_v + b_v), the pooling of SPLADE v2 (Formal et al.) and of CAME (section 3.2.2, equation 4). All logits
 [N, V] of a batch are what a network with a lexical view takes most of its memory and time for. Here a text's are there
@@ -19,7 +19,7 @@ from torch import Tensor
 
 
 def word_maxima(states_NH: Tensor, words_VH: Tensor, pool_BL: Tensor, bias_V: Tensor | None = None) -> Tensor:
-    """[B, V], the largest logit of each word piece among a text's pooled positions, in single precision.
+    """[B, V], the largest logit of each WordPiece token among a text's pooled positions, in single precision.
 
     `states_NH` has the pooled positions, text by text. A text without any gets 0 everywhere. Under autocast the
     products are of its precision; sums of gradients are of the weights' own.

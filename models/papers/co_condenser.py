@@ -55,24 +55,24 @@ class Batch(Rows):
     context: Masked
 
     def num_terms(self, loss: str) -> int:
-        """Both recoveries ask for the same tokens, of both sides."""
-        return self.text.num_asked + self.context.num_asked
+        """Both losses predict the same tokens, of both sides."""
+        return self.text.num_labelled + self.context.num_labelled
 
 
-def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Masked crops of the texts and of their contexts."""
-    sides = ((drawn.texts, settings.max_tokens), (drawn.contexts, settings.context_max_tokens))
+    sides = ((raw.texts, settings.max_tokens), (raw.contexts, settings.context_max_tokens))
     return Batch(*(Masked.make(texts, longest, settings.mask_rate, tokenizer, random) for texts, longest in sides))
 
 
 class Pretraining(nn.Module):
     """L = L_mlm + L_mlm^aux + L_co (equation 7)."""
 
-    def __init__(self, start: Initialisation, settings: Settings) -> None:
+    def __init__(self, initial: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.check_positions(settings.max_tokens, settings.context_max_tokens)
-        self.model, self.settings = start.model, settings
-        self.head = Head(start.model, settings.head_layers, settings.head_from, start.pooling)
+        initial.check_positions(settings.max_tokens, settings.context_max_tokens)
+        self.model, self.settings = initial.model, settings
+        self.head = Head(initial.model, settings.head_layers, settings.head_from, initial.pooling)
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """The vectors of the pairs [2B, H], text and context in turn, and the recoveries of all masked tokens."""

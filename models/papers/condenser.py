@@ -33,7 +33,7 @@ from models.tokens import Tokenizer, Tokens, pad
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the release varies."""
+    """The choices of the released code."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "texts"
@@ -44,7 +44,7 @@ class Settings:
     """M: the layer whose hidden states the head reads beside [CLS], counted from 1; 0 are the embeddings."""
     mask_rate: float
     max_tokens: int
-    """Of a text, with [CLS] and [SEP]; a longer one is cropped at both ends."""
+    """The length of a text with [CLS] and [SEP]; a longer one is cropped at both ends."""
 
     def __post_init__(self) -> None:
         check_rates(mask_rate=self.mask_rate)
@@ -55,7 +55,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Masked(Rows):
-    """Masked texts with the ids to recover; labels are IGNORED where nothing is asked."""
+    """Masked texts with the ids to recover; labels are IGNORED at all other positions."""
 
     tokens: Tokens
     labels: Tensor
@@ -70,8 +70,8 @@ class Masked(Rows):
         return Masked(pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids)
 
     @property
-    def num_asked(self) -> int:
-        """How many tokens are to be recovered."""
+    def num_labelled(self) -> int:
+        """The number of tokens to recover."""
         return int((self.labels != IGNORED).sum())
 
 
@@ -82,23 +82,23 @@ class Batch(Rows):
     text: Masked
 
     def num_terms(self, loss: str) -> int:
-        """Both losses ask for the same tokens."""
-        return self.text.num_asked
+        """Both losses predict the same tokens."""
+        return self.text.num_labelled
 
 
-def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Masked crops of the texts."""
-    return Batch(Masked.make(drawn.texts, settings.max_tokens, settings.mask_rate, tokenizer, random))
+    return Batch(Masked.make(raw.texts, settings.max_tokens, settings.mask_rate, tokenizer, random))
 
 
 class Pretraining(nn.Module):
     """L = L_mlm + L_mlm^aux (equations 4 and 6)."""
 
-    def __init__(self, start: Initialisation, settings: Settings) -> None:
+    def __init__(self, initial: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.check_positions(settings.max_tokens)
-        self.model = start.model
-        self.head = Head(start.model, settings.head_layers, settings.head_from, start.pooling)
+        initial.check_positions(settings.max_tokens)
+        self.model = initial.model
+        self.head = Head(initial.model, settings.head_layers, settings.head_from, initial.pooling)
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Both losses are local to a chunk; no vectors are compared."""
@@ -109,7 +109,7 @@ class Pretraining(nn.Module):
         }
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """Nothing: the objective has no contrast."""
+        """No losses: the objective has no contrast."""
         return {}
 
 

@@ -34,7 +34,7 @@ from models.tokens import Tokenizer, Tokens, pad
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the papers' table rows vary."""
+    """The choices that the rows of the papers' tables differ in."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "pairs"
@@ -43,14 +43,14 @@ class Settings:
     decoder: Literal["ar", "ae"]
     decoder_layers: int
     window: int | None
-    """`ar` only: how many tokens, its own included, a position sees beside the vector: 1 or more."""
+    """`ar` only: how many tokens, its own included, a position sees in addition to the vector: 1 or more."""
     text_mask_rate: float
     context_mask_rate: float | None
     """`ae` only."""
     symmetric: bool
     """Whether contexts are encoded too, and each text of a pair decoded from the other's vector, as CoT-MAE was."""
     max_tokens: int
-    """Of a passage, with [CLS] and [SEP]; a longer one is cropped at both ends."""
+    """The length of a passage with [CLS] and [SEP]; a longer one is cropped at both ends."""
     context_max_tokens: int
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Batch(Rows):
-    """Masked passages and contexts with the ids to recover; labels are IGNORED where nothing is asked."""
+    """Masked passages and contexts with the ids to recover; labels are IGNORED at all other positions."""
 
     text: Tokens
     text_labels: Tensor
@@ -78,15 +78,15 @@ class Batch(Rows):
     context_labels: Tensor
 
     def num_terms(self, loss: str) -> int:
-        """At how many positions a loss asks for a token; no decoder is asked for the first, [CLS]."""
+        """The number of positions whose token a loss predicts; no decoder predicts the first, [CLS]."""
         labels = {"mlm": self.text_labels, "context": self.context_labels[:, 1:]}[loss]
         return int((labels != IGNORED).sum())
 
 
-def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Crop, add special tokens, mask and pad."""
-    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
-    contexts = [crop_with_specials(ids, settings.context_max_tokens, tokenizer, random) for ids in drawn.contexts]
+    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in raw.texts]
+    contexts = [crop_with_specials(ids, settings.context_max_tokens, tokenizer, random) for ids in raw.contexts]
     if settings.symmetric:
         texts, contexts = texts + contexts, contexts + texts
     inputs, labels = mask_words(texts, tokenizer, settings.text_mask_rate, random)
@@ -101,16 +101,16 @@ def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random
 class Pretraining(nn.Module):
     """L = L_mlm + L_ctx (equation 11)."""
 
-    def __init__(self, start: Initialisation, settings: Settings) -> None:
+    def __init__(self, initial: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.check_positions(settings.max_tokens, settings.context_max_tokens)
-        self.model, self.pooling = start.model, start.pooling
+        initial.check_positions(settings.max_tokens, settings.context_max_tokens)
+        self.model, self.pooling = initial.model, initial.pooling
         self.decoder: MaskedDecoder | AutoRegressiveDecoder
         if settings.window is None:
-            self.decoder = MaskedDecoder(start.model, settings.decoder_layers)
+            self.decoder = MaskedDecoder(initial.model, settings.decoder_layers)
         else:
             self.decoder = AutoRegressiveDecoder(
-                start.model, num_blocks=settings.decoder_layers, window=settings.window
+                initial.model, num_blocks=settings.decoder_layers, window=settings.window
             )
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
@@ -124,7 +124,7 @@ class Pretraining(nn.Module):
         }
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """Nothing: the objective has no contrast."""
+        """No losses: the objective has no contrast."""
         return {}
 
 
@@ -144,5 +144,5 @@ class MaskedDecoder(nn.Module):
         for layer in self.layers:
             hidden_NH = layer(hidden_NH, packing)
         labels_N = packing.packed(labels_BC)
-        asked_N = labels_N != IGNORED
-        return self.vocabulary(hidden_NH[asked_N]), labels_N[asked_N]
+        labelled_N = labels_N != IGNORED
+        return self.vocabulary(hidden_NH[labelled_N]), labels_N[labelled_N]

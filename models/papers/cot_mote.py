@@ -54,9 +54,9 @@ class Settings:
     mask_rate: float
     decoder_layers: int
     window: int
-    """How many tokens, its own included, a position sees beside the vector: 1 or more."""
+    """How many tokens, its own included, a position sees in addition to the vector: 1 or more."""
     max_tokens: int
-    """Of a passage, with [CLS] and [SEP]; a longer one is cropped at both ends."""
+    """The length of a passage with [CLS] and [SEP]; a longer one is cropped at both ends."""
     query_max_tokens: int
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Masked(Rows):
-    """Masked texts with the ids to recover; labels are IGNORED where nothing is asked."""
+    """Masked texts with the ids to recover; labels are IGNORED at all other positions."""
 
     tokens: Tokens
     labels: Tensor
@@ -99,7 +99,7 @@ class Batch(Rows):
         return self.query if role == "query" else self.passage
 
     def num_terms(self, loss: str) -> int:
-        """At how many positions a loss asks for a token; the decoder is not asked for the first, [CLS]."""
+        """The number of positions whose token a loss predicts; the decoder does not predict the first, [CLS]."""
         task, role = loss.split("_")[:2]
         source: Role = "query" if role == "query" else "passage"
         if task == "mlm":
@@ -107,7 +107,7 @@ class Batch(Rows):
         return int(self.texts(self.targets[source]).tokens.mask[:, 1:].sum())
 
 
-def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Crop, add special tokens, mask whole words and pad: passages, then their queries."""
 
     def masked(rows: Sequence[Sequence[int]], longest: int) -> Masked:
@@ -118,7 +118,7 @@ def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random
     targets: dict[Role, Role] = {"passage": "query"}
     if settings.query_target != "none":
         targets["query"] = settings.query_target
-    passages, queries = masked(drawn.texts, settings.max_tokens), masked(drawn.contexts, settings.query_max_tokens)
+    passages, queries = masked(raw.texts, settings.max_tokens), masked(raw.contexts, settings.query_max_tokens)
     return Batch(passages, queries, targets)
 
 
@@ -129,22 +129,27 @@ class Pretraining(nn.Module):
     towers have nothing in common but the decoder's own layers, and a mixture has only one of each anyway.
     """
 
-    def __init__(self, start: Initialisation, settings: Settings) -> None:
+    def __init__(self, initial: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.check_positions(settings.max_tokens, settings.query_max_tokens)
-        if settings.switched and start.encoder.query is start.encoder.passage:
+        initial.check_positions(settings.max_tokens, settings.query_max_tokens)
+        if settings.switched and initial.encoder.query is initial.encoder.passage:
             raise ValueError("switched: expected two towers to change places, found one")
-        self.model, self.encoder, self.settings, self.pooling = start.model, start.encoder, settings, start.pooling
-        self.decoder = AutoRegressiveDecoder(start.model, num_blocks=settings.decoder_layers, window=settings.window)
+        self.model, self.encoder, self.settings, self.pooling = (
+            initial.model,
+            initial.encoder,
+            settings,
+            initial.pooling,
+        )
+        self.decoder = AutoRegressiveDecoder(initial.model, num_blocks=settings.decoder_layers, window=settings.window)
         self.query_decoder = copy.copy(self.decoder)  # with the same layers
-        self.query_decoder.vocabulary, self.query_decoder.embeddings = shared(start.encoder.query)
+        self.query_decoder.vocabulary, self.query_decoder.embeddings = shared(initial.encoder.query)
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """All losses are local to a chunk; no vectors are compared."""
         return (), {**self.losses("query", batch), **self.losses("passage", batch)}
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """Nothing: the objective has no contrast."""
+        """No losses: the objective has no contrast."""
         return {}
 
     def losses(self, role: Role, batch: Batch) -> Losses:
@@ -170,12 +175,12 @@ class Pretraining(nn.Module):
         """The masked-language-model loss and the lexical vectors [B, H], from logits that are computed once."""
         read_BL = between_specials(text.tokens.mask)
         logits_NV, labels_N = tower.vocabulary(hidden_BLH[read_BL]), text.labels[read_BL]
-        asked_N = labels_N != IGNORED
+        labelled_N = labels_N != IGNORED
         strongest_BV = maxima(logits_NV, read_BL.sum(1))
         vectors_BH = weighted_words(
             strongest_BV, tower.bert.embeddings.word_embeddings.weight, self.settings.lexical_bottleneck
         )
-        return masked_lm_loss(logits_NV[asked_N], labels_N[asked_N]), vectors_BH
+        return masked_lm_loss(logits_NV[labelled_N], labels_N[labelled_N]), vectors_BH
 
 
 def between_specials(mask_BL: Tensor) -> Tensor:

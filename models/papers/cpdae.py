@@ -86,7 +86,7 @@ class Settings:
 class Batch(Rows):
     """Two views of each text [B, 2, L], the ids to recover in them, and each text's distinct words [B, W].
 
-    Labels are IGNORED where nothing is asked, words where there are no more.
+    Labels are IGNORED at all other positions, words where there are no more.
     """
 
     views: Tokens
@@ -98,9 +98,9 @@ class Batch(Rows):
         return int((self.labels != IGNORED).sum()) if loss == "mlm" else len(self)
 
 
-def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Crop, mask the crop twice as BERT does, token by token, and pad. Special tokens are no words of a text."""
-    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
+    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in raw.texts]
     hidden = [select_tokens(ids, tokenizer, settings.mask_rate, random) for ids in texts for _ in range(2)]
     inputs, labels = replace_selected([ids for ids in texts for _ in range(2)], hidden, tokenizer, random)
     views, labels_NL = pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids
@@ -114,15 +114,15 @@ class Pretraining(nn.Module):
 
     weights: Tensor
 
-    def __init__(self, start: Initialisation, settings: Settings) -> None:
+    def __init__(self, initial: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.check_positions(settings.max_tokens)
-        if start.terms is None:
+        initial.check_positions(settings.max_tokens)
+        if initial.terms is None:
             raise ValueError("the decoder's start and IDF weights need counted terms, found none")
-        self.model, self.pooling, self.settings = start.model, start.pooling, settings
-        self.decoder = Decoder(start.model, start.terms)
-        size = start.model.config.vocab_size
-        weights_V = idf_weights(start.terms, size) if settings.weighting == "idf" else torch.ones(size)
+        self.model, self.pooling, self.settings = initial.model, initial.pooling, settings
+        self.decoder = Decoder(initial.model, initial.terms)
+        size = initial.model.config.vocab_size
+        weights_V = idf_weights(initial.terms, size) if settings.weighting == "idf" else torch.ones(size)
         self.register_buffer("weights", weights_V, persistent=False)
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:

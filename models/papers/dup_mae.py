@@ -70,22 +70,22 @@ class Batch(retro_mae.Batch):
         return len(self) if loss == "bow" else super().num_terms(loss)
 
 
-def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """As RetroMAE's."""
-    return Batch(**vars(retro_mae.make_batch(drawn, tokenizer, settings, random)))
+    return Batch(**vars(retro_mae.make_batch(raw, tokenizer, settings, random)))
 
 
 class Pretraining(nn.Module):
     """L = L_enc + L_dec + beta L_bow (equation 9, where beta is 1)."""
 
-    def __init__(self, start: Initialisation, settings: Settings) -> None:
+    def __init__(self, initial: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.check_positions(settings.max_tokens)
-        self.model, self.pooling, self.settings = start.model, start.pooling, settings
+        initial.check_positions(settings.max_tokens)
+        self.model, self.pooling, self.settings = initial.model, initial.pooling, settings
         if settings.cls_decoding:
-            self.decoder = EnhancedDecoder(start.model)
+            self.decoder = EnhancedDecoder(initial.model)
         if settings.ot_decoding and settings.ot_head == "own":
-            config = start.model.config
+            config = initial.model.config
             self.projection = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
             nn.init.normal_(self.projection.weight, 0.0, config.initializer_range)
 
@@ -98,7 +98,7 @@ class Pretraining(nn.Module):
         return (), losses
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """Nothing: the objective has no contrast."""
+        """No losses: the objective has no contrast."""
         return {}
 
     def _decoder(self, vectors_BH: Tensor, batch: Batch) -> Tensor:
@@ -120,21 +120,21 @@ class Pretraining(nn.Module):
             mlm = recovery_loss(self.model.vocabulary, hidden_BLH, batch.labels)
             logits_NV = self.projection(hidden_BLH[pool_BL])
         else:
-            logits_NV, asked_N = self.model.vocabulary(hidden_BLH[ordinary_BL]), masked_BL[ordinary_BL]
-            mlm = masked_lm_loss(logits_NV[asked_N], batch.labels[masked_BL])
-            logits_NV = logits_NV[~asked_N] if self.settings.exclude_masked else logits_NV
+            logits_NV, labelled_N = self.model.vocabulary(hidden_BLH[ordinary_BL]), masked_BL[ordinary_BL]
+            mlm = masked_lm_loss(logits_NV[labelled_N], batch.labels[masked_BL])
+            logits_NV = logits_NV[~labelled_N] if self.settings.exclude_masked else logits_NV
         maxima_BV = maxima(logits_NV, pool_BL)
         weights_BV = word_weights(batch.original, batch.words >= 0, maxima_BV.shape[1], self.settings.bow_target)
         return {"mlm": mlm, "bow": self.settings.bow_weight * bow_loss(maxima_BV, weights_BV)}
 
 
 def maxima(logits_NV: Tensor, pool_BL: Tensor) -> Tensor:
-    """The largest logit of each word piece among a text's pooled positions [B, V], in single precision.
+    """The largest logit of each WordPiece token among a text's pooled positions [B, V], in single precision.
 
     `logits_NV` has the N pooled positions, text by text. A text without any gets 0 everywhere.
     """
     texts = logits_NV.split(pool_BL.sum(1).tolist())
-    # Unlike amax, max keeps one place a word piece for the gradient, and not the logits.
+    # Unlike amax, max keeps one place a WordPiece token for the gradient, and not the logits.
     return torch.stack([text_LV.max(0).values if len(text_LV) else text_LV.sum(0) for text_LV in texts]).float()
 
 

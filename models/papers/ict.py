@@ -40,7 +40,7 @@ class Settings:
     removal_rate: float
     temperature: float
     max_tokens: int
-    """Of a text, with [CLS] and [SEP]; a longer one is cropped at both ends."""
+    """The length of a text with [CLS] and [SEP]; a longer one is cropped at both ends."""
     sentence_max_tokens: int
 
     def __post_init__(self) -> None:
@@ -58,13 +58,13 @@ class Batch(Rows):
     text: Tokens
 
 
-def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Take most sentences out of their texts; crop, add special tokens and pad."""
     texts = [
         without(sentence, text) if random.random() < settings.removal_rate else text
-        for text, sentence in zip(drawn.texts, drawn.contexts, strict=True)
+        for text, sentence in zip(raw.texts, raw.contexts, strict=True)
     ]
-    sides = ((drawn.contexts, settings.sentence_max_tokens), (texts, settings.max_tokens))
+    sides = ((raw.contexts, settings.sentence_max_tokens), (texts, settings.max_tokens))
     return Batch(*(
         pad([crop_with_specials(ids, longest, tokenizer, random) for ids in rows], tokenizer.pad)
         for rows, longest in sides
@@ -83,10 +83,10 @@ def without(sentence: Sequence[int], text: Sequence[int]) -> Sequence[int]:
 class Pretraining(nn.Module):
     """L = - mean log of the softmax of a sentence's score with its text over all texts of the batch."""
 
-    def __init__(self, start: Initialisation, settings: Settings) -> None:
+    def __init__(self, initial: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.check_positions(settings.max_tokens, settings.sentence_max_tokens)
-        self.model, self.pooling, self.settings = start.model, start.pooling, settings
+        initial.check_positions(settings.max_tokens, settings.sentence_max_tokens)
+        self.model, self.pooling, self.settings = initial.model, initial.pooling, settings
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """The vectors of sentences and of texts, [B, H] each; no local loss."""

@@ -34,7 +34,7 @@ class Settings:
     whole_words: bool
     """Whether the pieces of a word are hidden together or not at all; in BERT's paper each token stands alone."""
     max_tokens: int
-    """Of a text, with [CLS] and [SEP]; a longer one is cropped at both ends."""
+    """The length of a text with [CLS] and [SEP]; a longer one is cropped at both ends."""
 
     def __post_init__(self) -> None:
         check_rates(mask_rate=self.mask_rate)
@@ -43,20 +43,20 @@ class Settings:
 
 @dataclass(frozen=True)
 class Batch(Rows):
-    """Masked texts and the ids to recover; labels are IGNORED where nothing is asked."""
+    """Masked texts and the ids to recover; labels are IGNORED at all other positions."""
 
     text: Tokens
     text_labels: Tensor
 
     def num_terms(self, loss: str) -> int:
-        """At how many positions the loss asks for a token."""
+        """The number of positions whose token the loss predicts."""
         return int(({"mlm": self.text_labels}[loss] != IGNORED).sum())
 
 
-def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Crop, add special tokens, mask and pad."""
     chosen = select_words if settings.whole_words else select_tokens
-    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
+    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in raw.texts]
     hidden = [chosen(ids, tokenizer, settings.mask_rate, random) for ids in texts]
     inputs, labels = replace_selected(texts, hidden, tokenizer, random)
     return Batch(pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids)
@@ -65,10 +65,10 @@ def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random
 class Pretraining(nn.Module):
     """L = L_mlm."""
 
-    def __init__(self, start: Initialisation, settings: Settings) -> None:
+    def __init__(self, initial: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.check_positions(settings.max_tokens)
-        self.model = start.model
+        initial.check_positions(settings.max_tokens)
+        self.model = initial.model
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """The one loss is local to a chunk; no vectors are compared."""
@@ -76,5 +76,5 @@ class Pretraining(nn.Module):
         return (), {"mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.text_labels)}
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """Nothing: the objective has no contrast."""
+        """No losses: the objective has no contrast."""
         return {}

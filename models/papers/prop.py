@@ -88,12 +88,12 @@ class Batch(Rows):
         return int((self.text_labels != IGNORED).sum() if loss == "mlm" else self.ranked.sum())
 
 
-def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Crop, mask token by token as BERT does, and draw word sets from the unmasked crop's language model."""
-    if drawn.terms is None:
+    if raw.terms is None:
         raise ValueError("word sets are drawn with the help of counted terms, found none")
-    language = LanguageModel(drawn.terms, tokenizer, settings.smoothing)
-    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
+    language = LanguageModel(raw.terms, tokenizer, settings.smoothing)
+    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in raw.texts]
     hidden = [select_tokens(ids, tokenizer, settings.mask_rate, random) for ids in texts]
     inputs, labels = replace_selected(texts, hidden, tokenizer, random)
     sets: list[Ids] = []
@@ -151,10 +151,10 @@ class LanguageModel:
 class Pretraining(nn.Module):
     """L = L_ROP + L_MLM."""
 
-    def __init__(self, start: Initialisation, settings: Settings) -> None:
+    def __init__(self, initial: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.check_positions(settings.max_tokens, settings.words_max_tokens)
-        self.model, self.pooling, self.margin = start.model, start.pooling, settings.margin
+        initial.check_positions(settings.max_tokens, settings.words_max_tokens)
+        self.model, self.pooling, self.margin = initial.model, initial.pooling, settings.margin
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Both losses are local to a chunk: a text is compared with its own word sets alone."""
@@ -168,7 +168,7 @@ class Pretraining(nn.Module):
         }
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """Nothing: the objective has no contrast."""
+        """No losses: the objective has no contrast."""
         return {}
 
     def _sets(self, sets: Tokens) -> Tensor:

@@ -36,7 +36,7 @@ MAX_MASKS = 256  # of a text, as in the release; each position picks one
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the papers' table rows vary."""
+    """The choices that the rows of the papers' tables differ in."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "texts"
@@ -48,7 +48,7 @@ class Settings:
     query_stream: Literal["sum", "embedded"]
     """How the vector and a position become one: their sum, or dropped out and normalised as BERT's embeddings are."""
     max_tokens: int
-    """Of a text, with [CLS] and [SEP]; a longer one is cropped at both ends."""
+    """The length of a text with [CLS] and [SEP]; a longer one is cropped at both ends."""
 
     def __post_init__(self) -> None:
         check_rates(text_mask_rate=self.text_mask_rate, decoder_mask_rate=self.decoder_mask_rate)
@@ -69,13 +69,13 @@ class Batch(Rows):
     """[B], how many tokens are hidden from a position of the decoder."""
 
     def num_terms(self, loss: str) -> int:
-        """At how many positions a loss asks for a token; the decoder is asked for all of the text."""
+        """The number of positions whose token a loss predicts; the decoder predicts the complete text."""
         return int({"mlm": self.labels != IGNORED, "decoder": self.words >= 0}[loss].sum())
 
 
-def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Crop, add special tokens, mask and pad; budgets are shares of all tokens, the special ones too."""
-    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
+    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in raw.texts]
     inputs, labels = mask_words(texts, tokenizer, settings.text_mask_rate, random, specials_count=True)
     words = [word_indices(ids, tokenizer) for ids in texts]
     budgets = np.array([mask_budget(len(ids), settings.decoder_mask_rate) for ids in texts])
@@ -88,11 +88,11 @@ def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random
 class Pretraining(nn.Module):
     """L = L_enc + L_dec."""
 
-    def __init__(self, start: Initialisation, settings: Settings) -> None:
+    def __init__(self, initial: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.check_positions(settings.max_tokens)
-        self.model, self.pooling, self.settings = start.model, start.pooling, settings
-        self.decoder = EnhancedDecoder(start.model)
+        initial.check_positions(settings.max_tokens)
+        self.model, self.pooling, self.settings = initial.model, initial.pooling, settings
+        self.decoder = EnhancedDecoder(initial.model)
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Both losses are local to a chunk; no vectors are compared."""
@@ -106,7 +106,7 @@ class Pretraining(nn.Module):
         }
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """Nothing: the objective has no contrast."""
+        """No losses: the objective has no contrast."""
         return {}
 
 

@@ -43,7 +43,7 @@ class Settings:
     mask_rate: float
     """Of the encoder's text; the decoder reads it unmasked."""
     max_tokens: int
-    """Of a text, with [CLS] and [SEP]; a longer one is cropped at both ends."""
+    """The length of a text with [CLS] and [SEP]; a longer one is cropped at both ends."""
 
     def __post_init__(self) -> None:
         check_rates(mask_rate=self.mask_rate)
@@ -55,20 +55,20 @@ class Settings:
 
 @dataclass(frozen=True)
 class Batch(Rows):
-    """Masked texts and the ids to recover; labels are IGNORED where nothing is asked."""
+    """Masked texts and the ids to recover; labels are IGNORED at all other positions."""
 
     text: Tokens
     text_labels: Tensor
 
     def num_terms(self, loss: str) -> int:
-        """At how many positions a loss asks for a token; the decoder is asked for all but the first, [CLS]."""
+        """The number of positions whose token a loss predicts; the decoder predicts all but the first, [CLS]."""
         asked = {"mlm": self.text_labels != IGNORED, "decoder": self.text.mask[:, 1:]}[loss]
         return int(asked.sum())
 
 
-def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Crop, add special tokens, mask as BERT does, token by token, and pad."""
-    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts]
+    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in raw.texts]
     hidden = [select_tokens(ids, tokenizer, settings.mask_rate, random) for ids in texts]
     inputs, labels = replace_selected(texts, hidden, tokenizer, random)
     return Batch(pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids)
@@ -77,11 +77,11 @@ def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random
 class Pretraining(nn.Module):
     """L = L_mlm + L_dec, where L_dec = - mean log P(x_t | the few tokens before x_t, h)."""
 
-    def __init__(self, start: Initialisation, settings: Settings) -> None:
+    def __init__(self, initial: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.check_positions(settings.max_tokens)
-        self.model, self.pooling = start.model, start.pooling
-        self.decoder = AutoRegressiveDecoder(start.model, num_blocks=settings.decoder_layers, window=settings.window)
+        initial.check_positions(settings.max_tokens)
+        self.model, self.pooling = initial.model, initial.pooling
+        self.decoder = AutoRegressiveDecoder(initial.model, num_blocks=settings.decoder_layers, window=settings.window)
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Both losses are local to a chunk; no vectors are compared."""
@@ -89,12 +89,12 @@ class Pretraining(nn.Module):
         hidden_BLH = self.model.bert(batch.text.ids, mask_BL)
         vectors_BH = pool(hidden_BLH, mask_BL, self.pooling)
         unmasked_BL = torch.where(labels_BL == IGNORED, batch.text.ids, labels_BL)
-        asked_BL = torch.where(mask_BL, unmasked_BL, IGNORED)
+        labelled_BL = torch.where(mask_BL, unmasked_BL, IGNORED)
         return (), {
             "mlm": recovery_loss(self.model.vocabulary, hidden_BLH, labels_BL),
-            "decoder": masked_lm_loss(*self.decoder(vectors_BH, Tokens(unmasked_BL, mask_BL), asked_BL)),
+            "decoder": masked_lm_loss(*self.decoder(vectors_BH, Tokens(unmasked_BL, mask_BL), labelled_BL)),
         }
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """Nothing: the objective has no contrast."""
+        """No losses: the objective has no contrast."""
         return {}

@@ -41,7 +41,7 @@ class Settings:
     dropout: float
     """In this pre-training, whatever the backbone has: without it the two readings would be one."""
     max_tokens: int
-    """Of a text, with [CLS] and [SEP]; a longer one is cropped at both ends."""
+    """The length of a text with [CLS] and [SEP]; a longer one is cropped at both ends."""
 
     def __post_init__(self) -> None:
         check_lengths(max_tokens=self.max_tokens)
@@ -58,24 +58,24 @@ class Batch(Rows):
     text: Tokens
 
 
-def make_batch(drawn: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Crop, add special tokens and pad."""
     return Batch(
-        pad([crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in drawn.texts], tokenizer.pad)
+        pad([crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in raw.texts], tokenizer.pad)
     )
 
 
 class Pretraining(nn.Module):
     """L = - mean log of the softmax of cos(z_i, z'_i) / tau over all z'_j (equation 4)."""
 
-    def __init__(self, start: Initialisation, settings: Settings) -> None:
+    def __init__(self, initial: Initialisation, settings: Settings) -> None:
         super().__init__()
-        start.check_positions(settings.max_tokens)
-        self.model, self.pooling, self.settings = start.model, start.pooling, settings
-        size = start.model.config.hidden_size
+        initial.check_positions(settings.max_tokens)
+        self.model, self.pooling, self.settings = initial.model, initial.pooling, settings
+        size = initial.model.config.hidden_size
         self.projection = nn.Linear(size, size)
-        initialise(self.projection, start.model.config.initializer_range)
-        drop(start.model, settings.dropout)
+        initialise(self.projection, initial.model.config.initializer_range)
+        drop(initial.model, settings.dropout)
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Both readings' vectors [B, H] each, after a layer that is there in training alone; no local loss."""

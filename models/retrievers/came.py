@@ -1,8 +1,8 @@
-"""CAME: experts that read layers of their own above common ones, and compete for what each query teaches.
+"""CAME: a mixture of experts with private layers above shared ones, which compete for the queries of a batch.
 
-No one way to match suits all queries: some ask for a word, some for a phrase, some for a meaning. So a lexical, a
-local (here `late`) and a global (here `dense`) expert share the lower layers of one BERT. After all have learned from
-everything, each learns most from those queries whose positive it already ranks best.
+No single way to match suits all queries: some need a word, some a phrase, some a meaning. So a lexical, a local (here
+`late`) and a global (here `dense`) expert share the lower layers of one BERT. First all learn from every query alike,
+then each learns most from the queries whose positive it ranks best.
 
 Cai et al. 2023, CAME: Competitively Learning a Mixture-of-Experts Model for First-stage Retrieval, sections 3.2, 3.3.
 
@@ -27,24 +27,24 @@ from models.objective import Losses
 from models.settings import VALIDATED
 from models.tokens import Tokens
 
-ORDER = ("dense", "late", "lexical")
-"""The first of these that a model has owns the BERT's upper layers, so that its folder opens as that expert."""
+OWNER_ORDER = ("dense", "late", "lexical")
+"""The first of these views that a model has uses the BERT's own upper layers, so its folder opens as that expert."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Competition:
-    """How the experts learn: alike at first (equation 9), then in competition (equations 10 and 11)."""
+    """The two phases of training: standardised learning (equation 9), then competition (equations 10 and 11)."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
 
     temperature: float
-    """Tau: the lower, the more the best expert takes."""
+    """Tau: the lower, the larger the weight of the best expert."""
     scope: Literal["batch", "group"]
-    """Among which passages an expert's rank counts: all that its loss contrasts, or the query's own group."""
+    """The passages that an expert's rank is computed among: all of the batch, or the query's own group."""
     standardised: float
-    """In which first share of the steps all experts learn alike; 0 for none, as on hard negatives."""
+    """The first share of the steps, in which all experts learn alike; 0 for none, as on hard negatives."""
     scale: float
-    """The sum of a query's weights in competition: 1 printed; the number of experts keeps the losses' size."""
+    """The sum of a query's weights in competition: 1 printed; the number of experts keeps the losses' scale."""
 
     def __post_init__(self) -> None:
         if not (self.temperature > 0 and self.scale > 0):
@@ -54,9 +54,9 @@ class Competition:
 
 
 class Experts(nn.Module):
-    """The layers that each view reads for itself, above those that all share (section 3.2).
+    """The private layers of each view, above the shared ones (section 3.2).
 
-    It holds copies only, by view and by the number of the layer copied; what is the BERT's own stays there.
+    Only copies are parameters here, by view and layer number; the owner's layers stay in the BERT.
     """
 
     def __init__(self, model: BertForMaskedLM, views: Sequence[str], shared_layers: int) -> None:
@@ -65,7 +65,7 @@ class Experts(nn.Module):
         if not 0 <= shared_layers <= len(layers):
             raise ValueError(f"shared_layers: expected 0 to {len(layers)}, the model's layers, found {shared_layers}")
         self.views, self.shared_layers = tuple(views), shared_layers
-        owner = min(views, key=ORDER.index)
+        owner = min(views, key=OWNER_ORDER.index)
         self.private = nn.ModuleDict()
         for view in views:
             if view != owner and shared_layers < len(layers):
@@ -76,32 +76,29 @@ class Experts(nn.Module):
         """Last hidden states [B, L, H] by view; the shared layers run once (equations 2 to 6)."""
         packing, layers = Packing(tokens.mask, unattended_BL=tokens.unattended), model.bert.encoder.layer
         embedded_NH = packing.packed(model.bert.embeddings(tokens.ids))
-        shared_NH = _through(layers[: self.shared_layers], embedded_NH, packing)
-        own_BLH = packing.padded(_through(layers[self.shared_layers :], shared_NH, packing))
+        shared_NH = _run_layers(layers[: self.shared_layers], embedded_NH, packing)
+        own_BLH = packing.padded(_run_layers(layers[self.shared_layers :], shared_NH, packing))
         return {
-            view: packing.padded(_through(cast(nn.ModuleDict, self.private[view]).values(), shared_NH, packing))
+            view: packing.padded(_run_layers(cast(nn.ModuleDict, self.private[view]).values(), shared_NH, packing))
             if view in self.private else own_BLH
             for view in self.views
         }  # fmt: skip
 
 
 def competition_losses(
-    scores: Mapping[str, Tensor],
-    positives_Q: Tensor,
-    group: int,
-    settings: Competition,
-    progress: float,
-    temperature: float,
+    scores: Mapping[str, Tensor], group: int, settings: Competition, *, progress: float, temperature: float,
     excluded_QP: Tensor | None,
-) -> tuple[Losses, dict[str, float]]:
-    """The contrastive loss of each view's scores [Q, P], weighted by query, and what was seen of the weights.
+) -> tuple[Losses, dict[str, float]]:  # fmt: skip
+    """The contrastive loss of each view's scores [Q, P], weighted by query, and statistics of the weights.
 
-    Passages lie in groups, `group` to a query. While `progress` is below the standardised share of the training
-    every weight is 1 (equation 9), afterwards the views compete (equations 10, 11). `temperature` is the contrast's.
-    What is excluded neither contrasts nor ranks.
+    Each query has `group` consecutive passages, its positive first. While `progress` is below the standardised share
+    of the training every weight is 1 (equation 9), afterwards the views compete (equations 10, 11). `temperature` is
+    that of the contrastive loss. Excluded passages count neither in a loss nor in a rank.
     """
-    rivals_QP = _rivals(next(iter(scores.values())), positives_Q, group, settings.scope, excluded_QP)
-    ranks_QE = torch.stack([_ranks(each, positives_Q, rivals_QP) for each in scores.values()], dim=1)
+    first_QP = next(iter(scores.values()))
+    positives_Q = torch.arange(len(first_QP), device=first_QP.device) * group
+    ranked_QP = _ranked_passages(first_QP, positives_Q, group, settings.scope, excluded_QP)
+    ranks_QE = torch.stack([_ranks(scores_QP, positives_Q, ranked_QP) for scores_QP in scores.values()], dim=1)
     weights_QE = settings.scale * softmax(1 / ranks_QE / settings.temperature, dim=1)
     if progress < settings.standardised:
         weights_QE = torch.ones_like(weights_QE)
@@ -109,32 +106,34 @@ def competition_losses(
     for (view, scores_QP), weights_Q in zip(scores.items(), weights_QE.unbind(1), strict=True):
         losses_Q = contrastive_losses(scores_QP, positives_Q, temperature=temperature, excluded_QP=excluded_QP)
         losses[view] = (weights_Q * losses_Q).mean()
-    return losses, _observed(tuple(scores), ranks_QE, weights_QE)
+    return losses, _statistics(tuple(scores), ranks_QE, weights_QE)
 
 
-def _through(layers: Iterable[nn.Module], hidden_NH: Tensor, packing: Packing) -> Tensor:
+def _run_layers(layers: Iterable[nn.Module], hidden_NH: Tensor, packing: Packing) -> Tensor:
     for layer in layers:
         hidden_NH = layer(hidden_NH, packing)
     return hidden_NH
 
 
-def _rivals(scores_QP: Tensor, positives_Q: Tensor, group: int, scope: str, excluded_QP: Tensor | None) -> Tensor:
-    """[Q, P], True where a passage counts in the rank of a query's positive."""
-    rivals_QP = torch.ones_like(scores_QP, dtype=torch.bool) if excluded_QP is None else ~excluded_QP
+def _ranked_passages(
+    scores_QP: Tensor, positives_Q: Tensor, group: int, scope: str, excluded_QP: Tensor | None
+) -> Tensor:
+    """[Q, P], True at the passages that the rank of a query's positive is computed among."""
+    ranked_QP = torch.ones_like(scores_QP, dtype=torch.bool) if excluded_QP is None else ~excluded_QP
     if scope == "batch":
-        return rivals_QP
+        return ranked_QP
     groups_P = torch.arange(scores_QP.shape[1], device=scores_QP.device) // group
-    return rivals_QP & (groups_P == (positives_Q // group)[:, None])
+    return ranked_QP & (groups_P == (positives_Q // group)[:, None])
 
 
-def _ranks(scores_QP: Tensor, positives_Q: Tensor, rivals_QP: Tensor) -> Tensor:
-    """[Q], the rank of each query's positive: ahead of it are only those that score more. It has no gradient."""
+def _ranks(scores_QP: Tensor, positives_Q: Tensor, ranked_QP: Tensor) -> Tensor:
+    """[Q], the rank of each query's positive, 1 plus the passages with a larger score. It has no gradient."""
     better_QP = scores_QP > scores_QP.gather(1, positives_Q[:, None])
-    return 1 + (better_QP & rivals_QP).sum(1)
+    return 1 + (better_QP & ranked_QP).sum(1)
 
 
-def _observed(views: Sequence[str], ranks_QE: Tensor, weights_QE: Tensor) -> dict[str, float]:
-    """Over the batch's queries: mean weights, who ranks the positive best, the weights' entropy, how often best tie."""
+def _statistics(views: Sequence[str], ranks_QE: Tensor, weights_QE: Tensor) -> dict[str, float]:
+    """Over the batch's queries: mean weights, shares of wins, the weights' mean entropy, and the share of ties."""
     best_QE = ranks_QE == ranks_QE.amin(1, keepdim=True)
     num_best_Q1 = best_QE.sum(1, keepdim=True)
     shares_QE = weights_QE / weights_QE.sum(1, keepdim=True)

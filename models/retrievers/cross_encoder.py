@@ -53,7 +53,7 @@ class PairTokens(Rows):
 def encode_pair(
     tokenizer: Tokenizer, query: Sequence[int], passage: Sequence[int], *, query_max_tokens: int, max_tokens: int
 ) -> Pair:
-    """A pair of word pieces: the query cut to `query_max_tokens` with [CLS] and [SEP], then the passage to fit."""
+    """A pair of WordPiece tokens: the query cut to `query_max_tokens` with [CLS] and [SEP], then the passage to fit."""
     asked = [tokenizer.cls, *query[: query_max_tokens - 2], tokenizer.sep]
     return [*asked, *passage[: max_tokens - len(asked) - 1], tokenizer.sep], len(asked)
 

@@ -57,7 +57,7 @@ class RetrieverSettings:
     late: Late | None = None
     """A vector for each token."""
     lexical: Lexical | None = None
-    """A weight for each word piece."""
+    """A weight for each WordPiece token."""
     shared_layers: int | None = None
     """Layers that all views read; above them each has its own (CAME, section 3.2). Null: all read the same."""
 
@@ -119,7 +119,7 @@ class Retriever(nn.Module):
 
     @property
     def lexical(self) -> lexical.View | None:
-        """The view with a weight for each word piece."""
+        """The view with a weight for each WordPiece token."""
         return cast(lexical.View, self.heads["lexical"]) if self.settings.lexical else None
 
     def forward(self, tokens: Tokens, role: Role) -> Representation:

@@ -16,7 +16,8 @@ from models.layers import bert
 from models.retrievers import objective, retriever, towers
 from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.came import Competition
-from models.retrievers.objective import Distillation, Examples, Finetuning, Flops, known_positives
+from models.retrievers.examples import Examples, known_positives
+from models.retrievers.objective import Distillation, Finetuning, Flops
 from models.retrievers.retriever import Retriever, RetrieverSettings
 from models.retrievers.retriever import View as View
 from models.retrievers.towers import QUERY

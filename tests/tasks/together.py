@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 from models.objective import Batch
 from models.papers import cot_mae
 from models.pretraining import RawBatch
-from models.retrievers.objective import Examples, Finetuning, Flops, ObjectiveSettings
+from models.retrievers.examples import Examples
+from models.retrievers.objective import Finetuning, Flops, ObjectiveSettings
 from storage.errors import UserError
 from storage.settings import Settings
 from tasks.runtime import distributed

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from models.layers.bert import BertConfig, BertForMaskedLM
-from models.representation import Pooling, Representation, Role, pool
+from models.representation import Pooling, Representation, Role, inner_products, pool
 from models.settings import VALIDATED
-from models.similarity import inner_products
 from models.tokens import Tokenizer, Tokens
 
 

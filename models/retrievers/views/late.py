@@ -2,7 +2,7 @@
 
 s(q, p) = sum_i max_j <e_i, e_j>, with e = W h. Khattab and Zaharia, ColBERT, section 3: normalised vectors, queries
 filled up with [MASK], punctuation of passages left out. CAME, section 3.2.2, equation 5: vectors as they are, and
-queries too. Gao et al., COIL, section 3: a token sees only passage tokens that are the same word piece, and counts
+queries too. Gao et al., COIL, section 3: a token sees only passage tokens that are the same WordPiece token, and counts
 nothing where there is none or none helps.
 
 Shape suffixes: B batch, L length, H hidden, D dimension; Q queries of I tokens, P passages of J tokens.
@@ -19,9 +19,8 @@ from torch.nn.functional import normalize, pad
 
 from models.batch import Rows
 from models.layers.bert import BertConfig, BertForMaskedLM
-from models.representation import Representation, Role
+from models.representation import Representation, Role, inner_products
 from models.settings import VALIDATED
-from models.similarity import inner_products
 from models.tokens import Tokenizer, Tokens
 
 MAX_ELEMENTS = 2**26
@@ -40,7 +39,7 @@ class Settings:
     normalise: bool
     """Whether vectors get length 1."""
     exact_match: bool
-    """Whether only the same word pieces are compared, and never count less than 0 (COIL)."""
+    """Whether only the same WordPiece tokens are compared, and never count less than 0 (COIL)."""
     skip_punctuation: bool
     """Whether passages' punctuation is left out."""
     query_masks: int | None
@@ -96,7 +95,7 @@ class View(nn.Module):
         return Tokens(ids_BL.masked_fill(unattended_BL, self.mask), mask_BL, unattended_BL)
 
     def compared(self, tokens: Tokens, role: Role) -> tuple[Tensor, Tensor | None]:
-        """Which tokens MaxSim may see [B, L], and, where only equal ones match, their word pieces [B, L].
+        """Which tokens MaxSim may see [B, L], and, where only equal ones match, their WordPiece tokens [B, L].
 
         It depends on nothing that is learned, so it can be read from (augmented) tokens again.
         """
@@ -151,7 +150,7 @@ class Compared(Rows):
 
 
 def maxsim(queries: Compared, passages: Compared) -> Tensor:
-    """[Q, P], all at a time; with ids, tokens only see the same word piece, and count 0 at least."""
+    """[Q, P], all at a time; with ids, tokens only see the same WordPiece token, and count 0 at least."""
     products = inner_products(queries.vectors.flatten(0, 1), passages.vectors.flatten(0, 1))
     products_QIPJ = products.view(*queries.mask.shape, *passages.mask.shape)
     seen = passages.mask

@@ -1,10 +1,10 @@
-"""The lexical view: a weight for every word piece of the vocabulary, compared by inner products.
+"""The lexical view: a weight for every WordPiece token of the vocabulary, compared by inner products.
 
 Every token votes for the words that it makes likely, and a word's weight is its strongest vote, so that texts are
 matched by words that they mean but do not contain. Formal et al., SPLADE v2 (the maximum of log(1 + ReLU(logit)));
 CAME, section 3.2.2, equation 4; CoT-MoTE, section 2.1, equation 4, with E for the head. DupMAE (Xiao and Liu,
 RetroMAE v2, section 3.2, equations 7, 11 and 12) takes the maxima as they are, without special tokens, and keeps the
-N largest of a passage: a query's weights count only at the word pieces that the passage has kept.
+N largest of a passage: a query's weights count only at the WordPiece tokens that the passage has kept.
 
 Shape suffixes: B batch, L length, H hidden, V vocabulary, N rows (positions or texts), Q queries, P passages.
 """
@@ -20,9 +20,8 @@ from torch import Tensor, nn
 
 from models.layers.bert import BertConfig, BertForMaskedLM
 from models.layers.max_logits import word_maxima
-from models.representation import Representation, Role
+from models.representation import Representation, Role, inner_products
 from models.settings import VALIDATED
-from models.similarity import inner_products
 from models.tokens import Tokenizer, Tokens
 
 Activation = Literal["log1p_relu", "relu", "none"]
@@ -48,7 +47,7 @@ class Settings:
     pool_specials: bool
     """Whether [CLS] and [SEP] vote too; padding never does."""
     top_passages: int | None
-    """How many word pieces a passage keeps, those of the largest weights; null for all."""
+    """How many WordPiece tokens a passage keeps, those of the largest weights; null for all."""
     top_queries: int | None
     weight: float = 1.0
     """What the view's scores count beside those of other views."""
@@ -58,7 +57,7 @@ class Settings:
             raise ValueError(f"expected an activation of {', '.join(ACTIVATIONS)}, and a head of mlm, embeddings, own")
         for name, top in (("top_passages", self.top_passages), ("top_queries", self.top_queries)):
             if top is not None and top < 1:
-                raise ValueError(f"{name}: expected 1 or more, or null for all word pieces")
+                raise ValueError(f"{name}: expected 1 or more, or null for all WordPiece tokens")
         if not 0 < self.weight < float("inf"):
             raise ValueError("weight: expected a number above 0; leave the view out where it shall not count")
 
@@ -104,7 +103,7 @@ class View(nn.Module):
 
 
 def largest(weights_NV: Tensor, top: int) -> Tensor:
-    """[N, V], True at the `top` largest weights of each row; of equal ones the first word pieces. No gradient."""
+    """[N, V], True at the `top` largest weights of each row; of equal ones the first WordPiece tokens. No gradient."""
     weights_NV = weights_NV.detach()
     least_N1 = weights_NV.topk(top, dim=1).values[:, -1:]
     above_NV, equal_NV = weights_NV > least_N1, weights_NV == least_N1
@@ -112,7 +111,7 @@ def largest(weights_NV: Tensor, top: int) -> Tensor:
 
 
 def flops(weights_NV: Tensor) -> Tensor:
-    """What an inverted index pays for a word piece, summed over all: sum_v (mean over the rows of |x_v|)^2.
+    """What an inverted index pays for a WordPiece token, summed over all: sum_v (mean over the rows of |x_v|)^2.
 
     Paria et al., Minimizing FLOPs to Learn Efficient Sparse Representations; the regulariser of SPLADE and CAME.
     """
@@ -120,5 +119,5 @@ def flops(weights_NV: Tensor) -> Tensor:
 
 
 def mean_nonzero(weights_NV: Tensor) -> Tensor:
-    """How many word pieces of a text have a weight other than 0, a mean over the rows."""
+    """How many WordPiece tokens of a text have a weight other than 0, a mean over the rows."""
     return (weights_NV != 0).sum(1).float().mean()

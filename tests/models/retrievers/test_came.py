@@ -220,8 +220,7 @@ def compete(
     scores: Scores, group: int, settings: Competition = SETTINGS, *, progress: float = 1.0, temperature: float = 1.0,
     excluded: Tensor | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, float]]:  # fmt: skip
-    positives = torch.arange(len(next(iter(scores.values())))) * group
-    return competition_losses(scores, positives, group, settings, progress, temperature, excluded)
+    return competition_losses(scores, group, settings, progress=progress, temperature=temperature, excluded_QP=excluded)
 
 
 def ranked(*ranks: tuple[int, ...], passages: int = 8) -> Scores:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from models.retrievers.came import Competition
-from models.retrievers.objective import Distillation, Examples, Finetuning, Flops, ObjectiveSettings, known_positives
+from models.retrievers.examples import Examples, known_positives
+from models.retrievers.objective import Distillation, Finetuning, Flops, ObjectiveSettings
 from models.retrievers.retriever import Retriever
 from models.tokens import Tokens, pad
 from tasks.training.grad_cache import gradients

@@ -66,9 +66,9 @@ def test_the_loss_of_a_batch_equals_the_formula(given: Given, masked: bool) -> N
     found = tuple(each.detach() for each in objective.encode(batch)[0])
     loss = objective.compare(found, batch)["contrastive"].item()
 
-    assert batch.places is not None
+    assert batch.order is not None
     assert all((tokens.mask.sum(1).diff() >= 0).all() for tokens in (batch.queries, batch.passages))
-    queries, passages = (torch.argsort(places) for places in batch.places)
+    queries, passages = (torch.argsort(order) for order in batch.order)
     vectors = found[0][queries], found[1][passages]
     tokenizer = data.tokenizer
     names = {tuple(ids): n for n, ids in enumerate(tokenizer.encode(passages_texts(), 20))}

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from models.objective import Losses
-from models.retrievers.objective import Examples
+from models.retrievers.examples import Examples
 from models.tokens import pad
 from storage.store.store import Store
 from tasks.session import Execution, Session, session

@@ -16,7 +16,8 @@ from models.objective import Batch, Losses, num_terms
 from models.papers.cot_mae import Pretraining, Settings, make_batch
 from models.pretraining import RawBatch
 from models.retrievers import objective as finetuning
-from models.retrievers.objective import Examples, Finetuning
+from models.retrievers.examples import Examples
+from models.retrievers.objective import Finetuning
 from models.retrievers.retriever import Retriever, RetrieverSettings
 from models.retrievers.views import dense
 from models.tokens import Tokenizer, pad
