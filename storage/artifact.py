@@ -1,7 +1,7 @@
-"""Artifacts: what stages pass on, named by what made them.
+"""Artifacts: the outputs of stages, and their manifests.
 
-The key is a hash of the stage, its version, its settings and the keys of its inputs: paths, times
-and code are never in it. The manifest says all that is known of how an artifact came to be.
+An artifact's key is a hash of the stage, its version, its settings and the keys of its inputs. Paths, times and code
+are not part of it. The manifest records how the artifact was built.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T", bound=Table, covariant=True)
 
 @dataclass(frozen=True)
 class Artifact(Generic[T]):
-    """What stages pass on: never rows, never tensors."""
+    """The output of a stage, a folder. Stages pass on artifacts, never rows or tensors."""
 
     stage: str
     key: str
@@ -33,25 +33,25 @@ class Artifact(Generic[T]):
 
     @property
     def reference(self) -> str:
-        """How a key and a manifest name this input."""
+        """The name of this input in keys and manifests."""
         return f"{self.stage}/{self.key}"
 
 
 @dataclass(frozen=True)
 class Source:
-    """Files from outside the store, named by their content; `path` says where they were found and is in no key."""
+    """Files from outside the store. The key is a hash of their content; `path` is part of no key."""
 
     key: str
     path: Path
 
     @property
     def reference(self) -> str:
-        """How a key and a manifest name this input."""
+        """The name of this input in keys and manifests."""
         return f"source/{self.key}"
 
 
 def source_of(path: Path, files: Sequence[Path]) -> Source:
-    """The data set or model at `path`, known by the contents of the `files` of it that are read."""
+    """Return the data set or model at `path`, identified by the contents of those of its `files` that are read."""
     contents = [
         [file.name if file == path else str(file.relative_to(path)), sha256_of_source(file)] for file in sorted(files)
     ]
@@ -59,18 +59,18 @@ def source_of(path: Path, files: Sequence[Path]) -> Source:
 
 
 def key_of(stage: str, version: int, settings: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
-    """The name of what a stage makes of these settings and inputs: 24 hexadecimal digits."""
-    made_of = {"stage": stage, "version": version, "settings": settings, "inputs": inputs}
-    text = json.dumps(made_of, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    """Return the key of what a stage builds from these settings and inputs: 24 hexadecimal digits."""
+    identity = {"stage": stage, "version": version, "settings": settings, "inputs": inputs}
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 class InvalidManifest(ValueError):
-    """The text is not a manifest. One line says which field is wrong and what was expected."""
+    """The text is not a manifest. One line: which field is wrong and what was expected."""
 
 
-def _complete(built: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Refuse a description of a build that lacks what every build records: readers take these fields for granted."""
+def _check_built(built: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Refuse a description of a build without a field that every build records, since readers rely on these fields."""
     for name, kind in BUILT.items():
         value = built.get(name)
         if isinstance(value, bool) or not isinstance(value, kind) or (kind is not str and not _plausible(value)):
@@ -78,8 +78,8 @@ def _complete(built: Mapping[str, Any]) -> Mapping[str, Any]:
     return built
 
 
-def _referring(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Refuse inputs that are not null, a reference STAGE/KEY or a list of references."""
+def _check_references(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Refuse inputs other than null, a reference STAGE/KEY or a list of references."""
     for name, value in inputs.items():
         for reference in value if isinstance(value, list) else [value]:
             if reference is not None and not (isinstance(reference, str) and re.fullmatch(r"\w+/[^/]+", reference)):
@@ -105,7 +105,7 @@ Name = Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
 
 @dataclass(frozen=True)
 class File:
-    """A file of an artifact as the manifest lists it."""
+    """A file of an artifact in its manifest."""
 
     bytes: Count
     sha256: Digest
@@ -113,7 +113,7 @@ class File:
 
 @dataclass(frozen=True)
 class Manifest:
-    """How an artifact came to be and what is in it; `hash` covers `files` and leaves out `logs`."""
+    """How an artifact was built and what is in it. `hash` covers `files` and not `logs`."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
 
@@ -121,19 +121,19 @@ class Manifest:
     version: Annotated[int, Field(gt=0, lt=2**31)]
     key: str
     settings: Mapping[str, Any]
-    inputs: Annotated[Mapping[str, Any], AfterValidator(_referring)]
-    """Parameter name to reference, or to a list of them; null where an optional input is absent."""
+    inputs: Annotated[Mapping[str, Any], AfterValidator(_check_references)]
+    """Parameter name to reference or list of references; null for an absent optional input."""
     files: Mapping[str, File]
     logs: Mapping[str, File]
-    """Logs, TensorBoard files and Lucene indexes: verified too, but free to differ between equal builds."""
+    """Logs, TensorBoard files and Lucene indexes. They are verified, too, but may differ between equal builds."""
     hash: Digest
     rows: Count | None
     schema: Name | None
     seed: int | None
-    built: Annotated[Mapping[str, Any], AfterValidator(_complete)]
-    """When, where and at what cost: versions, seconds, CPU seconds, peak memory, device."""
+    built: Annotated[Mapping[str, Any], AfterValidator(_check_built)]
+    """Time, machine and cost of the build: versions, seconds, CPU seconds, peak memory, device."""
     sha256: Digest | None = field(default=None, compare=False)
-    """The sha256 of all other fields, so that none can change unnoticed; null in manifests of earlier versions."""
+    """The sha256 of all other fields, so that no change goes unnoticed. Null in manifests of earlier versions."""
 
     def as_json(self) -> str:
         """Return the text of manifest.json."""
@@ -141,7 +141,7 @@ class Manifest:
 
     @staticmethod
     def from_json(text: str | bytes) -> Manifest:
-        """Return the manifest that `as_json` wrote. Raises InvalidManifest on any other content, whatever it is."""
+        """Return the manifest of a text that `as_json` returned. Raises InvalidManifest for any other text."""
         try:
             manifest = _reader().validate_json(text)
             if manifest.sha256 not in (None, digest := manifest._digest()):
@@ -155,9 +155,9 @@ class Manifest:
         return manifest
 
     def references(self) -> list[str]:
-        """The inputs' references, absent ones left out."""
-        flat = [each for value in self.inputs.values() for each in (value if isinstance(value, list) else [value])]
-        return [each for each in flat if each is not None]
+        """Return the references of the inputs that are present."""
+        values = [value if isinstance(value, list) else [value] for value in self.inputs.values()]
+        return [reference for references in values for reference in references if reference is not None]
 
     def _digest(self) -> str:
         """Return the sha256 of all fields but `sha256`."""
@@ -168,11 +168,11 @@ class Manifest:
 
 @cache
 def _reader() -> TypeAdapter[Manifest]:
-    """Return what reads and checks the JSON of a manifest; made once, when the first is read."""
+    """Return the parser and validator of manifests, created when the first is read."""
     return TypeAdapter(Manifest)
 
 
 def hash_of(files: Mapping[str, File]) -> str:
-    """One hash over the names and contents of an artifact's data files."""
-    listed = sorted((name, file.sha256) for name, file in files.items())
-    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+    """Return one hash over the names and contents of an artifact's data files."""
+    contents = sorted((name, file.sha256) for name, file in files.items())
+    return hashlib.sha256(json.dumps(contents).encode()).hexdigest()

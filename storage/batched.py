@@ -1,4 +1,4 @@
-"""Take items some at a time: so many, or as many as fit into memory."""
+"""Group consecutive items by their number and their total size."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ T = TypeVar("T")
 def portions(
     items: Iterable[T], *, size: Callable[[T], int], limit: int, number: int | None = None
 ) -> Iterator[list[T]]:
-    """Consecutive items: `number` at most, whose sizes add up to `limit` at most, or one that is larger."""
-    some: list[T] = []
+    """Yield groups of at most `number` consecutive items of at most `limit` in total. A larger item is a group."""
+    group: list[T] = []
     total = 0
     for item in items:
-        total += (its := size(item))
-        if some and (total > limit or len(some) == number):
-            yield some
-            some, total = [], its
-        some.append(item)
-    if some:
-        yield some
+        total += (item_size := size(item))
+        if group and (total > limit or len(group) == number):
+            yield group
+            group, total = [], item_size
+        group.append(item)
+    if group:
+        yield group

@@ -1,4 +1,4 @@
-"""The tables that stages pass on: one class a table, its Arrow schema and what a row means.
+"""The tables that stages pass on: one class a table, with its Arrow schema and the meaning of a row.
 
 A stage's type says which table it writes (`Artifact[Passages]`); `storage.rows` reads and writes
 them and refuses columns that are not the schema's.
@@ -25,11 +25,11 @@ class Table:
 
     schema: ClassVar[pa.Schema | None] = None
     files: ClassVar[tuple[str, ...]] = ("part-*.parquet",)
-    """Patterns of the files that a stage may publish, by path below the artifact's folder; logs may have any name."""
+    """Patterns of the relative paths of files that a stage may publish. Logs may have any name."""
 
     @classmethod
     def declares(cls, name: str) -> bool:
-        """Whether a stage that writes this table may publish a file; `*` matches within one part of the path."""
+        """Return whether a stage of this table may publish a file. `*` matches within one part of the path."""
         parts = name.split("/")
         patterns = [pattern.split("/") for pattern in cls.files]
         return parts[0] == "logs" or any(
@@ -38,27 +38,22 @@ class Table:
 
 
 class Documents(Table):
-    """Unsplit source texts, in the order of the collection; what qrels name."""
+    """Unsplit source texts, in the order of the collection. Qrels refer to them."""
 
     schema = _schema(doc_id=pa.string(), title=pa.string(), text=pa.string())
 
 
 class Passages(Table):
-    """What is retrieved: `text` is characters [start, end) of its document's text.
+    """The retrieved units: `text` is characters [start, end) of its document's text.
 
     `title` is the document's title where the recipe puts titles into passages, else empty.
-    `num_tokens` counts word pieces of `text`, without special tokens.
+    `num_tokens` counts WordPiece tokens of `text`, without special tokens.
     """
 
     schema = _schema(
-        passage_id=pa.string(),
-        doc_id=pa.string(),
-        title=pa.string(),
-        text=pa.string(),
-        start=pa.int32(),
-        end=pa.int32(),
-        num_tokens=pa.int32(),
-    )
+        passage_id=pa.string(), doc_id=pa.string(), title=pa.string(), text=pa.string(), start=pa.int32(),
+        end=pa.int32(), num_tokens=pa.int32(),
+    )  # fmt: skip
 
 
 class Queries(Table):
@@ -74,41 +69,30 @@ class Qrels(Table):
 
 
 class Answers(Table):
-    """What is counted as an answer to each query of one split, where a passage that has one is relevant."""
+    """The accepted answers to the queries of one split, where a passage that contains one is relevant."""
 
     schema = _schema(query_id=pa.string(), answers=_texts())
 
 
 class PseudoQueries(Table):
-    """What generators wrote for passages, in the passages' order; `rank` numbers a passage's from 0.
+    """Generated queries of passages, in the passages' order; `rank` numbers those of a passage from 0.
 
-    Only rows that are `kept` are used; `reason` says why another is not: "empty" (nothing was written), "round trip" or
-    "relevance" (a filter's cut).
+    Only rows that are `kept` are used; `reason` says why others are not: "empty" (nothing was generated), "round trip"
+    or "relevance" (dropped by a filter).
 
-    `passage_sha256` is that of the passage's title and text (`passage_sha256`). `generator` is the recipe's name of
-    it, `revision` the key of its files or its commit, `ledger` the key of all that decides a text: the revision, the
-    settings and the code's version; `draw` counts how often the passage's queries have been replaced. Of imported
-    queries `ledger` is empty. `round_trip` is the rank of the own passage in BM25's list for the query, from 1, and 0
-    where it is not in the list; `relevance` is a cross-encoder's score; both are null where nobody has scored.
+    `passage_sha256` is the hash of the passage's title and text. `generator` is its name in the recipe, `revision` the
+    key of its files or its commit, `ledger` the key of the generation cache (empty for imported queries), and `draw`
+    counts how often the passage's queries have been invalidated. `round_trip` is the rank of the own passage in BM25's
+    list for the query, from 1, or 0 where the list lacks it; `relevance` is a cross-encoder's score; both are null
+    where they were not computed.
     """
 
     schema = _schema(
         nullable=("round_trip", "relevance"),
-        passage_id=pa.string(),
-        doc_id=pa.string(),
-        passage_sha256=pa.string(),
-        rank=pa.int32(),
-        query=pa.string(),
-        generator=pa.string(),
-        revision=pa.string(),
-        ledger=pa.string(),
-        seed=pa.int64(),
-        draw=pa.int32(),
-        round_trip=pa.int32(),
-        relevance=pa.float32(),
-        kept=pa.bool_(),
-        reason=pa.string(),
-    )
+        passage_id=pa.string(), doc_id=pa.string(), passage_sha256=pa.string(), rank=pa.int32(), query=pa.string(),
+        generator=pa.string(), revision=pa.string(), ledger=pa.string(), seed=pa.int64(), draw=pa.int32(),
+        round_trip=pa.int32(), relevance=pa.float32(), kept=pa.bool_(), reason=pa.string(),
+    )  # fmt: skip
 
 
 class GeneratedQueries(Table):
@@ -118,23 +102,23 @@ class GeneratedQueries(Table):
 
 
 class Pairs(Table):
-    """What pre-training reads: a passage's text and the contexts one of which is drawn at each visit.
+    """The data of pre-training: a passage's text, and its contexts, one of which is sampled in each epoch.
 
-    `queries` are pseudo-queries (a probe's: the query), `passages` other passages or sentences; empty where none
-    were asked for.
+    `queries` are pseudo-queries (the query itself in a probe), `passages` other passages or sentences; both are empty
+    where the recipe requests none.
     """
 
     schema = _schema(passage_id=pa.string(), text=pa.string(), queries=_texts(), passages=_texts())
 
 
 class Terms(Table):
-    """For each word piece, by id from 0: in how many texts it occurs, and how often in all of them."""
+    """Text frequency and total number of occurrences of each WordPiece token, by id from 0."""
 
     schema = _schema(piece=pa.int32(), texts=pa.int64(), occurrences=pa.int64())
 
 
 class Positives(Table):
-    """Training positives by passage; several rows a query where several documents are relevant."""
+    """Positive passages for training; several rows for a query with several relevant documents."""
 
     schema = _schema(query_id=pa.string(), passage_id=pa.string(), doc_id=pa.string())
 
@@ -158,26 +142,26 @@ class Negatives(Table):
 
 
 class Vectors(Table):
-    """What a retriever makes of all passages, view by view: `storage.vectors` and `vectors.json` say how it lies."""
+    """A retriever's representations of all passages, by view, in the layout of `storage.vectors`."""
 
     files = ("vectors.json", "dense/*.npy", "lexical/*.npy", "late/*.npy")
 
 
 class TeacherScores(Table):
-    """What a cross-encoder says of pairs: higher is more relevant; only differences within a query mean anything."""
+    """A cross-encoder's scores: higher is more relevant. Only differences within a query are meaningful."""
 
     schema = _schema(query_id=pa.string(), passage_id=pa.string(), score=pa.float32())
 
 
 class Weights(Table):
-    """`weights.json`: what each of several runs counts when they are fused."""
+    """`weights.json`: the weights of several runs in their fusion."""
 
     files = ("weights.json",)
 
 
 class Overlap(Table):
-    """How much two runs agree: means over their common queries of the share of the first k passages that both have,
-    and of rank-biased overlap (Webber et al. 2010).
+    """Agreement of two runs: means over their common queries of the share of common passages in the top k, and of
+    rank-biased overlap (Webber et al. 2010).
     """
 
     schema = _schema(
@@ -193,7 +177,7 @@ class Metrics(Table):
 
 
 class Analysis(Table):
-    """What an analysis found: `analysis.json`, and tables beside it where pictures need many numbers."""
+    """The result of an analysis: `analysis.json`, and tables for figures with many numbers."""
 
     files = ("analysis.json", "*.parquet")
 
@@ -211,7 +195,7 @@ class Comparison(Table):
 
 
 class Filled(Table):
-    """filled.json: the ledger to which a share of the work has added queries, and which share."""
+    """filled.json: the generation cache to which a share of the work has added queries, and which share."""
 
     files = ("filled.json",)
 
@@ -219,8 +203,8 @@ class Filled(Table):
 class Checkpoint(Table):
     """A Hugging Face folder: config.json, model.safetensors, tokenizer files.
 
-    A second encoder of queries is in `query/`, and the pooling as sentence-transformers reads it in `1_Pooling/`.
-    Tokenizers have files of many names, but of these kinds.
+    A separate query encoder is in `query/`, and the pooling for sentence-transformers in `1_Pooling/`. Tokenizers have
+    files of various names, but of these types.
     """
 
     files = (
@@ -242,10 +226,10 @@ class Report(Table):
 
 
 def passage_text(title: str, text: str) -> str:
-    """What engines index and encoders read of a passage."""
+    """Return the text of a passage that engines index and encoders read."""
     return f"{title} {text}" if title else text
 
 
 def passage_sha256(text: str) -> str:
-    """What a ledger calls a passage: the sha256 of its `passage_text`, in hexadecimal."""
+    """Return the sha256 of a `passage_text` in hexadecimal: the passage's name in the generation cache."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,8 +1,9 @@
-"""What a retriever makes of texts, by view, in memory and on disk: shards in the order of the table's rows.
+"""Representations of texts by view, in memory and on disk: shards in the order of the table's rows.
 
-A row is one vector (dense), the weights of some word pieces (lexical), or a vector for each of its tokens (late).
-A shard is a few `.npy` files below its view's folder, each whole or absent and memory-mapped when read, so that
-encoding that was cut off goes on with the first shard that is not finished, and a search holds no more than it scores.
+A view is a kind of representation. A row is one vector (`dense`), weights of WordPiece tokens (`lexical`, sparse) or
+one vector a token (`late`, multi-vector for late interaction). A shard is a few `.npy` files in its view's folder, each
+complete or absent, and memory-mapped when read. So interrupted encoding resumes with the first unfinished shard, and a
+search keeps in memory only what it scores.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ FILES: Mapping[str, Mapping[str, str]] = {
     "lexical": {"ids": ".ids.npy", "values": ".values.npy", "offsets": ".offsets.npy"},
     "late": {"ids": ".ids.npy", "vectors": ".vectors.npy", "offsets": ".offsets.npy"},
 }
-"""By view, what a shard's files hold and how their names end, in the order in which they are written."""
+"""By view, the arrays of a shard and the endings of their files, in the order in which they are written."""
 
 
 @dataclass(frozen=True)
 class SparseRows:
-    """N rows of weights; row n has those from offsets[n] up to offsets[n + 1]."""
+    """N sparse rows; row n has the weights from offsets[n] up to offsets[n + 1]."""
 
     offsets: Offsets
     """[N + 1]"""
     ids: Numbers
-    """[nonzeros], word pieces, ascending within a row."""
+    """[nonzeros], ids of WordPiece tokens, ascending within a row."""
     values: Vectors
     """[nonzeros]"""
 
@@ -47,44 +48,44 @@ class SparseRows:
         return len(self.offsets) - 1
 
     def rows(self, start: int, stop: int) -> SparseRows:
-        """Rows from `start` up to `stop`, without copying their weights."""
+        """Return the rows from `start` up to `stop`, without copying their weights."""
         offsets, cut = _cut(self.offsets, start, stop)
         return SparseRows(offsets, self.ids[cut], self.values[cut])
 
-    def taken(self, places: Offsets) -> SparseRows:
-        """The rows at these places."""
-        offsets, found = _gathered(self.offsets, places)
-        return SparseRows(offsets, self.ids[found], self.values[found])
+    def taken(self, rows: Offsets) -> SparseRows:
+        """Return the rows with these numbers."""
+        offsets, taken = _gathered(self.offsets, rows)
+        return SparseRows(offsets, self.ids[taken], self.values[taken])
 
 
 @dataclass(frozen=True)
 class TokenRows:
-    """N rows of tokens; row n has those from offsets[n] up to offsets[n + 1]."""
+    """N multi-vector rows; row n has the tokens from offsets[n] up to offsets[n + 1]."""
 
     offsets: Offsets
     """[N + 1]"""
     vectors: Vectors
     """[tokens, D]"""
     ids: Numbers
-    """[tokens], which word piece each is; empty where any two tokens may match."""
+    """[tokens], ids of WordPiece tokens; empty where any two tokens may match."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def rows(self, start: int, stop: int) -> TokenRows:
-        """Rows from `start` up to `stop`, without copying their vectors."""
+        """Return the rows from `start` up to `stop`, without copying their vectors."""
         offsets, cut = _cut(self.offsets, start, stop)
         return TokenRows(offsets, self.vectors[cut], self.ids[cut] if len(self.ids) else self.ids)
 
-    def taken(self, places: Offsets) -> TokenRows:
-        """The rows at these places."""
-        offsets, found = _gathered(self.offsets, places)
-        return TokenRows(offsets, self.vectors[found], self.ids[found] if len(self.ids) else self.ids)
+    def taken(self, rows: Offsets) -> TokenRows:
+        """Return the rows with these numbers."""
+        offsets, taken = _gathered(self.offsets, rows)
+        return TokenRows(offsets, self.vectors[taken], self.ids[taken] if len(self.ids) else self.ids)
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """N texts as a retriever's views see them; a view that it has not is None."""
+    """The representations of N texts; a view that the retriever does not have is None."""
 
     dense: Vectors | None = None
     """[N, D]"""
@@ -92,45 +93,45 @@ class Encoded:
     late: TokenRows | None = None
 
     def __len__(self) -> int:
-        return len(next(each for each in (self.dense, self.lexical, self.late) if each is not None))
+        return len(next(rows for rows in (self.dense, self.lexical, self.late) if rows is not None))
 
     @property
     def views(self) -> tuple[str, ...]:
-        """The views that are there."""
+        """The views that are present."""
         return tuple(view for view in FILES if getattr(self, view) is not None)
 
     def rows(self, start: int, stop: int) -> Encoded:
-        """Rows from `start` up to `stop`, without copying what they hold."""
+        """Return the rows from `start` up to `stop`, without copying their arrays."""
         return Encoded(
             None if self.dense is None else self.dense[start:stop],
             None if self.lexical is None else self.lexical.rows(start, stop),
             None if self.late is None else self.late.rows(start, stop),
         )
 
-    def taken(self, places: Sequence[int] | Offsets) -> Encoded:
-        """The rows at these places, in their order."""
-        places = np.asarray(places, dtype=np.int64)
+    def taken(self, rows: Sequence[int] | Offsets) -> Encoded:
+        """Return the rows with these numbers, in the given order."""
+        rows = np.asarray(rows, dtype=np.int64)
         return Encoded(
-            None if self.dense is None else self.dense[places],
-            None if self.lexical is None else self.lexical.taken(places),
-            None if self.late is None else self.late.taken(places),
+            None if self.dense is None else self.dense[rows],
+            None if self.lexical is None else self.lexical.taken(rows),
+            None if self.late is None else self.late.taken(rows),
         )
 
     @staticmethod
     def concatenated(parts: Sequence[Encoded]) -> Encoded:
-        """All parts' rows, one part after the other."""
-        dense = [each.dense for each in parts if each.dense is not None]
-        lexical = [each.lexical for each in parts if each.lexical is not None]
-        late = [each.late for each in parts if each.late is not None]
+        """Return the rows of all parts, one part after the other."""
+        dense = [part.dense for part in parts if part.dense is not None]
+        lexical = [part.lexical for part in parts if part.lexical is not None]
+        late = [part.late for part in parts if part.late is not None]
         return Encoded(
             np.concatenate(dense) if dense else None,
-            SparseRows(_joined(lexical), _all(lexical, "ids"), _all(lexical, "values")) if lexical else None,
-            TokenRows(_joined(late), _all(late, "vectors"), _all(late, "ids")) if late else None,
+            SparseRows(_offsets(lexical), _concat(lexical, "ids"), _concat(lexical, "values")) if lexical else None,
+            TokenRows(_offsets(late), _concat(late, "vectors"), _concat(late, "ids")) if late else None,
         )
 
 
 def write_shard(folder: Path, shard: int, encoded: Encoded) -> None:
-    """Write one shard of every view; vectors that are not finite are refused."""
+    """Write one shard of every view. Raises UserError for values that are not finite."""
     for view in encoded.views:
         for name, array in _arrays(encoded, view).items():
             if not np.isfinite(array).all():
@@ -146,32 +147,32 @@ def write_shard(folder: Path, shard: int, encoded: Encoded) -> None:
 
 
 def shard_files(shard: int, views: Sequence[str]) -> list[str]:
-    """The files of these views' shard, below the folder."""
+    """Return the relative paths of the files of a shard in these views."""
     return [str(_path(Path(), view, shard, name)) for view in views for name in FILES[view]]
 
 
 def is_finished(folder: Path, shard: int, views: Sequence[str]) -> bool:
-    """Whether all files of these views' shard are there."""
+    """Return whether all files of a shard in these views exist."""
     return all((folder / file).exists() for file in shard_files(shard, views))
 
 
 def read_shard(folder: Path, shard: int, view: str | None = None) -> Encoded:
-    """One shard, memory-mapped: of one view, or of all that there are."""
-    found: dict[str, Any] = {}
-    for each in stored_views(folder) if view is None else [view]:
-        arrays = {name: _read(_path(folder, each, shard, name)) for name in FILES[each]}
-        kinds = {"dense": dict, "lexical": SparseRows, "late": TokenRows}
-        found |= arrays if each == "dense" else {each: kinds[each](**arrays)}
-    return Encoded(**found)
+    """Return one memory-mapped shard, of one view or of all stored views."""
+    views: dict[str, Any] = {}
+    for name in stored_views(folder) if view is None else [view]:
+        arrays = {array: _read(_path(folder, name, shard, array)) for array in FILES[name]}
+        types = {"lexical": SparseRows, "late": TokenRows}
+        views |= arrays if name == "dense" else {name: types[name](**arrays)}
+    return Encoded(**views)
 
 
 def stored_views(folder: Path) -> tuple[str, ...]:
-    """The views that have files in the folder."""
+    """Return the views that have files in the folder."""
     return tuple(view for view in FILES if (folder / view).is_dir())
 
 
 def num_shards(folder: Path) -> int:
-    """How many shards the folder holds, finished in every view."""
+    """Return the number of shards that are finished in every view."""
     views, shard = stored_views(folder), 0
     while views and is_finished(folder, shard, views):
         shard += 1
@@ -179,7 +180,7 @@ def num_shards(folder: Path) -> int:
 
 
 def bytes_per_passage(folder: Path) -> dict[str, float]:
-    """By view, how many bytes of arrays a passage takes on average; 0 where there are no passages."""
+    """Return the mean bytes of arrays per passage, by view; 0 without passages."""
     sizes = dict.fromkeys(stored_views(folder), 0)
     passages = 0
     for shard in range(num_shards(folder)):
@@ -191,7 +192,7 @@ def bytes_per_passage(folder: Path) -> dict[str, float]:
 
 
 def describe_vectors(folder: Path) -> dict[str, Any]:
-    """What `vectors.json` says: passages, shards, views and their weights, token limits, bytes."""
+    """Return the content of `vectors.json`: passages, shards, views and their weights, token limits, bytes."""
     description: dict[str, Any] = json.loads((folder / VECTORS_JSON).read_text())
     return description
 
@@ -211,21 +212,21 @@ def _read(path: Path) -> NDArray[Any]:
 
 
 def _cut(offsets: Offsets, start: int, stop: int) -> tuple[Offsets, slice]:
-    kept = offsets[start : stop + 1]
-    return kept - kept[0], slice(int(kept[0]), int(kept[-1]))
+    part = offsets[start : stop + 1]
+    return part - part[0], slice(int(part[0]), int(part[-1]))
 
 
-def _gathered(offsets: Offsets, places: Offsets) -> tuple[Offsets, Offsets]:
-    """The offsets of the rows at these places, and where what they hold lies."""
-    lengths = offsets[places + 1] - offsets[places]
-    found = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    return found, np.arange(found[-1]) + np.repeat(offsets[places] - found[:-1], lengths)
+def _gathered(offsets: Offsets, rows: Offsets) -> tuple[Offsets, Offsets]:
+    """Return the new offsets of these rows, and the old positions of their values."""
+    lengths = offsets[rows + 1] - offsets[rows]
+    new = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    return new, np.arange(new[-1]) + np.repeat(offsets[rows] - new[:-1], lengths)
 
 
-def _joined(parts: Sequence[SparseRows | TokenRows]) -> Offsets:
-    lengths = np.concatenate([np.diff(each.offsets) for each in parts])
+def _offsets(parts: Sequence[SparseRows | TokenRows]) -> Offsets:
+    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
-def _all(parts: Sequence[SparseRows | TokenRows], name: str) -> NDArray[Any]:
-    return np.concatenate([getattr(each, name) for each in parts])
+def _concat(parts: Sequence[SparseRows | TokenRows], name: str) -> NDArray[Any]:
+    return np.concatenate([getattr(part, name) for part in parts])
