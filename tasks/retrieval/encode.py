@@ -32,10 +32,7 @@ from tasks.runtime.shards import run_shards
 from tasks.runtime.token_batches import TOKENS_PER_BATCH, batches
 from tasks.stage import stage
 
-LEXICAL_TOKENS_PER_BATCH = {
-    "cpu": 1024,
-    "cuda": 16_384,
-}  # fewer: each token has a weight for the vocabulary
+LEXICAL_TOKENS_PER_BATCH = {"cpu": 1024, "cuda": 16_384}  # fewer, since a token has a weight for every vocabulary id
 PASSAGES_PER_SHARD = {"dense": 8192, "lexical": 2048, "late": 512}  # about 100 MB; the smallest of a retriever's views
 
 

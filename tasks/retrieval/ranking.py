@@ -38,7 +38,7 @@ Searcher = Callable[[Sequence[str]], Lookup]
 
 @dataclass(frozen=True)
 class PassageIds:
-    """The ids and documents of all passages, by place."""
+    """The ids and documents of all passages, by row."""
 
     ids: pa.ChunkedArray
     documents: NDArray[np.int32]
@@ -49,10 +49,10 @@ class PassageIds:
     def __len__(self) -> int:
         return len(self.documents)
 
-    def in_order(self, places: Indices, scores: NDArray[np.float32]) -> Hits:
+    def in_order(self, rows: Indices, scores: NDArray[np.float32]) -> Hits:
         """These hits in a Run's order."""
-        order = np.lexsort((self.descending[places], -scores))
-        return Hits(places[order], scores[order])
+        order = np.lexsort((self.descending[rows], -scores))
+        return Hits(rows[order], scores[order])
 
     def first_documents(self, hits: Hits, documents: int) -> Hits:
         """The shortest beginning of `hits` with `documents` different documents; all of it if it has no more."""

@@ -76,7 +76,7 @@ def search(
 def query_encoder(vectors: Artifact[Vectors], checkpoint: Model | None) -> Callable[[Sequence[str]], Encoded]:
     """Return a function that encodes queries with the checkpoint and token limit of the stored vectors."""
     if checkpoint is None:
-        raise TypeError("vectors are searched with the checkpoint that made them")
+        raise TypeError("vectors are searched with the checkpoint that encoded them")
     encoder, max_tokens = TextEncoder(checkpoint.path), int(describe_vectors(vectors.path)["query_max_tokens"])
     return lambda texts: encoder(texts, "query", max_tokens)
 

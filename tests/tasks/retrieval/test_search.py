@@ -1,4 +1,4 @@
-"""Encode, index, search: what a run holds is what the retriever was trained to say, whatever is cut off on the way."""
+"""Encode, index and search: a run has the scores of the trained retriever, also after interruptions."""
 
 import json
 import random
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("on_one_thread")
 EXACT = Exact(engine="exact")
 DRAW = random.Random(1)
 TEXTS = [" ".join(DRAW.choices([*WORDS, ",", "kings"], k=DRAW.randint(1, 30))) for _ in range(80)] + ["king stone"] * 3
-ASKED = [" ".join(DRAW.choices(WORDS, k=DRAW.randint(1, 10))) for _ in range(30)]
+QUESTIONS = [" ".join(DRAW.choices(WORDS, k=DRAW.randint(1, 10))) for _ in range(30)]
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +39,10 @@ def passages(written) -> Artifact[Passages]:
 
 @pytest.fixture(scope="module")
 def queries(written) -> Artifact[Queries]:
-    return written(Queries, [{"query_id": f"q{n}", "text": text} for n, text in enumerate(ASKED)])
+    return written(Queries, [{"query_id": f"q{n}", "text": text} for n, text in enumerate(QUESTIONS)])
 
 
-class Made:
+class SearchableIndex:
     """A retriever's checkpoint, vectors and index, for exact search."""
 
     def __init__(self, folder: Path, made, kind: str, passages: Artifact[Passages]) -> None:
@@ -63,13 +63,11 @@ class Made:
 
 
 @pytest.fixture(scope="module")
-def mixture(made, passages: Artifact[Passages], tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return Made(tmp_path_factory.mktemp("mixture"), made, "mixture", passages)
+def mixture(made, passages: Artifact[Passages], tmp_path_factory: pytest.TempPathFactory) -> SearchableIndex:
+    return SearchableIndex(tmp_path_factory.mktemp("mixture"), made, "mixture", passages)
 
 
-def test_an_index_whose_build_ended_before_it_was_published_describes_itself_as_at_first(
-    mixture: Made, tmp_path: Path
-) -> None:
+def test_a_rebuilt_index_has_the_same_description(mixture: SearchableIndex, tmp_path: Path) -> None:
     work = shutil.copytree(mixture.index.path, tmp_path / "work")
     before = (work / "index.json").read_bytes()
     (work / "manifest.json").write_text("written, but the folder was not renamed")
@@ -80,14 +78,14 @@ def test_an_index_whose_build_ended_before_it_was_published_describes_itself_as_
 
 
 @pytest.mark.parametrize("kind", RETRIEVERS)
-def test_a_pair_scores_in_the_run_what_it_scores_in_training(
+def test_scores_of_a_run_equal_those_of_training(
     kind: str, made, passages: Artifact[Passages], queries: Artifact[Queries], tmp_path: Path
 ) -> None:
-    searched = Made(tmp_path, made, kind, passages)
+    searched = SearchableIndex(tmp_path, made, kind, passages)
     model, tokenizer = retriever.load(tmp_path), Tokenizer.load(tmp_path)
     with torch.inference_mode():
         read = [model(tokenizer.pad_batch(tokenizer.encode(texts, tokens)), role)
-                for texts, tokens, role in ((ASKED, 8, "query"), (TEXTS, 24, "passage"))]  # fmt: skip
+                for texts, tokens, role in ((QUESTIONS, 8, "query"), (TEXTS, 24, "passage"))]  # fmt: skip
         trained = {view: scores.numpy() for view, scores in model.scores(*read).items()}
     assert set(trained) == {*RETRIEVERS[kind].views, "sum"}
     for view, scores_QP in trained.items():
@@ -96,14 +94,14 @@ def test_a_pair_scores_in_the_run_what_it_scores_in_training(
         for row in rows:
             found[int(row["query_id"][1:]), int(row["passage_id"][1:])] = row["score"]
         there = ~np.isnan(found)
-        assert there.sum() >= 60 * len(ASKED)  # every document
+        assert there.sum() >= 60 * len(QUESTIONS)  # every document
         assert np.abs(found - scores_QP)[there].max() < 1e-5 * np.abs(scores_QP).max()
         assert {row["view"] for row in rows} == {view}
 
 
-def test_lists_end_with_the_passage_that_brings_the_last_document(mixture: Made, queries: Artifact[Queries]) -> None:
+def test_lists_end_with_the_last_requested_document(mixture: SearchableIndex, queries: Artifact[Queries]) -> None:
     rows = mixture.run(queries, "sum", documents=20).to_pylist()
-    for number in range(len(ASKED)):
+    for number in range(len(QUESTIONS)):
         found = [row for row in rows if row["query_id"] == f"q{number}"]
         documents = [int(row["passage_id"][1:]) % 60 for row in found]
         assert len(set(documents)) == 20
@@ -113,15 +111,15 @@ def test_lists_end_with_the_passage_that_brings_the_last_document(mixture: Made,
         assert keys == sorted(keys, reverse=True)
 
 
-def test_shards_make_the_same_run_and_are_never_searched_again(
-    mixture: Made, queries: Artifact[Queries], monkeypatch: pytest.MonkeyPatch
+def test_shards_give_the_same_run_and_are_not_searched_again(
+    mixture: SearchableIndex, queries: Artifact[Queries], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Search(view="late", documents=10)
-    whole = mixture.made(search, *mixture.inputs(queries), settings=settings)
+    complete = mixture.made(search, *mixture.inputs(queries), settings=settings)
     monkeypatch.setattr("tasks.retrieval.search.QUERIES_PER_SHARD", 7)
     sharded = mixture.made(search, *mixture.inputs(queries), settings=settings)
     assert len(list(sharded.path.glob("*.parquet"))) == 5
-    one, other = read_table(whole, Run), read_table(sharded, Run)
+    one, other = read_table(complete, Run), read_table(sharded, Run)
     assert one.drop_columns("score") == other.drop_columns("score")
     assert np.allclose(one["score"], other["score"], rtol=1e-5)
 
@@ -136,11 +134,11 @@ def test_shards_make_the_same_run_and_are_never_searched_again(
     ("dpr", "late", "dense or sum"),
     ("hybrid", "bm25", "dense or lexical or sum"),
 ])  # fmt: skip
-def test_a_view_that_is_not_there_is_an_error_that_names_those_that_are(
+def test_an_unknown_view_is_refused_with_the_known_ones(
     kind: str, view: str, there: str, made, passages: Artifact[Passages], queries: Artifact[Queries], tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=rf"search\.view: expected {there} for engine exact and .*, found {view}"):
-        Made(tmp_path, made, kind, passages).run(queries, view)
+        SearchableIndex(tmp_path, made, kind, passages).run(queries, view)
 
 
 def test_an_index_without_vectors_needs_no_encoder(
@@ -155,18 +153,18 @@ def test_an_index_without_vectors_needs_no_encoder(
     search.body(tmp_path, bm25, None, none, None, passages, settings=Search(view="bm25", documents=1))
 
 
-def test_nothing_is_built_and_the_index_says_so(mixture: Made) -> None:
+def test_nothing_is_built_and_the_index_says_so(mixture: SearchableIndex) -> None:
     assert [path.name for path in mixture.index.path.iterdir()] == ["index.json"]
     description = json.loads((mixture.index.path / "index.json").read_text())
     assert description == {"engine": "exact", "passages": 83, "bytes_per_passage": 0.0}
 
 
-def test_vectors_of_other_passages_are_refused(written, mixture: Made, tmp_path: Path) -> None:
+def test_vectors_of_other_passages_are_refused(written, mixture: SearchableIndex, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected the vectors of the passages"):
         index.body(tmp_path, written(Passages, []), mixture.vectors, None, settings=EXACT)
 
 
 @pytest.mark.parametrize("documents", [1, 10_000])
-def test_any_depth_is_answered(documents: int, mixture: Made, queries: Artifact[Queries]) -> None:
+def test_any_depth_is_answered(documents: int, mixture: SearchableIndex, queries: Artifact[Queries]) -> None:
     rows = mixture.run(queries, "lexical", documents=documents)
     assert len(rows) == (30 if documents == 1 else 30 * 83)

@@ -81,7 +81,7 @@ def lists(run: pa.Table) -> dict[str, list[tuple[str, float]]]:
     return found
 
 
-def test_ids_and_scores_are_those_of_pyserini(
+def test_lists_equal_pyserinis(
     run: pa.Table, built: Artifact[Index], queries: Artifact[Queries], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")  # pyserini's import asks for one and never uses it here
@@ -112,7 +112,7 @@ def test_lists_are_cut_where_pyserini_cuts_them(
                 assert list(zip(named, ours.scores.tolist(), strict=True)) == theirs
 
 
-def test_queries_are_looked_up_in_blocks(
+def test_lists_do_not_depend_on_the_size_of_blocks(
     built: Artifact[Index], passages: Artifact[Passages], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lookup = bm25.open_index(built.path, None, None, passage_ids(passages), "bm25")(WORDS)
@@ -123,7 +123,7 @@ def test_queries_are_looked_up_in_blocks(
         assert (one.scores == other.scores).all()
 
 
-def test_lucene_may_number_passages_as_it_likes(passages: Artifact[Passages], tmp_path: Path) -> None:
+def test_lists_do_not_depend_on_lucenes_numbers(passages: Artifact[Passages], tmp_path: Path) -> None:
     rows = read_table(passages, Passages, ["passage_id", "text"]).to_pylist()
     (tmp_path / "logs").mkdir()
     bm25._write_lucene(tmp_path / bm25.LUCENE, ((row["passage_id"], row["text"]) for row in reversed(rows)))
@@ -132,7 +132,7 @@ def test_lucene_may_number_passages_as_it_likes(passages: Artifact[Passages], tm
     assert {rows[place]["passage_id"] for place in found[0].rows} == {"emoji", "quotes", "with space"}
 
 
-def taken_apart(scores: list[float]) -> list[np.float32]:
+def reference_ties(scores: list[float]) -> list[np.float32]:
     """One list, as Anserini describes it: rounded, and each near copy of the score before 1e-6 lower than its own."""
     found: list[np.float32] = []
     before = 0
@@ -145,14 +145,14 @@ def taken_apart(scores: list[float]) -> list[np.float32]:
 
 
 @given(st.lists(st.lists(st.integers(0, 3000), max_size=9), max_size=6), st.sampled_from([1e-2, 1e-4, 3e-5, 7e-6]))
-def test_ties_are_taken_apart_list_by_list(steps: list[list[int]], unit: float) -> None:
+def test_ties_are_separated_within_each_list(steps: list[list[int]], unit: float) -> None:
     lists = [[float(np.float32(step * unit)) for step in sorted(each, reverse=True)] for each in steps]
     flat = np.array([score for each in lists for score in each], np.float32)
     found = bm25.separate_ties(flat, np.array([len(each) for each in lists], np.int32))
-    assert found.tolist() == [float(score) for each in lists for score in taken_apart(each)]
+    assert found.tolist() == [float(score) for each in lists for score in reference_ties(each)]
 
 
-def test_odd_texts_are_found_and_odd_queries_find_nothing(run: pa.Table) -> None:
+def test_unusual_texts_and_queries(run: pa.Table) -> None:
     found = lists(run)
     assert {name for name, _ in found["q20"]} == {"emoji", "quotes", "with space"}
     assert {name for name, _ in found["q24"]} == {"emoji", "quotes", "with space"}  # 3,001 words
@@ -186,7 +186,7 @@ def test_pseudo_queries_of_unknown_passages_are_refused(written, made, passages:
         made(index, passages=passages, pseudo_queries=strangers, settings=SETTINGS)
 
 
-def test_an_index_that_was_cut_off_is_made_again(passages: Artifact[Passages], tmp_path: Path) -> None:
+def test_an_interrupted_index_is_rebuilt(passages: Artifact[Passages], tmp_path: Path) -> None:
     half = tmp_path / "scratch" / "lucene"
     half.mkdir(parents=True)
     (half / "_0.cfs").write_text("half a segment")
@@ -205,7 +205,7 @@ def three_walruses(out: Path) -> None:
     write_rows(out, Passages, [passage(f"d{n}", f"walrus number {n}") for n in range(3)])
 
 
-def test_lucenes_files_are_listed_but_not_in_the_hash(tmp_path: Path) -> None:
+def test_lucenes_files_are_listed_and_not_hashed(tmp_path: Path) -> None:
     found = []
     for name in ("one", "other"):
         with session(Session(Store(tmp_path / name), Execution(threads=1, device="cpu"))) as current:
@@ -252,7 +252,7 @@ print("alive")
 
 
 @pytest.mark.parametrize("order", ["lucene,torch,faiss", "faiss,torch,lucene"])
-def test_java_torch_and_faiss_live_in_one_process(order: str) -> None:
+def test_java_torch_and_faiss_work_in_one_process(order: str) -> None:
     done = subprocess.run([sys.executable, "-c", TOGETHER, order], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "alive", "")  # and Java says nothing
 

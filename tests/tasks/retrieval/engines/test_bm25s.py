@@ -35,7 +35,7 @@ def passages(written) -> Artifact[Passages]:
     return written(Passages, [passage(f"d{name}", text) for name, text in zip(names, [*texts, *TEXTS], strict=True)])
 
 
-def found(built: Artifact[Any], passages: Artifact[Passages], depth: int) -> list[Hits]:
+def search_index(built: Artifact[Any], passages: Artifact[Passages], depth: int) -> list[Hits]:
     described = built.path / "index.json"
     name = "bm25s" if '"bm25s"' in described.read_text() else "bm25"
     lookup = engine(name).open_index(built.path, None, None, passage_ids(passages), "bm25")(QUERIES)
@@ -48,13 +48,13 @@ def as_lists(hits: list[Hits]) -> list[list[tuple[int, float]]]:
 
 
 @pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (2.0, 1.0), (0.0, 0.5), (1.2, 0.0)])
-def test_lists_are_lucenes(made, passages: Artifact[Passages], k1: float, b: float) -> None:
+def test_lists_equal_lucenes(made, passages: Artifact[Passages], k1: float, b: float) -> None:
     theirs, ours = (
         made(index, passages=passages, settings=Bm25(engine=name, k1=k1, b=b)) for name in ("bm25", "bm25s")
     )
     for depth in (1, 2, 7, 40, 1000):
-        lists = as_lists(found(ours, passages, depth))
-        assert lists == as_lists(found(theirs, passages, depth))
+        lists = as_lists(search_index(ours, passages, depth))
+        assert lists == as_lists(search_index(theirs, passages, depth))
         assert max(map(len, lists)) == min(depth, max(map(len, lists)))
         assert [lists[number] for number in (1, 2, 3, 4)] == [[], [], [], []]
 
@@ -64,20 +64,20 @@ def built(made, on_one_thread, passages: Artifact[Passages]) -> Artifact[Any]:
     return made(index, passages=passages, settings=Bm25(engine="bm25s", k1=0.9, b=0.4))  # type: ignore[no-any-return]
 
 
-def test_how_queries_are_shared_among_threads_does_not_matter(
+def test_lists_do_not_depend_on_the_number_of_threads(
     built: Artifact[Any], passages: Artifact[Passages], store: Store
 ) -> None:
-    alone = as_lists(found(built, passages, 20))
+    alone = as_lists(search_index(built, passages, 20))
     with session(Session(store, Execution(threads=3, device="cpu"))):
-        assert as_lists(found(built, passages, 20)) == alone
+        assert as_lists(search_index(built, passages, 20)) == alone
 
 
 def test_a_list_is_deepened_until_its_ties_end(
     built: Artifact[Any], passages: Artifact[Passages], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    far = as_lists(found(built, passages, 3))
+    far = as_lists(search_index(built, passages, 3))
     monkeypatch.setattr(bm25s, "EXTRA_HITS", 1)
-    assert as_lists(found(built, passages, 3)) == far
+    assert as_lists(search_index(built, passages, 3)) == far
 
 
 def test_pseudo_queries_are_found_with_their_passage(written, made, passages: Artifact[Passages]) -> None:
@@ -87,12 +87,12 @@ def test_pseudo_queries_are_found_with_their_passage(written, made, passages: Ar
         made(index, passages=passages, pseudo_queries=rows, settings=Bm25(engine=name, k1=0.9, b=0.4))
         for name in ("bm25", "bm25s")
     )
-    assert as_lists(found(ours, passages, 50)) == as_lists(found(theirs, passages, 50))
+    assert as_lists(search_index(ours, passages, 50)) == as_lists(search_index(theirs, passages, 50))
     lookup = bm25s.open_index(ours.path, None, None, passage_ids(passages), "bm25")(["gargoyle"])
     assert lookup([0], 5)[0].rows.tolist() == [7]
 
 
-def test_the_stage_writes_the_run_that_lucene_makes(written, made, passages: Artifact[Passages]) -> None:
+def test_runs_equal_lucenes(written, made, passages: Artifact[Passages]) -> None:
     queries = written(Queries, [{"query_id": f"q{n}", "text": text} for n, text in enumerate(QUERIES)])
     runs = [
         read_table(
@@ -122,7 +122,7 @@ def test_bytes_do_not_depend_on_how_many_texts_are_read_at_once(
         assert (built.path / file).read_bytes() == (again.path / file).read_bytes()
 
 
-def test_an_index_that_was_cut_off_is_made_again_and_a_whole_one_is_kept(
+def test_an_interrupted_index_is_rebuilt_and_a_complete_one_is_kept(
     passages: Artifact[Passages], tmp_path: Path
 ) -> None:
     settings, half = Bm25(engine="bm25s", k1=0.9, b=0.4), tmp_path / "scratch" / "bm25s"
@@ -136,10 +136,10 @@ def test_an_index_that_was_cut_off_is_made_again_and_a_whole_one_is_kept(
     assert whole == {path.name: path.stat().st_mtime_ns for path in (tmp_path / bm25s.INDEX).iterdir()}
 
 
-def test_texts_without_words_are_not_found(written, made) -> None:
+def test_texts_without_terms_are_not_retrieved(written, made) -> None:
     blank = written(Passages, [passage("d1", " "), passage("d2", "the")])
     built = made(index, passages=blank, settings=Bm25(engine="bm25s", k1=0.9, b=0.4))
-    assert as_lists(found(built, blank, 5)) == [[] for _ in QUERIES]
+    assert as_lists(search_index(built, blank, 5)) == [[] for _ in QUERIES]
 
 
 def test_lengths_are_rounded_as_lucene_rounds_them() -> None:
@@ -149,7 +149,7 @@ def test_lengths_are_rounded_as_lucene_rounds_them() -> None:
     assert bm25s.rounded_length(np.array(lengths)).tolist() == theirs
 
 
-def test_scores_are_the_formulas() -> None:
+def test_term_scores_equal_the_formula() -> None:
     counts, vocabulary = bm25s.term_counts(["walrus walrus sea", "sea", "", "walrus ice ice ice"])
     found = bm25s.term_scores(counts, 0.9, 0.4)
     assert counts.shape == (4, 3)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("on_one_thread")
 VIEWS = [("dense", False), ("lexical", False), ("late", False), ("late", True), ("sum", False), ("sum", True)]
 
 
-def engine(folder: Path, view: str) -> ExactSearch:
+def exact_search(folder: Path, view: str) -> ExactSearch:
     stored = StoredVectors(folder, view)
     return ExactSearch(stored, names(len(stored)))
 
@@ -34,7 +34,7 @@ def same(one: list[Hits], other: list[Hits]) -> bool:
     )
 
 
-def portion(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def limit_memory(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     for module in (exact, upper_bounds, double_scores):
         monkeypatch.setattr(module, "MEMORY_BYTES", size)
 
@@ -50,22 +50,22 @@ def test_lists_are_those_of_double_precision_with_ties_by_id(
     seed: int,
 ) -> None:  # fmt: skip
     draw = np.random.default_rng(seed)
-    asked = texts(draw, queries, signed=signed, ids=exact_match)
+    query_rows = texts(draw, queries, signed=signed, ids=exact_match)
     passages = texts(draw, kinds, signed=signed, ids=exact_match).taken(
         draw.integers(0, kinds, count)
     )  # some are equal
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        portion(patch, size)
-        find = engine(store(Path(folder), passages, rows=rows, exact_match=exact_match), view)
-        found = find(asked, depth)
+        limit_memory(patch, size)
+        search = exact_search(store(Path(folder), passages, rows=rows, exact_match=exact_match), view)
+        found = search(query_rows, depth)
     for number, hits in enumerate(found):
-        wanted = list(islice(expected(asked.taken([number]), passages, view, exact_match), depth))
-        assert hits.rows.tolist() == [place for place, _ in wanted]
+        wanted = list(islice(expected(query_rows.taken([number]), passages, view, exact_match), depth))
+        assert hits.rows.tolist() == [row for row, _ in wanted]
         assert hits.scores.dtype == np.float32
         assert hits.scores.tolist() == [score for _, score in wanted]
 
 
-def nearly_equal(draw: np.random.Generator, view: str) -> tuple[Encoded, Encoded]:
+def nearly_tied(draw: np.random.Generator, view: str) -> tuple[Encoded, Encoded]:
     """A query and 1,500 passages whose scores differ by less than single precision adds up."""
     values = np.full((1500, 64), 1000, np.float32) + draw.integers(0, 3, (1500, 64)).astype(np.float32) * 2**-13
     ones = np.ones((1, 64), np.float32)
@@ -82,17 +82,17 @@ def nearly_equal(draw: np.random.Generator, view: str) -> tuple[Encoded, Encoded
 
 @pytest.mark.parametrize("view", ["dense", "lexical", "late"])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_more_is_scored_while_rounding_might_hide_a_better_one(view: str, sign: int, tmp_path: Path) -> None:
-    query, passages = nearly_equal(np.random.default_rng(1), view)
+def test_candidates_grow_while_rounding_may_hide_a_better_passage(view: str, sign: int, tmp_path: Path) -> None:
+    query, passages = nearly_tied(np.random.default_rng(1), view)
     if sign == -1:
         query = Encoded(
             None if query.dense is None else -query.dense,
             query.lexical and SparseRows(query.lexical.offsets, query.lexical.ids, -query.lexical.values),
             query.late and TokenRows(query.late.offsets, -query.late.vectors, query.late.ids),
         )
-    found = engine(store(tmp_path, passages, rows=400), view)(query, 5)[0]
+    found = exact_search(store(tmp_path, passages, rows=400), view)(query, 5)[0]
     wanted = list(islice(expected(query, passages, view), 5))
-    assert found.rows.tolist() == [place for place, _ in wanted]
+    assert found.rows.tolist() == [row for row, _ in wanted]
 
 
 def mixed(passages: int, queries: int) -> tuple[Encoded, Encoded]:
@@ -102,7 +102,7 @@ def mixed(passages: int, queries: int) -> tuple[Encoded, Encoded]:
     def normal(*shape: int) -> np.ndarray:
         return draw.standard_normal(shape, dtype=np.float32)
 
-    def made(count: int) -> Encoded:
+    def texts_of_all_views(count: int) -> Encoded:
         lengths = draw.integers(1, 20, count)
         words = np.concatenate([np.sort(draw.choice(500, n, replace=False)) for n in lengths]).astype(np.int32)
         total = int(lengths.sum())
@@ -111,42 +111,40 @@ def mixed(passages: int, queries: int) -> tuple[Encoded, Encoded]:
             TokenRows(offsets(lengths), normal(total, 16), draw.integers(0, 50, total).astype(np.int32)),
         )  # fmt: skip
 
-    return made(passages), made(queries)
+    return texts_of_all_views(passages), texts_of_all_views(queries)
 
 
 @pytest.mark.parametrize(("view", "exact_match"), VIEWS)
-def test_lists_are_the_same_on_a_cpu_with_amx_and_on_one_without(
+def test_lists_are_equal_with_and_without_amx(
     view: str, exact_match: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passages, queries = mixed(300, 5)
-    find, found = engine(store(tmp_path, passages, rows=300, exact_match=exact_match), view), []
+    search, found = exact_search(store(tmp_path, passages, rows=300, exact_match=exact_match), view), []
     for as_amx in (False, True):
         with monkeypatch.context() as patch:
             multiply(patch, as_amx=as_amx)
-            found.append(find(queries, 10))
+            found.append(search(queries, 10))
     assert same(*found)
 
 
-def test_no_list_depends_on_the_queries_beside_it_the_tiles_or_the_shards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lists_do_not_depend_on_other_queries_tiles_or_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     passages, queries = mixed(700, 9)
     for view, exact_match in VIEWS:
         name = f"{view}{exact_match}"
-        one = engine(store(tmp_path / f"one{name}", passages, rows=700, exact_match=exact_match), view)
-        other = engine(store(tmp_path / f"other{name}", passages, rows=64, exact_match=exact_match), view)
+        one = exact_search(store(tmp_path / f"one{name}", passages, rows=700, exact_match=exact_match), view)
+        other = exact_search(store(tmp_path / f"other{name}", passages, rows=64, exact_match=exact_match), view)
         together = one(queries, 20)
         assert same(together, [one(queries.taken([number]), 20)[0] for number in range(9)])
         assert same(together, other(queries, 20))
         with monkeypatch.context() as patch:
-            portion(patch, 40_000)
+            limit_memory(patch, 40_000)
             assert same(together, one(queries, 20))
             assert same(together, other(queries, 20))
         assert same(one(queries, 5), [Hits(hits.rows[:5], hits.scores[:5]) for hits in together])
 
 
 @pytest.mark.parametrize(("view", "exact_match"), [("lexical", False), ("late", True)])
-def test_passages_without_a_match_follow_by_id_and_none_of_them_is_scored(
+def test_passages_without_a_match_follow_by_id_without_more_candidates(
     view: str, exact_match: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def word(number: int, count: int) -> Encoded:
@@ -155,22 +153,25 @@ def test_passages_without_a_match_follow_by_id_and_none_of_them_is_scored(
         return Encoded(lexical=SparseRows(starts, ids, ones), late=TokenRows(starts, ones[:, None], ids))
 
     passages = Encoded.concatenated([word(1, 3), word(2, 997)])
-    find, deepest = engine(store(tmp_path, passages, rows=300, exact_match=exact_match), view), []
-    proposed = find._candidates
-    monkeypatch.setattr(
-        find, "_candidates", lambda asked, kept, coarse: deepest.append(kept) or proposed(asked, kept, coarse)
-    )
-    found = find(word(1, 1), 10)[0]
-    assert [f"p{place}" for place in found.rows] == ["p2", "p1", "p0"] + [f"p{n}" for n in range(999, 992, -1)]
+    search, num_candidates = exact_search(store(tmp_path, passages, rows=300, exact_match=exact_match), view), []
+    candidates = search._candidates
+
+    def counted(queries: Encoded, count: int, coarse: bool) -> np.ndarray:
+        num_candidates.append(count)
+        return candidates(queries, count, coarse)
+
+    monkeypatch.setattr(search, "_candidates", counted)
+    found = search(word(1, 1), 10)[0]
+    assert [f"p{row}" for row in found.rows] == ["p2", "p1", "p0"] + [f"p{n}" for n in range(999, 992, -1)]
     assert found.scores.tolist() == [1.0] * 3 + [0.0] * 7
-    assert deepest == [52]
-    assert len(find(word(1, 1), 5000)[0].rows) == 1000
+    assert num_candidates == [52]
+    assert len(search(word(1, 1), 5000)[0].rows) == 1000
 
 
 @pytest.mark.parametrize(("view", "exact_match"), VIEWS)
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize(("coarse", "as_amx"), [(False, False), (True, False), (True, True)])
-def test_bounds_are_above_the_scores_and_close(
+def test_bounds_are_above_the_scores_and_tight(
     view: str, exact_match: bool, signed: bool, coarse: bool, as_amx: bool, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -187,7 +188,7 @@ def test_bounds_are_above_the_scores_and_close(
     assert np.abs(bound_QP - score_QP).max() < (4e-2 if as_amx else 1e-3) * np.abs(score_QP).max()
 
 
-def test_every_rounding_on_the_way_has_its_share_of_a_bound(tmp_path: Path) -> None:
+def test_bounds_include_every_rounding_error(tmp_path: Path) -> None:
     """Random numbers round up and down alike, so that half of all sums without a share are too small."""
     draw, cpu = np.random.default_rng(7), torch.device("cpu")
     rows = SparseRows(offsets([40] * 50), np.tile(np.arange(40, dtype=np.int32), 50), draw.random(2000, np.float32))
@@ -202,7 +203,7 @@ def test_every_rounding_on_the_way_has_its_share_of_a_bound(tmp_path: Path) -> N
     assert (upper_bounds.upper_bounds(made, thirds, cpu, coarse=False)(made) >= total).all()
 
 
-def test_a_search_holds_a_tile_not_the_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_reads_one_tile_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw, size = np.random.default_rng(4), 2**18
     passages = Encoded(
         numbers(draw, 20_000, 64),
@@ -213,11 +214,11 @@ def test_a_search_holds_a_tile_not_the_vectors(tmp_path: Path, monkeypatch: pyte
     tiles: list[int] = []
     original = upper_bounds.on_device
     monkeypatch.setattr(upper_bounds, "on_device", lambda array, on: tiles.append(array.nbytes) or original(array, on))
-    portion(monkeypatch, size)
-    find = engine(folder, "sum")
+    limit_memory(monkeypatch, size)
+    search = exact_search(folder, "sum")
     tracemalloc.start()
     try:
-        find(queries, 10)
+        search(queries, 10)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -225,7 +226,7 @@ def test_a_search_holds_a_tile_not_the_vectors(tmp_path: Path, monkeypatch: pyte
     assert peak < 8 * size  # 2 MB, of 15
 
 
-def test_passages_that_are_not_those_of_the_vectors_are_refused(tmp_path: Path) -> None:
+def test_other_passages_than_those_of_the_vectors_are_refused(tmp_path: Path) -> None:
     folder = store(tmp_path, texts(np.random.default_rng(5), 4), rows=4)
     with pytest.raises(ValueError, match="holds 4 passages' vectors, the passages are 5"):
         ExactSearch(StoredVectors(folder, "dense"), names(5))
@@ -235,5 +236,5 @@ def test_no_passages_give_empty_lists(tmp_path: Path) -> None:
     draw = np.random.default_rng(6)
     folder = store(tmp_path, texts(draw, 0), rows=1)
     for view in ("dense", "lexical", "late"):
-        found = engine(folder, view)(texts(draw, 2), 10)
+        found = exact_search(folder, view)(texts(draw, 2), 10)
         assert [len(hits.rows) for hits in found] == [0, 0]

@@ -19,38 +19,38 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(
     ("view", "exact_match"), [("dense", False), ("lexical", False), ("late", False), ("late", True), ("sum", False)]
 )
-def test_pairs_in_any_order_have_the_scores_of_the_formula(
+def test_pair_scores_equal_the_formula_in_any_order(
     view: str, exact_match: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(double_scores, "PRODUCTS_PER_BLOCK", 40)
     draw = np.random.default_rng(11)
     queries, passages = texts(draw, 7, signed=True), texts(draw, 30, signed=True)
     stored = StoredVectors(store(tmp_path, passages, rows=11, exact_match=exact_match), view)
-    numbers, places = draw.integers(0, 7, 90), draw.integers(0, 30, 90)
+    query_rows, passage_rows = draw.integers(0, 7, 90), draw.integers(0, 30, 90)
     wanted = [
-        np.float32(pair_score(queries.taken([number]), passages.taken([place]), view, exact_match))
-        for number, place in zip(numbers, places, strict=True)
+        np.float32(pair_score(queries.taken([query]), passages.taken([passage]), view, exact_match))
+        for query, passage in zip(query_rows, passage_rows, strict=True)
     ]
-    assert stored.scores(queries, numbers, places).tolist() == wanted
-    assert stored.scores(queries, numbers[:0], places[:0]).tolist() == []
+    assert stored.scores(queries, query_rows, passage_rows).tolist() == wanted
+    assert stored.scores(queries, query_rows[:0], passage_rows[:0]).tolist() == []
 
 
-def test_the_best_token_is_found_though_coarse_products_put_others_first(tmp_path: Path) -> None:
+def test_max_sim_is_exact_where_coarse_products_have_another_order(tmp_path: Path) -> None:
     draw = np.random.default_rng(12)
     vectors = (1 + draw.random((40 * 25, 64)) / 100).astype(np.float32)  # products differ in the fourth digit
     passages = Encoded(late=TokenRows(offsets([25] * 40), vectors, np.empty(0, np.int32)))
     queries = passages.rows(0, 3)
     stored = StoredVectors(store(tmp_path, passages, rows=40), "late")
-    numbers, places = np.divmod(np.arange(3 * 40), 40)
+    query_rows, passage_rows = np.divmod(np.arange(3 * 40), 40)
     doubles = vectors.astype(np.float64).reshape(40, 25, 64)
     wanted = np.einsum("qid,ptd->qpit", doubles[:3], doubles).max(axis=-1).sum(axis=-1)
-    np.testing.assert_allclose(stored.scores(queries, numbers, places), wanted.ravel(), rtol=1e-7)
+    np.testing.assert_allclose(stored.scores(queries, query_rows, passage_rows), wanted.ravel(), rtol=1e-7)
 
 
 @pytest.mark.parametrize("coarse", [False, True])
 @pytest.mark.parametrize("as_amx", [None, False, True])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
-def test_a_product_is_off_by_no_more_than_is_said(
+def test_errors_of_products_are_within_their_bounds(
     coarse: bool, as_amx: bool | None, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if as_amx is not None:
@@ -61,22 +61,22 @@ def test_a_product_is_off_by_no_more_than_is_said(
         (np.full((50, 96), 1 + 2**-8.01), np.full((80, 96), (1 + 2**-8.01) * scale)),  # all round to the same side
     ):
         left, right = (torch.from_numpy(each.astype(np.float32)) for each in (one, other))
-        taken, errors = factors_with_errors(left, coarse=coarse)
-        off = (matmul.inner_products(taken, right, coarse=coarse).double() - left.double() @ right.double().T).abs()
-        assert (off <= errors[:, None] * right.norm(dim=1)).all()
+        factors, errors = factors_with_errors(left, coarse=coarse)
+        error = (matmul.inner_products(factors, right, coarse=coarse).double() - left.double() @ right.double().T).abs()
+        assert (error <= errors[:, None] * right.norm(dim=1)).all()
         assert torch.backends.mkldnn.matmul.fp32_precision != "bf16"
 
 
-def test_rectangles_join_queries_with_the_same_places_alone() -> None:
-    numbers = np.array([4, 4, 2, 2, 5, 5, 7, 7, 7, 8])
-    places = np.array([0, 3, 0, 3, 3, 0, 1, 2, 3, 1])
-    assert list(blocks_of_pairs(numbers, places)) == [(0, 4, 2), (4, 6, 2), (6, 9, 3), (9, 10, 1)]
+def test_blocks_join_adjacent_queries_with_the_same_passages() -> None:
+    query_rows = np.array([4, 4, 2, 2, 5, 5, 7, 7, 7, 8])
+    passage_rows = np.array([0, 3, 0, 3, 3, 0, 1, 2, 3, 1])
+    assert list(blocks_of_pairs(query_rows, passage_rows)) == [(0, 4, 2), (4, 6, 2), (6, 9, 3), (9, 10, 1)]
 
 
-def test_lexical_scores_of_all_are_those_of_the_pairs(tmp_path: Path) -> None:
+def test_all_lexical_scores_equal_those_of_pairs(tmp_path: Path) -> None:
     draw = np.random.default_rng(14)
     queries, passages = texts(draw, 6, words=30, signed=True), texts(draw, 50, words=30, signed=True)
     stored = StoredVectors(store(tmp_path, passages, rows=50), "lexical")
-    numbers, places = np.divmod(np.arange(300), 50)
+    query_rows, passage_rows = np.divmod(np.arange(300), 50)
     every = all_lexical_scores(queries.lexical, passages.lexical)
-    assert every.ravel().tolist() == stored.scores(queries, numbers, places).tolist()
+    assert every.ravel().tolist() == stored.scores(queries, query_rows, passage_rows).tolist()

@@ -26,7 +26,7 @@ def test_sort_keys_rise_with_the_score_then_with_the_rank() -> None:
     count=st.integers(1, 700), kept=st.integers(1, 700), queries=st.integers(1, 4), size=st.integers(1, 300),
     kinds=st.sampled_from([1, 3, 2**20]), rising=st.booleans(), seed=st.integers(0, 2**16),
 )  # fmt: skip
-def test_the_greatest_are_kept_as_if_all_were_sorted(
+def test_top_keys_equal_those_of_a_sort(
     device: str, count: int, kept: int, queries: int, size: int, kinds: int, rising: bool, seed: int
 ) -> None:
     draw, kept = np.random.default_rng(seed), min(kept, count)
@@ -48,5 +48,5 @@ def test_the_greatest_are_kept_as_if_all_were_sorted(
         assert list(found) == wanted
 
 
-def test_a_cpu_has_its_loop() -> None:
+def test_the_cpu_uses_the_compiled_loop() -> None:
     assert isinstance(top_keys(1, 1, CPU), CpuTopKeys)
