@@ -43,6 +43,7 @@ from storage.store.run_notes import noted
 from storage.store.store import Store
 from tasks.flops import Costs
 from tasks.job import Job
+from tasks.report.page.training_curves import averaged
 from tasks.report.report import CURVES
 from tasks.runtime.formatting import duration
 from tasks.session import Done, Session
@@ -204,10 +205,7 @@ def points(curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> Ite
     for training, lines in curves.items():
         if ", " not in training or training == PROBED:
             for name, line in lines.items():
-                width = -(-len(line) // POINTS)
-                for start in range(0, len(line), width):
-                    part = line[start : start + width]
-                    step, value = (sum(column) / len(part) for column in zip(*part, strict=True))
+                for step, value in averaged(line, POINTS):
                     yield {"training": training, "name": name, "step": step, "value": value}
 
 

@@ -30,6 +30,7 @@ from storage.settings import Seed, Settings
 from storage.store.store import SCRATCH
 from storage.tables import Negatives, Passages, Positives, Queries
 from tasks.finetuning.candidates import sample
+from tasks.retrieval.ranking import ranges
 from tasks.runtime.progress import progress
 from tasks.runtime.shard import part
 from tasks.session import print_line
@@ -214,10 +215,8 @@ def _first(keys: Numbers) -> Numbers:
 
 
 def _counted(keys: Numbers) -> Numbers:
-    """How often a key has been there, itself with it."""
-    order = keys.argsort(kind="stable")
-    starts = np.flatnonzero(np.diff(keys[order], prepend=-1))
-    lengths = np.diff(np.append(starts, len(keys)))
-    found = np.empty(len(keys), np.int64)
-    found[order] = np.arange(len(keys)) - np.repeat(starts, lengths) + 1
-    return found
+    """Return how often each key has occurred so far, from 1."""
+    counts = np.unique(keys, return_counts=True)[1]
+    occurrences = np.empty(len(keys), np.int64)
+    occurrences[keys.argsort(kind="stable")] = ranges(np.ones_like(counts), counts)
+    return occurrences

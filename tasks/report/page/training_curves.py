@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +18,27 @@ OBSERVED = {
 """What a training tells beside its losses, by picture: how the names begin in its log."""
 BESIDE = tuple(prefix for prefixes in OBSERVED.values() for prefix in prefixes)
 NO_LOSS = ("step", "learning_rate", "rows_per_second", "tokens_per_second", "gradient_norm", PROBE, *BESIDE)
-POINTS = 160  # of a curve on the page; more would not be seen
+POINTS = 160  # of a curve on the page; more would not be visible
 
 Point = tuple[float, float]
 
 
 def losses(checkpoint: Path) -> dict[str, list[Point]]:
-    """Each loss of a checkpoint's training by step, thinned to `POINTS` means; {} without a log."""
-    return {name: thinned(found) for name, found in _logged(checkpoint).items() if not name.startswith(NO_LOSS)}
+    """Each loss of a checkpoint's training by step, averaged to at most `POINTS` points; {} without a log."""
+    return {name: averaged(found) for name, found in _logged(checkpoint).items() if not name.startswith(NO_LOSS)}
 
 
 def probes(checkpoint: Path) -> dict[str, list[Point]]:
     """What a pre-training's retrieval probe measured, by step; {} where it had none."""
     found = _logged(checkpoint).items()
-    return {name.removeprefix(PROBE): thinned(points) for name, points in found if name.startswith(PROBE)}
+    return {name.removeprefix(PROBE): averaged(points) for name, points in found if name.startswith(PROBE)}
 
 
 def observed(checkpoint: Path) -> dict[str, dict[str, list[Point]]]:
     """What else a training told, by picture and by step; pictures without a curve are left out."""
     logged, found = _logged(checkpoint), {}
     for title, prefixes in OBSERVED.items():
-        curves = {name: thinned(points) for name, points in logged.items() if name.startswith(prefixes)}
+        curves = {name: averaged(points) for name, points in logged.items() if name.startswith(prefixes)}
         if curves:
             found[title] = {_bare(name, prefixes): points for name, points in curves.items()}
     return found
@@ -73,12 +74,12 @@ def _numbers(line: str) -> list[tuple[str, int, float]]:
     return [(name, int(entry["step"]), float(value)) for name, value in numbers.items()]
 
 
-def thinned(points: list[tuple[int, float]]) -> list[Point]:
-    """At most `POINTS` points, each the mean of its neighbours."""
-    width = -(-len(points) // POINTS)
-    groups = [points[start : start + width] for start in range(0, len(points), width)] if points else []
+def averaged(points: Sequence[Sequence[float]], limit: int = POINTS) -> list[Point]:
+    """Return at most `limit` points (step, value), each the mean of neighbouring points."""
+    width = max(1, -(-len(points) // limit))
+    groups = [points[start : start + width] for start in range(0, len(points), width)]
     return [(_mean([step for step, _ in group]), _mean([value for _, value in group])) for group in groups]
 
 
-def _mean(values: list[Any]) -> float:
+def _mean(values: Sequence[float]) -> float:
     return float(sum(values)) / len(values)

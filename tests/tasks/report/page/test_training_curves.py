@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tasks.report.page.training_curves import losses, observed, thinned
+from tasks.report.page.training_curves import averaged, losses, observed
 
 
 def test_what_a_training_tells_beside_its_losses(tmp_path: Path) -> None:
@@ -28,6 +28,6 @@ def test_the_rate_of_a_training_is_no_loss(tmp_path: Path) -> None:
     assert losses(tmp_path) == {"mlm": [(10.0, 3.5)], "context": [(10.0, 5.0)]}
 
 
-def test_long_curves_are_thinned_to_means() -> None:
-    assert thinned([(step, float(step)) for step in range(1, 321)])[0] == (1.5, 1.5)
-    assert thinned([]) == []
+def test_long_curves_are_averaged() -> None:
+    assert averaged([(step, float(step)) for step in range(1, 321)])[0] == (1.5, 1.5)
+    assert averaged([]) == []
