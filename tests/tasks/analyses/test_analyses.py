@@ -19,7 +19,7 @@ NAMES = sorted(file.stem for file in FOLDER.glob("*.py") if file.stem != "__init
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_analysis_is_its_settings_its_stage_and_its_template(name: str) -> None:
+def test_an_analysis_has_settings_a_stage_and_a_template(name: str) -> None:
     module = importlib.import_module(f"tasks.analyses.{name}")
 
     assert get_args(module.Settings.model_fields["analysis"].annotation) == (name,)
@@ -30,7 +30,7 @@ def test_an_analysis_is_its_settings_its_stage_and_its_template(name: str) -> No
     assert (PAGE / "analyses" / f"{name}.html.j2").is_file()
 
 
-def test_every_template_is_of_an_analysis() -> None:
+def test_every_template_belongs_to_an_analysis() -> None:
     assert sorted(file.name.split(".")[0] for file in (PAGE / "analyses").iterdir()) == NAMES
 
 
@@ -39,14 +39,14 @@ class Settings(base.Settings):
     seed: int
 
 
-def test_what_is_written_is_the_settings_and_what_was_found(tmp_path: Path) -> None:
+def test_settings_and_results_are_written(tmp_path: Path) -> None:
     write(tmp_path, Settings(analysis="some", seed=3), {"text": "ü", "share": 0.5})
 
     found = json.loads((tmp_path / "analysis.json").read_text())
     assert found == {"analysis": "some", "seed": 3, "text": "ü", "share": 0.5}
 
 
-def test_a_number_that_is_none_is_not_written(tmp_path: Path) -> None:
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         write(tmp_path, Settings(analysis="some", seed=3), {"share": math.nan})
     assert not list(tmp_path.iterdir())

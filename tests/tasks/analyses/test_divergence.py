@@ -49,7 +49,7 @@ def checkpoint(folder: Any, kind: str = "dpr") -> Artifact[Checkpoint]:
     return Artifact("train", kind, folder)
 
 
-def test_pairs_are_queries_with_a_relevant_passage_and_no_document_twice(tables: Any) -> None:
+def test_sampled_pairs_are_relevant_and_have_distinct_documents(tables: Any) -> None:
     every = sample_pairs(*tables, Reading(**SETTINGS | {"pairs": 99}))
     some = sample_pairs(*tables, Reading(**SETTINGS))
     others = sample_pairs(*tables, Reading(**SETTINGS | {"seed": 4}))
@@ -64,7 +64,7 @@ def test_pairs_are_queries_with_a_relevant_passage_and_no_document_twice(tables:
     assert {each["passage"] for each in every if each["passage_id"] == "d3#0"} == {f"king {TEXTS[6]}"}
 
 
-def test_only_grades_from_the_splits_least_are_relevant(tables: Any, written: Any) -> None:
+def test_lower_grades_are_not_relevant(tables: Any, written: Any) -> None:
     queries, _, passages = tables
     qrels = written(Qrels, [judged(n, n, grade=n % 3) for n in range(8)])
 
@@ -73,7 +73,7 @@ def test_only_grades_from_the_splits_least_are_relevant(tables: Any, written: An
     assert {each["query_id"] for each in found} == {"q2", "q5"}
 
 
-def test_what_is_written_is_what_the_vectors_give(tables: Any, made: Any, tmp_path: Any) -> None:
+def test_the_analysis_equals_measures_of_the_vectors(tables: Any, made: Any, tmp_path: Any) -> None:
     settings, model = Reading(**SETTINGS), checkpoint(tmp_path / "dpr")
     drawn = sample_pairs(*tables, settings)
     encoder = TextEncoder(model.path)
@@ -122,7 +122,7 @@ def test_equal_inputs_give_equal_bytes(tables: Any, made: Any, tmp_path: Any) ->
         assert (one.path / name).read_bytes() == (other.path / name).read_bytes()
 
 
-def test_what_cannot_be_measured_is_said(tables: Any, made: Any, tmp_path: Any) -> None:
+def test_impossible_analyses_are_refused(tables: Any, made: Any, tmp_path: Any) -> None:
     with pytest.raises(UserError, match=r"at least 16 queries .* perplexity of 30, found 8; lower perplexity"):
         made(divergence, *tables, None, settings=Reading(**SETTINGS | {"perplexity": 30.0}))
     with pytest.raises(UserError, match="retriever_1: its retriever has no dense view"):

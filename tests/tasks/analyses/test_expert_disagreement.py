@@ -12,7 +12,7 @@ from storage.tables import Passages, Qrels, Queries, Run
 from tasks.analyses.expert_disagreement import Reading, expert_disagreement
 from tests.tasks.analyses.drawing import section
 from tests.tasks.corpora import passage
-from tests.tasks.evaluation.test_overlap import slow_rbo
+from tests.tasks.evaluation.test_overlap import reference_rbo
 
 NAMES = ["dense", "late", "lexical"]
 SETTINGS: dict[str, Any] = {
@@ -42,7 +42,7 @@ QRELS = {f"q{n}": {f"d{(3 * n + k) % 20}": grade for k, grade in enumerate((1, 2
 
 
 @pytest.fixture
-def told(written: Any, made: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def analysis_of(written: Any, made: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr("tasks.retrieval.run_lists.QUERIES_PER_BLOCK", 3)
 
     def tell(runs: list[Found] = RUNS, qrels: dict[str, dict[str, int]] = QRELS, **changes: Any) -> dict[str, Any]:
@@ -68,13 +68,13 @@ def slow(query: str, least: int = 1, depth: int = 6) -> tuple[dict[str, int | No
         ranks[name] = min(places, default=None)
     reciprocal = [1 / rank if rank else 0.0 for rank in ranks.values()]
     pairs = [(lists[a], lists[b]) for a, b in ((0, 1), (0, 2), (1, 2))]
-    overlap = np.mean([slow_rbo(one, other, 0.8) if one and other else 0.0 for one, other in pairs])
+    overlap = np.mean([reference_rbo(one, other, 0.8) if one and other else 0.0 for one, other in pairs])
     return ranks, max(reciprocal) - min(reciprocal), float(overlap)
 
 
 @pytest.mark.parametrize("least", [1, 2])
-def test_cases_are_the_greatest_differences_of_reciprocal_ranks(told: Any, least: int) -> None:
-    found = told(relevant_from=least)
+def test_cases_are_the_greatest_differences_of_reciprocal_ranks(analysis_of: Any, least: int) -> None:
+    found = analysis_of(relevant_from=least)
 
     expected = {query: slow(query, least) for query in QRELS}
     apart = [query for query, (_, disagreement, _) in expected.items() if disagreement > 0]
@@ -91,10 +91,10 @@ def test_cases_are_the_greatest_differences_of_reciprocal_ranks(told: Any, least
     assert found["overlaps"][int(expected["q0"][2] * 20)] > 0
 
 
-def test_cases_have_their_texts(told: Any) -> None:
+def test_cases_have_their_texts(analysis_of: Any) -> None:
     texts = {row["passage_id"]: f"{row['title']} {row['text']}".strip() for row in PASSAGES}
 
-    for case in told()["cases"]:
+    for case in analysis_of()["cases"]:
         query, relevant = case["query_id"], case["relevant"]
         best = min(rank for rank in case["ranks"].values() if rank)
         assert case["query"] == query.replace("q", "query ")
@@ -110,8 +110,8 @@ def test_cases_have_their_texts(told: Any) -> None:
             assert first["relevant"] == (case["ranks"][name] == 1)
 
 
-def test_the_picture_shows_the_cases(told: Any) -> None:
-    found = told()
+def test_the_section_shows_the_cases(analysis_of: Any) -> None:
+    found = analysis_of()
     found["cases"][0]["query"] = "<b>bold</b> & more"
 
     seen = section("expert_disagreement", found)
@@ -123,19 +123,21 @@ def test_the_picture_shows_the_cases(told: Any) -> None:
     assert section("expert_disagreement", found | {"cases": []}).tags.count("article") == 0
 
 
-def test_among_equal_differences_lists_that_overlap_less_come_first(told: Any) -> None:
+def test_ties_are_ordered_by_lower_overlap(analysis_of: Any) -> None:
     one = {"q1": ["d1#0", "d5#0", "d6#0"], "q2": ["d2#0", "d5#0", "d6#0"]}
     other = {"q1": ["d5#0", "d1#0", "d6#0"], "q2": ["d7#0", "d2#0", "d8#0"]}
     same = {"q3": ["d3#0"]}
 
-    found = told([one | same, other | same], {"q1": {"d1": 1}, "q2": {"d2": 1}, "q3": {"d3": 1}}, names=["a", "b"])
+    found = analysis_of(
+        [one | same, other | same], {"q1": {"d1": 1}, "q2": {"d2": 1}, "q3": {"d3": 1}}, names=["a", "b"]
+    )
 
     assert [case["query_id"] for case in found["cases"]] == ["q2", "q1"]
     assert {case["disagreement"] for case in found["cases"]} == {0.5}
     assert found["overlaps"][-1] == 1  # q3's lists are equal
-    assert len(told(examples=2)["cases"]) == 2
+    assert len(analysis_of(examples=2)["cases"]) == 2
 
 
-def test_without_a_relevant_passage_there_is_nothing_to_tell(told: Any) -> None:
+def test_qrels_without_relevant_passages_are_refused(analysis_of: Any) -> None:
     with pytest.raises(UserError, match="no query has a relevant document among the passages"):
-        told(RUNS, {"q1": {"elsewhere": 1}, "q2": {"d1": 0}})
+        analysis_of(RUNS, {"q1": {"elsewhere": 1}, "q2": {"d1": 0}})

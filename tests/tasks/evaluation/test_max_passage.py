@@ -11,7 +11,7 @@ from tasks.evaluation.max_passage import fold, graded, numbered
 DOCS = ["d", "d-", "d1", "d10", "d1-0", "é", "z", "Z", "e", "f"]  # one is the beginning of another
 
 
-def slowly(rows: list[tuple[str, str, float]], owner: dict[str, str], asked: list[str], cutoff: int) -> list[list]:
+def reference(rows: list[tuple[str, str, float]], owner: dict[str, str], asked: list[str], cutoff: int) -> list[list]:
     """Each query's documents with the score of their best passage: scores fall, equal ones by id's bytes, falling."""
     lists = []
     for query in asked:
@@ -26,7 +26,7 @@ def slowly(rows: list[tuple[str, str, float]], owner: dict[str, str], asked: lis
 
 @pytest.mark.parametrize("order", ["falling", "any", "one passage a document"])
 @pytest.mark.parametrize("seed", range(8))
-def test_folding_is_what_it_says(seed: int, order: str) -> None:
+def test_folding_equals_the_reference(seed: int, order: str) -> None:
     draw = random.Random(seed)
     number = 1 if order == "one passage a document" else 3
     owner = {f"{doc}#{n}": doc for doc in DOCS for n in range(number)}
@@ -48,11 +48,11 @@ def test_folding_is_what_it_says(seed: int, order: str) -> None:
     for cutoff in (1, 4, 1000):
         matrix = fold(run, known, cutoff)
         ours = [[(doc_ids[int(doc)], score) for doc, score in query if doc >= 0] for query in matrix]
-        assert ours == slowly(rows, owner, asked, cutoff)
+        assert ours == reference(rows, owner, asked, cutoff)
         assert not matrix[matrix[:, :, 0] < 0][:, 1].any()
 
 
-def test_judgements_lie_by_falling_grade() -> None:
+def test_judgements_are_sorted_by_descending_grade() -> None:
     passages = pa.table({"passage_id": ["a#0"], "doc_id": ["a"]})
     qrels = pa.table({"query_id": ["q2", "q1", "q2", "q2"], "doc_id": ["a", "b", "c", "b"], "grade": [1, 2, 0, 3]})
     known = numbered(qrels["query_id"], passages, qrels["doc_id"])

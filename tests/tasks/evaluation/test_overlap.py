@@ -31,7 +31,7 @@ def compared(written, made):
     return compare
 
 
-def slow_rbo(one: Sequence[str], other: Sequence[str], p: float) -> float:
+def reference_rbo(one: Sequence[str], other: Sequence[str], p: float) -> float:
     """Webber et al. 2010, equation 32, term by term."""
     short, long = sorted((one, other), key=len)
     s, l = len(short), len(long)  # noqa: E741
@@ -41,7 +41,7 @@ def slow_rbo(one: Sequence[str], other: Sequence[str], p: float) -> float:
     return (1 - p) / p * (first + second) + ((x[l] - x[s]) / l + x[s] / s) * p**l
 
 
-def slow_extrapolation(one: Sequence[str], other: Sequence[str], p: float) -> float:
+def reference_extrapolation(one: Sequence[str], other: Sequence[str], p: float) -> float:
     """The sum behind equation 32: (1 - p) * sum of p^(d-1) * agreement at d, without end.
 
     Below the short list's end its agreement is held (Webber et al., section 4.4); below the long one's, the last is.
@@ -62,7 +62,7 @@ def slow_extrapolation(one: Sequence[str], other: Sequence[str], p: float) -> fl
 
 def slow(one: Found, other: Found, depth: int, p: float) -> dict[str, float]:
     both = [(one[query][:depth], other[query][:depth]) for query in one if query in other]
-    values: dict[str, list[float]] = {"rbo": [slow_rbo(a, b, p) for a, b in both]}
+    values: dict[str, list[float]] = {"rbo": [reference_rbo(a, b, p) for a, b in both]}
     for k in (10, 100, 1000):
         values[f"overlap_{k}"] = [len(set(a[:k]) & set(b[:k])) / min(k, max(len(a), len(b))) for a, b in both]
     return {"queries": len(both)} | {name: math.fsum(each) / len(each) for name, each in values.items()}
@@ -79,7 +79,7 @@ def drawn(random: np.random.Generator, longest: int, passages: int) -> dict[str,
 @pytest.mark.parametrize(
     ("longest", "passages", "depth"), [(8, 12, 1000), (30, 60, 20), (300, 400, 1000), (1500, 1600, 1200)]
 )
-def test_every_pair_is_the_definition(
+def test_overlaps_equal_the_definition(
     longest: int, passages: int, depth: int, p: float, compared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tasks.retrieval.run_lists.QUERIES_PER_BLOCK", 2)
@@ -96,16 +96,16 @@ def test_every_pair_is_the_definition(
 
 
 @pytest.mark.parametrize("p", [0.5, 0.9, 0.98])
-def test_the_equation_is_its_extrapolation_without_end(p: float, compared) -> None:
+def test_rbo_equals_its_infinite_extrapolation(p: float, compared) -> None:
     random = np.random.default_rng(1)
     for _ in range(20):
         one, other = (next(iter(drawn(random, 15, 20).values())) for _ in range(2))
         (row,) = compared({"q": one}, {"q": other}, p=p)
-        assert row["rbo"] == pytest.approx(slow_extrapolation(one, other, p), abs=1e-12)
+        assert row["rbo"] == pytest.approx(reference_extrapolation(one, other, p), abs=1e-12)
 
 
 @pytest.mark.parametrize("length", [1, 3, 10, 1000])
-def test_equal_lists_agree_wholly_and_disjoint_ones_not_at_all(length: int, compared) -> None:
+def test_equal_lists_have_overlap_one_and_disjoint_ones_zero(length: int, compared) -> None:
     one, other = ([f"{name}{n}" for n in range(length)] for name in "ab")
     names = ("overlap_10", "overlap_100", "overlap_1000", "rbo")
 
@@ -137,7 +137,7 @@ def test_only_the_first_depth_passages_are_compared(compared) -> None:
     assert row["overlap_1000"] == 1.0
 
 
-def test_only_queries_that_both_have_count(compared) -> None:
+def test_only_queries_of_both_runs_count(compared) -> None:
     one, other = {"q": ["a"], "r": ["a"], "s": ["x"]}, {"s": ["y"], "t": ["a"], "q": ["a"]}
 
     (row,) = compared(one, other)

@@ -45,7 +45,7 @@ def metrics(tmp_path: Path) -> Artifact[Any]:
     return Artifact("evaluate", "m" * 24, tmp_path)
 
 
-def told(written: Any, metrics: Artifact[Any], out: Path, **changes: Any) -> dict[str, Any]:
+def analysis_of(written: Any, metrics: Artifact[Any], out: Path, **changes: Any) -> dict[str, Any]:
     asked = written(Queries, [{"query_id": f"q{n}", "text": f"query {n}"} for n in range(5)])
     judged = written(Qrels, [
         {"query_id": query, "doc_id": doc, "grade": grade}
@@ -62,21 +62,19 @@ def told(written: Any, metrics: Artifact[Any], out: Path, **changes: Any) -> dic
     return found
 
 
-def test_the_greatest_differences_of_the_metric_are_shown_both_ways(
-    written: Any, metrics: Artifact[Any], tmp_path: Path
-) -> None:
-    found = told(written, metrics, tmp_path / "out")
+def test_the_greatest_gains_and_losses_are_shown(written: Any, metrics: Artifact[Any], tmp_path: Path) -> None:
+    found = analysis_of(written, metrics, tmp_path / "out")
 
     assert [each["query_id"] for each in found["wins"]] == ["q0", "q3"]
     assert [each["query_id"] for each in found["losses"]] == ["q2", "q4"]
     assert found["wins"][0]["values"] == {"dense": 1.0, "bm25": 0.0}
-    all_of_them = told(written, metrics, tmp_path / "more", examples=5)
+    all_of_them = analysis_of(written, metrics, tmp_path / "more", examples=5)
     assert [len(all_of_them[each]) for each in ("wins", "losses")] == [2, 2]  # q1 is neither
     assert found["wins"][0]["query"] == "query 0"
 
 
-def test_ranks_are_of_documents_and_ties_fall_by_id(written: Any, metrics: Artifact[Any], tmp_path: Path) -> None:
-    best, _ = (found := told(written, metrics, tmp_path / "out"))["wins"]
+def test_ranks_are_those_of_documents_with_ties_by_id(written: Any, metrics: Artifact[Any], tmp_path: Path) -> None:
+    best, _ = (found := analysis_of(written, metrics, tmp_path / "out"))["wins"]
     lost, unjudged = found["losses"]
 
     assert best["ranks"] == {"dense": 1, "bm25": 2}
@@ -91,13 +89,13 @@ def test_ranks_are_of_documents_and_ties_fall_by_id(written: Any, metrics: Artif
 
 
 def test_grades_below_the_least_are_not_relevant(written: Any, metrics: Artifact[Any], tmp_path: Path) -> None:
-    judged = told(written, metrics, tmp_path / "out", relevant_from=2)["wins"][0]
+    judged = analysis_of(written, metrics, tmp_path / "out", relevant_from=2)["wins"][0]
 
     assert judged["ranks"] == {"dense": 2, "bm25": None}
     assert judged["relevant"]["doc_id"] == "b"
 
 
-def test_a_document_with_the_querys_id_is_no_result_and_what_nobody_found_is_shown_from_its_beginning(
+def test_identical_ids_are_removed_and_unranked_documents_show_their_first_passage(
     written: Any, tmp_path: Path
 ) -> None:
     values = [{"run": run, "query_id": "a", "metric": "MRR@10", "value": value} for run, value in

@@ -9,7 +9,7 @@ from scipy.stats import t, ttest_1samp
 from tasks.evaluation.seeds_by_queries import Mean, mean_difference, quantile
 
 
-def test_two_seeds_of_three_queries_by_hand() -> None:
+def test_two_seeds_of_three_queries() -> None:
     """Mean squares of a two-way table, by their definitions; the mean is .5."""
     table = np.array([[0.9, 0.1, 0.8], [0.7, 0.3, 0.2]])
     seeds, queries = [0.6, 0.4], [0.8, 0.2, 0.5]
@@ -25,7 +25,7 @@ def test_two_seeds_of_three_queries_by_hand() -> None:
     assert found.degrees == pytest.approx(2)
 
 
-def test_both_components_take_part_where_both_are_there() -> None:
+def test_both_variance_components_contribute() -> None:
     random = np.random.default_rng(0)
     table = random.normal(0, 0.2, (1, 50)) + random.normal(0, 0.3, (4, 1)) + random.normal(0, 0.1, (4, 50))
     mean = table.mean()
@@ -46,7 +46,7 @@ def test_both_components_take_part_where_both_are_there() -> None:
     assert (high - low) / 2 == pytest.approx(t.ppf(0.975, found.degrees) * found.error)
 
 
-def test_of_one_seed_it_is_students_paired_test() -> None:
+def test_one_seed_gives_the_paired_t_test() -> None:
     values = np.random.default_rng(1).normal(0.05, 0.3, 40)
 
     found = mean_difference(values[None, :])
@@ -56,7 +56,7 @@ def test_of_one_seed_it_is_students_paired_test() -> None:
     assert found.interval() == pytest.approx(tuple(theirs.confidence_interval(0.95)))
 
 
-def test_the_interval_has_the_mean_95_times_in_100() -> None:
+def test_the_interval_covers_the_mean_in_95_percent() -> None:
     """Of samples whose queries and rest vary as those of retrievers do, and whose seeds vary not at all to much."""
     random = np.random.default_rng(2)
     for of_seeds in (0.0, 0.01, 0.03):
@@ -70,7 +70,7 @@ def test_the_interval_has_the_mean_95_times_in_100() -> None:
         assert 0.925 < inside / 1500 < 0.975, of_seeds
 
 
-def test_what_could_have_been_shown_is_shown_four_times_in_five() -> None:
+def test_the_minimum_detectable_effect_has_80_percent_power() -> None:
     random = np.random.default_rng(3)
     shown = mean_difference(random.normal(0, 0.3, (1, 400))).detectable(0.01)
 
@@ -80,7 +80,7 @@ def test_what_could_have_been_shown_is_shown_four_times_in_five() -> None:
 
 
 @pytest.mark.parametrize("degrees", [2.0, 2.4, 17.0])
-def test_what_could_have_been_shown_with_few_degrees(degrees: float) -> None:
+def test_the_minimum_detectable_effect_with_few_degrees_of_freedom(degrees: float) -> None:
     """A t that is drawn: a shifted normal over the root of a chi square."""
     random, level = np.random.default_rng(4), 0.005
     shown = Mean(0.0, 2.0, degrees, 3, 100).detectable(level)
@@ -89,7 +89,7 @@ def test_what_could_have_been_shown_with_few_degrees(degrees: float) -> None:
     assert np.mean(drawn > quantile(1 - level / 2, degrees)) == pytest.approx(0.8, abs=0.01)
 
 
-def test_what_does_not_vary_needs_no_variance() -> None:
+def test_equal_differences_use_the_sign_test() -> None:
     assert mean_difference(np.zeros((3, 5))).p() == 1.0
     equal = mean_difference(np.full((3, 5), 0.1))
     assert equal.p() == 2.0**-4

@@ -13,7 +13,7 @@ RUN = np.array([0.9, 0.5, 0.7, 1.0, 0.2, 0.6, 0.8, 0.4, 0.3, 0.9])
 BASELINE = np.array([0.5, 0.5, 0.4, 0.9, 0.3, 0.1, 0.6, 0.4, 0.0, 0.5])
 
 
-def test_t_test_is_scipys() -> None:
+def test_the_t_test_equals_scipys() -> None:
     assert paired_t_test(RUN, BASELINE) == pytest.approx(ttest_rel(RUN, BASELINE).pvalue, rel=1e-12)
 
 
@@ -22,7 +22,7 @@ def test_equal_runs_do_not_differ() -> None:
     assert randomisation_test(RUN, RUN, resamples=10_000, seed=1) == 1.0
 
 
-def test_randomisation_comes_near_the_enumeration_of_all_signs() -> None:
+def test_randomisation_approximates_the_enumeration_of_all_signs() -> None:
     difference = RUN - BASELINE
     sums = [abs(np.dot(signs, difference)) for signs in product((-1, 1), repeat=len(difference))]
     exact = np.mean(np.array(sums) >= abs(difference.sum()) - 1e-12)
@@ -32,7 +32,7 @@ def test_randomisation_comes_near_the_enumeration_of_all_signs() -> None:
     assert drawn == pytest.approx(randomisation_test(BASELINE, RUN, resamples=100_000, seed=2), abs=0.005)  # two-sided
 
 
-def test_randomisation_draws_in_parts_like_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_randomisation_does_not_depend_on_the_size_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = randomisation_test(RUN, BASELINE, resamples=10_000, seed=1)
     monkeypatch.setattr("tasks.evaluation.significance.SIGNS_PER_BLOCK", 100)
     assert randomisation_test(RUN, BASELINE, resamples=10_000, seed=1) == pytest.approx(whole, abs=0.01)
@@ -46,7 +46,7 @@ def test_holm_by_hand() -> None:
 
 
 @pytest.mark.parametrize("queries", [2, 3, 10])
-def test_equal_differences_have_no_variance_to_go_by(queries: int) -> None:
+def test_equal_differences_use_the_exact_sign_test(queries: int) -> None:
     baseline = np.arange(1, queries + 1) / 10  # whose differences are not exact in binary
 
     with warnings.catch_warnings():

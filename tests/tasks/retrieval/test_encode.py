@@ -62,7 +62,7 @@ def close(one: Encoded, other: Encoded) -> None:
 
 
 @pytest.mark.parametrize("kind", RETRIEVERS)
-def test_a_text_is_encoded_as_if_it_were_alone(kind: str, texts: list[str], tmp_path: Path) -> None:
+def test_encoding_does_not_depend_on_other_texts(kind: str, texts: list[str], tmp_path: Path) -> None:
     encoder, counted = TextEncoder(saved(tmp_path, kind).path), []
     encoder.tokens_per_batch = 200
     for role, max_tokens in (("passage", 24), ("query", 12)):
@@ -74,7 +74,7 @@ def test_a_text_is_encoded_as_if_it_were_alone(kind: str, texts: list[str], tmp_
     assert len(counted) > 10
 
 
-def test_rows_hold_what_counts_and_nothing_else() -> None:
+def test_rows_have_no_zero_weights_and_no_masked_tokens() -> None:
     made = Representation(
         dense=torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.bfloat16),
         lexical=torch.tensor([[0.0, -1.5, 0.0, 2.0], [0.0, 0.0, 0.0, 0.0]]),
@@ -101,7 +101,7 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_shards")
 @pytest.mark.parametrize(("kind", "shards"), [("dpr", 2), ("splade", 3), ("coil", 6), ("mixture", 6)])
-def test_the_stage_writes_all_views_in_shards_and_says_what_they_are(
+def test_the_stage_writes_all_views_in_shards_and_describes_them(
     kind: str, shards: int, passages: Artifact[Passages], texts: list[str], tmp_path: Path
 ) -> None:
     checkpoint = saved(tmp_path / "checkpoint", kind)
@@ -123,7 +123,7 @@ def test_the_stage_writes_all_views_in_shards_and_says_what_they_are(
 
 
 @pytest.mark.usefixtures("small_shards")
-def test_encoding_goes_on_from_its_shards_and_is_the_same_to_the_byte(
+def test_encoding_resumes_from_finished_shards_with_equal_bytes(
     passages: Artifact[Passages], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = saved(tmp_path / "checkpoint", "mixture")
@@ -150,7 +150,7 @@ def test_encoding_goes_on_from_its_shards_and_is_the_same_to_the_byte(
 
 
 @pytest.mark.usefixtures("small_shards")
-def test_passages_are_read_and_encoded_a_shard_at_a_time(
+def test_one_shard_is_in_memory_at_a_time(
     passages: Artifact[Passages], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
@@ -190,7 +190,7 @@ def test_no_passages_have_no_shards(written, tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 200))
-def test_every_text_is_in_one_batch_that_fits(lengths: list[int], tokens: int) -> None:
+def test_batches_contain_every_text_and_fit(lengths: list[int], tokens: int) -> None:
     found = list(batches(lengths, tokens))
     assert sorted(place for batch in found for place in batch) == list(range(len(lengths)))
     for batch in found:

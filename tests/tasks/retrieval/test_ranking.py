@@ -20,13 +20,13 @@ def hits(places: Sequence[int], scores: Sequence[float]) -> Hits:
     return Hits(np.array(places, np.int64), np.array(scores, np.float32))
 
 
-def test_equal_scores_fall_by_the_bytes_of_the_id() -> None:
+def test_ties_are_ordered_by_the_bytes_of_the_id() -> None:
     ids = table(["a", "B", "é", "z", "10", "9"])
     ordered = ids.in_order(*hits([0, 1, 2, 3, 4, 5], [1, 1, 1, 1, 1, 2]))
     assert [ids.ids[int(place)].as_py() for place in ordered.rows] == ["9", "é", "z", "a", "B", "10"]
 
 
-def test_a_list_ends_with_the_passage_that_brings_the_last_document() -> None:
+def test_lists_end_with_the_last_requested_document() -> None:
     ids = table(["a#0", "a#1", "b#0", "c#0", "b#1"])
     found = hits([0, 1, 2, 4, 3], [5, 4, 3, 2, 1])
     assert ids.first_documents(found, 2).rows.tolist() == [0, 1, 2]
@@ -53,7 +53,7 @@ def test_rows_of_a_run() -> None:
     wanted=st.integers(1, 8),
 )
 @example(documents=[0] * 30 + [1, 2, 3], lengths=[33, 31, 5, 0], wanted=2)  # two documents at the average depth of 17
-def test_deepening_finds_the_documents_or_exhausts_the_list(
+def test_lists_are_deepened_until_they_have_the_documents(
     documents: list[int], lengths: list[int], wanted: int
 ) -> None:
     ids = table([f"d{document}#{number}" for number, document in enumerate(documents)])
@@ -66,6 +66,6 @@ def test_deepening_finds_the_documents_or_exhausts_the_list(
         assert found.rows.tolist() == ids.first_documents(all_of_it, wanted).rows.tolist()
 
 
-def test_the_first_depth_allows_for_documents_of_several_passages() -> None:
+def test_the_first_depth_is_the_mean_number_of_passages() -> None:
     assert first_depth(10, table(["a#0", "a#1", "b#0", "b#1"])) == 20
     assert first_depth(10, table(["a", "b"])) == 10

@@ -60,7 +60,7 @@ def vectors(made, passages: Artifact[Passages], checkpoint: Artifact[Checkpoint]
 
 @pytest.mark.parametrize("view", ENGINES)
 @pytest.mark.parametrize("documents", [5, 60])
-def test_an_engine_that_looks_at_everything_finds_what_exact_search_finds(
+def test_exhaustive_settings_give_the_lists_of_exact_search(
     made, passages, queries, checkpoint, vectors, view: str, documents: int
 ) -> None:
     if view == "lexical":

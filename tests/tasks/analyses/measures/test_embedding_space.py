@@ -52,7 +52,7 @@ def test_distances_are_one_minus_the_cosine(draw: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.7, 4.0])
-def test_both_readings_are_their_formulas(apart: float, draw: np.random.Generator) -> None:
+def test_both_readings_equal_their_formulas(apart: float, draw: np.random.Generator) -> None:
     queries, passages = draw.normal(size=(30, 2)) * 9 + apart, draw.normal(size=(30, 2)) * 7
     union = np.concatenate([queries, passages])
     of_queries, of_passages = (
@@ -66,7 +66,7 @@ def test_both_readings_are_their_formulas(apart: float, draw: np.random.Generato
     assert own == pytest.approx({"kl": slow_kl(own_queries, own_passages), "js": slow_js(own_queries, own_passages)})
 
 
-def test_of_densities_that_hardly_differ_kl_is_four_times_js(draw: np.random.Generator) -> None:
+def test_kl_of_similar_densities_is_four_times_js(draw: np.random.Generator) -> None:
     # As both values that the paper prints, 7.24e-5 beside 1.81e-5 and 1.42e-4 beside 3.54e-5.
     one = draw.random(500)
     found = space.divergences(one, one * (1 + draw.normal(size=500) * 0.01))
@@ -74,7 +74,7 @@ def test_of_densities_that_hardly_differ_kl_is_four_times_js(draw: np.random.Gen
     assert found["kl"] / found["js"] == pytest.approx(4, rel=0.02)
 
 
-def test_clouds_far_apart_have_the_greatest_js_and_no_infinite_kl(draw: np.random.Generator) -> None:
+def test_distant_clouds_have_maximal_js_and_finite_kl(draw: np.random.Generator) -> None:
     near, far = draw.normal(size=(30, 2)), draw.normal(size=(30, 2)) + 1000
 
     found = space.on_common_support(near, far)
@@ -84,7 +84,7 @@ def test_clouds_far_apart_have_the_greatest_js_and_no_infinite_kl(draw: np.rando
     assert space.on_common_support(near, near) == pytest.approx({"kl": 0, "js": 0}, abs=1e-12)
 
 
-def test_own_points_have_no_value_where_log_densities_differ_in_sign(draw: np.random.Generator) -> None:
+def test_own_points_are_undefined_for_log_densities_of_both_signs(draw: np.random.Generator) -> None:
     dense, wide = draw.normal(size=(30, 2)) * 0.01, draw.normal(size=(30, 2)) * 50
 
     assert space.on_own_points(dense, wide) is None
@@ -120,7 +120,7 @@ def test_mmd_is_the_unbiased_estimate(draw: np.random.Generator) -> None:
     assert space.squared_mmd(queries, passages) == pytest.approx(within - 2 * between)
 
 
-def test_controls_tell_clouds_apart_from_one_cloud(draw: np.random.Generator) -> None:
+def test_controls_distinguish_two_clouds_from_one(draw: np.random.Generator) -> None:
     apart, alike = clouds(draw, 60, 6.0), clouds(draw, 60, 0.0)
 
     assert space.probe_accuracy(*apart) > 0.9
@@ -129,7 +129,7 @@ def test_controls_tell_clouds_apart_from_one_cloud(draw: np.random.Generator) ->
     assert abs(space.squared_mmd(*alike)) < 0.05
 
 
-def test_the_probe_has_not_seen_what_it_is_asked(draw: np.random.Generator) -> None:
+def test_the_probe_is_evaluated_on_held_out_pairs(draw: np.random.Generator) -> None:
     # Noise of more dimensions than points: what has been seen is told apart without an error.
     queries, passages = (space.unit(draw.normal(size=(40, 300))) for _ in range(2))
     assert space.probe_accuracy(queries, passages) < 0.7
@@ -138,7 +138,7 @@ def test_the_probe_has_not_seen_what_it_is_asked(draw: np.random.Generator) -> N
     assert space.probe_accuracy(passages, passages) <= 0.5
 
 
-def test_a_plane_keeps_neighbours_and_is_fixed_by_its_seed(draw: np.random.Generator) -> None:
+def test_a_plane_keeps_neighbours_and_is_reproducible(draw: np.random.Generator) -> None:
     queries, passages = clouds(draw, 20, 8.0)
     distances = space.cosine_distances(np.concatenate([queries, passages]))
 

@@ -16,7 +16,7 @@ def tagger() -> Tagger:
     return Tagger(PIPELINE)
 
 
-def test_sentences_are_told_by_their_words(tagger: Tagger) -> None:
+def test_parts_of_speech_of_sentences(tagger: Tagger) -> None:
     question, phrase, statement = tagger([
         "what is the capital of france", "average salary of a nurse", "The old castle was built in 1200.",
     ])  # fmt: skip
@@ -32,13 +32,13 @@ def test_sentences_are_told_by_their_words(tagger: Tagger) -> None:
     assert set(statement.parts) < set(PARTS)
 
 
-def test_a_verb_is_finite_in_its_sentence_alone(tagger: Tagger) -> None:
+def test_finite_verbs_are_found_by_sentence(tagger: Tagger) -> None:
     texts = ["She walks home.", "the evening walks of kings", "walking home", "It would have been done.", "", "  "]
 
     assert [each.finite for each in tagger(texts)] == [True, False, False, True, False, False]
 
 
-def test_the_version_is_part_of_what_is_told(tagger: Tagger) -> None:
+def test_the_version_is_reported(tagger: Tagger) -> None:
     assert tagger.version == f"{PIPELINE} 3.8.0"
 
 
