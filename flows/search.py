@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +13,10 @@ from flows.terminal import Terminal
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
 from storage.store.store import Store
-from storage.tables import Checkpoint, Index, Passages, Vectors
-from tasks.retrieval.interactive import Answer, answer
+from tasks.retrieval.interactive import Answer, Searched, answer
 from tasks.session import Session, session
 
 SNIPPET = 240  # characters of a passage
-
-
-@dataclass(frozen=True)
-class Searched:
-    """The artifacts that a search reads."""
-
-    passages: Artifact[Passages]
-    index: Artifact[Index] | None
-    """None where the vectors are searched exactly."""
-    vectors: Artifact[Vectors] | None
-    checkpoint: Artifact[Checkpoint] | None
 
 
 def show_answer(key: str, question: str, folder: Path, top: int, view: str | None) -> None:
@@ -38,12 +25,11 @@ def show_answer(key: str, question: str, folder: Path, top: int, view: str | Non
         raise UserError("the question is empty; expected some words")
     store = Store.open(folder)
     searched = open_key(key, store)
-    inputs = (searched.passages, searched.index, searched.vectors, searched.checkpoint)
-    for read in inputs:
+    for read in (searched.passages, searched.index, searched.vectors, searched.checkpoint):
         if read is not None:
             store.check(read)
     with session(Session(store)):
-        answers = answer(question, *inputs, top=top, view=view)
+        answers = answer(question, searched, top=top, view=view)
     Terminal().print(table(answers, question))
     if not answers:
         print("nothing matches")

@@ -20,6 +20,17 @@ from tasks.retrieval.search import query_encoder
 
 
 @dataclass(frozen=True)
+class Searched:
+    """The artifacts that a search reads."""
+
+    passages: Artifact[Passages]
+    index: Artifact[Index] | None
+    """None where the vectors are searched exactly."""
+    vectors: Artifact[Vectors] | None
+    checkpoint: Artifact[Checkpoint] | None
+
+
+@dataclass(frozen=True)
 class Answer:
     """A retrieved passage."""
 
@@ -31,21 +42,13 @@ class Answer:
     """By view; the first is the view that ranks."""
 
 
-def answer(
-    question: str,
-    passages: Artifact[Passages],
-    index: Artifact[Index] | None,
-    vectors: Artifact[Vectors] | None,
-    checkpoint: Artifact[Checkpoint] | None,
-    *,
-    top: int,
-    view: str | None,
-) -> list[Answer]:
+def answer(question: str, searched: Searched, *, top: int, view: str | None) -> list[Answer]:
     """Return the `top` passages by a view, best first; by the sum of all views where none is named."""
+    passages, index, vectors = searched.passages, searched.index, searched.vectors
     ids = passage_ids(passages)
     module = exact if index is None else engine(str(describe(index.path)["engine"]))
     ranking_view = _view(view, module.VIEWS, vectors)
-    encode = None if vectors is None else query_encoder(vectors, checkpoint)
+    encode = None if vectors is None else query_encoder(vectors, searched.checkpoint)
     folder = passages.path if index is None else index.path
     hits = module.open_index(folder, vectors, encode, ids, ranking_view)([question])([0], top)[0]
     scores = {ranking_view: hits.scores.tolist()}

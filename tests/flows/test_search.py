@@ -16,7 +16,7 @@ from tasks.retrieval.engines.bm25 import Bm25
 from tasks.retrieval.engines.exact import Exact
 from tasks.retrieval.engines.faiss import Faiss
 from tasks.retrieval.index import index
-from tasks.retrieval.interactive import answer
+from tasks.retrieval.interactive import Searched, answer
 from tasks.stage import stage
 from tests.tiny import save_tokenizer, tiny_retriever
 
@@ -68,10 +68,7 @@ def built(store: Store) -> dict[str, Artifact[Any]]:
 def test_a_key_of_any_kind_is_searched(
     name: str, views: list[str], built: dict[str, Artifact[Any]], store: Store
 ) -> None:
-    opened = open_key(built[name].key[:10], store)
-    parts = (opened.passages, opened.index, opened.vectors, opened.checkpoint)
-
-    found = answer("river", *parts, top=3, view=None)
+    found = answer("river", open_key(built[name].key[:10], store), top=3, view=None)
 
     assert [each.rank for each in found] == list(range(1, len(found) + 1))
     assert list(found[0].scores) == views
@@ -84,12 +81,14 @@ def test_a_key_of_any_kind_is_searched(
 
 
 def test_a_view_may_be_named_and_more_may_be_asked_for_than_there_is(built: dict[str, Artifact[Any]]) -> None:
-    found = answer("tree", built["passages"], None, built["vectors"], built["retriever"], top=99, view="late")
+    searched = Searched(built["passages"], None, built["vectors"], built["retriever"])
+
+    found = answer("tree", searched, top=99, view="late")
 
     assert len(found) == len(TEXTS)
     assert next(iter(found[0].scores)) == "late"
     with pytest.raises(UserError, match="--view words: expected one of dense, lexical, late, sum"):
-        answer("tree", built["passages"], None, built["vectors"], built["retriever"], top=1, view="words")
+        answer("tree", searched, top=1, view="words")
 
 
 def test_the_table_shows_texts_as_they_are(built: dict[str, Artifact[Any]], capsys: pytest.CaptureFixture[str]) -> None:
