@@ -36,10 +36,13 @@ def test_each_command_parses(document: str, line: str) -> None:
     words = [word for word in shlex.split(line)[1:] if word not in ("...", "…")]
     command = GROUP
     # a command, or one of a group of them
-    while words and words[0] != "--help" and isinstance(command, typer.core.TyperGroup):
+    while words and not words[0].startswith("--") and isinstance(command, typer.core.TyperGroup):
         command = command.commands.get(name := words.pop(0))
         assert command is not None, f"there is no command {name!r}"
     if words in ([], ["--help"]):  # the name alone, as a sentence names it
+        return
+    if isinstance(command, typer.core.TyperGroup):  # an option of a group, which would act when it is parsed
+        assert set(words) <= {option for parameter in command.params for option in parameter.opts}
         return
     if "[" in line:  # a synopsis
         known = {option for parameter in command.params for option in parameter.opts}
