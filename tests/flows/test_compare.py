@@ -96,7 +96,7 @@ def test_rows_of_other_names_are_compared_where_they_are_the_headlines(store: St
     assert ["retriever_2", "retriever_1"] in [row["runs"] for row in content["splits"][0]["rows"]]
     content = compared("one", "three", store)
     assert ["retriever_2", "retriever_3"] in [row["runs"] for row in content["splits"][0]["rows"]]
-    assert notes(compared("two", "three", store))[-1] == "A alone has retriever_2 on toy/dev"
+    assert notes(compared("two", "three", store))[-1] == "only A has retriever_2 on toy/dev"
 
 
 def test_a_recipe_without_a_report_is_named(store: Store) -> None:

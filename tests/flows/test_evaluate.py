@@ -182,7 +182,7 @@ def test_a_model_that_is_not_as_expected_ends_with_exit_code_1(
     with pytest.raises(typer.Exit) as ended:
         run(models, suite, store, changes=with_expected(place, found + 0.002))
     assert ended.value.exit_code == 1
-    assert f"found {found:.4f}" in " ".join(capsys.readouterr().out.split())
+    assert f"measured {found:.4f}" in " ".join(capsys.readouterr().out.split())
 
 
 @stage(version=1, table=Checkpoint)

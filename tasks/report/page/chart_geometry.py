@@ -1,4 +1,4 @@
-"""Where things stand in the report's pictures: dots on an axis, circles on a grid, lines of curves, lengths of bars."""
+"""The geometry of the report's charts: axes, polylines, circles on a grid, lengths of bars."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+Curve = Sequence[Sequence[float]]
+"""Points of x and y, in the order of x."""
+
 PLOT_WIDTH, PLOT_HEIGHT = 300, 120
-CELL, LARGEST = 34, 15.5  # of the grid of queries, in pixels: a place, and the radius of its largest circle
-LEFT, TOP, RIGHT, BOTTOM = 62, 12, 14, 46  # its margins
+CELL, LARGEST = 34, 15.5  # grid of queries, in pixels: width of a cell, radius of the largest circle
+LEFT, TOP, RIGHT, BOTTOM = 62, 12, 14, 46  # margins of the grid
+
+Axis = Mapping[str, Any]
+"""`low` and `high`, and ticks with a `place` from 0 to 1 and `words`."""
 
 
 def axis(low: float, high: float) -> dict[str, Any]:
-    """An axis around the values, between round numbers, with its ticks from 0 to 1."""
+    """Return an axis between round numbers around the values, with its ticks."""
     step = _step((high - low) or 0.01)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     first, last = (first, last) if last > first else (first, first + 1)
@@ -25,19 +31,25 @@ def axis(low: float, high: float) -> dict[str, Any]:
 
 
 def _step(width: float) -> float:
-    """A fifth of it or so: 1, 2 or 5 times a power of ten."""
+    """Return about a fifth of the width: 1, 2 or 5 times a power of ten."""
     power: float = 10.0 ** math.floor(math.log10(width / 4))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= width / 5)
 
 
-def place(value: float, on: Mapping[str, Any]) -> float:
-    """Where a value stands on an axis, from 0 to 1."""
+def place(value: float, on: Axis) -> float:
+    """Return the position of a value on an axis, from 0 to 1."""
     low, high = float(on["low"]), float(on["high"])
     return min(1.0, max(0.0, (value - low) / (high - low)))
 
 
+def polyline(points: Curve, across: Axis, up: Axis, area: tuple[float, float, float, float]) -> str:
+    """Return the points of an SVG polyline; the area is left, top, width and height."""
+    left, top, width, height = area
+    return " ".join(f"{left + width * place(x, across):.1f},{top + height * (1 - place(y, up)):.1f}" for x, y in points)
+
+
 def scatter(grid: Mapping[str, Any]) -> dict[str, Any]:
-    """Circles for the queries of a grid, whose areas are their numbers; the run's values go up."""
+    """Return a circle for each cell of a grid of queries, its area proportional to the number of queries."""
     ticks: Sequence[str] = grid["ticks"]
     size = CELL * len(ticks)
     most = max(cell["queries"] for cell in grid["cells"])
@@ -62,45 +74,43 @@ def scatter(grid: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def plot(name: str, curves: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, Any]:
-    """The lines of one training as SVG points, with the ends of both axes."""
+def plot(name: str, curves: Mapping[str, Curve]) -> dict[str, Any]:
+    """Return the curves of one training as SVG polylines, with the ends of both axes."""
     points = [point for curve in curves.values() for point in curve]
     last, highest = max(step for step, _ in points), max(value for _, value in points)
     highest = highest or 1.0
-
-    def placed(curve: Sequence[Sequence[float]]) -> str:
-        return " ".join(
-            f"{PLOT_WIDTH * step / max(last, 1):.1f},{PLOT_HEIGHT * (1 - max(value, 0) / highest):.1f}"
-            for step, value in curve
-        )
+    across, up = {"low": 0, "high": max(last, 1)}, {"low": 0, "high": highest}
+    area = (0, 0, PLOT_WIDTH, PLOT_HEIGHT)
 
     return {
         "name": name, "steps": round(last), "highest": highest, "width": PLOT_WIDTH, "height": PLOT_HEIGHT,
-        "lines": [{"name": each, "points": placed(curve), "first": curve[0][1], "last": curve[-1][1]}
-                  for each, curve in sorted(curves.items())],
+        "lines": [
+            {"name": line, "points": polyline(curve, across, up, area), "first": curve[0][1], "last": curve[-1][1]}
+            for line, curve in sorted(curves.items())
+        ],
     }  # fmt: skip
 
 
 def dots(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The systems of a paper's table by their value of its metric, ours with their interval."""
+    """Return the systems of a paper's table on an axis of its metric, ours with their confidence interval."""
     metric = table["metric"]
     lines = table["lines"]
     ends = [line[side] for line in lines if line["ours"] for side in ("low", "high") if line[side] is not None]
     values = [line["values"][metric] for line in lines] + ends
     on = axis(min(values), max(values))
-    found = []
+    points = []
     for line in lines:
         left = place(line["low"], on) if line["ours"] and line["low"] is not None else None
-        found.append({
+        points.append({
             "name": line["name"], "ours": line["ours"], "value": line["values"][metric],
             "place": place(line["values"][metric], on), "left": left,
             "span": None if left is None else place(line["high"], on) - left,
         })  # fmt: skip
-    return {**table, "axis": on, "dots": found}
+    return {**table, "axis": on, "dots": points}
 
 
 def sizes(storage: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What a passage takes, each as a part of the most."""
-    sums = [sum(each["parts"].values()) for each in storage]
-    most = max(sums, default=0) or 1
-    return [{**each, "bytes": total, "width": total / most} for each, total in zip(storage, sums, strict=True)]
+    """Return the bytes per passage of each part of the storage, with a width relative to the largest."""
+    sums = [sum(stored["parts"].values()) for stored in storage]
+    largest = max(sums, default=0) or 1
+    return [{**stored, "bytes": total, "width": total / largest} for stored, total in zip(storage, sums, strict=True)]

@@ -1,4 +1,4 @@
-"""Two runs side by side: tables for the terminal, and the same as a page without script, request or unescaped text."""
+"""The comparison of two runs: tables for the terminal and a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from tasks.report.page.templates import css, signed, template
 
 SIDES = ("A", "B")
 TESTS = (
-    "p < 0.05 by a two-sided paired t-test over the queries, with Holm's correction over the rows of a metric; "
-    "random: p of a paired randomisation test, not corrected"
+    "p < 0.05 by a two-sided paired t-test over the queries, with Holm's correction over the systems of a metric; "
+    "randomisation: p of a paired randomisation test, not corrected"
 )
 
 
 def terminal_tables(content: Mapping[str, Any]) -> Iterator[Table | Text]:
-    """What a comparison says, from above to below."""
+    """Yield the parts of a comparison from top to bottom."""
     for side in content["sides"]:
         yield Text(f"{side['name']}  {side['title']} ({', '.join(key[:8] for key in side['keys'])})", "bold")
     settings = _table("settings that differ", *SIDES)
     for row in content["settings"]:
         settings.add_row(*map(Text, row))
     yield settings if content["settings"] else Text("no setting differs")
-    made = _table("made of", "both", *(f"{each} alone" for each in SIDES), right=True)
-    for each in content["artifacts"]["stages"]:
-        made.add_row(each["stage"], *(f"{count:,}" if count else "" for count in each["counts"]))
-    yield made
+    artifacts = _table("artifacts", "both", *(f"only {side}" for side in SIDES), right=True)
+    for stage in content["artifacts"]["stages"]:
+        artifacts.add_row(stage["stage"], *(f"{count:,}" if count else "" for count in stage["counts"]))
+    yield artifacts
     for line in notes(content):
         yield Text(line)
     tested = [split for split in content["splits"] if any(row["p"] is not None for row in grouped(split))]
@@ -45,68 +45,68 @@ def terminal_tables(content: Mapping[str, Any]) -> Iterator[Table | Text]:
 
 
 def notes(content: Mapping[str, Any]) -> list[str]:
-    """Where the runs part, on what only one was measured, and which rows only one has, in words."""
-    parts = [
-        f"{side} parts from {other} at {', '.join(short(name) for name in names)}"
+    """Return in words where the runs differ, and the collections and systems that only one has."""
+    differences = [
+        f"{side} differs from {other} at {', '.join(short(name) for name in names)}"
         for side, other, names in zip(SIDES, SIDES[::-1], content["artifacts"]["first"], strict=True)
         if names
     ]
-    alone = [
-        f"{side} alone was measured on {', '.join(names)}"
+    collections = [
+        f"only {side} was evaluated on {', '.join(names)}"
         for side, names in zip(SIDES, content["alone"], strict=True)
         if names
     ]
-    rows = [
-        f"{side} alone has {', '.join(names)} on {split['name']}"
+    systems = [
+        f"only {side} has {', '.join(names)} on {split['name']}"
         for split in content["splits"]
         for side, names in zip(SIDES, split["alone"], strict=True)
         if names
     ]
-    return parts + alone + rows
+    return differences + collections + systems
 
 
 def short(reference: str) -> str:
-    """A stage and the beginning of a key."""
+    """Return a stage with the first characters of its key."""
     stage, _, key = reference.partition("/")
     return f"{stage} {key[:8]}"
 
 
 def page(content: Mapping[str, Any]) -> str:
-    """The HTML of a comparison. Equal content makes equal bytes."""
+    """Return the HTML of a comparison; equal content gives equal bytes."""
     return _template().render(content, css=css("report"), notes=notes(content), tests=TESTS)
 
 
 def named(row: Mapping[str, Any]) -> str:
-    """Which rows are compared."""
+    """Return the names of the compared systems."""
     before, after = row["runs"]
     return str(before) if before == after else f"{before} → {after}"
 
 
 def number(value: float, spread: float | None) -> str:
-    """A mean, with the spread over seeds where there are several."""
+    """Format a mean, with the standard deviation over several seeds."""
     return f"{value:.3f}" if spread is None else f"{value:.3f} ± {spread:.3f}"
 
 
 def verdict(row: Mapping[str, Any]) -> str:
-    """What the t-test says of a row: a mark and Holm's p."""
+    """Return the result of the t-test: a mark and the corrected p-value."""
     if row["p"] is None:
         return "same run"
     return f"{mark(direction(row))} {chance(row['p_holm'])}".strip()
 
 
 def grouped(split: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The rows of a split by run, the headline's first."""
+    """Return the rows of a split by system, the headline's first."""
     runs = [split["headline"], *(row["runs"] for row in split["rows"])]
     return sorted(split["rows"], key=lambda row: runs.index(row["runs"]))
 
 
 def chance(p: float) -> str:
-    """A probability in a column of such."""
+    """Format a p-value for a column."""
     return probability(p).removeprefix("= ")
 
 
 def _metrics(split: Mapping[str, Any]) -> Table:
-    table = _table(split["name"], "metric", *SIDES, "B − A", "t-test", "random", right=True)
+    table = _table(split["name"], "metric", *SIDES, "B − A", "t-test", "randomisation", right=True)
     before = ""
     for row in grouped(split):
         if row["p"] is None:

@@ -1,4 +1,4 @@
-"""The page of a corpus of pseudo-queries, in HTML and in Markdown: no script, no request, every text escaped."""
+"""The page of a corpus of pseudo-queries, in HTML and Markdown: no script, no request to a server, texts escaped."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from tasks.report.page.templates import css, template
 LANGUAGES_SHOWN, SAMPLES_OPEN = 12, 6
 BAR = 24  # characters of the longest bar in Markdown
 REASONS = {"": "kept", "round trip": "dropped: round trip", "relevance": "dropped: relevance", "empty": "empty"}
-# What quality.json calls its shares, in words.
+# The labels of the shares in quality.json.
 SHARES = {
-    "kept_share": "of what was written is kept",
+    "kept_share": "of generated queries are kept",
     "distinct_share": "are distinct",
     "distinct_share_in_passage": "are distinct within their passage",
-    "copied_share": "of their words are in the passage",
-    "verbatim_share": "are pieces of the passage, word for word",
+    "copied_share": "of their words occur in the passage",
+    "verbatim_share": "are verbatim pieces of the passage",
     "question_share": "are questions",
     "long_share": "are too long",
-    "looped_share": "go round in a loop",
+    "looped_share": "contain a loop",
 }
 PASSAGE_FATES = {
     "same": "same id and text", "moved": "same text under another id", "changed": "changed text", "new": "new",
     "removed": "removed",
 }  # fmt: skip
 QUERY_FATES = {
-    "kept": "as they were", "made": "made", "rewritten": "rewritten", "dropped": "dropped",
-    "filtered_out": "the filter drops now", "let_in": "the filter drops no longer",
+    "kept": "unchanged", "made": "new", "rewritten": "resampled", "dropped": "removed",
+    "filtered_out": "newly dropped by the filter", "let_in": "no longer dropped by the filter",
 }  # fmt: skip
 COMPARED = {
-    "passages": "passages", "written": "queries written", "queries": "queries kept", "kept_share": "kept",
+    "passages": "passages", "written": "queries generated", "queries": "queries kept", "kept_share": "kept",
     "mean_words": "words on average", "distinct_share": "distinct", "question_share": "questions",
-    "long_share": "too long", "looped_share": "in a loop", "success@1": "lead back at rank 1",
-    "success@10": "lead back in the top 10", "mrr@10": "MRR@10 of the round trip",
+    "long_share": "too long", "looped_share": "with a loop", "success@1": "round trip: rank 1",
+    "success@10": "round trip: top 10", "mrr@10": "round trip: MRR@10",
 }  # fmt: skip
 MARKS = re.compile(r"([\\`*_\[\]|~#])")
 
 
 def html_page(content: Mapping[str, Any]) -> str:
-    """The HTML of a corpus: `name`, `quality` and `comparison` (or None). Equal content makes equal bytes."""
+    """Return the HTML of a corpus: `name`, `quality` and `comparison` (or None); equal content gives equal bytes."""
     return _template("queries.html.j2").render(_parts(content), css=css("report", "queries"))
 
 
 def markdown_page(content: Mapping[str, Any]) -> str:
-    """The same in Markdown."""
+    """Return the page in Markdown."""
     return _template("queries.md.j2").render(_parts(content))
 
 
@@ -69,36 +69,36 @@ def _template(name: str) -> Template:
 
 
 def marked(text: str) -> str:
-    """A text that Markdown shows as it is, on one line."""
+    """Return a text on one line, with Markdown's special characters escaped."""
     return MARKS.sub(r"\\\1", html.escape(" ".join(printable(text).split()), quote=False))
 
 
 def share(part: float | None) -> str:
-    """A share in percent, or a dash of nothing."""
+    """Format a share in percent, or None as a dash."""
     return "–" if part is None else f"{_digits(100 * part)} %"
 
 
 def value(number: float | None) -> str:
-    """A count, or a mean with two digits and more where it is small; a dash of nothing."""
+    """Format a count, or a mean with two or three digits, or None as a dash."""
     if number is None or isinstance(number, int):
         return "–" if number is None else f"{number:,}"
     return f"{number:,.2f}" if abs(number) >= 1 else f"{number:.3f}"
 
 
 def _digits(percent: float) -> str:
-    """With one digit after the point, or so many that it is not 0."""
+    """Format with one decimal digit, or with enough digits not to show 0."""
     return f"{percent:.1f}" if percent >= 0.1 or not percent else f"{percent:.1g}"
 
 
 def fate(query: Mapping[str, Any]) -> str:
-    """What is said of a sample's query: its rank, its relevance, and why it is dropped."""
+    """Return the note on a sample query: its rank, its relevance, and why it is dropped."""
     trip, relevance = query["round_trip"], query["relevance"]
-    said = [
+    remarks = [
         "" if trip is None else f"rank {trip}" if trip else "not found",
         "" if relevance is None else f"relevance {relevance:.2f}",
         "" if query["kept"] else REASONS.get(query["reason"], f"dropped: {query['reason']}"),
     ]
-    return ", ".join(filter(None, said))
+    return ", ".join(filter(None, remarks))
 
 
 def _parts(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _parts(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bars(counts: Sequence[tuple[str, int]], total: int = 0) -> list[dict[str, Any]]:
-    """Names with their counts, each as a part of the largest and, where all are so many, of all."""
+    """Return bars of counts; a width is relative to the largest count, a share to `total` if that is given."""
     most = max((count for _, count in counts), default=0) or 1
     return [
         {"name": name, "count": count, "width": count / most, "share": count / total if total else None}
@@ -136,7 +136,7 @@ def bars(counts: Sequence[tuple[str, int]], total: int = 0) -> list[dict[str, An
 
 
 def beside(comparison: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Figure, before, after and change, for each figure that both versions have."""
+    """Return label, value before, value after and change of each measure that both versions have."""
     found = []
     flat = [{**comparison[side], **(comparison[side]["round_trip"] or {})} for side in ("before", "after")]
     flat = [

@@ -1,7 +1,7 @@
-"""What a run took: time, processors, memory and energy by stage, and on which machines with which software.
+"""The cost of a run: time, CPU time, memory and energy by stage, and the machines and software versions.
 
-A stage that was found in the store counts with what building it took then, so the sums are what the run would cost on
-an empty store.
+A stage loaded from the store counts with the cost of building it, so the sums are the cost of the run on an empty
+store.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Stage = Mapping[str, Any]
 
 
 def costs(stages: Sequence[Stage]) -> dict[str, Any]:
-    """Sums over all stages, by device, and by kind of stage; what a machine did not tell is None."""
+    """Return sums over all stages, by device and by kind of stage; a value that was not measured is None."""
     return {
         "seconds": _seconds(stages),
         "here": sum(each["seconds"] for each in stages if not each["cached"]),
@@ -39,7 +39,7 @@ def costs(stages: Sequence[Stage]) -> dict[str, Any]:
 
 
 def environments(stages: Sequence[Stage]) -> list[dict[str, Any]]:
-    """Each machine with its device and versions, and how many of the stages it built; the one of most stages first."""
+    """Return each machine with its device, its versions and its number of stages, the largest number first."""
     found: list[dict[str, Any]] = []
     for each in stages:
         if built := each.get("built"):

@@ -1,4 +1,4 @@
-"""The report as one HTML file: no script, no request to anywhere, every text escaped."""
+"""The report as one self-contained HTML file: no script, no request to a server, every text escaped."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from tasks.report.page.transfer_table import elsewhere
 from tasks.runtime.formatting import duration, in_units, short, watt_hours
 from tasks.session import Done
 
-# What the report shows of what query_quality measures, in words.
+# The labels of the measures of query_quality that the report shows.
 QUALITY = {
     "queries": "queries kept", "mean_words": "words on average", **SHARES, "passages_without_queries":
     "passages without a query",
 }  # fmt: skip
-LONGEST_STAGES = 16  # as many as the page shows the time of
+LONGEST_STAGES = 16  # the stages whose time the page shows
 SECTIONS = {
-    "runs": "Every run", "paper": "Beside the paper", "wins": "Query by query", "metrics": "All metrics",
-    "tests": "What the tests say", "transfer": "On other collections", "experts": "Which view wins",
-    "overlap": "How much rankings agree", "analyses": "", "curves": "Learning curves",
-    "pseudo_queries": "The pseudo-queries", "storage": "What a passage takes", "costs": "What it took",
-    "lineage": "Lineage", "environment": "Environment", "recipe": "The recipe",
+    "runs": "All systems", "paper": "Comparison with the paper", "wins": "Query by query", "metrics": "All metrics",
+    "tests": "Significance tests", "transfer": "On other collections", "experts": "Wins per representation",
+    "overlap": "Overlap of rankings", "analyses": "", "curves": "Learning curves",
+    "pseudo_queries": "Pseudo-queries", "storage": "Storage per passage", "costs": "Cost",
+    "lineage": "Lineage", "environment": "Environment", "recipe": "Recipe",
 }  # fmt: skip
-"""The parts of the page in their order, as its list of contents calls them; analyses stand where their name is."""
-LATER: dict[str, Any] = {"curves": {}, "stages": [], "costs": None, "environments": []}
-"""What a page has only where it is published, since it differs from run to run."""
+"""The sections of the page in their order, with their titles; `analyses` is replaced by one section per analysis."""
+PUBLISHED_ONLY: dict[str, Any] = {"curves": {}, "stages": [], "costs": None, "environments": []}
+"""The parts that only a published page has, since they differ from run to run."""
 
 
 def page(content: Mapping[str, Any]) -> str:
-    """The HTML of a `report.json`'s content. Equal content makes equal bytes."""
-    parts = {**LATER, **content}
+    """Return the HTML of the content of a `report.json`; equal content gives equal bytes."""
+    parts = {**PUBLISHED_ONLY, **content}
     quality = content["quality"] or {}
     shown = {
         "verdicts": _verdicts(content),
         "bars": _bars(content),
         "heads": _heads(content),
         "table": _table(content, content["runs"], content["headline"]["baseline"]),
-        "further": [_further(each, content) for each in content["splits"]],
-        "among_paper": [dots(each) for each in content["among"]],
+        "further": [_further(split, content) for split in content["splits"]],
+        "among_paper": [dots(table) for table in content["among"]],
         "elsewhere": elsewhere(content["transfer"], content["groups"], content["headline"]["main"]),
         "scatter": scatter(content["grid"]) if content["grid"] else None,
         "plots": [plot(name, curves) for name, curves in sorted(parts["curves"].items())],
@@ -70,7 +70,7 @@ def page(content: Mapping[str, Any]) -> str:
 
 @cache
 def reported(name: str) -> Template:
-    """A template of what reports say, with the filters of their words."""
+    """Return a template with the filters of reports."""
     return template(
         name,
         printed=printed,
@@ -88,44 +88,44 @@ def reported(name: str) -> Template:
 
 
 def printed(value: float) -> str:
-    """A paper's number, which has three digits or four."""
+    """Format a number of a paper with three digits, or four if it has them."""
     return f"{value:.4f}".removesuffix("0")
 
 
 def sized(number: float) -> str:
-    """Bytes as they are read: `1,536`, `12.5`, `0`."""
+    """Format a number of bytes: `1,536`, `12.5`, `0`."""
     return f"{number:,.0f}" if number >= 100 or number == round(number) else f"{number:,.1f}"
 
 
 def _sections(parts: Mapping[str, Any], shown: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The parts that have something to show, with the template of each."""
-    there = {
+    """Return the sections that have content, each with its template."""
+    present = {
         "runs": True, "paper": parts["beside"] or shown["among_paper"], "wins": parts["wins"] or parts["grid"],
         "metrics": True, "tests": parts["comparisons"], "transfer": parts["transfer"], "experts": parts["experts"],
         "overlap": parts["overlap"], "analyses": parts["analyses"], "curves": shown["plots"],
         "pseudo_queries": parts["quality"], "storage": parts["storage"], "costs": parts["costs"],
         "lineage": parts["stages"], "environment": parts["environments"], "recipe": True,
     }  # fmt: skip
-    found: list[dict[str, Any]] = []
+    sections: list[dict[str, Any]] = []
     for name, title in SECTIONS.items():
         if name == "analyses":
-            found += [_analysis(number, each) for number, each in enumerate(parts["analyses"], 1)]
-        elif there[name]:
-            found.append({"id": name, "title": title, "template": f"sections/{name}.html.j2", "analysis": None})
-    return found
+            sections += [_analysis(number, analysis) for number, analysis in enumerate(parts["analyses"], 1)]
+        elif present[name]:
+            sections.append({"id": name, "title": title, "template": f"sections/{name}.html.j2", "analysis": None})
+    return sections
 
 
-def _analysis(number: int, each: Mapping[str, Any]) -> dict[str, Any]:
-    found = each["found"]
-    of_round = f" of {found['round']}" if found.get("round") else ""
+def _analysis(number: int, analysis: Mapping[str, Any]) -> dict[str, Any]:
+    results = analysis["found"]
+    of_round = f" of {results['round']}" if results.get("round") else ""
     return {
-        "id": f"analysis-{number}", "title": f"{each['name'].replace('_', ' ').capitalize()}{of_round}",
-        "template": f"analyses/{each['name']}.html.j2", "analysis": found, "number": number,
+        "id": f"analysis-{number}", "title": f"{analysis['name'].replace('_', ' ').capitalize()}{of_round}",
+        "template": f"analyses/{analysis['name']}.html.j2", "analysis": results, "number": number,
     }  # fmt: skip
 
 
 def _verdicts(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The tests on the headline's metric, the headline's own pair first."""
+    """Return the tests of the headline's metric, those of the headline's systems first."""
     head = content["headline"]
     tested = [row for row in content["comparisons"] if row["metric"] == head["metric"]]
     pair = (head["main"], head["baseline"])
@@ -133,21 +133,25 @@ def _verdicts(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _heads(content: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """The few numbers that the page begins with: value, what it is, and a remark."""
+    """Return the numbers at the top of the page: value, label and note."""
     head = content["headline"]
     rows = {row["run"]: row["value"] for row in content["rows"] if row["metric"] == head["metric"]}
     spans = {row["run"]: row for row in content["intervals"] if row["metric"] == head["metric"]}
     ours, span = rows[head["main"]], spans[head["main"]]
     change = ours - rows[head["baseline"]]
-    found = [
-        (f"{ours:.3f}", f"{head['metric']} of {head['main']}", f"95 % interval {span['low']:.3f} – {span['high']:.3f}"),
-        (signed(change), f"against {head['baseline']}", ""),
+    heads = [
+        (
+            f"{ours:.3f}",
+            f"{head['metric']} of {head['main']}",
+            f"95 % confidence interval {span['low']:.3f} to {span['high']:.3f}",
+        ),
+        (signed(change), f"difference from {head['baseline']}", ""),
     ]
     for row in content["beside"]:
         if (row["run"], row["metric"].lower()) == (head["main"], head["metric"].lower()) and row["ours"] is not None:
             where = "inside" if row["low"] <= row["theirs"] <= row["high"] else "outside"
-            found.append((f"{row['theirs']:.3f}", "the paper's number", f"{where} our 95 % interval"))
-    return found
+            heads.append((f"{row['theirs']:.3f}", "reported in the paper", f"{where} our 95 % confidence interval"))
+    return heads
 
 
 def _bars(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,7 +171,7 @@ def _bars(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _table(measured: Mapping[str, Any], runs: Sequence[str] | Mapping[str, str], baseline: str) -> dict[str, Any]:
-    """Runs by metrics: value, whether it is its column's best, the sign of a test against the baseline, and spread."""
+    """Return systems by metrics; a cell has the value, whether it is the best, the test's sign, and the spread."""
     rows = {(row["run"], row["metric"]): row for row in measured["rows"]}
     metrics = list(dict.fromkeys(row["metric"] for row in measured["rows"]))
     best = {metric: max(row["value"] for row in measured["rows"] if row["metric"] == metric) for metric in metrics}
@@ -200,28 +204,28 @@ def _times(stages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _cost_figures(costs: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Each sum as shown, and what it is."""
+    """Return the total costs as formatted values with their labels."""
     if costs is None:
         return []
-    found = [(duration(costs["seconds"]), "of all stages, one after another")]
+    figures = [(duration(costs["seconds"]), "total time of all stages")]
     if len(costs["devices"]) > 1:
-        found += [(duration(each["seconds"]), f"of these on {each['device']}") for each in costs["devices"]]
+        figures += [(duration(device["seconds"]), f"of it on {device['device']}") for device in costs["devices"]]
     if costs["cpu_seconds"] is not None:
-        found.append((duration(costs["cpu_seconds"]), "of processor time"))
-        found.append((in_units(costs["peak_memory_mib"] * 2**20), "of memory at the most"))
-    found += [(watt_hours(joules), f"of energy, {part}") for part, joules in (costs["energy_joules"] or {}).items()]
-    return found
+        figures.append((duration(costs["cpu_seconds"]), "CPU time"))
+        figures.append((in_units(costs["peak_memory_mib"] * 2**20), "peak memory of a process"))
+    figures += [(watt_hours(joules), f"energy, {part}") for part, joules in (costs["energy_joules"] or {}).items()]
+    return figures
 
 
 def _done(stages: Sequence[Mapping[str, Any]]) -> list[Done]:
-    """The stages as the drawing takes them."""
+    """Return the stages as the lineage graph needs them."""
     names = ("stage", "round", "key", "cached", "seconds", "rows", "inputs")
-    return [Done(**{name: each[name] for name in names}) for each in stages]
+    return [Done(**{name: stage[name] for name in names}) for stage in stages]
 
 
 def _quality(quality: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Each figure as shown, and what it is."""
+    """Return the measures of the pseudo-queries as formatted values with their labels."""
     trip = quality.get("round_trip")
-    figures = [(share(trip["success@10"]), "find their own passage in BM25's top 10")] if trip else []
+    figures = [(share(trip["success@10"]), "find their own passage in the BM25 top 10")] if trip else []
     known = [name for name in QUALITY if name in quality]
     return figures + [((share if name in SHARES else value)(quality[name]), QUALITY[name]) for name in known]

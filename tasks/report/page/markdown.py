@@ -1,4 +1,4 @@
-"""What reports say in Markdown: the page of all results, and the part of the README about one of them."""
+"""Reports in Markdown: the page of all results, and the README's part about one of them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ TEMPLATE = "results.md.j2"
 
 
 def results_page(reports: Sequence[Path], study: str = "") -> str:
-    """The page about a study, and then about all reports, in the order of their names."""
-    told = [_told(path) for path in sorted(reports)]
-    return _tidy(reported(TEMPLATE).render(reports=told, study=study, shown=None))
+    """Return the page with a study and then all reports, in the order of their file names."""
+    contents = [_content(path) for path in sorted(reports)]
+    return _tidy(reported(TEMPLATE).render(reports=contents, study=study, shown=None))
 
 
 def results_part(report: Path) -> str:
-    """The headline's table, with the tests in words."""
-    return _tidy(reported(TEMPLATE).render(shown=_told(report)))
+    """Return the table of a report's headline, with the tests in words."""
+    return _tidy(reported(TEMPLATE).render(shown=_content(report)))
 
 
 def _tidy(text: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def _told(path: Path) -> dict[str, Any]:
+def _content(path: Path) -> dict[str, Any]:
     content = json.loads(path.read_text())
     head, remark = content["headline"], path.with_suffix(".md")
     tests = [row for row in content["comparisons"] if row["metric"] == head["metric"]]
@@ -56,8 +56,8 @@ def _measured(content: Mapping[str, Any], baseline: str) -> dict[str, Any]:
 
 
 def _machine(content: Mapping[str, Any]) -> str:
-    """On what, and in how much memory, where the report says it."""
-    devices = [f"{each['cores']} cores ({each['device']})" for each in content.get("environments", [])]
+    """Return the machines and the peak memory, if the report has them."""
+    devices = [f"{machine['cores']} cores ({machine['device']})" for machine in content.get("environments", [])]
     costs = content.get("costs")
-    memory = f", {in_units(costs['peak_memory_mib'] * 2**20)} of memory at the most" if costs else ""
+    memory = f", peak memory {in_units(costs['peak_memory_mib'] * 2**20)}" if costs else ""
     return f" on {' and '.join(dict.fromkeys(devices))}{memory}" if devices else ""

@@ -1,4 +1,4 @@
-"""The numbers behind the report's pictures: intervals, wins by query, and what a test says in words."""
+"""Statistics of a report: confidence intervals, wins per query, and the result of a test in words."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 SIGNIFICANT = 0.05
-EXAMPLES = 5  # queries that each view is shown with
-RANKS_SHOWN = 10  # of a grid of ranks; deeper ones are counted in tenths
+EXAMPLES = 5  # queries shown per view
+RANKS_SHOWN = 10  # the largest cutoff with a grid of ranks
 TENTHS = 10
 
 Row = Mapping[str, Any]
 
 
 def intervals(by_query: pa.Table) -> list[dict[str, Any]]:
-    """The 95 % interval of each mean, by Student's t over the queries, kept within [0, 1]."""
+    """Return the 95 % confidence interval of each mean: Student's t over the queries, clipped to [0, 1]."""
     from scipy.stats import t
 
     groups = by_query.group_by(["run", "metric"], use_threads=False).aggregate(
@@ -36,7 +36,7 @@ def intervals(by_query: pa.Table) -> list[dict[str, Any]]:
 
 
 def wins(by_query: pa.Table, comparisons: Sequence[Row], metric: str) -> list[dict[str, Any]]:
-    """For each compared pair, on how many queries the run is better than its baseline, equal, and worse."""
+    """Return for each compared pair the numbers of queries on which the run is better, equal and worse."""
     of_metric = by_query.filter(pc.equal(by_query["metric"], metric)).sort_by("query_id")
     values = {run: _values(of_metric, run) for run in pc.unique(of_metric["run"]).to_pylist()}
     found = []
@@ -52,9 +52,9 @@ def wins(by_query: pa.Table, comparisons: Sequence[Row], metric: str) -> list[di
 
 
 def grid(by_query: pa.Table, run: str, baseline: str, metric: str) -> dict[str, Any] | None:
-    """How many queries have which value in both runs; None where one has none.
+    """Return the number of queries by their values in both runs; None if a run has no values.
 
-    A reciprocal rank has few values: its grid is one of ranks. Other metrics are counted in tenths.
+    A reciprocal rank has few values, so its grid is one of ranks. Other metrics are rounded to tenths.
     """
     of_metric = by_query.filter(pc.equal(by_query["metric"], metric)).sort_by("query_id")
     ours, theirs = _values(of_metric, run), _values(of_metric, baseline)
@@ -78,7 +78,7 @@ def grid(by_query: pa.Table, run: str, baseline: str, metric: str) -> dict[str, 
 def clearest_wins(
     by_query: pa.Table, runs: Sequence[str], metric: str, texts: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """For each run: on how many queries it alone is best, on how many several are, and its clearest wins."""
+    """Return for each run its wins, where it is better than all others, the number of ties, and its clearest wins."""
     of_metric = by_query.filter(pc.equal(by_query["metric"], metric)).sort_by("query_id")
     values = np.stack([_values(of_metric, run) for run in runs])
     query_ids = of_metric.filter(pc.equal(of_metric["run"], runs[0]))["query_id"].to_pylist()
@@ -99,37 +99,37 @@ def _values(rows: pa.Table, run: str) -> NDArray[np.float64]:
 
 
 def direction(row: Row) -> int:
-    """1 where the run is better than its baseline beyond chance, -1 where it is worse, else 0."""
+    """Return 1 if the run is significantly better than its baseline, -1 if it is worse, else 0."""
     if row["p_holm"] >= SIGNIFICANT or row["difference"] == 0:
         return 0
     return 1 if row["difference"] > 0 else -1
 
 
 def marks(comparisons: Sequence[Row], baseline: str) -> dict[tuple[str, str], int]:
-    """Direction against a baseline by run and metric, for the pairs that were tested."""
+    """Return the direction of each test against a baseline, by run and metric."""
     return {(row["run"], row["metric"]): direction(row) for row in comparisons if row["baseline"] == baseline}
 
 
 def mark(sign: int) -> str:
-    """The sign of a direction in tables."""
+    """Return the symbol of a direction in tables."""
     return {1: "▲", -1: "▼"}.get(sign, "")
 
 
 def verdict(row: Row) -> str:
-    """What a comparison says, in words: `retriever_2 is better than bm25: +0.050 MRR@10 (p_holm = 0.0012)`."""
-    words = {1: "is better than", -1: "is worse than", 0: "is not reliably different from"}[direction(row)]
+    """Return a test in words: `retriever_2 is better than bm25: +0.050 MRR@10 (p_holm = 0.0012)`."""
+    words = {1: "is better than", -1: "is worse than", 0: "is not significantly different from"}[direction(row)]
     sign = "−" if row["difference"] < 0 else "+"
     change = f"{sign}{abs(row['difference']):.3f} {row['metric']}"
     return f"{row['run']} {words} {row['baseline']}: {change} (p_holm {probability(row['p_holm'])})"
 
 
 def probability(p: float) -> str:
-    """A p with its sign: `= 0.012`, or `< 0.0001`."""
+    """Format a p-value with its sign: `= 0.012`, or `< 0.0001`."""
     return "< 0.0001" if p < 0.0001 else f"= {p:.2g}" if p < 0.1 else f"= {p:.2f}"
 
 
 def top(values: Sequence[float]) -> float:
-    """The end of an axis from 0 that holds the values: the next of 0.05, 0.1, 0.2, 0.3 … 1."""
+    """Return the end of an axis that begins at 0: the next of 0.05, 0.1, 0.2, 0.3 … 1 above the values."""
     largest = max(values, default=0.0)
     steps = [0.05, *(number / 10 for number in range(1, 11))]
     return next((step for step in steps if largest <= step), largest)

@@ -1,4 +1,4 @@
-"""What a study found, in Markdown: the table of its claims, and for each of them all numbers, pictures and costs."""
+"""The results of a study in Markdown: a table of its claims, and for each claim all numbers, figures and costs."""
 
 from __future__ import annotations
 
@@ -6,39 +6,35 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow.compute as pc
 from jinja2 import Template
 
 from storage.results.study_runs import StudyRun
 from tasks.evaluation.claim_verdicts import Cheaper, Contrast, Verdict
+from tasks.report.page.chart_geometry import Curve
 from tasks.report.page.statistics import probability
-from tasks.report.page.svg_charts import Curve, Difference, curves, forest
+from tasks.report.page.study_curves import panels
+from tasks.report.page.svg_charts import Difference, curves, forest
 from tasks.report.page.templates import signed, template
 from tasks.runtime.formatting import duration, short
 
 FOREST = "study_differences.svg"
-PANELS = {
-    "MRR@10 of the retrieval probe, while pre-training": ("pre-training, retrieval probe", "MRR@10"),
-    "loss at masked words, whose shares differ, pre-training": ("pre-training", "mlm"),
-}
-FINE_TUNING = "loss of the fine-tuning"
 
 
 @dataclass(frozen=True)
 class Arm:
-    """An arm of a claim, and what there is of it."""
+    """A system of a claim, and its runs."""
 
     name: str
     words: str
-    """Recipe and row."""
+    """The recipe and the row of its report."""
     row: str | None
     runs: Sequence[StudyRun]
-    """By seed."""
+    """One for each seed."""
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """A claim and what was found of it."""
+    """A claim and its results."""
 
     name: str
     statement: str
@@ -46,7 +42,7 @@ class Claimed:
     source: str
     printed_metric: str | None
     metric: str | None
-    """None where a cost is measured."""
+    """None if the claim is about a cost."""
     collection: str
     queries: int
     seeds: Sequence[int]
@@ -55,23 +51,23 @@ class Claimed:
     arms: Sequence[Arm]
     contrasts: Sequence[Contrast | Cheaper]
     printed: Sequence[Sequence[float] | None]
-    """Of each contrast, where the paper prints its two numbers."""
+    """The two numbers reported in the paper for each comparison, if there are any."""
     verdict: Verdict
 
 
 def study_part(title: str, description: str, claims: Sequence[Claimed]) -> str:
-    """The part of the page about the study."""
+    """Return the study's part of the page of results."""
     runs = {(run.facts.recipe, run.facts.seed): run for claim in claims for arm in claim.arms for run in arm.runs}
     return _template().render(
         title=title, description=description, lines=list(_lines(claims)),
         forest=FOREST if _differences(claims) else None,
-        claims=[_claim(each) for each in claims], missing=_missing(claims), runs=list(_runs(list(runs.values()))),
+        claims=[_claim(claim) for claim in claims], missing=_missing(claims), runs=list(_runs(list(runs.values()))),
         versions=_versions(list(runs.values())), counts=_counts(claims), brief=False,
     )  # fmt: skip
 
 
 def study_brief(title: str, description: str, claims: Sequence[Claimed]) -> str:
-    """The table of the claims that have a result, for the README; empty where none has."""
+    """Return the table of the claims that have a result, for the README; empty if there is none."""
     lines = [line for line in _lines(claims) if line["verdict"] != "not reached"]
     if not lines:
         return ""
@@ -84,17 +80,17 @@ def _template() -> Template:
 
 
 def pictures(claims: Sequence[Claimed]) -> dict[str, str]:
-    """The SVG files of the study, by name."""
+    """Return the SVG files of the study, by name."""
     differences = _differences(claims)
-    found = {FOREST: forest("Differences of the study's contrasts", differences)} if differences else {}
-    return found | {
-        curves_of(claim): curves(f"{claim.name}: what the trainings logged", panels)
-        for claim in claims if (panels := _panels(claim))
+    files = {FOREST: forest("Differences of the study's comparisons", differences)} if differences else {}
+    return files | {
+        curves_of(claim): curves(f"{claim.name}: learning curves", lines)
+        for claim in claims if (lines := _panels(claim))
     }  # fmt: skip
 
 
 def curves_of(claim: Claimed) -> str:
-    """The name of the picture of a claim's curves."""
+    """Return the file name of a claim's learning curves."""
     return f"study_{claim.name}.svg"
 
 
@@ -108,7 +104,7 @@ def _differences(claims: Sequence[Claimed]) -> list[Difference]:
 
 
 def _lines(claims: Sequence[Claimed]) -> Iterator[dict[str, Any]]:
-    """A line for each contrast, the claim's words on its first."""
+    """Yield a line for each comparison; the first of a claim has its statement."""
     for claim in claims:
         for number, (each, printed) in enumerate(zip(claim.contrasts, claim.printed, strict=True)):
             yield {
@@ -122,7 +118,7 @@ def _lines(claims: Sequence[Claimed]) -> Iterator[dict[str, Any]]:
 
 
 def _measured(claim: Claimed, each: Contrast | Cheaper) -> str:
-    """What was measured, and by what."""
+    """Return the measured difference with its metric."""
     return "–" if each.verdict == "not reached" else f"{_ours(each)} {claim.metric or 'CPU seconds of a step'}"
 
 
@@ -139,13 +135,17 @@ def _p(each: Contrast | Cheaper) -> str:
 
 
 def _words(each: Contrast | Cheaper) -> str:
-    """The verdict, with what could have been shown where nothing was."""
+    """Return the verdict; an inconclusive one has the minimum detectable effect."""
     shown = each.shown if isinstance(each, Contrast) and each.verdict == "does not show" else None
-    return f"**{each.verdict}**" if shown is None else f"does not show; {shown:.3f} could have been shown"
+    return (
+        f"**{each.verdict}**"
+        if shown is None
+        else f"{each.verdict}; minimum detectable effect {shown:.3f} (80 % power)"
+    )
 
 
 def _counts(claims: Sequence[Claimed]) -> str:
-    """How many claims have which verdict."""
+    """Return the numbers of claims by verdict."""
     kinds: dict[Verdict, str] = {"holds": "hold", "does not show": "do not show", "contradicts": "are contradicted",
                                  "not reached": "are not reached"}  # fmt: skip
     number = {kind: sum(claim.verdict == kind for claim in claims) for kind in kinds}
@@ -153,7 +153,7 @@ def _counts(claims: Sequence[Claimed]) -> str:
 
 
 def _missing(claims: Sequence[Claimed]) -> list[str]:
-    """The runs that are missing, each once, in the study's order."""
+    """Return the missing runs without duplicates, in the study's order."""
     return list(dict.fromkeys(words for claim in claims for each in claim.contrasts for words in each.missing))
 
 
@@ -166,7 +166,7 @@ def _claim(claim: Claimed) -> dict[str, Any]:
 
 
 def _arm(arm: Arm, claim: Claimed) -> dict[str, Any]:
-    """An arm's number for each seed: a metric's mean, or the CPU seconds of a step."""
+    """Return a system's value for each seed: the mean of a metric, or the CPU seconds per step."""
     by_seed = {run.facts.seed: _value(run, arm.row, claim.metric) for run in arm.runs}
     values = [value for value in by_seed.values() if value is not None]
     return {
@@ -199,7 +199,7 @@ def _told(p: float | None) -> str:
 
 
 def _runs(runs: Sequence[StudyRun]) -> Iterator[dict[str, Any]]:
-    """What each run took: a stage that several share counts for the first of them."""
+    """Yield the cost of each run; a stage shared by several runs counts for the first of them."""
     counted: set[tuple[str, str]] = set()
     for run in runs:
         own = [stage for stage in run.stages if (stage["stage"], stage["key"]) not in counted]
@@ -213,50 +213,11 @@ def _runs(runs: Sequence[StudyRun]) -> Iterator[dict[str, Any]]:
 
 
 def _versions(runs: Sequence[StudyRun]) -> list[str]:
-    """Every set of packages that runs were made with."""
+    """Return the different sets of package versions of the runs."""
     return list(dict.fromkeys(
         ", ".join(f"{name} {version}" for name, version in sorted(run.facts.versions.items())) for run in runs
     ))  # fmt: skip
 
 
 def _panels(claim: Claimed) -> dict[str, dict[str, Curve]]:
-    """What the arms' trainings logged, by panel and arm, the mean over the seeds."""
-    found = {
-        panel: {arm.name: line for arm in claim.arms if (line := _line(arm.runs, *of))} for panel, of in PANELS.items()
-    }
-    found[FINE_TUNING] = {arm.name: line for arm in claim.arms if (line := _fine_tuning(arm))}
-    return {panel: lines for panel, lines in found.items() if lines}
-
-
-def _fine_tuning(arm: Arm) -> Curve:
-    """The contrastive loss of the training that an arm's row is of, which the row's name begins with.
-
-    Of a view's row it is the view's, else the sum of all; none where a row is of several trainings.
-    """
-    if arm.row is None or not arm.runs:
-        return []
-    table = arm.runs[0].curves
-    named = sorted(set(zip(table["training"].to_pylist(), table["name"].to_pylist(), strict=True)))
-    of = next((training for training, _ in named if _trained(arm.row, training)), None)
-    losses = [name for training, name in named if training == of and name.startswith("contrast")]
-    own = [name for name in losses if arm.row == f"{of}_{name.removeprefix('contrast_')}"]
-    lines = [_line(arm.runs, of or "", name) for name in own or losses]
-    return [(steps[0][0], sum(value for _, value in steps)) for steps in zip(*lines, strict=True)]
-
-
-def _trained(row: str, training: str) -> bool:
-    """Whether a row is of a training: the training's own, a view's (`NAME_dense`), or several samples' (`NAME_0`)."""
-    return row == training or row.startswith(f"{training}_") or training.startswith(f"{row}_")
-
-
-def _line(runs: Sequence[StudyRun], training: str, name: str) -> Curve:
-    """A curve, the mean over runs; of equal trainings the steps are equal."""
-    lines = []
-    for run in runs:
-        table = run.curves
-        chosen = table.filter(pc.and_(pc.equal(table["training"], training), pc.equal(table["name"], name)))
-        lines.append(list(zip(chosen["step"].to_pylist(), chosen["value"].to_pylist(), strict=True)))
-    return [
-        (steps[0][0], sum(value for _, value in steps) / len(steps))
-        for steps in zip(*lines, strict=False) if steps
-    ]  # fmt: skip
+    return panels([(arm.name, arm.row, arm.runs) for arm in claim.arms])

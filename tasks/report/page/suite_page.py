@@ -1,7 +1,7 @@
-"""BEIR's table of any suite, for a terminal, in Markdown, and as one HTML file: models by columns, and their average.
+"""The leaderboard of a suite for a terminal, in Markdown, and as one HTML file: models by collections, with an average.
 
-A column is a collection, or a group of them: the unweighted mean of its members, as BEIR has it of CQADupStack. The
-average is the mean of the columns, where all show the same metric. What a column or the average lacks is said.
+A column is a collection or a group of collections, with the unweighted mean of its members, as in BEIR for CQADupStack.
+The average is the mean of the columns if all have the same metric. Missing members are stated.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ Content = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """What a column shows: a metric, as the mean over some collections."""
+    """A column: a metric, averaged over one or more collections."""
 
     name: str
     metric: str
     members: Sequence[str]
     of: int
-    """How many members it has where none is left out."""
+    """The number of members if none is missing."""
 
     @property
     def heading(self) -> str:
-        """Its name, and what it lacks."""
+        """The name, and the number of members if some are missing."""
         return self.name if len(self.members) == self.of else f"{self.name} ({len(self.members)} of {self.of})"
 
 
@@ -47,11 +47,11 @@ class Cell:
     value: float
     best: bool
     sign: int
-    """1 where it is better than the first model beyond chance, -1 where worse, else 0; of groups nobody knows."""
+    """1 if significantly better than the first model, -1 if worse, else 0; always 0 for untested groups."""
 
 
 def columns(content: Content) -> list[Column]:
-    """The columns that have a collection, in the suite's order."""
+    """Return the columns with at least one collection, in the suite's order."""
     found = []
     for name, of in content["columns"].items():
         members = [each for each in content["collections"] if each["column"] == name]
@@ -61,7 +61,7 @@ def columns(content: Content) -> list[Column]:
 
 
 def average(content: Content) -> Column | None:
-    """The mean of all columns; None where they show different metrics or there is one alone."""
+    """Return the average column; None if the columns have different metrics or there is only one."""
     shown = columns(content)
     if len(shown) < 2 or len({each.metric for each in shown}) > 1:
         return None
@@ -69,7 +69,7 @@ def average(content: Content) -> Column | None:
 
 
 def table(content: Content) -> dict[str, list[Cell]]:
-    """By model its cells: one a column, and the average last where there is one."""
+    """Return the cells of each model: one per column, then the average if there is one."""
     known = {(row["dataset"], row["run"], row["metric"]): row["value"] for row in content["rows"]}
     tested = {(row["dataset"], row["run"], row["metric"]): direction(row) for row in content["comparisons"]}
     values = {
@@ -94,18 +94,18 @@ def table(content: Content) -> dict[str, list[Cell]]:
 
 
 def terminal_table(content: Content) -> Table:
-    """The table with the best of each column in bold."""
-    made = Table(title=content["title"], title_justify="left")
-    made.add_column("model", overflow="fold")
+    """Return the table for the terminal, with the best of each column in bold."""
+    terminal = Table(title=content["title"], title_justify="left")
+    terminal.add_column("model", overflow="fold")
     for heading in headings(content):
-        made.add_column(heading, justify="right", overflow="fold")
+        terminal.add_column(heading, justify="right", overflow="fold")
     for run, cells in table(content).items():
-        made.add_row(run, *(Text(_shown(cell), "bold" if cell.best else "") for cell in cells))
-    return made
+        terminal.add_row(run, *(Text(_shown(cell), "bold" if cell.best else "") for cell in cells))
+    return terminal
 
 
 def as_markdown(content: Content) -> str:
-    """The table and what is to be said of it."""
+    """Return the table and its notes in Markdown."""
     heads = [marked(head) for head in headings(content)]
     title = marked(content["title"])
     lines = [f"# {title}", "", f"| model | {' | '.join(heads)} |", f"|---|{'---:|' * len(heads)}"]
@@ -116,7 +116,7 @@ def as_markdown(content: Content) -> str:
 
 
 def headings(content: Content) -> list[str]:
-    """What stands above the columns; the metric too, where it differs."""
+    """Return the headings of the columns, with the metric if metrics differ."""
     shown, last = columns(content), average(content)
     same = len({each.metric for each in shown}) == 1
     heads = [each.heading if same else f"{each.heading} {each.metric}" for each in shown]
@@ -124,25 +124,25 @@ def headings(content: Content) -> list[str]:
 
 
 def notes(content: Content) -> str:
-    """What the numbers are, and what they are not, in sentences."""
+    """Return the notes on the numbers, in sentences."""
     metrics = {each.metric for each in columns(content)}
-    said = [f"{min(metrics)}; {content['description']}." if len(metrics) == 1 else f"{content['description']}."]
+    sentences = [f"{min(metrics)}; {content['description']}." if len(metrics) == 1 else f"{content['description']}."]
     if len(content["models"]) > 1:
-        said.append(f"▲▼: {MARKS.format(first=next(iter(content['models'])))}.")
+        sentences.append(f"▲▼: {MARKS.format(first=next(iter(content['models'])))}.")
     if any(not row["titles"] for row in content["rows"]):
-        said.append("Texts are without titles.")
-    said += [f"Left out: {why}." for why in content["absent"].values()]
-    said += [
+        sentences.append("Texts are without titles.")
+    sentences += [f"Omitted: {why}." for why in content["absent"].values()]
+    sentences += [
         f"{each['run']} on {each['dataset']}: expected {each['expected']:.4f} {each['metric']} "
-        f"({content['expected_from']}), found {each['found']:.4f}."
+        f"({content['expected_from']}), measured {each['found']:.4f}."
         for each in content["expected"]
         if not each["alike"]
     ]
-    return " ".join(said)
+    return " ".join(sentences)
 
 
 def page(content: Content) -> str:
-    """The HTML file, which needs no network. Equal content makes equal bytes."""
+    """Return the self-contained HTML file; equal content gives equal bytes."""
     return _template().render(
         content, css=css("report"), table=table(content), headings=headings(content),
         notes=notes(content), bars=[_bars(content, column) for column in columns(content)],
@@ -151,7 +151,7 @@ def page(content: Content) -> str:
 
 
 def _bars(content: Content, column: Column) -> dict[str, Any]:
-    """Each model's bar in a column, with the interval of its mean where the column is one collection."""
+    """Return the bars of a column, with confidence intervals if the column is one collection."""
     place = columns(content).index(column)
     values = {run: cells[place].value for run, cells in table(content).items()}
     spans = {

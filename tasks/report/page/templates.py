@@ -1,4 +1,8 @@
-"""The templates of this folder, and the filters that all of them use."""
+"""The Jinja templates of this folder, and the filters that they share.
+
+Charts are SVG and CSS in templates, not matplotlib figures: they follow the reader's light or dark colours, scale with
+the page, have texts that can be selected and read aloud, and their bytes depend only on their values.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,9 @@ MARKDOWN = ".md.j2"
 
 
 def template(name: str, **filters: Callable[..., Any]) -> Template:
-    """A template with these filters beside the common ones. Texts are escaped but in Markdown; a name that is not
-    given is an error.
+    """Return a template with these filters and the common ones.
+
+    Texts are escaped, except in Markdown; an undefined name raises an error.
     """
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
@@ -29,25 +34,25 @@ def template(name: str, **filters: Callable[..., Any]) -> Template:
 
 
 def css(*names: str) -> str:
-    """Style sheets of this folder, one after the other."""
+    """Return style sheets of this folder, joined."""
     return "".join((FOLDER / f"{name}.css").read_text() for name in names)
 
 
 def three(value: float) -> str:
-    """`0.756`."""
+    """Format a value with three digits: `0.756`."""
     return f"{value:.3f}"
 
 
 def signed(value: float) -> str:
-    """A difference with its sign: `+0.046`, `−0.012`."""
+    """Format a difference with its sign: `+0.046`, `−0.012`."""
     return f"{'−' if value < 0 else '+'}{abs(value):.3f}"
 
 
 def percent(share: float) -> str:
-    """`12.34%`, which CSS reads."""
+    """Format a share for CSS: `12.34%`."""
     return f"{100 * share:.2f}%"
 
 
 def count(number: int) -> str:
-    """`6,980`."""
+    """Format a count: `6,980`."""
     return f"{number:,}"

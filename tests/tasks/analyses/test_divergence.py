@@ -99,7 +99,7 @@ def test_the_analysis_equals_measures_of_the_vectors(tables: Any, made: Any, tmp
 
     seen = section("divergence", told)
     assert seen.tags.count("circle") == 8 + 1  # and in the legend
-    assert "How far retriever_1 keeps queries and passages apart" in seen.text
+    assert "How far retriever_1 separates queries from passages" in seen.text
     assert f"{100 * told['probe_accuracy']:.1f} %" in seen.text
     assert f"{told['cosines']['pairs']:.3f}" in seen.text
     assert "log-densities differ in sign" in section("divergence", told | {"own_points": None}).text

@@ -185,7 +185,7 @@ def test_the_section_shows_the_results(tables: Any, made: Any, cross_encoder: So
     seen = section("pair_relatedness", found)
     worse = section("pair_relatedness", found | {"comparisons": {"related": certain, "score": certain}})
 
-    assert "not reliably more or less often related" in seen.text
+    assert "not significantly more or less often related" in seen.text
     assert "are less often related to their passage than other passages of the document are: −25.0 points" in worse.text
     assert seen.tags.count("rect") == 2 * study.BINS
     assert "<script>alert(1)</script> a & b" in seen.text  # as text

@@ -50,7 +50,7 @@ def test_lengths_include_all_texts(analysis_of: Any) -> None:
     assert queries["mean_pieces"] > queries["mean_words"]  # the tiny vocabulary has few of these words whole
     assert found["syntax"] is None
     seen = section("text_statistics", found)
-    assert "word pieces of a query on average" in seen.text
+    assert "WordPiece tokens per query on average" in seen.text
     assert "1 word 33.3 %0.0 % 2 words 33.3 %0.0 %" in seen.text
     assert "Parts of speech" not in seen.text
 

@@ -102,7 +102,7 @@ def test_figures_of_the_pseudo_queries_are_shown(made: Artifact[Any]) -> None:
 def test_absent_rows_and_the_papers_numbers_are_shown(made: Artifact[Any]) -> None:
     page = (made.path / "report.html").read_text()
 
-    assert "There is no row <code>bm25_doc2query</code>: queries.for lacks retrieve" in page
+    assert "System <code>bm25_doc2query</code> was not run: queries.for lacks retrieve" in page
     assert "<td>0.394</td><td>0.750</td><td>+0.356</td>" in page
     assert "<td>0.187</td><td>0.438</td><td>+0.251</td>" in page
 
@@ -115,15 +115,15 @@ def test_which_view_wins_which_queries(made: Artifact[Any]) -> None:
         {"run": "bm25", "wins": 0, "shared": 2, "queries": []},
     ]}]  # fmt: skip
     assert "<li>what is &lt;0&gt;</li>" in page
-    assert "dense alone is best on 2 queries" in page
+    assert "dense is the only best on 2 queries" in page
 
 
 def test_agreement_and_storage_are_shown(made: Artifact[Any]) -> None:
     page = (made.path / "report.html").read_text()
 
     assert re.findall(r'class="shaded"[^>]*>([0-9.]+)<', page) == ["0.250", "0.500", "0.750", "0.625"]
-    assert 'aria-label="bm25: 91.2 bytes a passage"' in page
-    assert 'aria-label="dense: 2,016 bytes a passage"' in page
+    assert 'aria-label="bm25: 91.2 bytes per passage"' in page
+    assert 'aria-label="dense: 2,016 bytes per passage"' in page
     assert "dense 1,536, lexical 480<" in page
 
 
@@ -146,7 +146,7 @@ def test_the_terminal_table_marks_the_better_run_and_explains_itself(made: Artif
     assert re.search(r"dense\s+0.750▲", text)
     assert re.search(r"bm25\s+0.438", text)
     assert "dense is better than bm25: +0.312 MRR@10 (p_holm = 0.03)" in text
-    assert "no row bm25_doc2query" in text
+    assert "not run: bm25_doc2query" in text
 
 
 def test_a_headline_about_a_run_that_was_not_measured_is_refused(metrics: Artifact[Any]) -> None:

@@ -170,8 +170,8 @@ def test_what_it_took_is_the_sum_of_the_stages(page: Path, content: dict[str, An
     assert costs["energy_joules"] == {"GPUs": 7200.0}
     assert [each["stages"] for each in content["environments"]] == [1, 1]
     text = page.read_text()
-    assert "<dt>of energy, GPUs</dt><dd>2 Wh</dd>" in text
-    assert "<dt>of memory at the most</dt><dd>2.0 GiB</dd>" in text
+    assert "<dt>energy, GPUs</dt><dd>2 Wh</dd>" in text
+    assert "<dt>peak memory of a process</dt><dd>2.0 GiB</dd>" in text
     assert "<dd>2.13.0</dd>" in text
 
 

@@ -43,7 +43,7 @@ def test_wins_are_counted_by_query_not_by_row() -> None:
     [
         ({}, 1, "dense is better than bm25: +0.312 MRR@10 (p_holm = 0.03)"),
         ({"difference": -0.2}, -1, "dense is worse than bm25: −0.200 MRR@10 (p_holm = 0.03)"),
-        ({"p_holm": 0.05}, 0, "dense is not reliably different from bm25: +0.312 MRR@10 (p_holm = 0.05)"),
+        ({"p_holm": 0.05}, 0, "dense is not significantly different from bm25: +0.312 MRR@10 (p_holm = 0.05)"),
         ({"p_holm": 1e-12}, 1, "dense is better than bm25: +0.312 MRR@10 (p_holm < 0.0001)"),
     ],
 )

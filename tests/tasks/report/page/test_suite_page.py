@@ -82,7 +82,7 @@ def test_what_a_mean_lacks_stands_above_it(without: str, heads: list[str]) -> No
     made = content(without=without)
 
     assert headings(made) == heads
-    assert f"Left out: {without}: no data set at /nowhere." in notes(made)
+    assert f"Omitted: {without}: no data set at /nowhere." in notes(made)
 
 
 def test_different_metrics_have_no_average_and_are_named() -> None:
@@ -125,7 +125,7 @@ def test_what_is_not_as_expected_is_said() -> None:
     row = {"dataset": "alone", "run": "first", "metric": "nDCG@10", "expected": 0.6, "found": 0.5, "alike": False}
     made = content() | {"expected": [row], "expected_from": "a paper"}
 
-    assert "first on alone: expected 0.6000 nDCG@10 (a paper), found 0.5000." in notes(made)
+    assert "first on alone: expected 0.6000 nDCG@10 (a paper), measured 0.5000." in notes(made)
     assert "expected" not in notes(made | {"expected": [row | {"alike": True}]})
     assert ">differs<" in page(made)
 
