@@ -33,7 +33,7 @@ from tasks.finetuning.import_negatives import import_negatives
 from tasks.finetuning.learn_fusion import learn_fusion
 from tasks.finetuning.mine import mine
 from tasks.finetuning.miners.top import Top
-from tasks.finetuning.select_queries import FewShot, Suited, sample_queries, suited_queries
+from tasks.finetuning.select_queries import ExpertQueries, FewShot, sample_queries, suited_queries
 from tasks.finetuning.train import train
 from tasks.pretraining.initialise import initialise
 from tasks.retrieval.encode import encode
@@ -115,7 +115,7 @@ class Rounds:
         if isinstance(each.queries, Suiting):
             wanted = each.queries
             runs = [self.found(wanted.round, queries, self.recipe.train_documents, view) for view in wanted.views]
-            settings = Suited(names=list(wanted.views), expert=wanted.view, cutoff=wanted.cutoff)
+            settings = ExpertQueries(names=list(wanted.views), expert=wanted.view, cutoff=wanted.cutoff)
             return suited_queries(
                 queries=queries, runs=runs, positives=positives, passages=self.passages, settings=settings
             )

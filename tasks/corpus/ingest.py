@@ -1,7 +1,7 @@
-"""Ingest a collection: its texts, and of one split the judged queries, the judgements, and answers where it has some.
+"""Ingest a collection: its texts, and the judged queries, the judgements and the answers of one split.
 
-A slice of a collection keeps the documents whose id's hash is below `fraction`, and of the topics
-those that still have a relevant document; everything stays in the collection's order.
+A slice of a collection keeps the documents whose id hash is below `fraction`, and the topics that still have a relevant
+document. Rows stay in the collection's order.
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ Fraction = Annotated[float, Field(gt=0, lt=1)] | None
 
 
 class Corpus(Settings):
-    """Which texts of a collection."""
+    """Selects the texts of a collection."""
 
     reader: str
     """A file of `storage/datasets`."""
     name: Literal["corpus", "documents"]
     fraction: Fraction
-    """Keep documents whose id's hash is below this share of all hashes; null keeps all."""
+    """Keep documents whose id hash is below this share of all hashes; null keeps all."""
     complete: bool
-    """Expect the official files with as many rows as they have; else whatever lies there is read."""
+    """Require the official files with their number of rows; otherwise any files are read."""
 
 
 class Topics(Settings):
-    """Which queries and judgements of a collection."""
+    """Selects the queries and judgements of a collection."""
 
     reader: str
     """A file of `storage/datasets`."""
     split: str
     fraction: Fraction
-    """That of the corpus."""
+    """The same as of the corpus."""
     complete: bool
-    """As of the corpus."""
+    """The same as of the corpus."""
     relevant_alone: bool
-    """Leave out judged queries without a relevant document, which nobody can learn from. In a slice they always are,
-    since theirs may lie beyond it; whole splits are measured with them, as trec_eval does."""
+    """Omit judged queries without a relevant document, which cannot be trained on. A slice always omits them, since
+    their documents may be outside it; complete splits are evaluated with them, as trec_eval does."""
 
 
 @stage(version=2, table=Documents)
 def ingest_corpus(out: Path, source: Source, *, settings: Corpus) -> None:
     """Write the documents of the slice, in the collection's order."""
-    rows = whole(
+    rows = checked(
         dataset_loader(settings.reader).texts(source.path, settings.name), source, settings, settings.name, None
     )
     kept = (row for row in rows if in_slice(row["doc_id"], settings.fraction))
@@ -85,44 +85,44 @@ def ingest_corpus(out: Path, source: Source, *, settings: Corpus) -> None:
         raise UserError(f"{source.path}: the {settings.name} has no document with a title or a text")
     if empty:
         print_line(
-            f"{source.path}: {empty['documents']:,} documents have neither title nor text; nothing will find them"
+            f"{source.path}: {empty['documents']:,} documents have neither title nor text; no query can retrieve them"
         )
 
 
 @stage(version=2, table=Queries)
 def ingest_queries(out: Path, source: Source, *, settings: Topics) -> None:
-    """Write the split's judged queries, in the collection's order; of a split without qrels, all."""
+    """Write the split's judged queries in the collection's order, or all queries of a split without qrels."""
     collection = dataset_loader(settings.reader)
     if not has_qrels(settings.reader, settings.split):
         rows: Iterable[QueryRow] = collection.queries(source.path, settings.split)
     else:
         rows = judged_queries(collection, source.path, settings)
-    write_rows(out, Queries, whole(rows, source, settings, "queries", settings.split))
+    write_rows(out, Queries, checked(rows, source, settings, "queries", settings.split))
 
 
 def judged_queries(collection: DatasetLoader, path: Path, settings: Topics) -> list[QueryRow]:
-    """The queries that the split's qrels name; those without a relevant document may be left out."""
+    """Return the queries in the split's qrels; those without a relevant document may be omitted."""
     judged, relevant = _judged_queries(collection, path, settings)
-    among = relevant if settings.relevant_alone or settings.fraction is not None else judged
-    found: set[str] = set()
+    selected = relevant if settings.relevant_alone or settings.fraction is not None else judged
+    present: set[str] = set()
     rows = []
     for row in collection.queries(path, settings.split):
         if row["query_id"] in judged:
-            found.add(row["query_id"])
-            if row["query_id"] in among:
+            present.add(row["query_id"])
+            if row["query_id"] in selected:
                 rows.append(row)
-    _note_absent(path, settings, "query", judged - found, judged)
+    _note_absent(path, settings, "query", judged - present, judged)
     if not relevant:
         raise UserError(_empty_split(path, settings, "has no query with a relevant document"))
     if dropped := len(judged) - len(rows):
-        log.info("%s: %d of %d judged queries have no relevant document%s and are left out", settings.split, dropped,
+        log.info("%s: %d of %d judged queries have no relevant document%s and are omitted", settings.split, dropped,
                  len(judged), _of_slice(settings.fraction))  # fmt: skip
     return rows
 
 
 @stage(version=1, table=Answers)
 def ingest_answers(out: Path, source: Source, queries: Artifact[Queries], *, settings: Topics) -> None:
-    """Write what is counted as an answer to each of the queries that has some, in the collection's order."""
+    """Write the accepted answers to the queries, in the collection's order."""
     if (collection := answer_loader(settings.reader)) is None:
         raise UserError(f"dataset.reader: {settings.reader} has no answers, which answer@k needs")
     kept = set(read_table(queries, Queries, ["query_id"]).column("query_id").to_pylist())
@@ -137,24 +137,24 @@ def ingest_qrels(
 ) -> None:
     """Write the judgements of the kept queries on documents of the slice, in the collection's order.
 
-    Official qrels name documents that are not in their corpus: nothing can find those, and they count all the same.
+    Official qrels contain documents that are not in their corpus; they cannot be retrieved, but they count.
     """
     kept = set(read_table(queries, Queries, ["query_id"]).column("query_id").to_pylist())
     read = dataset_loader(settings.reader).qrels(source.path, settings.split)
     rows = [
         row
-        for row in whole(read, source, settings, "qrels", settings.split)
+        for row in checked(read, source, settings, "qrels", settings.split)
         if row["query_id"] in kept and in_slice(row["doc_id"], settings.fraction)
     ]
     if not rows:
         raise UserError(_empty_split(source.path, settings, "has no judgement of a kept query"))
-    named = {row["doc_id"] for row in rows}
-    _note_absent(source.path, settings, "document", named - _ids_among(corpus, named), named)
+    judged = {row["doc_id"] for row in rows}
+    _note_absent(source.path, settings, "document", judged - _ids_among(corpus, judged), judged)
     write_rows(out, Qrels, rows)
 
 
-def whole(rows: Iterable[T], source: Source, settings: Corpus | Topics, part: str, split: str | None) -> Iterator[T]:
-    """The rows as they are; where the collection is to be complete, a `UserError` if a file or their number is not."""
+def checked(rows: Iterable[T], source: Source, settings: Corpus | Topics, part: str, split: str | None) -> Iterator[T]:
+    """Yield the rows; if the collection must be complete, raise UserError for a missing file or number of rows."""
     collection, count = dataset_loader(settings.reader), 0
     if settings.complete:
         check_files(settings.reader, collection.files(source.path, part, split))
@@ -166,7 +166,7 @@ def whole(rows: Iterable[T], source: Source, settings: Corpus | Topics, part: st
 
 
 def _judged_queries(collection: DatasetLoader, path: Path, settings: Topics) -> tuple[set[str], set[str]]:
-    """All queries that the split's qrels name, and of those the ones with a relevant document in the slice."""
+    """Return all queries in the split's qrels, and those with a relevant document in the slice."""
     judged, relevant = set(), set()
     for row in collection.qrels(path, settings.split):
         judged.add(row["query_id"])
@@ -176,24 +176,24 @@ def _judged_queries(collection: DatasetLoader, path: Path, settings: Topics) -> 
 
 
 def _ids_among(corpus: Artifact[Documents], wanted: set[str]) -> set[str]:
-    """Which of the documents are in the corpus, with one batch of ids in memory."""
-    found: set[str] = set()
+    """Return the documents that are in the corpus, with one batch of ids in memory."""
+    present: set[str] = set()
     for part in parts(corpus.path):
         with pq.ParquetFile(part) as file:
             for batch in file.iter_batches(columns=["doc_id"]):
-                found.update(wanted.intersection(batch.column(0).to_pylist()))
-    return found
+                present.update(wanted.intersection(batch.column(0).to_pylist()))
+    return present
 
 
-def _note_absent(path: Path, settings: Topics, what: str, missing: set[str], named: set[str]) -> None:
-    """Tell what qrels name and the collection lacks; most of it lacking is a `UserError`: these belong to another."""
+def _note_absent(path: Path, settings: Topics, what: str, missing: set[str], judged: set[str]) -> None:
+    """Report ids in the qrels that the collection lacks; raise UserError if it lacks most of them."""
     if not missing:
         return
     file = dataset_loader(settings.reader).files(path, "qrels", settings.split)[0]
-    found = f"{file}: {len(missing):,} of {len(named):,} {what} ids that the qrels name, such as {min(missing)}, are"
-    if len(missing) > len(named) / 2:
-        raise UserError(f"{found} not in the collection; give the qrels of this collection")
-    print_line(f"{found} not in the collection")
+    message = f"{file}: {len(missing):,} of {len(judged):,} {what} ids in the qrels, such as {min(missing)}, are"
+    if len(missing) > len(judged) / 2:
+        raise UserError(f"{message} not in the collection; give the qrels of this collection")
+    print_line(f"{message} not in the collection")
 
 
 def _empty_split(path: Path, settings: Topics, what: str) -> str:

@@ -1,8 +1,8 @@
-"""Cut a text into spans of whole sentences of at most so many word pieces.
+"""Split a text into spans of complete sentences with at most `max_tokens` WordPiece tokens.
 
-Sentences are packed greedily; one that is too long alone is cut between words, a word that is too
-long between its pieces. Spans tile the text: white space belongs to the span before it, so nothing
-is lost or doubled. The promise is about each span tokenised by itself, which is what encoders do.
+Sentences are packed greedily. A sentence that is too long is split between words, and a word that is too long between
+its tokens. Spans cover the text without gaps or overlaps; white space belongs to the span before it. The limit holds
+for each span tokenised separately, as encoders do.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tokenizers import Encoding, Tokenizer
 from storage.batched import portions
 from tasks.corpus.sentences import BLANKS, BLOCK, sentences
 
-MIN_TOKENS = 8  # one character can be four pieces once accents and Hangul are decomposed
-LONGEST_WORD = 100  # characters; WordPiece makes one unknown piece of a longer one, however long it is
-CHARACTERS_AT_ONCE = 1_000_000  # what is tokenised together takes some hundred bytes a character
+MIN_TOKENS = 8  # one character can be four tokens after accents and Hangul are decomposed
+LONGEST_WORD = 100  # characters; WordPiece turns any longer word into one unknown token
+CHARACTERS_AT_ONCE = 1_000_000  # tokenised together, at some hundred bytes per character
 WORDS_AT_ONCE = 1000
-WORDS_KEPT = 200_000  # some 30 MB; then all are forgotten, which costs less than to know which return
+WORDS_KEPT = 200_000  # some 30 MB; then the cache is cleared, which costs less than tracking recent words
 
 
 class Span(NamedTuple):
-    """Characters [start, end) of a text, and how many word pieces they are by themselves."""
+    """Characters [start, end) of a text, and their number of tokens when tokenised separately."""
 
     start: int
     end: int
@@ -34,45 +34,45 @@ class Span(NamedTuple):
 
 
 def spans(texts: Sequence[str], tokenizer: Tokenizer, *, max_tokens: int, language: str) -> Iterator[list[Span]]:
-    """The spans of each text: consecutive, from 0 to its length, one at least, each of at most `max_tokens`."""
+    """Yield the spans of each text: consecutive, from 0 to its length, at least one, each of at most `max_tokens`."""
     split = [sentences(text, language) for text in texts]
-    counts = iter(count_tokens([each for pieces in split for each in pieces], tokenizer))
+    counts = iter(count_tokens([sentence for pieces in split for sentence in pieces], tokenizer))
     for text, pieces in zip(texts, split, strict=True):
         ends = 0
-        whole = [Span(ends, ends := ends + len(piece), next(counts)) for piece in pieces]
-        fitting = [part for span in whole for part in _cut(text, span, tokenizer, max_tokens)]
+        unsplit = [Span(ends, ends := ends + len(piece), next(counts)) for piece in pieces]
+        fitting = [part for span in unsplit for part in _cut(text, span, tokenizer, max_tokens)]
         yield list(_packed(text, fitting, tokenizer, max_tokens)) or [Span(0, 0, 0)]
 
 
 def count_tokens(texts: Sequence[str], tokenizer: Tokenizer) -> list[int]:
-    """How many word pieces each text is by itself, without special tokens.
+    """Return the number of tokens of each text when tokenised separately, without special tokens.
 
-    That is the sum over its words, since no piece crosses a blank (`load_tokenizer` sees to it); and words return, so
-    that most need no more than being looked up.
+    It is the sum over its words, since no token crosses a blank (`load_tokenizer` ensures this). Most words occur
+    often, so their counts are cached.
     """
-    known, found = _known(tokenizer), list[int]()
+    known, counts = _cached_counts(tokenizer), list[int]()
     for some in portions(texts, size=len, limit=CHARACTERS_AT_ONCE):
         words = [_words(text) for text in some]
         new = list(set[str]().union(*words).difference(known))
         for few in (new[first : first + WORDS_AT_ONCE] for first in range(0, len(new), WORDS_AT_ONCE)):
             known.update(zip(few, _counted(few, tokenizer), strict=True))
-        found += [sum(map(known.__getitem__, each)) for each in words]
+        counts += [sum(map(known.__getitem__, words_of_text)) for words_of_text in words]
         for word in new:
             if len(word) > LONGEST_WORD:
                 del known[word]
         if len(known) > WORDS_KEPT:
             known.clear()
-    return found
+    return counts
 
 
 @lru_cache(maxsize=1)
-def _known(tokenizer: Tokenizer) -> dict[str, int]:
-    """Words that this process has counted with this tokenizer, and how many pieces each is."""
+def _cached_counts(tokenizer: Tokenizer) -> dict[str, int]:
+    """Return this process's cache of words and their numbers of tokens."""
     return {}
 
 
 def _counted(words: Sequence[str], tokenizer: Tokenizer) -> list[int]:
-    """How many pieces each word is, all being one text whose pieces say where they begin: a third less time."""
+    """Return each word's number of tokens; all words are tokenised as one text, which takes a third less time."""
     ends = np.cumsum([len(word) + len(BLANKS[0]) for word in words])
     begins = [begin for begin, _ in tokenizer.encode(BLANKS[0].join(words), add_special_tokens=False).offsets]
     counts: list[int] = np.bincount(np.searchsorted(ends, begins, "right"), minlength=len(words)).tolist()
@@ -80,16 +80,16 @@ def _counted(words: Sequence[str], tokenizer: Tokenizer) -> list[int]:
 
 
 def _words(text: str) -> list[str]:
-    """What stands between blanks; that may be nothing."""
+    """Return the strings between blanks, which may be empty."""
     for blank in BLANKS[1:]:
         text = text.replace(blank, BLANKS[0])
     return text.split(BLANKS[0])
 
 
 def _cut(text: str, span: Span, tokenizer: Tokenizer, max_tokens: int) -> Iterator[Span]:
-    """The span, or pieces of it that fit.
+    """Yield the span, or parts of it that fit.
 
-    A piece may count more by itself than it did within its word: then it is cut again.
+    A part may have more tokens than it had within its word; then it is split again.
     """
     if span.num_tokens <= max_tokens:
         yield span
@@ -99,13 +99,13 @@ def _cut(text: str, span: Span, tokenizer: Tokenizer, max_tokens: int) -> Iterat
     pieces = [(span.start + start, span.start + end) for start, end in pairwise(cuts)]
     for (start, end), count in zip(pieces, count_tokens([text[a:b] for a, b in pieces], tokenizer), strict=True):
         if end - start == span.end - span.start:
-            yield span  # a single character, which cannot be cut
+            yield span  # a single character, which cannot be split
         else:
             yield from _cut(text, Span(start, end, count), tokenizer, max_tokens)
 
 
 def _cuts(encoding: Encoding, max_tokens: int) -> Iterator[int]:
-    """Characters at which windows of at most `max_tokens` end: where a word starts, or else where a piece does."""
+    """Yield the characters at which windows of at most `max_tokens` end: at the start of a word, or else of a token."""
     starts, words = [start for start, _ in encoding.offsets], encoding.word_ids
     begin = 0
     while len(starts) - begin > max_tokens:
@@ -129,9 +129,9 @@ def _packed(text: str, pieces: Sequence[Span], tokenizer: Tokenizer, max_tokens:
 
 
 def _joined(text: str, left: Span, right: Span, tokenizer: Tokenizer, max_tokens: int) -> Span | None:
-    """Both as one span, if they fit; by their characters too, since one unknown piece may be as long as a text.
+    """Return both as one span if they fit, also by characters, since one unknown token may be as long as a text.
 
-    Their counts add up where a blank parts them or one of them has none, else they are counted together.
+    Their counts add up if a blank separates them or if one has no token; otherwise they are tokenised together.
     """
     start, end, count = left.start, right.end, left.num_tokens + right.num_tokens
     if left.num_tokens and right.num_tokens:

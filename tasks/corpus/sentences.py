@@ -1,7 +1,7 @@
-"""Find the sentences of a text, however long it is: nothing is lost, and time grows with its length alone.
+"""Split a text of any length into sentences without loss, in time proportional to its length.
 
-A text is given to the segmenter block by block. Of a long one it drops the end of a paragraph every 10,000 bytes, and
-in some scripts its time grows with the square of the length.
+The segmenter gets a text block by block: in a long text it drops the end of a paragraph every 10,000 bytes, and in
+some scripts its time grows with the square of the length.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from itertools import pairwise
 
 import sentencex
 
-BLANKS = " \t\n\r"  # word pieces never cross these; other white space may be a control character, which BERT removes
+BLANKS = " \t\n\r"  # tokens never cross these; BERT removes other white space as control characters
 BLOCK = 10_000  # characters
 
 
 def sentences(text: str, language: str) -> list[str]:
-    """Sentences that join to the text; one of more than `BLOCK` characters is cut, at a blank if it has any."""
-    found: list[str] = []
+    """Return sentences that join to the text; one of more than `BLOCK` characters is split, if possible at a blank."""
+    complete: list[str] = []
     start = 0
     while len(text) - start > BLOCK:
         block = text[start : start + BLOCK]
-        whole = _segmented(block, language)[:-1] or [block[: _last_blank(block)]]  # the last one may go on
-        found.extend(whole)
-        start += sum(map(len, whole))
-    return found + _segmented(text[start:], language)
+        ended = _segmented(block, language)[:-1] or [block[: _last_blank(block)]]  # the last one may continue
+        complete.extend(ended)
+        start += sum(map(len, ended))
+    return complete + _segmented(text[start:], language)
 
 
 def _segmented(block: str, language: str) -> list[str]:
-    """The segmenter's sentences, each with the white space that it drops; the block itself, should more be missing."""
+    """Return the segmenter's sentences with the white space that it drops; if it drops more, the block itself."""
     ends = [0]
     for sentence in sentencex.segment(language, block):
         start = block.find(sentence, ends[-1])
@@ -42,5 +42,5 @@ def _segmented(block: str, language: str) -> list[str]:
 
 
 def _last_blank(block: str) -> int:
-    """Where what follows the last blank begins; the end where there is none."""
+    """Return the position after the last blank, or the end if there is none."""
     return max(block.rfind(blank) for blank in BLANKS) + 1 or len(block)

@@ -1,8 +1,7 @@
-"""Split documents into passages of whole sentences.
+"""Split documents into passages of complete sentences.
 
-Passages depend on their document alone, so they are the same whatever the number of processes that
-make them. Every 10,000 documents are a shard, which becomes a file of its own; of these a process
-holds a batch in memory, or one document that is longer.
+Passages depend only on their document, so the number of processes has no effect. A shard is 10,000 documents and
+becomes one file; a process holds a batch of them in memory, or one longer document.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tasks.runtime.shards import run_shards
 from tasks.stage import stage
 
 TOKENIZER = "tokenizer.json"
-DOCUMENTS_PER_PART = 10_000  # fewer are split before a process has started
+DOCUMENTS_PER_PART = 10_000  # splitting fewer takes less time than starting a process
 CHARACTERS_PER_BATCH = 1_000_000
 
 Rows = list[dict[str, Any]]
@@ -39,20 +38,20 @@ class Splitting(Settings):
     """How documents become passages."""
 
     max_tokens: Annotated[int, Field(ge=MIN_TOKENS)] | None
-    """Word pieces of a passage at most, without special tokens; null keeps documents whole."""
+    """The largest number of WordPiece tokens of a passage, without special tokens; null keeps complete documents."""
     titles: bool
     """Whether passages carry their document's title; a document without text always does."""
     language: str = "en"
-    """Whose rules and abbreviations end a sentence (an ISO 639 code)."""
+    """The language whose rules and abbreviations end a sentence (an ISO 639 code)."""
 
 
 @stage(version=3, table=Passages)
 def split_corpus(out: Path, documents: Artifact[Documents], tokenizer: Source, *, settings: Splitting) -> None:
-    """Write every passage of every document, in order; ids are DOCUMENT#0, #1, ..., or DOCUMENT where kept whole.
+    """Write every passage of every document, in order; ids are DOCUMENT#0, #1, ..., or DOCUMENT if it is not split.
 
     A document with neither title nor text has none.
     """
-    load_tokenizer(str(tokenizer.path / TOKENIZER))  # what is wrong with it shows here, not in a process
+    load_tokenizer(str(tokenizer.path / TOKENIZER))  # a broken file is refused here, before a process is started
     job = ShardJob(split_part, out, (documents, tokenizer), settings, what="splitting documents", unit="documents")
     run_shards(job, row_shards(num_rows(documents.path), DOCUMENTS_PER_PART))
 
@@ -73,8 +72,8 @@ def split_part(
 
 
 def split_documents(documents: Rows, *, tokenizer: str, settings: Splitting) -> Rows:
-    """The passages of some documents. Each passage's text is characters [start, end) of its document's."""
-    documents = [each for each in documents if each["title"].strip() or each["text"].strip()]
+    """Return the passages of documents; the text of each is characters [start, end) of its document's."""
+    documents = [document for document in documents if document["title"].strip() or document["text"].strip()]
     pieces, limit = load_tokenizer(tokenizer), settings.max_tokens
     texts = [document["text"] for document in documents]
     if limit is None:
@@ -92,33 +91,33 @@ def split_documents(documents: Rows, *, tokenizer: str, settings: Splitting) -> 
             "end": span.end,
             "num_tokens": span.num_tokens,
         }
-        for document, found in zip(documents, split, strict=True)
-        for i, span in enumerate(found)
+        for document, spans_of_document in zip(documents, split, strict=True)
+        for i, span in enumerate(spans_of_document)
     ]
 
 
 @lru_cache(maxsize=1)
 def load_tokenizer(file: str) -> Tokenizer:
-    """A WordPiece tokenizer that neither cuts nor pads, whatever its file says."""
+    """Return a WordPiece tokenizer without truncation and padding, whatever its file configures."""
     if not Path(file).is_file():
         raise UserError(f"{file}: no such file; splitting needs the checkpoint's tokenizer.json")
     try:
         tokenizer = Tokenizer.from_file(file)
-    except Exception as error:  # noqa: BLE001  # tokenizers knows nothing narrower
-        raise UserError(
-            f"{file}: not a tokenizer that can be read ({error}); save the model's fast tokenizer"
-        ) from None
+    except Exception as error:  # noqa: BLE001  # tokenizers raises Exception itself
+        raise UserError(f"{file}: the tokenizer cannot be loaded ({error}); save the model's fast tokenizer") from None
     if not isinstance(tokenizer.model, WordPiece):
         raise UserError(f"{file}: expected a WordPiece tokenizer, found {type(tokenizer.model).__name__}")
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    if not _parts_at_blanks(tokenizer):
-        raise UserError(f"{file}: expected a tokenizer whose pieces end at blanks, as BERT's do; name another model")
+    if not _splits_at_blanks(tokenizer):
+        raise UserError(
+            f"{file}: expected a tokenizer whose tokens end at blanks, as those of BERT do; use another model"
+        )
     return tokenizer
 
 
-def _parts_at_blanks(tokenizer: Tokenizer) -> bool:
-    """Whether a blank always parts two pieces, so that those of a text are those of its words."""
+def _splits_at_blanks(tokenizer: Tokenizer) -> bool:
+    """Return whether tokens never cross a blank, so that the tokens of a text are those of its words."""
     text = "".join(f"a{blank}" for blank in BLANKS) + "a"
     if tokenizer.normalizer is not None:
         text = tokenizer.normalizer.normalize_str(text)

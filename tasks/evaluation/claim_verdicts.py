@@ -18,7 +18,7 @@ from storage.errors import UserError
 from tasks.evaluation.seeds_by_queries import POWER, Mean, combined_variance, mean_difference, quantile
 from tasks.evaluation.significance import Values, holm, randomisation_test
 
-Verdict = Literal["holds", "contradicts", "does not show", "not reached"]
+Verdict = Literal["supported", "contradicted", "inconclusive", "not run"]
 LEVEL = 0.05
 RESAMPLES, SEED = 10_000, 0  # of the randomisation test: a p of 0.05 has a standard error of 0.002
 
@@ -84,7 +84,7 @@ class Contrast:
     p_holm: float | None = None
     shown: float | None = None
     """The minimum detectable effect at 80 % power and at Holm's first level, with the measured standard error."""
-    verdict: Verdict = "not reached"
+    verdict: Verdict = "not run"
 
 
 def contrasted(arm: str, than: str, mine: Sequence[Values], theirs: Sequence[Values]) -> Contrast:
@@ -105,7 +105,7 @@ def contrasted(arm: str, than: str, mine: Sequence[Values], theirs: Sequence[Val
 def judged(contrasts: Sequence[Contrast]) -> list[Contrast]:
     """Return all comparisons of a study with their verdicts.
 
-    Those without a result count in Holm's correction with a p of 1, so that a verdict of "holds" stays when their
+    Those without a result count in Holm's correction with a p of 1, so that a verdict of "supported" stays when their
     results are added.
     """
     adjusted = holm([1.0 if contrast.p is None else contrast.p for contrast in contrasts])
@@ -118,9 +118,9 @@ def judged(contrasts: Sequence[Contrast]) -> list[Contrast]:
 def _judged(contrast: Contrast, p_holm: float, family: int) -> Contrast:
     if (difference := contrast.difference) is None:
         raise TypeError("a comparison without a result has no verdict")
-    verdict: Verdict = "does not show"
+    verdict: Verdict = "inconclusive"
     if p_holm < LEVEL:
-        verdict = "holds" if difference.value > 0 else "contradicts"
+        verdict = "supported" if difference.value > 0 else "contradicted"
     return replace(contrast, p_holm=p_holm, shown=difference.detectable(LEVEL / family), verdict=verdict)
 
 
@@ -132,11 +132,11 @@ def _p_of_seeds(means: Values) -> float | None:
 
 def of_claim(verdicts: Sequence[Verdict]) -> Verdict:
     """Return a claim's verdict from those of its comparisons."""
-    if "contradicts" in verdicts:
-        return "contradicts"
-    if "not reached" in verdicts:
-        return "not reached"
-    return "holds" if set(verdicts) == {"holds"} else "does not show"
+    if "contradicted" in verdicts:
+        return "contradicted"
+    if "not run" in verdicts:
+        return "not run"
+    return "supported" if set(verdicts) == {"supported"} else "inconclusive"
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Cheaper:
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
-    verdict: Verdict = "not reached"
+    verdict: Verdict = "not run"
 
 
 def cheaper(
@@ -168,8 +168,8 @@ def cheaper(
     logs = np.log(mine / theirs)
     half = 0.0 if len(logs) < 2 else quantile(0.975, len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
     low, ratio, high = (math.exp(float(logs.mean()) + offset) for offset in (-half, 0.0, half))
-    verdict: Verdict = "does not show"
+    verdict: Verdict = "inconclusive"
     if len(logs) > 1 and (high < 1 or low > 1):
-        verdict = "holds" if high < 1 else "contradicts"
+        verdict = "supported" if high < 1 else "contradicted"
     means = float(mine.mean()), float(theirs.mean())
     return Cheaper(arm, than, (), means, flops, ratio, low, high, verdict)

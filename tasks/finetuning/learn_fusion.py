@@ -1,4 +1,4 @@
-"""Learn what each of several runs counts when they are fused: CAME's linear layer (section 5.3, table 4).
+"""Learn the weight of each run in a linear fusion: CAME's linear layer (section 5.3, table 4).
 
 Letters of shapes: Q queries of a block, N rows of a run's lists, U passages of the union of all, R runs, P positives.
 """
@@ -39,9 +39,9 @@ class LearnFusion(Settings):
     """How the weights of a linear fusion are learned."""
 
     depth: int | None = Field(gt=0)
-    """How many passages of each list take part; null for all."""
+    """Passages of each list that are used; null for all."""
     steps: int = Field(gt=0)
-    """At most so many steps of L-BFGS. The problem is convex, with one unknown a run: tens are enough."""
+    """The largest number of L-BFGS steps. The problem is convex with one unknown per run, so tens are enough."""
 
 
 @stage(version=1, table=Weights)
@@ -53,10 +53,10 @@ def learn_fusion(
     *,
     settings: LearnFusion,
 ) -> None:
-    """Write what each run counts: a linear layer R -> 1 without bias, learned on frozen scores of train queries.
+    """Write the weight of each run: a linear layer R -> 1 without bias, learned on fixed scores of train queries.
 
-    It minimises the mean cross-entropy of each positive against what the runs found for its query, less the other
-    passages of relevant documents. A positive that no run found is left out.
+    It minimises the mean cross-entropy of each positive against the other passages in the query's lists that are not of
+    a relevant document. A positive that is in no list is omitted.
     """
     wanted = read_table(positives, Positives)
     relevant = relevant_passages(wanted, read_table(passages, Passages, ["passage_id", "doc_id"]))
@@ -76,16 +76,16 @@ def learn_fusion(
     learned = sum(len(Examples.read(file).counts) for file in files)
     if not learned:
         raise UserError(
-            f"{positives.path}: no run found any positive beside other passages, so no weights can be learned; "
+            f"{positives.path}: no list has a positive and other passages, so no weights can be learned; "
             "give runs of the same queries, or a greater depth"
         )
-    log.info("%d positives to learn from, %d left out that no run found", learned, len(wanted) - learned)
+    log.info("%d positives to learn from, %d omitted that are in no list", learned, len(wanted) - learned)
     weights = learned_weights(files, len(runs), learned, settings.steps)
     write_atomically(out / "weights.json", json.dumps({"weights": weights}))
 
 
 def examples(union: Union, positives: pa.Table, relevant: Mapping[str, set[str]]) -> Examples:
-    """What is learned from a block of queries: each of these positives and the passages that it shall beat."""
+    """Return the examples of a block of queries: each positive, and the passages that it must outscore."""
     pairs = [(query, passage) for query in union.query_ids.to_pylist() for passage in relevant.get(query, ())]
     names = (pa.array([pair[side] for pair in pairs], pa.string()) for side in (0, 1))
     others_U = np.delete(np.arange(len(union.keys)), union.find(*names))
@@ -100,18 +100,18 @@ def examples(union: Union, positives: pa.Table, relevant: Mapping[str, set[str]]
 
 @dataclass(frozen=True)
 class Examples:
-    """What runs say, in their single precision, of positives and of the passages that each shall beat, its rivals."""
+    """The runs' scores, in single precision, of positives and of their rivals, the passages that each must outscore."""
 
     positives: NDArray[np.float32]
     """[R, P]"""
     rivals: NDArray[np.float32]
-    """[R, N]: those of the first positive, then those of the next."""
+    """[R, N]: the rivals of the first positive, then those of the next."""
     counts: Indices
-    """How many rivals each positive has [P]: one or more."""
+    """The number of rivals of each positive, at least one. [P]"""
 
     @staticmethod
     def read(path: Path) -> Examples:
-        """What `write` wrote."""
+        """Read a file of `write`."""
         with np.load(path, allow_pickle=False) as file:
             return Examples(**file)
 
@@ -124,9 +124,9 @@ class Examples:
             np.savez(file, positives=positives, rivals=rivals, counts=np.concatenate([each.counts for each in blocks]))
 
     def loss(self, weights: Sequence[float]) -> tuple[float, Values]:
-        """The sum of the positives' cross-entropies, and its gradient [R].
+        """Return the sum of the positives' cross-entropies, and its gradient [R].
 
-        Column by column, since a matrix product would add up in another order on another number of threads.
+        It is computed column by column: the order of sums in a matrix product depends on the number of threads.
         """
         starts_P = np.cumsum(self.counts) - self.counts
         positives, rivals = self.positives.astype(np.float64), self.rivals.astype(np.float64)
@@ -141,7 +141,7 @@ class Examples:
 
 
 def learned_weights(files: Sequence[Path], num_runs: int, num_positives: int, steps: int) -> list[float]:
-    """The weights of least mean cross-entropy, from equal ones: L-BFGS on all examples, a file in memory at a time."""
+    """Minimise the mean cross-entropy from equal weights: L-BFGS on all examples, with one file in memory at a time."""
     weights = torch.ones(num_runs, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS(
         [weights], max_iter=steps, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe"

@@ -1,4 +1,4 @@
-"""Choose train queries: a few of them at random, or those that suit one of several rankings."""
+"""Select train queries: a random sample, or those that one of several rankings answers best."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from tasks.stage import stage
 
 
 class FewShot(Settings):
-    """Which few queries (CPDAE, table 3)."""
+    """The size and the number of a sample of queries (CPDAE, table 3)."""
 
     queries: int = Field(gt=0)
-    """How many, of those that have a positive."""
+    """The number of queries, of those that have a positive."""
     sample: int = Field(ge=0)
-    """Which draw; every system that is trained on it sees the same."""
+    """The number of the sample; all systems trained on it have the same queries."""
     seed: Seed
 
 
-class Suited(Settings):
-    """Which queries suit a ranking (CAME, section 5.3: Suit-Independent)."""
+class ExpertQueries(Settings):
+    """Selects the queries that a ranking answers best (CAME, section 5.3: Suit-Independent)."""
 
     names: list[str] = Field(min_length=2)
-    """What the runs are called, in their order."""
+    """The names of the runs, in their order."""
     expert: str
-    """The one of them whose queries are kept."""
+    """The run whose queries are kept."""
     cutoff: int = Field(gt=0)
-    """Of the reciprocal rank by which they are compared."""
+    """The cutoff of the reciprocal rank by which the runs are compared."""
 
 
 @stage(version=1, table=Queries)
 def sample_queries(out: Path, queries: Artifact[Queries], positives: Artifact[Positives], *, settings: FewShot) -> None:
-    """Write so many queries, drawn by seed and sample, in the order of the table."""
+    """Write a random sample of queries, determined by seed and sample number, in the order of the table."""
     rows = with_positive(queries, positives)
     if len(rows) < settings.queries:
         raise UserError(
-            f"{queries.reference}: expected {settings.queries} queries with a positive or more, found {len(rows)}"
+            f"{queries.reference}: expected at least {settings.queries} queries with a positive, found {len(rows)}"
         )
     random = np.random.default_rng((settings.seed, settings.sample))
     write_table(out, Queries, rows.take(np.sort(random.permutation(len(rows))[: settings.queries])))
@@ -61,11 +61,11 @@ def suited_queries(
     positives: Artifact[Positives],
     passages: Artifact[Passages],
     *,
-    settings: Suited,
+    settings: ExpertQueries,
 ) -> None:
-    """Write the queries on which the expert's reciprocal rank is the best, or as good as any other's.
+    """Write the queries on which no other run has a better reciprocal rank than the expert.
 
-    A query that no run answers within the cutoff suits none of them more than another, and is every expert's.
+    A query that no run answers within the cutoff is selected for every expert.
     """
     if settings.expert not in settings.names or len(settings.names) != len(runs):
         raise UserError(f"queries.view: expected one of {', '.join(settings.names)} for {len(runs)} runs")
@@ -77,12 +77,14 @@ def suited_queries(
     rows = with_positive(queries, positives)
     rows = rows.filter(pc.is_in(rows["query_id"], value_set=kept))
     if not len(rows):
-        raise UserError(f"{queries.reference}: none of its queries suits {settings.expert}; nothing can be trained")
+        raise UserError(
+            f"{queries.reference}: {settings.expert} is best on none of its queries; there is nothing to train on"
+        )
     write_table(out, Queries, rows)
 
 
 def reciprocal_ranks(run: Artifact[Run], labels: pa.Table, passages: pa.Table, cutoff: int) -> NDArray[np.float64]:
-    """[Q], for each query of the labels 1 over the rank of its first relevant document, or 0 below the cutoff."""
+    """Return the reciprocal rank of each labelled query's first relevant document, 0 below the cutoff. [Q]"""
     qrels = labels.select(["query_id", "doc_id"]).append_column("grade", pa.array(np.ones(len(labels), np.int32)))
     known = numbered(qrels["query_id"], passages, qrels["doc_id"])
     documents = fold(read_table(run, Run, ["query_id", "passage_id", "score"]), known, cutoff)[:, :, 0]
@@ -93,6 +95,6 @@ def reciprocal_ranks(run: Artifact[Run], labels: pa.Table, passages: pa.Table, c
 
 
 def with_positive(queries: Artifact[Queries], positives: Artifact[Positives]) -> pa.Table:
-    """The queries that have a positive."""
+    """Return the queries that have a positive."""
     rows = read_table(queries, Queries)
     return rows.filter(pc.is_in(rows["query_id"], value_set=read_table(positives, Positives)["query_id"].unique()))

@@ -60,9 +60,9 @@ class Training(Settings):
     """Instead of epochs."""
     batch_queries: int = Field(gt=0)
     passages_per_query: int = Field(gt=0)
-    """The positive and, beside it, hard negatives."""
+    """One positive; the others are hard negatives."""
     mask_known_positives: bool
-    """Leave out of a query's contrast the passages of its other relevant documents."""
+    """Exclude the passages of a query's other relevant documents from its contrastive loss."""
     query_max_tokens: int = Field(gt=2)
     passage_max_tokens: int = Field(gt=2)
     fit: OptimisationSettings
@@ -81,14 +81,14 @@ class Training(Settings):
 
     @property
     def loss(self) -> objective.ObjectiveSettings:
-        """What is minimised."""
+        """The settings of the loss."""
         return objective.ObjectiveSettings(
             contrasts=self.contrasts, temperature=self.temperature, flops=self.flops,
             competition=self.competition, distillation=self.distillation,
         )  # fmt: skip
 
     def num_steps(self, num_queries: int) -> int:
-        """How many steps there are over so many queries."""
+        """Return the number of steps for a number of queries."""
         return self.steps or math.ceil(num_queries * (self.epochs or 0) / self.batch_queries)
 
 
@@ -104,7 +104,7 @@ def train(
     *,
     settings: Training,
 ) -> None:
-    """Write the retriever that so many epochs over the queries with a positive make of the start."""
+    """Write the retriever after training `start` over the queries that have a positive."""
     if (scores is None) != (settings.distillation is None):
         raise TypeError("a teacher's scores are read where there is a distillation, and only there")
     torch.manual_seed(settings.seed)
@@ -118,11 +118,9 @@ def train(
 
 
 def check(name: str, settings: Training, encoding: Encoding, backbone: Backbone, folder: Path) -> None:
-    """Refuse before anything is built what a round, called `name`, would refuse hours later.
+    """Raise UserError for settings that the round `name` would refuse after hours, before anything is built.
 
-    Its retriever is made without memory.
-
-    Where the backbone's folder is not here, as in a plan, nothing is refused.
+    The retriever is built without memory. If the backbone's folder is missing, as in a plan, nothing is checked.
     """
     if not (folder / bert.CONFIG).is_file() or not (folder / FILES[0]).is_file():
         return
@@ -146,7 +144,7 @@ def check(name: str, settings: Training, encoding: Encoding, backbone: Backbone,
 
 
 def begin(folder: Path, settings: Training) -> Retriever:
-    """The retriever to train, of a checkpoint's folder."""
+    """Return the retriever to train, from a checkpoint's folder."""
     try:
         made = retriever.load_for_training(folder, settings.retriever)
     except ValueError as error:
@@ -158,7 +156,7 @@ def begin(folder: Path, settings: Training) -> Retriever:
 
 
 def save_retriever(made: Retriever, out: Path, *, tokenizer: Path) -> None:
-    """Write a checkpoint's folder, with the tokenizer's files copied from another."""
+    """Write a checkpoint's folder, with the tokenizer's files copied from another folder."""
     with writing_files(out) as folder:
         retriever.save(made, folder)
         copy_tokenizer(tokenizer, folder)
@@ -167,14 +165,14 @@ def save_retriever(made: Retriever, out: Path, *, tokenizer: Path) -> None:
 
 
 class Batches:
-    """The steps' examples, as word pieces."""
+    """The examples of each training step, as token ids."""
 
     def __init__(self, data: TrainingData, tokenizer: Tokenizer, settings: Training, teacher: Teacher | None) -> None:
         self.data, self.tokenizer, self.settings, self.teacher = data, tokenizer, settings, teacher
         self.steps = settings.num_steps(len(data.queries))
 
     def batch(self, step: int) -> Examples:
-        """The queries of a step with their passages."""
+        """Return the queries of a step with their passages."""
         data, settings = self.data, self.settings
         queries, passages = data.examples(step)
         excluded = None
@@ -195,7 +193,7 @@ class Batches:
 
 
 class Teacher:
-    """A cross-encoder's scores of pairs, found by the numbers of query and passage."""
+    """The scores of a cross-encoder, looked up by the numbers of query and passage."""
 
     def __init__(self, data: TrainingData, pairs: NDArray[np.int64], scores: NDArray[np.float32], name: str) -> None:
         order = np.argsort(pairs)
@@ -203,7 +201,7 @@ class Teacher:
 
     @staticmethod
     def read(scores: Artifact[TeacherScores], data: TrainingData) -> Teacher:
-        """The scores of the queries that are trained on."""
+        """Read the scores of the queries that are trained on."""
         rows = read_table(scores, TeacherScores)
         rows = rows.filter(pc.is_in(rows["query_id"], value_set=data.query_ids))
         rows = rows.filter(pc.is_in(rows["passage_id"], value_set=data.corpus["passage_id"]))
@@ -211,15 +209,15 @@ class Teacher:
         places = pc.index_in(rows["passage_id"], value_set=data.corpus["passage_id"]).to_numpy()
         return Teacher(data, queries * len(data.corpus) + places, rows["score"].to_numpy(), scores.reference)
 
-    def of(self, queries: Sequence[int], shown: Sequence[int]) -> NDArray[np.float32]:
-        """[Q, G], the scores of queries with their own passages."""
-        group = len(shown) // len(queries)
-        wanted = np.repeat(np.asarray(queries, np.int64), group) * len(self.data.corpus) + np.asarray(shown, np.int64)
-        found = np.minimum(np.searchsorted(self.pairs, wanted), len(self.pairs) - 1)
-        if (missing := np.flatnonzero(self.pairs[found] != wanted)).size:
-            query, passage = queries[missing[0] // group], self.data.corpus["passage_id"][shown[missing[0]]]
+    def of(self, queries: Sequence[int], passages: Sequence[int]) -> NDArray[np.float32]:
+        """Return the scores of queries with their own passages, [Q, G]; raise UserError if one is missing."""
+        group = len(passages) // len(queries)
+        pairs = np.repeat(np.asarray(queries, np.int64), group) * len(self.data.corpus) + np.asarray(passages, np.int64)
+        indices = np.minimum(np.searchsorted(self.pairs, pairs), len(self.pairs) - 1)
+        if (missing := np.flatnonzero(self.pairs[indices] != pairs)).size:
+            query, passage = queries[missing[0] // group], self.data.corpus["passage_id"][passages[missing[0]]]
             raise UserError(
                 f"{self.name}: no score of query {self.data.queries[query]!r} with passage {passage.as_py()!r}; a "
                 "distilled query needs mined negatives: score what it is trained with"
             )
-        return self.scores[found].reshape(len(queries), group)
+        return self.scores[indices].reshape(len(queries), group)

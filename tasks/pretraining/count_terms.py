@@ -1,4 +1,4 @@
-"""Count word pieces over all texts that are pre-trained on: what IDF weights and document language models need."""
+"""Count WordPiece tokens over all pre-training texts, for IDF weights and document language models."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ TEXTS_PER_BATCH = 1_000
 
 @stage(version=1, table=Terms)
 def count_terms(out: Path, pairs: Artifact[Pairs], tokenizer: Source) -> None:
-    """Write for every word piece in how many of the texts it occurs, and how often in all; titles count."""
+    """Write for every token the number of texts that contain it and its number of occurrences; titles count."""
     pieces = load_tokenizer(str(tokenizer.path / "tokenizer.json"))
     texts = np.zeros(max(pieces.get_vocab().values()) + 1, dtype=np.int64)
     occurrences = np.zeros_like(texts)
     rows = progress(read_rows(pairs, Pairs), total=num_rows(pairs.path), what="counting terms", unit="texts")
     while batch := [row["text"] for row in islice(rows, TEXTS_PER_BATCH)]:
         for encoding in pieces.encode_batch_fast(batch, add_special_tokens=False):
-            found, counts = np.unique(np.asarray(encoding.ids, dtype=np.int64), return_counts=True)
-            texts[found] += 1
-            occurrences[found] += counts
+            tokens, counts = np.unique(np.asarray(encoding.ids, dtype=np.int64), return_counts=True)
+            texts[tokens] += 1
+            occurrences[tokens] += counts
     write_rows(out, Terms, (
         {"piece": piece, "texts": int(in_texts), "occurrences": int(times)}
         for piece, (in_texts, times) in enumerate(zip(texts, occurrences, strict=True))

@@ -1,6 +1,6 @@
-"""The probe: while a pre-training runs, how well its vectors retrieve as they are, without any fine-tuning.
+"""The retrieval probe: how well the vectors of a running pre-training retrieve without fine-tuning.
 
-People ask when to stop, and the losses do not say. The probe only watches: nothing is learned from it.
+It helps to decide when to stop, which the losses do not show. It has no effect on the training.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ TEXTS_PER_BATCH = 64
 
 
 class Probe(Settings):
-    """What stands beside the losses while a pre-training runs."""
+    """How often the probe runs, and its size."""
 
     every: int = Field(gt=0)
-    """Steps from one probe to the next."""
+    """Steps between two probes."""
     pairs: int = Field(gt=1)
-    """Questions, and as many passages to find theirs among, at most."""
+    """The largest number of queries, and of passages that they search."""
 
 
 class Drawing(Settings):
-    """How many pairs are drawn."""
+    """The size of the sample of pairs."""
 
     pairs: int
     seed: Seed
@@ -46,41 +46,39 @@ class Drawing(Settings):
 def draw_probe(
     out: Path, queries: Artifact[Queries], qrels: Artifact[Qrels], passages: Artifact[Passages], *, settings: Drawing
 ) -> None:
-    """Write queries of different documents, drawn at random, each with the first passage of its document."""
+    """Write random queries of different documents, each with the first passage of its document."""
     texts = {row["query_id"]: row["text"] for row in read_rows(queries, Queries)}
     judged = [row for row in read_rows(qrels, Qrels) if row["grade"] > 0 and row["query_id"] in texts]
-    wanted: dict[str, str] = {}
-    for place in np.random.default_rng(settings.seed).permutation(len(judged)).tolist():
-        if len(wanted) < settings.pairs and judged[place]["query_id"] not in wanted.values():
-            wanted.setdefault(judged[place]["doc_id"], judged[place]["query_id"])
-    found: dict[str, dict[str, object]] = {}
+    query_of: dict[str, str] = {}
+    for number in np.random.default_rng(settings.seed).permutation(len(judged)).tolist():
+        if len(query_of) < settings.pairs and judged[number]["query_id"] not in query_of.values():
+            query_of.setdefault(judged[number]["doc_id"], judged[number]["query_id"])
+    pairs: dict[str, dict[str, object]] = {}
     for row in read_rows(passages, Passages):
-        if row["doc_id"] in wanted and row["doc_id"] not in found:
+        if row["doc_id"] in query_of and row["doc_id"] not in pairs:
             text = passage_text(row["title"], row["text"])
-            found[row["doc_id"]] = {
-                "passage_id": row["passage_id"], "text": text, "queries": [texts[wanted[row["doc_id"]]]], "passages": []
+            pairs[row["doc_id"]] = {
+                "passage_id": row["passage_id"], "text": text, "queries": [texts[query_of[row["doc_id"]]]],
+                "passages": [],
             }  # fmt: skip
-    if len(found) < 2:
+    if len(pairs) < 2:
         raise UserError(
-            f"{qrels.reference}: expected two relevant documents or more to probe with, found {len(found)}; "
+            f"{qrels.reference}: expected at least two relevant documents to probe with, found {len(pairs)}; "
             "set pretrain.probe to null"
         )
-    write_rows(out, Pairs, found.values())
+    write_rows(out, Pairs, pairs.values())
 
 
 @stage(version=1, table=Pairs)
 def draw_probe_of_pairs(out: Path, pairs: Artifact[Pairs], *, settings: Drawing) -> None:
-    """Write some of the pairs themselves, where nobody asked questions: pseudo-queries are to find their passage."""
+    """Write a sample of the pre-training pairs, for collections without queries; pseudo-queries search passages."""
     rows = read_table(pairs, Pairs)
-    chosen = np.random.default_rng(settings.seed).permutation(len(rows))[: settings.pairs]
-    write_rows(out, Pairs, rows.take(np.sort(chosen)).to_pylist())
+    sample = np.random.default_rng(settings.seed).permutation(len(rows))[: settings.pairs]
+    write_rows(out, Pairs, rows.take(np.sort(sample)).to_pylist())
 
 
-class Watch:
-    """Called with the steps done, tells every so many of them the MRR@10 of the probe's queries among its passages.
-
-    Without a probe it tells nothing.
-    """
+class RetrievalProbe:
+    """Measures the MRR@10 of the probe's queries on its passages every so many steps; {} without a probe."""
 
     def __init__(
         self, pairs: Artifact[Pairs] | None, encoder: DenseEncoder, tokenizer: Tokenizer, settings: Probe | None,
@@ -92,10 +90,10 @@ class Watch:
         self.passages = tokenizer.encode([row["text"] for row in rows], max_tokens)
 
     def __call__(self, steps: int) -> dict[str, float]:
-        """{} between the steps at which it looks."""
+        """Return the probe's MRR@10 after `steps` steps, or {} if no probe is due."""
         if not self.queries or steps % self.every:
             return {}
-        training = self.encoder.passage.training  # the objective trains the towers, not what holds them
+        training = self.encoder.passage.training  # the objective sets the mode of the encoders, not of their container
         self.encoder.eval()
         with torch.no_grad():
             scores_QP = self.vectors(self.queries, "query") @ self.vectors(self.passages, "passage").T
@@ -103,15 +101,17 @@ class Watch:
         return {"probe_MRR@10": reciprocal_ranks(scores_QP).mean().item()}
 
     def vectors(self, ids: list[list[int]], role: Role) -> Tensor:
-        """[texts, H]"""
+        """Return the vectors of tokenised texts. [texts, H]"""
         device = next(self.encoder.parameters()).device
         batches = [ids[start : start + TEXTS_PER_BATCH] for start in range(0, len(ids), TEXTS_PER_BATCH)]
-        found = [self.encoder(self.tokenizer.pad_batch(each).to(device), role).dense for each in batches]
-        return torch.cat([each.float() for each in found if each is not None])
+        vectors = [self.encoder(self.tokenizer.pad_batch(batch).to(device), role).dense for batch in batches]
+        return torch.cat([vector.float() for vector in vectors if vector is not None])
 
 
 def reciprocal_ranks(scores_QP: Tensor) -> Tensor:
-    """Of each query's own passage, the one of its number; 0 below rank 10. Of equal scores its own counts as the last:
-    vectors that are all alike have retrieved nothing."""
+    """Return the reciprocal rank of each query's own passage, which has its number; 0 below rank 10. [Q]
+
+    Of equal scores the own passage ranks last, so that identical vectors count as retrieving nothing.
+    """
     ranks_Q = (scores_QP >= scores_QP.diagonal()[:, None]).sum(1)
     return torch.where(ranks_Q <= CUTOFF, 1 / ranks_Q, 0.0)

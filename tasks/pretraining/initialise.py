@@ -1,4 +1,4 @@
-"""Where a chain starts: given weights, or some of their layers, or random ones of the same shape and vocabulary."""
+"""Initial checkpoints: given weights, some of their layers, or random weights of the same architecture."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from tasks.stage import stage
 
 
 class Backbone(Settings):
-    """The network that every system of a recipe starts from."""
+    """The initial network of all systems of a recipe."""
 
     weights: str
     """Folder, package:NAME/FOLDER or hub name of a BERT with its tokenizer."""
     start: Literal["weights", "random"]
-    """`random` takes only the shape and the vocabulary."""
+    """`random` takes only the architecture and the vocabulary, for a random initialisation."""
     towers: Towers
     """One BERT for queries and passages; one with feed-forward experts for each (CoT-MoTE); or two."""
     layers: list[Annotated[int, Field(ge=0)]] | None = Field(min_length=1)
-    """Which of the layers to keep, counted from 0, each once; null keeps all."""
+    """The layers to keep, counted from 0, each once; null keeps all."""
     dropout: float = Field(ge=0, lt=1)
-    """Of hidden states and attention, in every later training; BERT has 0.1. On a CPU none is twice as fast."""
+    """Of hidden states and attention, in all trainings; BERT has 0.1. Without dropout a CPU is twice as fast."""
     pooling: Pooling
-    """What of the last layer is a text's vector: [CLS], as in the papers, or the mean over its tokens."""
+    """The pooling of the last layer into a text's vector: [CLS], as in the papers, or the mean over its tokens."""
     seed: Seed
 
     @field_validator("layers")
@@ -54,10 +54,10 @@ class Backbone(Settings):
 
 @stage(version=2, table=Checkpoint)
 def initialise(out: Path, weights: Source, *, settings: Backbone) -> None:
-    """Write the starting checkpoint; a vocabulary head that the weights lack starts at random.
+    """Write the initial checkpoint; a vocabulary head that the weights lack is initialised randomly.
 
-    Where the weights are a checkpoint of ours with towers, pre-training heads or a retriever's views, these are taken
-    over.
+    If the weights are a checkpoint of this project with two encoders, pre-training heads or a retriever's views, these
+    are copied.
     """
     torch.manual_seed(settings.seed)
     encoder = opened(weights.path, settings)
@@ -73,7 +73,7 @@ def initialise(out: Path, weights: Source, *, settings: Backbone) -> None:
 
 
 def opened(folder: Path, settings: Backbone) -> DenseEncoder:
-    """The towers that a folder and the settings give. A folder that is broken, or does not fit, is a `UserError`."""
+    """Return the encoders of a folder and the settings; raise UserError if the folder is broken or does not fit."""
     try:
         with refuse_unusable(folder):
             encoder = _encoder(folder, settings)
@@ -95,20 +95,20 @@ def _encoder(folder: Path, settings: Backbone) -> DenseEncoder:
         return towers.build_encoders(DenseEncoder(model, settings.pooling), settings.towers)
     encoder = towers.load(folder)
     if (found := towers.sharing(encoder)) != settings.towers:
-        raise ValueError(f"{folder} holds towers that are {found}; expected towers: {found}")
+        raise ValueError(f"{folder} has towers that are {found}; expected towers: {found}")
     if settings.layers is not None:
-        raise ValueError(f"{folder} holds two towers, which are taken whole; expected null for layers")
+        raise ValueError(f"{folder} has two towers, which are taken completely; expected null for layers")
     return DenseEncoder(encoder.passage, settings.pooling, encoder.query)
 
 
 def shape(folder: Path, settings: Backbone) -> bert.BertConfig:
-    """The shape of a folder's model, with as many layers as the settings keep; a ValueError where it lacks one."""
+    """Return the configuration of a folder's model with the layers to keep; raise ValueError if it lacks one."""
     config = bert.BertConfig.load(folder)
     return replace(config, num_hidden_layers=len(config.kept(settings.layers)))
 
 
 def save_checkpoint(encoder: DenseEncoder, out: Path, *, tokenizer: Path) -> None:
-    """Write a Hugging Face folder: weights, shape, pooling, and the tokenizer's files copied from a folder."""
+    """Write a Hugging Face folder: weights, configuration, pooling, and the tokenizer's files copied from a folder."""
     with writing_files(out) as folder:
         towers.save(encoder, folder)
         copy_tokenizer(tokenizer, folder)
@@ -117,11 +117,11 @@ def save_checkpoint(encoder: DenseEncoder, out: Path, *, tokenizer: Path) -> Non
 
 
 def beside(files: Iterable[str]) -> Iterator[str]:
-    """What a checkpoint's files hold beside the encoder of passages, in sentences."""
+    """Yield sentences about the files of a checkpoint other than the passage encoder."""
     names = set(files)
     if towers.SHARING in names:
-        yield f"Queries have an encoder of their own in `{towers.QUERY}/`; `{towers.SHARING}` says what both share."
+        yield f"Queries have their own encoder in `{towers.QUERY}/`; `{towers.SHARING}` states what both share."
     if SETTINGS in names:
-        yield f"`{SETTINGS}` says which views of a text are compared, and `{WEIGHTS}` holds what they learned."
+        yield f"`{SETTINGS}` states the views of the retriever, and `{WEIGHTS}` has their weights."
     if HEADS in names:
-        yield f"`{HEADS}` holds decoder and heads, for a later pre-training to continue."
+        yield f"`{HEADS}` has the decoder and the heads, for a later pre-training to continue."

@@ -29,7 +29,7 @@ from storage.files import writing
 from storage.rows import read_table
 from storage.settings import Seed, Settings
 from storage.tables import Checkpoint, Pairs, Terms
-from tasks.pretraining.draw_probe import Probe, Watch
+from tasks.pretraining.draw_probe import Probe, RetrievalProbe
 from tasks.pretraining.initialise import Backbone, save_checkpoint, shape
 from tasks.pretraining.token_cache import Pieces, tokenised
 from tasks.stage import stage
@@ -42,21 +42,21 @@ T = TypeVar("T")
 
 
 class Pretraining(Settings, Generic[P]):
-    """A paper's objective and how it is optimised."""
+    """The objective of a paper, and how it is optimised."""
 
     paper: str
     """A file of `models`."""
     objective: P
     """The paper's own settings."""
     mix: Literal["step", "example"] | None
-    """Where contexts are of both kinds: whether pseudo-query or passage is drawn for a step or for each example."""
+    """For contexts of both kinds: whether pseudo-query or passage is sampled per step or per example."""
     heads: Literal["fresh", "continued"]
-    """Whether decoder and heads start at random, or as an earlier pre-training left them in the backbone's folder."""
+    """Whether decoder and heads are initialised randomly or loaded from the backbone's folder."""
     steps: int | None = Field(gt=0)
     epochs: float | None = Field(gt=0)
-    """Instead of steps: how often every text is visited."""
+    """Instead of steps: passes over the texts."""
     batch: int = Field(gt=0)
-    """Texts a step, each with its context."""
+    """Texts per step, each with its context."""
     probe: Probe | None
     fit: OptimisationSettings
     seed: Seed
@@ -68,7 +68,7 @@ class Pretraining(Settings, Generic[P]):
         return self
 
     def num_steps(self, num_texts: int) -> int:
-        """How many steps there are over so many texts."""
+        """Return the number of steps for a number of texts."""
         return self.steps or math.ceil(num_texts * (self.epochs or 0) / self.batch)
 
 
@@ -82,7 +82,7 @@ def pretrain(
     *,
     settings: Pretraining[Any],
 ) -> None:
-    """Write the pre-trained encoder with its vocabulary head, and beside it decoder and heads (`heads.safetensors`)."""
+    """Write the pre-trained encoder with its vocabulary head; decoder and heads go to `heads.safetensors`."""
     paper, data = import_module(f"models.papers.{settings.paper}"), Data.read(out, pairs, terms, start, settings)
     encoder = towers.load(start.path)
     torch.manual_seed(settings.seed)
@@ -99,9 +99,9 @@ def pretrain(
         made: Batch = paper.make_batch(drawn, data.tokenizer, settings.objective, random)
         return made
 
-    watch = Watch(probe, encoder, data.tokenizer, settings.probe, settings.objective.max_tokens)
+    retrieval_probe = RetrievalProbe(probe, encoder, data.tokenizer, settings.probe, settings.objective.max_tokens)
     steps = settings.num_steps(len(data.pieces))
-    fit(objective, batch_of, steps, out=out, settings=settings.fit, seed=settings.seed, probing=watch)
+    fit(objective, batch_of, steps, out=out, settings=settings.fit, seed=settings.seed, probing=retrieval_probe)
     save_checkpoint(encoder, out, tokenizer=start.path)
     if heads:
         with writing(out / HEADS) as temporary:
@@ -109,9 +109,9 @@ def pretrain(
 
 
 def check(settings: Pretraining[Any], backbone: Backbone, folder: Path) -> None:
-    """Refuse before anything is built what the stage would refuse hours later: its modules are made without memory.
+    """Raise UserError for settings that the stage would refuse after hours, before anything is built.
 
-    Where the backbone's folder is not here, as in a plan, nothing is refused.
+    The modules are built without memory. If the backbone's folder is missing, as in a plan, nothing is checked.
     """
     if not (folder / bert.CONFIG).is_file():
         return
@@ -141,7 +141,7 @@ def check(settings: Pretraining[Any], backbone: Backbone, folder: Path) -> None:
 
 
 class Data:
-    """The texts with their contexts, and what each step draws of them."""
+    """The texts with their contexts, and the sample of each step."""
 
     def __init__(
         self, pieces: Pieces, terms: pretraining.TermCounts | None, tokenizer: Tokenizer, settings: Pretraining[Any]
@@ -153,7 +153,7 @@ class Data:
         out: Path, pairs: Artifact[Pairs], terms: Artifact[Terms] | None, start: Artifact[Checkpoint],
         settings: Pretraining[Any],
     ) -> Data:  # fmt: skip
-        """All pairs, tokenised below `out`, and the counts of terms where the paper wants them."""
+        """Tokenise all pairs into a cache below `out`, and read the term counts if the paper needs them."""
         tokenizer = Tokenizer.load(start.path)
         pieces = tokenised(out, pairs, tokenizer, contexts=settings.objective.reads != "texts")
         if not len(pieces):
@@ -180,10 +180,10 @@ class Data:
 def one_of_each(
     queries: Sequence[Sequence[T]], passages: Sequence[Sequence[T]], mix: str | None, random: Generator
 ) -> list[T]:
-    """A context for each text: one of its pseudo-queries or of its passages, with equal chance where it has both.
+    """Return a context for each text: a pseudo-query or a passage, with equal probability if it has both.
 
-    "In a training step", says the paper (query-as-context pre-training, section 5.2), the choice is made: for all
-    texts of the step alike, or, as its release does, for each example.
+    The paper chooses "in a training step" (query-as-context pre-training, section 5.2), for all texts of the step; its
+    release chooses for each example.
     """
     coins = random.random(len(queries)) < 0.5 if mix else np.ones(len(queries), dtype=bool)
     if mix == "step":
@@ -196,9 +196,9 @@ def one_of_each(
 
 
 def heads_of(objective: nn.Module, encoder: nn.Module) -> dict[str, nn.Parameter]:
-    """What an objective learns beside the encoder, by name."""
-    theirs = {id(parameter) for parameter in encoder.parameters()}
-    return {name: each for name, each in objective.named_parameters() if id(each) not in theirs}
+    """Return the parameters of an objective that are not the encoder's, by name."""
+    of_encoder = {id(parameter) for parameter in encoder.parameters()}
+    return {name: each for name, each in objective.named_parameters() if id(each) not in of_encoder}
 
 
 def continue_heads(heads: dict[str, nn.Parameter], folder: Path) -> None:

@@ -1,8 +1,8 @@
-"""Texts as word pieces: made once, before a training's first step, and then read by memory map.
+"""The token cache of a training: all texts are tokenised before the first step, and then read by memory map.
 
-A hundred thousand rows are a file that appears when it is whole, so a run that was killed makes the missing ones
-alone. Files hold Arrow's columns of numbers of 16 bits, or of 32 where the vocabulary is larger. Of processes that
-train together each makes some of the files, and all read all of them.
+A file has 100,000 rows and appears atomically, so a resumed run tokenises only the missing files. It contains Arrow
+columns of 16-bit token ids, or 32-bit ids for a larger vocabulary. Processes that train together divide the files
+between them, and all read all files.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tasks.runtime import distributed
 from tasks.runtime.leftovers import record, unfinished
 from tasks.runtime.progress import bar
 
-ROWS_PER_FILE = 100_000  # what a kill can cost is some seconds' work; a billion rows are ten thousand files
-CHARACTERS_AT_A_TIME = 1_000_000  # for which reading and tokenising take some 120 MB
+ROWS_PER_FILE = 100_000  # a kill loses some seconds of work; a billion rows are ten thousand files
+CHARACTERS_AT_A_TIME = 1_000_000  # reading and tokenising them takes some 120 MB
 SHARDS = Path("scratch") / "tokens"
 
 
 class Pieces:
-    """The word pieces of all texts and contexts, which stay on disk until they are asked for."""
+    """The token ids of all texts and contexts, which stay on disk until they are read."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._batches = [batch for path in paths for batch in _mapped(path)]
@@ -40,7 +40,7 @@ class Pieces:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def of(self, column: str, rows: Sequence[int]) -> list[pa.ListScalar]:
-        """What rows have in a column: the ids of a text, without specials and uncut, or those of each of several."""
+        """Return a column at these rows: the ids of a text, not truncated and without special tokens, or of several."""
         numbers = np.searchsorted(self._ends, rows, "right").tolist()
         return [
             self._batches[number].column(column)[row - int(self._ends[number])]  # counted from the end
@@ -49,7 +49,7 @@ class Pieces:
 
 
 def tokenised(out: Path, pairs: Artifact[Pairs], tokenizer: Tokenizer, *, contexts: bool) -> Pieces:
-    """The pieces of all texts, and of their contexts where these are read; what a killed run has made is kept."""
+    """Tokenise all texts, and their contexts if these are read; files of an interrupted run are reused."""
     total, text = num_rows(pairs.path), pa.list_(pa.uint16() if tokenizer.vocab_size <= 2**16 else pa.uint32())
     schema = pa.schema({"text": text} | ({"queries": pa.list_(text), "passages": pa.list_(text)} if contexts else {}))
     spans = [(first, min(first + ROWS_PER_FILE, total)) for first in range(0, total, ROWS_PER_FILE)]
@@ -71,13 +71,13 @@ def tokenised(out: Path, pairs: Artifact[Pairs], tokenizer: Tokenizer, *, contex
 
 
 def _mapped(path: Path) -> Iterator[pa.RecordBatch]:
-    """A file's batches, whose memory is the file's; it need not stay open for them."""
+    """Yield a file's batches as memory maps, which stay valid after the file is closed."""
     with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
         yield from map(file.get_batch, range(file.num_record_batches))
 
 
 def _pieces(texts: Sequence[Any], kind: pa.DataType, tokenizer: Tokenizer) -> pa.Array:
-    """The pieces of texts, or of lists of texts."""
+    """Return the token ids of texts, or of lists of texts."""
     if not pa.types.is_list(kind.value_type):
         return pa.array(tokenizer.token_ids(texts), kind)
     ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
@@ -86,5 +86,5 @@ def _pieces(texts: Sequence[Any], kind: pa.DataType, tokenizer: Tokenizer) -> pa
 
 
 def _characters(row: Mapping[str, Any]) -> int:
-    """Of all the row's texts."""
+    """Return the number of characters of all texts of a row."""
     return sum(len(text) for value in row.values() for text in ([value] if isinstance(value, str) else value))

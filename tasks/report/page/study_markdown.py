@@ -68,7 +68,7 @@ def study_part(title: str, description: str, claims: Sequence[Claimed]) -> str:
 
 def study_brief(title: str, description: str, claims: Sequence[Claimed]) -> str:
     """Return the table of the claims that have a result, for the README; empty if there is none."""
-    lines = [line for line in _lines(claims) if line["verdict"] != "not reached"]
+    lines = [line for line in _lines(claims) if line["verdict"] != "not run"]
     if not lines:
         return ""
     return _template().render(title=title, description=description, lines=lines, counts=_counts(claims),
@@ -119,7 +119,7 @@ def _lines(claims: Sequence[Claimed]) -> Iterator[dict[str, Any]]:
 
 def _measured(claim: Claimed, each: Contrast | Cheaper) -> str:
     """Return the measured difference with its metric."""
-    return "–" if each.verdict == "not reached" else f"{_ours(each)} {claim.metric or 'CPU seconds of a step'}"
+    return "–" if each.verdict == "not run" else f"{_ours(each)} {claim.metric or 'CPU seconds of a step'}"
 
 
 def _ours(each: Contrast | Cheaper) -> str:
@@ -136,7 +136,7 @@ def _p(each: Contrast | Cheaper) -> str:
 
 def _words(each: Contrast | Cheaper) -> str:
     """Return the verdict; an inconclusive one has the minimum detectable effect."""
-    shown = each.shown if isinstance(each, Contrast) and each.verdict == "does not show" else None
+    shown = each.shown if isinstance(each, Contrast) and each.verdict == "inconclusive" else None
     return (
         f"**{each.verdict}**"
         if shown is None
@@ -146,10 +146,9 @@ def _words(each: Contrast | Cheaper) -> str:
 
 def _counts(claims: Sequence[Claimed]) -> str:
     """Return the numbers of claims by verdict."""
-    kinds: dict[Verdict, str] = {"holds": "hold", "does not show": "do not show", "contradicts": "are contradicted",
-                                 "not reached": "are not reached"}  # fmt: skip
+    kinds: tuple[Verdict, ...] = ("supported", "inconclusive", "contradicted", "not run")
     number = {kind: sum(claim.verdict == kind for claim in claims) for kind in kinds}
-    return f"Of {len(claims)} claims " + ", ".join(f"{number[kind]} {words}" for kind, words in kinds.items())
+    return f"Verdicts of {len(claims)} claims: " + ", ".join(f"{number[kind]} {kind}" for kind in kinds)
 
 
 def _missing(claims: Sequence[Claimed]) -> list[str]:

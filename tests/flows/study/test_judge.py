@@ -20,7 +20,7 @@ from tests.studies import BETTER, QUERIES, results, study, write
 def test_each_claim_gets_the_verdict_that_its_runs_give(tmp_path: Path) -> None:
     helps, unknown, cheap = judge_claims(study(), results(tmp_path))
 
-    assert [each.verdict for each in (helps, unknown, cheap)] == ["holds", "not reached", "holds"]
+    assert [each.verdict for each in (helps, unknown, cheap)] == ["supported", "not run", "supported"]
     [contrast], [missing], [cost] = helps.contrasts, unknown.contrasts, cheap.contrasts
     assert isinstance(contrast, Contrast)
     assert contrast.difference is not None
@@ -30,7 +30,9 @@ def test_each_claim_gets_the_verdict_that_its_runs_give(tmp_path: Path) -> None:
                for name in ("good", "plain")]  # fmt: skip
     assert contrast.by_seed[1] == pytest.approx(by_hand[0] - by_hand[1])
     assert contrast.p is not None
-    assert contrast.p_holm == pytest.approx(2 * contrast.p)  # with what is not reached; costs are not in the family
+    assert contrast.p_holm == pytest.approx(
+        2 * contrast.p
+    )  # including comparisons that were not run; costs are not in the family
     assert missing.missing == ["absent (seeds 1, 2)"]
     assert isinstance(cost, Cheaper)
     assert cost.ratio == pytest.approx((0.51 / 2.01 * 0.52 / 2.02) ** 0.5)
@@ -41,7 +43,7 @@ def test_a_run_that_was_cut_off_has_no_cost(tmp_path: Path) -> None:
 
     [_, _, cheap] = judge_claims(study(), tmp_path)
 
-    assert cheap.verdict == "not reached"
+    assert cheap.verdict == "not run"
     assert cheap.contrasts[0].missing == ["good (seed 2)"]
 
 
@@ -67,22 +69,22 @@ def test_the_page_tells_everything_and_what_is_missing(tmp_path: Path) -> None:
     [contrast] = claims[0].contrasts
     assert isinstance(contrast, Contrast)
     assert contrast.difference is not None
-    assert "Of 3 claims 2 hold, 0 do not show, 0 are contradicted, 1 are not reached." in page
+    assert "Verdicts of 3 claims: 2 supported, 0 inconclusive, 0 contradicted, 1 not run." in page
     line = next(line for line in page.splitlines() if line.startswith("| It helps."))
     assert "| CAME, Table 2 | +0.100 MRR@10 |" in line
     assert f"+{contrast.difference.value:.3f} [" in line
-    assert "| < 0.0001 | **holds** ([note](#helps)) |" in line
-    seeds = f"over the seeds alone p = {contrast.p_seeds:.2g}"
-    assert f"; p < 0.0001, by randomisation of seed-averaged values p < 0.0001, {seeds}, after Holm p < 0.0001;" in page
+    assert "| < 0.0001 | **supported** ([note](#helps)) |" in line
+    seeds = f"over the means of the seeds p = {contrast.p_seeds:.2g}"
+    assert f"; p < 0.0001, randomisation test on seed averages p < 0.0001, {seeds}, Holm p < 0.0001;" in page
     even = [replace(contrast, p=0.031, p_randomisation=0.2, p_holm=0.25, p_seeds=None)]
     less = study_part("A study", "Made up.", [replace(claims[0], contrasts=even), *claims[1:]])
     assert "| 0.25 |" in less
     assert (
-        "; p = 0.031, by randomisation of seed-averaged values p = 0.20, over the seeds alone p –, after Holm p = 0.25;"
+        "; p = 0.031, randomisation test on seed averages p = 0.20, over the means of the seeds p –, Holm p = 0.25;"
         in less
     )
-    assert line.endswith("| **holds** ([note](#helps)) | 40 × 2 |")
-    assert "These runs are missing: absent (seeds 1, 2)." in page
+    assert line.endswith("| **supported** ([note](#helps)) | 40 × 2 |")
+    assert "Missing runs: absent (seeds 1, 2)." in page
     assert "In <another> way." in page
     assert (
         "| `pretrieve reproduce made/good --set seed=2` | 2026-01-02 | 2, 1 | 1 min 30 s | a processor, 2 cores |"
@@ -120,7 +122,7 @@ def test_pictures_are_svg_without_script_for_light_and_dark(tmp_path: Path) -> N
                 assert 0 <= float(each.get(name, "0")) <= width
             for name in ("y", "y1", "y2", "cy"):
                 assert 0 <= float(each.get(name, "0")) <= height
-    assert drawn[FOREST].count('class="holds"') == 1
+    assert drawn[FOREST].count('class="supported"') == 1
     assert "helps: good − plain" in drawn[FOREST]
 
 
@@ -143,7 +145,10 @@ def test_an_interval_stands_where_its_numbers_are(tmp_path: Path) -> None:
 
 
 def test_what_lies_far_out_is_drawn_at_the_edge_with_its_number() -> None:
-    near, far = Difference("near", 0.02, 0.01, 0.03, None, "holds"), Difference("far", 0.4, 0.3, 0.5, 0.1, "holds")
+    near, far = (
+        Difference("near", 0.02, 0.01, 0.03, None, "supported"),
+        Difference("far", 0.4, 0.3, 0.5, 0.1, "supported"),
+    )
     root = ET.fromstring(forest("Two", [near, far]))
     alone = ET.fromstring(forest("One", [replace(near, high=0.2)]))
     space = "{http://www.w3.org/2000/svg}"
@@ -162,7 +167,7 @@ def test_the_documents_are_the_page_the_readme_and_the_pictures(tmp_path: Path) 
     assert {IMAGES / FOREST, README, RESULTS_PAGE} < set(made)
     assert "## A study" in made[RESULTS_PAGE]
     assert made[RESULTS_PAGE].index("## A study") < made[RESULTS_PAGE].index("## `vital_wikipedia`")
-    assert "A study. Of 3 claims 2 hold" in made[README]
+    assert "A study. Verdicts of 3 claims: 2 supported" in made[README]
     empty = documents(study(), tmp_path / "nothing")
     assert "A study. " not in empty[README]
-    assert "3 are not reached" in empty[RESULTS_PAGE]
+    assert "3 not run" in empty[RESULTS_PAGE]

@@ -18,7 +18,7 @@ from flows.study.run import PlannedRun, expected_seconds, run
 from storage.errors import UserError
 from storage.results.study_runs import read_study_run, read_study_runs
 from storage.store.store import Store
-from tasks.report.page.study_markdown import PANELS
+from tasks.report.page.study_curves import PANELS
 from tests import warm
 from tests.studies import results
 from tests.tiny import WORDS, save_backbone
@@ -115,7 +115,7 @@ def test_a_study_is_run_in_slices_killed_resumed_and_done_again_where_code_is_ot
     assert (place / "results" / "masked_lm" / "seed-1" / "scores.parquet").read_bytes() == first
 
     better, cheaper = judge_claims(load_study(place / "claims.yaml"), place / "results")
-    assert better.verdict in ("holds", "does not show", "contradicts")
+    assert better.verdict in ("supported", "inconclusive", "contradicted")
     assert [len(arm.runs) for arm in better.arms] == [2, 2]
     one = read_study_run(place / "results", "masked_lm", 2)
     assert one is not None
@@ -130,7 +130,7 @@ def test_a_study_is_run_in_slices_killed_resumed_and_done_again_where_code_is_ot
     assert measured[1].mean() == pytest.approx(row["value"])
     assert "4 of 4 runs kept" in study(place, "status")[1]
     # the killed pre-training was timed in its last attempt only, if it had begun
-    assert cheaper.verdict in ("not reached", "does not show")
+    assert cheaper.verdict in ("not run", "inconclusive")
 
     path, before = place / "masked_lm.yaml", read_study_run(place / "results", "masked_lm", 1)
     path.write_text(path.read_text().replace("temperature: 1.0", "temperature: 0.5"))

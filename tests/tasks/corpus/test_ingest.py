@@ -129,8 +129,8 @@ def test_an_artifact_is_known_by_the_files_it_reads(collection: Path, store: Sto
 @pytest.mark.parametrize(
     ("extra", "told"),
     [
-        (("q99", "d1", 1), "1 of 32 query ids that the qrels name, such as q99, are not in the collection"),
-        (("q1", "d98", 1), "1 of 33 document ids that the qrels name, such as d98, are not in the collection"),
+        (("q99", "d1", 1), "1 of 32 query ids in the qrels, such as q99, are not in the collection"),
+        (("q1", "d98", 1), "1 of 33 document ids in the qrels, such as d98, are not in the collection"),
     ],
 )
 def test_qrels_may_point_to_nothing_as_official_ones_do(

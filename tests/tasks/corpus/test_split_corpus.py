@@ -138,7 +138,7 @@ def test_refuses_a_tokenizer_that_is_not_there_or_no_word_piece(
         split_corpus.body(tmp_path, documents, other, settings=SETTINGS)
 
     assert str(missing.value) == f"{file}: no such file; splitting needs the checkpoint's tokenizer.json"
-    assert str(damaged.value).startswith(f"{file}: not a tokenizer that can be read (EOF while parsing")
+    assert str(damaged.value).startswith(f"{file}: the tokenizer cannot be loaded (EOF while parsing")
     assert str(wrong.value) == f"{file}: expected a WordPiece tokenizer, found BPE"
 
 
@@ -156,5 +156,5 @@ def test_refuses_a_tokenizer_whose_pieces_cross_blanks(change: str, tmp_path: Pa
         load_tokenizer(str(file))
 
     assert str(error.value) == (
-        f"{file}: expected a tokenizer whose pieces end at blanks, as BERT's do; name another model"
+        f"{file}: expected a tokenizer whose tokens end at blanks, as those of BERT do; use another model"
     )

@@ -22,7 +22,7 @@ def contrast(effect: float, *, noise: float = 0.2, seed: int = 0) -> Contrast:
 def test_a_large_difference_holds_or_contradicts_and_a_small_one_does_not_show() -> None:
     found = judged([contrast(0.1), contrast(-0.1), contrast(0.005), Contrast("a", "b", missing=["x (seed 1)"])])
 
-    assert [each.verdict for each in found] == ["holds", "contradicts", "does not show", "not reached"]
+    assert [each.verdict for each in found] == ["supported", "contradicted", "inconclusive", "not run"]
     assert found[0].difference is not None
     assert found[0].low is not None
     assert found[0].low < found[0].difference.value < (found[0].high or 0)
@@ -41,10 +41,10 @@ def test_holms_correction_is_over_all_contrasts_so_that_what_holds_stays() -> No
     early, late = judged([one, *[missing] * 5]), judged([one, *(contrast(0.0, seed=seed) for seed in range(5))])
 
     assert alone[0].p_holm == one.p
-    assert alone[0].verdict == "holds"
+    assert alone[0].verdict == "supported"
     assert early[0] == late[0]
     assert early[0].p_holm == pytest.approx(6 * one.p)
-    assert early[0].verdict == "does not show"
+    assert early[0].verdict == "inconclusive"
     assert (early[0].shown or 0) > (alone[0].shown or 1)
     assert early[1] == missing
 
@@ -60,10 +60,10 @@ def test_p_over_the_seeds_alone_is_that_of_their_means() -> None:
 
 
 def test_a_claims_verdict_is_that_of_all_its_contrasts() -> None:
-    assert of_claim(["holds", "holds"]) == "holds"
-    assert of_claim(["holds", "does not show"]) == "does not show"
-    assert of_claim(["holds", "not reached"]) == "not reached"
-    assert of_claim(["does not show", "not reached", "contradicts"]) == "contradicts"
+    assert of_claim(["supported", "supported"]) == "supported"
+    assert of_claim(["supported", "inconclusive"]) == "inconclusive"
+    assert of_claim(["supported", "not run"]) == "not run"
+    assert of_claim(["inconclusive", "not run", "contradicted"]) == "contradicted"
 
 
 def test_arms_of_other_seeds_or_queries_are_refused() -> None:
@@ -102,9 +102,9 @@ def test_cheaper_is_a_ratio_with_an_interval_over_the_seeds() -> None:
 
     ratios = [0.5, 0.55, 0.525]
     assert found.ratio == pytest.approx(math.prod(ratios) ** (1 / 3))
-    assert found.verdict == "holds"
+    assert found.verdict == "supported"
     assert (found.high or 1) < 0.6
-    assert cheaper("a", "b", ([2.0, 2.0], [1.0, 1.01]), (1.0, 1.0)).verdict == "contradicts"
-    assert cheaper("a", "b", ([1.0, 2.0, 1.0], [1.1, 1.5, 1.0]), (1.0, 1.0)).verdict == "does not show"
-    assert cheaper("a", "b", ([1.0], [2.0]), (1.0, 1.0)).verdict == "does not show"  # one seed has no interval
-    assert replace(found, verdict="not reached").missing == ()
+    assert cheaper("a", "b", ([2.0, 2.0], [1.0, 1.01]), (1.0, 1.0)).verdict == "contradicted"
+    assert cheaper("a", "b", ([1.0, 2.0, 1.0], [1.1, 1.5, 1.0]), (1.0, 1.0)).verdict == "inconclusive"
+    assert cheaper("a", "b", ([1.0], [2.0]), (1.0, 1.0)).verdict == "inconclusive"  # one seed has no interval
+    assert replace(found, verdict="not run").missing == ()

@@ -110,7 +110,7 @@ def test_weights_equal_scipys_optimum(scales: Sequence[float], depth: int | None
     assert np.multiply(found, scales) == pytest.approx(best.x, abs=2e-5)
     used = slow_loss(np.ones(len(scales)), runs, pairs, depth)[1]
     assert 0 < used < len(pairs)
-    assert f"{used} positives to learn from, {len(pairs) - used} left out" in caplog.text
+    assert f"{used} positives to learn from, {len(pairs) - used} omitted" in caplog.text
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -143,9 +143,9 @@ def test_other_passages_of_relevant_documents_are_no_negatives(learn) -> None:
 def test_runs_without_positives_are_refused(learn) -> None:
     run = {"q": [("d0#0", 1.0), ("d0#1", 0.5)], "r": [("d1#0", 1.0)]}
 
-    with pytest.raises(UserError, match="no run found any positive"):
+    with pytest.raises(UserError, match="no list has a positive"):
         learn([run], [("q", "d5#0"), ("s", "d1#0")], None)
-    with pytest.raises(UserError, match="no run found any positive"):
+    with pytest.raises(UserError, match="no list has a positive"):
         learn([run], [("q", "d0#0")], None)  # found, but there is nothing else to tell it from
 
 

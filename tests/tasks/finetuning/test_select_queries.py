@@ -8,7 +8,7 @@ import pytest
 from storage.errors import UserError
 from storage.rows import read_rows
 from storage.tables import Passages, Positives, Queries, Run
-from tasks.finetuning.select_queries import FewShot, Suited, sample_queries, suited_queries
+from tasks.finetuning.select_queries import ExpertQueries, FewShot, sample_queries, suited_queries
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_sample_is_of_queries_with_a_positive_in_their_order(asked: Any, label
 
 
 def test_more_than_there_are(asked: Any, labels: Any, made: Any) -> None:
-    with pytest.raises(UserError, match="expected 18 queries with a positive or more, found 17"):
+    with pytest.raises(UserError, match="expected at least 18 queries with a positive, found 17"):
         made(sample_queries, queries=asked, positives=labels, settings=FewShot(queries=18, sample=0, seed=4))
 
 
@@ -70,7 +70,7 @@ def test_queries_suit_who_ranks_their_positive_best(asked: Any, labels: Any, wri
         return 1 / min(ranks) if ranks else 0.0
 
     for place, expert in enumerate(("late", "dense", "lexical")):
-        settings = Suited(names=["late", "dense", "lexical"], expert=expert, cutoff=10)
+        settings = ExpertQueries(names=["late", "dense", "lexical"], expert=expert, cutoff=10)
         found = chosen(
             made(suited_queries, queries=asked, runs=runs, positives=labels, passages=ids, settings=settings)
         )
@@ -95,11 +95,11 @@ def suiting(written: Any, made: Any, asked: Any, labels: Any, lists: list[dict[s
         ])
         for each in lists
     ]  # fmt: skip
-    settings = Suited(names=["late", "dense"], expert=expert, cutoff=2)
+    settings = ExpertQueries(names=["late", "dense"], expert=expert, cutoff=2)
     return made(suited_queries, queries=asked, runs=runs, positives=labels, passages=ids, settings=settings)
 
 
-def test_a_query_that_nobody_answers_suits_everybody(asked: Any, labels: Any, written: Any, made: Any) -> None:
+def test_a_query_that_no_run_answers_is_every_experts(asked: Any, labels: Any, written: Any, made: Any) -> None:
     late = {"q3": ["d3"], "q4": ["d1", "d4"], "q5": ["d5"], "q6": ["d1", "d2", "d6"], "q19": ["d1", "d0"]}
     dense = {"q3": ["d1", "d3"], "q4": ["d4"], "q5": ["d5"], "q19": ["d2", "d19"]}
 
@@ -112,9 +112,9 @@ def test_a_query_that_nobody_answers_suits_everybody(asked: Any, labels: Any, wr
     assert by_dense == [f"q{n}" for n in range(4, 20)]
 
 
-def test_an_expert_that_nothing_suits(asked: Any, written: Any, made: Any) -> None:
+def test_an_expert_that_is_best_on_no_query_is_refused(asked: Any, written: Any, made: Any) -> None:
     labels = written(Positives, [{"query_id": "q3", "passage_id": "d3#0", "doc_id": "d3"}])
-    with pytest.raises(UserError, match="none of its queries suits dense"):
+    with pytest.raises(UserError, match="dense is best on none of its queries"):
         suiting(written, made, asked, labels, [{"q3": ["d3"]}, {"q3": ["d1"]}], "dense")
 
 

@@ -147,10 +147,10 @@ def test_two_towers_start_alike_and_are_taken_up_again(store: Store, weights: Pa
     ids = torch.tensor([[2, 20, 30, 3]])
     assert torch.equal(encoder.query.bert(ids, ids > 0), encoder.passage.bert(ids, ids > 0))
     assert Tokenizer.load(made / "query").token_ids(["kings"]) == Tokenizer.load(made).token_ids(["kings"])
-    assert "Queries have an encoder of their own" in " ".join(beside(file.name for file in made.iterdir()))
+    assert "Queries have their own encoder" in " ".join(beside(file.name for file in made.iterdir()))
     again = initialise(source(made), settings=ALL.model_copy(update={"towers": kind})).path
     assert towers.sharing(load(again)) == kind
-    with pytest.raises(UserError, match=f"holds towers that are {kind}; expected towers: {kind}"):
+    with pytest.raises(UserError, match=f"has towers that are {kind}; expected towers: {kind}"):
         initialise(source(made), settings=ALL)
 
 

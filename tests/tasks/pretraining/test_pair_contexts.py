@@ -63,7 +63,7 @@ def test_keeps_the_first_queries_of_passages_that_have_any(pairs: Pairs_, caplog
     assert found == [
         ("p1", "text 1", ["a", "b"], []), ("p2", "Title text 2", ["d"], []), ("p4", "text 4", ["e", "f"], []),
     ]  # fmt: skip
-    assert "2 of 5 passages lack a pseudo-query or a neighbour and are left out" in caplog.text
+    assert "2 of 5 passages lack a pseudo-query or a neighbour and are omitted" in caplog.text
 
 
 def test_ranks_count_not_rows(pairs: Pairs_) -> None:
@@ -81,7 +81,7 @@ def test_refuses_queries_out_of_order_or_of_other_passages(order: list[str], pai
 
 
 def test_refuses_to_pair_nothing(pairs: Pairs_) -> None:
-    with pytest.raises(UserError, match="no passage has the contexts asked for"):
+    with pytest.raises(UserError, match="no passage has the requested contexts"):
         pairs(QUERIES, PASSAGES, [])
 
 
