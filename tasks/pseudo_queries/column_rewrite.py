@@ -1,7 +1,7 @@
-"""Pseudo-queries written again with some columns changed: the same rows in the same order.
+"""Rewrite pseudo-queries with some columns changed, in the same order.
 
-Each of the table's files is a shard (`tasks/runtime/shards.py`), which becomes a file of the same name; a block of its
-rows is in memory at a time.
+Each file of the table is a shard (`tasks/runtime/shards.py`) and becomes a file of the same name; one block of rows is
+in memory at a time.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from storage.tables import Passages, PseudoQueries
 from tasks.runtime.shard import Shard
 
 Change = Callable[[pa.Table], Mapping[str, pa.Array]]
-"""What becomes of some columns of a block of rows, by name."""
+"""Returns the new columns of a block of rows, by name."""
 
 
 def file_shards(queries: Artifact[PseudoQueries], passages: Artifact[Passages] | None = None) -> list[Shard]:
-    """A shard for each file. Where the passages are given, `of` says which hold its queries': [first row, last row).
+    """Return a shard for each file; with passages, `of` is the range of their rows, [first row, last row).
 
-    Raises `UserError` where a passage is not there.
+    Raises UserError if a passage is missing.
     """
     files = parts(queries.path)
     spans = [[0, 0] for _ in files] if passages is None else _spans(files, queries, passages)
@@ -38,22 +38,22 @@ def file_shards(queries: Artifact[PseudoQueries], passages: Artifact[Passages] |
 
 
 def rewrite(out: Path, shard: Shard, queries: Artifact[PseudoQueries], change: Change) -> None:
-    """Write a shard's rows with the columns that `change` gives."""
+    """Write a shard's rows with the columns that `change` returns."""
     (name,) = shard.files
     blocks = (_changed(block, change(block)) for block in read_blocks(queries.path / name, PseudoQueries))
     write_blocks(out, PseudoQueries, blocks, Path(name).stem)
 
 
 def is_empty(block: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Where nothing was written, so that there is nothing to score."""
-    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = pc.equal(block["query"], "").to_numpy()
-    return found
+    """Return a mask of the rows with an empty query, which are not scored."""
+    empty: np.ndarray[tuple[int], np.dtype[np.bool_]] = pc.equal(block["query"], "").to_numpy()
+    return empty
 
 
 def unknown(passage_id: str, queries: Artifact[PseudoQueries], passages: Artifact[Passages]) -> UserError:
-    """A query's passage is not where it is looked for."""
+    """Return the error for a query whose passage is missing or out of order."""
     return UserError(
-        f"{queries.reference}: passage {passage_id!r} is not among {passages.reference}, or out of its order; write "
+        f"{queries.reference}: passage {passage_id!r} is not among {passages.reference}, or out of order; generate "
         "the queries again for these passages"
     )
 
@@ -65,7 +65,7 @@ def _changed(block: pa.Table, columns: Mapping[str, pa.Array]) -> pa.Table:
 
 
 def _spans(files: list[Path], queries: Artifact[PseudoQueries], passages: Artifact[Passages]) -> list[list[int]]:
-    """The rows of the passages from that of each file's first query to that of its last: both are in one order."""
+    """Return, for each file, the rows of the passages from its first to its last query, in the common order."""
     ends = [list(_ends(file)) for file in files]
     wanted, places, start = pa.array(sorted({each for both in ends for each in both}), pa.string()), {}, 0
     for file in parts(passages.path):
@@ -81,7 +81,7 @@ def _spans(files: list[Path], queries: Artifact[PseudoQueries], passages: Artifa
 
 
 def _ends(file: Path) -> Iterator[str]:
-    """The passages of its first and last row; nothing where it has none."""
+    """Yield the passage ids of the first and the last row; nothing for an empty file."""
     with pq.ParquetFile(file) as opened:
         if opened.metadata.num_rows:
             for group, row in ((0, 0), (opened.num_row_groups - 1, -1)):

@@ -1,6 +1,6 @@
 """Drop pseudo-queries by their scores (doc2query--: Gospodinov, MacAvaney and Macdonald, ECIR 2023).
 
-What is dropped stays in the table with its scores and the reason, so another cut is made of the same scores.
+Dropped queries stay in the table with their scores and the reason, so that another cutoff can use the same scores.
 """
 
 from __future__ import annotations
@@ -30,7 +30,12 @@ from tasks.runtime.shards import run_shards
 from tasks.session import print_line
 from tasks.stage import stage
 
-SAID = {"": "kept", "round trip": "dropped by the round trip", "relevance": "dropped by relevance", "empty": "empty"}
+OUTCOMES = {
+    "": "kept",
+    "round trip": "dropped by the round trip",
+    "relevance": "dropped by relevance",
+    "empty": "empty",
+}
 
 COUNTERS = 1 << 16
 
@@ -38,17 +43,17 @@ Keys = NDArray[np.uint32]
 
 
 class Threshold(Settings):
-    """Scores that are high enough by themselves."""
+    """An absolute cutoff of scores."""
 
     threshold: float
-    """The least score that is kept."""
+    """The lowest score that is kept."""
 
 
 class Percentile(Settings):
-    """Scores that are high among those of the whole table."""
+    """A cutoff relative to all scores of the table."""
 
     percentile: float = Field(gt=0, lt=100)
-    """What stands at or above this percentile is kept: of 70, some 30 in a hundred."""
+    """Scores at or above this percentile are kept: 70 keeps some 30 %."""
 
 
 def _kind(value: Any) -> str:
@@ -62,51 +67,51 @@ Least = Annotated[
 
 
 class Cut(Settings):
-    """Which scores a query must have to be kept."""
+    """The scores that a query needs to be kept."""
 
     round_trip: int | None = Field(gt=0)
-    """The own passage must be among the first so many; null keeps all."""
+    """The lowest rank of the own passage that is kept; null keeps all."""
     relevance: Least | None
     """Null keeps all."""
 
     @model_validator(mode="after")
     def _cuts(self) -> Cut:
         if self.round_trip is None and self.relevance is None:
-            raise ValueError("expected round_trip, relevance or both; where nothing is dropped, set cut to null")
+            raise ValueError("expected round_trip, relevance or both; to drop no query, set cut to null")
         return self
 
 
 class Limits(Settings):
-    """What a cut comes to in a table: the last rank and the least score that are kept."""
+    """The cutoffs for a table: the last rank and the lowest score that are kept."""
 
     round_trip: int | None
     relevance: float | None
 
 
 class Relevance(Scoring):
-    """Which cross-encoder scores, and how much it reads."""
+    """The cross-encoder and the lengths that it reads."""
 
     model: str
     """By hub name, folder or package:NAME/FOLDER."""
 
     @property
     def scoring(self) -> Scoring:
-        """How much of a pair it reads."""
+        """Return the lengths that it reads."""
         return Scoring(query_max_tokens=self.query_max_tokens, max_tokens=self.max_tokens)
 
 
 class Filtering(Settings):
-    """How pseudo-queries are scored, and which of them are dropped."""
+    """How pseudo-queries are scored and filtered."""
 
     round_trip: RoundTrip | None
     relevance: Relevance | None
     cut: Cut | None
-    """Null scores the queries and drops none."""
+    """Null scores the queries without dropping any."""
 
     @model_validator(mode="after")
     def _cuts_what_is_scored(self) -> Filtering:
         if self.round_trip is None and self.relevance is None:
-            raise ValueError("expected round_trip, relevance or both; where nothing is scored, set filter to null")
+            raise ValueError("expected round_trip, relevance or both; to score nothing, set filter to null")
         for name in ("round_trip", "relevance"):
             if getattr(self, name) is None and getattr(self.cut, name, None) is not None:
                 raise ValueError(f"cut.{name}: expected null where no {name} is scored; give {name}, or set it to null")
@@ -120,27 +125,29 @@ class Filtering(Settings):
 
 @stage(version=1, table=PseudoQueries)
 def filter_queries(out: Path, pseudo_queries: Artifact[PseudoQueries], *, settings: Cut) -> None:
-    """Write the pseudo-queries with `kept` and `reason`, whatever an earlier cut has said of them.
+    """Write the pseudo-queries with new values of `kept` and `reason`.
 
-    A row that fails both cuts fails the round trip; an empty one stays "empty". The percentile is that of the scores
-    of all that are not empty, whatever their round trip, as `tasks.percentile` defines it. Raises `UserError` where a
-    score that is asked for is missing, and where nothing is kept.
+    The reason of a row that fails both cutoffs is the round trip; that of an empty row stays "empty". The percentile is
+    over the scores of all rows that are not empty (`percentile`). Raises UserError if a required score is missing or
+    if no query is kept.
     """
     _check(pseudo_queries, settings)
     limits = Limits(round_trip=settings.round_trip, relevance=_least(pseudo_queries, settings.relevance))
     job = ShardJob(cut_part, out, (pseudo_queries,), limits, what="filtering", unit="queries")
     run_shards(job, file_shards(pseudo_queries))
     counts = Counter(reason for block in _blocks(out, ["reason"]) for reason in block["reason"].to_pylist())
-    said = ", ".join(f"{counts[each]:,} {words}" for each, words in SAID.items() if counts[each]) or "no query"
+    summary = ", ".join(f"{counts[reason]:,} {words}" for reason, words in OUTCOMES.items() if counts[reason])
     if not counts[""]:
-        raise UserError(f"filter.cut: it keeps no query of {pseudo_queries.reference} ({said}); cut less")
-    print_line(f"filter_queries: {said}")
+        raise UserError(
+            f"filter.cut: it keeps no query of {pseudo_queries.reference} ({summary or 'no query'}); lower the cutoff"
+        )
+    print_line(f"filter_queries: {summary}")
 
 
 def cut_part(
     out: Path, shard: Shard, done: Callable[[int], object], pseudo_queries: Artifact[PseudoQueries], *, settings: Limits
 ) -> None:
-    """Write a shard's queries with what becomes of them."""
+    """Write a shard's queries with `kept` and `reason`."""
 
     def change(block: pa.Table) -> dict[str, pa.Array]:
         reasons = _reasons(block, settings)
@@ -151,7 +158,7 @@ def cut_part(
 
 
 def _reasons(block: pa.Table, limits: Limits) -> NDArray[np.str_]:
-    """Why each is dropped, by the first of these that says so; "" where none does."""
+    """Return the first reason why each row is dropped, or "" if it is kept."""
     dropped = {"empty": is_empty(block)}
     if limits.round_trip is not None:
         ranks = block["round_trip"].fill_null(0).to_numpy()
@@ -162,10 +169,10 @@ def _reasons(block: pa.Table, limits: Limits) -> NDArray[np.str_]:
 
 
 def _check(queries: Artifact[PseudoQueries], cut: Cut) -> None:
-    """Refuse a cut by scores that nobody has made."""
-    wanted = [name for name in ("round_trip", "relevance") if getattr(cut, name) is not None]
-    for block in _blocks(queries.path, ["passage_id", "rank", "query", *wanted]):
-        for name in wanted:
+    """Raise UserError if a required score is missing."""
+    required = [name for name in ("round_trip", "relevance") if getattr(cut, name) is not None]
+    for block in _blocks(queries.path, ["passage_id", "rank", "query", *required]):
+        for name in required:
             missing = block[name].is_null().to_numpy() & ~is_empty(block)
             if missing.any():
                 row = block.slice(int(missing.argmax()), 1).to_pylist()[0]
@@ -176,7 +183,7 @@ def _check(queries: Artifact[PseudoQueries], cut: Cut) -> None:
 
 
 def _least(queries: Artifact[PseudoQueries], least: Threshold | Percentile | None) -> float | None:
-    """The least score that is kept."""
+    """Return the lowest score that is kept."""
     if least is None or isinstance(least, Threshold):
         return None if least is None else least.threshold
 
@@ -196,31 +203,33 @@ def _blocks(folder: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
 
 
 def percentile(read: Callable[[], Iterable[NDArray[np.float32]]], percent: float) -> float:
-    """Of n numbers in rising order, counted from 0, number ceil(percent / 100 * (n - 1)): numpy's method `higher`.
+    """Return an exact percentile of more numbers than fit in memory: numpy's method `higher`.
 
-    The same numbers are at or above it as at or above a percentile that is interpolated. `read` gives all of them,
-    block by block, the same each time. Raises ValueError where there are none.
+    It is the number at position ceil(percent / 100 * (n - 1)) of n sorted numbers, counted from 0; the same numbers are
+    at or above it as at or above an interpolated percentile. `read` yields all numbers in blocks and is called twice:
+    numbers are counted by the upper 16 bits of their sort keys, then by the lower 16 bits within one upper value.
+    Raises ValueError if there are no numbers.
     """
     upper = sum((np.bincount(_keys(block) >> 16, minlength=COUNTERS) for block in read()), np.zeros(COUNTERS, np.int64))
     if not (total := int(upper.sum())):
-        raise ValueError("there is no percentile of no numbers")
-    place = math.ceil(Fraction(str(percent)) * (total - 1) / 100)
-    high = int(np.searchsorted(upper.cumsum(), place, side="right"))
+        raise ValueError("expected at least one number")
+    position = math.ceil(Fraction(str(percent)) * (total - 1) / 100)
+    high = int(np.searchsorted(upper.cumsum(), position, side="right"))
     lower = np.zeros(COUNTERS, np.int64)
     for block in read():
         keys = _keys(block)
         lower += np.bincount(keys[keys >> 16 == high] & (COUNTERS - 1), minlength=COUNTERS)
-    low = int(np.searchsorted(lower.cumsum(), place - int(upper[:high].sum()), side="right"))
+    low = int(np.searchsorted(lower.cumsum(), position - int(upper[:high].sum()), side="right"))
     return _number(high << 16 | low)
 
 
 def _keys(numbers: NDArray[np.float32]) -> Keys:
-    """Whole numbers in the order of these: the bits, with the sign turned, and all others where it is set."""
+    """Return integers with the order of the numbers: the bits with the sign flipped; all bits of negative numbers."""
     bits = numbers.view(np.uint32)
     return np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
 
 
 def _number(key: int) -> float:
-    """What has this key."""
+    """Return the number of a sort key."""
     bits = key ^ (1 << 31) if key >> 31 else key ^ 0xFFFFFFFF
     return float(np.array(bits, np.uint32).view(np.float32))

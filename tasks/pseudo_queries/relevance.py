@@ -1,7 +1,7 @@
-"""How relevant a cross-encoder finds a pseudo-query to the passage it was written for.
+"""Score the relevance of a pseudo-query to its passage with a cross-encoder.
 
-doc2query-- (Gospodinov, MacAvaney and Macdonald, ECIR 2023): a generator also writes what the passage does not
-answer, and a cross-encoder tells such a query from others.
+doc2query-- (Gospodinov, MacAvaney and Macdonald, ECIR 2023): a generator also generates queries that the passage does
+not answer, and a cross-encoder detects them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def relevance(
 ) -> None:  # fmt: skip
     """Write the pseudo-queries with `relevance`: the score of (query, own passage), null where the query is empty.
 
-    What shares a batch is decided by the table alone, so equal tables get equal scores wherever they are made.
+    The table alone determines the batches, so that equal tables get equal scores.
     """
     inputs = pseudo_queries, passages, cross_encoder
     job = ShardJob(score_part, out, inputs, settings, what="scoring queries", unit="queries", on_gpus=True)
@@ -49,9 +49,9 @@ def score_part(
 
     def change(block: pa.Table) -> dict[str, pa.Array]:
         empty, scores = is_empty(block), np.zeros(len(block), np.float32)
-        written = block.select(["passage_id", "rank", "query"]).filter(pa.array(~empty))
-        scores[~empty] = scorer(_pairs(written, texts, scorer, settings), done)
-        _check(scores[~empty], written, cross_encoder.reference)
+        generated = block.select(["passage_id", "rank", "query"]).filter(pa.array(~empty))
+        scores[~empty] = scorer(_pairs(generated, texts, scorer, settings), done)
+        _check(scores[~empty], generated, cross_encoder.reference)
         done(int(empty.sum()))
         return {"relevance": pa.array(scores, mask=empty)}
 
@@ -59,13 +59,13 @@ def score_part(
 
 
 class Texts:
-    """The texts of passages that are asked for in their order."""
+    """The texts of passages, read in their order."""
 
     def __init__(self, rows: Iterator[dict[str, Any]], missing: Callable[[str], UserError]) -> None:
         self._rows, self._row, self._missing = rows, next(rows, None), missing
 
     def of(self, passage_id: str) -> str:
-        """That of this passage, which may be asked for again; those before it no more."""
+        """Return the text of a passage; earlier passages cannot be read again."""
         while self._row is not None and self._row["passage_id"] != passage_id:
             self._row = next(self._rows, None)
         if self._row is None:
@@ -78,7 +78,7 @@ def _scorer(cross_encoder: Artifact[Checkpoint] | Source, settings: Scoring) -> 
 
 
 def _pairs(rows: pa.Table, texts: Texts, scorer: Scorer, settings: Scoring) -> list[Pair]:
-    """Each query with its passage, as word pieces."""
+    """Return each query with its passage, as token ids."""
     ids = rows["passage_id"].to_pylist()
     own = {passage_id: texts.of(passage_id) for passage_id in ids}
     passages = dict(zip(own, scorer.tokenizer.token_ids(list(own.values())), strict=True))
@@ -90,10 +90,10 @@ def _pairs(rows: pa.Table, texts: Texts, scorer: Scorer, settings: Scoring) -> l
 
 
 def _check(scores: np.ndarray[tuple[int], np.dtype[np.float32]], rows: pa.Table, cross_encoder: str) -> None:
-    """Refuse scores that are no numbers."""
+    """Raise UserError if a score is not a number."""
     if (wrong := np.flatnonzero(~np.isfinite(scores))).size:
         row = rows.slice(int(wrong[0]), 1).to_pylist()[0]
         raise UserError(
             f"{cross_encoder}: its score of query {row['rank']} of passage {row['passage_id']!r} is not a number; "
-            "name another cross-encoder, or train it again with a lower learning rate"
+            "use another cross-encoder, or train it again with a lower learning rate"
         )

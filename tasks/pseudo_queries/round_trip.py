@@ -1,6 +1,6 @@
-"""The round trip of pseudo-queries: does a query lead back to the passage it was written for?
+"""The round trip of pseudo-queries: does BM25 retrieve the passage that a query was generated from?
 
-BM25 searches the passages for each query; the rank of the own passage is the query's score. Only ranks are kept.
+The rank of the own passage in the query's BM25 list is the query's score. Only ranks are stored.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tasks.runtime.shard import Shard, ShardJob, load_once
 from tasks.runtime.shards import run_shards
 from tasks.stage import stage
 
-QUERIES_AT_ONCE = 1000  # between two looks at the bar
+QUERIES_AT_ONCE = 1000  # between two updates of the progress bar
 
 
 class RoundTrip(Settings):
-    """How far a query's own passage is looked for."""
+    """The depth of the search for a query's own passage."""
 
     depth: int = Field(gt=0)
-    """Passages of a list, copies of one another among them; the own passage may stand below, and has rank 0 then."""
+    """Passages of a list, including duplicates; an own passage below it has rank 0."""
 
 
 @stage(version=1, table=PseudoQueries)
@@ -40,10 +40,10 @@ def round_trip(
 ) -> None:  # fmt: skip
     """Write the pseudo-queries with `round_trip`: the rank of the own passage, from 1, in BM25's list for the query.
 
-    It is 0 where the passage is not in the list, and null where the query is empty. Of passages with
-    one text the own one counts, wherever the list has it (Anserini puts equal scores in the order of ids). `index` is
-    BM25's of the passages alone: in one that is expanded with these queries each would lead back. Each process holds
-    the ids of all passages, as every search of BM25 does.
+    It is 0 if the passage is not in the list, and null if the query is empty. Of passages with the same text only the
+    own one counts (Anserini orders equal scores by id). `index` is the BM25 index of the unexpanded passages: in one
+    expanded with these queries, each would find its passage. Each process holds the ids of all passages, as every BM25
+    search does.
     """
     job = ShardJob(rank_part, out, (pseudo_queries, passages, index), settings, what="round trips", unit="queries")
     run_shards(job, file_shards(pseudo_queries, passages))
@@ -78,7 +78,7 @@ def _opened(index: Artifact[Index], passages: Artifact[Passages]) -> tuple[Searc
 
 
 def _ranks(searcher: Searcher, queries: pa.ChunkedArray, places: Indices, depth: int) -> list[int]:
-    """Where each query's list has its own passage; equal queries are searched for once."""
+    """Return the rank of each query's own passage; equal queries are searched once."""
     encoded = queries.combine_chunks().dictionary_encode()
     found = searcher(encoded.dictionary.to_pylist())(range(len(encoded.dictionary)), depth)
     pairs = zip(encoded.indices.to_pylist(), places, strict=True)

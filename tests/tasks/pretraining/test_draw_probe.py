@@ -10,7 +10,14 @@ from models.tokens import Tokenizer
 from storage.errors import UserError
 from storage.rows import read_rows
 from storage.tables import Pairs, Passages, Qrels, Queries
-from tasks.pretraining.draw_probe import Drawing, Probe, Watch, draw_probe, draw_probe_of_pairs, reciprocal_ranks
+from tasks.pretraining.draw_probe import (
+    Drawing,
+    Probe,
+    RetrievalProbe,
+    draw_probe,
+    draw_probe_of_pairs,
+    reciprocal_ranks,
+)
 from tests.tiny import WORDS, save_backbone
 
 
@@ -85,10 +92,10 @@ def test_texts_that_ask_for_themselves_are_found(written: Any, tmp_path: Any) ->
             for word in WORDS]  # fmt: skip
     encoder.train()
 
-    watch = Watch(written(Pairs, rows), encoder, tokenizer, Probe(every=5, pairs=16), 12)
+    watch = RetrievalProbe(written(Pairs, rows), encoder, tokenizer, Probe(every=5, pairs=16), 12)
 
     assert watch(3) == {}
     assert watch(0) == watch(5)  # without dropout
     assert watch(5)["probe_MRR@10"] > 0.5
     assert encoder.training
-    assert Watch(None, encoder, tokenizer, None, 12)(5) == {}
+    assert RetrievalProbe(None, encoder, tokenizer, None, 12)(5) == {}

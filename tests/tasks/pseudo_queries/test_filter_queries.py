@@ -127,7 +127,9 @@ def test_missing_scores_and_cuts_that_keep_nothing(written: Any, queries: Any, t
         filter_queries.body(tmp_path, half, settings=cut(round_trip=1))
     assert not parts(tmp_path)
 
-    with pytest.raises(UserError, match=r"keeps no query of .* \(77 dropped by relevance, 13 empty\); cut less"):
+    with pytest.raises(
+        UserError, match=r"keeps no query of .* \(77 dropped by relevance, 13 empty\); lower the cutoff"
+    ):
         filter_queries.body(tmp_path, queries, settings=cut(relevance={"threshold": 2.1}))
     for empty in (written(PseudoQueries, [pseudo_query("a", 0, "")]), written(PseudoQueries, [])):
         with pytest.raises(UserError, match="it keeps no query"):
@@ -152,9 +154,9 @@ def test_percentiles_are_those_of_the_sorted_numbers(percent: float) -> None:
     [
         ({"relevance": None}, "cut.relevance: expected null where no relevance is scored"),
         ({"round_trip": None}, "cut.round_trip: expected null where no round_trip is scored"),
-        ({"round_trip": None, "relevance": None, "cut": None}, "where nothing is scored, set filter to null"),
+        ({"round_trip": None, "relevance": None, "cut": None}, "to score nothing, set filter to null"),
         ({"cut": {"round_trip": 11, "relevance": None}}, "cut.round_trip: expected at most 10, .* found 11"),
-        ({"cut": {"round_trip": None, "relevance": None}}, "where nothing is dropped, set cut to null"),
+        ({"cut": {"round_trip": None, "relevance": None}}, "to drop no query, set cut to null"),
         ({"cut": {"round_trip": 3, "relevance": {"percentile": 100}}}, "less than 100"),
         ({"cut": {"round_trip": 3, "relevance": 5}}, "Input should be an object"),
     ],
