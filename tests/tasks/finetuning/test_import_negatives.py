@@ -114,14 +114,14 @@ def test_no_positive_is_a_negative_whatever_the_file_says(imported: Imported, tm
 def test_queries_and_passages_that_are_not_there_are_left_out(
     imported: Imported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(module, "tell", told.append)
+    lines: list[str] = []
+    monkeypatch.setattr(module, "print_line", lines.append)
     file = by_system(tmp_path / "n.jsonl", ("7", {"bm25": ["1", "1000"]}), ("8", {"bm25": ["2"]}))
 
     assert imported(file) == {"7": ["1"]}
-    assert "left out 1 of 2 negatives" in told[0]
-    assert "1000" in told[0]
-    assert "no negatives for 2 of 3 queries" in told[1]  # 31 has no positive
+    assert "left out 1 of 2 negatives" in lines[0]
+    assert "1000" in lines[0]
+    assert "no negatives for 2 of 3 queries" in lines[1]  # 31 has no positive
 
 
 def test_systems_margin_and_their_numbers_choose_as_beirs_training_script(imported: Imported, tmp_path: Path) -> None:
