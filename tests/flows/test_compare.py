@@ -41,7 +41,7 @@ def test_two_runs_are_compared(store: Store, tmp_path: Path, capsys: pytest.Capt
     assert "A Title of one" in said
     assert "seed 1 1, 7" in said
     assert "search 1 2 4" in said
-    assert "alone has" not in said
+    assert "only A has" not in said
     assert "the same run in both: bm25" in said
     assert "bm25 MRR@10" not in said
     assert said.index("retriever_2 MRR@10") < said.index("retriever_1 MRR@10")  # the headline's run is first

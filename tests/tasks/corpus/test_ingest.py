@@ -157,7 +157,7 @@ def test_refuses_qrels_of_another_collection(
 ) -> None:
     write_qrels(collection, qrels)
 
-    with pytest.raises(UserError, match=f"{what} that the qrels name, .* give the qrels of this collection"):
+    with pytest.raises(UserError, match=f"{what} in the qrels, .* give the qrels of this collection"):
         topics(collection)
 
 
