@@ -1,7 +1,7 @@
-"""Hard negatives in files that others mined, plain or gzipped:
+"""Read hard negatives of other programs from plain or gzipped files:
 
-- MS MARCO's `qidpidtriples.train.full.2.tsv`: query, positive, negative in every line, tabs between;
-- `msmarco-hard-negatives.jsonl`: a query in every line, and by system what that ranks high for it. Passages are ids
+- MS MARCO's `qidpidtriples.train.full.2.tsv`: query, positive and negative in each line, with tabs between;
+- `msmarco-hard-negatives.jsonl`: a query in each line, with its top passages by system. Passages are ids
   (https://huggingface.co/datasets/sentence-transformers/msmarco-hard-negatives) or, in the file that BEIR's models are
   trained with (https://sbert.net/datasets/msmarco-hard-negatives.jsonl.gz), ids with a cross-encoder's score.
 """
@@ -25,16 +25,16 @@ GIVEN = pa.schema([
     pa.field("query_id", pa.string()), pa.field("passage_id", pa.string()), pa.field("system", pa.string()),
     pa.field("score", pa.float64()), pa.field("positive", pa.float64()),
 ])  # fmt: skip
-"""A negative: of which query and system (empty in triples), a cross-encoder's score of it and the lowest score of the
-query's positives (NaN where the file has none)."""
+"""A negative: its query and system (empty in triples), its cross-encoder score, and the lowest score of the query's
+positives (NaN where the file has no scores)."""
 
 Row = tuple[str, str, str, float, float]
 NONE = float("nan")
-LARGEST = 1e30  # of a score; no cross-encoder gives what single precision cannot hold
+LARGEST = 1e30  # score; it must fit single precision
 
 
 def files(path: Path) -> list[Path]:
-    """The file that is read. Raises UserError where there is none, or its name tells no format."""
+    """Return the file to read. Raises UserError where it is missing or its name has no known ending."""
     if not path.is_file():
         raise UserError(f"{path}: no such file; {EXPECTED}; {FETCH}")
     _kind(path)
@@ -42,9 +42,9 @@ def files(path: Path) -> list[Path]:
 
 
 def read(path: Path) -> Iterator[pa.Table]:
-    """The negatives as tables of GIVEN, in the file's order, with one in memory.
+    """Yield the negatives as tables of GIVEN, in the file's order, with one in memory.
 
-    Raises UserError at what is broken, with its place.
+    Raises UserError with file and line for a malformed row.
     """
     yield from {"tsv": _of_triples, "jsonl": _of_systems}[_kind(path)](path)
 
@@ -58,7 +58,7 @@ def _kind(path: Path) -> str:
 
 
 def _of_triples(path: Path) -> Iterator[pa.Table]:
-    """Arrow reads the columns: the official file has 397,768,673 rows."""
+    """Yield the rows of a file of triples. Arrow parses them: the official file has 397,768,673 rows."""
     from pyarrow import csv
 
     names = ["query_id", "positive_id", "passage_id"]
@@ -74,16 +74,16 @@ def _of_triples(path: Path) -> Iterator[pa.Table]:
             system = pa.repeat("", len(batch))
             yield pa.table([batch["query_id"], batch["passage_id"], system, nothing, nothing], schema=GIVEN)
     except (pa.ArrowInvalid, OSError) as error:
-        raise UserError(_what_is_wrong(path, str(error))) from None
+        raise UserError(_parse_error(path, str(error))) from None
 
 
-def _what_is_wrong(path: Path, found: str) -> str:
-    """The first line that is none of three columns; else what Arrow says (it does not number the lines)."""
-    for where, text in read_lines(path):  # of a gzip file that is cut off it says so itself
+def _parse_error(path: Path, message: str) -> str:
+    """Return a message with the first line that has not three columns, else Arrow's, which lacks the line number."""
+    for where, text in read_lines(path):  # which raises for a gzip file that is cut off
         if len(columns := text.split("\t")) != 3:
             expected = "expected query, positive and negative with tabs between"
             return f"{where}: {expected}, found {len(columns)} columns: {text[:60]!r}"
-    return f"{path}: {found.splitlines()[0]}"
+    return f"{path}: {message.splitlines()[0]}"
 
 
 def _of_systems(path: Path) -> Iterator[pa.Table]:
@@ -102,23 +102,23 @@ def _table(rows: list[Row]) -> pa.Table:
 
 
 def _negatives(line: Mapping[str, Any], where: str) -> Iterator[Row]:
-    """A query's: system by system, each in its order."""
+    """Yield the negatives of a query, system by system, each in its order."""
     query, positives, systems = line.get("qid"), line.get("pos"), line.get("neg")
     if not _is_id(query) or not isinstance(positives, list) or not isinstance(systems, dict):
         fields = ", ".join(line) or "none"
         raise UserError(f"{where}: expected the fields qid, pos (a list) and neg (lists by system), found {fields}")
     query = text_field({"qid": str(query)}, "qid", where)
-    lowest = min((_item(each, where)[1] for each in positives), default=NONE)
+    lowest = min((_item(positive, where)[1] for positive in positives), default=NONE)
     for system, items in systems.items():
         text_field({"neg": system}, "neg", where)
         if not isinstance(items, list):
             raise UserError(f"{where}: expected a list of the negatives of {quoted(system)}, found {quoted(items)}")
-        for passage, score in (_item(each, where) for each in items):
+        for passage, score in (_item(item, where) for item in items):
             yield query, passage, system, score, lowest
 
 
 def _item(item: Any, where: str) -> tuple[str, float]:
-    """A passage and its score: an id, or an object with both."""
+    """Return passage id and score of an item: an id, or an object with both."""
     passage, score = (item.get("pid"), item.get("ce-score")) if isinstance(item, dict) else (item, 0.0)
     if not _is_id(passage) or not isinstance(score, (float, int)) or isinstance(score, bool):
         raise UserError(f"{where}: expected a passage's id, or an object with pid and ce-score, found {quoted(item)}")

@@ -1,10 +1,10 @@
-"""Pseudo-queries in files that other tools wrote, plain or gzipped:
+"""Read pseudo-queries of other programs from plain or gzipped files:
 
-- docTTTTTquery's JSON lines: `id` of a passage and its `predicted_queries`, a line a passage;
-- a folder in BEIR's layout of generated queries, as GPL has it: corpus.jsonl is not read, PREFIX-queries.jsonl and
-  PREFIX-qrels/train.tsv are, which name the same queries in the same order;
+- docTTTTTquery's JSON lines: `id` of a passage and its `predicted_queries`, one passage a line;
+- a folder of generated queries in BEIR's layout, as of GPL: PREFIX-queries.jsonl and PREFIX-qrels/train.tsv, which
+  name the same queries in the same order (corpus.jsonl is not read);
 - lines of passage id, tab, query;
-- Parquet files of our own table, also in a folder: scores and what was dropped stay.
+- Parquet files of the table PseudoQueries, also in a folder: scores and dropped rows are kept.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ OURS = (
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A query as a file has it."""
+    """A query in a file."""
 
     where: str
     passage_id: str
     query: str
     begins: bool = False
-    """Whether all of its passage's queries follow, from this one on."""
+    """Whether it is the first of all queries of its passage."""
     is_query: bool = True
-    """Or else says that its passage has none."""
+    """False for a row that says that its passage has no queries."""
     passage_sha256: str = ""
-    """Of the text that it was written for, where the file says it."""
+    """The hash of its passage's text, where the file has it."""
     round_trip: int | None = None
     relevance: float | None = None
     reason: str = ""
     generator: str = ""
-    """Who wrote it, where the file says it, and with what."""
+    """The generator, with revision, cache and seed below, where the file has them."""
     revision: str = ""
     ledger: str = ""
     seed: int = 0
@@ -55,29 +55,29 @@ class Given:
 
 
 def files(path: Path) -> list[Path]:
-    """The files that are read, in order. Raises UserError where there are none, or it is not clear which."""
+    """Return the files to read, in order. Raises UserError where there are none, or several kinds."""
     if path.is_file():
         return [path] if _kind(path) else _refused(path, EXPECTED)
     if not path.is_dir():
         return _refused(path, "no such file or folder")
-    if prefixes := sorted(each.name.partition(QUERIES)[0] for each in path.glob(f"*{QUERIES}*")):
+    if prefixes := sorted(file.name.partition(QUERIES)[0] for file in path.glob(f"*{QUERIES}*")):
         if len(prefixes) > 1:
             return _refused(path, f"expected one {QUERIES[1:]} with a prefix, found those of {', '.join(prefixes)}")
         return beir.files(path, "queries", f"{prefixes[0]}-train")
     inner = path / "queries" if (path / "queries").is_dir() else path  # of a folder that `export` wrote
     for kind in (PARQUET, LINES):
-        if found := sorted(each for each in inner.iterdir() if _kind(each) == kind and each.name != "provenance.json"):
-            return found
+        if paths := sorted(file for file in inner.iterdir() if _kind(file) == kind and file.name != "provenance.json"):
+            return paths
     return _refused(path, EXPECTED)
 
 
 def read(path: Path) -> Iterator[Given]:
-    """The queries, in the files' order, one in memory. Raises UserError at a row that is broken, with its place."""
-    found = files(path)
-    if found[0].name.partition(QUERIES)[1]:
-        yield from _of_beir(*found)
+    """Yield the queries in the files' order, one in memory. Raises UserError with file and row for a malformed row."""
+    paths = files(path)
+    if paths[0].name.partition(QUERIES)[1]:
+        yield from _of_beir(*paths)
         return
-    for file in found:
+    for file in paths:
         yield from {LINES: _of_lines, TABLE: _of_columns, PARQUET: _of_table}[_kind(file)](file)
 
 
@@ -113,30 +113,30 @@ def _of_columns(file: Path) -> Iterator[Given]:
 
 
 def _of_beir(queries: Path, qrels: Path) -> Iterator[Given]:
-    rows, query_id, text, there = read_json_lines(queries), None, "", f"{queries} line 1"
+    rows, query_id, text, query_line = read_json_lines(queries), None, "", f"{queries} line 1"
     for where, judged in beir.judgements(qrels):
         if judged["query_id"] != query_id:
-            there, row = next(rows, (there, {"_id": "the end of the file", "text": ""}))
-            query_id, text = text_field(row, "_id", there), text_field(row, "text", there).strip()
+            query_line, row = next(rows, (query_line, {"_id": "the end of the file", "text": ""}))
+            query_id, text = text_field(row, "_id", query_line), text_field(row, "text", query_line).strip()
         if judged["query_id"] != query_id:
             raise UserError(
-                f"{where}: expected the passage of {query_id} ({there}), found that of {judged['query_id']}; both "
+                f"{where}: expected the passage of {query_id} ({query_line}), found that of {judged['query_id']}; both "
                 "files must name the same queries in the same order, as BEIR and GPL write them"
             )
         yield Given(where, judged["doc_id"], text)
-    if left := next(rows, None):
-        raise UserError(f"{left[0]}: {qrels} does not name this query's passage")
+    if extra := next(rows, None):
+        raise UserError(f"{extra[0]}: {qrels} does not name this query's passage")
 
 
 def _of_table(file: Path) -> Iterator[Given]:
-    before: tuple[str, int] = ("", -1)
+    last: tuple[str, int] = ("", -1)
     for number, row in enumerate(_table_rows(file), 1):
-        where, same = f"{file} row {number}", row["passage_id"] == before[0]
-        if same and row["rank"] <= before[1]:
-            raise UserError(f"{where}: expected ranks that rise within passage {before[0]}, found {row['rank']} again")
+        where, same = f"{file} row {number}", row["passage_id"] == last[0]
+        if same and row["rank"] <= last[1]:
+            raise UserError(f"{where}: expected ranks that rise within passage {last[0]}, found {row['rank']} again")
         if row["relevance"] is not None and not math.isfinite(row["relevance"]):
             raise UserError(f"{where}: expected a finite number as relevance, or null, found {row['relevance']}")
-        before = row["passage_id"], row["rank"]
+        last = row["passage_id"], row["rank"]
         del row["rank"]
         yield Given(where, begins=not same, **row | {"reason": row["reason"] if row["query"] else ""})
 

@@ -1,15 +1,15 @@
-"""Run notes: which artifacts a run reads and builds, so that garbage collection leaves them alone.
+"""Run notes: the artifacts that a run reads and builds, so that garbage collection keeps them.
 
     STORE/.runs/<id>.json    command, title, the references of its artifacts, host, process, start
 
-A run writes its note before it looks which artifacts the store has, and holds the kernel's lock on the note's file
-until its process ends. It deletes the note when a report or a version of a corpus needs what it built. The note of a
-run that was stopped, killed or failed stays, and keeps what the next attempt needs.
+A run writes its note before it looks up artifacts in the store. It holds the kernel's lock on the note's file until its
+process ends. It deletes the note when a report or a version of a corpus needs what it built. The note of a run that was
+interrupted or failed stays, and keeps what the next attempt needs.
 
-Why no interleaving loses an artifact: notes are written, and artifacts are deleted, under one lock of the store
-(`changing_notes`). Garbage collection reads the notes again and renames an artifact while it holds that lock. So either
-it sees the note and keeps the artifact, or it has renamed the artifact before the note is there; the run then looks,
-sees that the artifact is missing, and builds it.
+No interleaving loses an artifact, since notes are written and artifacts are deleted under one lock of the store
+(`changing_notes`). Garbage collection reads the notes again and renames an artifact while it holds that lock. Either it
+sees the note and keeps the artifact, or it renames the artifact before the note exists: then the run finds the artifact
+missing and builds it.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ REFERENCE = re.compile(r"[A-Za-z0-9_]+/[A-Za-z0-9]+")
 
 
 class State(StrEnum):
-    """What is known of the process that wrote a note."""
+    """The state of the process that wrote a note."""
 
     RUNNING = "running"
     UNKNOWN = "on another host"
-    """It may run: the locks of other hosts cannot be seen everywhere."""
+    """It may be running: locks of other hosts are not visible on every file system."""
     ENDED = "unfinished"
 
 
 @dataclass(frozen=True)
 class RunNote:
-    """A note as others read it."""
+    """A note that was read from the store."""
 
     path: Path
     words: str
-    """Command, title, host and start, for people."""
+    """Command, title, host and start, for messages."""
     references: frozenset[str]
     """The artifacts that the run reads and builds, as `<stage>/<key>`."""
     state: State
 
 
 class NotedRun:
-    """A run with its note; without one where the store is read-only, since nothing can be deleted through it."""
+    """A run and its note. There is no note in a read-only store, from which nothing can be deleted."""
 
     def __init__(self, store: Store, command: str, title: str) -> None:
         self._store, self._file = store, None if store.is_read_only else _new_path(store)
@@ -72,7 +72,7 @@ class NotedRun:
         self._held: IO[str] | None = None
 
     def uses(self, references: Collection[str]) -> None:
-        """Have the note name these artifacts too, before the run looks whether they are there."""
+        """Add artifacts to the note, before the run looks them up in the store."""
         if self._file is None or self._references >= set(references):
             return
         with changing_notes(self._store):
@@ -84,27 +84,27 @@ class NotedRun:
                 held.close()
 
     def _replace_earlier(self) -> None:
-        """Delete the notes of runs that have ended and of which this one needs all artifacts, and unfinished files."""
-        for temporary in (self._store.root / FOLDER).glob(".*.tmp"):  # of killed processes: we hold the lock
+        """Delete temporary files, and the notes of ended runs all of whose artifacts this run uses."""
+        for temporary in (self._store.root / FOLDER).glob(".*.tmp"):  # of killed processes: this one has the lock
             temporary.unlink(missing_ok=True)
         for note in read_notes(self._store.root):
             if note.state is State.ENDED and note.references <= self._references:
                 note.path.unlink(missing_ok=True)
 
     def finish(self) -> None:
-        """Delete the note: what the run built is needed by a report or a version, or by nothing any more."""
+        """Delete the note: a report or a version needs what the run built, or nothing does any more."""
         if self._file:
             self._file.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Free the lock on the note. A note that is still there is that of an unfinished run from now on."""
+        """Release the lock on the note. A note that still exists is that of an unfinished run from now on."""
         if self._held:
             self._held.close()
 
 
 @contextlib.contextmanager
 def noted(store: Store, command: str, title: str, references: Collection[str] = ()) -> Iterator[NotedRun]:
-    """A run whose artifacts garbage collection leaves alone during the block, and after it unless it calls `finish`."""
+    """Yield a run whose artifacts garbage collection keeps during the block, and afterwards unless it is finished."""
     run = NotedRun(store, command, title)
     try:
         run.uses(references)
@@ -114,19 +114,19 @@ def noted(store: Store, command: str, title: str, references: Collection[str] = 
 
 
 def changing_notes(store: Store) -> AbstractContextManager[None]:
-    """Hold the lock under which notes are written and artifacts are deleted; it is held for moments only."""
+    """Hold the lock under which notes are written and artifacts are deleted, for moments only."""
     return store.lock("runs", "notes", lambda: None)
 
 
 def read_notes(root: Path) -> list[RunNote]:
     """Return the notes of a store, the oldest first. Raises UserError for one that cannot be read."""
-    found = []
+    notes = []
     folder = root / FOLDER
-    # A folder that may not be read is an error: what is in it may be needed.
+    # A folder that cannot be read is an error: its notes may name artifacts that are needed.
     for path in sorted(path for path in folder.iterdir() if path.suffix == ".json") if folder.exists() else []:
         with contextlib.suppress(FileNotFoundError):  # its run has just finished
-            found.append(_read(path))
-    return found
+            notes.append(_read(path))
+    return notes
 
 
 def _read(path: Path) -> RunNote:
@@ -139,9 +139,9 @@ def _read(path: Path) -> RunNote:
         if not all(REFERENCE.fullmatch(reference) for reference in references):
             raise ValueError
         words = f"{value['command']} {value['title']} on {value['host']}, begun {value['started']}"
-        # The same boot is the same kernel, whose locks we see; the same host with another boot was restarted since.
-        here = value["boot"] == _boot() != "" or value["host"] == socket.gethostname()
-        if state is State.UNKNOWN and here:
+        # The same boot is the same kernel, whose locks are visible. The same host with another boot has restarted.
+        is_local = value["boot"] == _boot() != "" or value["host"] == socket.gethostname()
+        if state is State.UNKNOWN and is_local:
             state = State.ENDED
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UserError(
@@ -152,7 +152,7 @@ def _read(path: Path) -> RunNote:
 
 
 def _state_by_lock(file: IO[bytes]) -> State:
-    """Return RUNNING where a process of this host holds the lock on a note, else UNKNOWN: others may not be seen."""
+    """Return RUNNING where a process of this host holds the lock on a note, else UNKNOWN."""
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -166,7 +166,7 @@ def _new_path(store: Store) -> Path:
 
 
 def _write(path: Path, value: dict[str, Any]) -> IO[str]:
-    """Write a note and return its open file, on which the lock is held since before the note had its name."""
+    """Write a note and return its open file, which is locked before it is renamed to the note's name."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.tmp")
@@ -183,7 +183,7 @@ def _write(path: Path, value: dict[str, Any]) -> IO[str]:
 
 
 def _boot() -> str:
-    """What the kernel calls the time since it was started: equal in all containers of a host; empty where unknown."""
+    """Return the kernel's boot id, which is equal in all containers of a host; empty where it is unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
