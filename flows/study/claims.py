@@ -75,7 +75,7 @@ class Claim(Settings):
     arms: Annotated[dict[Name, System], Field(min_length=2, max_length=4)]
     contrasts: Annotated[list[Comparison], Field(min_length=1)]
     smallest: Share | None
-    """The minimum detectable effect at 80 % power (`tasks.evaluation.claim_verdicts.smallest`)."""
+    """The minimum detectable effect at 80 % power (`tasks.evaluation.claim_verdicts.minimum_detectable_effect`)."""
     note: str | None = None
     """How the test differs from the paper's experiment, where this matters."""
 

@@ -10,7 +10,14 @@ import pyarrow as pa
 from flows.study.claims import Claim, Comparison, Study
 from storage.errors import UserError
 from storage.results.study_runs import StudyRun, read_study_run
-from tasks.evaluation.claim_verdicts import Cheaper, Contrast, cheaper, contrasted, judged, of_claim
+from tasks.evaluation.claim_verdicts import (
+    CostComparison,
+    SystemComparison,
+    claim_verdict,
+    compare_costs,
+    compare_systems,
+    with_verdicts,
+)
 from tasks.evaluation.significance import Values
 from tasks.report.page.study_markdown import Arm, Claimed
 
@@ -29,10 +36,10 @@ def judge_claims(study: Study, results: Path) -> list[Claimed]:
         if (run := read_study_run(results, system.recipe, seed))
     }  # fmt: skip
     quality = [claim for claim in study.claims if claim.measures == "quality"]
-    tests = iter(judged([_tested(claim, pair, stored) for claim in quality for pair in claim.contrasts]))
+    tests = iter(with_verdicts([_tested(claim, pair, stored) for claim in quality for pair in claim.contrasts]))
     claims = []
     for claim in study.claims:
-        contrasts: list[Contrast | Cheaper] = [
+        contrasts: list[SystemComparison | CostComparison] = [
             next(tests) if claim.measures == "quality" else _priced(claim, comparison, stored)
             for comparison in claim.contrasts
         ]
@@ -48,15 +55,15 @@ def judge_claims(study: Study, results: Path) -> list[Claimed]:
         claims.append(Claimed(
             **claim.model_dump(include=REPORTED), arms=arms, contrasts=contrasts,
             printed=[comparison.printed for comparison in claim.contrasts],
-            verdict=of_claim([contrast.verdict for contrast in contrasts]),
+            verdict=claim_verdict([contrast.verdict for contrast in contrasts]),
         ))  # fmt: skip
     return claims
 
 
-def _tested(claim: Claim, comparison: Comparison, stored: Runs) -> Contrast:
+def _tested(claim: Claim, comparison: Comparison, stored: Runs) -> SystemComparison:
     lacking = missing(claim, comparison, stored)
     if lacking or claim.metric is None:
-        return Contrast(comparison.arm, comparison.than, missing=lacking)
+        return SystemComparison(comparison.arm, comparison.than, missing=lacking)
     mine, theirs = (_measured(claim, name, stored) for name in (comparison.arm, comparison.than))
     first, *others = [queries for queries, _ in (*mine, *theirs)]
     if not all(queries.equals(first) for queries in others):
@@ -64,7 +71,9 @@ def _tested(claim: Claim, comparison: Comparison, stored: Runs) -> Contrast:
             f"{claim.name}: {comparison.arm} and {comparison.than} were measured on different queries; remove the "
             "results of older data, and the study runs them again"
         )
-    return contrasted(comparison.arm, comparison.than, *([values for _, values in runs] for runs in (mine, theirs)))
+    return compare_systems(
+        comparison.arm, comparison.than, *([values for _, values in runs] for runs in (mine, theirs))
+    )
 
 
 def _measured(claim: Claim, name: str, stored: Runs) -> list[tuple[pa.ChunkedArray, Values]]:
@@ -86,15 +95,15 @@ def _measured(claim: Claim, name: str, stored: Runs) -> list[tuple[pa.ChunkedArr
     return measurements
 
 
-def _priced(claim: Claim, comparison: Comparison, stored: Runs) -> Cheaper:
+def _priced(claim: Claim, comparison: Comparison, stored: Runs) -> CostComparison:
     """Compare the cost per step of two pre-trainings; interrupted ones were not timed, and count as missing."""
     timed = {recipe_and_seed: run for recipe_and_seed, run in stored.items() if "cpu_seconds" in run.facts.pretraining}
     if lacking := missing(claim, comparison, timed):
-        return Cheaper(comparison.arm, comparison.than, lacking)
+        return CostComparison(comparison.arm, comparison.than, lacking)
     systems = [[timed[claim.arms[name].recipe, seed].facts.pretraining for seed in claim.seeds]
             for name in (comparison.arm, comparison.than)]  # fmt: skip
     seconds, flops = ([[facts[name] for facts in seeds] for seeds in systems] for name in ("cpu_seconds", "flops"))
-    return cheaper(comparison.arm, comparison.than, (seconds[0], seconds[1]), (flops[0][0], flops[1][0]))
+    return compare_costs(comparison.arm, comparison.than, (seconds[0], seconds[1]), (flops[0][0], flops[1][0]))
 
 
 def missing(claim: Claim, comparison: Comparison, stored: Runs) -> list[str]:

@@ -35,7 +35,7 @@ STUDIES = 20_000  # simulated: the standard error of a power of 80 % is 0.3 %
 
 
 @cache
-def smallest(metric: str, queries: int, seeds: int, family: int) -> float:
+def minimum_detectable_effect(metric: str, queries: int, seeds: int, family: int) -> float:
     """Return the minimum detectable effect at 80 % power and at Holm's first level in a family of this size.
 
     With several seeds it is estimated by simulated studies: each has random mean squares and a random error of the
@@ -64,7 +64,7 @@ def smallest(metric: str, queries: int, seeds: int, family: int) -> float:
 
 
 @dataclass(frozen=True)
-class Contrast:
+class SystemComparison:
     """The comparison of two systems, as measured."""
 
     arm: str
@@ -82,19 +82,19 @@ class Contrast:
     """The p of Student's t-test on the seeds' means only; None where they do not vary."""
     p_randomisation: float | None = None
     p_holm: float | None = None
-    shown: float | None = None
+    detectable: float | None = None
     """The minimum detectable effect at 80 % power and at Holm's first level, with the measured standard error."""
     verdict: Verdict = "not run"
 
 
-def contrasted(arm: str, than: str, mine: Sequence[Values], theirs: Sequence[Values]) -> Contrast:
-    """Return the comparison of two systems by seed and query; the correction for its family is added by `judged`."""
+def compare_systems(arm: str, than: str, mine: Sequence[Values], theirs: Sequence[Values]) -> SystemComparison:
+    """Return the comparison of two systems by seed and query; `with_verdicts` adds the correction for its family."""
     ours, other = np.stack(mine), np.stack(theirs)
     if ours.shape != other.shape:
         raise UserError(f"{arm} and {than}: expected the same seeds and queries, found {ours.shape} and {other.shape}")
     difference, by_seed = mean_difference(ours - other), (ours - other).mean(axis=1)
     low, high = difference.interval()
-    return Contrast(
+    return SystemComparison(
         arm, than, values=(float(ours.mean()), float(other.mean())),
         by_seed=by_seed.tolist(), difference=difference, low=low, high=high,
         p=difference.p(), p_seeds=_p_of_seeds(by_seed),
@@ -102,26 +102,26 @@ def contrasted(arm: str, than: str, mine: Sequence[Values], theirs: Sequence[Val
     )  # fmt: skip
 
 
-def judged(contrasts: Sequence[Contrast]) -> list[Contrast]:
+def with_verdicts(comparisons: Sequence[SystemComparison]) -> list[SystemComparison]:
     """Return all comparisons of a study with their verdicts.
 
     Those without a result count in Holm's correction with a p of 1, so that a verdict of "supported" stays when their
     results are added.
     """
-    adjusted = holm([1.0 if contrast.p is None else contrast.p for contrast in contrasts])
+    adjusted = holm([1.0 if comparison.p is None else comparison.p for comparison in comparisons])
     return [
-        contrast if contrast.p is None else _judged(contrast, p_holm, len(contrasts))
-        for contrast, p_holm in zip(contrasts, adjusted, strict=True)
+        comparison if comparison.p is None else _with_verdict(comparison, p_holm, len(comparisons))
+        for comparison, p_holm in zip(comparisons, adjusted, strict=True)
     ]
 
 
-def _judged(contrast: Contrast, p_holm: float, family: int) -> Contrast:
-    if (difference := contrast.difference) is None:
+def _with_verdict(comparison: SystemComparison, p_holm: float, family: int) -> SystemComparison:
+    if (difference := comparison.difference) is None:
         raise TypeError("a comparison without a result has no verdict")
     verdict: Verdict = "inconclusive"
     if p_holm < LEVEL:
         verdict = "supported" if difference.value > 0 else "contradicted"
-    return replace(contrast, p_holm=p_holm, shown=difference.detectable(LEVEL / family), verdict=verdict)
+    return replace(comparison, p_holm=p_holm, detectable=difference.detectable(LEVEL / family), verdict=verdict)
 
 
 def _p_of_seeds(means: Values) -> float | None:
@@ -130,7 +130,7 @@ def _p_of_seeds(means: Values) -> float | None:
     return float(ttest_1samp(means, 0.0).pvalue) if len(means) > 1 and means.std() else None
 
 
-def of_claim(verdicts: Sequence[Verdict]) -> Verdict:
+def claim_verdict(verdicts: Sequence[Verdict]) -> Verdict:
     """Return a claim's verdict from those of its comparisons."""
     if "contradicted" in verdicts:
         return "contradicted"
@@ -140,7 +140,7 @@ def of_claim(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 @dataclass(frozen=True)
-class Cheaper:
+class CostComparison:
     """The costs of a training step of two systems: CPU seconds by seed, and counted FLOPs."""
 
     arm: str
@@ -156,9 +156,9 @@ class Cheaper:
     verdict: Verdict = "not run"
 
 
-def cheaper(
+def compare_costs(
     arm: str, than: str, seconds: tuple[Sequence[float], Sequence[float]], flops: tuple[float, float]
-) -> Cheaper:
+) -> CostComparison:
     """Return whether a step is cheaper, by the ratio of CPU seconds with its 95 % interval over the seeds.
 
     The interval is that of the mean logarithm of the seeds' ratios. Machines may differ between seeds, but not within
@@ -172,4 +172,4 @@ def cheaper(
     if len(logs) > 1 and (high < 1 or low > 1):
         verdict = "supported" if high < 1 else "contradicted"
     means = float(mine.mean()), float(theirs.mean())
-    return Cheaper(arm, than, (), means, flops, ratio, low, high, verdict)
+    return CostComparison(arm, than, (), means, flops, ratio, low, high, verdict)

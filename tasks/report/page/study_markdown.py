@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Template
 
 from storage.results.study_runs import StudyRun
-from tasks.evaluation.claim_verdicts import Cheaper, Contrast, Verdict
+from tasks.evaluation.claim_verdicts import CostComparison, SystemComparison, Verdict
 from tasks.report.page.chart_geometry import Curve
 from tasks.report.page.statistics import probability
 from tasks.report.page.study_curves import panels
@@ -49,7 +49,7 @@ class Claimed:
     smallest: float | None
     note: str | None
     arms: Sequence[Arm]
-    contrasts: Sequence[Contrast | Cheaper]
+    contrasts: Sequence[SystemComparison | CostComparison]
     printed: Sequence[Sequence[float] | None]
     """The two numbers reported in the paper for each comparison, if there are any."""
     verdict: Verdict
@@ -99,7 +99,7 @@ def _differences(claims: Sequence[Claimed]) -> list[Difference]:
         Difference(f"{claim.name}: {each.arm} − {each.than}", each.difference.value, each.low, each.high,
                    printed[0] - printed[1] if printed else None, each.verdict)
         for claim in claims for each, printed in zip(claim.contrasts, claim.printed, strict=True)
-        if isinstance(each, Contrast) and each.difference and each.low is not None and each.high is not None
+        if isinstance(each, SystemComparison) and each.difference and each.low is not None and each.high is not None
     ]  # fmt: skip
 
 
@@ -117,26 +117,26 @@ def _lines(claims: Sequence[Claimed]) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
 
 
-def _measured(claim: Claimed, each: Contrast | Cheaper) -> str:
+def _measured(claim: Claimed, each: SystemComparison | CostComparison) -> str:
     """Return the measured difference with its metric."""
     return "–" if each.verdict == "not run" else f"{_ours(each)} {claim.metric or 'CPU seconds of a step'}"
 
 
-def _ours(each: Contrast | Cheaper) -> str:
-    if isinstance(each, Cheaper):
+def _ours(each: SystemComparison | CostComparison) -> str:
+    if isinstance(each, CostComparison):
         return "–" if each.ratio is None else f"× {each.ratio:.2f} [{each.low:.2f}, {each.high:.2f}]"
     if each.difference is None or each.low is None or each.high is None:
         return "–"
     return f"{signed(each.difference.value)} [{signed(each.low)}, {signed(each.high)}]"
 
 
-def _p(each: Contrast | Cheaper) -> str:
-    return _told(each.p_holm).removeprefix("= ") if isinstance(each, Contrast) else "–"
+def _p(each: SystemComparison | CostComparison) -> str:
+    return _told(each.p_holm).removeprefix("= ") if isinstance(each, SystemComparison) else "–"
 
 
-def _words(each: Contrast | Cheaper) -> str:
+def _words(each: SystemComparison | CostComparison) -> str:
     """Return the verdict; an inconclusive one has the minimum detectable effect."""
-    shown = each.shown if isinstance(each, Contrast) and each.verdict == "inconclusive" else None
+    shown = each.detectable if isinstance(each, SystemComparison) and each.verdict == "inconclusive" else None
     return (
         f"**{each.verdict}**"
         if shown is None
@@ -182,8 +182,8 @@ def _value(run: StudyRun, row: str | None, metric: str | None) -> float | None:
     return None if found is None else float(found[1].mean())
 
 
-def _contrast(each: Contrast | Cheaper) -> dict[str, Any]:
-    if isinstance(each, Cheaper):
+def _contrast(each: SystemComparison | CostComparison) -> dict[str, Any]:
+    if isinstance(each, CostComparison):
         return {"told": each, "ours": _ours(each), "words": _words(each), "cost": True}
     return {
         "told": each, "ours": _ours(each), "words": _words(each), "cost": False,

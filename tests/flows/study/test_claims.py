@@ -17,7 +17,7 @@ from storage.errors import UserError
 from storage.results.paper_results import FILE, as_fraction
 from storage.store import sources
 from storage.store.store import Store
-from tasks.evaluation.claim_verdicts import smallest
+from tasks.evaluation.claim_verdicts import minimum_detectable_effect
 from tasks.session import Done
 
 STUDY = load_study()
@@ -40,7 +40,7 @@ def test_the_arms_are_there_and_every_recipe_of_the_folder_is_one() -> None:
 
 @pytest.mark.parametrize("claim", QUALITY, ids=named)
 def test_the_smallest_difference_is_what_drawn_studies_give(claim: Claim) -> None:
-    expected = smallest(claim.metric or "", claim.queries, len(claim.seeds), STUDY.family)
+    expected = minimum_detectable_effect(claim.metric or "", claim.queries, len(claim.seeds), STUDY.family)
 
     assert claim.smallest == pytest.approx(expected, abs=5e-5)
 

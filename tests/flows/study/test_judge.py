@@ -11,7 +11,7 @@ import pytest
 from flows.study.judge import judge_claims
 from flows.study.write_docs import IMAGES, README, RESULTS_PAGE, documents
 from storage.errors import UserError
-from tasks.evaluation.claim_verdicts import Cheaper, Contrast
+from tasks.evaluation.claim_verdicts import CostComparison, SystemComparison
 from tasks.report.page.study_markdown import FOREST, pictures, study_brief, study_part
 from tasks.report.page.svg_charts import RIGHT, WIDTH, Difference, forest
 from tests.studies import BETTER, QUERIES, results, study, write
@@ -22,7 +22,7 @@ def test_each_claim_gets_the_verdict_that_its_runs_give(tmp_path: Path) -> None:
 
     assert [each.verdict for each in (helps, unknown, cheap)] == ["supported", "not run", "supported"]
     [contrast], [missing], [cost] = helps.contrasts, unknown.contrasts, cheap.contrasts
-    assert isinstance(contrast, Contrast)
+    assert isinstance(contrast, SystemComparison)
     assert contrast.difference is not None
     assert contrast.difference.value == pytest.approx(BETTER, abs=0.02)
     assert (contrast.difference.seeds, contrast.difference.queries) == (2, QUERIES)
@@ -34,7 +34,7 @@ def test_each_claim_gets_the_verdict_that_its_runs_give(tmp_path: Path) -> None:
         2 * contrast.p
     )  # including comparisons that were not run; costs are not in the family
     assert missing.missing == ["absent (seeds 1, 2)"]
-    assert isinstance(cost, Cheaper)
+    assert isinstance(cost, CostComparison)
     assert cost.ratio == pytest.approx((0.51 / 2.01 * 0.52 / 2.02) ** 0.5)
 
 
@@ -67,7 +67,7 @@ def test_the_page_tells_everything_and_what_is_missing(tmp_path: Path) -> None:
     page = study_part("A study", "Made up.", claims)
 
     [contrast] = claims[0].contrasts
-    assert isinstance(contrast, Contrast)
+    assert isinstance(contrast, SystemComparison)
     assert contrast.difference is not None
     assert "Verdicts of 3 claims: 2 supported, 0 inconclusive, 0 contradicted, 1 not run." in page
     line = next(line for line in page.splitlines() if line.startswith("| It helps."))
@@ -129,7 +129,7 @@ def test_pictures_are_svg_without_script_for_light_and_dark(tmp_path: Path) -> N
 def test_an_interval_stands_where_its_numbers_are(tmp_path: Path) -> None:
     helps, *_ = judge_claims(study(), results(tmp_path))
     [contrast] = helps.contrasts
-    assert isinstance(contrast, Contrast)
+    assert isinstance(contrast, SystemComparison)
     assert contrast.difference is not None
     near = replace(contrast, difference=replace(contrast.difference, value=0.08), low=-0.02, high=0.11)
     root = ET.fromstring(pictures([replace(helps, contrasts=[near])])[FOREST])

@@ -8,44 +8,58 @@ import pytest
 from scipy.stats import t
 
 from storage.errors import UserError
-from tasks.evaluation.claim_verdicts import REST, SEED_SIGMA, Contrast, cheaper, contrasted, judged, of_claim, smallest
+from tasks.evaluation.claim_verdicts import (
+    REST,
+    SEED_SIGMA,
+    SystemComparison,
+    claim_verdict,
+    compare_costs,
+    compare_systems,
+    minimum_detectable_effect,
+    with_verdicts,
+)
 from tasks.evaluation.seeds_by_queries import mean_difference
 
 
-def contrast(effect: float, *, noise: float = 0.2, seed: int = 0) -> Contrast:
+def contrast(effect: float, *, noise: float = 0.2, seed: int = 0) -> SystemComparison:
     """Three seeds of 300 queries, whose arms differ by so much on average."""
     random = np.random.default_rng(seed)
     than = [random.uniform(0, 1, 300) for _ in range(3)]
-    return contrasted("a", "b", [each + effect + random.normal(0, noise, 300) for each in than], than)
+    return compare_systems("a", "b", [each + effect + random.normal(0, noise, 300) for each in than], than)
 
 
 def test_a_large_difference_holds_or_contradicts_and_a_small_one_does_not_show() -> None:
-    found = judged([contrast(0.1), contrast(-0.1), contrast(0.005), Contrast("a", "b", missing=["x (seed 1)"])])
+    found = with_verdicts(
+        [contrast(0.1), contrast(-0.1), contrast(0.005), SystemComparison("a", "b", missing=["x (seed 1)"])]
+    )
 
     assert [each.verdict for each in found] == ["supported", "contradicted", "inconclusive", "not run"]
     assert found[0].difference is not None
     assert found[0].low is not None
     assert found[0].low < found[0].difference.value < (found[0].high or 0)
-    assert found[2].shown is not None
-    assert found[2].shown > 0.02
+    assert found[2].detectable is not None
+    assert found[2].detectable > 0.02
     assert (found[0].p_randomisation or 1) < 0.001
     assert found[3].p_holm is None
 
 
 def test_holms_correction_is_over_all_contrasts_so_that_what_holds_stays() -> None:
-    one, missing = contrast(0.03, seed=4), Contrast("a", "b", missing=["x"])
+    one, missing = contrast(0.03, seed=4), SystemComparison("a", "b", missing=["x"])
     assert one.p is not None
     assert 0.01 < one.p < 0.05
 
-    alone = judged([one])
-    early, late = judged([one, *[missing] * 5]), judged([one, *(contrast(0.0, seed=seed) for seed in range(5))])
+    alone = with_verdicts([one])
+    early, late = (
+        with_verdicts([one, *[missing] * 5]),
+        with_verdicts([one, *(contrast(0.0, seed=seed) for seed in range(5))]),
+    )
 
     assert alone[0].p_holm == one.p
     assert alone[0].verdict == "supported"
     assert early[0] == late[0]
     assert early[0].p_holm == pytest.approx(6 * one.p)
     assert early[0].verdict == "inconclusive"
-    assert (early[0].shown or 0) > (alone[0].shown or 1)
+    assert (early[0].detectable or 0) > (alone[0].detectable or 1)
     assert early[1] == missing
 
 
@@ -55,36 +69,42 @@ def test_p_over_the_seeds_alone_is_that_of_their_means() -> None:
     by_hand = means.mean() / (means.std(ddof=1) / math.sqrt(3))
 
     assert found.p_seeds == pytest.approx(2 * t.sf(abs(by_hand), 2))
-    assert contrasted("a", "b", [np.ones(3)], [np.zeros(3)]).p_seeds is None
-    assert contrasted("a", "b", [np.ones(3)] * 2, [np.zeros(3)] * 2).p_seeds is None
+    assert compare_systems("a", "b", [np.ones(3)], [np.zeros(3)]).p_seeds is None
+    assert compare_systems("a", "b", [np.ones(3)] * 2, [np.zeros(3)] * 2).p_seeds is None
 
 
 def test_a_claims_verdict_is_that_of_all_its_contrasts() -> None:
-    assert of_claim(["supported", "supported"]) == "supported"
-    assert of_claim(["supported", "inconclusive"]) == "inconclusive"
-    assert of_claim(["supported", "not run"]) == "not run"
-    assert of_claim(["inconclusive", "not run", "contradicted"]) == "contradicted"
+    assert claim_verdict(["supported", "supported"]) == "supported"
+    assert claim_verdict(["supported", "inconclusive"]) == "inconclusive"
+    assert claim_verdict(["supported", "not run"]) == "not run"
+    assert claim_verdict(["inconclusive", "not run", "contradicted"]) == "contradicted"
 
 
 def test_arms_of_other_seeds_or_queries_are_refused() -> None:
     with pytest.raises(UserError, match="the same seeds and queries"):
-        contrasted("a", "b", [np.zeros(3)], [np.zeros(3), np.zeros(3)])
+        compare_systems("a", "b", [np.zeros(3)], [np.zeros(3), np.zeros(3)])
 
 
 def test_the_smallest_difference_falls_with_the_queries_and_grows_with_the_family() -> None:
-    usual = smallest("MRR@10", 1000, 1, 10)
+    usual = minimum_detectable_effect("MRR@10", 1000, 1, 10)
 
-    assert smallest("MRR@10", 4000, 1, 10) < usual < smallest("MRR@10", 1000, 1, 100)
-    assert usual < smallest("recall@10", 1000, 1, 10)
-    assert smallest("MRR@10", 1000, 5, 10) < smallest("MRR@10", 1000, 3, 10) < smallest("MRR@10", 1000, 3, 100)
+    assert minimum_detectable_effect("MRR@10", 4000, 1, 10) < usual < minimum_detectable_effect("MRR@10", 1000, 1, 100)
+    assert usual < minimum_detectable_effect("recall@10", 1000, 1, 10)
+    assert (
+        minimum_detectable_effect("MRR@10", 1000, 5, 10)
+        < minimum_detectable_effect("MRR@10", 1000, 3, 10)
+        < minimum_detectable_effect("MRR@10", 1000, 3, 100)
+    )
     # Of one test of very many queries: 1.96 + 0.84 standard errors.
-    assert smallest("MRR@10", 100_000, 1, 1) == pytest.approx(2.80 * 0.38 * math.sqrt(0.4 / 100_000), rel=1e-3)
+    assert minimum_detectable_effect("MRR@10", 100_000, 1, 1) == pytest.approx(
+        2.80 * 0.38 * math.sqrt(0.4 / 100_000), rel=1e-3
+    )
 
 
 def test_four_studies_of_five_show_the_smallest_difference() -> None:
     """Whole tables of seeds and queries, decided as a contrast is."""
     random, queries, seeds, family = np.random.default_rng(5), 400, 3, 4
-    variance, effect = 0.4 * 0.38**2, smallest("MRR@10", 400, 3, 4)
+    variance, effect = 0.4 * 0.38**2, minimum_detectable_effect("MRR@10", 400, 3, 4)
     found = 0
     for _ in range(600):
         table = (
@@ -98,13 +118,13 @@ def test_four_studies_of_five_show_the_smallest_difference() -> None:
 
 
 def test_cheaper_is_a_ratio_with_an_interval_over_the_seeds() -> None:
-    found = cheaper("a", "b", ([1.0, 1.1, 2.1], [2.0, 2.0, 4.0]), (1e9, 4e9))
+    found = compare_costs("a", "b", ([1.0, 1.1, 2.1], [2.0, 2.0, 4.0]), (1e9, 4e9))
 
     ratios = [0.5, 0.55, 0.525]
     assert found.ratio == pytest.approx(math.prod(ratios) ** (1 / 3))
     assert found.verdict == "supported"
     assert (found.high or 1) < 0.6
-    assert cheaper("a", "b", ([2.0, 2.0], [1.0, 1.01]), (1.0, 1.0)).verdict == "contradicted"
-    assert cheaper("a", "b", ([1.0, 2.0, 1.0], [1.1, 1.5, 1.0]), (1.0, 1.0)).verdict == "inconclusive"
-    assert cheaper("a", "b", ([1.0], [2.0]), (1.0, 1.0)).verdict == "inconclusive"  # one seed has no interval
+    assert compare_costs("a", "b", ([2.0, 2.0], [1.0, 1.01]), (1.0, 1.0)).verdict == "contradicted"
+    assert compare_costs("a", "b", ([1.0, 2.0, 1.0], [1.1, 1.5, 1.0]), (1.0, 1.0)).verdict == "inconclusive"
+    assert compare_costs("a", "b", ([1.0], [2.0]), (1.0, 1.0)).verdict == "inconclusive"  # one seed has no interval
     assert replace(found, verdict="not run").missing == ()
