@@ -43,7 +43,7 @@ def test_a_report_with_a_paper_and_other_splits_is_told(tmp_path: Path) -> None:
     page = results_page([tmp_path / "one.json"])
 
     assert "| `retriever_2` | MRR@10 | 0.402 | 0.756 |" in page
-    assert re.search(r"Split dl19, 43 queries:\n\n\| run \| MRR@10 \|\n\|---\|---\|\n\| `bm25` \| 0\.250 \|", page)
-    assert "on 2 cores (a processor), 2.0 GiB of memory at the most" in page
+    assert re.search(r"Split dl19, 43 queries:\n\n\| system \| MRR@10 \|\n\|---\|---\|\n\| `bm25` \| 0\.250 \|", page)
+    assert "on 2 cores (a processor), peak memory 2.0 GiB" in page
     assert "Don't <trust> it." in page
     assert results_part(tmp_path / "one.json").startswith("`vital_wikipedia`: ")
