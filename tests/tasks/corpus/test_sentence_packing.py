@@ -72,7 +72,7 @@ def test_looking_words_up_counts_what_the_tokenizer_counts(texts: list[str], kep
 
 def test_no_more_words_are_kept_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spans_module, "WORDS_KEPT", 50)
-    known = spans_module._known(TOKENIZER)
+    known = spans_module._cached_counts(TOKENIZER)
     most = 0
     for first in range(0, 200, 10):
         count_tokens([" ".join(f"w{number}" for number in range(first, first + 10)), "x" * 5000], TOKENIZER)
