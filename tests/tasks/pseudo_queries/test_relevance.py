@@ -120,7 +120,7 @@ def test_queries_of_other_passages_are_refused(
 ) -> None:
     strangers = written(PseudoQueries, [pseudo_query(each, 0, "music") for each in others])
 
-    with pytest.raises(UserError, match=rf"passage '\w+' is not among {passages.reference}, or out of its order"):
+    with pytest.raises(UserError, match=rf"passage '\w+' is not among {passages.reference}, or out of order"):
         relevance.body(tmp_path, strangers, passages, encoder, settings=SETTINGS)
     assert not parts(tmp_path)
 

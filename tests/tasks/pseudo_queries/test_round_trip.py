@@ -129,6 +129,6 @@ def test_queries_of_other_passages_are_refused(
 ) -> None:
     strangers = written(PseudoQueries, [pseudo_query(each, 0, "baran") for each in others])
 
-    with pytest.raises(UserError, match=f"passage '{others[1]}' is not among {passages.reference}, or out of its"):
+    with pytest.raises(UserError, match=f"passage '{others[1]}' is not among {passages.reference}, or out of"):
         round_trip.body(tmp_path, strangers, passages, bm25, settings=SETTINGS)
     assert not parts(tmp_path)
