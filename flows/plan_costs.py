@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flows.chain.retriever_rounds import expanded
 from flows.chain.transfer import suite_of
+from flows.recipe.round_schema import expanded
 from flows.recipe.schema import Recipe
-from flows.recipe.sections import Dataset, Elsewhere
+from flows.recipe.sections import Dataset, OtherCollection
 from storage import datasets
 from storage.store import sources
 from tasks.finetuning.train import PLAIN, Training
@@ -126,7 +126,7 @@ class CostEstimate:
         rows = [self.steps[name].rows for name in scored]
         return None if None in rows else sum(number or 0 for number in rows)
 
-    def _num_passages(self, name: str, data: Dataset | Elsewhere, part: str) -> int | None:
+    def _num_passages(self, name: str, data: Dataset | OtherCollection, part: str) -> int | None:
         passages = self.steps[name]
         if passages.rows is not None:
             return passages.rows
@@ -138,7 +138,7 @@ class CostEstimate:
         self._note(f"passages are counted as {data.reader} has them: {published:,}, before long ones are split")
         return published
 
-    def _published(self, data: Dataset | Elsewhere, part: str, split: str | None = None) -> int | None:
+    def _published(self, data: Dataset | OtherCollection, part: str, split: str | None = None) -> int | None:
         """Return how many rows the complete collection has; None for a fraction of it, and where it is not known."""
         return None if data.fraction is not None else datasets.num_rows(data.reader, part, split)
 

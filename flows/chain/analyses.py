@@ -8,7 +8,7 @@ from typing import Any
 
 from flows.chain.evaluation import Measured
 from flows.chain.retriever_rounds import Rounds
-from flows.recipe.round_schema import row
+from flows.recipe.round_schema import view_run
 from flows.recipe.schema import Recipe
 from storage import datasets
 from storage.artifact import Artifact, Source
@@ -73,7 +73,8 @@ def _expert_disagreement(ran: Ran, settings: expert_disagreement.Settings) -> Ar
     views = next(each.rows for each in ran.recipe.rounds if each.name == settings.round)
     reading = expert_disagreement.Reading(**settings.model_dump(), names=list(views), relevant_from=ran.relevant_from)
     with in_round(settings.round):
-        runs, queries = [ran.measured.runs[row(settings.round, view)] for view in views], ran.measured.asked.queries
+        runs = [ran.measured.runs[view_run(settings.round, view)] for view in views]
+        queries = ran.measured.asked.queries
         return expert_disagreement.expert_disagreement(
             runs=runs, queries=queries, qrels=ran.qrels, passages=ran.rounds.passages, settings=reading
         )

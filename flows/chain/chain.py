@@ -14,8 +14,9 @@ from flows.chain.collection import Asked, Place
 from flows.chain.evaluation import check_metrics, clearest, measure, overlapping, rows
 from flows.chain.pseudo_queries import Writer
 from flows.chain.report_settings import reporting
-from flows.chain.retriever_rounds import Examples, Rounds, expanded
+from flows.chain.retriever_rounds import Examples, Rounds
 from flows.chain.transfer import read_elsewhere, transferred
+from flows.recipe.round_schema import expanded
 from flows.recipe.schema import Recipe
 from storage.artifact import Artifact, Source
 from storage.errors import UserError

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.chain.collection import Asked
-from flows.chain.retriever_rounds import Rounds, expanded
-from flows.recipe.round_schema import Few, Member, exact, row
+from flows.chain.retriever_rounds import Rounds
+from flows.recipe.round_schema import Member, exact_run, expanded, view_run
 from flows.recipe.schema import Recipe
 from storage import datasets
 from storage.artifact import Artifact
@@ -56,7 +56,7 @@ def rankings(recipe: Recipe[Any], rounds: Rounds, queries: Artifact[Queries]) ->
         with in_round(each.name):
             runs[each.name] = rounds.found(each.name, queries, documents)
             for view in each.rows:
-                runs[row(each.name, view)] = rounds.found(each.name, queries, documents, view)
+                runs[view_run(each.name, view)] = rounds.found(each.name, queries, documents, view)
     for fusion in recipe.fusions:
         members = [Member.read(each) for each in fusion.members]
         with in_round(fusion.name):
@@ -72,9 +72,9 @@ def rankings(recipe: Recipe[Any], rounds: Rounds, queries: Artifact[Queries]) ->
 
 def overlapping(recipe: Recipe[Any], runs: dict[str, Artifact[Run]]) -> list[Artifact[Overlap]]:
     """How much the views of each retriever agree, and each approximate index with exact search."""
-    views = [[row(each.name, view) for view in each.rows] for each in expanded(recipe.rounds)]
+    views = [[view_run(each.name, view) for view in each.rows] for each in expanded(recipe.rounds)]
     groups = [names for names in views if len(names) > 1]
-    groups += [[exact(recipe.rounds, quick), quick.name] for quick in recipe.approximate]
+    groups += [[exact_run(recipe.rounds, quick), quick.name] for quick in recipe.approximate]
     compared = recipe.search.documents
     return [
         overlap([runs[name] for name in names], settings=Overlapping(names=names, depth=compared, p=PERSISTENCE))
@@ -105,7 +105,7 @@ def clearest(recipe: Recipe[Any], of: Measured, passages: Artifact[Passages]) ->
 
 def rows(recipe: Recipe[Any], runs: list[str]) -> list[str]:
     """The rows of the report: the runs, and the means of those that are samples."""
-    return [*runs, *(each.name for each in recipe.rounds if isinstance(each.queries, Few))]
+    return [*runs, *(each.name for each in recipe.rounds if each.is_few_shot)]
 
 
 def depth(recipe: Recipe[Any]) -> int:
@@ -115,15 +115,13 @@ def depth(recipe: Recipe[Any]) -> int:
 
 def evaluation(recipe: Recipe[Any], asked: Asked, runs: list[str]) -> Evaluation:
     """How the runs of a split are measured; comparisons with runs that this recipe has not are left out."""
-    few = {each.name for each in recipe.rounds if isinstance(each.queries, Few)}
+    few = {each.name for each in recipe.rounds if each.is_few_shot}
     known = {*runs, *few}
     tested = [each for each in recipe.evaluate.comparisons if {each.run, each.baseline} <= known]
     values = recipe.evaluate.model_dump() | {
         "comparisons": tested, "metrics": measurable(recipe.evaluate.metrics, asked)
     }  # fmt: skip
-    averaged = {
-        each.name: [one.name for one in expanded([each])] for each in recipe.rounds if isinstance(each.queries, Few)
-    }
+    averaged = {each.name: [one.name for one in expanded([each])] for each in recipe.rounds if each.is_few_shot}
     return Evaluation(
         dataset=recipe.dataset.reader, split=asked.split, titles=recipe.split.titles,
         relevant_from=datasets.relevant_from(recipe.dataset.reader, asked.split),

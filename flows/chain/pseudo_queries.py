@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from flows.chain.retriever_rounds import Examples
-from flows.recipe.pseudo_query_schema import PseudoQuerying
+from flows.recipe.pseudo_query_schema import PseudoQuerySettings
 from flows.recipe.schema import Recipe
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
@@ -72,7 +72,7 @@ class Writer:
         name = self.recipe.queries.generator if self.recipe.queries else ""
         return import_queries(passages=passages, file=sources.queries(file), settings=Importing(name=name))
 
-    def _generated(self, wanted: PseudoQuerying, passages: Artifact[Passages]) -> Artifact[PseudoQueries]:
+    def _generated(self, wanted: PseudoQuerySettings, passages: Artifact[Passages]) -> Artifact[PseudoQueries]:
         """Those of all generators, one after another."""
         written = [self._by(each, passages, wanted.shares) for each in self.generators]
         if len(written) == 1:
@@ -112,7 +112,7 @@ class Writer:
 
 
 def _first(
-    recipe: Recipe[Any], wanted: PseudoQuerying, examples: Examples | None, passages: Artifact[Passages]
+    recipe: Recipe[Any], wanted: PseudoQuerySettings, examples: Examples | None, passages: Artifact[Passages]
 ) -> list[Generator]:
     """The recipe's first generator, unless a file has the queries."""
     if wanted.generate is None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.chain.retriever_rounds import expanded
 from flows.chain.transfer import groups
-from flows.recipe.round_schema import Few, Round, exact, row
+from flows.recipe.round_schema import Round, exact_run, expanded, view_run
 from flows.recipe.schema import Recipe, as_yaml
 from tasks.report.report import Reporting
 
@@ -23,7 +22,7 @@ def reporting(recipe: Recipe[Any], name: str, runs: list[str], trained: list[str
         runs=meanings(recipe, runs),
         absent=absent, main=recipe.headline.run, baseline=recipe.headline.baseline, metric=recipe.headline.metric,
         reported=recipe.reported, trained=trained, stored=stored,
-        views={each.name: [row(each.name, view) for view in each.rows] for each in expanded(recipe.rounds)},
+        views={each.name: [view_run(each.name, view) for view in each.rows] for each in expanded(recipe.rounds)},
         groups=groups(recipe),
     )  # fmt: skip
 
@@ -41,14 +40,14 @@ def meanings(recipe: Recipe[Any], runs: list[str]) -> dict[str, str]:
         found["bm25_doc2query"] = f"BM25 over the passages {written}"
     for each in expanded(recipe.rounds):
         found[each.name] = trained(each)
-        found |= {row(each.name, view): f"{each.name} by its {view} view alone" for view in each.rows}
+        found |= {view_run(each.name, view): f"{each.name} by its {view} view alone" for view in each.rows}
     for ensemble in recipe.fusions:
         members = ", ".join(ensemble.members)
         found[ensemble.name] = f"{members}, fused by {ensemble.fuse.kind}"
     for quick in recipe.approximate:
-        found[quick.name] = f"{exact(recipe.rounds, quick)} through {quick.index.engine}, an approximate index"
+        found[quick.name] = f"{exact_run(recipe.rounds, quick)} through {quick.index.engine}, an approximate index"
     for each in recipe.rounds:
-        if isinstance(each.queries, Few):
+        if each.is_few_shot:
             found[each.name] = (
                 f"mean over {len(each.queries.samples)} samples of {each.queries.queries:,} train queries"
             )

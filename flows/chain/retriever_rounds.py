@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flows.recipe.round_schema import Approximate, Ensemble, Few, Member, Round, Suiting
+from flows.recipe.round_schema import Approximate, Ensemble, ExpertQueries, FewShotQueries, Member, Round
 from flows.recipe.schema import STARTS, Recipe
 from flows.store_lookup import matching
 from storage.artifact import Artifact, Source
@@ -109,10 +109,10 @@ class Rounds:
     def asked(self, each: Round) -> Artifact[Queries]:
         """The train queries of a round: all, a few, or those that suit an expert."""
         queries, positives = self.examples.queries, self.examples.positives
-        if isinstance(each.queries, Few):
+        if isinstance(each.queries, FewShotQueries):
             few = FewShot(queries=each.queries.queries, sample=each.queries.samples[0], seed=self.recipe.seed)
             return sample_queries(queries=queries, positives=positives, settings=few)
-        if isinstance(each.queries, Suiting):
+        if isinstance(each.queries, ExpertQueries):
             wanted = each.queries
             runs = [self.found(wanted.round, queries, self.recipe.train_documents, view) for view in wanted.views]
             settings = ExpertQueries(names=list(wanted.views), expert=wanted.view, cutoff=wanted.cutoff)
@@ -254,14 +254,3 @@ class Rounds:
             )
         folder, _ = matches[0]
         return Artifact(folder.parent.name, folder.name, folder)
-
-
-def expanded(rounds: Sequence[Round]) -> Iterator[Round]:
-    """Every training that the rounds stand for: a round of few queries is one for each sample."""
-    for each in rounds:
-        if isinstance(each.queries, Few):
-            for sample in each.queries.samples:
-                few = each.queries.model_copy(update={"samples": [sample]})
-                yield each.model_copy(update={"name": each.queries.name(each.name, sample), "queries": few})
-        else:
-            yield each

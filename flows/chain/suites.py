@@ -17,7 +17,7 @@ from flows.chain import collection
 from flows.chain.collection import Asked
 from flows.chain.evaluation import ANSWER, measurable
 from flows.recipe.load import read_settings
-from flows.recipe.sections import Depth
+from flows.recipe.sections import SearchDepth
 from flows.recipe.shipped import SUITES
 from storage import datasets
 from storage.artifact import Artifact
@@ -97,7 +97,7 @@ class Suite(Settings):
     """How much of a text is read at most; less where a model reads less."""
     bm25: Bm25
     index: Exact
-    search: Depth
+    search: SearchDepth
     evaluate: Measuring
     metric: Metric
     """What the table shows."""

@@ -1,4 +1,4 @@
-"""The shape of a recipe's section `queries`."""
+"""The settings of a recipe's section `queries`: how pseudo-queries are generated, and for what."""
 
 from __future__ import annotations
 
@@ -13,52 +13,53 @@ from tasks.pseudo_queries.query_quality import Sampling
 from tasks.pseudo_queries.train_generator import GeneratorTraining
 
 
-class Also(Settings):
-    """A further generator, whose queries follow those of the ones before it."""
+class FurtherGenerator(Settings):
+    """A further generator; its queries come after those of the generators before it."""
 
     generator: str
-    """The name that the table gives it."""
+    """The generator's name in the tables."""
     model: str
     generate: Generation
 
 
-class PseudoQuerying(Settings):
-    """Who writes the pseudo-queries, how, and what they are for."""
+class PseudoQuerySettings(Settings):
+    """Which models generate pseudo-queries, how, and what the queries are for."""
 
     for_: Annotated[list[Literal["pretrain", "retrieve"]], Field(alias="for")]
-    """`retrieve` adds the row of BM25 over passages expanded with their pseudo-queries."""
+    """`retrieve` adds BM25 over passages that are expanded with their pseudo-queries (doc2query)."""
     generator: str
-    """The name that table and report give the generator."""
+    """The generator's name in the tables and the report."""
     model: str | None
-    """By hub name, folder or package:NAME/FOLDER; null where `train` makes one, or `file` has the queries."""
+    """By hub name, folder or package:NAME/FOLDER; null where `train` trains one, or `file` has the queries."""
     train: GeneratorTraining | None
     file: str | None = None
-    """Queries that were written elsewhere (`tasks.pseudo_queries.import_queries`), instead of a generator."""
+    """Imported queries instead of a generator (`tasks.pseudo_queries.import_queries`)."""
     generate: Generation | None
     """Null where a file has the queries."""
-    also: list[Also] = Field(default_factory=list)
+    also: list[FurtherGenerator] = Field(default_factory=list)
     shares: Literal[1, 2, 4, 8] = 1
-    """Stages that write queries side by side, for as many GPU workers."""
+    """Number of stages that generate queries in parallel, for as many GPU workers."""
     filter: Filtering | None = None
-    """Null keeps all that was written."""
+    """Null keeps all queries."""
     quality: Sampling
 
     @model_validator(mode="after")
-    def _one_source(self) -> PseudoQuerying:
+    def _one_source(self) -> PseudoQuerySettings:
         if [self.model, self.train, self.file].count(None) != 2:
             raise ValueError("give one: a model, how to train one (train), or a file; set the others to null")
         if (self.file is None) != (self.generate is not None):
             raise ValueError("generate: expected null where a file has the queries, and only there")
         if self.file is not None and (self.also or self.shares > 1):
-            raise ValueError("also, shares: expected neither beside a file")
-        names = [self.generator, *(each.generator for each in self.also)]
+            raise ValueError("also, shares: expected neither together with a file")
+        names = [self.generator, *(further.generator for further in self.also)]
         if len(set(names)) < len(names):
             raise ValueError(f"also: expected generators of different names, found {names}")
         return self
 
     @property
     def queries_per_passage(self) -> int | None:
-        """How many each passage gets; None where a file decides."""
+        """The number of queries of a passage; None where a file has them."""
         if self.generate is None:
             return None
-        return sum(each.queries_per_passage for each in (self.generate, *(other.generate for other in self.also)))
+        generations = (self.generate, *(further.generate for further in self.also))
+        return sum(generation.queries_per_passage for generation in generations)

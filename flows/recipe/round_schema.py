@@ -1,8 +1,8 @@
-"""The shape of a recipe's rounds: what each mines with, learns from and trains, and the rows made of several."""
+"""The settings of a recipe's fine-tuning rounds, of its teacher, and of the rankings that are made from rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -29,78 +29,80 @@ Engine = Annotated[Faiss | Seismic | Candidates, Field(discriminator="engine")]
 SEARCHED_VIEW = {"faiss": "dense", "seismic": "lexical", "candidates": "late"}
 
 
-class Few(Settings):
-    """Learning from few queries (CPDAE, table 3): the same for every system of equal seed."""
+class FewShotQueries(Settings):
+    """Training on few queries (CPDAE, table 3); systems of equal seed have the same samples."""
 
     queries: Annotated[int, Field(gt=0)]
-    """How many are drawn of those that have a positive."""
+    """The size of a sample of the train queries that have a positive."""
     samples: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
-    """A training for each; the row of the round is their mean."""
-
-    @staticmethod
-    def name(of: str, sample: int) -> str:
-        """What the training of a sample is called."""
-        return f"{of}_{sample}"
+    """The number of each sample. Each has a training of its own; the round's result is their mean."""
 
 
-class Suiting(Settings):
-    """Learning from the queries on which one of several views is best (CAME, section 5.3)."""
+class ExpertQueries(Settings):
+    """Training on the queries that one of several views of an earlier round ranks best (CAME, section 5.3)."""
 
     round: str
-    """An earlier round."""
     views: Annotated[list[View], Field(min_length=2)]
     view: View
-    """The one whose queries are kept."""
+    """The expert: the view whose queries are kept."""
     cutoff: Annotated[int, Field(gt=0)]
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> Suiting:
+    def _expert_is_a_view(self) -> ExpertQueries:
         if self.view not in self.views:
             raise ValueError(f"view: expected one of {', '.join(self.views)}, found {self.view}")
         return self
 
 
-def _is_few(value: Any) -> str:
-    return "few" if isinstance(value, Few) or (isinstance(value, dict) and "samples" in value) else "suited"
+def _kind_of_queries(value: Any) -> str:
+    few_shot = isinstance(value, FewShotQueries) or (isinstance(value, dict) and "samples" in value)
+    return "few" if few_shot else "suited"
 
 
-Chosen = Annotated[Annotated[Few, Tag("few")] | Annotated[Suiting, Tag("suited")], Discriminator(_is_few)]
+TrainQueries = Annotated[
+    Annotated[FewShotQueries, Tag("few")] | Annotated[ExpertQueries, Tag("suited")], Discriminator(_kind_of_queries)
+]
 
 
 class Round(Settings):
-    """One round of mining and training; its name is its row in the report."""
+    """One fine-tuning round: which negatives are mined, and what is trained on them."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
-    queries: Chosen | None = None
-    """Which train queries are learned from; null for all."""
+    """Also the name of the round's ranking in the report."""
+    queries: TrainQueries | None = None
+    """The train queries that are used; null for all."""
     mine_with: str | None
-    """`bm25`, or the name of an earlier round whose retriever mines; null where negatives are given, or none needed."""
+    """`bm25`, or the earlier round whose retriever mines; null where a file has the negatives, or none are needed."""
     mine_views: list[View] = Field(default_factory=list)
-    """Mine from the lists of these views, each for itself, and not from the ranking of all."""
+    """Mine from the separate rankings of these views, and not from the ranking by all views."""
     mine: Miner | None
     given: Given | None = None
-    """Negatives that others mined, of a file, in place of mining."""
+    """Negatives of a file, in place of mining."""
     start: str
     """pretrained, backbone, random, an earlier round to continue, or a checkpoint by key or folder."""
     train: Training | None
-    """Null, with no mining, where the start itself is the retriever: its dense view."""
+    """Null, with no mining, where the initial checkpoint itself is the retriever: its dense view."""
     fuse: Fusion | None = None
-    """How the views' lists make one ranking; null adds up their scores for every passage."""
+    """How the views' rankings are fused; null adds up their scores for every passage."""
     rows: list[View] = Field(default_factory=list)
-    """Views whose own ranking is a row, called NAME_VIEW."""
+    """Views that are also evaluated separately; their rankings are called NAME_VIEW."""
 
     @model_validator(mode="after")
-    def _trained_on_what_is_mined(self) -> Round:
+    def _has_what_it_trains_on(self) -> Round:
         if (self.mine_with is None) != (self.mine is None):
             raise ValueError("give mine_with and mine, or set both to null")
         negatives = (self.mine is not None) + (self.given is not None)
         if negatives != (self.train is not None):
             raise ValueError("give train, and its negatives by mine_with and mine or by given; else all of them null")
         if self.mine and (self.mine.miner == "union") != (len(self.mine_views) > 1):
-            found = ", ".join(self.mine_views) or "none"
-            raise ValueError(f"mine_views: the miner union reads two views or more, and no other does; found {found}")
+            views = ", ".join(self.mine_views) or "none"
+            raise ValueError(f"mine_views: the miner union reads two views or more, and no other does; found {views}")
         if self.train is None and (self.queries is not None or self.fuse is not None):
             raise ValueError("queries and fuse: expected null where nothing is trained")
+        return self
+
+    @model_validator(mode="after")
+    def _views_can_be_fused(self) -> Round:
         if self.fuse and self.fuse.kind == "linear":
             raise ValueError("fuse: a linear fusion is learned; give it among `fusions`")
         if self.fuse and len(self.views) < 2:
@@ -109,20 +111,47 @@ class Round(Settings):
 
     @property
     def views(self) -> tuple[str, ...]:
-        """Those of its retriever."""
+        """The views of the round's retriever."""
         return self.train.retriever.views if self.train else ("dense",)
 
     @property
-    def reads_a_teacher(self) -> bool:
-        """Whether a cross-encoder's scores take part."""
+    def is_few_shot(self) -> bool:
+        """Whether the round has a training for each sample of queries, so that it has no retriever of its own."""
+        return isinstance(self.queries, FewShotQueries)
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether a cross-encoder's scores are distilled or filter the negatives."""
         distils = self.train is not None and self.train.distillation is not None
         return distils or (self.mine is not None and self.mine.miner == "cross_encoder")
 
-    def row_of(self, view: str) -> str | None:
-        """The row that a view alone ranks; None where there is none."""
+    def trainings(self) -> list[Round]:
+        """Return the round for each of its samples of queries, or the round itself where it has no samples."""
+        if not isinstance(self.queries, FewShotQueries):
+            return [self]
+        return [
+            self.model_copy(update={
+                "name": f"{self.name}_{sample}", "queries": self.queries.model_copy(update={"samples": [sample]})
+            })
+            for sample in self.queries.samples
+        ]  # fmt: skip
+
+    def run_of(self, view: str) -> str | None:
+        """Return the name of the ranking by one view only; None where that is not evaluated."""
         if view in self.rows:
-            return row(self.name, view)
+            return view_run(self.name, view)
         return self.name if self.views == (view,) else None
+
+
+def expanded(rounds: Sequence[Round]) -> Iterator[Round]:
+    """Yield every training of the rounds: a few-shot round has one for each sample."""
+    for round_ in rounds:
+        yield from round_.trainings()
+
+
+def retrievers(rounds: Sequence[Round]) -> dict[str, Round]:
+    """Return the rounds that have one retriever, by name: a few-shot round has several, one for each sample."""
+    return {round_.name: round_ for round_ in rounds if not round_.is_few_shot}
 
 
 @dataclass(frozen=True)
@@ -134,13 +163,13 @@ class Member:
 
     @staticmethod
     def read(text: str) -> Member:
-        """`ROUND` or `ROUND/VIEW`."""
+        """Return the member that `ROUND` or `ROUND/VIEW` names."""
         name, _, view = text.partition("/")
         return Member(name, view or None)
 
 
 class Ensemble(Settings):
-    """A row that is made of several rankings."""
+    """A fusion of several rankings."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
     members: Annotated[
@@ -149,7 +178,7 @@ class Ensemble(Settings):
     """ROUND, or ROUND/VIEW."""
     fuse: Fusion
     learn: LearnFusion | None = None
-    """How a `linear` fusion learns what each member counts; null for all others."""
+    """How a `linear` fusion learns the members' weights; null for all others."""
 
     @model_validator(mode="after")
     def _learned(self) -> Ensemble:
@@ -159,7 +188,7 @@ class Ensemble(Settings):
 
 
 class Approximate(Settings):
-    """A row that is searched with an approximate index, beside the exact one."""
+    """A ranking from an approximate index of a round's vectors, evaluated next to the exact one."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
     round: str
@@ -167,24 +196,24 @@ class Approximate(Settings):
     index: Engine
 
 
-class Teaching(Settings):
-    """The cross-encoder that distils and filters."""
+class Teacher(Settings):
+    """The cross-encoder that retrievers are distilled from, or that filters mined negatives."""
 
     weights: str | None
-    """A BERT or a cross-encoder by folder, package:NAME/FOLDER or hub name; null takes the pre-trained checkpoint, or
+    """A BERT or a cross-encoder by folder, package:NAME/FOLDER or hub name; null for the pre-trained checkpoint, or for
     the backbone where nothing is pre-trained."""
     mine_with: str
-    """Whose ranking its negatives are drawn from."""
+    """`bm25`, or the round from whose ranking its negatives are sampled."""
     mine: Miner
     train: TeacherTraining | None
-    """Null where the weights are a trained cross-encoder's."""
+    """Null where the weights are those of a trained cross-encoder."""
     score: Scoring
     reranks: str
-    """The row whose first passages it re-orders: its own quality."""
+    """The ranking whose top passages it re-ranks, to measure the teacher itself."""
     rerank: Reranking
 
     @model_validator(mode="after")
-    def _trained(self) -> Teaching:
+    def _trained(self) -> Teacher:
         if self.train is None and self.weights is None:
             raise ValueError("give the weights of a trained cross-encoder, or how to train one (train)")
         if self.mine.miner != "top":
@@ -194,12 +223,12 @@ class Teaching(Settings):
         return self
 
 
-def row(name: str, view: str) -> str:
-    """What the row of a view is called."""
+def view_run(name: str, view: str) -> str:
+    """Return the name of the ranking by one view of a round."""
     return f"{name}_{view}"
 
 
-def exact(rounds: Sequence[Round], quick: Approximate) -> str:
-    """The row that an approximate one should equal."""
-    found = next(each.row_of(quick.view) for each in rounds if each.name == quick.round)
-    return found or row(quick.round, quick.view)
+def exact_run(rounds: Sequence[Round], approximate: Approximate) -> str:
+    """Return the name of the exact ranking that an approximate one is compared with."""
+    exact = next(round_.run_of(approximate.view) for round_ in rounds if round_.name == approximate.round)
+    return exact or view_run(approximate.round, approximate.view)

@@ -1,4 +1,4 @@
-"""The sections of a recipe that are no stage's settings: what is read, how deep is searched, what is measured."""
+"""The sections of a recipe that are not the settings of one stage: collections, search depth, evaluation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tasks.analyses import divergence, expert_disagreement, pair_relatedness, te
 from tasks.evaluation.evaluate import Comparison
 from tasks.evaluation.metrics import METRIC
 
-Analysing = Annotated[
+AnalysisSettings = Annotated[
     divergence.Settings
     | expert_disagreement.Settings
     | pair_relatedness.Settings
@@ -22,26 +22,26 @@ Analysing = Annotated[
 
 
 class Dataset(Settings):
-    """Which collection, and which of its splits."""
+    """A collection and its splits."""
 
     reader: str
-    """A file of `storage/datasets`."""
+    """The collection's dataset loader: a module of `storage/datasets`."""
     path: str | None
-    """Where it lies: absolute, or below the working folder, $PRETRIEVE_COLLECTIONS or the project's `data`."""
+    """The collection's folder: absolute, or in the working folder, $PRETRIEVE_COLLECTIONS or the project's `data`."""
     train_split: str | None
-    """Null where the collection has no train queries: then its pseudo-queries are trained on."""
+    """Null where the collection has no train queries; retrievers are then trained on pseudo-queries."""
     eval_splits: Annotated[list[str], Field(min_length=1)]
-    """What is measured on; the first is that of the headline."""
+    """The splits that are evaluated; the headline is about the first."""
     description: str
-    """The collection in words, with the attribution that it asks for."""
+    """The collection in words, with the attribution that its licence requires."""
     fraction: Annotated[float, Field(gt=0, lt=1)] | None
-    """Keep this share of the documents, chosen by the hash of their id; null keeps all."""
+    """Keep this fraction of the documents, chosen by the hash of their id; null keeps all."""
     complete: bool = False
-    """Refuse files with other counts than the reader knows the whole collection to have, or other checksums."""
+    """Refuse files whose counts or checksums differ from those of the complete collection."""
 
 
-class Elsewhere(Settings):
-    """Texts of another collection than the one that is retrieved, all of them."""
+class OtherCollection(Settings):
+    """A collection that is pre-trained on in place of the one that is retrieved from."""
 
     reader: str
     path: str | None
@@ -50,44 +50,44 @@ class Elsewhere(Settings):
 
     @property
     def fraction(self) -> None:
-        """Of another collection all is read."""
+        """None: all of another collection is read."""
 
 
 class Corpora(Settings):
-    """Which of the collection's texts are pre-trained on and which are retrieved."""
+    """The texts that are pre-trained on, and those that are retrieved."""
 
     pretrain: Literal["corpus", "documents"]
-    pretrain_from: Elsewhere | None
-    """Another collection whose texts are pre-trained on; null takes the recipe's own."""
+    pretrain_from: OtherCollection | None
+    """Another collection to pre-train on; null for the recipe's own."""
     retrieve: Literal["corpus", "documents"]
 
 
-class Depth(Settings):
-    """How much is searched for."""
+class SearchDepth(Settings):
+    """How many documents are retrieved."""
 
     documents: Annotated[int, Field(gt=0)]
-    """Different documents that every list has, unless fewer match."""
+    """Different documents in every ranking, unless fewer match."""
 
 
 class Transfer(Settings):
-    """Other collections that retrievers are measured on as they are."""
+    """Other collections on which the trained retrievers are evaluated without further training."""
 
     suite: str
-    """One that is shipped (`configs/suites`), or the path of its file."""
+    """A shipped suite (`configs/suites`), or the path of its file."""
     rounds: Annotated[list[str], Field(min_length=1)]
-    """Whose retrievers, or bm25; the others are tested against the first."""
+    """Rounds, or bm25; the others are tested against the first."""
 
 
 class Headline(Settings):
-    """What the report is about."""
+    """The comparison that the report begins with."""
 
     run: str
     baseline: str
     metric: str
 
 
-class Testing(Settings):
-    """How runs are measured and which are tested against each other."""
+class EvaluationSettings(Settings):
+    """The metrics, and which runs are tested against each other."""
 
     metrics: Annotated[list[Annotated[str, Field(pattern=METRIC.pattern)]], Field(min_length=1)]
     comparisons: list[Comparison]

@@ -158,9 +158,9 @@ def check(study: Study) -> None:
     for claim in study.claims:
         for system in claim.arms.values():
             recipe, path = recipes[system.recipe]
-            if system.row and system.row not in recipe.row_names():
+            if system.row and system.row not in recipe.run_names():
                 raise UserError(
-                    f"{claim.name}: {path} has no row {system.row!r}; it has {', '.join(recipe.row_names())}"
+                    f"{claim.name}: {path} has no row {system.row!r}; it has {', '.join(recipe.run_names())}"
                 )
             if claim.metric and claim.metric not in recipe.evaluate.metrics:
                 raise UserError(f"{claim.name}: {path} does not measure {claim.metric}; add it to evaluate.metrics")

@@ -1,0 +1,162 @@
+"""What must fit between the sections of a recipe; each function raises ValueError for the first violation of a rule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from flows.recipe.round_schema import (
+    SEARCHED_VIEW,
+    Approximate,
+    Ensemble,
+    ExpertQueries,
+    Member,
+    Round,
+    Teacher,
+    retrievers,
+)  # fmt: skip
+from flows.recipe.sections import Headline
+from tasks.evaluation.evaluate import Comparison
+from tasks.pretraining.pair_contexts import Contexts
+
+
+def runs_exist(names: Sequence[str], compared: Sequence[Comparison | Headline]) -> None:
+    """Comparisons and the headline are of runs that the recipe has."""
+    for name in (name for pair in compared for name in (pair.run, pair.baseline)):
+        if name not in names:
+            raise ValueError(f"evaluate and headline: {name!r} is no run of this recipe; expected {', '.join(names)}")
+
+
+def teacher_reads_rankings(teacher: Teacher, rankings: Sequence[str], rounds: Sequence[Round]) -> None:
+    """The teacher re-ranks one ranking, not a mean of several, and mines with BM25 or a round."""
+    if teacher.reranks not in rankings:
+        raise ValueError(f"teacher.reranks: expected one of {', '.join(rankings)}, found {teacher.reranks!r}")
+    if teacher.mine_with not in ("bm25", *(round_.name for round_ in rounds)):
+        raise ValueError(f"teacher.mine_with: expected bm25 or a round, found {teacher.mine_with!r}")
+
+
+def contexts_fit_paper(contexts: Contexts | None, paper: str, reads: str) -> None:
+    """A paper gets the contexts that its objective reads: none, sentences, or pseudo-queries and passages."""
+    kinds = contexts.passages if contexts else []
+    if (contexts is None) != (reads == "texts"):
+        raise ValueError(f"contexts: {paper} reads {reads}; expected {'null' if reads == 'texts' else 'contexts'}")
+    if (reads == "sentences") != ("sentences" in kinds):
+        raise ValueError(f"contexts.passages: {paper} reads {reads}; found {kinds}")
+    if contexts and not (contexts.pseudo_queries or kinds):
+        raise ValueError("contexts: expected pseudo_queries above 0, or some passages")
+
+
+def names_differ(rounds: Sequence[Round], taken: Sequence[str]) -> None:
+    """No two rounds have a name in common, nor does a round and something else that recipes name."""
+    counts = Counter([round_.name for round_ in rounds] + list(taken))
+    for round_ in rounds:
+        if counts[round_.name] > 1:
+            raise ValueError(f"rounds: the name {round_.name!r} is taken; give each round its own")
+
+
+def with_earlier(rounds: Sequence[Round]) -> Iterator[tuple[Round, dict[str, Round]]]:
+    """Yield each round with the earlier rounds that it can build on, by name: those with one retriever."""
+    for number, round_ in enumerate(rounds):
+        yield round_, retrievers(rounds[:number])
+
+
+def mining_rounds_exist(rounds: Sequence[Round]) -> None:
+    """A round mines with BM25 or with an earlier round, and its expert queries are those of an earlier round."""
+    for round_, earlier in with_earlier(rounds):
+        if round_.mine_with not in (None, "bm25", *earlier):
+            known = ", ".join(("bm25", *earlier))
+            raise ValueError(f"rounds: {round_.name} mines with {round_.mine_with!r}, which is none of {known}")
+        if isinstance(round_.queries, ExpertQueries) and round_.queries.round not in earlier:
+            raise ValueError(f"rounds: {round_.name}.queries: {round_.queries.round!r} is no earlier round")
+
+
+def starts_exist(rounds: Sequence[Round], run_names: Sequence[str], *, pretrains: bool) -> None:
+    """A round starts from a checkpoint that exists by then; other names are keys or folders, not checked here."""
+    for round_, earlier in with_earlier(rounds):
+        if round_.start == "pretrained" and not pretrains:
+            raise ValueError(f"rounds: {round_.name} starts from a pre-training, but pretrain is null")
+        if round_.start in run_names and round_.start not in earlier:
+            raise ValueError(
+                f"rounds: {round_.name} starts from {round_.start!r}; expected an earlier round of one sample"
+            )
+
+
+def views_exist(rounds: Sequence[Round]) -> None:
+    """Views that a round names are views of the retriever that they are about."""
+    for round_, earlier in with_earlier(rounds):
+        name = f"rounds: {round_.name}"
+        retriever_has_views(f"{name}.mine_views", round_.mine_views, earlier.get(round_.mine_with or ""))
+        retriever_has_views(f"{name}.rows", round_.rows, round_)
+        if isinstance(round_.queries, ExpertQueries):
+            retriever_has_views(f"{name}.queries", round_.queries.views, earlier[round_.queries.round])
+
+
+def retriever_has_views(location: str, views: Sequence[str], retriever: Round | None) -> None:
+    """The retriever of a round has all of these views; where there is no round, there are none."""
+    known = retriever.views if retriever else ()
+    if missing := set(views) - set(known):
+        raise ValueError(f"{location}: expected views of {', '.join(known) or 'no retriever'}, found {min(missing)}")
+
+
+def untrained_rounds_are_dense(rounds: Sequence[Round]) -> None:
+    """A round that is not trained ranks by one dense vector, so an earlier round that it starts from has only that."""
+    for round_, earlier in with_earlier(rounds):
+        if round_.train is None and round_.start in earlier and earlier[round_.start].views != ("dense",):
+            raise ValueError(
+                f"rounds: {round_.name} is not trained and ranks by one dense vector, which {round_.start} lacks"
+            )
+
+
+def teacher_is_trained_in_time(rounds: Sequence[Round], teacher: Teacher | None) -> None:
+    """A round that needs the teacher's scores comes after the round that mines for the teacher."""
+    for round_, earlier in with_earlier(rounds):
+        if round_.needs_teacher and teacher is None:
+            raise ValueError(f"rounds: {round_.name} needs a teacher's scores; expected a section teacher")
+        if round_.needs_teacher and teacher and teacher.mine_with not in ("bm25", *earlier):
+            raise ValueError(f"teacher.mine_with: {round_.name} needs the teacher before {teacher.mine_with!r}")
+
+
+def fusion_members_exist(fusions: Sequence[Ensemble], rounds: Sequence[Round]) -> None:
+    """Fusions are of BM25, of rounds or of their views."""
+    known = retrievers(rounds)
+    for fusion in fusions:
+        for member in map(Member.read, fusion.members):
+            if member.round not in ("bm25", *known):
+                raise ValueError(f"fusions: {fusion.name}: {member.round!r} is no round of this recipe")
+            if member.view:
+                retriever_has_views(f"fusions: {fusion.name}", [member.view], known.get(member.round))
+
+
+def approximate_indexes_fit(indexes: Sequence[Approximate], rounds: Sequence[Round]) -> None:
+    """An approximate index is of a view that its engine can index and that is also searched exactly, to compare."""
+    known = retrievers(rounds)
+    for index in indexes:
+        engine = index.index.engine
+        if index.round not in known or known[index.round].run_of(index.view) is None:
+            raise ValueError(
+                f"approximate: {index.name}: expected a round with {index.view} among its rows, to compare with"
+            )
+        if index.view != SEARCHED_VIEW[engine]:
+            raise ValueError(f"approximate: {index.name}: {engine} searches {SEARCHED_VIEW[engine]}, not {index.view}")
+        views = training.retriever if (training := known[index.round].train) else None
+        if index.view == "lexical" and views and views.lexical and views.lexical.activation == "none":
+            raise ValueError(
+                f"approximate: {index.name}: seismic needs weights above 0, which activation none does not give"
+            )
+        if index.view == "late" and views and views.late and views.late.exact_match:
+            raise ValueError(
+                f"approximate: {index.name}: candidates compare all tokens; exact matches are searched exactly"
+            )
+
+
+def analysis_fits_round(analysis: str, name: str, rounds: Sequence[Round]) -> None:
+    """An analysis of a retriever is of a round that has the views that it compares."""
+    known = retrievers(rounds)
+    if name not in known:
+        raise ValueError(f"analyses: {analysis}: expected a round ({', '.join(known)}), found {name}")
+    if analysis == "divergence" and "dense" not in known[name].views:
+        raise ValueError(f"analyses: divergence needs dense vectors, which {name} lacks")
+    if analysis == "expert_disagreement" and len(known[name].rows) < 2:
+        raise ValueError(
+            f"analyses: expert_disagreement compares the rankings of two views; {name} has {known[name].rows} as rows"
+        )
