@@ -153,17 +153,17 @@ def evaluate_models(
     skip_missing: Skipping = False,
 ) -> None:
     """Any retrievers on a suite of collections, on a worker with a GPU; the first is what others are tested against."""
-    from flows.evaluate import answer, ask, show_table
+    from flows.evaluate import evaluate_and_publish, requested, show_table
 
     store = _store()
-    asked = ask(models, suite, store.root, only, skip_missing, [])
-    for why in asked.absent.values():
+    request = requested(models, suite, store.root, only, skip_missing, [])
+    for why in request.absent.values():
         get_run_logger().warning("left out: %s", why)
-    with noted(store, "evaluate_models", asked.name) as note:
-        current = Session(store, asked.suite.execution, print_line=get_run_logger().info, note=note)
-        page = answer(asked, current)
+    with noted(store, "evaluate_models", request.name) as note:
+        current = Session(store, request.suite.execution, print_line=get_run_logger().info, note=note)
+        page = evaluate_and_publish(request, current)
         note.finish()
-    show_table(asked, page)
+    show_table(request, page)
     current.print_line(f"report: {page}")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
-from flows.chain.chain import chain, check
+from flows.chain.chain import chain
 from flows.cost_history import CostHistory
 from flows.plan_costs import CostEstimate, in_powers, passes_texts, reference
 from flows.recipe.load import load_recipe
@@ -22,7 +22,9 @@ from storage.errors import UserError, suggestion
 from storage.files import bytes_below
 from storage.store import sources
 from storage.store.store import Store
+from tasks.finetuning.train import check as check_training
 from tasks.job import Job
+from tasks.pretraining.pretrain import check as check_pretraining
 from tasks.runtime.formatting import in_units
 from tasks.session import Done, Session, session
 
@@ -37,8 +39,18 @@ def planned(recipe: Recipe[Any], name: str, store: Store) -> Session:
     with session(Session(store, recipe.execution, planning=True)) as plan:
         chain(recipe, name, store)
     if not all(step.cached for step in plan.done.values()):
-        check(recipe)
+        _check_lengths_and_layers(recipe)
     return plan
+
+
+def _check_lengths_and_layers(recipe: Recipe[Any]) -> None:
+    """Raise UserError for settings that do not fit the backbone's shape, which a stage would refuse hours later."""
+    weights = sources.weights(recipe.backbone.weights)
+    if recipe.pretrain is not None:
+        check_pretraining(recipe.pretrain, recipe.backbone, weights.path)
+    for round_ in recipe.rounds:
+        if round_.train is not None:
+            check_training(round_.name, round_.train, recipe.encode, recipe.backbone, weights.path)
 
 
 def needed_for(plan: Session, goal: str) -> Mapping[str, Job]:

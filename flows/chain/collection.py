@@ -1,4 +1,4 @@
-"""What is read of a collection: its texts, split into passages, and the topics of a split."""
+"""The stages that read a collection: its documents, its passages, and the topics of a split."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from tasks.corpus.ingest import Corpus, Topics, ingest_answers, ingest_corpus, i
 from tasks.corpus.split_corpus import Splitting, split_corpus
 
 Part = Literal["corpus", "documents"]
+ANSWER = "answer@"  # how the metrics begin that compare passages with answers
 
 
-class Place(Protocol):
-    """Where a collection lies and how much of it is read: what a recipe and a suite say of each."""
+class CollectionSource(Protocol):
+    """Where a collection is and how much of it is read: what the sections of recipes and suites have in common."""
 
     @property
     def reader(self) -> str:
-        """A file of `storage/datasets`."""
+        """The dataset loader: a module of `storage/datasets`."""
 
     @property
     def path(self) -> str | None:
-        """Where it lies (`storage.store.sources.locate`)."""
+        """The folder (`storage.store.sources.locate`)."""
 
     @property
     def fraction(self) -> float | None:
-        """The share of its documents that is kept; None for all."""
+        """The fraction of the documents that is kept; None for all."""
 
     @property
     def complete(self) -> bool:
-        """Whether it must be all there."""
+        """Whether an incomplete collection is refused."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The queries of a split, and by what they are measured: judgements, answers, or both."""
+class SplitTopics:
+    """The queries of a split with what they are evaluated by: judgements, answers, or both."""
 
     split: str
     queries: Artifact[Queries]
@@ -46,47 +47,49 @@ class Asked:
     answers: Artifact[Answers] | None
 
 
-def texts(place: Place, part: Part) -> Artifact[Documents]:
-    """The documents of the slice."""
-    settings = Corpus(reader=place.reader, name=part, fraction=place.fraction, complete=place.complete)
-    return ingest_corpus(sources.dataset(place.reader, place.path, part), settings=settings)
+def documents(source: CollectionSource, part: Part) -> Artifact[Documents]:
+    """Return the documents of a part of a collection."""
+    settings = Corpus(reader=source.reader, name=part, fraction=source.fraction, complete=source.complete)
+    return ingest_corpus(sources.dataset(source.reader, source.path, part), settings=settings)
 
 
-def split(place: Place, part: Part, pieces: Source, settings: Splitting) -> Artifact[Passages]:
-    """Their passages, by the word pieces of a tokenizer."""
-    source = sources.dataset(place.reader, place.path, part)
-    known = not isinstance(source, sources.Absent)
-    if settings.titles and known and not datasets.has_titles(place.reader, source.path, part):
+def split(source: CollectionSource, part: Part, tokenizer: Source, settings: Splitting) -> Artifact[Passages]:
+    """Return the passages of a part of a collection; their lengths are counted in the tokenizer's tokens."""
+    files = sources.dataset(source.reader, source.path, part)
+    present = not isinstance(files, sources.Absent)
+    if settings.titles and present and not datasets.has_titles(source.reader, files.path, part):
         raise UserError(
-            f"split.titles: the {part} in {source.path} has no titles; lay them there, or set split.titles=false"
+            f"split.titles: the {part} in {files.path} has no titles; put them there, or set split.titles=false"
         )
-    return split_corpus(documents=texts(place, part), tokenizer=pieces, settings=settings)
+    return split_corpus(documents=documents(source, part), tokenizer=tokenizer, settings=settings)
 
 
-def topics(place: Place, part: Part, name: str, *, training: bool = False, answers: bool = False) -> Asked:
-    """The topics of a split, whose qrels name documents of `part`; a training's have a relevant document each.
+def topics(
+    source: CollectionSource, part: Part, name: str, *, training: bool = False, answers: bool = False
+) -> SplitTopics:
+    """Return the topics of the split `name`, whose judgements are of the documents of `part`.
 
-    Answers are read where they are asked for and the split has some.
+    For `training`, queries without a relevant document are left out. `answers` are read where the split has some.
     """
     settings = Topics(
-        reader=place.reader, split=name, fraction=place.fraction, complete=place.complete, relevant_alone=training
+        reader=source.reader, split=name, fraction=source.fraction, complete=source.complete, relevant_alone=training
     )
 
-    def source(wanted: str) -> Source:
-        return sources.dataset(place.reader, place.path, wanted, name)
+    def files(what: str) -> Source:
+        return sources.dataset(source.reader, source.path, what, name)
 
-    found = source("queries")
-    queries = ingest_queries(found, settings=settings)
-    qrels, judged = None, datasets.has_qrels(place.reader, name)
+    query_files = files("queries")
+    queries = ingest_queries(query_files, settings=settings)
+    qrels, judged = None, datasets.has_qrels(source.reader, name)
     if judged:
-        qrels = ingest_qrels(source=source("qrels"), corpus=texts(place, part), queries=queries, settings=settings)
-    given = None
-    if answers and (not judged or has_answers(place, found, name)):
-        given = ingest_answers(source=source("answers"), queries=queries, settings=settings)
-    return Asked(name, queries, qrels, given)
+        qrels = ingest_qrels(source=files("qrels"), corpus=documents(source, part), queries=queries, settings=settings)
+    answered = None
+    if answers and (not judged or has_answers(source, query_files, name)):
+        answered = ingest_answers(source=files("answers"), queries=queries, settings=settings)
+    return SplitTopics(name, queries, qrels, answered)
 
 
-def has_answers(place: Place, queries: Source, split: str) -> bool:
-    """Whether a split's queries have answers; of what is not here nobody knows, and a plan counts with none."""
-    reader = datasets.answer_loader(place.reader)
+def has_answers(source: CollectionSource, queries: Source, split: str) -> bool:
+    """Return whether a split's queries have answers; False for files that are absent, as in a plan."""
+    reader = datasets.answer_loader(source.reader)
     return reader is not None and not isinstance(queries, sources.Absent) and reader.has_answers(queries.path, split)

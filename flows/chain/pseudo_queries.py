@@ -1,11 +1,12 @@
-"""A recipe's corpora of pseudo-queries: from passages, by one or several generators or from a file, and filtered."""
+"""A recipe's pseudo-queries: generated from passages or imported from a file, filtered, and their quality."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flows.chain.retriever_rounds import Examples
+from flows.chain.rankers import Bm25System, IndexedBm25
+from flows.chain.training_examples import TrainingExamples
 from flows.recipe.pseudo_query_schema import PseudoQuerySettings
 from flows.recipe.schema import Recipe
 from storage.artifact import Artifact, Source
@@ -17,6 +18,7 @@ from tasks.pseudo_queries.filter_queries import Filtering, filter_queries
 from tasks.pseudo_queries.generate_queries import Generation, NamedGeneration, fill_ledger, generate_queries
 from tasks.pseudo_queries.import_queries import Importing, import_queries
 from tasks.pseudo_queries.join_queries import Joining, join_queries
+from tasks.pseudo_queries.query_quality import ROUND_TRIP_CUTOFF, pseudo_queries_as_queries, query_quality
 from tasks.pseudo_queries.relevance import relevance
 from tasks.pseudo_queries.round_trip import round_trip
 from tasks.pseudo_queries.train_generator import train_generator
@@ -25,106 +27,125 @@ from tasks.retrieval.index import index
 
 @dataclass(frozen=True)
 class Generator:
-    """A model that writes queries, and how it is asked."""
+    """A model that generates queries, and how."""
 
     name: str
     model: Artifact[Checkpoint] | Source
-    asked: Generation
+    settings: Generation
 
-    def writing(self, share: tuple[int, Any] = (0, 1)) -> NamedGeneration:
-        """The settings of the stages that write."""
-        return NamedGeneration(**self.asked.model_dump(), generator=self.name, share=share)
+    def stage_settings(self, share: tuple[int, Any] = (0, 1)) -> NamedGeneration:
+        """Return the settings of the stages that generate; a share is its number and the number of shares."""
+        return NamedGeneration(**self.settings.model_dump(), generator=self.name, share=share)
 
     def replaced(self, store: Store) -> Source | None:
-        """Of which texts other queries are wanted than were first written."""
-        return self.writing().ledger_in(store.root, self.model).invalidated()
+        """Return which texts' queries were invalidated, so that others are generated; None where none were."""
+        return self.stage_settings().ledger_in(store.root, self.model).invalidated()
 
 
 @dataclass(frozen=True)
-class Writer:
-    """Writes pseudo-queries, where the recipe wants some."""
+class PseudoQueryGenerators:
+    """Generates pseudo-queries as the recipe's section `queries` says."""
 
     recipe: Recipe[Any]
     generators: list[Generator]
     store: Store
 
     @staticmethod
-    def of(recipe: Recipe[Any], store: Store, examples: Examples | None, passages: Artifact[Passages]) -> Writer:
-        """With the models that the recipe gives; the first may be made of the train pairs."""
-        if (wanted := recipe.queries) is None:
-            return Writer(recipe, [], store)
-        others = [Generator(each.generator, sources.weights(each.model), each.generate) for each in wanted.also]
-        return Writer(recipe, [*_first(recipe, wanted, examples, passages), *others], store)
+    def of(
+        recipe: Recipe[Any], store: Store, examples: TrainingExamples | None, passages: Artifact[Passages]
+    ) -> PseudoQueryGenerators:
+        """Return the recipe's generators; the first may be trained on the train split's examples."""
+        if (settings := recipe.queries) is None:
+            return PseudoQueryGenerators(recipe, [], store)
+        further = [Generator(one.generator, sources.weights(one.model), one.generate) for one in settings.also]
+        return PseudoQueryGenerators(recipe, [*_first(recipe, settings, examples, passages), *further], store)
 
-    def writes(self, purpose: Literal["pretrain", "retrieve"]) -> bool:
-        """Whether the recipe wants pseudo-queries for this."""
+    def are_for(self, purpose: Literal["pretrain", "retrieve"]) -> bool:
+        """Return whether the recipe uses pseudo-queries for pre-training, or to expand what is retrieved."""
         return self.recipe.queries is not None and purpose in self.recipe.queries.for_
 
-    def write(self, passages: Artifact[Passages]) -> Artifact[PseudoQueries]:
-        """The passages' pseudo-queries, scored and filtered where the recipe says so."""
-        if (wanted := self.recipe.queries) is None:
+    def generate(self, passages: Artifact[Passages]) -> Artifact[PseudoQueries]:
+        """Return the passages' pseudo-queries, scored and filtered where the recipe says so."""
+        if (settings := self.recipe.queries) is None:
             raise UserError("queries: pseudo-queries are needed, but the recipe has no generator")
-        written = self._imported(wanted.file, passages) if wanted.file else self._generated(wanted, passages)
-        return written if wanted.filter is None else self._filtered(wanted.filter, written, passages)
+        if settings.file:
+            importing = Importing(name=settings.generator)
+            queries = import_queries(passages=passages, file=sources.queries(settings.file), settings=importing)
+        else:
+            queries = self._generated(settings, passages)
+        return queries if settings.filter is None else self._filtered(settings.filter, queries, passages)
 
-    def _imported(self, file: str, passages: Artifact[Passages]) -> Artifact[PseudoQueries]:
-        """Those that a file has."""
-        name = self.recipe.queries.generator if self.recipe.queries else ""
-        return import_queries(passages=passages, file=sources.queries(file), settings=Importing(name=name))
+    def expanded_bm25(self, passages: Artifact[Passages]) -> IndexedBm25 | None:
+        """Return BM25 over the passages with their pseudo-queries appended; None where the recipe has none."""
+        if not self.are_for("retrieve"):
+            return None
+        expanded = index(passages=passages, pseudo_queries=self.generate(passages), settings=self.recipe.bm25)
+        return IndexedBm25(passages, expanded)
 
-    def _generated(self, wanted: PseudoQuerySettings, passages: Artifact[Passages]) -> Artifact[PseudoQueries]:
-        """Those of all generators, one after another."""
-        written = [self._by(each, passages, wanted.shares) for each in self.generators]
-        if len(written) == 1:
-            return written[0]
-        numbers = [each.asked.queries_per_passage for each in self.generators]
-        return join_queries(written, settings=Joining(queries_per_passage=numbers))
+    def quality(self, passages: Artifact[Passages], queries: Artifact[PseudoQueries]) -> Artifact[Any]:
+        """Return the quality of pseudo-queries, such as how well BM25 retrieves with a query the passage it is of."""
+        if (settings := self.recipe.queries) is None:
+            raise UserError("queries: this recipe generates none")
+        if settings.filter is not None and settings.filter.round_trip is not None:
+            return query_quality(passages=passages, pseudo_queries=queries, settings=settings.quality)
+        sampled = pseudo_queries_as_queries(queries, settings=settings.quality)
+        bm25 = Bm25System(self.recipe.bm25).on(passages, self.recipe.encode, self.recipe.index)
+        run = bm25.rank(sampled, ROUND_TRIP_CUTOFF)
+        return query_quality(passages=passages, pseudo_queries=queries, run=run, settings=settings.quality)
+
+    def _generated(self, settings: PseudoQuerySettings, passages: Artifact[Passages]) -> Artifact[PseudoQueries]:
+        """Return the queries of all generators; a passage's are in the generators' order."""
+        generated = [self._by(generator, passages, settings.shares) for generator in self.generators]
+        if len(generated) == 1:
+            return generated[0]
+        numbers = [generator.settings.queries_per_passage for generator in self.generators]
+        return join_queries(generated, settings=Joining(queries_per_passage=numbers))
 
     def _by(self, generator: Generator, passages: Artifact[Passages], shares: int) -> Artifact[PseudoQueries]:
-        """Those of one generator; where the recipe wants shares, workers fill the ledger side by side first."""
+        """Return the queries of one generator; where there are shares, parallel stages fill the cache first."""
         replaced = generator.replaced(self.store)
         filled = [
             fill_ledger(
-                passages=passages,
-                generator=generator.model,
-                replaced=replaced,
-                settings=generator.writing((number, shares)),
+                passages=passages, generator=generator.model, replaced=replaced,
+                settings=generator.stage_settings((number, shares)),
             )
             for number in range(shares if shares > 1 else 0)
-        ]
+        ]  # fmt: skip
         return generate_queries(
-            passages=passages, generator=generator.model, replaced=replaced, filled=filled, settings=generator.writing()
-        )
+            passages=passages, generator=generator.model, replaced=replaced, filled=filled,
+            settings=generator.stage_settings(),
+        )  # fmt: skip
 
     def _filtered(
-        self, wanted: Filtering, queries: Artifact[PseudoQueries], passages: Artifact[Passages]
+        self, settings: Filtering, queries: Artifact[PseudoQueries], passages: Artifact[Passages]
     ) -> Artifact[PseudoQueries]:
-        """The same with scores, and with the reason why one is dropped."""
-        if wanted.round_trip is not None:
+        """Return the queries with scores, and with the reason where one is dropped."""
+        if settings.round_trip is not None:
             bm25 = index(passages=passages, settings=self.recipe.bm25)
-            queries = round_trip(pseudo_queries=queries, passages=passages, index=bm25, settings=wanted.round_trip)
-        if wanted.relevance is not None:
-            judge = sources.weights(wanted.relevance.model)
+            queries = round_trip(pseudo_queries=queries, passages=passages, index=bm25, settings=settings.round_trip)
+        if settings.relevance is not None:
+            cross_encoder = sources.weights(settings.relevance.model)
             queries = relevance(
-                pseudo_queries=queries, passages=passages, cross_encoder=judge, settings=wanted.relevance.scoring
-            )
-        return queries if wanted.cut is None else filter_queries(queries, settings=wanted.cut)
+                pseudo_queries=queries, passages=passages, cross_encoder=cross_encoder,
+                settings=settings.relevance.scoring,
+            )  # fmt: skip
+        return queries if settings.cut is None else filter_queries(queries, settings=settings.cut)
 
 
 def _first(
-    recipe: Recipe[Any], wanted: PseudoQuerySettings, examples: Examples | None, passages: Artifact[Passages]
+    recipe: Recipe[Any], settings: PseudoQuerySettings, examples: TrainingExamples | None, passages: Artifact[Passages]
 ) -> list[Generator]:
-    """The recipe's first generator, unless a file has the queries."""
-    if wanted.generate is None:
+    """Return the recipe's first generator, in a list that is empty where a file has the queries."""
+    if settings.generate is None:
         return []
-    if wanted.model is not None:
-        return [Generator(wanted.generator, sources.weights(wanted.model), wanted.generate)]
-    if examples is None or wanted.train is None:
+    if settings.model is not None:
+        return [Generator(settings.generator, sources.weights(settings.model), settings.generate)]
+    if examples is None or settings.train is None:
         raise UserError(
-            "queries.train: making a generator needs dataset.train_split; name a split, or give queries.model"
+            "queries.train: training a generator needs dataset.train_split; name a split, or give queries.model"
         )
-    pieces = sources.tokenizer(recipe.backbone.weights)
-    made = train_generator(
-        queries=examples.queries, positives=examples.positives, passages=passages, start=pieces, settings=wanted.train
-    )
-    return [Generator(wanted.generator, made, wanted.generate)]
+    trained = train_generator(
+        queries=examples.queries, positives=examples.positives, passages=passages,
+        start=sources.tokenizer(recipe.backbone.weights), settings=settings.train,
+    )  # fmt: skip
+    return [Generator(settings.generator, trained, settings.generate)]

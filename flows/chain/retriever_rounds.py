@@ -1,4 +1,4 @@
-"""The rounds of a recipe: mine, train, encode, index, search, as often as it says."""
+"""The fine-tuning rounds of a recipe: each mines negatives, trains a retriever, and encodes the passages."""
 
 from __future__ import annotations
 
@@ -7,249 +7,156 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flows.recipe.round_schema import Approximate, Ensemble, ExpertQueries, FewShotQueries, Member, Round
+from flows.chain.rankers import IndexedBm25, IndexedRetriever, Ranker, Retriever
+from flows.chain.teacher import TeacherStages
+from flows.chain.training_examples import TrainingExamples
+from flows.recipe.round_schema import Approximate, Ensemble, ExpertQueries, FewShotQueries, Member, Round, expanded
 from flows.recipe.schema import STARTS, Recipe
 from flows.store_lookup import matching
-from storage.artifact import Artifact, Source
+from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store import sources
 from storage.store.store import Store
-from storage.tables import (
-    Checkpoint,
-    Index,
-    Negatives,
-    Passages,
-    Positives,
-    Queries,
-    Run,
-    TeacherScores,
-    Vectors,
-    Weights,
-)  # fmt: skip
-from tasks.cross_encoder.rerank import rerank
-from tasks.cross_encoder.score import score
-from tasks.cross_encoder.train_teacher import train_teacher
+from storage.tables import Checkpoint, Index, Negatives, Passages, Queries, Run, Vectors, Weights
 from tasks.finetuning.import_negatives import import_negatives
 from tasks.finetuning.learn_fusion import learn_fusion
 from tasks.finetuning.mine import mine
 from tasks.finetuning.miners.top import Top
-from tasks.finetuning.select_queries import ExpertQueries, FewShot, sample_queries, suited_queries
+from tasks.finetuning.select_queries import ExpertQueries as ExpertSelection
+from tasks.finetuning.select_queries import FewShot, sample_queries, suited_queries
 from tasks.finetuning.train import train
 from tasks.pretraining.initialise import initialise
-from tasks.retrieval.encode import encode
-from tasks.retrieval.fuse import Fusion, fuse
 from tasks.retrieval.index import index
-from tasks.retrieval.search import Search, search
 from tasks.session import in_round
-
-Start = Artifact[Checkpoint]
-
-
-@dataclass(frozen=True)
-class Examples:
-    """What retrievers learn from: queries, and for each its relevant documents and a passage of each."""
-
-    queries: Artifact[Queries]
-    positives: Artifact[Positives]
-
-
-@dataclass(frozen=True)
-class Searchable:
-    """A retriever and what it made of the passages."""
-
-    checkpoint: Start
-    vectors: Artifact[Vectors]
-    index: Artifact[Index]
-    views: Sequence[str]
-    fusion: Fusion | None
 
 
 @dataclass
 class Rounds:
-    """What the rounds so far have made."""
+    """The retrievers that a recipe's rounds have trained so far, and the rankings by them."""
 
     recipe: Recipe[Any]
     store: Store
-    passages: Artifact[Passages]
-    bm25: Artifact[Index]
-    examples: Examples
-    starts: dict[str, Start]
-    """The backbone and, where there is one, the pre-trained checkpoint, by word."""
-    made: dict[str, Searchable] = field(default_factory=dict)
-    quick: dict[str, Artifact[Index]] = field(default_factory=dict)
-    """Approximate indexes, by the rows that they give."""
-    _teacher: Start | Source | None = None
+    bm25: IndexedBm25
+    examples: TrainingExamples
+    initial_checkpoints: dict[str, Artifact[Checkpoint]]
+    """`backbone` and, where there is a pre-training, `pretrained`."""
+    checkpoints: dict[str, Artifact[Checkpoint]] = field(default_factory=dict)
+    """The trained retrievers, by the name of the round, or of a round's training on one sample of queries."""
+    retrievers: dict[str, IndexedRetriever] = field(default_factory=dict)
+    """The same with their vectors and indexes of the passages."""
+    approximate_indexes: dict[str, Artifact[Index]] = field(default_factory=dict)
+    """By the name of the ranking."""
 
-    def run(self, each: Round) -> None:
-        """Mine, train, encode and index; the retriever is then known by the round's name."""
-        with in_round(each.name):
-            retriever = self.trained(each)
-            vectors = encode(passages=self.passages, checkpoint=retriever, settings=self.recipe.encode)
-            flat = index(passages=self.passages, vectors=vectors, settings=self.recipe.index)
-        self.made[each.name] = Searchable(retriever, vectors, flat, each.views, each.fuse)
-
-    def trained(self, each: Round) -> Start:
-        """The retriever of a round: of its queries, their positives and what was mined for them."""
-        start = self.starting_point(each.start)
-        if each.train is None:
-            return start
-        queries = self.asked(each)
-        negatives = self.mined(each, queries)
-        scores = self.scored(queries, negatives) if each.train.distillation else None
-        return train(
-            start=start,
-            queries=queries,
-            passages=self.passages,
-            positives=self.examples.positives,
-            negatives=negatives,
-            scores=scores,
-            settings=each.train,
+    def __post_init__(self) -> None:
+        initial = self.initial_checkpoints.get("pretrained", self.initial_checkpoints["backbone"])
+        self.teacher = TeacherStages(
+            self.recipe.teacher, initial, self.examples, self.passages, self.retrieve_for_training
         )
 
-    def asked(self, each: Round) -> Artifact[Queries]:
-        """The train queries of a round: all, a few, or those that suit an expert."""
-        queries, positives = self.examples.queries, self.examples.positives
-        if isinstance(each.queries, FewShotQueries):
-            few = FewShot(queries=each.queries.queries, sample=each.queries.samples[0], seed=self.recipe.seed)
-            return sample_queries(queries=queries, positives=positives, settings=few)
-        if isinstance(each.queries, ExpertQueries):
-            wanted = each.queries
-            runs = [self.found(wanted.round, queries, self.recipe.train_documents, view) for view in wanted.views]
-            settings = ExpertQueries(names=list(wanted.views), expert=wanted.view, cutoff=wanted.cutoff)
-            return suited_queries(
-                queries=queries, runs=runs, positives=positives, passages=self.passages, settings=settings
-            )
-        return queries
+    @property
+    def passages(self) -> Artifact[Passages]:
+        """The passages that are retrieved."""
+        return self.bm25.passages
 
-    def mined(self, each: Round, queries: Artifact[Queries]) -> Artifact[Negatives]:
-        """The negatives of a round, from a file, from one ranking, or from those of several views."""
-        if each.given is not None:
-            file, positives = sources.negatives(each.given.file), self.examples.positives
-            return import_negatives(
-                passages=self.passages, queries=queries, positives=positives, file=file, settings=each.given
-            )
-        if each.mine is None or each.mine_with is None:
-            raise TypeError(f"round {each.name} mines nothing")
-        depth, positives = self.recipe.train_documents, self.examples.positives
-        views: Sequence[str | None] = each.mine_views or [None]
-        runs = [self.found(each.mine_with, queries, depth, view) for view in views]
-        scores = None
-        if each.mine.miner == "cross_encoder":
-            wide = Top(miner="top", depth=each.mine.depth, negatives=None, seed=each.mine.seed)
-            scores = self.scored(queries, mine(runs=runs, positives=positives, passages=self.passages, settings=wide))
-        return mine(runs=runs, positives=positives, passages=self.passages, scores=scores, settings=each.mine)
+    @property
+    def vectors(self) -> dict[str, Artifact[Vectors]]:
+        """The passages' vectors by the name of the round whose retriever has encoded them."""
+        return {name: indexed.vectors for name, indexed in self.retrievers.items()}
 
-    def found(self, name: str, queries: Artifact[Queries], documents: int, view: str | None = None) -> Artifact[Run]:
-        """What a round, or BM25, finds; by one of its views, or by all as the round ranks."""
-        if name == "bm25":
-            return search(index=self.bm25, queries=queries, passages=self.passages,
-                          settings=Search(documents=documents, view="bm25"))  # fmt: skip
-        made = self.made[name]
-        if view is None and made.fusion is not None:
-            runs = [self.found(name, queries, documents, each) for each in made.views]
-            return fuse(runs=runs, settings=made.fusion)
-        chosen = view or (made.views[0] if len(made.views) == 1 else "sum")
-        settings = Search(documents=documents, view=chosen)
-        return search(
-            index=made.index,
-            vectors=made.vectors,
-            queries=queries,
-            checkpoint=made.checkpoint,
-            passages=self.passages,
-            settings=settings,
-        )
+    def run(self) -> None:
+        """Run every round in the recipe's order."""
+        for round_ in expanded(self.recipe.rounds):
+            with in_round(round_.name):
+                self.checkpoints[round_.name] = checkpoint = self._trained(round_)
+                retriever = Retriever(checkpoint, round_.views, round_.fuse)
+                self.retrievers[round_.name] = retriever.on(self.passages, self.recipe.encode, self.recipe.index)
 
-    def approximately(self, quick: Approximate, queries: Artifact[Queries], documents: int) -> Artifact[Run]:
-        """What an approximate index of a round's vectors finds."""
-        made = self.made[quick.round]
-        self.quick[quick.name] = built = index(passages=self.passages, vectors=made.vectors, settings=quick.index)
-        settings = Search(documents=documents, view=quick.view)
-        return search(
-            index=built,
-            vectors=made.vectors,
-            queries=queries,
-            checkpoint=made.checkpoint,
-            passages=self.passages,
-            settings=settings,
-        )
+    def retrieve(self, name: str, queries: Artifact[Queries], documents: int, view: str | None = None) -> Artifact[Run]:
+        """Return the ranking by BM25 or by a round's retriever; by one of its views, or by all as the round ranks."""
+        ranker: Ranker = self.bm25 if name == "bm25" else self.retrievers[name]
+        return ranker.rank(queries, documents, view)
 
-    def learned(self, ensemble: Ensemble, members: Sequence[Member]) -> Artifact[Weights] | None:
-        """What each member counts, learned of the train queries; None where nothing is learned."""
+    def retrieve_for_training(self, name: str, queries: Artifact[Queries], view: str | None = None) -> Artifact[Run]:
+        """Return a ranking of the candidates for mining and labelling."""
+        return self.retrieve(name, queries, self.recipe.train_documents, view)
+
+    def search_approximate(self, settings: Approximate, queries: Artifact[Queries], documents: int) -> Artifact[Run]:
+        """Return the ranking by an approximate index of a round's vectors."""
+        exact = self.retrievers[settings.round]
+        approximate = index(passages=self.passages, vectors=exact.vectors, settings=settings.index)
+        self.approximate_indexes[settings.name] = approximate
+        return exact.search(approximate, queries, documents, settings.view)
+
+    def fusion_weights(self, ensemble: Ensemble, members: Sequence[Member]) -> Artifact[Weights] | None:
+        """Return the members' weights, learned on the train queries; None where the fusion learns nothing."""
         if ensemble.learn is None:
             return None
         queries, positives = self.examples.queries, self.examples.positives
-        runs = [self.found(each.round, queries, self.recipe.train_documents, each.view) for each in members]
+        runs = [self.retrieve_for_training(member.round, queries, member.view) for member in members]
         return learn_fusion(runs=runs, positives=positives, passages=self.passages, settings=ensemble.learn)
 
-    def scored(self, queries: Artifact[Queries], negatives: Artifact[Negatives]) -> Artifact[TeacherScores]:
-        """What the teacher says of every positive and every negative."""
-        teaching = self.recipe.teacher
-        if teaching is None:
-            raise UserError("teacher: a round distils or mines with a cross-encoder, but the recipe has no teacher")
-        return score(
-            teacher=self.teacher(),
-            queries=queries,
-            passages=self.passages,
-            positives=self.examples.positives,
-            negatives=negatives,
-            settings=teaching.score,
-        )
+    def _trained(self, round_: Round) -> Artifact[Checkpoint]:
+        """Return the retriever of a round, trained on its queries, their positives and its negatives."""
+        start = self._initial_checkpoint(round_.start)
+        if round_.train is None:
+            return start
+        queries = self._train_queries(round_)
+        negatives = self._negatives(round_, queries)
+        scores = self.teacher.scores(queries, negatives) if round_.train.distillation else None
+        return train(
+            start=start, queries=queries, passages=self.passages, positives=self.examples.positives,
+            negatives=negatives, scores=scores, settings=round_.train,
+        )  # fmt: skip
 
-    def teacher(self) -> Start | Source:
-        """The recipe's cross-encoder, trained when it is first asked for."""
-        teaching = self.recipe.teacher
-        if self._teacher is None and teaching is not None:
-            with in_round("teacher"):
-                start: Start | Source = self.starts.get("pretrained", self.starts["backbone"])
-                if teaching.weights is not None:
-                    start = sources.weights(teaching.weights)
-                self._teacher = start
-                if teaching.train is not None:
-                    queries, positives = self.examples.queries, self.examples.positives
-                    found = self.found(teaching.mine_with, queries, self.recipe.train_documents)
-                    negatives = mine(runs=[found], positives=positives, passages=self.passages, settings=teaching.mine)
-                    self._teacher = train_teacher(
-                        start=start,
-                        queries=queries,
-                        passages=self.passages,
-                        positives=positives,
-                        negatives=negatives,
-                        settings=teaching.train,
-                    )
-        if self._teacher is None:
-            raise UserError("teacher: the recipe has none")
-        return self._teacher
-
-    def reranked(self, run: Artifact[Run], queries: Artifact[Queries]) -> Artifact[Run]:
-        """A ranking as the teacher would have it."""
-        if self.recipe.teacher is None:
-            raise UserError("teacher: the recipe has none")
-        with in_round("teacher"):
-            return rerank(
-                teacher=self.teacher(),
-                run=run,
-                queries=queries,
-                passages=self.passages,
-                settings=self.recipe.teacher.rerank,
+    def _train_queries(self, round_: Round) -> Artifact[Queries]:
+        """Return the train queries of a round: all, a sample, or those that an expert view ranks best."""
+        queries, positives, selection = self.examples.queries, self.examples.positives, round_.queries
+        if isinstance(selection, FewShotQueries):
+            few = FewShot(queries=selection.queries, sample=selection.samples[0], seed=self.recipe.seed)
+            return sample_queries(queries=queries, positives=positives, settings=few)
+        if isinstance(selection, ExpertQueries):
+            runs = [self.retrieve_for_training(selection.round, queries, view) for view in selection.views]
+            expert = ExpertSelection(names=list(selection.views), expert=selection.view, cutoff=selection.cutoff)
+            return suited_queries(
+                queries=queries, runs=runs, positives=positives, passages=self.passages, settings=expert
             )
+        return queries
 
-    def starting_point(self, name: str) -> Start:
-        """The checkpoint a round starts from: by word, by the name of an earlier round, by key or by folder."""
-        recipe, known = self.recipe, self.starts | {each: made.checkpoint for each, made in self.made.items()}
+    def _negatives(self, round_: Round, queries: Artifact[Queries]) -> Artifact[Negatives]:
+        """Return the negatives of a round: from a file, or mined from one ranking or from those of several views."""
+        positives = self.examples.positives
+        if round_.given is not None:
+            file = sources.negatives(round_.given.file)
+            return import_negatives(
+                passages=self.passages, queries=queries, positives=positives, file=file, settings=round_.given
+            )
+        if round_.mine is None or round_.mine_with is None:
+            raise TypeError(f"round {round_.name} mines nothing")
+        views: Sequence[str | None] = round_.mine_views or [None]
+        runs = [self.retrieve_for_training(round_.mine_with, queries, view) for view in views]
+        scores = None
+        if round_.mine.miner == "cross_encoder":
+            all_candidates = Top(miner="top", depth=round_.mine.depth, negatives=None, seed=round_.mine.seed)
+            candidates = mine(runs=runs, positives=positives, passages=self.passages, settings=all_candidates)
+            scores = self.teacher.scores(queries, candidates)
+        return mine(runs=runs, positives=positives, passages=self.passages, scores=scores, settings=round_.mine)
+
+    def _initial_checkpoint(self, name: str) -> Artifact[Checkpoint]:
+        """Return the checkpoint that a round starts from: `STARTS`, an earlier round, a folder, or a key."""
+        backbone, known = self.recipe.backbone, self.initial_checkpoints | self.checkpoints
         if name in known:
             return known[name]
         if name == "random":
             return initialise(
-                sources.weights(recipe.backbone.weights),
-                settings=recipe.backbone.model_copy(update={"start": "random"}),
+                sources.weights(backbone.weights), settings=backbone.model_copy(update={"start": "random"})
             )
         if Path(name).is_dir():
-            return initialise(sources.weights(name), settings=recipe.backbone)
+            return initialise(sources.weights(name), settings=backbone)
         matches = matching(name, self.store, schema="Checkpoint")
         if len(matches) != 1:
-            words = ", ".join((*STARTS, *(each for each in known if each not in STARTS)))
+            names = ", ".join(dict.fromkeys((*STARTS, *known)))
             raise UserError(
-                f"rounds: start {name!r} matches {len(matches)} checkpoints; expected {words}, a key of this store "
+                f"rounds: start {name!r} matches {len(matches)} checkpoints; expected {names}, a key of this store "
                 "or a folder"
             )
         folder, _ = matches[0]

@@ -1,23 +1,24 @@
-"""The chain of a corpus: documents, passages, pseudo-queries, and their statistics."""
+"""The chain of a corpus of pseudo-queries: from documents to pseudo-queries and their quality."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from flows.chain.chain import judged_examples, pretraining_passages, quality, split
-from flows.chain.pseudo_queries import Writer
+from flows.chain.pretraining import pretraining_spans, retrieved_passages
+from flows.chain.pseudo_queries import PseudoQueryGenerators
+from flows.chain.rankers import Bm25System
+from flows.chain.training_examples import judged_examples
 from flows.recipe.schema import Recipe
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store.store import Store
 from storage.tables import Passages, PseudoQueries
-from tasks.retrieval.index import index
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Passages, their queries, and the queries' statistics."""
+    """Passages, their pseudo-queries, and the queries' quality."""
 
     passages: Artifact[Passages]
     queries: Artifact[PseudoQueries]
@@ -25,19 +26,22 @@ class Corpus:
 
 
 def corpus(recipe: Recipe[Any], store: Store) -> Corpus:
-    """Build the passages that the recipe generates queries for (those of the pre-training, if any), and the queries."""
-    writer, passages = writer_of(recipe, store)
-    queries = writer.write(passages)
-    return Corpus(passages, queries, quality(recipe, passages, queries))
+    """Return the passages that the recipe generates queries for, with their queries."""
+    generators, passages = generators_of(recipe, store)
+    queries = generators.generate(passages)
+    return Corpus(passages, queries, generators.quality(passages, queries))
 
 
-def writer_of(recipe: Recipe[Any], store: Store) -> tuple[Writer, Artifact[Passages]]:
-    """Who writes, and of which passages."""
+def generators_of(recipe: Recipe[Any], store: Store) -> tuple[PseudoQueryGenerators, Artifact[Passages]]:
+    """Return the recipe's generators, and the passages that they generate for.
+
+    These are the spans that are pre-trained on or, where pre-training uses no pseudo-queries, what is retrieved.
+    """
     if recipe.queries is None:
         raise UserError("queries: this recipe generates none; expected a section as in configs/quickstart.yaml")
-    retrieved = split(recipe, recipe.corpora.retrieve)
-    trains = recipe.queries.train is not None and recipe.dataset.train_split is not None
-    bm25 = index(passages=retrieved, settings=recipe.bm25) if trains else None
-    examples = judged_examples(recipe, retrieved, bm25) if bm25 else None
-    writer = Writer.of(recipe, store, examples, retrieved)
-    return writer, pretraining_passages(recipe) if writer.writes("pretrain") else retrieved
+    retrieved, examples = retrieved_passages(recipe), None
+    if recipe.queries.train is not None and recipe.dataset.train_split is not None:
+        bm25 = Bm25System(recipe.bm25).on(retrieved, recipe.encode, recipe.index)
+        examples = judged_examples(recipe, bm25)
+    generators = PseudoQueryGenerators.of(recipe, store, examples, retrieved)
+    return generators, pretraining_spans(recipe) if generators.are_for("pretrain") else retrieved

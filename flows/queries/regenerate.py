@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.chain.pseudo_queries import Generator
-from flows.queries.chain import writer_of
+from flows.queries.chain import generators_of
 from flows.recipe.schema import Recipe
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -33,8 +33,8 @@ def replace(recipe: Recipe[Any], store: Store, what: str, name: str | None) -> s
     that an interrupted command can be run again.
     """
     with session(Session(store, planning=True)):
-        writer, passages = writer_of(recipe, store)
-    generators = _named(writer.generators, name)
+        corpus_generators, passages = generators_of(recipe, store)
+    generators = _named(corpus_generators.generators, name)
     if what == ALL:
         more, words = Invalidations(all=1), "all passages"
     elif bucket := BUCKET.fullmatch(what):
@@ -43,7 +43,7 @@ def replace(recipe: Recipe[Any], store: Store, what: str, name: str | None) -> s
         more, words = _of_documents(Path(what), passages, store)
     lines = []
     for generator in generators:
-        ledger = generator.writing().ledger_in(store.root, generator.model)
+        ledger = generator.stage_settings().ledger_in(store.root, generator.model)
         with store.lock("ledger", f"{ledger.key}-replaced", lambda: None):
             pending = _is_pending(ledger, more, store)
             if not pending:

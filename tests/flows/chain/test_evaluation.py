@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from flows.chain.collection import Asked
+from flows.chain.collection import SplitTopics
 from flows.chain.evaluation import check_metrics, measurable
 from flows.recipe.load import load_recipe
 from storage.artifact import Artifact
 from storage.errors import UserError
 
 HERE: Artifact[Any] = Artifact("ingest", "0" * 24, Path("nowhere"))
-JUDGED, ANSWERED = Asked("dev", HERE, HERE, None), Asked("test", HERE, None, HERE)
+JUDGED, ANSWERED = SplitTopics("dev", HERE, HERE, None), SplitTopics("test", HERE, None, HERE)
 
 
 def test_answers_measure_answers_and_judgements_all_else() -> None:
@@ -22,7 +22,7 @@ def test_answers_measure_answers_and_judgements_all_else() -> None:
 
     assert measurable(metrics, JUDGED) == ["MRR@10"]
     assert measurable(metrics, ANSWERED) == ["answer@20"]
-    assert measurable(metrics, Asked("both", HERE, HERE, HERE)) == metrics
+    assert measurable(metrics, SplitTopics("both", HERE, HERE, HERE)) == metrics
 
 
 def test_a_split_that_nothing_measures_is_named() -> None:

@@ -89,7 +89,7 @@ def written(tmp_path: Path, old: str, new: str) -> str:
     ("old", "new", "said"),
     [
         ("metric: nDCG", "metrik: nDCG", r"metrik: unknown key; did you mean metric\?"),
-        ("name: SQuAD", "name: SciFact", "the name 'SciFact' stands twice"),
+        ("name: SQuAD", "name: SciFact", "the name 'SciFact' is there twice"),
         ("name: SQuAD,", "name: SQuAD, group: SciFact,", "the group 'SciFact' has a collection's name"),
         ("name: SQuAD,", "name: SQuAD, metric: recall@7,", "SQuAD: recall@7 is none of evaluate.metrics"),
         ("name: SQuAD,", "name: SQuAD, expected: {bm25: {nDCG@10: 0.5}},", "say where the expected values come from"),
@@ -113,7 +113,7 @@ def test_an_unknown_suite_names_the_nearest() -> None:
 
 
 def names(suite: Suite, *only: str) -> list[str]:
-    return [each.name for each in suite.chosen(only)]
+    return [each.name for each in suite.select(only)]
 
 
 def test_collections_are_chosen_by_name_or_group_in_the_suites_order() -> None:
@@ -124,7 +124,7 @@ def test_collections_are_chosen_by_name_or_group_in_the_suites_order() -> None:
     assert names(suite, "CQADupStack/tex") == ["CQADupStack/tex"]
     assert len(names(suite)) == 29
     with pytest.raises(UserError, match="did you mean SciFact"):
-        suite.chosen(["Scifact"])
+        suite.select(["Scifact"])
 
 
 def test_set_changes_a_collection() -> None:

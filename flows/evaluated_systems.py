@@ -1,4 +1,4 @@
-"""What `pretrieve evaluate` compares: retrievers, found by what people call them."""
+"""The retrieval systems that `pretrieve evaluate` compares, as the user names them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.chain.suites import ByRetriever, ByWords, Ranker, Suite
+from flows.chain.rankers import Bm25System, Retriever, System
+from flows.chain.suites import Suite
 from flows.store_lookup import find
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -21,39 +22,39 @@ NO_RETRIEVERS = ("train_teacher", "train_generator", "finetune_generator")
 
 
 @dataclass(frozen=True)
-class Contender:
-    """A row of the table."""
+class NamedSystem:
+    """A system, its name in the table, and what it is."""
 
     name: str
-    meaning: str
-    ranker: Ranker
+    description: str
+    system: System
 
 
-def contenders(models: Sequence[str], suite: Suite, store: Store) -> list[Contender]:
-    """The models, each given as MODEL or NAME=MODEL, in their order."""
-    found = [contender(each, suite, store) for each in models]
-    names = [each.name for each in found]
+def named_systems(models: Sequence[str], suite: Suite, store: Store) -> list[NamedSystem]:
+    """Return the systems in their order, each given as MODEL or NAME=MODEL. Raises UserError for two of one name."""
+    systems = [named_system(model, suite, store) for model in models]
+    names = [system.name for system in systems]
     if twice := {name for name in names if names.count(name) > 1}:
         raise UserError(f"the models have the name {min(twice)} in common; give each its own: NAME=MODEL")
-    return found
+    return systems
 
 
-def contender(given: str, suite: Suite, store: Store) -> Contender:
-    """`bm25`, a checkpoint by key, or a model by folder, package:NAME/FOLDER or hub name."""
+def named_system(given: str, suite: Suite, store: Store) -> NamedSystem:
+    """Return `bm25`, a checkpoint given by key, or a model given by folder, package:NAME/FOLDER or hub name."""
     name, equals, model = given.partition("=") if not Path(given).exists() else (given, "", "")
     if not equals:
         name, model = "", given
     if model == BM25:
         settings = suite.bm25
-        return Contender(name or BM25, f"Lucene's BM25 (k1 {settings.k1}, b {settings.b})", ByWords(settings))
-    short, long, made = by_name(model, store)
-    views, most = reads(made.path)
-    read = f"{' + '.join(views)}, reads {most:,} tokens at most"
-    return Contender(name or short, f"{long}: {read}", ByRetriever(made, views, max_tokens=most))
+        return NamedSystem(name or BM25, f"Lucene's BM25 (k1 {settings.k1}, b {settings.b})", Bm25System(settings))
+    short, full, checkpoint = by_name(model, store)
+    views, max_tokens = reads(checkpoint.path)
+    description = f"{full}: {' + '.join(views)}, reads {max_tokens:,} tokens at most"
+    return NamedSystem(name or short, description, Retriever(checkpoint, views, max_tokens=max_tokens))
 
 
 def by_name(model: str, store: Store) -> tuple[str, str, Model]:
-    """What a model is called in tables, what it is, and itself."""
+    """Return a model's short name for tables, its full name, and the model."""
     if KEY.fullmatch(model) and not Path(model).is_dir():
         folder, manifest = find(model, store)
         if manifest.schema != "Checkpoint" or manifest.stage in NO_RETRIEVERS:

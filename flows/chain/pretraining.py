@@ -1,0 +1,67 @@
+"""The pre-training of a recipe: its spans, their contexts, and the checkpoint that the paper's objective trains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flows.chain import collection
+from flows.chain.training_examples import train_topics
+from flows.recipe.schema import Recipe
+from storage.artifact import Artifact, Source
+from storage.store import sources
+from storage.tables import Checkpoint, Pairs, Passages, PseudoQueries
+from tasks.pretraining.count_terms import count_terms
+from tasks.pretraining.draw_probe import Drawing, draw_probe, draw_probe_of_pairs
+from tasks.pretraining.pair_contexts import Contexts, Pairing, pair_contexts
+from tasks.pretraining.pretrain import Pretraining, pretrain
+
+
+def tokenizer(recipe: Recipe[Any]) -> Source:
+    """Return the backbone's tokenizer."""
+    return sources.tokenizer(recipe.backbone.weights)
+
+
+def retrieved_passages(recipe: Recipe[Any]) -> Artifact[Passages]:
+    """Return the passages that are retrieved."""
+    return collection.split(recipe.dataset, recipe.corpora.retrieve, tokenizer(recipe), recipe.split)
+
+
+def pretraining_spans(recipe: Recipe[Any]) -> Artifact[Passages]:
+    """Return the passages that are pre-trained on, of the same collection or of another."""
+    other = recipe.corpora.pretrain_from
+    return collection.split(other or recipe.dataset, recipe.corpora.pretrain, tokenizer(recipe), recipe.split)
+
+
+def contexts(
+    recipe: Recipe[Any], spans: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries] | None
+) -> Artifact[Pairs] | None:
+    """Return every span with its contexts: pseudo-queries, other spans, or none; None where nothing is pre-trained."""
+    if recipe.pretrain is None:
+        return None
+    kinds, split = recipe.contexts or Contexts(pseudo_queries=0, passages=[], alone=None), recipe.split
+    settings = Pairing(**kinds.model_dump(), max_tokens=split.max_tokens, language=split.language, seed=recipe.seed)
+    return pair_contexts(passages=spans, pseudo_queries=pseudo_queries, tokenizer=tokenizer(recipe), settings=settings)
+
+
+def pretrained(
+    recipe: Recipe[Any], backbone: Artifact[Checkpoint], passages: Artifact[Passages], pairs: Artifact[Pairs] | None
+) -> Artifact[Checkpoint] | None:
+    """Return the backbone after the paper's pre-training; None where nothing is pre-trained."""
+    if (settings := recipe.pretrain) is None or pairs is None:
+        return None
+    terms = count_terms(pairs=pairs, tokenizer=tokenizer(recipe)) if settings.objective.counts_terms else None
+    probe = probe_pairs(recipe, settings, passages, pairs)
+    return pretrain(pairs=pairs, terms=terms, start=backbone, probe=probe, settings=settings)
+
+
+def probe_pairs(
+    recipe: Recipe[Any], pretraining: Pretraining[Any], passages: Artifact[Passages], pairs: Artifact[Pairs]
+) -> Artifact[Pairs] | None:
+    """Return the pairs of the retrieval probe: train queries, or pseudo-queries of a collection that has none."""
+    if pretraining.probe is None:
+        return None
+    settings = Drawing(pairs=pretraining.probe.pairs, seed=pretraining.seed)
+    if recipe.dataset.train_split is None:
+        return draw_probe_of_pairs(pairs, settings=settings)
+    queries, qrels = train_topics(recipe)
+    return draw_probe(queries=queries, qrels=qrels, passages=passages, settings=settings)

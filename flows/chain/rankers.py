@@ -1,0 +1,96 @@
+"""How passages are ranked for queries: by BM25, or by a retriever whose vectors of the passages are searched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from storage.artifact import Artifact
+from storage.tables import Index, Passages, Queries, Run, Vectors
+from tasks.retrieval.encode import Encoding, Model, encode
+from tasks.retrieval.engines.bm25 import Bm25
+from tasks.retrieval.engines.exact import Exact
+from tasks.retrieval.fuse import Fusion, fuse
+from tasks.retrieval.index import index
+from tasks.retrieval.search import Search, search
+
+
+class Ranker(Protocol):
+    """Ranks the passages of one collection."""
+
+    def rank(self, queries: Artifact[Queries], documents: int, view: str | None = None) -> Artifact[Run]:
+        """Return a ranking of `documents` documents for each query, by one view or, without one, by all."""
+
+
+class System(Protocol):
+    """A retrieval system that can rank the passages of any collection."""
+
+    def on(self, passages: Artifact[Passages], limits: Encoding, exact: Exact) -> Ranker:
+        """Return the system's ranker of these passages; texts that are encoded are cut at the limits."""
+
+
+@dataclass(frozen=True)
+class IndexedBm25:
+    """BM25 over the passages of one collection."""
+
+    passages: Artifact[Passages]
+    index: Artifact[Index]
+
+    def rank(self, queries: Artifact[Queries], documents: int, view: str | None = None) -> Artifact[Run]:
+        """Return a ranking of `documents` documents for each query; there are no views."""
+        settings = Search(documents=documents, view="bm25")
+        return search(index=self.index, queries=queries, passages=self.passages, settings=settings)
+
+
+@dataclass(frozen=True)
+class Bm25System:
+    """BM25."""
+
+    settings: Bm25
+
+    def on(self, passages: Artifact[Passages], limits: Encoding, exact: Exact) -> IndexedBm25:
+        """Return BM25 over these passages, whose texts are indexed in full."""
+        return IndexedBm25(passages, index(passages=passages, settings=self.settings))
+
+
+@dataclass(frozen=True)
+class Retriever:
+    """A trained retriever, which ranks by the sum of its views or by a fusion of their rankings."""
+
+    checkpoint: Model
+    views: Sequence[str]
+    fusion: Fusion | None = None
+    max_tokens: int | None = None
+    """The most tokens that it can read; None where that is not known, as before it is trained."""
+
+    def on(self, passages: Artifact[Passages], limits: Encoding, exact: Exact) -> IndexedRetriever:
+        """Encode and index these passages, with texts cut at the limits or at what the retriever can read."""
+        if (most := self.max_tokens) is not None:
+            limits = Encoding(**{name: min(number, most) for name, number in limits.model_dump().items()})
+        vectors = encode(passages=passages, checkpoint=self.checkpoint, settings=limits)
+        return IndexedRetriever(self, passages, vectors, index(passages=passages, vectors=vectors, settings=exact))
+
+
+@dataclass(frozen=True)
+class IndexedRetriever:
+    """A retriever with its vectors and exact index of the passages of one collection."""
+
+    retriever: Retriever
+    passages: Artifact[Passages]
+    vectors: Artifact[Vectors]
+    index: Artifact[Index]
+
+    def rank(self, queries: Artifact[Queries], documents: int, view: str | None = None) -> Artifact[Run]:
+        """Return a ranking of `documents` documents for each query, by one view or as the retriever ranks."""
+        views, fusion = self.retriever.views, self.retriever.fusion
+        if view is None and fusion is not None:
+            return fuse(runs=[self.rank(queries, documents, fused) for fused in views], settings=fusion)
+        return self.search(self.index, queries, documents, view or (views[0] if len(views) == 1 else "sum"))
+
+    def search(self, searched: Artifact[Index], queries: Artifact[Queries], documents: int, view: str) -> Artifact[Run]:
+        """Search an index of the retriever's vectors by one view or by the sum of all."""
+        return search(
+            index=searched, vectors=self.vectors, queries=queries, checkpoint=self.retriever.checkpoint,
+            passages=self.passages, settings=Search(documents=documents, view=view),
+        )  # fmt: skip
