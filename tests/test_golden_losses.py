@@ -105,6 +105,7 @@ def test_first_losses(name: str, tokenizer: Tokenizer) -> None:
     if os.environ.get("PRETRIEVE_WRITE_GOLDEN") and not file.exists():
         lines = (" ".join(f"{loss} {value:.6f}" for loss, value in step.items()) for step in found)
         file.write_text("".join(f"{line}\n" for line in lines))
+    assert file.exists(), f"{file}: missing; write it by running this test with PRETRIEVE_WRITE_GOLDEN=1"
     expected = [line.split() for line in file.read_text().splitlines()]
     assert [list(step) for step in found] == [line[::2] for line in expected]
     values = [[float(value) for value in line[1::2]] for line in expected]
