@@ -53,4 +53,6 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 def _refuse_white_space(values: pa.Array, what: str) -> None:
     invalid = values.filter(pc.or_(pc.match_substring_regex(values, r"[\s\p{Z}]"), pc.equal(values, "")))
     if len(invalid):
-        raise UserError(f"{what} {invalid[0].as_py()!r}: TREC separates columns by blanks; expected an id without")
+        raise UserError(
+            f"{what} {invalid[0].as_py()!r}: the TREC format separates columns by blanks; expected an id without blanks"
+        )

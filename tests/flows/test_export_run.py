@@ -95,5 +95,5 @@ def test_an_id_with_a_blank_is_refused(store: Store, tmp_path: Path) -> None:
     passages = only(store, "split_corpus")
     rows = next(read_rows(Artifact("search", "", next((store.root / "search").iterdir())), Run))
     write_rows(tmp_path, Run, [{**rows, "query_id": "q 1"}])
-    with pytest.raises(UserError, match="query 'q 1': TREC's format"):
+    with pytest.raises(UserError, match="query 'q 1': the TREC format"):
         list(trec_lines(Artifact("search", "", tmp_path), passages, "tag", ignore_identical_ids=False))
