@@ -1,4 +1,4 @@
-"""Reading pseudo-queries: those that are kept, beside the passages they were written for."""
+"""Read kept pseudo-queries, in step with the passages that they were generated for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 
 def kept_queries(pseudo_queries: Artifact[PseudoQueries]) -> Iterator[Row]:
-    """The rows that no filter has dropped and that are not empty, in order."""
+    """Yield the rows that are not empty and that no filter has dropped, in order."""
     return (row for row in read_rows(pseudo_queries, PseudoQueries) if row["kept"])
 
 

@@ -1,6 +1,6 @@
 """Settings: frozen, strict pydantic models that refuse unknown keys.
 
-They stand beside what they configure; a recipe is made of them, and their JSON is hashed into keys.
+Each class is in the module that it configures. Recipes consist of them, and their JSON is hashed into keys.
 """
 
 import json

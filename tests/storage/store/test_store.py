@@ -1,4 +1,4 @@
-"""Artifacts are whole or absent, whatever happens to the process or to the disk."""
+"""Artifacts are complete or absent, whatever happens to the process or to the disk."""
 
 import errno
 import json
@@ -50,7 +50,7 @@ def test_the_hash_covers_data_and_not_logs() -> None:
     assert one.hash != other_data.hash
 
 
-def test_changed_bytes_are_named_and_the_artifact_is_set_aside(made: tuple[Store, Artifact]) -> None:
+def test_changed_bytes_are_named_and_the_artifact_is_quarantined(made: tuple[Store, Artifact]) -> None:
     store, artifact = made
     (artifact.path / "data.bin").write_bytes(b"0123456780")  # as long as before
 
@@ -61,7 +61,7 @@ def test_changed_bytes_are_named_and_the_artifact_is_set_aside(made: tuple[Store
     assert not artifact.path.exists()
 
 
-def test_a_missing_or_shorter_file_is_not_whole(made: tuple[Store, Artifact]) -> None:
+def test_a_missing_or_shorter_file_is_damage(made: tuple[Store, Artifact]) -> None:
     store, artifact = made
     (artifact.path / "data.bin").write_bytes(b"0123")
 
@@ -71,7 +71,7 @@ def test_a_missing_or_shorter_file_is_not_whole(made: tuple[Store, Artifact]) ->
     assert "missing" in find_damage(artifact.path)[0]
 
 
-def test_a_folder_without_a_readable_manifest_is_not_whole(made: tuple[Store, Artifact]) -> None:
+def test_a_folder_without_a_readable_manifest_is_damaged(made: tuple[Store, Artifact]) -> None:
     store, artifact = made
     (artifact.path / "manifest.json").write_text("{")
 
@@ -79,7 +79,7 @@ def test_a_folder_without_a_readable_manifest_is_not_whole(made: tuple[Store, Ar
     assert find_damage(artifact.path)
 
 
-def test_beginning_keeps_whole_files_and_drops_unfinished_ones(tmp_path: Path) -> None:
+def test_begin_keeps_complete_files_and_drops_unfinished_ones(tmp_path: Path) -> None:
     store = Store(tmp_path)
     work = store.begin("made", KEY)
     (work / "part-00000.parquet").write_text("whole")
@@ -101,7 +101,7 @@ def test_a_file_that_could_not_be_written_whole_leaves_nothing(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_told_in_words(tmp_path: Path) -> None:
+def test_a_full_disk_is_explained(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the disk is full"), full_disk_explained(tmp_path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with pytest.raises(UserError, match="the disk is full"), full_disk_explained(tmp_path):
