@@ -33,7 +33,7 @@ import sys
 from flows import reproduce
 from models.layers import bert
 from tasks.training.meta_device import on_meta_device
-with without_memory():
+with on_meta_device():
     bert.BertForMaskedLM(bert.BertConfig(vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1,
                                          intermediate_size=4, max_position_embeddings=4))
 print(*sorted({"torch._dynamo", "transformers", "pandas", "scipy", "ranx", "prefect"} & set(sys.modules)))
