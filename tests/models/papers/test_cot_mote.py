@@ -24,10 +24,9 @@ from models.pretraining import Initialisation, RawBatch
 from models.representation import Pooling
 from models.retrievers.towers import Towers, build_encoders
 from models.tokens import Tokenizer, pad
-from tasks.training.grad_cache import gradients
 from tests.models.papers.test_seed import slow_decoder
 from tests.slow import Array, bert_layers, log_softmax, numbers, vocabulary
-from tests.tiny import PIECES, SHAPE, start
+from tests.tiny import PIECES, start
 
 DENSE = Settings(
     bottlenecks=["dense"], lexical_bottleneck=None, switched=False, query_target="query", mask_rate=0.3,
@@ -205,22 +204,6 @@ def test_maxima_are_over_what_stands_between_the_specials() -> None:
     assert between_specials(pad([[CLS, SEP]]).mask).tolist() == [[False, False]]
 
 
-@pytest.mark.parametrize("kind", ["l1", "softmax"])
-def test_texts_without_words(tokenizer: Tokenizer, kind: Any) -> None:
-    settings = dataclasses.replace(BOTH, lexical_bottleneck=kind)
-    made, given = (
-        objective(settings),
-        make_batch(RawBatch([[], []], [[], [20]]), tokenizer, settings, np.random.default_rng(0)),
-    )
-
-    losses = made.encode(given)[1]
-    sum(losses.values()).backward()
-
-    assert losses["mlm_passage"] == 0
-    assert all(loss.isfinite() for loss in losses.values())
-    assert all(each.grad is None or each.grad.isfinite().all() for each in made.parameters())
-
-
 # What reaches what
 
 
@@ -271,55 +254,6 @@ def test_words_are_chosen_not_changed() -> None:
     assert logits.grad.abs().max() > 1e-3
 
 
-def touched(made: Pretraining, given: Batch, role: str) -> set[str]:
-    """Which parameters the losses of one kind of text train, of the towers by `query.` and `passage.`."""
-    made.zero_grad()
-    losses = made.encode(given)[1]
-    sum(loss for name, loss in losses.items() if role in name).backward()
-    named = [(f"{tower}.{name}", each) for tower in ("query", "passage")
-             for name, each in getattr(made.encoder, tower).named_parameters()]  # fmt: skip
-    return {name for name, each in named if each.grad is not None and each.grad.any()}
-
-
-@pytest.mark.parametrize("switched", [False, True])
-def test_each_expert_learns_from_one_kind_of_text(tokenizer: Tokenizer, switched: bool) -> None:
-    settings = dataclasses.replace(BOTH, switched=switched)
-    made, given = objective(settings), batch(tokenizer, settings)
-
-    for role, other in (("query", "passage"), ("passage", "query")):
-        reader, idle = (other, role) if switched else (role, other)
-        names = touched(made, given, role)
-        assert f"{reader}.bert.encoder.layer.0.intermediate.dense.weight" in names
-        assert not any("intermediate" in name or name.endswith("1.output.LayerNorm.weight") for name in names
-                       if name.startswith(idle))  # fmt: skip
-        assert {f"{each}.bert.encoder.layer.1.attention.self.value.weight" for each in (reader, idle)} <= names
-        assert {f"{each}.cls.predictions.bias" for each in (reader, idle)} <= names
-
-
-@pytest.mark.parametrize("switched", [False, True])
-def test_separate_towers_have_the_decoders_layers_alone_in_common(tokenizer: Tokenizer, switched: bool) -> None:
-    settings = dataclasses.replace(BOTH, switched=switched, query_target="passage")
-    made, given = objective(settings, "separate"), batch(tokenizer, settings)
-
-    for role, other in (("query", "passage"), ("passage", "query")):
-        names = touched(made, given, role)
-        assert {name.partition(".")[0] for name in names} == {other if switched else role}
-        assert all(each.grad is not None and each.grad.any() for name, each in made.decoder.named_parameters()
-                   if not name.endswith("key.bias"))  # fmt: skip
-
-
-def test_a_step_on_passages_leaves_the_queries_expert_as_it_is(tokenizer: Tokenizer) -> None:
-    made, given = objective(dataclasses.replace(BOTH, query_target="none")), batch(tokenizer, BOTH)
-    layer = made.encoder.query.bert.encoder.layer[0]
-    expert, attention = (each.weight.detach().clone() for each in (layer.output.dense, layer.attention.output.dense))
-
-    made.losses("passage", given)["decode_passage_dense"].backward()
-    torch.optim.SGD(made.parameters(), lr=0.1).step()
-
-    assert torch.equal(layer.output.dense.weight, expert)
-    assert not torch.equal(layer.attention.output.dense.weight, attention)
-
-
 @pytest.mark.parametrize("settings", [DENSE, BOTH], ids=["dense", "both"])
 def test_the_vocabulary_head_sees_what_is_asked_and_nothing_twice(
     tokenizer: Tokenizer, settings: Settings, monkeypatch: pytest.MonkeyPatch
@@ -343,116 +277,6 @@ def test_the_vocabulary_head_sees_what_is_asked_and_nothing_twice(
         words = int(part.tokens.mask.sum()) - 2 * len(given)
         assert seen[role] == [given.num_terms(f"mlm_{role}") if settings is DENSE else words]
         assert seen[f"decode_{role}"] == [int(given.query.tokens.mask.sum()) - len(given)] * len(settings.bottlenecks)
-
-
-# Learning
-
-
-def learned(made: Pretraining, given: Batch, steps: int, seed: int, rate: float = 1e-2) -> list[dict[str, float]]:
-    optimiser = torch.optim.Adam(made.train().parameters(), lr=rate)
-    losses = []
-    for step in range(steps):
-        found = gradients(made, given, None, (seed, step))
-        losses.append({name: loss.item() for name, loss in found.items()})
-        optimiser.step()
-        optimiser.zero_grad()
-    return losses
-
-
-@pytest.mark.usefixtures("store")
-@pytest.mark.parametrize("towers", ["mixture", "separate"])
-def test_a_batch_is_learned_by_heart(tokenizer: Tokenizer, towers: Towers) -> None:
-    settings = dataclasses.replace(BOTH, query_target="passage")
-    torch.manual_seed(0)
-
-    losses = learned(Pretraining(begin(towers, spread=0), settings), batch(tokenizer, settings), 120, seed=0)
-
-    for name, first in losses[0].items():
-        assert first > 3
-        assert losses[-1][name] < 0.25 * first, name
-
-
-@pytest.mark.usefixtures("store")
-def test_equal_seeds_learn_equally(tokenizer: Tokenizer) -> None:
-    runs = []
-    for seed in (0, 0, 1):
-        torch.manual_seed(0)
-        made = Pretraining(begin("mixture", dropout=0.1, spread=0), BOTH)
-        runs.append(learned(made, batch(tokenizer, BOTH), 3, seed))
-
-    assert runs[0] == runs[1] != runs[2]
-
-
-@pytest.mark.usefixtures("store")
-@pytest.mark.parametrize("settings", [DENSE, BOTH], ids=["dense", "both"])
-def test_a_siamese_encoder_is_a_mixture_of_tied_experts(tokenizer: Tokenizer, settings: Settings) -> None:
-    def run(towers: Towers, *, tied: bool) -> list[dict[str, float]]:
-        begun = begin(towers, dropout=0.1)
-        if tied:
-            for own, other in zip(
-                begun.encoder.query.bert.encoder.layer, begun.encoder.passage.bert.encoder.layer, strict=True
-            ):
-                own.intermediate, own.output = other.intermediate, other.output
-        torch.manual_seed(1)
-        return learned(Pretraining(begun, settings), batch(tokenizer, settings), 5, seed=0, rate=1e-3)
-
-    siamese, tied, mixture = run("siamese", tied=False), run("mixture", tied=True), run("mixture", tied=False)
-
-    assert siamese == tied
-    assert mixture[0] == siamese[0]
-    assert mixture[4] != siamese[4]
-
-
-@pytest.mark.usefixtures("store")
-@pytest.mark.parametrize("chunk", [1, 3])
-@pytest.mark.parametrize("towers", ["mixture", "separate"])
-def test_chunks_change_neither_losses_nor_gradients(tokenizer: Tokenizer, chunk: int, towers: Towers) -> None:
-    found = []
-    for size in (None, chunk):
-        made = objective(BOTH, towers, spread=0.02).train()
-        losses = gradients(made, batch(tokenizer, BOTH, 8), size, (1, 2))
-        found.append((losses, {name: each.grad for name, each in made.named_parameters()}))
-
-    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(found[0][1], found[1][1], atol=1e-5, rtol=1e-4)
-
-
-def test_parameters_have_one_name_each() -> None:
-    made = Pretraining(begin("mixture"), BOTH)
-
-    parts = {name.partition(".")[0] for name, _ in made.named_parameters()}
-    heads = {id(each) for each in made.parameters()} - {id(each) for each in made.encoder.parameters()}
-    assert parts == {"model", "encoder", "decoder"}
-    assert heads == {id(each) for each in made.decoder.parameters()} == {id(e) for e in made.query_decoder.parameters()}
-    assert not made.eval().query_decoder.training
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"bottlenecks": []}, "bottlenecks: expected dense, lexical or both"),
-        ({"bottlenecks": ["dense", "dense"]}, "bottlenecks: expected dense, lexical or both"),
-        ({"bottlenecks": ["lexical"]}, "lexical_bottleneck: expected l1 or softmax"),
-        ({"lexical_bottleneck": "l1"}, "lexical_bottleneck: expected .* else null"),
-        ({"mask_rate": 0.0}, "mask_rate"),
-        ({"decoder_layers": 0}, "decoder_layers"),
-        ({"window": 0}, "window: expected 1 or more"),
-        ({"window": -1}, "window"),
-        ({"max_tokens": 2}, "max_tokens"),
-        ({"query_max_tokens": 2}, "query_max_tokens"),
-    ],
-)
-def test_settings_that_mean_nothing(change: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        dataclasses.replace(DENSE, **change)
-
-
-def test_settings_that_do_not_fit_the_encoder() -> None:
-    with pytest.raises(ValueError, match="switched: expected two towers to change places, found one"):
-        Pretraining(begin("siamese"), dataclasses.replace(DENSE, switched=True))
-    for name in ("max_tokens", "query_max_tokens"):
-        with pytest.raises(ValueError, match="max_tokens: expected at most 64, found 65"):
-            Pretraining(begin("mixture"), dataclasses.replace(DENSE, **{name: SHAPE["max_position_embeddings"] + 1}))
 
 
 def test_masked_texts_are_rows(tokenizer: Tokenizer) -> None:

@@ -10,21 +10,18 @@ from torch import Tensor
 
 from models.masking import IGNORED
 from models.objective import Losses
-from models.papers import cpdae
 from models.papers.cpdae import (
     Batch,
     Pretraining,
     Settings,
-    divergences,
     idf_weights,
     make_batch,
     reconstruction_losses,
 )
 from models.pretraining import RawBatch, TermCounts
 from models.tokens import Tokenizer
-from tasks.training import grad_cache as loop
 from tests.slow import Array, bert_layers, dense, gelu, log_softmax, norm, numbers, vocabulary
-from tests.tiny import PIECES, SHAPE, start
+from tests.tiny import PIECES, start
 
 V = len(PIECES)
 CLS, SEP, UNK, MASK = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]", "[UNK]", "[MASK]"))
@@ -93,14 +90,6 @@ def test_masks_are_berts(tokenizer: Tokenizer) -> None:
     assert masked == pytest.approx(0.8, abs=0.04)
     both = (asked[:, 0] & asked[:, 1]).sum(1).double().mean().item()
     assert both == pytest.approx(0.5, abs=0.15)  # 3 * 3 / 18 if the two masks know nothing of each other
-
-
-def test_equal_seeds_draw_equally(tokenizer: Tokenizer) -> None:
-    one, same, other = (batch(tokenizer, seed=n) for n in (0, 0, 1))
-
-    assert torch.equal(one.views.ids, same.views.ids)
-    assert losses_of(objective(), one) == losses_of(objective(), same)
-    assert not torch.equal(one.views.ids[:, :, :4], other.views.ids[:, :, :4])
 
 
 # Losses, slowly
@@ -229,102 +218,6 @@ def logits(rows: int = 7, spread: float = 3.0) -> Tensor:
     return torch.randn(rows, V, generator=torch.Generator().manual_seed(1)) * spread - 4
 
 
-@pytest.mark.parametrize("at_once", [1, 2 * 7 * V, 2**22])
-@pytest.mark.parametrize("spread", [0.1, 3.0, 100.0])
-def test_divergences_in_blocks_are_those_of_all_pairs(
-    at_once: int, spread: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cpdae, "NUMBERS_AT_ONCE", at_once)
-    given = logits(spread=spread).requires_grad_()
-    weights = torch.randn(7, 7, generator=torch.Generator().manual_seed(2))
-
-    found = divergences(given)
-    (found * weights).sum().backward()
-
-    z = given.detach().double().requires_grad_()
-    shares = z.sigmoid() / z.sigmoid().sum(1, keepdim=True)
-    p, q = shares[:, None], shares[None]
-    m = (p + q) / 2
-    direct = (torch.xlogy(p, p / m) + torch.xlogy(q, q / m)).sum(-1) / 2
-    direct = torch.where(torch.eye(7, dtype=torch.bool), 0.0, direct)
-    (direct * weights).sum().backward()
-    torch.testing.assert_close(found.double(), direct, atol=3e-6, rtol=1e-5)
-    torch.testing.assert_close(given.grad.double(), z.grad, atol=3e-6, rtol=1e-4)
-
-
-def test_divergences_are_symmetric_and_bounded() -> None:
-    given = torch.full((4, V), -40.0)
-    given[0, 5] = given[1, 6] = given[2, 5] = 40.0  # all mass on one word
-    given[3] = logits(1)
-
-    found = divergences(given)
-
-    assert torch.equal(found, found.T)
-    torch.testing.assert_close(found.diagonal(), torch.zeros(4), atol=1e-6, rtol=0)
-    assert found[0, 1].item() == pytest.approx(math.log(2), abs=1e-6)
-    assert found[0, 2].item() == pytest.approx(0, abs=1e-6)
-    assert (found < math.log(2) + 1e-6).all()
-    assert (found > -1e-6).all()
-
-
-def test_equation_seven_is_twice_the_similarity_and_a_constant() -> None:
-    p, q = (np.random.default_rng(n).dirichlet(np.ones(V)) for n in range(2))
-    printed = -(p * np.log(p)).sum() - (q * np.log(q)).sum() + ((p + q) * np.log(p + q)).sum()
-
-    found = divergences(torch.tensor(np.log([p, q]) - 15))  # where sigmoid is exp, z~ is the softmax
-
-    assert printed == pytest.approx(-2 * found[0, 1].item() + 2 * math.log(2), abs=1e-5)
-
-
-def contrast(given: Tensor, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> float:
-    made = objective(settings)
-    monkeypatch.setattr(made.decoder, "forward", lambda vectors: given)
-    return made.compare((given,), None)["contrast"].item()
-
-
-@pytest.mark.parametrize("anchors", ["first", "both"])
-def test_an_anchors_contrast_is_bounded(anchors: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    m, settings = 4, dataclasses.replace(WORDS, anchors=anchors, contrast_reduction="mean", contrast_weight=1.0)
-
-    def peaked(words: list[int]) -> Tensor:
-        peaks = torch.full((2 * m, V), -40.0)
-        peaks[range(2 * m), words] = 20.0
-        return peaks
-
-    best = contrast(peaked([5, 5, 6, 6, 7, 7, 8, 8]), settings, monkeypatch)
-    equal = contrast(logits(1).expand(2 * m, -1), settings, monkeypatch)
-    worst = contrast(peaked([5, 6, 5, 7, 5, 8, 5, 9]), dataclasses.replace(settings, anchors="first"), monkeypatch)
-    anything = contrast(logits(2 * m), settings, monkeypatch)
-
-    # Partners alike, others disjoint: 1 / (1 + (2m - 2) / 2) = 1 / m.
-    assert best == pytest.approx(math.log(m), abs=1e-5)
-    assert equal == pytest.approx(math.log(2 * m - 1), abs=1e-5)
-    # Partners disjoint, all firsts alike: exp(-log 2) / ((m - 1) + m / 2).
-    assert worst == pytest.approx(math.log(3 * m - 2), abs=1e-5)
-    assert math.log(m) < anything < math.log(4 * m - 3)
-    lonely = peaked([5, 6, 5, 5, 5, 5, 5, 5])  # the first text's first view is as all others, but not as its partner
-    scores = cpdae.partner_losses(-divergences(lonely))
-    assert scores.max().item() == pytest.approx(math.log(4 * m - 3), abs=1e-5)
-    assert scores.min().item() > math.log(m)
-
-
-# The objective
-
-
-def test_the_decoder_starts_at_the_words_and_their_mean_chance() -> None:
-    given = start(spread=0, terms=TERMS)
-    made = Pretraining(given, WORDS)
-
-    words = given.model.bert.embeddings.word_embeddings.weight
-    assert torch.equal(made.decoder.vocabulary.weight, words)
-    assert made.decoder.vocabulary.weight.data_ptr() != words.data_ptr()
-    chance = COUNTS.sum() / 50 / V
-    torch.testing.assert_close(made.decoder.vocabulary.bias.sigmoid(), torch.full((V,), chance), rtol=1e-4, atol=1e-6)
-    assert made.decoder.transform.dense.weight.std().item() == pytest.approx(0.02, rel=0.1)
-    assert not made.decoder.transform.dense.bias.any()
-    assert {name.partition(".")[0] for name, _ in made.named_parameters()} == {"model", "decoder"}
-
-
 @pytest.mark.parametrize("settings", [WORDS, HIDDEN])
 def test_reconstruction_and_contrast_reach_the_encoder_through_the_vector_alone(
     tokenizer: Tokenizer, settings: Settings, monkeypatch: pytest.MonkeyPatch
@@ -345,93 +238,3 @@ def test_reconstruction_and_contrast_reach_the_encoder_through_the_vector_alone(
         assert (each[:, 0].abs().amax(1) > 1e-7).all()
         assert not each[:, 1:].any()
     assert torch.equal(of_mlm.abs().amax(-1) > 0, given.labels.flatten(0, 1) != IGNORED)
-
-
-@pytest.mark.usefixtures("store")
-@pytest.mark.parametrize("settings", [WORDS, HIDDEN, ALONE])
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_chunks_have_the_gradients_of_a_direct_pass(tokenizer: Tokenizer, settings: Settings, dropout: float) -> None:
-    made, given = objective(settings, dropout=dropout).train(), batch(tokenizer)
-    losses = loop.gradients(made, given, 2, (3, 5))
-    found = [parameter.grad.clone() for parameter in made.parameters()]
-
-    made.zero_grad()
-    chunks = [given.rows(0, 2), given.rows(2, 4), given.rows(4, 5)]
-    passed = []
-    for number, chunk in enumerate(chunks):
-        torch.manual_seed(loop.mix_seeds((3, 5, number)))
-        passed.append(made.encode(chunk))
-    direct = dict(
-        made.compare(tuple(torch.cat(each) for each in zip(*(each for each, _ in passed), strict=True)), given)
-    )
-    for name in ("mlm", "reconstruction"):
-        terms = [chunk.num_terms(name) for chunk in chunks]
-        direct[name] = sum(local[name] * n for (_, local), n in zip(passed, terms, strict=True)) / sum(terms)
-    sum(direct.values()).backward()
-
-    whole = losses_of(made, given) if dropout == 0 else direct
-    assert set(losses) == set(whole) == {"mlm", "reconstruction", *(["contrast"] if settings != ALONE else [])}
-    for name, loss in whole.items():
-        assert losses[name].item() == pytest.approx(loss.item(), rel=1e-5, abs=1e-5)
-    for parameter, grad in zip(made.parameters(), found, strict=True):
-        torch.testing.assert_close(grad, parameter.grad, atol=1e-5 * max(1.0, grad.abs().max().item()), rtol=1e-4)
-
-
-@pytest.mark.parametrize("settings", [WORDS, HIDDEN, dataclasses.replace(ALONE, weighting="idf")])
-def test_one_batch_can_be_learned_by_heart(tokenizer: Tokenizer, settings: Settings) -> None:
-    made = Pretraining(
-        start(spread=0, terms=TERMS), dataclasses.replace(settings, reconstruction_reduction="per_positive")
-    )
-    given, optimiser = batch(tokenizer), torch.optim.AdamW(made.parameters(), lr=1e-2)
-    found = []
-    for _ in range(60):
-        optimiser.zero_grad()
-        losses = losses_of(made, given)
-        sum(losses.values()).backward()
-        optimiser.step()
-        found.append({name: loss.item() for name, loss in losses.items()})
-
-    assert found[-1]["mlm"] < 0.2 * found[0]["mlm"]
-    assert found[-1]["reconstruction"] < 0.3 * found[0]["reconstruction"]
-    if settings.contrast_weight is not None:
-        floor = 0 if settings.contrast == "hidden" else 0.1 * 5 * math.log(5)  # m anchors of ln m at best
-        assert floor < found[-1]["contrast"] < found[0]["contrast"]
-
-
-def test_the_decoder_sums_in_float32_whatever_the_encoder_computes_in(tokenizer: Tokenizer) -> None:
-    made, given = objective(), batch(tokenizer)
-    vectors = torch.randn(10, SHAPE["hidden_size"])
-    words = given.words.repeat_interleave(2, 0)
-    expected = reconstruction_losses(made.decoder(vectors), words, made.weights)
-
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        decoded = made.decoder(vectors)
-        found = reconstruction_losses(decoded, words, made.weights)
-
-    assert decoded.dtype == torch.float32
-    assert torch.equal(found, expected)
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"mask_rate": 0.0}, "mask_rate"),
-        ({"max_tokens": 2}, "max_tokens"),
-        ({"anchors": None}, "contrast words: expected values for contrast_weight"),
-        ({"contrast": "hidden", "contrast_temperature": None}, "contrast hidden: expected values"),
-        ({"contrast": "none"}, "contrast none: expected null for contrast_weight"),
-        ({"contrast": "none", **NONE, "contrast_reduction": "sum"}, "contrast none: expected null"),
-        ({"contrast_temperature": 0.0}, "above 0"),
-        ({"contrast_weight": -0.1}, "above 0"),
-    ],
-)
-def test_settings_that_mean_nothing(change: dict[str, float], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        dataclasses.replace(WORDS, **change)
-
-
-def test_what_a_start_must_have() -> None:
-    with pytest.raises(ValueError, match="max_tokens: expected at most 64, found 65"):
-        Pretraining(start(terms=TERMS), dataclasses.replace(WORDS, max_tokens=65))
-    with pytest.raises(ValueError, match="counted terms, found none"):
-        Pretraining(start(), WORDS)

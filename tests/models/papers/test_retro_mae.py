@@ -9,9 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.layers.unpadding import Packing
-from models.masking import IGNORED, mask_budget, sample_masks
-from models.objective import Losses
+from models.masking import IGNORED
 from models.papers import retro_mae
 from models.papers.retro_mae import (
     Batch,
@@ -26,10 +24,8 @@ from models.papers.retro_mae import (
 from models.pretraining import RawBatch
 from models.representation import Pooling
 from models.tokens import Tokenizer
-from tasks.training import grad_cache as loop
-from tasks.training.grad_cache import gradients
 from tests.slow import Array, bert_layers, dense, embedded, gelu, log_softmax, norm, numbers, vocabulary
-from tests.tiny import PIECES, SHAPE, start, tiny_bert
+from tests.tiny import PIECES, SHAPE, start
 
 SUM = Settings(text_mask_rate=0.3, decoder_mask_rate=0.5, query_stream="sum", max_tokens=20)
 EMBEDDED = dataclasses.replace(SUM, query_stream="embedded")
@@ -58,122 +54,6 @@ def fixed_mask(words_BL: Tensor, budgets_B: Tensor, real_BL: Tensor) -> Tensor:
     row, column = torch.arange(1, words_BL.shape[1])[:, None], torch.arange(words_BL.shape[1])
     hidden_BQL = ((words_BL[:, None] * 7 + row * 3 + budgets_B[:, None, None]) % 5 < 2) & (words_BL >= 0)[:, None]
     return real_BL[:, None] & ~hidden_BQL & (row != column)
-
-
-@pytest.fixture
-def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Masks of the decoder that are not drawn."""
-    monkeypatch.setattr(retro_mae, "position_specific_mask", fixed_mask)
-
-
-# Batches
-
-
-def test_a_batch_holds_one_crop_thrice(tokenizer: Tokenizer) -> None:
-    sizes = tuple(range(40))
-    made = batch(tokenizer, sizes=sizes)
-
-    for number, size in enumerate(sizes):
-        length = min(size + 2, SUM.max_tokens)
-        real, labels, original = made.text.mask[number], made.labels[number], made.original[number]
-        words = made.words[number]
-        asked = labels != IGNORED
-        assert real.sum() == length
-        assert original[[0, length - 1]].tolist() == [CLS, SEP]
-        assert torch.equal(torch.where(asked, labels, made.text.ids[number]), original)
-        assert torch.equal(words >= 0, real & (torch.arange(len(real)) % (length - 1) != 0))
-        assert asked.sum() <= mask_budget(length, 0.3)
-        assert made.budgets[number] == mask_budget(length, 0.5)
-        pieces = [PIECES[piece] for piece in original[1 : length - 1].tolist()]
-        starts = [place == 0 or not piece.startswith("##") for place, piece in enumerate(pieces)]
-        assert words[1 : length - 1].tolist() == [sum(starts[: place + 1]) - 1 for place in range(len(starts))]
-
-
-def test_special_tokens_count_for_both_budgets(tokenizer: Tokenizer) -> None:
-    ids = [PIECES.index(piece) for piece in ("king", "river", "stone", "bread", "tree", "music", "winter", "ocean")]
-
-    made = make_batch(RawBatch([ids]), tokenizer, SUM, np.random.default_rng(0))
-
-    assert (made.labels != IGNORED).sum() == 3  # 0.3 * 10, not 0.3 * 8
-    assert made.budgets.tolist() == [5]
-
-
-def test_rows_of_a_batch(tokenizer: Tokenizer) -> None:
-    whole = batch(tokenizer)
-
-    part = whole.rows(1, 3)
-
-    assert len(part) == 2
-    assert torch.equal(part.words, whole.words[1:3])
-    assert torch.equal(part.budgets, whole.budgets[1:3])
-    assert whole.num_terms("mlm") == int((whole.labels != IGNORED).sum())
-    assert whole.num_terms("decoder") == 18 + 9 + 18 + 4
-    for loss in ("mlm", "decoder"):
-        assert whole.num_terms(loss) == sum(whole.rows(n, n + 1).num_terms(loss) for n in range(4))
-
-
-# The position-specific mask
-
-
-@torch.no_grad()
-def test_each_row_sees_what_one_of_the_masks_leaves(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equation 5, column by column."""
-    made = batch(tokenizer)
-    length, drawn = made.words.shape[1], []
-
-    def kept(words: Tensor, budgets: Tensor, num_masks: int) -> Tensor:
-        drawn.append(sample_masks(words, budgets, num_masks))
-        return drawn[-1]
-
-    monkeypatch.setattr(retro_mae, "sample_masks", kept)
-    torch.manual_seed(0)
-    visible = position_specific_mask(made.words, made.budgets, made.text.mask)
-
-    assert visible.shape == (4, length - 1, length)
-    assert drawn[0].shape[1] == length
-    for text in range(4):
-        hidden = [set(np.flatnonzero(mask).tolist()) for mask in drawn[0][text].numpy()]
-        real = range(int(made.text.mask[text].sum()))
-        picked = set()
-        for row in range(1, length):
-            seen = set(np.flatnonzero(visible[text, row - 1].numpy()).tolist())
-            fitting = [number for number, mask in enumerate(hidden) if seen == {*real} - mask - {row}]
-            assert fitting, (text, row)
-            picked.add(fitting[0])
-            assert {0, real[-1]} - {row} <= seen
-        assert len(picked) > 1
-
-
-def test_a_text_has_at_most_so_many_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-
-    def masks(words: Tensor, budgets: Tensor, num_masks: int) -> Tensor:
-        asked.append(num_masks)
-        return torch.zeros(len(words), num_masks, words.shape[1], dtype=torch.bool)
-
-    monkeypatch.setattr(retro_mae, "sample_masks", masks)
-    for length in (7, 256, 300):
-        words = torch.full((1, length), -1)
-        position_specific_mask(words, torch.tensor([2]), words < 0)
-
-    assert asked == [7, 256, 256]
-
-
-def test_rows_pick_masks_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    length = 11  # as many masks; mask r hides column r + 1 modulo its own, which tells which was picked
-
-    def masks(words: Tensor, budgets: Tensor, num_masks: int) -> Tensor:
-        return torch.eye(num_masks, words.shape[1], dtype=torch.bool).expand(len(words), -1, -1)
-
-    monkeypatch.setattr(retro_mae, "sample_masks", masks)
-    torch.manual_seed(0)
-    words = torch.zeros(3000, length, dtype=torch.long)
-    visible = position_specific_mask(words, torch.ones(3000), torch.ones_like(words, dtype=torch.bool))
-
-    # Row 4 does not see itself and, by mask 0 to 10, one column more: each is hidden once in 11.
-    hidden = (~visible[:, 3]).float().mean(0)
-    np.testing.assert_allclose(np.delete(hidden.numpy(), 4), 1 / length, atol=0.02)
-    assert hidden[4] == 1
 
 
 # The decoder, slowly
@@ -236,7 +116,7 @@ def slow_losses(
 
 @BOTH
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-@pytest.mark.usefixtures("fixed")
+@pytest.mark.usefixtures("fixed_masks")
 @torch.no_grad()
 def test_losses_are_the_formulas(tokenizer: Tokenizer, settings: Settings, pooling: Pooling) -> None:
     made, given = objective(settings, pooling=pooling).eval(), batch(tokenizer)
@@ -313,7 +193,7 @@ def test_both_streams_carry_gradients_to_the_vector_and_the_context_to_the_embed
     assert reached == set(given.original[:, 1:].flatten().tolist()) - {PAD}
 
 
-@pytest.mark.usefixtures("fixed")
+@pytest.mark.usefixtures("fixed_masks")
 @torch.no_grad()
 def test_the_decoder_reads_the_text_as_it_was_and_asks_for_unknown_pieces_too(tokenizer: Tokenizer) -> None:
     made = objective().eval()
@@ -340,165 +220,3 @@ def test_the_vocabulary_head_sees_asked_positions_alone(tokenizer: Tokenizer, mo
     made.encode(given)
 
     assert sorted(seen) == sorted([given.num_terms("mlm"), given.num_terms("decoder")])
-
-
-@pytest.mark.usefixtures("fixed")
-@torch.no_grad()
-def test_padding_changes_nothing(tokenizer: Tokenizer) -> None:
-    made, given = objective().eval(), batch(tokenizer)
-
-    losses = made.encode(given)[1]
-
-    alone = [given.rows(n, n + 1) for n in range(4)]
-    cut = [
-        dataclasses.replace(
-            each, **{name: getattr(each, name)[:, : each.text.mask.sum()] for name in ("labels", "original", "words")},
-            text=dataclasses.replace(
-                each.text, ids=each.text.ids[:, : each.text.mask.sum()], mask=each.text.mask[:, : each.text.mask.sum()]
-            ),
-        )
-        for each in alone
-    ]  # fmt: skip
-    for name in ("mlm", "decoder"):
-        mean = sum(made.encode(each)[1][name] * each.num_terms(name) for each in cut) / given.num_terms(name)
-        torch.testing.assert_close(losses[name], mean, atol=1e-5, rtol=1e-5)
-
-
-# Training
-
-
-@BOTH
-def test_one_batch_can_be_learned_by_heart(tokenizer: Tokenizer, settings: Settings) -> None:
-    torch.manual_seed(0)
-    made, given = Pretraining(start(spread=0.0), settings), batch(tokenizer)
-    optimiser = torch.optim.Adam(made.parameters(), lr=1e-2)
-    history = []
-    for _ in range(120):
-        optimiser.zero_grad()
-        losses = made.encode(given)[1]
-        torch.stack(list(losses.values())).sum().backward()
-        optimiser.step()
-        history.append({name: loss.item() for name, loss in losses.items()})
-
-    for name in ("mlm", "decoder"):
-        assert history[0][name] > 3.5
-        assert history[-1][name] < 0.2 * history[0][name]
-
-
-def gradient(made: Pretraining, given: Batch, chunk: int | None) -> tuple[Losses, dict[str, Tensor]]:
-    made.zero_grad()
-    losses = gradients(made, given, chunk, (3, 5))
-    return losses, {name: value.grad.clone() for name, value in made.named_parameters() if value.grad is not None}
-
-
-@BOTH
-@pytest.mark.parametrize("chunk", [1, 3])
-@pytest.mark.usefixtures("fixed", "store")
-def test_chunks_change_neither_losses_nor_gradients(tokenizer: Tokenizer, settings: Settings, chunk: int) -> None:
-    made, given = objective(settings).train(), batch(tokenizer)
-
-    (losses, grads), (of_chunks, grads_of_chunks) = gradient(made, given, None), gradient(made, given, chunk)
-
-    torch.testing.assert_close(of_chunks, losses, atol=1e-5, rtol=1e-5)
-    largest = max(grad.abs().max().item() for grad in grads.values())
-    for name, grad in grads.items():
-        torch.testing.assert_close(grads_of_chunks[name], grad, atol=1e-5 * largest, rtol=1e-5)
-
-
-@pytest.mark.usefixtures("store")
-def test_chunks_draw_masks_and_dropout_by_their_seeds(tokenizer: Tokenizer) -> None:
-    made, given = objective(EMBEDDED, dropout=0.2).train(), batch(tokenizer)
-    losses, grads = gradient(made, given, 3)
-
-    made.zero_grad()
-    direct: Losses = {}
-    for number, part in enumerate((given.rows(0, 3), given.rows(3, 4))):
-        torch.manual_seed(loop.mix_seeds((3, 5, number)))
-        for name, loss in made.encode(part)[1].items():
-            share = part.num_terms(name) / given.num_terms(name)
-            direct[name] = direct.get(name, torch.zeros(())) + loss * share
-    torch.stack(list(direct.values())).sum().backward()
-
-    torch.testing.assert_close(losses, direct, atol=1e-6, rtol=1e-6)
-    expected = {name: value.grad for name, value in made.named_parameters() if value.grad is not None}
-    torch.testing.assert_close(grads, expected, atol=1e-5, rtol=1e-5)
-
-
-@torch.no_grad()
-def test_equal_seeds_give_equal_losses(tokenizer: Tokenizer) -> None:
-    made = objective(EMBEDDED, dropout=0.1)
-
-    def losses(seed: int) -> dict[str, float]:
-        torch.manual_seed(seed)
-        return {name: loss.item() for name, loss in made.encode(batch(tokenizer))[1].items()}
-
-    made.train()
-    assert losses(1) == losses(1)
-    assert losses(1) != losses(2)
-    made.eval()
-    assert losses(1)["mlm"] == losses(2)["mlm"]
-    assert losses(1)["decoder"] != losses(2)["decoder"]  # other masks
-
-
-@torch.no_grad()
-def test_attention_drops_in_training_alone() -> None:
-    attention = tiny_bert(dropout=0.3).bert.encoder.layer[0].attention.self
-    queries, context = torch.randn(10, SHAPE["hidden_size"]), torch.randn(12, SHAPE["hidden_size"])
-    rows, columns = Packing(torch.ones(2, 5)), Packing(torch.ones(2, 6))
-
-    for training in (True, False):
-        attention.train(training)
-        one, other = (attention.attend(queries, context, rows=rows, columns=columns) for _ in range(2))
-        assert torch.equal(one, other) != training
-
-
-@torch.no_grad()
-def test_dropout_of_the_query_stream(tokenizer: Tokenizer) -> None:
-    model, vectors = tiny_bert(dropout=0.3), torch.randn(2, SHAPE["hidden_size"])
-
-    for training in (True, False):
-        model.train(training)
-        summed, embedded_ = summed_queries(vectors, model, 9), embedded_queries(vectors, model, 9)
-        assert not (summed == 0).any()
-        assert (embedded_ == 0).any() == training
-
-
-def test_texts_without_words_ask_nothing(tokenizer: Tokenizer) -> None:
-    for sizes in ((0, 0), (0, 6)):
-        made, given = objective(), batch(tokenizer, sizes=sizes)
-        losses = made.encode(given)[1]
-        torch.stack(list(losses.values())).sum().backward()
-
-        assert all(parameter.grad.isfinite().all() for parameter in made.parameters() if parameter.grad is not None)
-        assert (losses["decoder"] == 0) == (given.num_terms("decoder") == 0)
-
-
-def test_the_decoder_starts_as_bert_does_and_owns_neither_head_nor_embeddings() -> None:
-    made = Pretraining(start(), SUM)
-
-    shapes = {name: value.shape for name, value in made.decoder.named_parameters()}
-    layer = {f"layer.{name}": value.shape for name, value in made.model.bert.encoder.layer[0].named_parameters()}
-    assert shapes == layer
-    for name, value in made.decoder.named_parameters():
-        if value.ndim > 1:
-            assert value.std().item() == pytest.approx(0.02, rel=0.1)
-        else:
-            assert (value == (1 if "Norm.weight" in name else 0)).all(), name
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"text_mask_rate": 0.0}, "text_mask_rate: expected a share"),
-        ({"decoder_mask_rate": 1.5}, "decoder_mask_rate: expected a share"),
-        ({"max_tokens": 2}, "max_tokens: expected 3 or more"),
-    ],
-)
-def test_settings_that_mean_nothing(change: dict[str, float], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        dataclasses.replace(SUM, **change)
-
-
-def test_more_tokens_than_positions() -> None:
-    with pytest.raises(ValueError, match="max_tokens: expected at most 64, found 65"):
-        Pretraining(start(), dataclasses.replace(SUM, max_tokens=65))

@@ -1,6 +1,5 @@
 """Training a retriever: each loss by its formula, for every kind of view, whole and in chunks."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import exp, log
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from models.retrievers.came import Competition
-from models.retrievers.examples import Examples, known_positives
+from models.retrievers.examples import Examples
 from models.retrievers.objective import Distillation, Finetuning, Flops, ObjectiveSettings
 from models.retrievers.retriever import Retriever
 from models.tokens import Tokens, pad
@@ -251,27 +250,6 @@ def test_the_sizes_of_several_views_are_told() -> None:
         assert objective.observed[f"positive_{view}"] == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes", "said"),
-    [
-        ("dpr", {"contrasts": []}, "expected some of sum and the views"),
-        ("mixture", {"competition": COMPETITION}, "expected some of sum and the views"),
-        ("dpr", {"contrasts": ["lexical"]}, "expected sum or views of dense, found lexical"),
-        ("dpr", {"flops": PRICE}, "expected a retriever with a lexical view"),
-    ],
-)  # fmt: skip
-def test_what_a_retriever_cannot_be_trained_with(kind: str, changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        Finetuning(tiny_retriever(kind), replace(PLAIN, **changes))
-
-
-def test_settings_that_make_no_sense() -> None:
-    with pytest.raises(ValueError, match="flops: expected"):
-        Flops(queries=-1.0, passages=0.0, ramp=0.0)
-    with pytest.raises(ValueError, match="distillation: expected"):
-        Distillation(teacher_temperature=0.0, contrast_weight=0.0)
-
-
 def test_rows_keep_queries_with_their_passages() -> None:
     batch = examples(3, teacher=torch.zeros(4, 3), excluded=exclusions(4, 3))
 
@@ -281,43 +259,3 @@ def test_rows_keep_queries_with_their_passages() -> None:
     assert torch.equal(part.queries.ids, batch.queries.ids[1:3])
     assert torch.equal(part.passages.ids, batch.passages.ids[3:9])
     assert torch.equal(part.passages.mask, batch.passages.mask[3:9])
-
-
-def slow_exclusions(relevant: list[set[str]], documents: list[str], group: int) -> Tensor:
-    excluded = torch.zeros(len(relevant), len(documents), dtype=torch.bool)
-    for query in range(len(relevant)):
-        for column in range(len(documents)):
-            if documents[column] in relevant[query] and column != query * group:
-                excluded[query, column] = True
-    return excluded
-
-
-def test_known_positives_are_told_by_their_document() -> None:
-    relevant = [{"a"}, {"b", "c"}, {"c"}]
-    documents = ["a", "x", "b", "a", "c", "y"]  # two passages a query, the first its positive
-
-    excluded = known_positives(relevant, documents, 2)
-
-    assert excluded is not None
-    assert excluded.tolist() == [
-        [False, False, False, True, False, False],
-        [False, False, False, False, True, False],
-        [False] * 6,
-    ]
-    assert torch.equal(excluded, slow_exclusions(relevant, documents, 2))
-
-
-def random_batches() -> Iterator[tuple[list[set[str]], list[str], int]]:
-    random = np.random.default_rng(0)
-    for _ in range(50):
-        group = int(random.integers(1, 4))
-        documents = [f"d{n}" for n in random.integers(9, size=5 * group)]
-        yield [{documents[q * group], f"d{q}"} for q in range(5)], documents, group
-
-
-def test_known_positives_of_random_batches() -> None:
-    for relevant, documents, group in random_batches():
-        excluded, expected = known_positives(relevant, documents, group), slow_exclusions(relevant, documents, group)
-
-        assert (excluded is None) == (not expected.any())
-        assert excluded is None or torch.equal(excluded, expected)

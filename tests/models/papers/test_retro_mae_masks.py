@@ -1,0 +1,126 @@
+"""The batches and position-specific masks of RetroMAE."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from models.masking import IGNORED, mask_budget, sample_masks
+from models.papers import retro_mae
+from models.papers.retro_mae import (
+    make_batch,
+    position_specific_mask,
+)
+from models.pretraining import RawBatch
+from models.tokens import Tokenizer
+from tests.models.papers.test_retro_mae import CLS, SEP, SUM, batch
+from tests.tiny import PIECES
+
+# Batches
+
+
+def test_a_batch_holds_one_crop_thrice(tokenizer: Tokenizer) -> None:
+    sizes = tuple(range(40))
+    made = batch(tokenizer, sizes=sizes)
+
+    for number, size in enumerate(sizes):
+        length = min(size + 2, SUM.max_tokens)
+        real, labels, original = made.text.mask[number], made.labels[number], made.original[number]
+        words = made.words[number]
+        asked = labels != IGNORED
+        assert real.sum() == length
+        assert original[[0, length - 1]].tolist() == [CLS, SEP]
+        assert torch.equal(torch.where(asked, labels, made.text.ids[number]), original)
+        assert torch.equal(words >= 0, real & (torch.arange(len(real)) % (length - 1) != 0))
+        assert asked.sum() <= mask_budget(length, 0.3)
+        assert made.budgets[number] == mask_budget(length, 0.5)
+        pieces = [PIECES[piece] for piece in original[1 : length - 1].tolist()]
+        starts = [place == 0 or not piece.startswith("##") for place, piece in enumerate(pieces)]
+        assert words[1 : length - 1].tolist() == [sum(starts[: place + 1]) - 1 for place in range(len(starts))]
+
+
+def test_special_tokens_count_for_both_budgets(tokenizer: Tokenizer) -> None:
+    ids = [PIECES.index(piece) for piece in ("king", "river", "stone", "bread", "tree", "music", "winter", "ocean")]
+
+    made = make_batch(RawBatch([ids]), tokenizer, SUM, np.random.default_rng(0))
+
+    assert (made.labels != IGNORED).sum() == 3  # 0.3 * 10, not 0.3 * 8
+    assert made.budgets.tolist() == [5]
+
+
+def test_rows_of_a_batch(tokenizer: Tokenizer) -> None:
+    whole = batch(tokenizer)
+
+    part = whole.rows(1, 3)
+
+    assert len(part) == 2
+    assert torch.equal(part.words, whole.words[1:3])
+    assert torch.equal(part.budgets, whole.budgets[1:3])
+    assert whole.num_terms("mlm") == int((whole.labels != IGNORED).sum())
+    assert whole.num_terms("decoder") == 18 + 9 + 18 + 4
+    for loss in ("mlm", "decoder"):
+        assert whole.num_terms(loss) == sum(whole.rows(n, n + 1).num_terms(loss) for n in range(4))
+
+
+# The position-specific mask
+
+
+@torch.no_grad()
+def test_each_row_sees_what_one_of_the_masks_leaves(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equation 5, column by column."""
+    made = batch(tokenizer)
+    length, drawn = made.words.shape[1], []
+
+    def kept(words: Tensor, budgets: Tensor, num_masks: int) -> Tensor:
+        drawn.append(sample_masks(words, budgets, num_masks))
+        return drawn[-1]
+
+    monkeypatch.setattr(retro_mae, "sample_masks", kept)
+    torch.manual_seed(0)
+    visible = position_specific_mask(made.words, made.budgets, made.text.mask)
+
+    assert visible.shape == (4, length - 1, length)
+    assert drawn[0].shape[1] == length
+    for text in range(4):
+        hidden = [set(np.flatnonzero(mask).tolist()) for mask in drawn[0][text].numpy()]
+        real = range(int(made.text.mask[text].sum()))
+        picked = set()
+        for row in range(1, length):
+            seen = set(np.flatnonzero(visible[text, row - 1].numpy()).tolist())
+            fitting = [number for number, mask in enumerate(hidden) if seen == {*real} - mask - {row}]
+            assert fitting, (text, row)
+            picked.add(fitting[0])
+            assert {0, real[-1]} - {row} <= seen
+        assert len(picked) > 1
+
+
+def test_a_text_has_at_most_so_many_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def masks(words: Tensor, budgets: Tensor, num_masks: int) -> Tensor:
+        asked.append(num_masks)
+        return torch.zeros(len(words), num_masks, words.shape[1], dtype=torch.bool)
+
+    monkeypatch.setattr(retro_mae, "sample_masks", masks)
+    for length in (7, 256, 300):
+        words = torch.full((1, length), -1)
+        position_specific_mask(words, torch.tensor([2]), words < 0)
+
+    assert asked == [7, 256, 256]
+
+
+def test_rows_pick_masks_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    length = 11  # as many masks; mask r hides column r + 1 modulo its own, which tells which was picked
+
+    def masks(words: Tensor, budgets: Tensor, num_masks: int) -> Tensor:
+        return torch.eye(num_masks, words.shape[1], dtype=torch.bool).expand(len(words), -1, -1)
+
+    monkeypatch.setattr(retro_mae, "sample_masks", masks)
+    torch.manual_seed(0)
+    words = torch.zeros(3000, length, dtype=torch.long)
+    visible = position_specific_mask(words, torch.ones(3000), torch.ones_like(words, dtype=torch.bool))
+
+    # Row 4 does not see itself and, by mask 0 to 10, one column more: each is hidden once in 11.
+    hidden = (~visible[:, 3]).float().mean(0)
+    np.testing.assert_allclose(np.delete(hidden.numpy(), 4), 1 / length, atol=0.02)
+    assert hidden[4] == 1
