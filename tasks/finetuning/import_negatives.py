@@ -1,49 +1,43 @@
 """Hard negatives that others mined become a round's negatives, checked against passages and positives.
 
-The file's negatives are scattered over piles on disk by the place of their query, and each pile is chosen from by
-itself. In memory are the ids of passages and of their documents, as in mining, and one pile, which is about a 256th of
-the file.
+A database joins the file's negatives with the passages and sorts them by query, in a memory that does not grow with
+either; the ids of the train queries are in memory.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
-from storage.external.hash_partitions import Piles
-from storage.external.id_index import Corpus, Numbers
+from storage.external.database import Database
 from storage.imports import negative_files
 from storage.rows import in_one_chunk, read_table, write_rows
 from storage.settings import Seed, Settings
 from storage.store.store import SCRATCH
 from storage.tables import Negatives, Passages, Positives, Queries
 from tasks.finetuning.candidates import sample
-from tasks.retrieval.ranking import ranges
+from tasks.finetuning.negatives_join import COUNTS, GIVEN, LABELS, LOCATE, MISSING, RANK, RANKED, RELEVANT, UNKNOWN
 from tasks.runtime.progress import progress
 from tasks.runtime.shard import part
 from tasks.session import print_line
 from tasks.stage import stage
 
-PILES = 256
-QUERIES_PER_PILE = 1_000  # at least
+MOST_PARTS = 256
+QUERIES_PER_PART = 1_000  # at least
 EXAMPLES = 3
 
-PLACED = pa.schema([
-    ("query", pa.int32()), ("place", pa.int64()), ("system", pa.int16()), ("score", pa.float64()),
-    ("positive", pa.float64()),
-])  # fmt: skip
+Row = dict[str, Any]
 
 
 class Given(Settings):
@@ -73,26 +67,33 @@ def import_negatives(
     cross-encoder's, NaN where the file has none. No passage of a relevant document is a negative; an id that is a
     document's stands for its first passage. Raises UserError where a row is broken, or nothing is left.
     """
-    scratch, corpus = out / SCRATCH, Corpus.read(passages)
-    shutil.rmtree(scratch, ignore_errors=True)
     labels = read_table(positives, Positives, ["query_id", "passage_id"])
-    asked = in_one_chunk(read_table(queries, Queries, ["query_id"]))["query_id"].combine_chunks()
-    asked = asked.filter(pc.is_in(asked, value_set=labels["query_id"].combine_chunks()))
-    each = max(QUERIES_PER_PILE, -(-len(asked) // PILES))
+    train = in_one_chunk(read_table(queries, Queries, ["query_id"]))["query_id"].combine_chunks()
+    train = train.filter(pc.is_in(train, value_set=labels["query_id"].combine_chunks()))
+    size = max(QUERIES_PER_PART, -(-len(train) // MOST_PARTS))
     seen = _Seen(file.path, settings)
-    with Piles(scratch, PLACED, -(-len(asked) // each)) as piles:
-        for rows in _placed(file.path, asked, corpus, seen):
-            piles.add(rows, rows["query"].to_numpy() // each)
-    seen.check(passages)
-    relevant, without = corpus.relevant(asked, labels, positives), 0
-    for number in range(-(-len(asked) // each)):
-        rows = _Chosen(piles.read(number), corpus, relevant, settings)
-        write_rows(out, Negatives, rows.of(asked[number * each : (number + 1) * each], number * each), part(number))
-        without += rows.without
-    if without == len(asked):
+    with Database(out / SCRATCH / "database") as database:
+        database.view("passages", passages, Passages)
+        database.create("given", GIVEN, _blocks(file.path, train, seen))
+        for statement in LOCATE:
+            database.execute(statement)
+        seen.note_passages(database)
+        seen.check(passages)
+        database.create("labels", LABELS, [_labels(labels, train)])
+        database.execute(RELEVANT)
+        for row in database.rows(MISSING):
+            raise UserError(
+                f"{positives.reference}: passage {row['passage_id']!r} is not in the corpus; make them again of it"
+            )
+        for statement in RANK:
+            database.execute(statement)
+        chosen = _Chosen(database.rows(RANKED, settings.margin, settings.margin), settings)
+        for number, first in enumerate(range(0, len(train), size)):
+            write_rows(out, Negatives, chosen.of(train[first : first + size].to_pylist(), first), part(number))
+    if chosen.without == len(train):
         raise UserError(f"{file.path}: no negative is left; all are relevant, or not below the margin")
-    if without:
-        print_line(f"{file.path}: has no negatives for {without:,} of {len(asked):,} queries")
+    if chosen.without:
+        print_line(f"{file.path}: has no negatives for {chosen.without:,} of {len(train):,} queries")
 
 
 def choose(places: Sequence[int], systems: Sequence[int], per_system: int | None) -> list[int]:
@@ -119,13 +120,18 @@ class _Seen:
     systems: list[str] = field(default_factory=list)
     examples: dict[str, list[str]] = field(default_factory=lambda: {"queries": [], "passages": []})
 
-    def note(self, what: str, ids: pa.ChunkedArray, known: pa.ChunkedArray) -> None:
-        """Count ids, and keep the first that are not known."""
-        self.counts[what] += len(ids)
-        self.counts[f"known {what}"] += pc.sum(known).as_py() or 0
-        if len(examples := self.examples[what]) < EXAMPLES:
+    def note_queries(self, ids: pa.ChunkedArray, known: pa.ChunkedArray) -> None:
+        """Count the negatives and those of train queries, and keep the first queries that are no train queries."""
+        self.counts.update({"queries": len(ids), "known queries": pc.sum(known).as_py() or 0})
+        if len(examples := self.examples["queries"]) < EXAMPLES:
             unknown = pc.unique(ids.filter(pc.invert(known))).to_pylist()
-            examples += [each for each in unknown if each not in examples][: EXAMPLES - len(examples)]
+            examples += [query for query in unknown if query not in examples][: EXAMPLES - len(examples)]
+
+    def note_passages(self, database: Database) -> None:
+        """Count the negatives and those whose passages are known, and keep the first ids that are not."""
+        (counts,) = database.rows(COUNTS)
+        self.counts.update({"passages": counts["passages"], "known passages": counts["known"]})
+        self.examples["passages"] = [row["given_id"] for row in database.rows(UNKNOWN, EXAMPLES)]
 
     def check(self, passages: Artifact[Passages]) -> None:
         """Raises UserError where nothing can be used; says how much is left out."""
@@ -147,14 +153,14 @@ class _Seen:
                  f"are not in {passages.reference}, such as {named}")  # fmt: skip
 
 
-def _placed(path: Path, asked: pa.Array, corpus: Corpus, seen: _Seen) -> Iterator[pa.Table]:
-    """The file's negatives of queries that are asked, with the places of their passages, as tables of PLACED."""
-    settings = seen.settings
+def _blocks(path: Path, train: pa.Array, seen: _Seen) -> Iterator[pa.Table]:
+    """Yield the file's negatives of train queries in its order, as tables of GIVEN."""
+    settings, number = seen.settings, 0
     for rows in progress(negative_files.read(path), what="reading negatives", unit="blocks"):
         systems = pc.unique(rows["system"]).to_pylist()
-        seen.systems += [each for each in systems if each not in seen.systems]
-        queries = pc.index_in(rows["query_id"], value_set=asked)
-        seen.note("queries", rows["query_id"], pc.is_valid(queries))
+        seen.systems += [system for system in systems if system not in seen.systems]
+        queries = pc.index_in(rows["query_id"], value_set=train)
+        seen.note_queries(rows["query_id"], pc.is_valid(queries))
         wanted = pc.is_valid(queries)
         if settings.systems is not None:
             wanted = pc.and_(wanted, pc.is_in(rows["system"], value_set=pa.array(settings.systems, pa.string())))
@@ -164,59 +170,41 @@ def _placed(path: Path, asked: pa.Array, corpus: Corpus, seen: _Seen) -> Iterato
                 f"{path}: given.margin: query {unscored['query_id'][0]} has negatives without a cross-encoder's score; "
                 "take the file that has scores (https://sbert.net/datasets/msmarco-hard-negatives.jsonl.gz), or null"
             )
-        places = corpus.places(rows["passage_id"].to_pylist())
-        known = pa.chunked_array([pa.array(places >= 0)])
-        seen.note("passages", rows["passage_id"], known)
-        numbers = pc.index_in(rows["system"], value_set=pa.array(seen.systems, pa.string())).cast(pa.int16())
-        columns = [queries, pa.chunked_array([places]), numbers, rows["score"], rows["positive"]]
-        yield pa.table(columns, schema=PLACED).filter(known)
+        system_numbers = pc.index_in(rows["system"], value_set=pa.array(seen.systems, pa.string())).cast(pa.int16())
+        numbers = pa.array(range(number, number + len(rows)), pa.int64())
+        columns = [numbers, queries, rows["passage_id"], system_numbers, rows["score"], rows["positive"]]
+        yield pa.table(columns, schema=GIVEN)
+        number += len(rows)
+
+
+def _labels(labels: pa.Table, train: pa.Array) -> pa.Table:
+    """Return the labels of train queries as a table of LABELS."""
+    labels = labels.filter(pc.is_in(labels["query_id"], value_set=train))
+    numbers = pa.array(range(len(labels)), pa.int64())
+    queries = pc.index_in(labels["query_id"], value_set=train)
+    return pa.table([numbers, queries, labels["passage_id"]], schema=LABELS)
 
 
 class _Chosen:
-    """The negatives of a pile's queries, as rows of the table."""
+    """The negatives of each query, as rows of the table; `ranked` has them in the order of the queries."""
 
-    def __init__(self, pile: pa.Table, corpus: Corpus, relevant: Numbers, settings: Given) -> None:
-        columns = {name: pile[name].to_numpy() for name in PLACED.names}
-        left = ~np.isin(corpus.pairs(columns["query"], columns["place"]), relevant)
-        lists = columns["query"].astype(np.int64) * (np.iinfo(np.int16).max + 1) + columns["system"]
-        # In triples a negative stands once for each positive.
-        left[left] = _first(lists[left] * len(corpus.document) + columns["place"][left])
-        columns["rank"] = np.zeros(len(pile), np.int64)
-        columns["rank"][left] = _counted(lists[left])
-        if settings.margin is not None:
-            left &= columns["score"] <= columns["positive"] - settings.margin
-        order = np.flatnonzero(left)[columns["query"][left].argsort(kind="stable")]
-        self._columns = {name: column[order] for name, column in columns.items()}
-        self._names, self._settings = corpus.names, settings
+    def __init__(self, ranked: Iterator[Row], settings: Given) -> None:
+        self._groups, self._settings = groupby(ranked, key=itemgetter("query")), settings
+        self._next = next(self._groups, None)
         self.without = 0
-        """How many queries had none."""
+        """The number of queries that had none."""
 
-    def of(self, queries: pa.Array, first: int) -> Iterator[dict[str, Any]]:
-        """The rows of queries, which are numbered from `first`: by rank, and of equal ranks the first system's."""
-        numbers = np.arange(first, first + len(queries) + 1)
-        bounds = np.searchsorted(self._columns["query"], numbers).tolist()
-        for query, (start, end) in zip(queries.to_pylist(), pairwise(bounds), strict=True):
-            own = {name: column[start:end] for name, column in self._columns.items()}
-            chosen = choose(own["place"].tolist(), own["system"].tolist(), self._settings.per_system)
-            ranks = own["rank"].tolist()
-            chosen.sort(key=lambda number: ranks[number])  # stable
+    def of(self, queries: Sequence[str], first: int) -> Iterator[Row]:
+        """Yield the rows of queries, the first of which has the number `first`: by rank, then by system."""
+        for number, query in enumerate(queries, first):
+            rows: list[Row] = []
+            if self._next and self._next[0] == number:
+                rows = list(self._next[1])
+                self._next = next(self._groups, None)
+            places, systems = ([row[name] for row in rows] for name in ("row", "system"))
+            chosen = choose(places, systems, self._settings.per_system)
+            chosen.sort(key=lambda index: rows[index]["rank"])  # stable
             self.without += not chosen
-            kept = sample(chosen, self._settings.per_query, f"{self._settings.seed} {query}")
-            names = self._names.take(pa.array(own["place"][kept], pa.int64())).to_pylist()
-            for name, number in zip(names, kept, strict=True):
-                yield {"query_id": query, "passage_id": name, "rank": ranks[number], "score": own["score"][number]}
-
-
-def _first(keys: Numbers) -> Numbers:
-    """Whether a key is there for the first time."""
-    found = np.zeros(len(keys), bool)
-    found[np.unique(keys, return_index=True)[1]] = True
-    return found
-
-
-def _counted(keys: Numbers) -> Numbers:
-    """Return how often each key has occurred so far, from 1."""
-    counts = np.unique(keys, return_counts=True)[1]
-    occurrences = np.empty(len(keys), np.int64)
-    occurrences[keys.argsort(kind="stable")] = ranges(np.ones_like(counts), counts)
-    return occurrences
+            for index in sample(chosen, self._settings.per_query, f"{self._settings.seed} {query}"):
+                row = rows[index]
+                yield {"query_id": query, **{name: row[name] for name in ("passage_id", "rank", "score")}}

@@ -1,28 +1,22 @@
-"""Pseudo-queries that another tool wrote become a corpus, checked against the passages that they are for.
+"""Import pseudo-queries that another tool generated, checked against the passages that they are for.
 
-The file's queries are scattered over piles on disk by the place of their passage, and each pile is joined with its
-passages. In memory are 13 bytes a passage, for finding its place by the hash of its id, and one pile, which is about a
-256th of the file.
+A database joins the file's queries with their passages and sorts them, in a memory that does not grow with either.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
 from storage.artifact import Artifact, Source
 from storage.batched import portions
 from storage.errors import UserError
-from storage.external.hash_partitions import Piles
-from storage.external.id_index import Places
+from storage.external.database import Database
 from storage.imports import pseudo_query_files
-from storage.imports.pseudo_query_files import Given
 from storage.rows import num_rows, read_rows, write_rows
 from storage.settings import Settings
 from storage.store.store import SCRATCH
@@ -32,18 +26,34 @@ from tasks.runtime.shard import part
 from tasks.session import print_line
 from tasks.stage import stage
 
-PILES = 256
-PASSAGES_PER_PILE = 10_000  # at least
-QUERIES_AT_ONCE = 100_000
-CHARACTERS_AT_ONCE = 50_000_000
+MOST_PARTS = 256
+PASSAGES_PER_PART = 10_000  # at least
+QUERIES_PER_BLOCK = 100_000
+CHARACTERS_PER_BLOCK = 50_000_000
 EXAMPLES = 3
 
+Row = dict[str, Any]
+
 GIVEN = pa.schema([
-    ("place", pa.int64()), ("passage_id", pa.string()), ("query", pa.string()), ("passage_sha256", pa.string()),
+    ("number", pa.int64()), ("where", pa.string()), ("begins", pa.bool_()), ("is_query", pa.bool_()),
+    ("passage_id", pa.string()), ("query", pa.string()), ("passage_sha256", pa.string()),
     ("round_trip", pa.int32()), ("relevance", pa.float32()), ("reason", pa.string()),
     ("generator", pa.string()), ("revision", pa.string()), ("ledger", pa.string()), ("seed", pa.int64()),
     ("draw", pa.int32()),
 ])  # fmt: skip
+
+LOCATE = """
+    CREATE TABLE located AS SELECT given.*, passages.row
+    FROM given LEFT JOIN (SELECT row, passage_id FROM passages) AS passages USING (passage_id)
+    """
+UNKNOWN = 'CREATE TABLE unknown AS SELECT number, "where", passage_id FROM located WHERE row IS NULL'
+REPEATED = """
+    CREATE TABLE repeated AS SELECT number, "where", passage_id FROM located WHERE begins AND row IS NOT NULL
+    QUALIFY row_number() OVER (PARTITION BY row ORDER BY number) > 1
+    """
+IN_ORDER = """
+    SELECT * EXCLUDE (number, "where", begins, is_query) FROM located WHERE is_query ORDER BY row, number
+    """
 
 
 class Importing(Settings):
@@ -60,78 +70,57 @@ def import_queries(out: Path, passages: Artifact[Passages], file: Source, *, set
     All of them or none: raises UserError where a row is broken, names a passage that is not there, or gives a passage's
     queries a second time.
     """
-    scratch, total = out / SCRATCH, num_rows(passages.path)
-    shutil.rmtree(scratch, ignore_errors=True)
-    each = max(PASSAGES_PER_PILE, -(-total // PILES))
-    with Piles(scratch, GIVEN, -(-total // each)) as piles:
-        for rows in _placed(file.path, passages):
-            piles.add(rows, rows["place"].to_numpy() // each)
-    without = 0
-    for number in range(-(-total // each)):
-        rows = _Joined(passages, file, settings.name)
-        write_rows(out, PseudoQueries, rows.of(piles.read(number), number * each, (number + 1) * each), part(number))
-        without += rows.without
-    if without == total:
+    total = num_rows(passages.path)
+    size = max(PASSAGES_PER_PART, -(-total // MOST_PARTS))
+    with Database(out / SCRATCH / "database") as database:
+        database.view("passages", passages, Passages)
+        database.create("given", GIVEN, _blocks(file.path))
+        for statement in (LOCATE, UNKNOWN, REPEATED):
+            database.execute(statement)
+        _must_fit(database, passages)
+        rows = _Joined(passages, database.rows(IN_ORDER), file, settings.name)
+        for number, first in enumerate(range(0, total, size)):
+            write_rows(out, PseudoQueries, rows.of(first, first + size), part(number))
+    if rows.without == total:
         raise UserError(f"{file.path}: has no queries; {pseudo_query_files.EXPECTED}")
-    if without:
-        print_line(f"{file.path}: has no queries for {without:,} of {total:,} passages")
+    if rows.without:
+        print_line(f"{file.path}: has no queries for {rows.without:,} of {total:,} passages")
 
 
-def _placed(path: Path, passages: Artifact[Passages]) -> Iterator[pa.Table]:
-    """The file's queries with the places of their passages, some at a time."""
-    places = Places.in_table(passages, "passage_id")
-    complaints = _Complaints(num_rows(passages.path))
-    given = progress(pseudo_query_files.read(path), what="reading queries", unit="queries")
-    for some in portions(given, size=lambda each: len(each.query), limit=CHARACTERS_AT_ONCE, number=QUERIES_AT_ONCE):
-        found = places.of([each.passage_id for each in some])
-        for place, each in zip(found.tolist(), some, strict=True):
-            complaints.look_at(place, each)
-        columns = {name: [getattr(each, name) for each in some] for name in GIVEN.names[1:]}
-        wanted = [place >= 0 and each.is_query for place, each in zip(found, some, strict=True)]
-        yield pa.table({"place": found, **columns}, schema=GIVEN).filter(wanted)
-    complaints.raise_if_any(passages)
+def _blocks(path: Path) -> Iterator[pa.Table]:
+    """Yield the file's queries in its order, as tables of GIVEN."""
+    given = enumerate(progress(pseudo_query_files.read(path), what="reading queries", unit="queries"))
+    limits = {"limit": CHARACTERS_PER_BLOCK, "number": QUERIES_PER_BLOCK}
+    for block in portions(given, size=lambda item: len(item[1].query), **limits):
+        columns = {name: [getattr(query, name) for _, query in block] for name in GIVEN.names[1:]}
+        yield pa.table({"number": [number for number, _ in block], **columns}, schema=GIVEN)
 
 
-class _Complaints:
-    """What is wrong with a file: how often, and the first few places."""
-
-    def __init__(self, passages: int) -> None:
-        self._whole = np.zeros(passages, bool)  # whether all queries of a passage have been given
-        self._unknown: list[Given] = []
-        self._again: list[Given] = []
-        self._counts = [0, 0]
-
-    def look_at(self, place: int, given: Given) -> None:
-        """Note a query of an unknown passage, and the second list of a passage's queries."""
-        if place < 0:
-            self._note(0, self._unknown, given)
-        elif given.begins and self._whole[place]:
-            self._note(1, self._again, given)
-        elif given.begins:
-            self._whole[place] = True
-
-    def _note(self, kind: int, examples: list[Given], given: Given) -> None:
-        self._counts[kind] += 1
-        if len(examples) < EXAMPLES:
-            examples.append(given)
-
-    def raise_if_any(self, passages: Artifact[Passages]) -> None:
-        """Refuse the whole file."""
-        if self._unknown:
-            what = f"{self._counts[0]:,} queries are for passages that are not in {passages.reference}"
-            raise UserError(_listed(what, self._unknown) + _hint(self._unknown, passages))
-        if self._again:
-            what = f"{self._counts[1]:,} passages have a second list of queries"
-            raise UserError(_listed(what, self._again) + "; keep one list a passage")
+def _must_fit(database: Database, passages: Artifact[Passages]) -> None:
+    """Raise UserError where queries are for unknown passages, or for a passage whose queries were given before."""
+    number, examples = _count(database, "unknown")
+    if number:
+        what = f"{number:,} queries are for passages that are not in {passages.reference}"
+        raise UserError(_listed(what, examples) + _hint(examples, passages))
+    number, examples = _count(database, "repeated")
+    if number:
+        what = f"{number:,} passages have a second list of queries"
+        raise UserError(_listed(what, examples) + "; keep one list a passage")
 
 
-def _listed(what: str, examples: Sequence[Given]) -> str:
-    return f"{what}: {'; '.join(f'{each.where}: {each.passage_id}' for each in examples)}"
+def _count(database: Database, table: str) -> tuple[int, list[Row]]:
+    """Return the number of a table's rows and the first few."""
+    (row,) = database.rows(f"SELECT count(*) AS number FROM {table}")
+    return row["number"], list(database.rows(f"SELECT * FROM {table} ORDER BY number LIMIT ?", EXAMPLES))
 
 
-def _hint(unknown: Sequence[Given], passages: Artifact[Passages]) -> str:
-    """What to do, which is another thing where the ids are those of documents that were cut into passages."""
-    wanted = {each.passage_id for each in unknown}
+def _listed(what: str, examples: Sequence[Row]) -> str:
+    return f"{what}: " + "; ".join(f"{row['where']}: {row['passage_id']}" for row in examples)
+
+
+def _hint(unknown: Sequence[Row], passages: Artifact[Passages]) -> str:
+    """Say what to do, which depends on whether the ids are those of documents that were split into passages."""
+    wanted = {row["passage_id"] for row in unknown}
     for row in read_rows(passages, Passages):
         if row["doc_id"] in wanted:
             return (
@@ -142,26 +131,25 @@ def _hint(unknown: Sequence[Given], passages: Artifact[Passages]) -> str:
 
 
 class _Joined:
-    """Queries of a pile with their passages, as rows of the table."""
+    """Queries with their passages, as rows of the table; `given` has the queries in the order of the passages."""
 
-    def __init__(self, passages: Artifact[Passages], file: Source, name: str) -> None:
-        self._passages, self._file, self._name = passages, file, name
+    def __init__(self, passages: Artifact[Passages], given: Iterator[Row], file: Source, name: str) -> None:
+        self._passages, self._given, self._file, self._name = passages, given, file, name
+        self._next = next(given, None)
         self.without = 0
-        """How many passages had none."""
+        """The number of passages that had no query."""
 
-    def of(self, pile: pa.Table, first: int, last: int) -> Iterator[dict[str, Any]]:
-        """The rows of the passages `first` to `last`, whose queries the pile has in the file's order."""
-        given = _in_order(pile)
-        waiting = next(given, None)
-        for place, passage in enumerate(read_rows(self._passages, Passages, first, last), first):
+    def of(self, first: int, last: int) -> Iterator[Row]:
+        """Yield the rows of the passages `first` to `last`, which follow those of the last call."""
+        for number, passage in enumerate(read_rows(self._passages, Passages, first, last), first):
             rank, digest = 0, ""
-            while waiting and waiting["place"] == place:
+            while self._next and self._next["row"] == number:
                 digest = digest or passage_sha256(passage_text(passage["title"], passage["text"]))
-                yield self._row(waiting, passage, digest, rank)
-                rank, waiting = rank + 1, next(given, None)
+                yield self._row(self._next, passage, digest, rank)
+                rank, self._next = rank + 1, next(self._given, None)
             self.without += not rank
 
-    def _row(self, given: dict[str, Any], passage: dict[str, Any], digest: str, rank: int) -> dict[str, Any]:
+    def _row(self, given: Row, passage: Row, digest: str, rank: int) -> Row:
         if given["passage_id"] != passage["passage_id"] or given["passage_sha256"] not in ("", digest):
             raise UserError(
                 f"{self._file.path}: its queries of passage {given['passage_id']} were written for another text; "
@@ -175,9 +163,3 @@ class _Joined:
             "draw": given["draw"], "round_trip": given["round_trip"], "relevance": given["relevance"],
             "kept": not reason, "reason": reason,
         }  # fmt: skip
-
-
-def _in_order(pile: pa.Table) -> Iterator[dict[str, Any]]:
-    ordered = pile.take(np.argsort(pile["place"].to_numpy(), kind="stable"))
-    for start in range(0, len(ordered), QUERIES_AT_ONCE):
-        yield from ordered.slice(start, QUERIES_AT_ONCE).to_pylist()

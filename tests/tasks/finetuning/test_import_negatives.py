@@ -36,7 +36,7 @@ def labelled(written: Any) -> tuple[Artifact[Queries], Artifact[Positives]]:
 
 @pytest.fixture
 def rows_of(labelled: Any, written: Any, made: Any, store: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(module, "QUERIES_PER_PILE", 2)
+    monkeypatch.setattr(module, "QUERIES_PER_PART", 2)
     passages: Artifact[Passages] = written(Passages, [passage(each, f"text {each}") for each in IDS])
 
     def run(path: Path, **changes: Any) -> list[dict[str, Any]]:

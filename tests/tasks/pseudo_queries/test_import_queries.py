@@ -22,8 +22,8 @@ PASSAGES = [passage(f"d{n}#{m}", f"text {n} {m}", title="T") for n in range(7) f
 
 @pytest.fixture
 def passages(written: Any, monkeypatch: pytest.MonkeyPatch) -> Artifact[Passages]:
-    monkeypatch.setattr(module, "PASSAGES_PER_PILE", 4)
-    monkeypatch.setattr(module, "QUERIES_AT_ONCE", 3)
+    monkeypatch.setattr(module, "PASSAGES_PER_PART", 4)
+    monkeypatch.setattr(module, "QUERIES_PER_BLOCK", 3)
     artifact: Artifact[Passages] = written(Passages, PASSAGES)
     return artifact
 
