@@ -40,7 +40,7 @@ from tasks.corpus.split_corpus import load_tokenizer
 from tasks.retrieval.encode import TextEncoder
 from tasks.runtime.progress import progress
 from tasks.stage import stage
-from tasks.training.loop import load_parameters
+from tasks.training.checkpoints import load_parameters
 
 BATCH = 32  # texts whose distributions over the vocabulary are in memory
 LEVELS = 6

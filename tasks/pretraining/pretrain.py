@@ -33,8 +33,9 @@ from tasks.pretraining.draw_probe import Probe, RetrievalProbe
 from tasks.pretraining.initialise import Backbone, save_checkpoint, shape
 from tasks.pretraining.token_cache import Pieces, tokenised
 from tasks.stage import stage
+from tasks.training.checkpoints import load_parameters
 from tasks.training.epochs import rows_of_step
-from tasks.training.loop import OptimisationSettings, fit, load_parameters
+from tasks.training.loop import OptimisationSettings, fit
 from tasks.training.meta_device import on_meta_device
 
 P = TypeVar("P")
@@ -101,7 +102,7 @@ def pretrain(
 
     retrieval_probe = RetrievalProbe(probe, encoder, data.tokenizer, settings.probe, settings.objective.max_tokens)
     steps = settings.num_steps(len(data.pieces))
-    fit(objective, batch_of, steps, out=out, settings=settings.fit, seed=settings.seed, probing=retrieval_probe)
+    fit(objective, batch_of, steps, out=out, settings=settings.fit, seed=settings.seed, probe=retrieval_probe)
     save_checkpoint(encoder, out, tokenizer=start.path)
     if heads:
         with writing(out / HEADS) as temporary:

@@ -24,8 +24,9 @@ from tasks.pseudo_queries.generators.validation import Collection, Keep, Trip, V
 from tasks.runtime.device import choose_device
 from tasks.session import print_line
 from tasks.stage import stage
+from tasks.training.checkpoints import STATE, newest_intact
 from tasks.training.epochs import rows_of_step
-from tasks.training.loop import STATE, OptimisationSettings, fit, newest_intact
+from tasks.training.loop import OptimisationSettings, fit
 
 VALIDATION_JSON = "validation.json"
 
@@ -82,7 +83,7 @@ def finetune_generator(out: Path, start: Source, pairs: Source, *, settings: Gen
         out=out,
         settings=settings.fit,
         seed=settings.seed,
-        probing=validation,
+        probe=validation,
     )
     sides["round_trip"] = {"asked": min(num_passages, len(held_out.passages)), "searched": len(texts)}
     for file in sorted(validation.chosen().iterdir()):

@@ -20,8 +20,9 @@ from models.retrievers.objective import Finetuning, Flops, ObjectiveSettings
 from storage.errors import UserError
 from storage.settings import Settings
 from tasks.runtime import distributed
+from tasks.training.checkpoints import weights
 from tasks.training.grad_cache import gradients
-from tasks.training.loop import OptimisationSettings, fit, weights
+from tasks.training.loop import OptimisationSettings, fit
 from tests.models.retrievers.test_objective import exclusions, random_tokens
 from tests.tiny import start, tiny_retriever, tiny_tokenizer
 

@@ -23,7 +23,7 @@ from tasks.session import Execution, Session, session
 from tasks.training import loop
 from tests.tasks import together
 from tests.tasks.runtime.test_signals import checkpoints, last_step, slow_down, wait_for_steps
-from tests.tasks.training.test_loop import lines
+from tests.tasks.training.small_objectives import lines
 
 ROOT = Path(__file__).resolve().parents[3]
 ASKED = together.Asked(kinds=["coil"], chunk=2)

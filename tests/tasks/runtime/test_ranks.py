@@ -28,7 +28,7 @@ from tasks.runtime.ranks import run_together
 from tasks.runtime.shard import ProcessFailed
 from tasks.session import Execution, Session, session
 from tasks.stage import stage
-from tasks.training import loop
+from tasks.training import checkpoints, loop
 from tasks.training.grad_cache import split_into_chunks
 from tests.tasks import together
 from tests.tasks.finetuning.test_train import NEGATIVES, POSITIVES, TRAINING, negatives, passages, positives, queries
@@ -185,7 +185,7 @@ def test_a_training_of_two_is_that_of_one_and_goes_on_after_a_kill_to_the_same_b
     with session(current):
         with pytest.raises(ProcessFailed, match="was killed"):
             run_together(dying, killed, inputs, settings(6), current.store)
-        assert list((killed / loop.STATE).glob("*2"))
+        assert list((killed / checkpoints.STATE).glob("*2"))
         run_together(train.body, killed, inputs, settings(6), current.store)
 
     assert (killed / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
@@ -209,14 +209,14 @@ def test_both_read_the_texts_that_one_has_tokenised(two: Session, tmp_path: Path
 def dying(out: Path, *inputs: Any, settings: Training) -> None:
     """The training, with a checkpoint at every step; both processes are killed when some are there."""
     loop.SECONDS_BETWEEN_CHECKPOINTS = 0.0
-    last, checkpoint = int(os.environ["PRETRIEVE_TEST_DIES_AFTER"]), loop.checkpoint
+    last, checkpoint = int(os.environ["PRETRIEVE_TEST_DIES_AFTER"]), loop.save_state
 
     def kill_after(folder: Path, step: int, *given: Any) -> None:
         checkpoint(folder, step, *given)
         if step == last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    loop.checkpoint = kill_after  # type: ignore[assignment]
+    loop.save_state = kill_after  # type: ignore[assignment]
     train.body(out, *inputs, settings=settings)
 
 

@@ -24,10 +24,10 @@ from tasks.runtime.ranks import run_together
 from tasks.runtime.shard import ProcessFailed
 from tasks.runtime.signals import DeferredSigterm, unwind_on_sigterm
 from tasks.session import Execution, Session, session
-from tasks.training import loop
+from tasks.training import checkpoints, loop
 from tasks.training.loop import fit
 from tests.tasks import together
-from tests.tasks.training.test_loop import FITTING, batches, equal, lines, objective, run
+from tests.tasks.training.small_objectives import FITTING, batches, equal, lines, objective, run
 from tests.tiny import tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -68,9 +68,9 @@ def last_step(out: Path) -> int:
     return int(lines(out)[-1]["step"])
 
 
-def checkpoints(out: Path) -> list[str]:
-    """The checkpoints of a training, the newest last."""
-    return sorted(path.name for path in (out / loop.STATE).glob("*"))
+def saved_checkpoints(out: Path) -> list[str]:
+    """Return the names of the checkpoints of a training, the newest last."""
+    return sorted(path.name for path in (out / checkpoints.STATE).glob("*"))
 
 
 def test_a_training_ends_its_step_and_saves_and_goes_on_from_there(
@@ -85,7 +85,7 @@ def test_a_training_ends_its_step_and_saves_and_goes_on_from_there(
         run(objective("contrast", dropout=0.1), batch_of, STEPS, tmp_path / "told")
 
     assert signal.getsignal(signal.SIGTERM) is raise_ended
-    assert checkpoints(tmp_path / "told") == ["000000004"]
+    assert saved_checkpoints(tmp_path / "told") == ["000000004"]
     assert lines(tmp_path / "told")[-1]["step"] == 4
     resumed = run(objective("contrast", dropout=0.1), batches("contrast", tiny_tokenizer()), STEPS, tmp_path / "told")
     assert visited == [0, 1, 2, 3]
@@ -100,7 +100,7 @@ def test_where_nobody_ends_it_the_training_goes_on(tmp_path: Path, handled: Call
     run(objective("contrast"), told_in(3, visited), STEPS, tmp_path)
 
     assert visited == list(range(STEPS))
-    assert checkpoints(tmp_path) == ["000000004"]
+    assert saved_checkpoints(tmp_path) == ["000000004"]
 
 
 def test_prefects_own_signal_comes_when_the_checkpoint_is_there(tmp_path: Path, handled: Callable[[Any], None]) -> None:
@@ -109,7 +109,7 @@ def test_prefects_own_signal_comes_when_the_checkpoint_is_there(tmp_path: Path, 
     with pytest.raises(TerminationSignal), capture_sigterm():
         run(objective("contrast"), told_in(2, []), STEPS, tmp_path)
 
-    assert checkpoints(tmp_path) == ["000000003"]
+    assert saved_checkpoints(tmp_path) == ["000000003"]
 
 
 def test_a_signal_after_the_last_look_is_not_lost(handled: Callable[[Any], None]) -> None:
@@ -205,7 +205,7 @@ def test_told_from_outside_it_saves_and_ends_as_the_signal_says(
 
     assert ended == code, said
     assert ("ended in order" in said) == (handler == "handled")
-    assert checkpoints(out)[-1] == f"{last_step(out):09d}"
+    assert saved_checkpoints(out)[-1] == f"{last_step(out):09d}"
     assert 3 <= last_step(out) < 20
     assert not list((out / "scratch").glob("ranks-*"))
 
@@ -228,7 +228,7 @@ def test_several_whose_lease_is_lost_save_nothing(tmp_path: Path) -> None:
     thread.join()
     signal.signal(signal.SIGUSR1, before)
 
-    assert not checkpoints(tmp_path)
+    assert not saved_checkpoints(tmp_path)
 
 
 @pytest.mark.slow
@@ -251,7 +251,7 @@ def test_one_that_is_told_has_all_save_and_they_go_on_to_the_bytes_of_an_unbroke
         with pytest.raises(ProcessFailed, match="was killed"):
             run_together(slowly, told, (), asked, current.store)
         thread.join()
-        assert checkpoints(told)[-1] == f"{last_step(told):09d}"
+        assert saved_checkpoints(told)[-1] == f"{last_step(told):09d}"
         reached = last_step(told)
         for out in (told, whole):
             run_together(together.twenty_steps, out, (), asked, current.store)

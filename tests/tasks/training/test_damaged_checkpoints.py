@@ -15,7 +15,8 @@ from models.tokens import pad
 from storage.store.store import Store
 from tasks.session import Execution, Session, session
 from tasks.training import loop
-from tasks.training.loop import STATE, Diverged, OptimisationSettings, fit
+from tasks.training.checkpoints import STATE
+from tasks.training.loop import Diverged, OptimisationSettings, fit
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 FITTING = OptimisationSettings(

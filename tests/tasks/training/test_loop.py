@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,84 +11,25 @@ import transformers
 from torch import Tensor, nn
 from transformers.trainer_pt_utils import get_parameter_names
 
-from models.objective import Batch, Losses, num_terms
-from models.papers.cot_mae import Pretraining, Settings, make_batch
+from models.objective import Batch, Losses
+from models.papers.cot_mae import make_batch
 from models.pretraining import RawBatch
-from models.retrievers import objective as finetuning
 from models.retrievers.examples import Examples
-from models.retrievers.objective import Finetuning
-from models.retrievers.retriever import Retriever, RetrieverSettings
-from models.retrievers.views import dense
-from models.tokens import Tokenizer, pad
-from tasks.training import loop
-from tasks.training.grad_cache import gradients, mix_seeds
-from tasks.training.loop import Diverged, OptimisationSettings, fit, parameter_groups, schedule
-from tests.tiny import PIECES, save_tokenizer, start, tiny_tokenizer
+from models.tokens import Tokenizer
+from tasks.training import checkpoints, loop
+from tasks.training.loop import Diverged, fit, parameter_groups, schedule
+from tests.tasks.training.small_objectives import (
+    FITTING,
+    KINDS,
+    batches,
+    equal,
+    lines,
+    objective,
+    run,
+    settings,
+)
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
-FITTING = OptimisationSettings(
-    learning_rate=3e-3, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None
-)
-KINDS = ["ar", "ae", "contrast"]
-BatchOf = Callable[[int], Batch]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    save_tokenizer(folder)
-    return Tokenizer.load(folder)
-
-
-def objective(kind: str, *, dropout: float = 0.0, spread: float = 0.0) -> nn.Module:
-    given = start(dropout=dropout, spread=spread)
-    if kind == "contrast":
-        retriever = Retriever(given.encoder, RetrieverSettings(dense=dense.Settings(dim=None)), tiny_tokenizer())
-        return Finetuning(retriever, finetuning.ObjectiveSettings(contrasts=["sum"], temperature=1.0))
-    torch.manual_seed(1)
-    return Pretraining(given, settings(kind))
-
-
-def settings(kind: str) -> Settings:
-    return Settings(
-        decoder=kind, decoder_layers=1, window=3 if kind == "ar" else None, text_mask_rate=0.3,
-        context_mask_rate=0.45 if kind == "ae" else None, symmetric=False, max_tokens=24, context_max_tokens=12,
-    )  # fmt: skip
-
-
-def batches(kind: str, tokenizer: Tokenizer, rows: int = 8) -> BatchOf:
-    """A batch for every step, of random words."""
-
-    def batch_of(step: int) -> Batch:
-        random = np.random.default_rng((7, step))
-
-        def texts(count: int, longest: int) -> list[list[int]]:
-            return [random.integers(5, len(PIECES), size=random.integers(2, longest)).tolist() for _ in range(count)]
-
-        if kind != "contrast":
-            return make_batch(RawBatch(texts(rows, 30), texts(rows, 10)), tokenizer, settings(kind), random)
-        excluded = torch.zeros(rows, rows * 2, dtype=torch.bool)
-        excluded[0, 3] = excluded[rows - 1, 0] = True
-        return Examples(pad(texts(rows, 8)), pad(texts(rows * 2, 20)), 2, excluded)
-
-    return batch_of
-
-
-def lines(out: Path) -> list[dict[str, float]]:
-    """The metrics without what the clock says."""
-    found = [json.loads(line) for line in (out / "logs" / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in each.items() if not name.endswith("per_second")} for each in found]
-
-
-def run(
-    made: nn.Module, batch_of: BatchOf, steps: int, out: Path, *, fitting: OptimisationSettings = FITTING, seed: int = 3
-) -> dict[str, Tensor]:
-    fit(made, batch_of, steps, out=out, settings=fitting, seed=seed)
-    return {name: value.clone() for name, value in made.state_dict().items()}
-
-
-def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return all(torch.equal(value, other[name]) for name, value in one.items())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -218,9 +158,9 @@ def test_a_half_written_checkpoint_is_no_checkpoint(
     unbroken = run(objective("ar"), batch_of, 4, tmp_path / "unbroken")
     monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     run(objective("ar"), batch_of, 2, tmp_path / "other")
-    state = tmp_path / "other" / loop.STATE / "000000002"
+    state = tmp_path / "other" / checkpoints.STATE / "000000002"
 
-    half = tmp_path / "half" / loop.STATE / "building"
+    half = tmp_path / "half" / checkpoints.STATE / "building"
     half.parent.mkdir(parents=True)
     state.rename(half)
     (half / "optimiser.safetensors").unlink()
@@ -247,60 +187,6 @@ def test_a_torn_line_of_metrics_is_dropped(
     run(objective("ar"), batch_of, 3, tmp_path)
 
     assert [each["step"] for each in lines(tmp_path)] == [1, 2, 3]
-
-
-def gradient(made: nn.Module, batch: Batch, chunk: int | None) -> tuple[Losses, dict[str, Tensor]]:
-    made.zero_grad()
-    losses = gradients(made, batch, chunk, (3, 5))
-    return losses, {name: value.grad.clone() for name, value in made.named_parameters() if value.grad is not None}
-
-
-def furthest(grads: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
-    """The largest difference, as a share of the largest gradient."""
-    assert set(grads) == set(expected)
-    largest = max(grad.abs().max().item() for grad in expected.values())
-    assert largest > 1e-3
-    return max((grads[name] - grad).abs().max().item() for name, grad in expected.items()) / largest
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("chunk", [1, 3, 8])
-def test_chunks_change_neither_losses_nor_gradients(kind: str, chunk: int, tokenizer: Tokenizer) -> None:
-    made, batch = objective(kind, spread=0.05).train(), batches(kind, tokenizer)(0)
-
-    losses, grads = gradient(made, batch, None)
-    of_chunks, grads_of_chunks = gradient(made, batch, chunk)
-
-    assert set(of_chunks) == set(losses)
-    for name, loss in losses.items():
-        assert of_chunks[name].item() == pytest.approx(loss.item(), abs=1e-6, rel=1e-6)
-    assert furthest(grads_of_chunks, grads) < 1e-6
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_chunks_with_dropout_are_a_direct_pass_under_the_same_seeds(kind: str, tokenizer: Tokenizer) -> None:
-    made, batch = objective(kind, dropout=0.3).train(), batches(kind, tokenizer)(0)
-    losses, grads = gradient(made, batch, 3)
-
-    made.zero_grad()
-    parts = [batch.rows(start, min(8, start + 3)) for start in (0, 3, 6)]
-    passed = []
-    for number, part in enumerate(parts):
-        torch.manual_seed(mix_seeds((3, 5, number)))
-        passed.append(made.encode(part))
-    vectors = tuple(torch.cat(each) for each in zip(*(vectors for vectors, _ in passed), strict=True))
-    direct = dict(made.compare(vectors, batch))
-    for part, (_, local) in zip(parts, passed, strict=True):
-        for name, loss in local.items():
-            direct[name] = direct.get(name, 0) + loss * num_terms(part, name) / num_terms(batch, name)
-    sum(direct.values()).backward()
-
-    for name, loss in direct.items():
-        assert losses[name].item() == pytest.approx(loss.item(), abs=1e-6, rel=1e-6)
-    expected = {name: value.grad for name, value in made.named_parameters() if value.grad is not None}
-    assert furthest(grads, expected) < 1e-6
-    undropped = gradient(made.eval(), batch, 3)[0]
-    assert any(abs(undropped[name].item() - loss.item()) > 1e-4 for name, loss in losses.items())
 
 
 def test_a_batch_without_masked_tokens_trains_on(tokenizer: Tokenizer, tmp_path: Path) -> None:

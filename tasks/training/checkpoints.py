@@ -1,0 +1,105 @@
+"""Checkpoints of a training: weights and optimiser state in a work folder, from which a later attempt resumes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from models.model_files import check_fit, read_weights
+from storage.files import flush
+from storage.store.store import SCRATCH
+from tasks.runtime import distributed
+from tasks.runtime.leftovers import discard, is_intact, record
+from tasks.session import print_line
+
+STATE = Path(SCRATCH) / "training"
+WEIGHTS, OPTIMISER = "weights.safetensors", "optimiser.safetensors"
+KEPT = 2  # checkpoints: if a disk damages the newest, only the minute since the one before is lost
+
+
+def save_state(out: Path, step: int, objective: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+    """Save a checkpoint after `step` steps below `out`, and delete all but the newest two.
+
+    The folder is flushed, recorded and renamed before older ones are deleted, so that an intact checkpoint remains
+    whenever the process is killed.
+    """
+    folder, building = out / STATE, out / STATE / "building"
+    target = folder / f"{step:09d}"
+    for remains in (building, target):
+        shutil.rmtree(remains, ignore_errors=True)
+    building.mkdir(parents=True)
+    state = {
+        f"{number}.{name}": value
+        for number, values in optimiser.state_dict()["state"].items()
+        for name, value in values.items()
+    }
+    save_file(weights(objective), building / WEIGHTS)
+    save_file(state, building / OPTIMISER)
+    for file in (*building.iterdir(), building):
+        flush(file)
+    record(out, str(STATE / target.name), at=building)
+    os.rename(building, target)
+    flush(folder)
+    for older in _checkpoints(out)[:-KEPT]:
+        discard(out, str(STATE / older))
+
+
+def restore(out: Path, objective: nn.Module, optimiser: torch.optim.Optimizer) -> int:
+    """Load the newest intact checkpoint below `out` and return its step; 0 where there is none.
+
+    Damaged checkpoints are reported, and deleted when all processes have loaded theirs.
+    """
+    intact = newest_intact(out)
+    damaged = [name for name in _checkpoints(out) if intact is None or name > intact]
+    if intact is not None:
+        _load(out / STATE / intact, objective, optimiser)
+    distributed.barrier()
+    if damaged and distributed.rank() == 0:
+        after = (
+            f"the training resumes after step {int(intact):,}"
+            if intact
+            else "no other is left: the training starts anew"
+        )
+        print_line(f"{out.name}: the checkpoint of step {int(damaged[-1]):,} is damaged or incomplete; {after}")
+        for name in damaged:
+            discard(out, str(STATE / name))
+    return int(intact or 0)
+
+
+def newest_intact(out: Path) -> str | None:
+    """Return the name of the newest intact checkpoint below `out`, which is its step; None where there is none."""
+    return next((name for name in reversed(_checkpoints(out)) if is_intact(out, str(STATE / name))), None)
+
+
+def weights(module: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters of a module by name; one that two of its parts share is there once."""
+    return {name: parameter.detach().contiguous() for name, parameter in module.named_parameters()}
+
+
+def load_parameters(parameters: Mapping[str, nn.Parameter], values: Mapping[str, Tensor], path: Path) -> None:
+    """Copy the weights of a file, `path`, into parameters. Raises `ValueError` where names or shapes differ."""
+    check_fit(values, parameters, path, "these settings")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(values[name])
+
+
+def _checkpoints(out: Path) -> list[str]:
+    """Return the names of the checkpoints below `out`, the oldest first."""
+    return sorted(path.name for path in (out / STATE).glob("*") if path.name.isdigit())
+
+
+def _load(folder: Path, objective: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+    path = folder / WEIGHTS
+    load_parameters(dict(objective.named_parameters()), read_weights(path), path)
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in read_weights(folder / OPTIMISER).items():
+        number, _, inner = name.partition(".")
+        state.setdefault(int(number), {})[inner] = value
+    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
