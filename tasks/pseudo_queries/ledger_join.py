@@ -2,6 +2,9 @@
 
 All lies in a stage's `scratch` until its artifact is published: the passages sorted by hash, some at a time, and for
 each shard what was joined with its passages, sorted by their place.
+
+It is not a join in a database (`storage.external.database`), because the work of weeks must survive a killed process:
+each sorted file and each shard is complete once it is recorded, and several processes write shards at the same time.
 """
 
 from __future__ import annotations
