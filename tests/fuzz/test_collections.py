@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.chain.collection import texts, topics
+from flows.chain.collection import documents, topics
 from flows.recipe.sections import Dataset
 from storage.imports import negative_files, pseudo_query_files
 from storage.store.store import Store
@@ -56,7 +56,7 @@ def ingested(folder: Path) -> None:
         reader="beir", path=str(folder), train_split=None, eval_splits=["dev"], description="", fraction=None
     )
     with session(Session(Store(folder / "store"), Execution(workers=1, threads=1))):
-        texts(place, "corpus")
+        documents(place, "corpus")
         topics(place, "corpus", "dev", answers=True)
 
 
