@@ -5,8 +5,8 @@ Where vectors are compared by their cosine, they get length 1, so that the inner
 modules.json is a bare encoder: its vector is the hidden state of the first token, compared by inner products.
 
 Pooling and Dense are the package's own (`pip install 'pretrieve[sentence-transformers]'`). The package does not open
-the folder: it imports the classes that modules.json names, falls back to pickles, follows adapters to other models,
-and leaves weights random that the encoder's file lacks. So the list is read here, and `models.hugging_face` loads the
+the folder: it resolves classes that modules.json names, falls back to pickles, follows adapters to other models, and
+does not refuse an encoder's file that lacks weights. So the list is read here, and `models.hugging_face` loads the
 encoder.
 
 Shape suffixes: B batch, L length, H hidden, D dimension.

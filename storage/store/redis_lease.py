@@ -5,9 +5,9 @@ over. The holder counts the time from before each request, so it knows that its 
 another process. It is then interrupted: SIGUSR1 raises `LeaseLost` in its main thread, whatever that is doing.
 
 Requests to Redis are made by redis-py's own `Lock`. The rest is here because no maintained package does it: redis-py
-renews nothing by itself, and the renewal thread of python-redis-lock only logs that a lock is lost, so that its holder
-would go on and publish. Neither takes a lease again that a restarted Redis has forgotten, nor holds new leases back
-until the holder of a forgotten one has had the time to do so.
+renews nothing by itself, and the renewal thread of python-redis-lock ends with an exception when the lock is lost, of
+which the holder does not learn, so that it would publish. Neither takes a lease again that a restarted Redis has
+forgotten, nor holds new leases back until the holder of a forgotten one has had the time to do so.
 """
 
 from __future__ import annotations
