@@ -120,7 +120,7 @@ def test_a_corpus_is_built_brought_up_to_date_and_replaced(
     capsys.readouterr()
     list_versions(store.root)
     assert f"{NAME}@4" in capsys.readouterr().out
-    for wrong, words in {f"{NAME}@9": "has versions 1 to 4", "nothing": "0 versions"}.items():
+    for wrong, words in {f"{NAME}@9": "has versions 1 to 4", "nothing": "no versions"}.items():
         with pytest.raises(UserError, match=words):
             find_version(wrong, store)
 

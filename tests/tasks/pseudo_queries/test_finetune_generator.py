@@ -227,7 +227,7 @@ def killed(self, queries):
 Collection.ranks = killed
 pairs = Path(sys.argv[2])
 with session(Session(Store(Path(sys.argv[3])), Execution(workers=1, threads=1, device="cpu"))):
-    finetune_generator(weights(sys.argv[1]), source_of(pairs, [pairs]), settings=SETTINGS)
+    finetune_generator(start=weights(sys.argv[1]), pairs=source_of(pairs, [pairs]), settings=SETTINGS)
 """
 
 

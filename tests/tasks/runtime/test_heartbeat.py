@@ -22,7 +22,7 @@ from tasks.runtime.shard import ProcessFailed
 from tasks.session import Execution, Session, session
 from tasks.training import loop
 from tests.tasks import together
-from tests.tasks.runtime.test_signals import checkpoints, last_step, slow_down, wait_for_steps
+from tests.tasks.runtime.test_signals import last_step, saved_checkpoints, slow_down, wait_for_steps
 from tests.tasks.training.small_objectives import lines
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -163,7 +163,7 @@ def test_two_hosts_make_the_bytes_of_two_processes_of_one_and_one_that_is_told_t
     assert "warning: these hosts train without passwords or encryption" in (tmp_path / "joined.txt").read_text()
     for rank in range(2):
         assert json.loads((tmp_path / f"{rank}.listening").read_text()) == ["127.0.0.1"]
-    assert checkpoints(out)[-1] == f"{last_step(out):09d}"
+    assert saved_checkpoints(out)[-1] == f"{last_step(out):09d}"
     assert second.wait(300) == -signal.SIGTERM
 
 
@@ -183,7 +183,7 @@ def test_a_host_that_dies_is_named_and_the_next_run_goes_on(
         run(slowly, store, "killed", wanted())
     thread.join()
     wait(lambda: not any(alive(int((tmp_path / f"{rank}.pid").read_text())) for rank in range(2)))
-    reached = int(checkpoints(out)[-1])
+    reached = int(saved_checkpoints(out)[-1])
     assert 2 <= reached < 20
 
     joiner()
