@@ -25,8 +25,13 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 test test-numbers test-services check storm: export OMP_NUM_THREADS := 1
 
 # Tests of numbers that depend on the order in which a kernel adds, and kernels differ between CPUs.
-NUMBERS := tests/models tests/test_golden_losses.py tests/storage/test_vectors.py $(addprefix tests/tasks/, \
-	analyses/measures cross_encoder evaluation finetuning pretraining pseudo_queries retrieval training)
+NUMBERS := tests/models tests/test_golden_losses.py tests/storage/test_vectors.py tests/tasks/training/test_grad_cache.py \
+	tests/tasks/retrieval/exact_search tests/tasks/cross_encoder $(patsubst %,tests/tasks/%.py, \
+	$(addprefix retrieval/engines/test_,bm25s candidates exact faiss) $(addprefix retrieval/test_,encode fuse ranking search) \
+	$(addprefix evaluation/test_,evaluate max_passage seeds_by_queries significance) analyses/measures/test_embedding_space \
+	$(addprefix finetuning/test_,learn_fusion mine train) $(addprefix pretraining/test_,draw_probe initialise pretrain) \
+	training/test_loop $(addprefix pseudo_queries/test_,filter_queries relevance train_generator) \
+	$(addprefix pseudo_queries/generators/test_,causal copy_init gumbel_sampling sampler sampler_batches shared_cross_attention))
 # The oldest instruction sets to which each library can be limited: PyTorch, oneDNN, MKL, OpenBLAS, NumPy and Numba. Their
 # kernels add in another order than those of any recent CPU, and NumPy sorts equal keys into another order.
 test-numbers: export ATEN_CPU_CAPABILITY := default
