@@ -107,7 +107,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@rm -f $(VENV)/.made-from-*
 	@touch $@
 
-bench: environment data ## every stage's speed beside its peers, in at most 15 minutes; fails where a ratio has fallen
+bench: environment data ## every stage's speed compared with baselines, at most 15 minutes; fails where a ratio has fallen
 	$(BIN)/python -m benchmarks
 
 growth: environment data ## how each stage's time and memory grow with the collection, and what full runs would take
@@ -116,7 +116,7 @@ growth: environment data ## how each stage's time and memory grow with the colle
 results: environment ## write docs/results.md and the README's table from the reports in results/
 	$(BIN)/python -m flows.study.write_docs
 
-lock: ## resolve pyproject.toml anew in a clean environment and write requirements.lock
+lock: ## resolve pyproject.toml in a clean environment and write requirements.lock
 	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
 	$(BIN)/python -m venv "$$folder/venv"; \
 	"$$folder/venv/bin/python" -m pip install --quiet --editable ".[cpu,dev,fetch,tagger]"; \

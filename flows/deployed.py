@@ -2,7 +2,7 @@
 
 A worker runs these; its environment says where the store is (PRETRIEVE_STORE). All plan a recipe, and run what they are
 for, and what that needs, by `flows.prefect_server.child_runs`; but `run_stage` runs one stage of it, and
-`evaluate_models` reads a suite. Prefect shows a function's first lines beside its form.
+`evaluate_models` reads a suite. Prefect shows a function's first lines next to its form.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def evaluate_models(
 def run_stage(recipe: RecipeName, stage: StageName, changes: Changes = []) -> None:  # noqa: B006
     """One stage of a recipe, on a worker with a GPU; what it needs must be whole.
 
-    The other flows start it; started again, it goes on from what it had finished.
+    The other flows start it; started again, it resumes from what it had finished.
     """
     plan = _plan(recipe, changes)
     found = [job for job in plan.jobs.values() if job.key.startswith(stage)]
@@ -230,5 +230,5 @@ def _store() -> Store:
 
 
 def _building(plan: Session, note: NotedRun) -> Session:
-    """A session that builds what a plan has planned, and tells the run's log."""
+    """A session that builds what a plan has planned, and writes to the run's log."""
     return Session(plan.store, plan.execution, print_line=get_run_logger().info, note=note)

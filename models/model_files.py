@@ -80,7 +80,7 @@ def check_numbers(value: Mapping[str, Any], path: Path) -> None:
 
 
 def check_safetensors(folder: Path) -> None:
-    """Refuse a folder without weights that can be read safely; one that has only pickles is told how to convert."""
+    """Refuse a folder without weights that can be read safely; the error says how to convert pickles."""
     if any(folder.glob("model*.safetensors")):
         return
     if pickles := sorted(path.name for pattern in PICKLES for path in folder.glob(pattern)):

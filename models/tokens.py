@@ -53,7 +53,7 @@ class Tokenizer:
         self.vocab_size = max(pieces.values()) + 1
         """V"""
         self.specials = np.array(sorted({self.cls, self.sep, self.mask, self.pad, self._id("[UNK]")}))
-        """What no masked language model is asked for."""
+        """Return the tokens that a masked language model never predicts."""
         self.is_special = np.isin(np.arange(self.vocab_size), self.specials)
         """[V]"""
         self.continues = np.zeros(self.vocab_size, dtype=bool)

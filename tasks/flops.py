@@ -151,13 +151,13 @@ class Costs:
         return Examples(pad([self.ids(settings.query_max_tokens)]), passages, group, None, teacher=teacher)
 
     def ids(self, length: int) -> list[int]:
-        """So many word pieces."""
+        """Return that number of WordPiece tokens."""
         known = np.setdiff1d(np.arange(self.tokenizer.vocab_size), self.tokenizer.specials)
         drawn: list[int] = np.random.default_rng(0).choice(known, size=length).tolist()
         return drawn
 
     def terms(self) -> TermCounts:
-        """Counts of a collection in which every word piece is as frequent as any other."""
+        """Return the counts of a collection in which all WordPiece tokens are equally frequent."""
         each = np.full(self.tokenizer.vocab_size, TEXTS // 10, dtype=np.int64)
         return TermCounts(TEXTS, each, each)
 
@@ -205,7 +205,7 @@ def naming(section: str) -> Iterator[None]:
 
 
 def numbered(num_words: int) -> Tokenizer:
-    """A tokenizer of so many word pieces, for a backbone whose own is not here."""
+    """Return a tokenizer with that many WordPiece tokens, for a backbone whose own is not here."""
     pieces = [*SPECIALS, *(f"piece{number}" for number in range(num_words - len(SPECIALS)))]
     fast = FastTokenizer(WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]"))
     fast.add_special_tokens(SPECIALS)

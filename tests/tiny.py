@@ -29,7 +29,7 @@ SHAPE = {
 
 
 def fast_tokenizer() -> Tokenizer:
-    """BERT's word pieces of `PIECES`."""
+    """BERT's WordPiece tokens of `PIECES`."""
     numbers = {piece: number for number, piece in enumerate(PIECES)}
     fast = Tokenizer(models.WordPiece(numbers, unk_token="[UNK]"))
     fast.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -62,7 +62,7 @@ def tiny_t5(size: int, **changes: float) -> T5ForConditionalGeneration:
 
 
 def save_t5(folder: Path, pieces: list[str], *, seed: int = 5, **changes: float) -> Path:
-    """A folder with such a T5 and a tokenizer of these word pieces, which begin with `SPECIALS`."""
+    """A folder with such a T5 and a tokenizer of these WordPiece tokens, which begin with `SPECIALS`."""
     torch.manual_seed(seed)
     BertTokenizer(vocab={piece: number for number, piece in enumerate(pieces)}).save_pretrained(folder)
     tiny_t5(len(pieces), **changes).save_pretrained(folder)

@@ -1,6 +1,6 @@
 """Refuses requests that pages of other sites send to the web servers of `pretrieve up` and docker-compose.yml.
 
-A page of any site can make a browser send requests to loopback. Prefect asks for a password and for a token against
+A page of any site can make a browser send requests to loopback. Prefect requires a password and a token against
 forged requests; the checks that it lacks are here. A request whose Host header names another site is refused: a site
 can have its own name resolve to 127.0.0.1, and would then count as the same origin. A request whose Origin header names
 another site is refused too, also where it opens a websocket, which browsers let every page do.

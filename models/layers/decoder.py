@@ -3,7 +3,7 @@
 A position sees the vector, which stands in the place of [CLS], and a window of the tokens before it; what the
 window does not tell, the vector has to.
 
-Shape suffixes: B batch, C length of the text decoded, H hidden, V vocabulary, N real tokens, or those asked for.
+Shape suffixes: B batch, C length of the text decoded, H hidden, V vocabulary, N real tokens, or those requested.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Settings(condenser.Settings):
     temperature: float
     """tau of equation 5."""
     masked_lm_weight: float
-    """Of both recoveries beside the contrast: 1 in equation 7; in effect 2 in the release where it caches gradients."""
+    """Of both recoveries: 1 in equation 7; 2 in effect in the release when it caches gradients."""
     context_max_tokens: int
 
     def __post_init__(self) -> None:

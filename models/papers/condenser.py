@@ -41,7 +41,7 @@ class Settings:
 
     head_layers: int
     head_from: int
-    """M: the layer whose hidden states the head reads beside [CLS], counted from 1; 0 are the embeddings."""
+    """M: the layer whose hidden states the head reads in addition to [CLS], counted from 1; 0 are the embeddings."""
     mask_rate: float
     max_tokens: int
     """The length of a text with [CLS] and [SEP]; a longer one is cropped at both ends."""

@@ -41,7 +41,7 @@ class Settings(retro_mae.Settings):
     ot_decoding: bool
     """Whether the bag of words is decoded from ordinary tokens."""
     bow_weight: float | None
-    """Beta, what the bag of words counts beside the other losses: 1 printed, 0.1 released. `ot_decoding` only."""
+    """Beta, the weight of the bag of words: 1 printed, 0.1 released. `ot_decoding` only."""
     bow_target: BowTarget
     """What each word of a text counts: 1 over the text's length (released), 1 (printed), 1 over their number."""
     exclude_masked: bool

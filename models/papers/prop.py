@@ -43,7 +43,7 @@ from models.tokens import Tokenizer, Tokens, pad
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How sets are drawn and told apart."""
+    """How sets are sampled and distinguished."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "texts"
@@ -75,7 +75,7 @@ class Settings:
 class Batch(Rows):
     """Masked texts with the ids to recover, and word sets [B, 2P, W + 2], of each pair the likelier first.
 
-    `ranked` is [B, P], False where a pair's sets are equally likely and nothing is asked.
+    `ranked` is [B, P], False where a pair's sets are equally likely, so there is no target.
     """
 
     text: Tokens

@@ -7,7 +7,7 @@ every token teaches, and what the half does not tell, the vector has to.
 Xiao et al., RetroMAE; here by Xiao and Liu, DupMAE, section 3.1, equations 1-5. Two streams of queries: `sum` as
 printed and as RetroMAE's authors released it, `embedded` as in their later code.
 
-Shape suffixes: B batch, L length, Q = L - 1 positions after [CLS], R masks a text, H hidden, N asked positions.
+Shape suffixes: B batch, L length, Q = L - 1 positions after [CLS], R masks a text, H hidden, N predicted positions.
 """
 
 from __future__ import annotations

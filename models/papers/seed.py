@@ -39,7 +39,7 @@ class Settings:
 
     decoder_layers: int
     window: int
-    """The restricted span: how many tokens, its own included, a layer's position sees beside the vector."""
+    """The restricted span: how many tokens, its own included, a layer's position sees in addition to the vector."""
     mask_rate: float
     """Of the encoder's text; the decoder reads it unmasked."""
     max_tokens: int

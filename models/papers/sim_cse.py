@@ -31,7 +31,7 @@ from models.tokens import Tokenizer, Tokens, pad
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How alike the readings are, and how sharply they are told apart."""
+    """How alike the readings are, and how sharply they are distinguished."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "texts"

@@ -1,6 +1,6 @@
 """A cross-encoder: one BERT reads query and passage together, and [CLS] says how relevant the passage is.
 
-It sees every word of one beside every word of the other, so it ranks better than vectors that are compared, and
+It attends from every word of one to every word of the other, so it ranks better than vectors that are compared, and
 costs a pass through BERT for each pair. Retrievers learn from it (DupMAE, equation 15), and it re-ranks what they find.
 
 Trained as in RetroMAE's repository: a cross-entropy over each query's positive and its hard negatives. A folder is

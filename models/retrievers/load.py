@@ -1,4 +1,4 @@
-"""A checkpoint's folder opened as a retriever, whoever wrote it: this project, or sentence-transformers.
+"""A checkpoint's folder opened as a retriever, whether this project or sentence-transformers wrote it.
 
 What texts become is for `models.retrievers.retriever` and `models.retrievers.sentence_transformer`; here both look the
 same.

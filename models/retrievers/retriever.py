@@ -1,12 +1,12 @@
 """A retriever: towers that read texts, and up to three views of what they make of them, each with its own similarity.
 
 Which views there are is all that sets the retrievers of the papers apart: `dense` alone is DPR, `lexical` SPLADE,
-`late` ColBERT, `late` with exact matches beside `dense` COIL. Dense and lexical are CoT-MoTE's hybrid, and, projected
+`late` ColBERT, `late` with exact matches and `dense` COIL. Dense and lexical are CoT-MoTE's hybrid, and, projected
 and cut to the largest weights, DupMAE's representation. In CAME's mixture all three read layers of their own above
 common ones (`shared_layers`). A pair's score is the weighted sum of its views' scores.
 
 A checkpoint's folder holds the towers as Hugging Face has them, `retriever.json`, which says what the views are, and
-`retriever.safetensors`, what they learned beside the towers. A folder without them is a plain BERT: dense.
+`retriever.safetensors`, what they learned besides the encoders. A folder without them is a plain BERT: dense.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from models.tokens import Tokenizer, Tokens
 
 SETTINGS, WEIGHTS = "retriever.json", "retriever.safetensors"
 HEADS, PROJECTION = "heads.safetensors", "projection.weight"
-"""What a pre-training learned beside the encoder: decoders and heads, by their names in the paper's file."""
+"""What a pre-training learned besides the encoder: decoders and heads, by their names in the paper's file."""
 
 View = Literal["dense", "late", "lexical"]
 VIEWS: tuple[str, ...] = get_args(View)
@@ -72,7 +72,7 @@ class RetrieverSettings:
 
     @property
     def parts(self) -> tuple[object, ...]:
-        """What decides which weights there are beside the towers, and so whether a training can go on with them."""
+        """The settings that decide which weights exist besides the encoders, and whether they can be continued."""
         late = self.late and (self.late.dim, self.late.bias)
         head = self.lexical and self.lexical.head
         return self.views, self.shared_layers, self.dense and self.dense.dim, late, head
@@ -138,7 +138,7 @@ class Retriever(nn.Module):
         return {**found, SUM: torch.stack(weighted).sum(0)}
 
     def own(self) -> dict[str, nn.Parameter]:
-        """What is learned beside the towers, by name."""
+        """Return what is learned besides the encoders, by name."""
         return {name: each for name, each in self.named_parameters() if not name.startswith("encoder.")}
 
     def _hidden(self, tower: BertForMaskedLM, tokens: Tokens, role: Role) -> dict[str, Tensor]:
@@ -174,7 +174,7 @@ def load(folder: Path) -> Retriever:
 
 
 def load_for_training(folder: Path, settings: RetrieverSettings) -> Retriever:
-    """A retriever to train, from a checkpoint: it goes on where the folder's views learned the same parts, else anew.
+    """Load a retriever for training: with the folder's views where they learned the same parts, else new ones.
 
     New experts are copies of the towers' layers; a lexical view's own matrix is that of DupMAE's pre-training, where
     there was one; what else a view learns starts at random.

@@ -19,7 +19,10 @@ PROJECT_DATA = Path(__file__).resolve().parents[2] / "data"
 
 
 class Absent(Source):
-    """A placeholder for a missing input. Its key is a name, so nothing that depends on it has a key yet."""
+    """An input of a plan that is not on this machine, such as a data set that is not downloaded.
+
+    Its key is the name in the recipe, since there are no files to hash. A run refuses it before anything is built.
+    """
 
     @property
     def reference(self) -> str:

@@ -50,7 +50,7 @@ class Training(Settings):
     competition: Competition | None = None
     """How CAME's experts compete."""
     flops: Flops | None = None
-    """What word pieces cost in a lexical view."""
+    """The FLOPS regularisation of a lexical view."""
     distillation: Distillation | None = None
     """Whether it learns from a cross-encoder's scores."""
     temperature: float = Field(gt=0)

@@ -73,7 +73,7 @@ def finetune_generator(out: Path, start: Source, pairs: Source, *, settings: Gen
         return tokenizer.batch(train.pairs(rows_of_step(step, batch, len(train.queries), settings.seed)))
 
     if not validation.resumes(int(newest_intact(out) or 0)):
-        print_line(f"{out.name}: the validation of an earlier epoch is damaged or incomplete; the training starts anew")
+        print_line(f"{out.name}: the validation of an earlier epoch is damaged or incomplete; training starts again")
         for leftover in (folder, out / STATE):
             shutil.rmtree(leftover, ignore_errors=True)
     fit(

@@ -42,7 +42,7 @@ class Sampling(Settings):
     """Which pseudo-queries are looked at more closely."""
 
     passages: Annotated[int, Field(ge=1)]
-    """Passages whose queries make the round trip, where not all were scored, and whose languages are told."""
+    """Passages whose queries make the round trip, where not all were scored, and whose languages are identified."""
     samples: Annotated[int, Field(ge=0)]
     """Of these, how many are shown with their queries."""
     seed: Seed
@@ -68,8 +68,8 @@ def query_quality(
     """Write `quality.json`, in one pass over both tables and with a memory that does not grow with them.
 
     The round trip is that of the table's column; of one that has not been scored it is `run`'s, BM25's for what
-    `pseudo_queries_as_queries` draws with these settings; and null where there is neither. Languages are told of the
-    passages drawn. Every other figure is of all rows: `tasks.pseudo_queries.quality_counts` says of which.
+    `pseudo_queries_as_queries` draws with these settings; and null where there is neither. Languages are identified of
+    the passages drawn. Every other figure is of all rows: `tasks.pseudo_queries.quality_counts` says of which.
     """
     drawn = draw(pseudo_queries, settings)
     told, shown = set(drawn), set(drawn[: settings.samples])

@@ -3,7 +3,7 @@
 Workers must see the store and the data at the same paths as this process, and have the same packages: distributed
 warns of other versions of its own and of Python. They only write files and rename them; this process holds the lock.
 
-What is asked for lies in the stage's folder as JSON, the order. Neighbouring shards are a group, which a worker makes
+The request is in the stage's folder as JSON. Neighbouring shards are a group, which a worker makes
 one after another, and looks before each whether the order still stands: so an interrupted run's groups end soon, also
 where this process was killed and the next run withdraws what it has left. When a worker dies, Dask gives its group to
 another, which skips what is finished.

@@ -1,6 +1,6 @@
 """The processes that train one model together: which of them this one is, and what they tell each other.
 
-Where nobody has started several, this one is the first of one, and there is nothing to tell.
+Where only one process runs, it has rank 0 of 1, and nothing is communicated.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def check_replicas_equal(module: nn.Module) -> None:
 
 
 def _device() -> torch.device:
-    """Where what is told must lie."""
+    """Return the device on which tensors must be to be sent."""
     return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
 
 

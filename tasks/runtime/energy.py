@@ -1,6 +1,6 @@
-"""What energy a machine takes while something runs, where it tells: processors by RAPL, NVIDIA's GPUs by NVML.
+"""Energy that the machine uses during a block, where it is measured: processors by RAPL, NVIDIA's GPUs by NVML.
 
-Both count all that the machine does, whoever asked for it. RAPL's counters are Linux files that hold microjoules and
+Both count the work of all processes. RAPL's counters are Linux files that hold microjoules and
 begin again at 0 after some minutes or hours, so they are read again and again while the meter runs.
 """
 

@@ -66,7 +66,7 @@ def exposure_warning(wanted: Execution) -> str:
     """The warning that a training of several hosts begins with: what listens where, and who must not reach it."""
     return (
         f"warning: these hosts train without passwords or encryption (execution.trusted_network): host 1 listens at "
-        f"{wanted.rendezvous}, each process at a port of the interface of its host; whoever reaches these ports can "
+        f"{wanted.rendezvous}, each process at a port of the interface of its host; all who reach these ports can "
         "read and change the training"
     )
 

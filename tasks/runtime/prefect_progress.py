@@ -1,7 +1,7 @@
 """How far a long stage is, as a progress artifact of its task run in the Prefect UI.
 
-A thread looks at the stage's bars every few seconds and tells the server, so that the work waits for nothing. What the
-server cannot be told is left: it shows the next look, or nothing.
+A thread looks at the stage's bars every few seconds and reports them to the server, so that the work does not wait.
+What the server does not accept is dropped: it shows the next report, or nothing.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def artifact_key(name: str) -> str:
 
 
 def manifest_table(manifest: Manifest) -> list[dict[str, str]]:
-    """What is known of an artifact, the most asked for first, in cells of a line or two."""
+    """Return what is known of an artifact, the most useful first, in cells of a line or two."""
     built, listed = manifest.built, {**manifest.files, **manifest.logs}
     found = [
         *([] if manifest.rows is None else [("artifact", "rows", f"{manifest.rows:,}")]),

@@ -60,7 +60,7 @@ def run_in_processes(job: ShardJob, shards: Sequence[Shard], processes: int, don
 
 
 def _requests(job: ShardJob, processes: int) -> list[dict[str, Any]]:
-    """What each process is asked: all the same, but that each has a GPU of its own where they use some."""
+    """Return the request of each process: equal, except that each has its own GPU where GPUs are used."""
     if not job.on_gpus:
         return [request(job) | {"threads": 1}] * processes  # the processes are the parallelism
     from tasks.runtime.device import devices_for

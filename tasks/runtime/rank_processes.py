@@ -21,7 +21,7 @@ from storage.store.store import Store
 from tasks.runtime.signals import DeferredSigterm
 from tasks.session import execution
 
-TO_SAVE = 120  # seconds in which processes that are told to end must have ended their step and saved a checkpoint
+TO_SAVE = 120  # seconds in which processes that receive SIGTERM must have ended their step and saved a checkpoint
 SECONDS_BETWEEN_LOOKS = 0.1
 PARENT = "PRETRIEVE_PARENT"  # the process that a process must not outlive
 MEETING = "PRETRIEVE_MEETING"  # the file in which the processes of one host meet

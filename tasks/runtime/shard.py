@@ -94,7 +94,7 @@ def request(job: ShardJob) -> dict[str, Any]:
 def write_shard_of_request(request: Mapping[str, Any], shard: Shard, done: Callable[[int], object]) -> None:
     """Make a shard that another process requests."""
     out = Path(request["out"])
-    with session(Session(Store(out), Execution.model_validate(request["execution"]))):  # no shard asks for a store
+    with session(Session(Store(out), Execution.model_validate(request["execution"]))):  # a shard uses no store
         remote_call.call(request["call"], out, shard, done)
     record(out, *shard.files)
 

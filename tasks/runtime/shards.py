@@ -1,10 +1,10 @@
 """Stages whose work is done in shards: what a shard is, and where shards are made.
 
 A stage lists its shards and names a function of its module, `work(out, shard, done, *inputs, settings=...)`, which
-writes one of them whole or not at all, the same bytes each time, and tells `done` how many rows it has passed. A shard
-whose files are there, with the bytes that were recorded (`tasks/runtime/leftovers.py`), is never made again. Shards are
-made in this process, in several processes of ours (`tasks/runtime/process_pool.py`), or on a Dask cluster where
-`execution.dask` names one (`tasks/runtime/dask_cluster.py`).
+writes one of them completely or not at all, the same bytes each time, and reports the rows it has passed to `done`. A
+shard whose files are there, with the bytes that were recorded (`tasks/runtime/leftovers.py`), is never made again.
+Shards are made in this process, in several processes of ours (`tasks/runtime/process_pool.py`), or on a Dask cluster
+where `execution.dask` names one (`tasks/runtime/dask_cluster.py`).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def building_stage() -> Iterator[None]:
 
 
 class DeferredSigterm:
-    """A block in which SIGTERM is only noted, however often it comes; whoever handled it before has it when told.
+    """A block in which SIGTERM is only noted, however often it comes; its earlier handler gets it on request.
 
     What was noted and not delivered is delivered at the end of the block.
     """

@@ -64,7 +64,7 @@ def restore(out: Path, objective: nn.Module, optimiser: torch.optim.Optimizer) -
         after = (
             f"the training resumes after step {int(intact):,}"
             if intact
-            else "no other is left: the training starts anew"
+            else "no other is left: the training starts again"
         )
         print_line(f"{out.name}: the checkpoint of step {int(damaged[-1]):,} is damaged or incomplete; {after}")
         for name in damaged:

@@ -1,6 +1,6 @@
 """Batches made ahead: while a GPU computes a step, a thread of the CPU reads and masks the next step's texts.
 
-A batch is drawn from its step alone (`tasks.training.loop`), so it is the same whoever makes it and when.
+A batch is drawn from its step alone (`tasks.training.loop`), so it is the same in every process and at any time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tests of models may use: a tokenizer of a hundred word pieces."""
+"""What tests of models may use: a tokenizer of a hundred WordPiece tokens."""
 
 from collections.abc import Iterator
 

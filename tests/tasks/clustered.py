@@ -39,7 +39,7 @@ def dense(draw: np.random.Generator, count: int, dimension: int = 16, clusters: 
 
 
 def sparse(draw: np.random.Generator, count: int, vocabulary: int = 300, longest: int = 30) -> Sparse:
-    """Weights of word pieces that are mostly those of the passage's topic; some passages have none."""
+    """Weights of WordPiece tokens that are mostly those of the passage's topic; some passages have none."""
     rows = []
     for _ in range(count):
         topic, length = int(draw.integers(0, 10)), int(draw.integers(0, longest))

@@ -30,7 +30,7 @@ class Settings:
     dim: int | None
     """D, to which one matrix maps the vectors of queries and passages; null leaves them as they are."""
     weight: float = 1.0
-    """What the view's scores count beside those of other views."""
+    """The weight of the view's scores in the sum."""
 
     def __post_init__(self) -> None:
         if self.dim is not None and self.dim < 1:
@@ -40,7 +40,7 @@ class Settings:
 
 
 class View(nn.Module):
-    """The pooled hidden state, projected where a dimension is given; the projection has no bias and starts anew."""
+    """The pooled hidden state, projected where a dimension is given; the projection has no bias and new parameters."""
 
     def __init__(self, config: BertConfig, settings: Settings, tokenizer: Tokenizer, pooling: Pooling) -> None:
         super().__init__()

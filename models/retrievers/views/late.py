@@ -48,7 +48,7 @@ class Settings:
     use_sep: bool
     """Whether [CLS] and [SEP] are compared."""
     weight: float = 1.0
-    """What the view's scores count beside those of other views."""
+    """The weight of the view's scores in the sum."""
 
     def __post_init__(self) -> None:
         if self.dim < 1 or (self.query_masks is not None and self.query_masks < 1):

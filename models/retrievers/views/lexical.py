@@ -50,7 +50,7 @@ class Settings:
     """How many WordPiece tokens a passage keeps, those of the largest weights; null for all."""
     top_queries: int | None
     weight: float = 1.0
-    """What the view's scores count beside those of other views."""
+    """The weight of the view's scores in the sum."""
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS or self.head not in ("mlm", "embeddings", "own"):
@@ -63,7 +63,7 @@ class Settings:
 
 
 class View(nn.Module):
-    """The pooled logits of the vocabulary; beside the BERT and its head only a matrix of its own is learned."""
+    """The pooled logits of the vocabulary; besides the BERT and its head it learns only a matrix of its own."""
 
     def __init__(self, config: BertConfig, settings: Settings, tokenizer: Tokenizer) -> None:
         super().__init__()

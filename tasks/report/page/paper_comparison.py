@@ -1,4 +1,4 @@
-"""A run beside its paper: each number that the paper prints with ours, and our rows among the paper's systems."""
+"""A run compared with its paper: each printed number with ours, and our rows among the paper's systems."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _tested(found: Measured, theirs: PaperNumber) -> dict[str, float]:
 
 
 def among(reported: Mapping[str, Any], main: str, metric: str, splits: Sequence[Measured]) -> list[dict[str, Any]]:
-    """For each split that the paper's tables have too: its systems by `metric`, ours beside what they reproduce.
+    """For each split that the paper's tables have too: its systems by `metric`, ours next to what they reproduce.
 
     Where a split has not the headline's metric, its first stands for it.
     """

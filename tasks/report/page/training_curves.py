@@ -15,7 +15,7 @@ OBSERVED = {
     "word pieces with a weight": ("nonzero_",),
     "size of positives' scores": ("positive_",),
 }
-"""What a training tells beside its losses, by picture: how the names begin in its log."""
+"""What a training logs besides its losses, by figure: how the names begin in its log."""
 BESIDE = tuple(prefix for prefixes in OBSERVED.values() for prefix in prefixes)
 NO_LOSS = ("step", "learning_rate", "rows_per_second", "tokens_per_second", "gradient_norm", PROBE, *BESIDE)
 POINTS = 160  # of a curve on the page; more would not be visible
@@ -35,7 +35,7 @@ def probes(checkpoint: Path) -> dict[str, list[Point]]:
 
 
 def observed(checkpoint: Path) -> dict[str, dict[str, list[Point]]]:
-    """What else a training told, by picture and by step; pictures without a curve are left out."""
+    """Return what else a training logged, by figure and step; figures without a curve are left out."""
     logged, found = _logged(checkpoint), {}
     for title, prefixes in OBSERVED.items():
         curves = {name: averaged(points) for name, points in logged.items() if name.startswith(prefixes)}

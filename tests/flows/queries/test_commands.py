@@ -32,7 +32,7 @@ DOCUMENTS = {f"d{n}": f"{WORDS[n]} {WORDS[n + 1]}. {WORDS[n + 2]} {WORDS[n]}." f
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random T5 that writes word pieces."""
+    """A random T5 that generates WordPiece tokens."""
     return save_t5(tmp_path_factory.mktemp("t5"), PIECES)
 
 

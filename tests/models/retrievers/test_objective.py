@@ -25,7 +25,7 @@ COMPETITION = Competition(temperature=0.5, scope="batch", standardised=0.2, scal
 
 
 def random_tokens(count: int, seed: int) -> Tokens:
-    """[CLS] some of few words [SEP], so that word pieces meet."""
+    """[CLS] some of few words [SEP], so that WordPiece tokens meet."""
     random, pieces = np.random.default_rng(seed), tiny_tokenizer()
     lengths = random.integers(1, 7, size=count)
     return pad([[pieces.cls, *random.integers(40, 52, size=length), pieces.sep] for length in lengths])

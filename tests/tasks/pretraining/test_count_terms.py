@@ -1,4 +1,4 @@
-"""Counts of word pieces, beside a count by hand."""
+"""Counts of WordPiece tokens, compared with a count by hand."""
 
 from collections import Counter
 from typing import Any

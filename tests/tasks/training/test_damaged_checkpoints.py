@@ -124,7 +124,7 @@ def test_where_no_checkpoint_is_intact_the_training_starts_anew(tmp_path: Path) 
     resumed, printed = train(out)
 
     assert printed == [
-        "broken: the checkpoint of step 4 is damaged or incomplete; no other is left: the training starts anew"
+        "broken: the checkpoint of step 4 is damaged or incomplete; no other is left: the training starts again"
     ]
     assert all(torch.equal(resumed[name], value) for name, value in unbroken.items())
 

@@ -1,4 +1,4 @@
-"""The lexical view: a slow reference from the formula, what is pooled, what is kept, and the price of word pieces."""
+"""The lexical view: a slow reference from the formula, what is pooled, what is kept, and FLOPS regularisation."""
 
 import math
 from typing import Any, cast
