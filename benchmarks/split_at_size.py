@@ -185,8 +185,8 @@ def extrapolated_table(result: dict[str, Any]) -> str:
         for n in GPUS
     ]
     return "\n".join([
-        f"- splitting {DOCUMENTS / 1e6:.1f} M documents: {PASSAGES / 1e6:.0f} M passages x {length:.0f} word pieces / "
-        f"{rate:,.0f} a CPU second = {hours(PASSAGES * length / rate)} of one core, "
+        f"- splitting {DOCUMENTS / 1e6:.1f} M documents: {PASSAGES / 1e6:.0f} M passages x {length:.0f} WordPiece "
+        f"tokens / {rate:,.0f} a CPU second = {hours(PASSAGES * length / rate)} of one core, "
         f"{hours(PASSAGES * length / rate / 16)} of 16",
         f"- a passage and its {QUERIES} queries of {QUERY_TOKENS} tokens by T5-base: {per_passage / 1e9:.1f} GFLOP, "
         f"all passages {total / 1e18:.2f} x 10^18",

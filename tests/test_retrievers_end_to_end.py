@@ -169,8 +169,8 @@ def test_the_report_compares_rankings_and_tells_what_they_take(finished: Path, r
     assert {"retriever_1, mean weight of each expert", "retriever_1, word pieces with a weight"} <= set(
         report["curves"]
     )
-    assert "Which view wins which queries" in page
-    assert "How much rankings agree" in page
+    assert "Wins per representation" in page
+    assert "Overlap of rankings" in page
 
 
 def test_other_splits_and_other_collections_have_their_tables(finished: Path, report: dict[str, Any]) -> None:
