@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +12,8 @@ from typing import Any
 from storage.errors import UserError
 
 ACTIVE = ("RUNNING", "PENDING", "CANCELLING")
+RETRY_SECONDS = 2.0  # the first pause before a request is sent again; each further one is twice as long
+LONGEST_PAUSE = 15.0
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,8 @@ class Api:
     """The address, which ends with /api."""
     secret: str | None = None
     """user:password, where the server requires them."""
+    patience_seconds: float = 0.0
+    """How long a request is repeated while the server fails (HTTP 5xx) or does not answer; 0 sends it once."""
 
     def healthy(self) -> bool:
         """Return whether the server answers; this needs no password."""
@@ -38,7 +44,20 @@ class Api:
             ) from None
 
     def send(self, method: str, path: str, body: Any) -> Any:
-        """Send a request and return the answer's JSON."""
+        """Send a request and return the answer's JSON. Prints a line before the request is repeated."""
+        import httpx
+
+        for seconds in _pauses(self.patience_seconds):
+            try:
+                return self._send_once(method, path, body)
+            except httpx.HTTPError as error:
+                if (problem := _temporary_problem(error)) is None:
+                    raise
+                print(f"the server at {self.url} {problem}: trying again in {seconds:.0f} s", flush=True)
+                time.sleep(seconds)
+        return self._send_once(method, path, body)
+
+    def _send_once(self, method: str, path: str, body: Any) -> Any:
         import httpx
 
         user, _, password = (self.secret or "").partition(":")
@@ -59,6 +78,8 @@ class Api:
         """Return headers with a CSRF token; none where the server does not use such tokens."""
         name = secrets.token_hex(16)
         answer = client.get(f"{self.url}/csrf-token", params={"client": name})
+        if answer.is_server_error:
+            answer.raise_for_status()  # without its token the request itself would be refused
         if answer.status_code != 200:
             return {}
         return {"Prefect-Csrf-Client": name, "Prefect-Csrf-Token": answer.json()["token"]}
@@ -95,6 +116,24 @@ def answers(url: str) -> bool:
         return httpx.get(url, timeout=10).status_code == 200
     except httpx.HTTPError:
         return False
+
+
+def _pauses(total: float) -> Iterator[float]:
+    """Yield the seconds to wait before each repetition, `total` at most in sum."""
+    pause = RETRY_SECONDS
+    while total >= pause:
+        yield pause
+        total -= pause
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def _temporary_problem(error: Exception) -> str | None:
+    """Return what happened if a later request may succeed: the server failed, or did not answer; else None."""
+    import httpx
+
+    if isinstance(error, httpx.HTTPStatusError):
+        return f"answers HTTP {error.response.status_code}" if error.response.is_server_error else None
+    return f"does not answer ({type(error).__name__})" if isinstance(error, httpx.TransportError) else None
 
 
 def _moment(text: str | None) -> datetime:
