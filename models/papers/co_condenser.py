@@ -1,13 +1,13 @@
-"""coCondenser: Condenser, and a contrast that draws the vectors of a pair together.
+"""coCondenser: Condenser with a contrastive loss over pairs of texts.
 
-Two texts that belong together (passages of one document, or, in query-as-context pre-training, a passage and a
-query generated from it) are to be nearer to each other than to any other text of the batch, on either side.
+The vectors of two texts that belong together (passages of one document or, in query-as-context pre-training, a passage
+and a query generated from it) should be nearer to each other than to any other text of the batch.
 
 Gao and Callan, Unsupervised Corpus Aware Language Model Pre-training for Dense Passage Retrieval; here by Wu et al.,
 Query-as-context Pre-training for Dense Passage Retrieval, section 2.1, equations 5-7. Passages and contexts are
-both masked, encoded and recovered; the vectors that are compared are those of the masked texts.
+both masked, encoded and recovered; the contrast compares the vectors of the masked texts.
 
-Shape suffixes: B pairs, H hidden, N = 2B texts of which 2k and 2k + 1 are a pair.
+Shape suffixes: B pairs, H hidden, N = 2B texts, where rows 2k and 2k + 1 are a pair.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from models.tokens import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(condenser.Settings):
-    """Condenser's, and those of the contrast."""
+    """Condenser's settings and those of the contrastive loss."""
 
     reads: ClassVar[Reads] = "pairs"
 
     temperature: float
     """tau of equation 5."""
     masked_lm_weight: float
-    """Of both recoveries: 1 in equation 7; 2 in effect in the release when it caches gradients."""
+    """The weight of both MLM losses: 1 in equation 7; effectively 2 in the released code when it caches gradients."""
     context_max_tokens: int
 
     def __post_init__(self) -> None:
@@ -49,18 +49,18 @@ class Settings(condenser.Settings):
 
 @dataclass(frozen=True)
 class Batch(Rows):
-    """Pairs of masked texts, each side padded for itself."""
+    """Pairs of masked texts; texts and contexts are padded separately."""
 
     text: Masked
     context: Masked
 
     def num_terms(self, loss: str) -> int:
-        """Both losses predict the same tokens, of both sides."""
+        """Return the number of masked tokens of texts and contexts, which both MLM losses predict."""
         return self.text.num_labelled + self.context.num_labelled
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
-    """Masked crops of the texts and of their contexts."""
+    """Crop, mask and pad the texts and their contexts."""
     sides = ((raw.texts, settings.max_tokens), (raw.contexts, settings.context_max_tokens))
     return Batch(*(Masked.make(texts, longest, settings.mask_rate, tokenizer, random) for texts, longest in sides))
 
@@ -75,7 +75,7 @@ class Pretraining(nn.Module):
         self.head = Head(initial.model, settings.head_layers, settings.head_from, initial.pooling)
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
-        """The vectors of the pairs [2B, H], text and context in turn, and the recoveries of all masked tokens."""
+        """Return the vectors [2B, H], text and context alternating, and the MLM losses over all masked tokens."""
         vectors, late, headed, labels = [], [], [], []
         for side in (batch.text, batch.context):
             vectors_BH, late_BLH, headed_BLH = self.head(self.model, side.tokens)
@@ -83,13 +83,13 @@ class Pretraining(nn.Module):
             late.append(late_BLH.flatten(0, 1))
             headed.append(headed_BLH.flatten(0, 1))
             labels.append(side.labels.flatten())
-        weight, asked = self.settings.masked_lm_weight, torch.cat(labels)
+        weight, all_labels = self.settings.masked_lm_weight, torch.cat(labels)
         return (torch.stack(vectors, dim=1).flatten(0, 1),), {
-            "mlm": weight * recovery_loss(self.model.vocabulary, torch.cat(late), asked),
-            "head": weight * recovery_loss(self.model.vocabulary, torch.cat(headed), asked),
+            "mlm": weight * recovery_loss(self.model.vocabulary, torch.cat(late), all_labels),
+            "head": weight * recovery_loss(self.model.vocabulary, torch.cat(headed), all_labels),
         }
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """Each text's partner against all other texts of the batch: 2B - 2 negatives (equation 5)."""
+        """Return the contrastive loss of each text's partner against 2B - 2 in-batch negatives (equation 5)."""
         vectors_NH = vectors[0].float()
         return {"contrast": partner_contrast(vectors_NH @ vectors_NH.T, temperature=self.settings.temperature)}

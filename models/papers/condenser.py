@@ -1,8 +1,7 @@
-"""Condenser: a pre-training architecture that makes the last layers write the text into [CLS].
+"""Condenser: a pre-training architecture that makes the late layers condense the text into [CLS].
 
-In BERT [CLS] has little to do until the end. Here a short head of two layers must recover the masked tokens from
-[CLS] of the last layer and the *other* tokens as an early layer left them. Whatever the late layers have found out
-reaches the head through [CLS] alone, so that is where they put it.
+A head of two layers recovers the masked tokens from the last layer's [CLS] and an *early* layer's states of the other
+tokens. What the late layers compute reaches the head only through [CLS], so they have to store it there.
 
 Gao and Callan, Condenser: a Pre-training Architecture for Dense Retrieval; here by Wu et al., Query-as-context
 Pre-training for Dense Passage Retrieval, section 2.1, equation 6. The head is dropped after pre-training.
@@ -33,7 +32,7 @@ from models.tokens import Tokenizer, Tokens, pad
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The choices of the released code."""
+    """The settings that the released code exposes."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "texts"
@@ -41,7 +40,7 @@ class Settings:
 
     head_layers: int
     head_from: int
-    """M: the layer whose hidden states the head reads in addition to [CLS], counted from 1; 0 are the embeddings."""
+    """M: the layer whose hidden states the head reads in addition to [CLS], counted from 1; 0 is the embeddings."""
     mask_rate: float
     max_tokens: int
     """The length of a text with [CLS] and [SEP]; a longer one is cropped at both ends."""
@@ -64,30 +63,30 @@ class Masked(Rows):
     def make(
         texts: Sequence[Sequence[int]], max_tokens: int, rate: float, tokenizer: Tokenizer, random: Generator
     ) -> Masked:
-        """Crop, add special tokens, mask whole words and pad."""
+        """Crop the texts, add special tokens, mask whole words and pad."""
         crops = [crop_with_specials(ids, max_tokens, tokenizer, random) for ids in texts]
         inputs, labels = mask_words(crops, tokenizer, rate, random)
         return Masked(pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids)
 
     @property
     def num_labelled(self) -> int:
-        """The number of tokens to recover."""
+        """Return the number of masked tokens."""
         return int((self.labels != IGNORED).sum())
 
 
 @dataclass(frozen=True)
 class Batch(Rows):
-    """Masked texts."""
+    """A batch of masked texts."""
 
     text: Masked
 
     def num_terms(self, loss: str) -> int:
-        """Both losses predict the same tokens."""
+        """Return the number of masked tokens, which both losses predict."""
         return self.text.num_labelled
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
-    """Masked crops of the texts."""
+    """Crop, mask and pad the texts."""
     return Batch(Masked.make(raw.texts, settings.max_tokens, settings.mask_rate, tokenizer, random))
 
 
@@ -101,7 +100,7 @@ class Pretraining(nn.Module):
         self.head = Head(initial.model, settings.head_layers, settings.head_from, initial.pooling)
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
-        """Both losses are local to a chunk; no vectors are compared."""
+        """Return no vectors and the two MLM losses: of the encoder and of the head."""
         _, late_BLH, headed_BLH = self.head(self.model, batch.text.tokens)
         return (), {
             "mlm": recovery_loss(self.model.vocabulary, late_BLH, batch.text.labels),
@@ -109,12 +108,12 @@ class Pretraining(nn.Module):
         }
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """No losses: the objective has no contrast."""
+        """Return no losses: the objective has no contrast."""
         return {}
 
 
 class Head(nn.Module):
-    """BERT layers over [h_0^L, h_1^M ... h_n^M]: the text's vector, and its tokens as layer M left them."""
+    """BERT layers over [h_0^L, h_1^M ... h_n^M]: the last layer's [CLS] and layer M's states of the other tokens."""
 
     def __init__(self, model: BertForMaskedLM, num_layers: int, reads_from: int, pooling: Pooling) -> None:
         super().__init__()
@@ -126,7 +125,7 @@ class Head(nn.Module):
         self.layers.apply(lambda module: initialise(module, model.config.initializer_range))
 
     def forward(self, model: BertForMaskedLM, tokens: Tokens) -> tuple[Tensor, Tensor, Tensor]:
-        """The texts' vectors [B, H], the model's last hidden states [B, L, H], and the head's."""
+        """Return the texts' vectors [B, H], the model's last hidden states [B, L, H] and the head's [B, L, H]."""
         packing = Packing(tokens.mask)
         early_NH = late_NH = packing.packed(model.bert.embeddings(tokens.ids))
         for number, layer in enumerate(model.bert.encoder.layer, start=1):

@@ -1,14 +1,13 @@
 """CoT-MAE: a contextual masked auto-encoder.
 
-A deep encoder reads a masked passage; a shallow decoder must recover a context of it (a pseudo-query, in
-query-as-context pre-training) from little more than the encoder's one vector. What the decoder cannot see,
-the vector has to say.
+A deep encoder reads a masked passage. A shallow decoder recovers a context of it (a pseudo-query, in query-as-context
+pre-training) from the encoder's vector and little else, so the vector has to carry the information.
 
 Wu et al., Query-as-context Pre-training for Dense Passage Retrieval, sections 2.2 and 3.1. Two decoders: `ae`
 as the paper prints it (a masked language model over the context, equations 8-11), `ar` as its authors released
 it (each token of the context is predicted from the vector and a window of tokens before it).
 
-Shape suffixes: B batch, L length of the passage, C length of the context, H hidden, N real tokens, or selected.
+Shape suffixes: B batch, L length of the passage, C length of the context, H hidden, N real or selected tokens.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from models.tokens import Tokenizer, Tokens, pad
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The choices that the rows of the papers' tables differ in."""
+    """The settings in which the rows of the papers' tables differ."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "pairs"
@@ -43,12 +42,12 @@ class Settings:
     decoder: Literal["ar", "ae"]
     decoder_layers: int
     window: int | None
-    """`ar` only: how many tokens, its own included, a position sees in addition to the vector: 1 or more."""
+    """`ar` only: the number of tokens that a position sees in addition to the vector, its own included; 1 or more."""
     text_mask_rate: float
     context_mask_rate: float | None
-    """`ae` only."""
+    """`ae` only; null with `ar`."""
     symmetric: bool
-    """Whether contexts are encoded too, and each text of a pair decoded from the other's vector, as CoT-MAE was."""
+    """Whether contexts are encoded too and each text is decoded from its partner's vector (the original CoT-MAE)."""
     max_tokens: int
     """The length of a passage with [CLS] and [SEP]; a longer one is cropped at both ends."""
     context_max_tokens: int
@@ -65,7 +64,7 @@ class Settings:
         if self.context_mask_rate is not None:
             check_rates(context_mask_rate=self.context_mask_rate)
         if self.symmetric and self.max_tokens != self.context_max_tokens:
-            raise ValueError("symmetric: text and context change places, so expected equal max_tokens for both")
+            raise ValueError("symmetric: text and context are exchanged, so expected equal max_tokens for both")
 
 
 @dataclass(frozen=True)
@@ -78,23 +77,26 @@ class Batch(Rows):
     context_labels: Tensor
 
     def num_terms(self, loss: str) -> int:
-        """The number of positions whose token a loss predicts; no decoder predicts the first, [CLS]."""
+        """Return the number of positions whose token a loss predicts; the decoder never predicts [CLS]."""
         labels = {"mlm": self.text_labels, "context": self.context_labels[:, 1:]}[loss]
         return int((labels != IGNORED).sum())
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
-    """Crop, add special tokens, mask and pad."""
+    """Crop the texts, add special tokens, mask and pad."""
     texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in raw.texts]
     contexts = [crop_with_specials(ids, settings.context_max_tokens, tokenizer, random) for ids in raw.contexts]
     if settings.symmetric:
         texts, contexts = texts + contexts, contexts + texts
     inputs, labels = mask_words(texts, tokenizer, settings.text_mask_rate, random)
-    decoded, asked = contexts, contexts
+    context_inputs, context_labels = contexts, contexts
     if settings.context_mask_rate is not None:
-        decoded, asked = mask_words(contexts, tokenizer, settings.context_mask_rate, random)
+        context_inputs, context_labels = mask_words(contexts, tokenizer, settings.context_mask_rate, random)
     return Batch(
-        pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids, pad(decoded, tokenizer.pad), pad(asked, IGNORED).ids
+        pad(inputs, tokenizer.pad),
+        pad(labels, IGNORED).ids,
+        pad(context_inputs, tokenizer.pad),
+        pad(context_labels, IGNORED).ids,
     )
 
 
@@ -114,7 +116,7 @@ class Pretraining(nn.Module):
             )
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
-        """Both losses are local to a chunk; no vectors are compared."""
+        """Return no vectors, and the losses of the masked passage and of the decoded context."""
         hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask)
         vectors_BH = pool(hidden_BLH, batch.text.mask, self.pooling)
         context_logits, context_labels = self.decoder(vectors_BH, batch.context, batch.context_labels)
@@ -124,12 +126,12 @@ class Pretraining(nn.Module):
         }
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """No losses: the objective has no contrast."""
+        """Return no losses: the objective has no contrast."""
         return {}
 
 
 class MaskedDecoder(nn.Module):
-    """BERT layers over the masked context, whose first position is the passage's vector (equations 8-10)."""
+    """BERT layers over the masked context, with the passage's vector at the first position (equations 8-10)."""
 
     def __init__(self, model: BertForMaskedLM, num_layers: int) -> None:
         super().__init__()
@@ -138,7 +140,7 @@ class MaskedDecoder(nn.Module):
         self.vocabulary, self.embeddings = shared(model)
 
     def forward(self, vectors_BH: Tensor, context: Tokens, labels_BC: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [N, V] at the masked positions, and their labels [N]."""
+        """Return the logits [N, V] at the masked positions and their labels [N]."""
         packing = Packing(context.mask)
         hidden_NH = packing.with_first(packing.packed(self.embeddings(context.ids)), vectors_BH)
         for layer in self.layers:

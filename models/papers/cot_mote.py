@@ -1,14 +1,14 @@
 """CoT-MoTE: a contextual masked auto-encoder with one expert for queries and one for passages.
 
-Queries are short questions, passages long statements: each kind is read by feed-forward layers of its own, while one
-self-attention keeps both in one space (`models.retrievers.towers`). Both are pre-trained as in CoT-MAE: a shallow
-decoder must write the query from one vector of the passage, and from one of the query itself. The vector is the
-encoder's own (dense), or a mixture of word embeddings weighted by the text's lexical representation.
+Queries and passages have their own feed-forward layers and share self-attention, which keeps them in one vector space
+(`models.retrievers.towers`). Both are pre-trained as in CoT-MAE: a shallow decoder generates the query from a vector
+of the passage, and from a vector of the query. The vector is the encoder's pooled output (dense), or the mean of word
+embeddings weighted by the text's lexical representation.
 
 Ma et al., CoT-MoTE: Exploring ConTextual Masked Auto-Encoder Pre-training with Mixture-of-Textual-Experts for Passage
 Retrieval, sections 3.1-3.2. How a lexical representation becomes one vector is from LexMAE (Shen et al. 2022).
 
-Shape suffixes: B batch, L length of a text, H hidden, V vocabulary, N positions whose word is predicted.
+Shape suffixes: B batch, L length of a text, H hidden, V vocabulary, N positions whose token is predicted.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from models.tokens import Tokenizer, Tokens, pad
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the paper's tables vary, and what it leaves open."""
+    """The settings that the paper's tables vary, and those that it does not state."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "pairs"
     counts_terms: ClassVar[bool] = False
 
     bottlenecks: list[Literal["dense", "lexical"]]
-    """Which vectors of a text are decoded, each with a loss of its own."""
+    """The vectors of a text that are decoded, each with its own loss."""
     lexical_bottleneck: Literal["l1", "softmax"] | None
-    """`lexical` only: saturated weights over their sum, or a softmax of the logits, weigh the word embeddings."""
+    """`lexical` only: word embeddings are weighted by normalised saturated weights (l1) or the logits' softmax."""
     switched: bool
-    """Whether each kind is read by the other's tower (the paper's Table 4)."""
+    """Whether the query encoder reads passages and the passage encoder reads queries (the paper's Table 4)."""
     query_target: Literal["query", "passage", "none"]
-    """What is decoded from the query's vectors; from the passage's it is always the query."""
+    """The text decoded from the query's vectors; the passage's vectors always decode the query."""
     mask_rate: float
     decoder_layers: int
     window: int
-    """How many tokens, its own included, a position sees in addition to the vector: 1 or more."""
+    """The number of tokens that a position sees in addition to the vector, its own included; 1 or more."""
     max_tokens: int
     """The length of a passage with [CLS] and [SEP]; a longer one is cropped at both ends."""
     query_max_tokens: int
@@ -79,27 +79,27 @@ class Masked(Rows):
     tokens: Tokens
     labels: Tensor
 
-    def whole(self) -> tuple[Tokens, Tensor]:
-        """The texts before masking, and each of their tokens as a label."""
+    def unmasked(self) -> tuple[Tokens, Tensor]:
+        """Return the texts before masking, and labels [B, L] with every real token."""
         ids_BL = torch.where(self.labels == IGNORED, self.tokens.ids, self.labels)
         return Tokens(ids_BL, self.tokens.mask), torch.where(self.tokens.mask, ids_BL, IGNORED)
 
 
 @dataclass(frozen=True)
 class Batch(Rows):
-    """Pairs of a passage and a query, padded each for itself."""
+    """Pairs of a passage and a query; passages and queries are padded separately."""
 
     passage: Masked
     query: Masked
     targets: Mapping[Role, Role]
-    """What is decoded from the vectors of a kind of text; a kind that is not named has no decoder."""
+    """The role of the text decoded from the vectors of a role; the vectors of a missing role are not decoded."""
 
     def texts(self, role: Role) -> Masked:
-        """The texts of a kind."""
+        """Return the texts of a role."""
         return self.query if role == "query" else self.passage
 
     def num_terms(self, loss: str) -> int:
-        """The number of positions whose token a loss predicts; the decoder does not predict the first, [CLS]."""
+        """Return the number of positions whose token a loss predicts; the decoder never predicts [CLS]."""
         task, role = loss.split("_")[:2]
         source: Role = "query" if role == "query" else "passage"
         if task == "mlm":
@@ -108,11 +108,11 @@ class Batch(Rows):
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
-    """Crop, add special tokens, mask whole words and pad: passages, then their queries."""
+    """Crop the texts, add special tokens, mask whole words and pad: first all passages, then their queries."""
 
     def masked(rows: Sequence[Sequence[int]], longest: int) -> Masked:
-        whole = [crop_with_specials(ids, longest, tokenizer, random) for ids in rows]
-        inputs, labels = mask_words(whole, tokenizer, settings.mask_rate, random)
+        crops = [crop_with_specials(ids, longest, tokenizer, random) for ids in rows]
+        inputs, labels = mask_words(crops, tokenizer, settings.mask_rate, random)
         return Masked(pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids)
 
     targets: dict[Role, Role] = {"passage": "query"}
@@ -123,17 +123,17 @@ def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: 
 
 
 class Pretraining(nn.Module):
-    """L = L_mlm(query) + L_mlm(passage) + L_clm of every vector that is decoded (equations 11 and 12).
+    """L = L_mlm(query) + L_mlm(passage) + L_clm of every decoded vector (equations 11 and 12).
 
-    One decoder reads all vectors. Its embeddings and head are those of the tower that made the vector: separate
-    towers have nothing in common but the decoder's own layers, and a mixture has only one of each anyway.
+    The decoder's layers are shared by all vectors. Its embeddings and output head are those of the encoder that
+    computed the vector. With separate encoders these differ; a mixture of experts has only one of each.
     """
 
     def __init__(self, initial: Initialisation, settings: Settings) -> None:
         super().__init__()
         initial.check_positions(settings.max_tokens, settings.query_max_tokens)
         if settings.switched and initial.encoder.query is initial.encoder.passage:
-            raise ValueError("switched: expected two towers to change places, found one")
+            raise ValueError("switched: expected separate query and passage encoders, found one encoder")
         self.model, self.encoder, self.settings, self.pooling = (
             initial.model,
             initial.encoder,
@@ -145,60 +145,63 @@ class Pretraining(nn.Module):
         self.query_decoder.vocabulary, self.query_decoder.embeddings = shared(initial.encoder.query)
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
-        """All losses are local to a chunk; no vectors are compared."""
+        """Return no vectors, and the MLM and decoding losses of queries and passages."""
         return (), {**self.losses("query", batch), **self.losses("passage", batch)}
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """No losses: the objective has no contrast."""
+        """Return no losses: the objective has no contrast."""
         return {}
 
     def losses(self, role: Role, batch: Batch) -> Losses:
-        """What the texts of a role have to recover, and what their vectors have to tell the decoder."""
+        """Return the MLM loss of the texts of a role, and the decoding loss of each of their vectors."""
         by_query = (role == "query") != self.settings.switched
-        tower, decoder = (self.encoder.query, self.query_decoder) if by_query else (self.model, self.decoder)
+        encoder, decoder = (self.encoder.query, self.query_decoder) if by_query else (self.model, self.decoder)
         text, views = batch.texts(role), self.settings.bottlenecks if role in batch.targets else []
-        hidden_BLH = tower.bert(text.tokens.ids, text.tokens.mask)
+        hidden_BLH = encoder.bert(text.tokens.ids, text.tokens.mask)
         vectors: dict[str, Tensor] = {}
         if "dense" in views:
             vectors["dense"] = pool(hidden_BLH, text.tokens.mask, self.pooling)
         if "lexical" in views:
-            mlm, vectors["lexical"] = self.recovered(tower, hidden_BLH, text)
+            mlm, vectors["lexical"] = self.mlm_and_lexical(encoder, hidden_BLH, text)
         else:
-            mlm = recovery_loss(tower.vocabulary, hidden_BLH, text.labels)
+            mlm = recovery_loss(encoder.vocabulary, hidden_BLH, text.labels)
         decoded = {
-            f"decode_{role}_{view}": masked_lm_loss(*decoder(vectors_BH, *batch.texts(batch.targets[role]).whole()))
+            f"decode_{role}_{view}": masked_lm_loss(*decoder(vectors_BH, *batch.texts(batch.targets[role]).unmasked()))
             for view, vectors_BH in vectors.items()
         }
         return {f"mlm_{role}": mlm, **decoded}
 
-    def recovered(self, tower: BertForMaskedLM, hidden_BLH: Tensor, text: Masked) -> tuple[Tensor, Tensor]:
-        """The masked-language-model loss and the lexical vectors [B, H], from logits that are computed once."""
-        read_BL = between_specials(text.tokens.mask)
-        logits_NV, labels_N = tower.vocabulary(hidden_BLH[read_BL]), text.labels[read_BL]
+    def mlm_and_lexical(self, encoder: BertForMaskedLM, hidden_BLH: Tensor, text: Masked) -> tuple[Tensor, Tensor]:
+        """Return the MLM loss and the lexical vectors [B, H]; both need the same logits, computed once."""
+        content_BL = between_specials(text.tokens.mask)
+        logits_NV, labels_N = encoder.vocabulary(hidden_BLH[content_BL]), text.labels[content_BL]
         labelled_N = labels_N != IGNORED
-        strongest_BV = maxima(logits_NV, read_BL.sum(1))
+        max_logits_BV = max_logits(logits_NV, content_BL.sum(1))
         vectors_BH = weighted_words(
-            strongest_BV, tower.bert.embeddings.word_embeddings.weight, self.settings.lexical_bottleneck
+            max_logits_BV, encoder.bert.embeddings.word_embeddings.weight, self.settings.lexical_bottleneck
         )
         return masked_lm_loss(logits_NV[labelled_N], labels_N[labelled_N]), vectors_BH
 
 
 def between_specials(mask_BL: Tensor) -> Tensor:
-    """Where there is a token that is neither the first, [CLS], nor the last, [SEP]; a hidden one, [MASK], counts."""
+    """Return where a real token is neither the first, [CLS], nor the last, [SEP]; [MASK] is included; [B, L]."""
     return widened(mask_BL[:, 2:], (1, 1))
 
 
-def maxima(logits_NV: Tensor, counts_B: Tensor) -> Tensor:
-    """Each word's greatest logit in each text [B, V], whose positions follow each other; 0 for a text without any."""
+def max_logits(logits_NV: Tensor, counts_B: Tensor) -> Tensor:
+    """Return the maximum logit of each token of the vocabulary in each text [B, V]; 0 for a text without positions.
+
+    `logits_NV` has the positions of the first text, then those of the second; `counts_B` counts them.
+    """
     texts = logits_NV.split(counts_B.tolist())
-    return torch.stack([each.amax(0) if len(each) else each.new_zeros(each.shape[1]) for each in texts])
+    return torch.stack([text_LV.amax(0) if len(text_LV) else text_LV.new_zeros(text_LV.shape[1]) for text_LV in texts])
 
 
 def weighted_words(logits_BV: Tensor, embeddings_VH: Tensor, weights: str | None) -> Tensor:
-    """A lexical representation as one vector [B, H]: the mean of all words' embeddings, by their weights in the text.
+    """Return a lexical representation as one vector [B, H]: the weighted mean of all word embeddings.
 
-    The weights are `l1`, S / (sum of S + 1e-4) with S = log(1 + ReLU(logits)) (equation 4), or `softmax`. No
-    gradient goes into the embeddings here, so the text can only choose among words as they are.
+    The weights are `l1`, S / (sum of S + 1e-4) with S = log(1 + ReLU(logits)) (equation 4), or `softmax`. The
+    embeddings receive no gradient, as in LexMAE: only the weights are learned.
     """
     logits_BV = logits_BV.float()
     if weights == "softmax":

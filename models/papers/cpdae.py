@@ -1,13 +1,14 @@
 """CPDAE: a discriminative auto-encoder, pre-trained by contrast.
 
-Two masked views of a text are encoded; a decoder of two linear layers reads off each vector which words the text has,
-all at once, so there are no earlier words to lean on. Common words are cheap to name and tell texts apart badly: the
-word distributions of a text's two views are therefore drawn together and those of other texts pushed away.
+Two masked views of a text are encoded. A decoder of two linear layers predicts from each vector which words the text
+has, all at once, so no earlier words help. Frequent words are easy to predict and hardly discriminate between texts:
+a contrastive loss therefore makes the word distributions of a text's two views similar and those of other texts
+dissimilar.
 
 Ma et al., A Contrastive Pre-training Approach to Learn Discriminative Autoencoder for Dense Retrieval, section 3.
 
-Shape suffixes: B texts, L length, H hidden, V vocabulary, W distinct words of a text, N = 2B views of which 2k and
-2k + 1 are of one text.
+Shape suffixes: B texts, L length, H hidden, V vocabulary, W distinct words of a text, N = 2B views, where rows 2k and
+2k + 1 are views of one text.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens, pad
 
 NUMBERS_AT_ONCE = 2**22
-"""How large the mixtures of pairs of word distributions may become that are in memory at a time."""
+"""The number of elements of pairwise mixtures of word distributions that are in memory at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the paper's table rows vary, and what it leaves open."""
+    """The settings that the rows of the paper's tables vary, and those that it does not state."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "texts"
@@ -56,17 +57,17 @@ class Settings:
 
     mask_rate: float
     weighting: Literal["none", "idf"]
-    """What a word's part of the reconstruction loss is multiplied by; `idf` is the ablation IDF-REC."""
+    """The weights of the words in the reconstruction loss; `idf` is the ablation IDF-REC."""
     contrast: Literal["none", "words", "hidden"]
-    """Of what: of word distributions (CPDAE), or of the vectors themselves (CPDAE_R)."""
+    """What is contrasted: word distributions (CPDAE) or the vectors (CPDAE_R)."""
     contrast_weight: float | None
-    """lambda; null, as the three below, for contrast none."""
+    """lambda; null for contrast none, as are the next three."""
     contrast_temperature: float | None
     anchors: Literal["first", "both"] | None
-    """Which of a text's views look for the other; the printed sum runs over one view a text."""
+    """The views used as anchors of the contrast; the printed sum has one view per text."""
     contrast_reduction: Literal["sum", "mean"] | None
     reconstruction_reduction: Literal["sum", "per_positive", "mean"]
-    """Over the vocabulary: as printed, divided by the number of a text's distinct words, or by V."""
+    """Over the vocabulary: the printed sum, or the sum divided by the number of a text's distinct words, or by V."""
     max_tokens: int
 
     def __post_init__(self) -> None:
@@ -74,11 +75,11 @@ class Settings:
         check_lengths(max_tokens=self.max_tokens)
         given = (self.contrast_weight, self.contrast_temperature, self.anchors, self.contrast_reduction)
         names = "contrast_weight, contrast_temperature, anchors and contrast_reduction"
-        if self.contrast == "none" and any(each is not None for each in given):
+        if self.contrast == "none" and any(value is not None for value in given):
             raise ValueError(f"contrast none: expected null for {names}")
         if self.contrast != "none" and None in given:
             raise ValueError(f"contrast {self.contrast}: expected values for {names}, found null")
-        if any(each is not None and each <= 0 for each in (self.contrast_weight, self.contrast_temperature)):
+        if any(value is not None and value <= 0 for value in (self.contrast_weight, self.contrast_temperature)):
             raise ValueError("contrast_weight and contrast_temperature: expected numbers above 0")
 
 
@@ -86,7 +87,7 @@ class Settings:
 class Batch(Rows):
     """Two views of each text [B, 2, L], the ids to recover in them, and each text's distinct words [B, W].
 
-    Labels are IGNORED at all other positions, words where there are no more.
+    Labels are IGNORED at unmasked positions; `words` is padded with IGNORED.
     """
 
     views: Tokens
@@ -94,17 +95,17 @@ class Batch(Rows):
     words: Tensor
 
     def num_terms(self, loss: str) -> int:
-        """The reconstruction is a mean over texts, the masked language model over masked tokens."""
+        """Return the number of masked tokens for `mlm`, and of texts for `reconstruction`."""
         return int((self.labels != IGNORED).sum()) if loss == "mlm" else len(self)
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
-    """Crop, mask the crop twice as BERT does, token by token, and pad. Special tokens are no words of a text."""
+    """Crop, mask the crop twice, each token on its own as in BERT, and pad. Special tokens are not counted as words."""
     texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in raw.texts]
-    hidden = [select_tokens(ids, tokenizer, settings.mask_rate, random) for ids in texts for _ in range(2)]
-    inputs, labels = replace_selected([ids for ids in texts for _ in range(2)], hidden, tokenizer, random)
+    selected = [select_tokens(ids, tokenizer, settings.mask_rate, random) for ids in texts for _ in range(2)]
+    inputs, labels = replace_selected([ids for ids in texts for _ in range(2)], selected, tokenizer, random)
     views, labels_NL = pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids
-    ids_B2L, mask_B2L, labels_B2L = (each.unflatten(0, (-1, 2)) for each in (views.ids, views.mask, labels_NL))
+    ids_B2L, mask_B2L, labels_B2L = (rows.unflatten(0, (-1, 2)) for rows in (views.ids, views.mask, labels_NL))
     words_BW = pad([np.setdiff1d(ids, tokenizer.specials) for ids in texts], IGNORED).ids
     return Batch(Tokens(ids_B2L, mask_B2L), labels_B2L, words_BW)
 
@@ -118,7 +119,7 @@ class Pretraining(nn.Module):
         super().__init__()
         initial.check_positions(settings.max_tokens)
         if initial.terms is None:
-            raise ValueError("the decoder's start and IDF weights need counted terms, found none")
+            raise ValueError("the decoder's initialisation and IDF weights need term counts, found none")
         self.model, self.pooling, self.settings = initial.model, initial.pooling, settings
         self.decoder = Decoder(initial.model, initial.terms)
         size = initial.model.config.vocab_size
@@ -126,7 +127,7 @@ class Pretraining(nn.Module):
         self.register_buffer("weights", weights_V, persistent=False)
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
-        """Each view passes once, for both of its losses; vectors [N, H] where they are contrasted."""
+        """Return the vectors [N, H] if there is a contrast, and the MLM and reconstruction losses."""
         mask_NL = batch.views.mask.flatten(0, 1)
         hidden_NLH = self.model.bert(batch.views.ids.flatten(0, 1), mask_NL)
         vectors_NH = pool(hidden_NLH, mask_NL, self.pooling)
@@ -142,7 +143,10 @@ class Pretraining(nn.Module):
         }
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """lambda L_CL (equation 5); words are decoded here once more, since vectors are little to hand over."""
+        """Return lambda L_CL (equation 5).
+
+        Word distributions are decoded again from the vectors: the vectors of a batch are small, distributions are not.
+        """
         weight, temperature = self.settings.contrast_weight, self.settings.contrast_temperature
         if weight is None or temperature is None:
             return {}
@@ -158,10 +162,11 @@ class Pretraining(nn.Module):
 
 
 class Decoder(nn.Module):
-    """z = W2 LN(GELU(W1 h + b1)) + b2 (equation 2): a logit for each word of the vocabulary.
+    """z = W2 LN(GELU(W1 h + b1)) + b2 (equation 2): a logit for each token of the vocabulary.
 
-    The paper states neither width nor start: width H; W1 as BERT starts; W2 a copy of the word embeddings; b2 the
-    logit of a word's mean chance to be in a text, without which V terms near log 2 would swamp the first steps.
+    The paper states neither width nor initialisation. Here the width is H, W1 is initialised as in BERT, W2 is a copy
+    of the word embeddings, and b2 is the logit of a token's mean probability of being in a text: with b2 = 0, V terms
+    near log 2 would dominate the first steps.
     """
 
     def __init__(self, model: BertForMaskedLM, terms: TermCounts) -> None:
@@ -176,16 +181,16 @@ class Decoder(nn.Module):
             self.vocabulary.bias.fill_(math.log(chance / (1 - chance)))
 
     def forward(self, vectors_NH: Tensor) -> Tensor:
-        """[N, V], in float32 whatever the encoder computes in: thousands of small numbers are summed."""
+        """Return logits [N, V], always in float32, since the loss sums thousands of small terms."""
         with torch.autocast(vectors_NH.device.type, enabled=False):
             logits_NV: Tensor = self.vocabulary(self.transform(vectors_NH.float()))
         return logits_NV
 
 
 def idf_weights(terms: TermCounts, size: int) -> Tensor:
-    """log((1 + texts) / texts with v) for each piece v, with mean 1 over the pieces that occur; [V].
+    """Return log((1 + texts) / texts with v) for each token v, scaled to mean 1 over the tokens that occur; [V].
 
-    The 1 keeps a piece of all texts above 0; one that never occurs counts as if in one text.
+    The added 1 keeps the weight of a token of all texts above 0. A token of no text counts as occurring in one.
     """
     texts_V = torch.zeros(size, dtype=torch.double)
     texts_V[: len(terms.texts)] = torch.tensor(terms.texts)
@@ -194,21 +199,22 @@ def idf_weights(terms: TermCounts, size: int) -> Tensor:
 
 
 def reconstruction_losses(logits_NV: Tensor, words_NW: Tensor, weights_V: Tensor) -> Tensor:
-    """Binary cross-entropy over the vocabulary, summed (equation 4, whose second logarithm is of 1 - z^); [N].
+    """Return the binary cross-entropy summed over the vocabulary [N] (equation 4; its second logarithm is of 1 - z^).
 
-    -y log z^ - (1 - y) log(1 - z^) = softplus(z) - y z, so the second part is a sum over the text's words alone.
+    -y log z^ - (1 - y) log(1 - z^) = softplus(z) - y z, so the second term is a sum over the text's words only.
     """
-    found_NW = words_NW != IGNORED
+    real_NW = words_NW != IGNORED
     words_NW = words_NW.clamp(min=0)
-    named_NW = logits_NV.gather(1, words_NW) * weights_V[words_NW] * found_NW
-    return (softplus(logits_NV) * weights_V).sum(1) - named_NW.sum(1)
+    positives_NW = logits_NV.gather(1, words_NW) * weights_V[words_NW] * real_NW
+    return (softplus(logits_NV) * weights_V).sum(1) - positives_NW.sum(1)
 
 
 def divergences(logits_NV: Tensor) -> Tensor:
-    """Jensen-Shannon divergences of all pairs of word distributions z~ = z^ / sum z^; [N, N], in [0, log 2].
+    """Return the Jensen-Shannon divergences of all pairs of word distributions z~ = z^ / sum z^; [N, N], in [0, log 2].
 
-    JS(p, q) = H((p + q) / 2) - H(p) / 2 - H(q) / 2. Only the first is of pairs; it is computed for a block of rows at a
-    time, for one half of the matrix, and again in the backward pass, since N N V numbers would not fit.
+    JS(p, q) = H((p + q) / 2) - H(p) / 2 - H(q) / 2. Only the first term depends on pairs, and its N x N x V elements
+    do not fit into memory: it is computed for a block of rows at a time, for the upper half of the symmetric matrix,
+    and recomputed in the backward pass.
     """
     logs_NV = logsigmoid(logits_NV)
     shares_NV = (logs_NV - logs_NV.logsumexp(1, keepdim=True)).exp()
@@ -216,19 +222,19 @@ def divergences(logits_NV: Tensor) -> Tensor:
     own_N, size = entropies(shares_NV), len(shares_NV)
     mixed_NN, rows = shares_NV.new_zeros(size, size), max(1, NUMBERS_AT_ONCE // shares_NV.numel())
     for first in range(0, size, rows):
-        some_RV, others_KV = shares_NV[first : first + rows], shares_NV[first:]
+        block_RV, others_KV = shares_NV[first : first + rows], shares_NV[first:]
         mixed_NN[first : first + rows, first:] = checkpoint(
-            mixed_entropies, some_RV, others_KV, use_reentrant=False, preserve_rng_state=False
+            mixed_entropies, block_RV, others_KV, use_reentrant=False, preserve_rng_state=False
         )
     return mixed_NN.triu() + mixed_NN.triu(1).T - (own_N[:, None] + own_N) / 2
 
 
-def mixed_entropies(some_RV: Tensor, others_KV: Tensor) -> Tensor:
-    """H((p + q) / 2) of all pairs of some distributions and others; [R, K]."""
-    return entropies((some_RV[:, None] + others_KV) / 2)
+def mixed_entropies(block_RV: Tensor, others_KV: Tensor) -> Tensor:
+    """Return H((p + q) / 2) of all pairs of a block's distributions p and others q; [R, K]."""
+    return entropies((block_RV[:, None] + others_KV) / 2)
 
 
 def entropies(shares: Tensor) -> Tensor:
-    """H(p) = -sum p log p of the distributions along the last axis."""
+    """Return H(p) = -sum p log p of the distributions along the last axis."""
     total: Tensor = entr(shares).sum(-1)
     return total

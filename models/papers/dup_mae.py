@@ -1,11 +1,11 @@
-"""DupMAE: RetroMAE, and a second decoder that makes the ordinary tokens' vectors tell the text's words too.
+"""DupMAE: RetroMAE with a second decoder that predicts the text's bag of words from its ordinary tokens.
 
-RetroMAE trains the vector of [CLS] alone. Here the other tokens' hidden states are mapped to the vocabulary by
-one linear unit and pooled by their maximum; the result must give the words of the whole text, as a bag.
+RetroMAE trains only the vector of [CLS]. Here a linear layer also maps the other tokens' hidden states to the
+vocabulary, and their maximum over positions must predict the bag of words of the complete text.
 
 Xiao and Liu, RetroMAE v2: Duplex Masked Auto-Encoder For Pre-Training Retrieval-Oriented Language Models, section
-3.2, equations 6-9. Settings choose between what is printed and what its authors released: which tokens are pooled,
-by which unit, how much a word counts, and how much the bag of words.
+3.2, equations 6-9. Settings choose between the printed and the released version: which tokens are pooled, by which
+layer, and the weights of the words and of the bag-of-words loss.
 
 Shape suffixes: B batch, L length, Q = L - 1 positions after [CLS], H hidden, V vocabulary, N selected positions.
 """
@@ -34,7 +34,7 @@ BowTarget = Literal["mean_over_length", "sum_over_set", "mean_over_set"]
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(retro_mae.Settings):
-    """RetroMAE's, and what the paper's table 3 and the release vary."""
+    """RetroMAE's settings, and those that the paper's table 3 and the released code vary."""
 
     cls_decoding: bool
     """Whether RetroMAE's decoder is trained."""
@@ -43,18 +43,18 @@ class Settings(retro_mae.Settings):
     bow_weight: float | None
     """Beta, the weight of the bag of words: 1 printed, 0.1 released. `ot_decoding` only."""
     bow_target: BowTarget
-    """What each word of a text counts: 1 over the text's length (released), 1 (printed), 1 over their number."""
+    """The weight of each distinct word: 1 / text length (released), 1 (printed) or 1 / number of distinct words."""
     exclude_masked: bool
-    """Whether masked tokens are left out of the maximum, as printed."""
+    """Whether masked tokens are excluded from the maximum, as printed."""
     ot_head: Literal["tied", "own"]
-    """The masked language model's head (released), or a matrix of its own (printed)."""
+    """The MLM head (released), or a separate matrix (printed)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (self.cls_decoding or self.ot_decoding):
-            raise ValueError("cls_decoding, ot_decoding: expected one of them at least")
+            raise ValueError("cls_decoding, ot_decoding: expected at least one of them to be true")
         if self.ot_decoding and self.bow_weight is None:
-            raise ValueError("OT decoding without a bag-of-words weight: expected a bow_weight above 0")
+            raise ValueError("bow_weight: expected a number above 0 with ot_decoding, found null")
         if not self.ot_decoding and self.bow_weight is not None:
             raise ValueError("bow_weight: expected null without ot_decoding")
         if self.bow_weight is not None and self.bow_weight <= 0:
@@ -63,15 +63,15 @@ class Settings(retro_mae.Settings):
 
 @dataclass(frozen=True)
 class Batch(retro_mae.Batch):
-    """RetroMAE's; the words to tell are those of the unmasked texts."""
+    """RetroMAE's batch; the bag of words is that of the unmasked texts."""
 
     def num_terms(self, loss: str) -> int:
-        """The bag of words is a mean over texts."""
+        """Return the number of texts for the bag-of-words loss, and of predicted positions for the others."""
         return len(self) if loss == "bow" else super().num_terms(loss)
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
-    """As RetroMAE's."""
+    """Crop, mask and pad the texts as RetroMAE does."""
     return Batch(**vars(retro_mae.make_batch(raw, tokenizer, settings, random)))
 
 
@@ -90,7 +90,7 @@ class Pretraining(nn.Module):
             nn.init.normal_(self.projection.weight, 0.0, config.initializer_range)
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
-        """All losses are local to a chunk; no vectors are compared."""
+        """Return no vectors and the losses of encoder, decoder and bag of words."""
         hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask)
         losses = self._encoder_and_bow(hidden_BLH, batch)
         if self.settings.cls_decoding:
@@ -98,18 +98,18 @@ class Pretraining(nn.Module):
         return (), losses
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """No losses: the objective has no contrast."""
+        """Return no losses: the objective has no contrast."""
         return {}
 
     def _decoder(self, vectors_BH: Tensor, batch: Batch) -> Tensor:
-        """L_dec (equations 2-5): every token from H1, which is made of h and its position, over H2."""
+        """Return L_dec (equations 2-5): H1, the vector h with positions, attends to H2 and predicts every token."""
         h1_BQH = QUERY_STREAMS[self.settings.query_stream](vectors_BH, self.model, batch.original.shape[1])
         h2_BLH = context_stream(vectors_BH, self.model, batch.original)
         decoded_NH = self.decoder(h1_BQH, h2_BLH, batch)
         return masked_lm_loss(self.model.vocabulary(decoded_NH), batch.original[batch.words >= 0])
 
     def _encoder_and_bow(self, hidden_BLH: Tensor, batch: Batch) -> Losses:
-        """L_enc and beta L_bow; with a tied head both read the same logits, [SEP]'s too."""
+        """Return L_enc and beta L_bow. With a tied head both use the same logits, that of [SEP] included."""
         if self.settings.bow_weight is None:
             return {"mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.labels)}
         ordinary_BL = batch.text.mask.clone()
@@ -123,23 +123,26 @@ class Pretraining(nn.Module):
             logits_NV, labelled_N = self.model.vocabulary(hidden_BLH[ordinary_BL]), masked_BL[ordinary_BL]
             mlm = masked_lm_loss(logits_NV[labelled_N], batch.labels[masked_BL])
             logits_NV = logits_NV[~labelled_N] if self.settings.exclude_masked else logits_NV
-        maxima_BV = maxima(logits_NV, pool_BL)
-        weights_BV = word_weights(batch.original, batch.words >= 0, maxima_BV.shape[1], self.settings.bow_target)
-        return {"mlm": mlm, "bow": self.settings.bow_weight * bow_loss(maxima_BV, weights_BV)}
+        max_logits_BV = max_logits(logits_NV, pool_BL)
+        weights_BV = word_weights(batch.original, batch.words >= 0, max_logits_BV.shape[1], self.settings.bow_target)
+        return {"mlm": mlm, "bow": self.settings.bow_weight * bow_loss(max_logits_BV, weights_BV)}
 
 
-def maxima(logits_NV: Tensor, pool_BL: Tensor) -> Tensor:
-    """The largest logit of each WordPiece token among a text's pooled positions [B, V], in single precision.
+def max_logits(logits_NV: Tensor, pool_BL: Tensor) -> Tensor:
+    """Return the maximum logit of each WordPiece token over a text's pooled positions [B, V], in float32.
 
-    `logits_NV` has the N pooled positions, text by text. A text without any gets 0 everywhere.
+    `logits_NV` has the N pooled positions, text by text. A text without pooled positions gets 0 everywhere.
     """
     texts = logits_NV.split(pool_BL.sum(1).tolist())
-    # Unlike amax, max keeps one place a WordPiece token for the gradient, and not the logits.
+    # For the gradient max stores one index per WordPiece token; amax would store all logits.
     return torch.stack([text_LV.max(0).values if len(text_LV) else text_LV.sum(0) for text_LV in texts]).float()
 
 
 def word_weights(ids_BL: Tensor, own_BL: Tensor, vocab_size: int, target: BowTarget) -> Tensor:
-    """[B, V], what each word counts that is in the text; 0 for all others. `own_BL` is False at special tokens."""
+    """Return the weight of each token of the vocabulary in each text [B, V]; 0 for tokens that are not in it.
+
+    `own_BL` is False at special tokens and padding.
+    """
     counts_BV = own_BL.new_zeros(len(ids_BL), vocab_size, dtype=torch.float).scatter_add(1, ids_BL, own_BL.float())
     present_BV = (counts_BV > 0).float()
     if target == "sum_over_set":
@@ -148,6 +151,6 @@ def word_weights(ids_BL: Tensor, own_BL: Tensor, vocab_size: int, target: BowTar
     return present_BV / lengths_BV.sum(1, keepdim=True).clamp(min=1)
 
 
-def bow_loss(maxima_BV: Tensor, weights_BV: Tensor) -> Tensor:
-    """Cross-entropy of each text's words under a softmax over the vocabulary, a mean over texts (equation 8)."""
-    return -(weights_BV * log_softmax(maxima_BV.float(), dim=1)).sum(1).mean()
+def bow_loss(max_logits_BV: Tensor, weights_BV: Tensor) -> Tensor:
+    """Return the mean over texts of the weighted cross-entropy of their words under a softmax (equation 8)."""
+    return -(weights_BV * log_softmax(max_logits_BV.float(), dim=1)).sum(1).mean()

@@ -1,7 +1,7 @@
-"""ICT, the inverse cloze task: a sentence finds the text that it was taken from.
+"""ICT, the inverse cloze task: retrieve the text that a sentence was taken from.
 
-A sentence taken at random plays the query, the rest of its text the passage. Mostly the sentence is taken out, so
-that meaning has to be matched; now and then it stays in, so that words are matched too.
+A random sentence is the query, its text the passage. Usually the sentence is removed from the text, so the model must
+match meaning; sometimes it is kept, so the model also learns to match words.
 
 Lee et al., Latent Retrieval for Weakly Supervised Open Domain Question Answering, section 4; Chang et al.,
 Pre-training Tasks for Embedding-based Large-scale Retrieval, section 3; a baseline of A Contrastive Pre-training
@@ -31,7 +31,7 @@ from models.tokens import Tokenizer, Tokens, pad
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How often the sentence leaves its text."""
+    """The removal rate of sentences, the softmax temperature and the length limits."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "sentences"
@@ -52,16 +52,16 @@ class Settings:
 
 @dataclass(frozen=True)
 class Batch(Rows):
-    """Sentences and the texts that they were taken from."""
+    """Sentences, and the texts from which they were taken."""
 
     sentence: Tokens
     text: Tokens
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
-    """Take most sentences out of their texts; crop, add special tokens and pad."""
+    """Remove sentences from their texts with probability `removal_rate`; crop, add special tokens and pad."""
     texts = [
-        without(sentence, text) if random.random() < settings.removal_rate else text
+        remove_sentence(sentence, text) if random.random() < settings.removal_rate else text
         for text, sentence in zip(raw.texts, raw.contexts, strict=True)
     ]
     sides = ((raw.contexts, settings.sentence_max_tokens), (texts, settings.max_tokens))
@@ -71,17 +71,17 @@ def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: 
     ))  # fmt: skip
 
 
-def without(sentence: Sequence[int], text: Sequence[int]) -> Sequence[int]:
-    """The text with the first run of ids that is the sentence taken out; whole where there is no more in it."""
-    run, size = list(sentence), len(sentence)
+def remove_sentence(sentence: Sequence[int], text: Sequence[int]) -> Sequence[int]:
+    """Return the text without the sentence's first occurrence; unchanged if the sentence is the complete text."""
+    ids, size = list(sentence), len(sentence)
     for start in range(len(text) - size + 1):
-        if list(text[start : start + size]) == run and size < len(text):
+        if list(text[start : start + size]) == ids and size < len(text):
             return [*text[:start], *text[start + size :]]
     return text
 
 
 class Pretraining(nn.Module):
-    """L = - mean log of the softmax of a sentence's score with its text over all texts of the batch."""
+    """L = - mean log softmax of a sentence's score with its own text, over all texts of the batch."""
 
     def __init__(self, initial: Initialisation, settings: Settings) -> None:
         super().__init__()
@@ -89,13 +89,13 @@ class Pretraining(nn.Module):
         self.model, self.pooling, self.settings = initial.model, initial.pooling, settings
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
-        """The vectors of sentences and of texts, [B, H] each; no local loss."""
+        """Return the vectors of sentences and of texts, [B, H] each, and no local loss."""
         sides = (batch.sentence, batch.text)
-        return tuple(pool(self.model.bert(each.ids, each.mask), each.mask, self.pooling) for each in sides), {}
+        return tuple(pool(self.model.bert(side.ids, side.mask), side.mask, self.pooling) for side in sides), {}
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """Each sentence against all texts, by inner products."""
-        sentences_BH, texts_BH = (each.float() for each in vectors)
-        own_B = torch.arange(len(sentences_BH), device=sentences_BH.device)
+        """Return the contrastive loss of each sentence's text among all texts, scored by inner products."""
+        sentences_BH, texts_BH = (side_BH.float() for side_BH in vectors)
+        targets_B = torch.arange(len(sentences_BH), device=sentences_BH.device)
         scores_BB = sentences_BH @ texts_BH.T
-        return {"contrast": contrastive_loss(scores_BB, own_B, temperature=self.settings.temperature)}
+        return {"contrast": contrastive_loss(scores_BB, targets_B, temperature=self.settings.temperature)}

@@ -1,6 +1,6 @@
-"""BERT, further pre-trained: hide some tokens of a text and ask for them, nothing else.
+"""Masked language modelling: BERT's objective alone, on the texts of the collection.
 
-The control of every other pre-training: what it gains over this does not come from more steps on the same texts.
+It is the control for every other objective: a gain over it does not come from more steps on the same texts.
 
 Devlin et al., BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding, section 3.1.
 """
@@ -24,7 +24,7 @@ from models.tokens import Tokenizer, Tokens, pad
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How much is hidden, and in which pieces."""
+    """The mask rate, the unit of masking and the length limit."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "texts"
@@ -32,7 +32,7 @@ class Settings:
 
     mask_rate: float
     whole_words: bool
-    """Whether the pieces of a word are hidden together or not at all; in BERT's paper each token stands alone."""
+    """Whether all WordPiece tokens of a word are masked together; BERT's paper masks each token on its own."""
     max_tokens: int
     """The length of a text with [CLS] and [SEP]; a longer one is cropped at both ends."""
 
@@ -49,16 +49,16 @@ class Batch(Rows):
     text_labels: Tensor
 
     def num_terms(self, loss: str) -> int:
-        """The number of positions whose token the loss predicts."""
+        """Return the number of positions whose token the loss predicts."""
         return int(({"mlm": self.text_labels}[loss] != IGNORED).sum())
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
-    """Crop, add special tokens, mask and pad."""
-    chosen = select_words if settings.whole_words else select_tokens
+    """Crop the texts, add special tokens, mask and pad."""
+    select = select_words if settings.whole_words else select_tokens
     texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in raw.texts]
-    hidden = [chosen(ids, tokenizer, settings.mask_rate, random) for ids in texts]
-    inputs, labels = replace_selected(texts, hidden, tokenizer, random)
+    selected = [select(ids, tokenizer, settings.mask_rate, random) for ids in texts]
+    inputs, labels = replace_selected(texts, selected, tokenizer, random)
     return Batch(pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids)
 
 
@@ -71,10 +71,10 @@ class Pretraining(nn.Module):
         self.model = initial.model
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
-        """The one loss is local to a chunk; no vectors are compared."""
+        """Return no vectors and the MLM loss."""
         hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask)
         return (), {"mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.text_labels)}
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """No losses: the objective has no contrast."""
+        """Return no losses: the objective has no contrast."""
         return {}

@@ -1,14 +1,14 @@
-"""PROP: which of two sets of words represents a text better?
+"""PROP: predict which of two word sets represents a text better.
 
-A query, says the query-likelihood model, is words drawn from its document. Pairs of word sets are drawn from a
-text's language model; the likelier of a pair is the text's ideal query of the two, and the model learns to tell
-which one that is. Here a bi-encoder does, as CPDAE's authors compare with: sets and text are encoded apart.
+The query-likelihood model treats a query as words sampled from its document. Pairs of word sets are sampled from a
+text's language model, and the model learns to rank the likelier set of a pair first. Here it is a bi-encoder, CPDAE's
+baseline: word sets and texts are encoded separately.
 
 Ma et al., PROP: Pre-training with Representative Words Prediction for Ad-hoc Retrieval, section 3. The bi-encoder is
 mentioned and not described by Ma et al., A Contrastive Pre-training Approach to Learn Discriminative Autoencoder for
 Dense Retrieval, section 4.1.2; its score is the dot product of fine-tuning.
 
-Shape suffixes: B texts, L length of a text, P pairs of sets a text, W words of a set, H hidden, V vocabulary.
+Shape suffixes: B texts, L length of a text, P pairs of sets per text, W words of a set, H hidden, V vocabulary.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ from models.tokens import Tokenizer, Tokens, pad
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How sets are sampled and distinguished."""
+    """How word sets are sampled, the margin of the ranking loss, and the length limits."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "texts"
     counts_terms: ClassVar[bool] = True
 
     mean_words: float
-    """lambda of the Poisson distribution of a set's length; a length of 0 is drawn again."""
+    """lambda of the Poisson distribution of a set's length; a length of 0 is sampled again."""
     pairs: int
-    """Pairs of word sets a text."""
+    """The number of pairs of word sets per text."""
     margin: float
     mask_rate: float
     smoothing: float
-    """mu: how many words of the collection are added to each text's own."""
+    """mu, the number of pseudo-counts from the collection's word distribution (Dirichlet smoothing)."""
     max_tokens: int
     words_max_tokens: int
-    """Of a word set, with [CLS] and [SEP]."""
+    """The length of a word set with [CLS] and [SEP]; longer sets are not sampled."""
 
     def __post_init__(self) -> None:
         check_rates(mask_rate=self.mask_rate)
@@ -73,9 +73,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class Batch(Rows):
-    """Masked texts with the ids to recover, and word sets [B, 2P, W + 2], of each pair the likelier first.
+    """Masked texts with the ids to recover, and word sets [B, 2P, W + 2]; the likelier set of each pair comes first.
 
-    `ranked` is [B, P], False where a pair's sets are equally likely, so there is no target.
+    `ranked` [B, P] is False where the sets of a pair are equally likely: such a pair has no target.
     """
 
     text: Tokens
@@ -84,18 +84,18 @@ class Batch(Rows):
     ranked: Tensor
 
     def num_terms(self, loss: str) -> int:
-        """Masked tokens, or pairs that are ranked."""
+        """Return the number of masked tokens for `mlm`, and of ranked pairs for `ranking`."""
         return int((self.text_labels != IGNORED).sum() if loss == "mlm" else self.ranked.sum())
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
-    """Crop, mask token by token as BERT does, and draw word sets from the unmasked crop's language model."""
+    """Crop, mask each token on its own as in BERT, and sample word sets from the unmasked crop's language model."""
     if raw.terms is None:
-        raise ValueError("word sets are drawn with the help of counted terms, found none")
+        raise ValueError("sampling word sets needs term counts, found none")
     language = LanguageModel(raw.terms, tokenizer, settings.smoothing)
     texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in raw.texts]
-    hidden = [select_tokens(ids, tokenizer, settings.mask_rate, random) for ids in texts]
-    inputs, labels = replace_selected(texts, hidden, tokenizer, random)
+    selected = [select_tokens(ids, tokenizer, settings.mask_rate, random) for ids in texts]
+    inputs, labels = replace_selected(texts, selected, tokenizer, random)
     sets: list[Ids] = []
     ranked = np.zeros((len(texts), settings.pairs), dtype=bool)
     for row, text in enumerate(texts):
@@ -112,40 +112,47 @@ def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: 
 
 
 def set_lengths(mean_words: float, pairs: int, longest: int, random: Generator) -> Ids:
-    """Lengths from a Poisson distribution without its 0, [P]: arrivals up to the mean, given that there is one."""
+    """Sample P lengths from a zero-truncated Poisson distribution, limited to `longest`.
+
+    A Poisson variable counts the arrivals of a process up to time `mean_words`. The first arrival is sampled given
+    that there is one; the number of later arrivals is Poisson distributed over the remaining time.
+    """
     first = -np.log1p(random.random(pairs) * np.expm1(-mean_words))
     lengths: Ids = np.minimum(1 + random.poisson(np.maximum(0, mean_words - first)), longest)
     return lengths
 
 
 class LanguageModel:
-    """P(w|d) = (count(w, d) + mu P(w|C)) / (|d| + mu): a text's words, smoothed by its collection's (Dirichlet)."""
+    """A text's unigram language model with Dirichlet smoothing: P(w|d) = (count(w, d) + mu P(w|C)) / (|d| + mu)."""
 
     def __init__(self, terms: TermCounts, tokenizer: Tokenizer, smoothing: float) -> None:
         self.smoothing, self.counts_V = smoothing, terms.occurrences.copy()
         self.counts_V[tokenizer.specials] = 0
-        self.running_V = np.cumsum(self.counts_V)
+        self.cumulative_V = np.cumsum(self.counts_V)
 
     def ranked_pair(self, text: Ids, length: int, random: Generator) -> tuple[Ids, bool]:
-        """Two sets of as many words [2, W], the likelier first, and whether one is likelier."""
-        words_2W = self.draw(text, (2, length), random)
-        # Sorted, so that equal sets have equal sums.
-        first, second = np.sort(self.log_chances(text, words_2W)).sum(1).tolist()
+        """Sample two word sets of equal size [2, W], the likelier first; and return whether likelihoods differ."""
+        words_2W = self.sample(text, (2, length), random)
+        # Sorted, since floating-point sums depend on the order: equal sets must have equal sums.
+        first, second = np.sort(self.log_probabilities(text, words_2W)).sum(1).tolist()
         return words_2W if first >= second else words_2W[::-1], first != second
 
-    def draw(self, text: Ids, shape: tuple[int, ...], random: Generator) -> Ids:
-        """Words by P(w|d): with chance |d| / (|d| + mu) one of the text, else one of the collection."""
+    def sample(self, text: Ids, shape: tuple[int, ...], random: Generator) -> Ids:
+        """Sample words from P(w|d): with probability |d| / (|d| + mu) from the text, else from the collection."""
         own = random.random(shape) * (len(text) + self.smoothing) < len(text)
-        words: Ids = np.searchsorted(self.running_V, random.integers(self.running_V[-1], size=shape), side="right")
+        words: Ids = np.searchsorted(
+            self.cumulative_V, random.integers(self.cumulative_V[-1], size=shape), side="right"
+        )
         words[own] = random.choice(text, size=int(own.sum()))
         return words
 
-    def log_chances(self, text: Ids, words: Ids) -> NDArray[np.float64]:
-        """log P(w|d) of each word."""
+    def log_probabilities(self, text: Ids, words: Ids) -> NDArray[np.float64]:
+        """Return log P(w|d) of each word."""
         in_text = (words[..., None] == text).sum(-1)
-        in_collection = self.counts_V[words] / self.running_V[-1]
-        chances: NDArray[np.float64] = np.log((in_text + self.smoothing * in_collection) / (len(text) + self.smoothing))
-        return chances
+        in_collection = self.counts_V[words] / self.cumulative_V[-1]
+        smoothed = (in_text + self.smoothing * in_collection) / (len(text) + self.smoothing)
+        log_probabilities: NDArray[np.float64] = np.log(smoothed)
+        return log_probabilities
 
 
 class Pretraining(nn.Module):
@@ -157,7 +164,7 @@ class Pretraining(nn.Module):
         self.model, self.pooling, self.margin = initial.model, initial.pooling, settings.margin
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
-        """Both losses are local to a chunk: a text is compared with its own word sets alone."""
+        """Return no vectors, and the MLM and ranking losses: a text is compared only with its own word sets."""
         hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask)
         texts_BH = pool(hidden_BLH, batch.text.mask, self.pooling)
         sets_BSH = self._sets(batch.sets).unflatten(0, (len(batch), -1))
@@ -168,7 +175,7 @@ class Pretraining(nn.Module):
         }
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """No losses: the objective has no contrast."""
+        """Return no losses: the objective has no contrast."""
         return {}
 
     def _sets(self, sets: Tokens) -> Tensor:
@@ -177,6 +184,6 @@ class Pretraining(nn.Module):
 
 
 def ranking_loss(scores_N2: Tensor, margin: float) -> Tensor:
-    """Mean of max(0, margin - p+ + p-), p the softmax of a pair's two scores; 0 where there is no pair."""
+    """Return the mean of max(0, margin - p+ + p-), where p is the softmax of a pair's two scores; 0 without pairs."""
     likelier_N, other_N = scores_N2.float().softmax(-1).unbind(-1)
     return relu(margin - likelier_N + other_N).sum() / max(1, len(scores_N2))

@@ -1,13 +1,13 @@
 """RetroMAE: a masked auto-encoder whose decoder is too weak to do without the text's vector.
 
-A deep encoder reads a lightly masked text; one decoder layer must recover every token of it. The layer asks
-with the vector and a position alone, and each position sees another random half of the text, never itself. So
-every token teaches, and what the half does not tell, the vector has to.
+A deep encoder reads a lightly masked text, and one decoder layer must recover every token of it. The decoder's queries
+contain only the vector and a position; each position attends to its own random half of the text and never to itself.
+Every token thus gives a training signal, and the vector has to carry what that half does not show.
 
-Xiao et al., RetroMAE; here by Xiao and Liu, DupMAE, section 3.1, equations 1-5. Two streams of queries: `sum` as
-printed and as RetroMAE's authors released it, `embedded` as in their later code.
+Xiao et al., RetroMAE; here by Xiao and Liu, DupMAE, section 3.1, equations 1-5. The query stream is `sum`, as printed
+and as in RetroMAE's released code, or `embedded`, as in DupMAE's released code.
 
-Shape suffixes: B batch, L length, Q = L - 1 positions after [CLS], R masks a text, H hidden, N predicted positions.
+Shape suffixes: B batch, L length, Q = L - 1 positions after [CLS], R masks per text, H hidden, N predicted positions.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from models.representation import pool
 from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens, pad
 
-MAX_MASKS = 256  # of a text, as in the release; each position picks one
+MAX_MASKS = 256
+"""The number of masks sampled per text, as in the released code; each position picks one of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The choices that the rows of the papers' tables differ in."""
+    """The settings in which the rows of the papers' tables differ."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "texts"
@@ -44,9 +45,9 @@ class Settings:
 
     text_mask_rate: float
     decoder_mask_rate: float
-    """How much of the text is hidden from a position of the decoder."""
+    """The share of the text that is hidden from each position of the decoder."""
     query_stream: Literal["sum", "embedded"]
-    """How the vector and a position become one: their sum, or dropped out and normalised as BERT's embeddings are."""
+    """How vector and position are combined: by their sum, or by BERT's embedding layer (LayerNorm and dropout)."""
     max_tokens: int
     """The length of a text with [CLS] and [SEP]; a longer one is cropped at both ends."""
 
@@ -57,24 +58,24 @@ class Settings:
 
 @dataclass(frozen=True)
 class Batch(Rows):
-    """Masked texts with the ids to recover, and what the decoder's masks are drawn from; all of the same crops."""
+    """Masked texts with the ids to recover, and words and budgets for the decoder's masks; all of the same crops."""
 
     text: Tokens
     labels: Tensor
     original: Tensor
-    """[B, L], ids as they were before masking."""
+    """[B, L], the ids before masking."""
     words: Tensor
-    """[B, L], the number of each token's word; -1 for [CLS], [SEP] and padding."""
+    """[B, L], the index of each token's word; -1 for [CLS], [SEP] and padding."""
     budgets: Tensor
-    """[B], how many tokens are hidden from a position of the decoder."""
+    """[B], the number of tokens hidden from each position of the decoder."""
 
     def num_terms(self, loss: str) -> int:
-        """The number of positions whose token a loss predicts; the decoder predicts the complete text."""
+        """Return the number of positions whose token a loss predicts; the decoder predicts the complete text."""
         return int({"mlm": self.labels != IGNORED, "decoder": self.words >= 0}[loss].sum())
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
-    """Crop, add special tokens, mask and pad; budgets are shares of all tokens, the special ones too."""
+    """Crop, add special tokens, mask and pad. Budgets are shares of all tokens, including special tokens."""
     texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in raw.texts]
     inputs, labels = mask_words(texts, tokenizer, settings.text_mask_rate, random, specials_count=True)
     words = [word_indices(ids, tokenizer) for ids in texts]
@@ -95,7 +96,7 @@ class Pretraining(nn.Module):
         self.decoder = EnhancedDecoder(initial.model)
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
-        """Both losses are local to a chunk; no vectors are compared."""
+        """Return no vectors and the losses of encoder and decoder."""
         hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask)
         vectors_BH = pool(hidden_BLH, batch.text.mask, self.pooling)
         queries_BQH = QUERY_STREAMS[self.settings.query_stream](vectors_BH, self.model, batch.original.shape[1])
@@ -106,17 +107,17 @@ class Pretraining(nn.Module):
         }
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """No losses: the objective has no contrast."""
+        """Return no losses: the objective has no contrast."""
         return {}
 
 
 def summed_queries(vectors_BH: Tensor, model: BertForMaskedLM, length: int) -> Tensor:
-    """H1 [B, Q, H] as printed (equation 2): h + p_i."""
+    """Return H1 [B, Q, H] as printed (equation 2): h + p_i."""
     return vectors_BH[:, None] + model.bert.embeddings.position_embeddings.weight[1:length]
 
 
 def embedded_queries(vectors_BH: Tensor, model: BertForMaskedLM, length: int) -> Tensor:
-    """H1 [B, Q, H] as DupMAE's release has it: h in the place of a word's embedding, Dropout(LN(h + p_i + t_0))."""
+    """Return H1 [B, Q, H] as in DupMAE's released code: Dropout(LN(h + p_i + t_0)), with h as the word embedding."""
     embeddings: Embeddings = model.bert.embeddings
     queries_BQH = summed_queries(vectors_BH, model, length) + embeddings.token_type_embeddings.weight[0]
     embedded_BQH: Tensor = embeddings.dropout(embeddings.LayerNorm(queries_BQH))
@@ -127,12 +128,12 @@ QUERY_STREAMS = {"sum": summed_queries, "embedded": embedded_queries}
 
 
 def context_stream(vectors_BH: Tensor, model: BertForMaskedLM, ids_BL: Tensor) -> Tensor:
-    """H2 [B, L, H] (equation 2): h, then the embeddings of the tokens as they were before masking."""
+    """Return H2 [B, L, H] (equation 2): h, then the embeddings of the unmasked tokens."""
     return torch.cat([vectors_BH[:, None], model.bert.embeddings(ids_BL)[:, 1:]], dim=1)
 
 
 class EnhancedDecoder(nn.Module):
-    """One BERT layer from the query stream H1 over the context stream H2 (equation 3); only H1 is a residual."""
+    """One BERT layer: H1 attends to H2 (equation 3); the residual connection carries H1."""
 
     def __init__(self, model: BertForMaskedLM) -> None:
         super().__init__()
@@ -140,20 +141,21 @@ class EnhancedDecoder(nn.Module):
         self.layer.apply(lambda module: initialise(module, model.config.initializer_range))
 
     def forward(self, queries_BQH: Tensor, context_BLH: Tensor, batch: Batch) -> Tensor:
-        """Hidden states [N, H] of the text's own tokens; no others are computed."""
+        """Return the hidden states [N, H] of ordinary tokens; those of [SEP] and padding are not computed."""
         visible_BQL = position_specific_mask(batch.words, batch.budgets, batch.text.mask)
-        asked, tokens = Packing(batch.words[:, 1:] >= 0, visible_BQL[:, None]), Packing(batch.text.mask)
-        queries_NH, attention = asked.packed(queries_BQH), self.layer.attention
-        attended_NH = attention.self.attend(queries_NH, tokens.packed(context_BLH), rows=asked, columns=tokens)
+        rows, columns = Packing(batch.words[:, 1:] >= 0, visible_BQL[:, None]), Packing(batch.text.mask)
+        queries_NH, attention = rows.packed(queries_BQH), self.layer.attention
+        attended_NH = attention.self.attend(queries_NH, columns.packed(context_BLH), rows=rows, columns=columns)
         mixed_NH = attention.output(attended_NH, queries_NH)
         decoded_NH: Tensor = self.layer.output(self.layer.intermediate(mixed_NH), mixed_NH)
         return decoded_NH
 
 
 def position_specific_mask(words_BL: Tensor, budgets_B: Tensor, real_BL: Tensor) -> Tensor:
-    """M [B, Q, L] (equation 5), True where a position after [CLS] may see a column: a random mask's remains.
+    """Return M [B, Q, L] (equation 5), True where a position after [CLS] may attend to a column.
 
-    Words are hidden whole; [CLS] and [SEP] are seen by all, a position by itself and padding by none.
+    Each position picks one of the text's random whole-word masks. All positions see [CLS] and [SEP]; no position
+    sees itself or padding.
     """
     batch, length = words_BL.shape
     hidden_BRL = sample_masks(words_BL, budgets_B, num_masks=min(length, MAX_MASKS))

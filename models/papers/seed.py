@@ -1,7 +1,7 @@
-"""SEED: a strong encoder made by a weak decoder.
+"""SEED: a strong encoder, pre-trained with a weak decoder.
 
-A strong decoder can write a text from its own language model and leave the encoder's vector unread. This one has
-few layers, each of which sees the vector and the last few tokens alone, so the text has to be in the vector.
+A strong decoder can generate a text as a language model and ignore the encoder's vector. SEED's decoder has few
+layers, which see only the vector and the last few tokens, so the vector has to represent the text.
 
 Lu et al., Less is More: Pre-train a Strong Text Encoder for Dense Retrieval Using a Weak Decoder, section 3; the
 main baseline of A Contrastive Pre-training Approach to Learn Discriminative Autoencoder for Dense Retrieval.
@@ -31,7 +31,7 @@ from models.tokens import Tokenizer, Tokens, pad
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How weak the decoder is, and how much the encoder has to recover."""
+    """The decoder's depth and attention span, the encoder's mask rate, and the length limit."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "texts"
@@ -39,9 +39,9 @@ class Settings:
 
     decoder_layers: int
     window: int
-    """The restricted span: how many tokens, its own included, a layer's position sees in addition to the vector."""
+    """The restricted attention span: the number of tokens a position sees besides the vector, its own included."""
     mask_rate: float
-    """Of the encoder's text; the decoder reads it unmasked."""
+    """The mask rate of the encoder's input; the decoder reads the unmasked text."""
     max_tokens: int
     """The length of a text with [CLS] and [SEP]; a longer one is cropped at both ends."""
 
@@ -61,16 +61,16 @@ class Batch(Rows):
     text_labels: Tensor
 
     def num_terms(self, loss: str) -> int:
-        """The number of positions whose token a loss predicts; the decoder predicts all but the first, [CLS]."""
-        asked = {"mlm": self.text_labels != IGNORED, "decoder": self.text.mask[:, 1:]}[loss]
-        return int(asked.sum())
+        """Return the number of positions whose token a loss predicts; the decoder predicts every token after [CLS]."""
+        predicted = {"mlm": self.text_labels != IGNORED, "decoder": self.text.mask[:, 1:]}[loss]
+        return int(predicted.sum())
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
-    """Crop, add special tokens, mask as BERT does, token by token, and pad."""
+    """Crop, add special tokens, mask each token on its own as in BERT, and pad."""
     texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in raw.texts]
-    hidden = [select_tokens(ids, tokenizer, settings.mask_rate, random) for ids in texts]
-    inputs, labels = replace_selected(texts, hidden, tokenizer, random)
+    selected = [select_tokens(ids, tokenizer, settings.mask_rate, random) for ids in texts]
+    inputs, labels = replace_selected(texts, selected, tokenizer, random)
     return Batch(pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids)
 
 
@@ -84,7 +84,7 @@ class Pretraining(nn.Module):
         self.decoder = AutoRegressiveDecoder(initial.model, num_blocks=settings.decoder_layers, window=settings.window)
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
-        """Both losses are local to a chunk; no vectors are compared."""
+        """Return no vectors and the losses of encoder and decoder."""
         mask_BL, labels_BL = batch.text.mask, batch.text_labels
         hidden_BLH = self.model.bert(batch.text.ids, mask_BL)
         vectors_BH = pool(hidden_BLH, mask_BL, self.pooling)
@@ -96,5 +96,5 @@ class Pretraining(nn.Module):
         }
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """No losses: the objective has no contrast."""
+        """Return no losses: the objective has no contrast."""
         return {}

@@ -1,7 +1,7 @@
-"""SimCSE: a text, read twice under different dropout, is its own positive.
+"""SimCSE: a text, encoded twice with different dropout masks, is its own positive.
 
-Dropout is the least of all augmentations: two readings of a text differ in nothing but which numbers were dropped.
-To find its second reading among those of the other texts, a text's vector must say what sets it apart.
+Dropout is the only augmentation: the two encodings of a text differ in nothing else. The contrastive loss makes each
+encoding similar to the text's other encoding and dissimilar to those of the other texts.
 
 Gao et al., SimCSE: Simple Contrastive Learning of Sentence Embeddings, section 3 (unsupervised); a baseline of
 A Contrastive Pre-training Approach to Learn Discriminative Autoencoder for Dense Retrieval.
@@ -31,7 +31,7 @@ from models.tokens import Tokenizer, Tokens, pad
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How alike the readings are, and how sharply they are distinguished."""
+    """The dropout rate of the two encodings, the softmax temperature and the length limit."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "texts"
@@ -39,34 +39,34 @@ class Settings:
 
     temperature: float
     dropout: float
-    """In this pre-training, whatever the backbone has: without it the two readings would be one."""
+    """The dropout rate of this pre-training, in place of the backbone's; without it both encodings would be equal."""
     max_tokens: int
     """The length of a text with [CLS] and [SEP]; a longer one is cropped at both ends."""
 
     def __post_init__(self) -> None:
         check_lengths(max_tokens=self.max_tokens)
         if not 0 < self.dropout < 1:
-            raise ValueError("dropout: it makes the two readings; expected a share above 0 and below 1")
+            raise ValueError("dropout: expected a rate above 0 and below 1; without it both encodings would be equal")
         if self.temperature <= 0:
             raise ValueError("temperature: expected a number above 0")
 
 
 @dataclass(frozen=True)
 class Batch(Rows):
-    """Texts as they are."""
+    """Unmasked texts."""
 
     text: Tokens
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
-    """Crop, add special tokens and pad."""
+    """Crop the texts, add special tokens and pad."""
     return Batch(
         pad([crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in raw.texts], tokenizer.pad)
     )
 
 
 class Pretraining(nn.Module):
-    """L = - mean log of the softmax of cos(z_i, z'_i) / tau over all z'_j (equation 4)."""
+    """L = - mean log softmax of cos(z_i, z'_i) / tau, over all z'_j of the batch (equation 4)."""
 
     def __init__(self, initial: Initialisation, settings: Settings) -> None:
         super().__init__()
@@ -75,26 +75,26 @@ class Pretraining(nn.Module):
         size = initial.model.config.hidden_size
         self.projection = nn.Linear(size, size)
         initialise(self.projection, initial.model.config.initializer_range)
-        drop(initial.model, settings.dropout)
+        set_dropout(initial.model, settings.dropout)
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
-        """Both readings' vectors [B, H] each, after a layer that is there in training alone; no local loss."""
-        return (self.read(batch.text), self.read(batch.text)), {}
+        """Return the vectors of both encodings, [B, H] each, and no local loss."""
+        return (self.project(batch.text), self.project(batch.text)), {}
 
-    def read(self, text: Tokens) -> Tensor:
-        """One reading [B, H]."""
+    def project(self, text: Tokens) -> Tensor:
+        """Encode texts and apply the projection layer, which is used in training only; [B, H]."""
         hidden_BLH = self.model.bert(text.ids, text.mask)
         return torch.tanh(self.projection(pool(hidden_BLH, text.mask, self.pooling)))
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """Each first reading against all second ones."""
-        first_BH, second_BH = (normalize(each.float(), dim=1) for each in vectors)
-        own_B = torch.arange(len(first_BH), device=first_BH.device)
-        return {"contrast": contrastive_loss(first_BH @ second_BH.T, own_B, temperature=self.settings.temperature)}
+        """Return the contrastive loss of each first encoding against all second encodings."""
+        first_BH, second_BH = (normalize(encoding_BH.float(), dim=1) for encoding_BH in vectors)
+        targets_B = torch.arange(len(first_BH), device=first_BH.device)
+        return {"contrast": contrastive_loss(first_BH @ second_BH.T, targets_B, temperature=self.settings.temperature)}
 
 
-def drop(model: BertForMaskedLM, rate: float) -> None:
-    """Have the network drop such a share while it trains; the configuration that is saved keeps its own."""
+def set_dropout(model: BertForMaskedLM, rate: float) -> None:
+    """Set the dropout rate of all layers; the saved configuration keeps the backbone's rate."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = rate

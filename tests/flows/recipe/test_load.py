@@ -112,7 +112,7 @@ def test_values_the_paper_states_have_no_default(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     [
-        ("small/dup_mae", "pretrain.objective.bow_weight=null", "OT decoding without a bag-of-words weight"),
+        ("small/dup_mae", "pretrain.objective.bow_weight=null", "expected a number above 0 with ot_decoding"),
         ("small/cot_mae", "pretrain.objective.window=3", "decoder ae: expected a .*, and null for window"),
         ("quickstart", "contexts.pseudo_queries=9", "at most the 5 that are generated, found 9"),
         ("quickstart", "queries.for=[retrieve]", "expected `pretrain` in queries.for"),
@@ -123,7 +123,7 @@ def test_values_the_paper_states_have_no_default(tmp_path: Path) -> None:
         ("small/cot_mae", "pretrain.mix=null", r"pretrain\.mix: expected step or example"),
         ("quickstart", "pretrain.mix=step", r"pretrain\.mix: .* else null"),
         ("small/retro_mae", "dataset.train_split=null", "expected a generator"),
-        ("small/sim_cse", "pretrain.objective.dropout=0.0", "it makes the two readings"),
+        ("small/sim_cse", "pretrain.objective.dropout=0.0", "without it both encodings would be equal"),
         ("small/cpdae", "pretrain.objective.contrast=none", "contrast none: expected null"),
         ("small/prop", "pretrain.epochs=2", "give either steps or epochs"),
         ("small/came", "rounds.0.train.contrasts=[sum]", r"or \[\] and a competition"),

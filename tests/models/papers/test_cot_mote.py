@@ -17,7 +17,7 @@ from models.papers.cot_mote import (
     Settings,
     between_specials,
     make_batch,
-    maxima,
+    max_logits,
     weighted_words,
 )
 from models.pretraining import Initialisation, RawBatch
@@ -84,14 +84,14 @@ def test_both_texts_are_cropped_and_masked_each_for_itself(tokenizer: Tokenizer)
     made = make_batch(given, tokenizer, BOTH, np.random.default_rng(1))
 
     for part, texts, longest in ((made.passage, given.texts, 20), (made.query, given.contexts, 10)):
-        whole, asked = part.whole()
+        unmasked, targets = part.unmasked()
         assert part.tokens.ids.shape[1] == longest
-        assert torch.equal(whole.mask, part.tokens.mask)
-        assert torch.equal(asked, torch.where(whole.mask, whole.ids, IGNORED))
-        for ids, mask, labels, text in zip(whole.ids, whole.mask, part.labels, texts, strict=True):
+        assert torch.equal(unmasked.mask, part.tokens.mask)
+        assert torch.equal(targets, torch.where(unmasked.mask, unmasked.ids, IGNORED))
+        for ids, mask, labels, text in zip(unmasked.ids, unmasked.mask, part.labels, texts, strict=True):
             original = ids[mask].tolist()
             assert (original[0], original[-1], len(original)) == (CLS, SEP, min(longest, len(text) + 2))
-            assert any(list(text[left : left + len(original) - 2]) == original[1:-1] for left in range(len(text)))
+            assert any(list(text[first : first + len(original) - 2]) == original[1:-1] for first in range(len(text)))
             hidden = (labels != IGNORED).nonzero().flatten().tolist()
             assert len(hidden) == mask_budget(len(original) - 2, 0.3)
             assert set(hidden) <= set(range(1, len(original) - 1))
@@ -145,7 +145,7 @@ def slow_losses(made: Pretraining, given: Batch, settings: Settings, pooling: Po
             )
             if decoded[role] == "none":
                 continue
-            target = parts[decoded[role]].whole()[0]
+            target = parts[decoded[role]].unmasked()[0]
             text = target.ids[row][target.mask[row]].tolist()
             words = w["bert.embeddings.word_embeddings.weight"]
             vectors = {
@@ -200,7 +200,7 @@ def test_maxima_are_over_what_stands_between_the_specials() -> None:
 
     assert [row.nonzero().flatten().tolist() for row in read] == [[1, 2], [], [1], [1, 2, 3, 4]]
     expected = [logits[0, 1:3].amax(0), torch.zeros(9), logits[2, 1], logits[3, 1:5].amax(0)]
-    assert torch.equal(maxima(logits[read], read.sum(1)), torch.stack(expected))
+    assert torch.equal(max_logits(logits[read], read.sum(1)), torch.stack(expected))
     assert between_specials(pad([[CLS, SEP]]).mask).tolist() == [[False, False]]
 
 
@@ -283,4 +283,4 @@ def test_masked_texts_are_rows(tokenizer: Tokenizer) -> None:
     part: Masked = batch(tokenizer, BOTH).passage.rows(2, 4)
 
     assert len(part) == 2
-    assert torch.equal(part.whole()[0].ids, batch(tokenizer, BOTH).passage.whole()[0].ids[2:4])
+    assert torch.equal(part.unmasked()[0].ids, batch(tokenizer, BOTH).passage.unmasked()[0].ids[2:4])

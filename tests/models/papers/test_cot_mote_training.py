@@ -189,7 +189,7 @@ def test_settings_that_mean_nothing(change: dict[str, Any], told: str) -> None:
 
 
 def test_settings_that_do_not_fit_the_encoder() -> None:
-    with pytest.raises(ValueError, match="switched: expected two towers to change places, found one"):
+    with pytest.raises(ValueError, match="switched: expected separate query and passage encoders"):
         Pretraining(begin("siamese"), dataclasses.replace(DENSE, switched=True))
     for name in ("max_tokens", "query_max_tokens"):
         with pytest.raises(ValueError, match="max_tokens: expected at most 64, found 65"):

@@ -128,5 +128,5 @@ def test_settings_that_mean_nothing(change: dict[str, float], told: str) -> None
 def test_what_a_start_must_have() -> None:
     with pytest.raises(ValueError, match="max_tokens: expected at most 64, found 65"):
         Pretraining(start(terms=TERMS), dataclasses.replace(WORDS, max_tokens=65))
-    with pytest.raises(ValueError, match="counted terms, found none"):
+    with pytest.raises(ValueError, match="term counts, found none"):
         Pretraining(start(), WORDS)

@@ -10,7 +10,16 @@ from torch import Tensor
 
 from models.masking import IGNORED
 from models.papers import retro_mae
-from models.papers.dup_mae import Batch, BowTarget, Pretraining, Settings, bow_loss, make_batch, maxima, word_weights
+from models.papers.dup_mae import (
+    Batch,
+    BowTarget,
+    Pretraining,
+    Settings,
+    bow_loss,
+    make_batch,
+    max_logits,
+    word_weights,
+)
 from models.pretraining import RawBatch
 from models.tokens import Tokenizer
 from tests.models.papers.test_retro_mae import slow_losses
@@ -136,7 +145,7 @@ def test_what_words_count(target: BowTarget, weight: float) -> None:
 def test_maxima_and_their_cross_entropy_by_hand() -> None:
     logits = torch.tensor([[1.0, 5.0, 0.0], [2.0, 3.0, -1.0], [0.0, 0.0, 0.0], [-3.0, -2.0, -9.0]])
 
-    mu = maxima(logits, torch.tensor([[False, True, True], [False, False, True], [True, False, False]]))
+    mu = max_logits(logits, torch.tensor([[False, True, True], [False, False, True], [True, False, False]]))
 
     assert mu.tolist() == [[2, 5, 0], [0, 0, 0], [-3, -2, -9]]
     loss = bow_loss(mu, torch.tensor([[0.5, 0, 0.5], [1, 0, 0], [0, 0, 0]]))

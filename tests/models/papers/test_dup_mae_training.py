@@ -107,8 +107,8 @@ def test_texts_without_words_are_no_trouble(tokenizer: Tokenizer, settings: Sett
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"cls_decoding": False, "ot_decoding": False, "bow_weight": None}, "expected one of them at least"),
-        ({"bow_weight": None}, "OT decoding without a bag-of-words weight"),
+        ({"cls_decoding": False, "ot_decoding": False, "bow_weight": None}, "expected at least one of them"),
+        ({"bow_weight": None}, "bow_weight: expected a number above 0 with ot_decoding"),
         ({"ot_decoding": False}, "bow_weight: expected null without ot_decoding"),
         ({"bow_weight": 0.0}, "bow_weight: expected a number above 0"),
         ({"text_mask_rate": 0.0}, "text_mask_rate"),

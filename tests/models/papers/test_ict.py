@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from models.objective import Losses
-from models.papers.ict import Batch, Pretraining, Settings, make_batch, without
+from models.papers.ict import Batch, Pretraining, Settings, make_batch, remove_sentence
 from models.pretraining import RawBatch
 from models.representation import Pooling
 from models.tokens import Tokenizer
@@ -63,7 +63,7 @@ def objective(
 def test_a_sentence_is_taken_out(sentence: list[int], text: list[int], rest: list[int]) -> None:
     before = list(text)
 
-    assert list(without(sentence, text)) == rest
+    assert list(remove_sentence(sentence, text)) == rest
     assert text == before
 
 

@@ -52,7 +52,7 @@ def chance(text: list[int], word: int, smoothing: float) -> float:
 def test_words_are_drawn_from_the_smoothed_language_model(tokenizer: Tokenizer, smoothing: float) -> None:
     model, random = LanguageModel(TERMS, tokenizer, smoothing), np.random.default_rng(0)
 
-    found = np.bincount(model.draw(TEXT, (2, 100_000), random).ravel(), minlength=V) / 200_000
+    found = np.bincount(model.sample(TEXT, (2, 100_000), random).ravel(), minlength=V) / 200_000
 
     expected = np.array([chance(TEXT.tolist(), word, smoothing) for word in range(V)])
     assert expected.sum() == pytest.approx(1)
@@ -60,16 +60,16 @@ def test_words_are_drawn_from_the_smoothed_language_model(tokenizer: Tokenizer, 
     assert not found[[PAD, UNK, CLS, SEP, MASK, 30]].any()
     words = np.arange(5, V)
     with np.errstate(divide="ignore"):  # piece 30 occurs nowhere
-        np.testing.assert_allclose(np.exp(model.log_chances(TEXT, words)), expected[words], rtol=1e-12)
+        np.testing.assert_allclose(np.exp(model.log_probabilities(TEXT, words)), expected[words], rtol=1e-12)
 
 
 def test_an_empty_text_draws_from_the_collection(tokenizer: Tokenizer) -> None:
     model, nothing = LanguageModel(TERMS, tokenizer, 5.0), np.array([], dtype=np.int64)
 
-    words = model.draw(nothing, (1000,), np.random.default_rng(0))
+    words = model.sample(nothing, (1000,), np.random.default_rng(0))
 
     assert (COUNTS[words] > 0).all()
-    np.testing.assert_allclose(np.exp(model.log_chances(nothing, words)), [chance([], w, 5.0) for w in words])
+    np.testing.assert_allclose(np.exp(model.log_probabilities(nothing, words)), [chance([], w, 5.0) for w in words])
 
 
 def test_lengths_are_poissons_without_zero() -> None:
@@ -271,5 +271,5 @@ def test_settings_that_mean_nothing(change: dict[str, float], told: str) -> None
 def test_what_is_needed_beside_the_settings(tokenizer: Tokenizer) -> None:
     with pytest.raises(ValueError, match="max_tokens: expected at most 64, found 65"):
         Pretraining(start(), dataclasses.replace(SETTINGS, words_max_tokens=65))
-    with pytest.raises(ValueError, match="counted terms, found none"):
+    with pytest.raises(ValueError, match="term counts, found none"):
         make_batch(RawBatch([[5]]), tokenizer, SETTINGS, np.random.default_rng(0))
