@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -13,22 +14,43 @@ from tasks.pseudo_queries.query_quality import Sampling
 from tasks.pseudo_queries.train_generator import GeneratorTraining
 
 
-class FurtherGenerator(Settings):
-    """A further generator; its queries come after those of the generators before it."""
+def _label(section: dict[str, Any]) -> str:
+    """Return the default name of a generator: its model's name, that of the model's folder or of the queries' file.
+
+    Only the last part of a path is taken, so that equal models have equal labels on every machine.
+    """
+    name = section.get("model") or section.get("file")
+    if not isinstance(name, str):
+        return "a model that this recipe trains"
+    return Path(name).name if name.startswith(("/", ".", "~")) or section.get("model") is None else name
+
+
+class _Labelled(Settings):
+    """A section with the key `generator`, whose default is the name of the section's model."""
 
     generator: str
-    """The generator's name in the tables."""
+    """The generator's name in the tables and the report; by default that of its model, file or folder."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_label(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("generator") is None:
+            return {**value, "generator": _label(value)}
+        return value
+
+
+class FurtherGenerator(_Labelled):
+    """A further generator; its queries come after those of the generators before it."""
+
     model: str
     generate: Generation
 
 
-class PseudoQuerySettings(Settings):
+class PseudoQuerySettings(_Labelled):
     """Which models generate pseudo-queries, how, and what the queries are for."""
 
     for_: Annotated[list[Literal["pretrain", "retrieve"]], Field(alias="for")]
     """`retrieve` adds BM25 over passages that are expanded with their pseudo-queries (doc2query)."""
-    generator: str
-    """The generator's name in the tables and the report."""
     model: str | None
     """By hub name, folder or package:NAME/FOLDER; null where `train` trains one, or `file` has the queries."""
     train: GeneratorTraining | None
@@ -39,7 +61,7 @@ class PseudoQuerySettings(Settings):
     also: list[FurtherGenerator] = Field(default_factory=list)
     shares: Literal[1, 2, 4, 8] = 1
     """Number of stages that generate queries in parallel, for as many GPU workers."""
-    filter: Filtering | None = None
+    filter: Annotated[Filtering | None, Field(examples=[{"round_trip": 3}])] = None
     """Null keeps all queries."""
     quality: Sampling
 

@@ -38,6 +38,7 @@ OUTCOMES = {
 }
 
 COUNTERS = 1 << 16
+MODEL_OF_EXAMPLES = "cross-encoder/ms-marco-MiniLM-L6-v2"  # in messages only
 
 Keys = NDArray[np.uint32]
 
@@ -69,9 +70,9 @@ Least = Annotated[
 class Cut(Settings):
     """The scores that a query needs to be kept."""
 
-    round_trip: int | None = Field(gt=0)
+    round_trip: Annotated[int | None, Field(gt=0, examples=[3])] = None
     """The lowest rank of the own passage that is kept; null keeps all."""
-    relevance: Least | None
+    relevance: Annotated[Least | None, Field(examples=[{"percentile": 70}])] = None
     """Null keeps all."""
 
     @model_validator(mode="after")
@@ -103,10 +104,20 @@ class Relevance(Scoring):
 class Filtering(Settings):
     """How pseudo-queries are scored and filtered."""
 
-    round_trip: RoundTrip | None
-    relevance: Relevance | None
-    cut: Cut | None
+    round_trip: Annotated[RoundTrip | None, Field(examples=[{"depth": 100}])] = None
+    relevance: Annotated[
+        Relevance | None, Field(examples=[{"model": MODEL_OF_EXAMPLES, "query_max_tokens": 64, "max_tokens": 256}])
+    ] = None
+    cut: Annotated[Cut | None, Field(examples=[{"round_trip": 3}])] = None
     """Null scores the queries without dropping any."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_rank(cls, value: Any) -> Any:
+        """Read `round_trip: 3` as a search of depth 3 that drops queries whose own passage is not in the list."""
+        if not isinstance(value, dict) or type(rank := value.get("round_trip")) is not int:
+            return value
+        return {"cut": {"round_trip": rank}, **value, "round_trip": {"depth": rank}}
 
     @model_validator(mode="after")
     def _cuts_what_is_scored(self) -> Filtering:
@@ -139,7 +150,8 @@ def filter_queries(out: Path, pseudo_queries: Artifact[PseudoQueries], *, settin
     summary = ", ".join(f"{counts[reason]:,} {words}" for reason, words in OUTCOMES.items() if counts[reason])
     if not counts[""]:
         raise UserError(
-            f"filter.cut: it keeps no query of {pseudo_queries.reference} ({summary or 'no query'}); lower the cutoff"
+            f"queries.filter.cut: it keeps no query of {pseudo_queries.reference} ({summary or 'no query'}); "
+            "lower the cutoff"
         )
     print_line(f"filter_queries: {summary}")
 
@@ -177,8 +189,9 @@ def _check(queries: Artifact[PseudoQueries], cut: Cut) -> None:
             if missing.any():
                 row = block.slice(int(missing.argmax()), 1).to_pylist()[0]
                 raise UserError(
-                    f"filter.cut.{name}: {queries.reference}: query {row['rank']} of passage {row['passage_id']!r} has "
-                    f"no {name}; score the queries first, or set filter.cut.{name} to null"
+                    f"queries.filter.cut.{name}: {queries.reference}: query {row['rank']} of passage "
+                    f"{row['passage_id']!r} has no {name}; score the queries first, or set "
+                    f"queries.filter.cut.{name} to null"
                 )
 
 

@@ -1,0 +1,78 @@
+"""What is wrong with a recipe, in one line: the key's full name, what was expected, and an example."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from itertools import groupby
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from flows.recipe.schema_keys import known_keys, stated_example
+from flows.recipe.shipped import SHIPPED
+from storage.errors import quoted, suggestion
+from storage.formats.yaml_files import read_yaml
+from storage.settings import Settings
+
+UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of pydantic models, and of dataclasses
+EXAMPLES = SHIPPED / "quickstart.yaml"
+LONGEST_EXAMPLE = 120  # characters
+INNER_KEY = re.compile(r"([a-z_]+(?:\.[a-z_]+)*): ")  # how a message about a key of the section itself begins
+
+
+def in_one_line(error: ValidationError, shape: type[Settings]) -> str:
+    """Return the first problem of a recipe; an unknown key comes first, since a typo explains a missing key."""
+    problems = sorted(error.errors(), key=lambda problem: problem["type"] not in UNKNOWN)
+    first = problems[0]
+    location = [part for part, _ in groupby(first["loc"])]  # a union's tag may repeat its key
+    if first["type"] in UNKNOWN:
+        message = f"unknown key{hint(str(location[-1]), known_keys(location[:-1], shape))}"
+    elif first["type"] == "missing":
+        message = f"this key is missing{_example(location, shape)}"
+    else:
+        message = first["msg"].removeprefix("Value error, ")
+        given = first["input"]
+        if location and (inner := INNER_KEY.match(message)):
+            location += inner[1].split(".")
+            message = message[inner.end() :]
+        message += "" if isinstance(given, (dict, list, Settings)) else f", found {quoted(given)}"
+        if isinstance(given, str) and first["type"] == "float_type":
+            message += " (YAML reads 1e-4 as text: write 1.0e-4)"
+        message += _example(location, shape)
+    message = f"{_name(location)}: {message}" if location else message
+    return message + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
+
+
+def hint(given: str, known: Collection[str]) -> str:
+    """Return the end of a message about an unknown name: the known name that resembles it, or all known names."""
+    return f"; {suggestion(given, sorted(known), cutoff=0.5)}" if known else ""
+
+
+def _name(location: Sequence[int | str]) -> str:
+    return ".".join(map(str, location))
+
+
+def _example(location: Sequence[int | str], shape: type[Settings]) -> str:
+    """Return the end of a message: a valid value of the key or else of the section around it, where one is known."""
+    for length in range(len(location), 0, -1):
+        key = location[:length]
+        value = stated_example(key, shape)
+        value = _in_quickstart(key) if value is None else value
+        text = "" if value is None else yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True)
+        text = text.removesuffix("\n...\n").strip()
+        if text and len(text) <= LONGEST_EXAMPLE:
+            return f"; for example {_name(key)}: {text}"
+    return ""
+
+
+def _in_quickstart(location: Sequence[int | str]) -> Any:
+    """Return the quickstart's value at a location, or None where it has none."""
+    value: Any = read_yaml(EXAMPLES)
+    for part in location:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
