@@ -1,10 +1,15 @@
-"""A BERT and a WordPiece tokenizer that are small enough for a test, as Hugging Face folders."""
+"""A BERT, a T5 and a WordPiece tokenizer that are small enough for a test, as Hugging Face folders.
+
+Processes of trainings import this file, so transformers, whose import takes seconds, is imported where it is used.
+"""
+
+from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from transformers import BertTokenizer, T5Config, T5ForConditionalGeneration
 
 from models.layers import bert
 from models.pretraining import Initialisation, TermCounts
@@ -13,6 +18,9 @@ from models.retrievers.bi_encoder import DenseEncoder, save_pooling
 from models.retrievers.retriever import Retriever, RetrieverSettings
 from models.retrievers.views import dense, late, lexical
 from models.tokens import Tokenizer as WordPieces
+
+if TYPE_CHECKING:
+    from transformers import T5ForConditionalGeneration
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = list("abcdefghijklmnopqrstuvwxyz")
@@ -55,6 +63,8 @@ def save_tokenizer(folder: Path) -> None:
 
 def tiny_t5(size: int, **changes: float) -> T5ForConditionalGeneration:
     """A T5 with random weights that begins with [CLS], ends with [SEP] and pads with [PAD]."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
     shape = {"d_model": 16, "d_kv": 8, "num_heads": 2, "d_ff": 32, "num_layers": 2} | changes
     return T5ForConditionalGeneration(
         T5Config(vocab_size=size, decoder_start_token_id=2, pad_token_id=0, eos_token_id=3, **shape)
@@ -63,6 +73,8 @@ def tiny_t5(size: int, **changes: float) -> T5ForConditionalGeneration:
 
 def save_t5(folder: Path, pieces: list[str], *, seed: int = 5, **changes: float) -> Path:
     """A folder with such a T5 and a tokenizer of these WordPiece tokens, which begin with `SPECIALS`."""
+    from transformers import BertTokenizer
+
     torch.manual_seed(seed)
     BertTokenizer(vocab={piece: number for number, piece in enumerate(pieces)}).save_pretrained(folder)
     tiny_t5(len(pieces), **changes).save_pretrained(folder)
