@@ -11,17 +11,17 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rows:
-    """A dataclass of tensors, of other `Rows` and of values for the batch; its length is its first field's."""
+    """A batch whose fields are tensors, other `Rows` or values of the batch; its length is that of the first field."""
 
     def __len__(self) -> int:
         return len(getattr(self, fields(self)[0].name))
 
     def rows(self, start: int, stop: int) -> Self:
-        """The rows from `start` up to `stop`."""
+        """Return the rows from `start` up to `stop`."""
         return replace(self, **{field.name: _slice(getattr(self, field.name), start, stop) for field in fields(self)})
 
     def to(self, device: torch.device) -> Self:
-        """The batch on another device."""
+        """Return the batch on another device."""
         return replace(self, **{field.name: _move(getattr(self, field.name), device) for field in fields(self)})
 
 

@@ -1,4 +1,4 @@
-"""Loads an encoder of the package `transformers`, with every weight from its file."""
+"""Load an encoder of the package `transformers` and check that its file has every weight."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ HEADS = re.compile(
     r"|vocab_(transform|layer_norm|projector)\."  # DistilBERT's
     r"|qa_outputs\.(weight|bias)$"
 )
-"""Heads of pre-training and of question answering, which many files have and no encoder needs."""
+"""Names of pre-training and question-answering heads, which many files contain and no encoder needs."""
 
 
 def load_encoder(home: Path) -> Any:
-    """The encoder of a folder, in single precision; a ValueError where its weights do not fit its configuration.
+    """Load the encoder of a folder in float32; ValueError if its weights do not fit its configuration.
 
-    `transformers` alone would leave missing weights random. Only safetensors are read, and no code of the folder.
+    `transformers` on its own would initialise missing weights at random. Only safetensors are read, and no code.
     """
     import transformers
 
@@ -46,17 +46,17 @@ def load_encoder(home: Path) -> Any:
 
 
 def num_positions(encoder: nn.Module) -> int | None:
-    """The number of learned positions of an encoder; None where it has none, such as with rotary embeddings."""
+    """Return the number of learned positions of an encoder; None without any, as with rotary embeddings."""
     for name, module in encoder.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            # RoBERTa's positions begin after the number of its padding.
+            # RoBERTa's positions begin after the index of the padding token.
             return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
     return None
 
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Suppress the warnings of `transformers` about weights that a file has or lacks, such as a pooler's."""
+    """Suppress warnings of `transformers` about additional or missing weights, such as a pooler's."""
     from transformers.utils import logging
 
     verbosity = logging.get_verbosity()

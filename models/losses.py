@@ -12,9 +12,9 @@ from models.masking import IGNORED
 
 
 def masked_lm_loss(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
-    """Mean cross-entropy over N masked positions; 0, with a gradient of 0, without any.
+    """Return the mean cross-entropy over N masked positions; without positions it is 0 with a gradient of 0.
 
-    Equation 4 of query-as-context pre-training (and 6, 10).
+    Equations 4, 6 and 10 of query-as-context pre-training.
     """
     if not len(labels_N):
         return logits_NV.sum()
@@ -22,7 +22,7 @@ def masked_lm_loss(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
 
 
 def recovery_loss(vocabulary: Callable[[Tensor], Tensor], hidden_BLH: Tensor, labels_BL: Tensor) -> Tensor:
-    """The masked-language-model loss of hidden states; the vocabulary head reads only the labelled positions."""
+    """Return the MLM loss of hidden states; the vocabulary head is applied to the labelled positions only."""
     labelled_BL = labels_BL != IGNORED
     return masked_lm_loss(vocabulary(hidden_BLH[labelled_BL]), labels_BL[labelled_BL])
 
@@ -30,10 +30,9 @@ def recovery_loss(vocabulary: Callable[[Tensor], Tensor], hidden_BLH: Tensor, la
 def contrastive_losses(
     scores_QP: Tensor, positives_Q: Tensor, *, temperature: float = 1.0, excluded_QP: Tensor | None = None
 ) -> Tensor:
-    """InfoNCE: [Q], the negative log-likelihood of each query's positive among all passages of the batch.
+    """Return InfoNCE for each query [Q]: the negative log-likelihood of its positive among the batch's passages.
 
-    `excluded_QP` is True where a passage is relevant to a query but is not its positive here: it is left out of
-    the softmax.
+    `excluded_QP` is True where a passage is relevant to a query but is not its positive here: the softmax skips it.
     """
     scores_QP = scores_QP.float() / temperature
     if excluded_QP is not None:
@@ -44,23 +43,23 @@ def contrastive_losses(
 def contrastive_loss(
     scores_QP: Tensor, positives_Q: Tensor, *, temperature: float = 1.0, excluded_QP: Tensor | None = None
 ) -> Tensor:
-    """The mean of `contrastive_losses`: equation 12 of query-as-context pre-training."""
+    """Return the mean of `contrastive_losses` (equation 12 of query-as-context pre-training)."""
     return contrastive_losses(scores_QP, positives_Q, temperature=temperature, excluded_QP=excluded_QP).mean()
 
 
 def distillation_loss(
     scores_QG: Tensor, teacher_QG: Tensor, *, temperature: float = 1.0, teacher_temperature: float = 1.0
 ) -> Tensor:
-    """Cross-entropy between the teacher's and the model's softmax over each query's own passages (DupMAE, equation 15).
+    """Return the cross-entropy of the teacher's and the model's softmax over each query's passages (DupMAE, eq. 15).
 
-    It is the Kullback-Leibler divergence plus the teacher's entropy, so the gradients are equal.
+    It is the Kullback-Leibler divergence plus the teacher's entropy, which is constant: the gradients are equal.
     """
     target_QG = softmax(teacher_QG.float() / teacher_temperature, dim=1)
     return -(target_QG * log_softmax(scores_QG.float() / temperature, dim=1)).sum(1).mean()
 
 
 def partner_losses(scores_NN: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """[N], the negative log-likelihood of each text's partner among the N - 1 other texts; 2k and 2k+1 are partners."""
+    """Return the negative log-likelihood [N] of each text's partner among the others; rows 2k, 2k+1 are partners."""
     size = len(scores_NN)
     scores_NN = scores_NN.float() / temperature
     scores_NN = scores_NN.masked_fill(torch.eye(size, dtype=torch.bool, device=scores_NN.device), float("-inf"))
@@ -68,8 +67,8 @@ def partner_losses(scores_NN: Tensor, *, temperature: float = 1.0) -> Tensor:
 
 
 def partner_contrast(scores_NN: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """The mean of `partner_losses`: InfoNCE with N - 2 negatives a text.
+    """Return the mean of `partner_losses`: InfoNCE with N - 2 negatives per text.
 
-    Equation 5 of query-as-context pre-training (coCondenser), equation 6 of the contrastive auto-encoder.
+    Equation 5 of query-as-context pre-training (coCondenser).
     """
     return partner_losses(scores_NN, temperature=temperature).mean()

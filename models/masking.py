@@ -23,12 +23,12 @@ Ids = NDArray[np.int64]
 
 
 def mask_budget(num_tokens: int, rate: float) -> int:
-    """The number of tokens to mask out of `num_tokens`; halves are rounded to even."""
+    """Return the number of tokens to mask out of `num_tokens`; halves are rounded to even."""
     return max(1, min(MAX_MASKED, round(num_tokens * rate)))
 
 
 def word_indices(ids: Ids, tokenizer: Tokenizer) -> Ids:
-    """[L], the index of the word at each position of [CLS] text [SEP], from 0; -1 for [CLS] and [SEP]."""
+    """Return the index of the word at each position of [CLS] text [SEP], from 0; -1 for [CLS] and [SEP]; [L]."""
     words = np.full(len(ids), -1, dtype=np.int64)
     starts = ~tokenizer.continues[ids[1:-1]]
     starts[:1] = True
@@ -39,56 +39,54 @@ def word_indices(ids: Ids, tokenizer: Tokenizer) -> Ids:
 def select_words(
     ids: Ids, tokenizer: Tokenizer, rate: float, random: Generator, *, specials_count: bool = False
 ) -> NDArray[np.bool_]:
-    """[L], True at positions of [CLS] text [SEP] to mask: shuffled words, without those that would exceed the budget.
+    """Select the positions of [CLS] text [SEP] to mask: words in random order, skipping those that exceed the budget.
 
-    The budget is a share of the tokens, with [CLS] and [SEP] if `specials_count`.
+    Returns a mask [L]. The budget is a share of the tokens, including [CLS] and [SEP] if `specials_count`.
     """
-    hidden = np.zeros(len(ids), dtype=bool)
+    selected = np.zeros(len(ids), dtype=bool)
     if len(ids) < 3:
-        return hidden
+        return selected
     words = word_indices(ids, tokenizer)[1:-1]
     lengths = np.bincount(words)
-    chosen, remaining = (
-        np.zeros(len(lengths), dtype=bool),
-        mask_budget(len(ids) if specials_count else len(words), rate),
-    )
+    selected_words = np.zeros(len(lengths), dtype=bool)
+    remaining = mask_budget(len(ids) if specials_count else len(words), rate)
     for word in random.permutation(len(lengths)).tolist():
         if lengths[word] <= remaining:
-            chosen[word] = True
+            selected_words[word] = True
             remaining -= lengths[word]
             if not remaining:
                 break
-    hidden[1:-1] = chosen[words]
-    return hidden
+    selected[1:-1] = selected_words[words]
+    return selected
 
 
 def select_tokens(ids: Ids, tokenizer: Tokenizer, rate: float, random: Generator) -> NDArray[np.bool_]:
-    """[L], True at positions of [CLS] text [SEP] to mask, chosen token by token as in BERT."""
-    hidden = np.zeros(len(ids), dtype=bool)
+    """Select the positions of [CLS] text [SEP] to mask, each token on its own as in BERT; returns a mask [L]."""
+    selected = np.zeros(len(ids), dtype=bool)
     positions = 1 + np.flatnonzero(~tokenizer.is_special[ids[1:-1]])
-    hidden[random.permutation(positions)[: mask_budget(len(ids) - 2, rate)]] = True
-    return hidden
+    selected[random.permutation(positions)[: mask_budget(len(ids) - 2, rate)]] = True
+    return selected
 
 
 def mask_words(
     rows: Sequence[Ids], tokenizer: Tokenizer, rate: float, random: Generator, *, specials_count: bool = False
 ) -> tuple[list[Ids], list[Ids]]:
-    """Rows of [CLS] text [SEP] with masked words, and their labels: the id where masked, IGNORED elsewhere."""
-    hidden = [select_words(ids, tokenizer, rate, random, specials_count=specials_count) for ids in rows]
-    return replace_selected(rows, hidden, tokenizer, random)
+    """Mask words of rows [CLS] text [SEP]; return the rows and their labels: the id where masked, IGNORED elsewhere."""
+    selected = [select_words(ids, tokenizer, rate, random, specials_count=specials_count) for ids in rows]
+    return replace_selected(rows, selected, tokenizer, random)
 
 
 def replace_selected(
-    rows: Sequence[Ids], hidden: Sequence[NDArray[np.bool_]], tokenizer: Tokenizer, random: Generator
+    rows: Sequence[Ids], selected: Sequence[NDArray[np.bool_]], tokenizer: Tokenizer, random: Generator
 ) -> tuple[list[Ids], list[Ids]]:
-    """The rows with the selected tokens replaced, and their labels.
+    """Return the rows with the selected tokens replaced, and their labels.
 
     80 % of the selected tokens become [MASK], 10 % a random token, and 10 % stay. Special tokens within a text ([UNK])
     are neither replaced nor labelled.
     """
     masked, labels = [], []
-    for ids, chosen in zip(rows, hidden, strict=True):
-        labelled = chosen & ~tokenizer.is_special[ids]
+    for ids, selected_L in zip(rows, selected, strict=True):
+        labelled = selected_L & ~tokenizer.is_special[ids]
         kind = random.random(len(ids))
         random_ids = random.integers(tokenizer.vocab_size, size=len(ids))
         replacement = np.where(kind < 0.8, tokenizer.mask, np.where(kind < 0.9, random_ids, ids))
@@ -98,12 +96,11 @@ def replace_selected(
 
 
 def sample_masks(words_BL: Tensor, budgets_B: Tensor, num_masks: int) -> Tensor:
-    """Independent whole-word masks of each text, [B, R, L], True where masked: `select_words` without its loops.
+    """Sample independent whole-word masks of each text [B, R, L]: a vectorised `select_words`, on the tensors' device.
 
-    `words_BL` has the index of each position's word, -1 where nothing may be masked. Random numbers are drawn on the
-    tensors' device. Words are taken in a random order as long as they fit the budget; one that does not fit is skipped.
-    Each pass takes all words up to the next one that does not fit. So there are at most as many passes as the longest
-    word has tokens, and no loop over texts, masks or words.
+    `words_BL` has the index of each position's word, -1 where nothing may be masked. Words are taken in random order;
+    a word that exceeds the remaining budget is skipped. Each pass takes all words up to the next one that does not
+    fit. There are thus at most as many passes as the longest word has tokens, and no loop over texts, masks or words.
     """
     batch, device = len(words_BL), words_BL.device
     num_words = int(words_BL.max()) + 1
@@ -115,16 +112,16 @@ def sample_masks(words_BL: Tensor, budgets_B: Tensor, num_masks: int) -> Tensor:
     order_BRW = torch.rand(batch, num_masks, num_words, device=device).argsort(-1)
     lengths_BRW = lengths_BW[:, None].expand(-1, num_masks, -1).gather(2, order_BRW)
     remaining_BR1 = budgets_B.to(torch.int32)[:, None, None].expand(-1, num_masks, 1)
-    chosen_BRW = torch.zeros_like(lengths_BRW, dtype=torch.bool)
+    selected_BRW = torch.zeros_like(lengths_BRW, dtype=torch.bool)
     open_BRW = lengths_BRW > 0
     for _ in range(int(lengths_BW.max())):
         open_BRW = open_BRW & (lengths_BRW <= remaining_BR1)
         if not open_BRW.any():
             break
-        wanted_BRW = lengths_BRW * open_BRW
-        now_BRW = open_BRW & (wanted_BRW.cumsum(-1) <= remaining_BR1)
-        chosen_BRW, open_BRW = chosen_BRW | now_BRW, open_BRW & ~now_BRW
-        remaining_BR1 = remaining_BR1 - (lengths_BRW * now_BRW).sum(-1, keepdim=True)
-    hidden_BRW = torch.zeros_like(chosen_BRW).scatter(2, order_BRW, chosen_BRW)
-    hidden_BRL = hidden_BRW.gather(2, words_BL.clamp(min=0)[:, None].expand(-1, num_masks, -1))
-    return hidden_BRL & real_BL[:, None]
+        open_lengths_BRW = lengths_BRW * open_BRW
+        taken_BRW = open_BRW & (open_lengths_BRW.cumsum(-1) <= remaining_BR1)
+        selected_BRW, open_BRW = selected_BRW | taken_BRW, open_BRW & ~taken_BRW
+        remaining_BR1 = remaining_BR1 - (lengths_BRW * taken_BRW).sum(-1, keepdim=True)
+    masked_BRW = torch.zeros_like(selected_BRW).scatter(2, order_BRW, selected_BRW)
+    masked_BRL = masked_BRW.gather(2, words_BL.clamp(min=0)[:, None].expand(-1, num_masks, -1))
+    return masked_BRL & real_BL[:, None]

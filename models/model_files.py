@@ -1,9 +1,9 @@
-"""What a model's folder holds, read so that it fits completely or is refused in one line.
+"""Read and check the files of a model's folder; a folder that is incomplete or inconsistent is refused with one line.
 
-Parameters that a file lacks would stay random, parameters that it has too many belong to another model, and NaN spreads
-to every score. Each of these gives results that look like results, so each is a `ValueError` that names the file.
+Missing parameters would stay random, additional parameters indicate another model, and NaN spreads to every score. The
+results would look plausible, so each case is a `ValueError` that names the file.
 
-Weights are read from safetensors only. A pickle (`pytorch_model.bin`) is never opened: it can run code.
+Weights are read from safetensors only. A pickle (`pytorch_model.bin`) is never opened, since it can execute code.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from torch import Tensor
 WEIGHTS = "model.safetensors"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 SHOWN = 3  # parameter names in a message
-LONGEST_REASON = 200  # characters of what a library says
+LONGEST_REASON = 200  # characters of a library's message
 
 UNUSED = re.compile(
     r"(^|\.)pooler\."  # maps [CLS] for next-sentence prediction or a classifier; retrievers pool hidden states
     r"|(^|\.)position_ids$"  # 0, 1, 2, …: a buffer that older releases of transformers saved
-    r"|(^|\.)rotary_emb\.inv_freq$"  # another one, which follows from the configuration
+    r"|(^|\.)rotary_emb\.inv_freq$"  # a buffer that is computed from the configuration
 )
-"""Weights that nothing here reads, of any kind of model: they may be left over in a file, or be missing."""
+"""Names of weights that are never read, for any kind of model: a file may contain or lack them."""
 
 
 class UnusableModel(ValueError):
-    """A model's folder cannot be used. One line: which file, what was expected, what to do."""
+    """A model's folder that cannot be used; the message is one line with the file, what was expected and what to do."""
 
 
 @contextlib.contextmanager
 def refuse_unusable(folder: Path) -> Iterator[None]:
-    """Raise `UnusableModel` for whatever goes wrong in the block, which opens the model in `folder`.
+    """Raise `UnusableModel` for any error in the block, which opens the model in `folder`.
 
-    Libraries raise almost anything for a configuration that makes no sense: ZeroDivisionError, KeyError, and
-    RuntimeError of several lines. Here these are all the folder's fault.
+    For an invalid configuration libraries raise errors of many classes, such as ZeroDivisionError, KeyError and
+    RuntimeError, first_names with several lines. In this block all of them are caused by the folder.
     """
     try:
         yield
@@ -59,7 +59,7 @@ def refuse_unusable(folder: Path) -> Iterator[None]:
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
-    """The mapping in a JSON file; `what` says what it is in messages. Numbers that are infinite or NaN are refused."""
+    """Return the mapping in a JSON file; `what` describes it in messages. Infinite numbers and NaN are refused."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -71,7 +71,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
 
 
 def check_numbers(value: Mapping[str, Any], path: Path) -> None:
-    """Refuse a configuration with a number that is infinite or NaN, at any depth but in lists, as Mamba's."""
+    """Raise UnusableModel for an infinite number or NaN at any depth; lists are skipped, since Mamba's contain inf."""
     for name, inner in value.items():
         if isinstance(inner, Mapping):
             check_numbers(inner, path)
@@ -80,7 +80,7 @@ def check_numbers(value: Mapping[str, Any], path: Path) -> None:
 
 
 def check_safetensors(folder: Path) -> None:
-    """Refuse a folder without weights that can be read safely; the error says how to convert pickles."""
+    """Raise UnusableModel for a folder without safetensors; the message says how to convert pickles."""
     if any(folder.glob("model*.safetensors")):
         return
     if pickles := sorted(path.name for pattern in PICKLES for path in folder.glob(pattern)):
@@ -92,13 +92,13 @@ def check_safetensors(folder: Path) -> None:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file, by name. One that cannot be read, or holds NaN or infinity, is refused."""
+    """Return the tensors of a safetensors file by name; UnusableModel if it is damaged or contains NaN or infinity."""
     if not path.is_file():
         check_safetensors(path.parent)
         raise UnusableModel(f"{path}: expected weights, found no such file")
     try:
         tensors = load_file(path)
-    except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:  # KeyError: no such kind of number
+    except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:  # KeyError: unknown data type
         raise UnusableModel(
             f"{path}: expected weights as safetensors, found a file that is damaged or cut off "
             f"({_one_line(error)}); copy or download it again"
@@ -108,55 +108,58 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def check_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Refuse weights with NaN or infinity; `path` is where they come from."""
+    """Raise UnusableModel for weights with NaN or infinity; `path` is their file."""
     if broken := [name for name, tensor in tensors.items() if not is_finite(tensor)]:
         raise UnusableModel(
-            f"{path}: {some(broken)}: expected finite numbers, found NaN or infinity; the training that wrote them "
-            "diverged, or the file is damaged: use another checkpoint"
+            f"{path}: {first_names(broken)}: expected finite numbers, found NaN or infinity; the training that wrote "
+            "them diverged, or the file is damaged: use another checkpoint"
         )
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether no element is NaN or infinite: in one pass without a copy. NaN is least and largest."""
+    """Return whether no element is NaN or infinite.
+
+    One pass over the tensor without a copy: `aminmax` returns NaN for both extremes if any element is NaN.
+    """
     if not tensor.is_floating_point() or not tensor.numel():
         return True
     least, largest = torch.aminmax(tensor if tensor.element_size() > 1 else tensor.float())
     return bool(torch.isfinite(least) & torch.isfinite(largest))
 
 
-def check_fit(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: Path, said_by: str) -> None:
-    """Refuse weights that are not those of `wanted`, by name, shape and kind of number.
+def check_fit(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], path: Path, source: str) -> None:
+    """Raise UnusableModel unless weights equal `expected` in names, shapes and kinds of numbers.
 
-    `said_by` names what `wanted` was made of, such as config.json.
+    `source` names the file that `expected` was derived from, such as config.json.
     """
-    check_names(wanted.keys() - found.keys(), found.keys() - wanted.keys(), path, said_by)
-    for name, tensor in wanted.items():
-        if found[name].shape != tensor.shape:
-            shapes = f"{list(tensor.shape)}, found {list(found[name].shape)}"
+    check_names(expected.keys() - weights.keys(), weights.keys() - expected.keys(), path, source)
+    for name, tensor in expected.items():
+        if weights[name].shape != tensor.shape:
+            shapes = f"{list(tensor.shape)}, found {list(weights[name].shape)}"
             raise UnusableModel(
-                f"{path}: by {said_by} expected {name} of shape {shapes}; use the two files of one model"
+                f"{path}: by {source} expected {name} of shape {shapes}; use the two files of one model"
             )
-        if tensor.is_floating_point() and not found[name].is_floating_point():
-            kind = str(found[name].dtype).removeprefix("torch.")
+        if tensor.is_floating_point() and not weights[name].is_floating_point():
+            kind = str(weights[name].dtype).removeprefix("torch.")
             raise UnusableModel(
                 f"{path}: expected {name} in floating point, found {kind}; quantised weights are not read, so save the "
                 "model in float32, float16 or bfloat16"
             )
 
 
-def check_names(missing: Collection[str], unexpected: Collection[str], path: Path, said_by: str) -> None:
-    """Refuse weights that lack parameters, which would stay random, or have those of another model."""
-    lacks = f"{len(missing)} weights are missing ({some(sorted(missing))})" if missing else ""
-    exceeds = f"{len(unexpected)} weights are of no part of it ({some(sorted(unexpected))})" if unexpected else ""
-    if lacks or exceeds:
+def check_names(missing: Collection[str], unexpected: Collection[str], path: Path, source: str) -> None:
+    """Raise UnusableModel for missing parameters, which would stay random, and for those of another model."""
+    lacking = f"{len(missing)} weights are missing ({first_names(sorted(missing))})" if missing else ""
+    additional = f"{len(unexpected)} weights are unexpected ({first_names(sorted(unexpected))})" if unexpected else ""
+    if lacking or additional:
         raise UnusableModel(
-            f"{path}: expected the model of {said_by}, but {' and '.join(filter(None, (lacks, exceeds)))}; use the two "
-            "files of one model, or another model"
+            f"{path}: expected the model of {source}, but {' and '.join(filter(None, (lacking, additional)))}; use the "
+            "two files of one model, or another model"
         )
 
 
-def some(names: Iterable[str]) -> str:
-    """The first few names, and how many more there are."""
+def first_names(names: Iterable[str]) -> str:
+    """Return the first names and the number of the others, for a message."""
     listed = list(names)
     return ", ".join(listed[:SHOWN]) + (f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else "")
 

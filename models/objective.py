@@ -1,7 +1,7 @@
 """The interface of a training objective: named losses, computed in two steps, so that one loop trains every model.
 
 `encode` reads a chunk of a batch and returns its vectors and the losses that are local to the chunk. `compare` reads
-the vectors of the complete batch, once. So the loop can cache gradients at the vectors (GradCache) of any model.
+the vectors of the complete batch, once. This lets the loop cache gradients at the vectors (GradCache) of any model.
 """
 
 from __future__ import annotations
@@ -17,45 +17,45 @@ Losses = dict[str, Tensor]
 
 
 class Batch(Protocol):
-    """Rows that can be cut into chunks of whole rows."""
+    """A batch that can be split into chunks of rows."""
 
     def __len__(self) -> int: ...
 
     def rows(self, start: int, stop: int) -> Batch:
-        """The rows from `start` up to `stop`, as a batch."""
+        """Return the rows from `start` up to `stop` as a batch."""
         ...
 
     def to(self, device: torch.device) -> Batch:
-        """The batch on another device."""
+        """Return the batch on another device."""
         ...
 
 
 @runtime_checkable
 class WeightedTerms(Protocol):
-    """A batch with local losses that are means over other terms than its rows, such as masked positions."""
+    """A batch whose local losses are means over terms other than its rows, such as masked positions."""
 
     def num_terms(self, loss: str) -> int:
-        """The number of terms that the loss of this name is a mean over."""
+        """Return the number of terms over which the loss of this name is a mean."""
         ...
 
 
 def num_terms(batch: Batch, loss: str) -> int:
-    """The weight of a chunk's local loss in the mean over its batch: its rows, or its own number of terms."""
+    """Return a chunk's weight in the batch's mean of a local loss: its number of terms, or else of rows."""
     return batch.num_terms(loss) if isinstance(batch, WeightedTerms) else len(batch)
 
 
 class Objective(Protocol):
-    """A module that can be trained."""
+    """The two steps of a training objective, implemented by an `nn.Module`."""
 
     def encode(self, batch: Any) -> tuple[Vectors, Losses]:
-        """The chunk's vectors, rows first, and its local losses, each a mean over the chunk."""
+        """Return the chunk's vectors, rows first, and its local losses, each a mean over the chunk."""
         ...
 
     def compare(self, vectors: Vectors, batch: Any) -> Losses:
-        """The losses over the vectors of the complete batch."""
+        """Return the losses over the vectors of the complete batch."""
         ...
 
 
 def concatenate(chunks: Sequence[Vectors]) -> Vectors:
-    """The vectors of the complete batch, from those of its chunks."""
+    """Concatenate the vectors of a batch's chunks."""
     return tuple(torch.cat(parts) for parts in zip(*chunks, strict=True))

@@ -21,69 +21,69 @@ from models.retrievers.bi_encoder import DenseEncoder
 from models.tokens import Tokenizer
 
 Reads = Literal["texts", "pairs", "sentences"]
-"""Texts only; texts with a context of each; texts with one of their own sentences."""
+"""Texts only; texts, each with a context; texts, each with one of its own sentences."""
 
 
 @dataclass(frozen=True)
 class TermCounts:
-    """Counts of WordPiece tokens over all texts of the pre-training; arrays are indexed by token id."""
+    """Counts of WordPiece tokens over all pre-training texts; arrays are indexed by token id."""
 
     num_texts: int
     texts: Ids
-    """The number of texts with a token."""
+    """The number of texts that contain each token."""
     occurrences: Ids
-    """The number of occurrences of a token in all texts."""
+    """The number of occurrences of each token in all texts."""
 
 
 @dataclass(frozen=True)
 class RawBatch:
-    """The texts of a step and, where the paper uses them, the context sampled for each; token ids without specials."""
+    """The texts of a step and, where the paper uses them, one sampled context each; ids without special tokens."""
 
     texts: Sequence[Sequence[int]]
     contexts: Sequence[Sequence[int]] = ()
     terms: TermCounts | None = None
-    """Given where the paper uses term counts."""
+    """The term counts of all texts, if the paper uses them."""
 
 
 @dataclass(frozen=True)
 class Initialisation:
-    """The initial model of a pre-training, and the term counts of its texts."""
+    """The initial model of a pre-training, and the term counts of the texts."""
 
     encoder: DenseEncoder
     terms: TermCounts | None = None
 
     @property
     def model(self) -> BertForMaskedLM:
-        """The passage encoder, which also encodes queries unless they have an encoder of their own."""
+        """Return the passage encoder, which also encodes queries unless there is a separate query encoder."""
         return self.encoder.passage
 
     @property
     def pooling(self) -> Pooling:
-        """How the last layer's hidden states become a text's vector."""
+        """Return how the last layer's hidden states are pooled into a text's vector."""
         return self.encoder.pooling
 
     def check_positions(self, *max_tokens: int) -> None:
-        """Raise ValueError for texts that are longer than the model has positions."""
+        """Raise ValueError if a text may have more tokens than the model has positions."""
         if max(max_tokens) > self.encoder.num_positions:
             raise ValueError(f"max_tokens: expected at most {self.encoder.num_positions}, found {max(max_tokens)}")
 
 
 def crop_with_specials(ids: Sequence[int], max_tokens: int, tokenizer: Tokenizer, random: Generator) -> Ids:
-    """[CLS] ids [SEP], of at most `max_tokens`: a random crop of a longer text."""
+    """Return [CLS] ids [SEP] with at most `max_tokens` tokens; a longer text is cropped at random at both ends."""
     excess = max(0, len(ids) - (max_tokens - 2))
     first = int(random.integers(excess + 1))
     return np.array([tokenizer.cls, *ids[first : len(ids) - (excess - first)], tokenizer.sep], dtype=np.int64)
 
 
 def check_rates(**rates: float) -> None:
-    """Raise ValueError for shares that are not above 0 and at most 1."""
+    """Raise ValueError unless all rates are above 0 and at most 1."""
     wrong = [name for name, rate in rates.items() if not 0 < rate <= 1]
     if wrong:
         raise ValueError(f"{' and '.join(wrong)}: expected a share above 0 and at most 1")
 
 
 def check_lengths(**lengths: int) -> None:
-    """Raise ValueError for lengths without room for a token between [CLS] and [SEP]."""
+    """Raise ValueError unless all lengths leave room for a token between [CLS] and [SEP]."""
     wrong = [name for name, length in lengths.items() if length < 3]
     if wrong:
         raise ValueError(f"{' and '.join(wrong)}: expected 3 or more, [CLS] and [SEP] being two")

@@ -1,4 +1,4 @@
-"""The representations of a batch of texts, called views: one dense vector, lexical weights, and a vector a token."""
+"""The representations of a batch of texts, called views: one dense vector, lexical weights, and a vector per token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Pooling = Literal["cls", "mean"]
 
 @dataclass(frozen=True)
 class Representation:
-    """The views of B texts; a view that the encoder lacks is None."""
+    """The views of B texts; None for a view that the encoder does not have."""
 
     dense: Tensor | None = None
     """[B, D]"""
@@ -25,11 +25,11 @@ class Representation:
     token_mask: Tensor | None = None
     """[B, L], True at the tokens that are compared."""
     token_ids: Tensor | None = None
-    """[B, L], the id of each token, where only equal tokens are compared."""
+    """[B, L], token ids, if only equal tokens are compared (COIL)."""
 
 
 def pool(hidden_BLH: Tensor, mask_BL: Tensor, pooling: Pooling) -> Tensor:
-    """One vector a text [B, H]: the hidden state of [CLS], as in the papers, or the mean over its tokens."""
+    """Return one vector per text [B, H]: the hidden state of [CLS], as in the papers, or the mean over its tokens."""
     if pooling == "cls":
         return hidden_BLH[:, 0]
     weights_BL1 = mask_BL[..., None].to(hidden_BLH.dtype)
@@ -37,6 +37,6 @@ def pool(hidden_BLH: Tensor, mask_BL: Tensor, pooling: Pooling) -> Tensor:
 
 
 def inner_products(queries_QD: Tensor, passages_PD: Tensor) -> Tensor:
-    """[Q, P], of every query with every passage, in single precision also under autocast."""
+    """Return the inner products [Q, P] of all queries and passages, in float32 even under autocast."""
     with torch.autocast(queries_QD.device.type, enabled=False):
         return queries_QD.float() @ passages_PD.float().T

@@ -24,21 +24,21 @@ FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens
 
 @dataclass(frozen=True)
 class Tokens(Rows):
-    """A padded batch: ids [B, L] and mask [B, L], True where there is a token."""
+    """A padded batch: ids [B, L] and a mask [B, L] that is False at padding."""
 
     ids: Tensor
     mask: Tensor
     unattended: Tensor | None = None
-    """[B, L], True at what reads the tokens without being one that they read; nowhere, if None."""
+    """[B, L], True at positions that attend to others but are attended to by none; None for no such position."""
 
 
 def num_tokens(batch: Any) -> int:
-    """Tokens in a batch, padding not counted: in all `Tokens` that it is made of."""
+    """Return the number of tokens without padding in a batch, summed over all `Tokens` that it contains."""
     if isinstance(batch, Tokens):
         return int(batch.mask.sum())
     if not dataclasses.is_dataclass(batch):
         return 0
-    return sum(num_tokens(getattr(batch, each.name)) for each in dataclasses.fields(batch))
+    return sum(num_tokens(getattr(batch, field.name)) for field in dataclasses.fields(batch))
 
 
 class Tokenizer:
@@ -49,22 +49,23 @@ class Tokenizer:
         fast.no_truncation()
         self._fast = fast
         self.cls, self.sep, self.mask, self.pad = (self._id(name) for name in ("[CLS]", "[SEP]", "[MASK]", "[PAD]"))
-        pieces = fast.get_vocab()
-        self.vocab_size = max(pieces.values()) + 1
-        """V"""
+        vocabulary = fast.get_vocab()
+        self.vocab_size = max(vocabulary.values()) + 1
+        """V, the largest token id plus 1."""
         self.specials = np.array(sorted({self.cls, self.sep, self.mask, self.pad, self._id("[UNK]")}))
-        """Return the tokens that a masked language model never predicts."""
+        """The ids of the special tokens, which a masked language model never predicts."""
         self.is_special = np.isin(np.arange(self.vocab_size), self.specials)
-        """[V]"""
+        """[V], True at special tokens."""
         self.continues = np.zeros(self.vocab_size, dtype=bool)
-        """[V], True for a piece that continues the word to its left (`##ing`)."""
-        self.continues[[number for piece, number in pieces.items() if piece.startswith("##") and len(piece) > 2]] = True
-        self.punctuation = np.array(sorted(pieces[each] for each in punctuation if each in pieces), dtype=np.int64)
-        """[n], the pieces that are a punctuation character, of those on a keyboard: what ColBERT leaves out."""
+        """[V], True at tokens that continue a word (`##ing`)."""
+        self.continues[[i for token, i in vocabulary.items() if token.startswith("##") and len(token) > 2]] = True
+        marks = (vocabulary[mark] for mark in punctuation if mark in vocabulary)
+        self.punctuation = np.array(sorted(marks), dtype=np.int64)
+        """The ids of ASCII punctuation marks, which ColBERT skips in passages."""
 
     @staticmethod
     def load(folder: Path) -> Tokenizer:
-        """The tokenizer of a checkpoint's folder."""
+        """Read the tokenizer of a checkpoint's folder; ValueError if there is none or it cannot be read."""
         path = folder / FILES[0]
         if not path.is_file():
             raise ValueError(
@@ -74,24 +75,24 @@ class Tokenizer:
             return Tokenizer(FastTokenizer.from_file(str(path)))
         except ValueError as error:
             raise UnusableModel(f"{path}: {error}") from None
-        except Exception as error:  # what the package raises has no class of its own
+        except Exception as error:  # the package raises plain Exception
             reason = " ".join(str(error).split())
             raise UnusableModel(f"{path}: expected a fast tokenizer, found none that can be read ({reason})") from error
 
     def check_vocabulary_size(self, num_embeddings: int, folder: Path) -> None:
-        """Refuse a model in `folder` with fewer embeddings than there are WordPiece tokens."""
+        """Raise UnusableModel if the model in `folder` has fewer embeddings than there are WordPiece tokens."""
         check_vocabulary_size(self.vocab_size, num_embeddings, folder)
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of every text without special tokens, uncut."""
-        return [each.ids for each in self._fast.encode_batch_fast(list(texts), add_special_tokens=False)]
+        """Return the token ids of each text, without special tokens and not truncated."""
+        return [encoding.ids for encoding in self._fast.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def encode(self, texts: Sequence[str], max_tokens: int) -> list[list[int]]:
-        """[CLS] text [SEP] of every text, cut at the end to at most `max_tokens` with both."""
+        """Return the ids of [CLS] text [SEP] for each text, truncated at the end to `max_tokens` in total."""
         return [[self.cls, *ids[: max_tokens - 2], self.sep] for ids in self.token_ids(texts)]
 
     def pad_batch(self, rows: Sequence[Sequence[int]]) -> Tokens:
-        """The rows, padded to the longest of them."""
+        """Pad rows of ids to the longest row."""
         return pad(rows, self.pad)
 
     def _id(self, name: str) -> int:
@@ -102,7 +103,7 @@ class Tokenizer:
 
 
 def check_vocabulary_size(vocab_size: int, num_embeddings: int, folder: Path) -> None:
-    """Refuse a tokenizer in `folder` with more tokens than its model has embeddings."""
+    """Raise UnusableModel if the tokenizer in `folder` has more tokens than the model has embeddings."""
     if vocab_size > num_embeddings:
         raise UnusableModel(
             f"{folder}: expected a tokenizer of at most {num_embeddings} WordPiece tokens, as many as the model has "
@@ -111,7 +112,7 @@ def check_vocabulary_size(vocab_size: int, num_embeddings: int, folder: Path) ->
 
 
 def pad(rows: Sequence[Sequence[int] | NDArray[np.int64]], padding: int = 0) -> Tokens:
-    """Rows of ids, padded to the longest of them."""
+    """Pad rows of ids to the longest row."""
     lengths = np.array([len(row) for row in rows])
     ids = np.full((len(rows), lengths.max()), padding, dtype=np.int64)
     mask = np.arange(lengths.max()) < lengths[:, None]

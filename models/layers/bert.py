@@ -1,12 +1,11 @@
-"""BERT, written out: post-norm transformer layers, embeddings, and the masked-language-model head.
+"""BERT: embeddings, post-norm transformer layers, and the masked-language-model head.
 
-Five papers reach inside it, so it is our own; parameter names are Hugging Face's, and so are the
-outputs (a test holds both equal). Checkpoints open in `transformers`.
+It is implemented here because five papers change its inside. Parameter names are those of Hugging Face, a test checks
+that the outputs are equal, and checkpoints open in `transformers`. Layers compute the real tokens of a batch without
+its padding (`models.layers.unpadding`).
 
-Layers read the real tokens of a batch without its padding (`models.layers.unpadding`).
-
-Shape suffixes: B batch, L length, H hidden, A attention heads, D size of a head, V vocabulary, N real tokens, or
-selected ones, Q length of a stream that attends to another.
+Shape suffixes: B batch, L length, H hidden, A attention heads, D size of a head, V vocabulary, N real or selected
+tokens, Q length of a query stream.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from models.model_files import WEIGHTS as WEIGHTS
 HEAD, DECODER = "cls.predictions.", "cls.predictions.decoder."
 LAYER = "bert.encoder.layer."
 OTHER_HEADS = re.compile(r"cls\.seq_relationship\.|bert\.classifier\.")
-"""Of next-sentence prediction, and of a cross-encoder, from whose BERT a retriever may start: not this model's."""
+"""Weights of other heads, which are skipped: next-sentence prediction, and a cross-encoder's classifier."""
 WORDS = "bert.embeddings.word_embeddings.weight"
 
 
 class Embeddings(nn.Module):
-    """Words, positions and token types, 0 where none are given, then LayerNorm and dropout."""
+    """The sum of word, position and token-type embeddings (type 0 by default), LayerNorm, and dropout."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -49,14 +48,14 @@ class Embeddings(nn.Module):
     def forward(self, ids_BL: Tensor, types_BL: Tensor | None = None) -> Tensor:
         length, longest = ids_BL.shape[1], self.position_embeddings.num_embeddings
         if length > longest:
-            raise ValueError(f"a text has {length} tokens, but the model positions for {longest}; lower max_tokens")
+            raise ValueError(f"a text has {length} tokens, but the model only {longest} positions; lower max_tokens")
         types = self.token_type_embeddings.weight[0] if types_BL is None else self.token_type_embeddings(types_BL)
         words_BLH = self.word_embeddings(ids_BL) + types
         return cast(Tensor, self.dropout(self.LayerNorm(words_BLH + self.position_embeddings.weight[:length])))
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention over the positions that a packing lets be seen."""
+    """Multi-head attention; a packing says which positions attend to which."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -70,7 +69,10 @@ class SelfAttention(nn.Module):
         return self.attend(x_NH, x_NH, rows=packing, columns=packing)
 
     def attend(self, queries_NH: Tensor, context_NH: Tensor, *, rows: Packing, columns: Packing) -> Tensor:
-        """What a stream takes [N, H] of another, of as many texts; its own packing says which columns its rows see."""
+        """Return the attention output [N, H] of queries over a context of as many texts.
+
+        `rows` is the packing of the queries, which also says which columns each row sees; `columns` is the context's.
+        """
 
         def heads(projection: nn.Linear, x_NH: Tensor, packing: Packing) -> Tensor:
             projected_BLH = packing.padded(projection(x_NH))
@@ -85,7 +87,7 @@ class SelfAttention(nn.Module):
 
 
 class Residual(nn.Module):
-    """Project, drop out, add what came in, normalise: BERT's post-norm."""
+    """Linear, dropout, residual connection and LayerNorm, in BERT's post-norm order."""
 
     def __init__(self, size: int, config: BertConfig) -> None:
         super().__init__()
@@ -98,7 +100,7 @@ class Residual(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention with its residual."""
+    """Self-attention with its residual connection."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -110,7 +112,7 @@ class Attention(nn.Module):
 
 
 class Intermediate(nn.Module):
-    """The widening half of the feed-forward layer."""
+    """The first linear map of the feed-forward layer, with GELU."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -121,7 +123,7 @@ class Intermediate(nn.Module):
 
 
 class Layer(nn.Module):
-    """One transformer block."""
+    """A transformer layer."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -135,7 +137,7 @@ class Layer(nn.Module):
 
 
 class Layers(nn.Module):
-    """The stack of blocks."""
+    """The stack of layers; the class exists for Hugging Face's parameter names."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -143,7 +145,7 @@ class Layers(nn.Module):
 
 
 class Bert(nn.Module):
-    """Embeddings and blocks, without a pooler."""
+    """Embeddings and layers, without a pooler."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -153,7 +155,7 @@ class Bert(nn.Module):
     def forward(
         self, ids_BL: Tensor, mask_BL: Tensor, types_BL: Tensor | None = None, *, unattended_BL: Tensor | None = None
     ) -> Tensor:
-        """Last hidden states [B, L, H], 0 where there is padding; tokens without types are of type 0."""
+        """Return the last hidden states [B, L, H], which are 0 at padding; token types are 0 by default."""
         packing = Packing(mask_BL, unattended_BL=unattended_BL)
         hidden_NH = packing.packed(self.embeddings(ids_BL, types_BL))
         for layer in self.encoder.layer:
@@ -175,7 +177,7 @@ class Transform(nn.Module):
 
 
 class Predictions(nn.Module):
-    """The vocabulary head but for its matrix, which is the word embeddings."""
+    """The vocabulary head without its matrix, which is the word embeddings."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -184,7 +186,7 @@ class Predictions(nn.Module):
 
 
 class VocabularyHead(nn.Module):
-    """Holds `predictions`, for Hugging Face's parameter names."""
+    """Contains `predictions`; the class exists for Hugging Face's parameter names."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -202,13 +204,13 @@ class BertForMaskedLM(nn.Module):
         self.apply(lambda module: initialise(module, config.initializer_range))
 
     def vocabulary(self, hidden_NH: Tensor) -> Tensor:
-        """Logits [N, V] over the vocabulary: phi. Give it the positions whose prediction counts, no others."""
+        """Return logits [N, V] over the vocabulary (phi); pass only the positions whose prediction is needed."""
         head = self.cls.predictions
         return linear(head.transform(hidden_NH), self.bert.embeddings.word_embeddings.weight, head.bias)
 
 
 def initialise(module: nn.Module, deviation: float) -> None:
-    """BERT's start: weights from N(0, deviation), biases 0, LayerNorms the identity, the padding's embedding 0."""
+    """Initialise a module as BERT does: weights from N(0, deviation), biases and the padding's embedding 0."""
     if isinstance(module, (nn.Linear, nn.Embedding)):
         nn.init.normal_(module.weight, 0.0, deviation)
     if isinstance(module, nn.Linear):
@@ -219,35 +221,35 @@ def initialise(module: nn.Module, deviation: float) -> None:
 
 
 def load(folder: Path, *, layers: Sequence[int] | None = None) -> BertForMaskedLM:
-    """The BERT of a Hugging Face folder; of those of its layers only, counted from 0, where some are named.
+    """Load the BERT of a Hugging Face folder, or only the layers with the given indices, counted from 0.
 
-    Weights must fit config.json. Only the vocabulary head may be missing, which then keeps the start that the current
-    random state gave it.
+    Weights must match config.json. Only the vocabulary head may be missing; it is then initialised from the current
+    random state.
     """
     config = BertConfig.load(folder)
     kept = config.kept(layers)
     model, path = BertForMaskedLM(replace(config, num_hidden_layers=len(kept))), folder / WEIGHTS
-    found = {_own_name(name): tensor for name, tensor in read_weights(path).items()}
-    found = {name: each for name, each in found.items() if not (UNUSED.search(name) or OTHER_HEADS.match(name))}
-    _drop_tied(found, path)
-    wanted = model.state_dict()
-    if not any(name.startswith(HEAD) for name in found):
-        found |= {name: tensor for name, tensor in wanted.items() if name.startswith(HEAD)}
-    sources = {_source_name(name, kept): tensor for name, tensor in wanted.items()}
+    weights = {_own_name(name): tensor for name, tensor in read_weights(path).items()}
+    weights = {name: tensor for name, tensor in weights.items() if not (UNUSED.search(name) or OTHER_HEADS.match(name))}
+    _drop_tied(weights, path)
+    expected = model.state_dict()
+    if not any(name.startswith(HEAD) for name in weights):
+        weights |= {name: tensor for name, tensor in expected.items() if name.startswith(HEAD)}
+    sources = {_source_name(name, kept): tensor for name, tensor in expected.items()}
     dropped = {
-        name for name in found if (number := _layer(name)) in range(config.num_hidden_layers) and number not in kept
+        name for name in weights if (number := _layer(name)) in range(config.num_hidden_layers) and number not in kept
     }
-    check_fit({name: found[name] for name in found.keys() - dropped}, sources, path, CONFIG)
-    model.load_state_dict({name: found[_source_name(name, kept)] for name in wanted})
+    check_fit({name: weights[name] for name in weights.keys() - dropped}, sources, path, CONFIG)
+    model.load_state_dict({name: weights[_source_name(name, kept)] for name in expected})
     return model
 
 
-def _drop_tied(found: dict[str, Tensor], path: Path) -> None:
-    """Leave out the copies that some releases save of weights which the head shares; refuse a head of its own."""
+def _drop_tied(weights: dict[str, Tensor], path: Path) -> None:
+    """Remove the copies of tied weights that some releases save; refuse a head that differs from the embeddings."""
     for name, shared in ((f"{DECODER}weight", WORDS), (f"{DECODER}bias", f"{HEAD}bias")):
-        copy = found.pop(name, None)
-        if copy is not None and shared in found and not torch.equal(copy, found[shared]):
-            raise ValueError(f"{path}: expected {name} to equal {shared}, found a head of its own, which is not read")
+        copy = weights.pop(name, None)
+        if copy is not None and shared in weights and not torch.equal(copy, weights[shared]):
+            raise ValueError(f"{path}: expected {name} to equal {shared}, found an untied head, which is not supported")
 
 
 def save(model: BertForMaskedLM, folder: Path) -> None:
@@ -258,18 +260,21 @@ def save(model: BertForMaskedLM, folder: Path) -> None:
 
 
 def _source_name(name: str, kept: Sequence[int]) -> str:
-    """Under which name a weight lies in a checkpoint of which only some layers are kept."""
+    """Return a weight's name in the checkpoint, where layers are counted before some are dropped."""
     number = _layer(name)
     return name if number is None else name.replace(f"{LAYER}{number}.", f"{LAYER}{kept[number]}.", 1)
 
 
 def _layer(name: str) -> int | None:
-    """The number of the layer that a weight belongs to; None for one outside the layers."""
+    """Return the index of a weight's layer; None for a weight outside the layers."""
     number = name.removeprefix(LAYER).partition(".")[0] if name.startswith(LAYER) else ""
     return int(number) if number.isdecimal() else None
 
 
 def _own_name(name: str) -> str:
-    """Bare encoders are saved without `bert.`; very old checkpoints call LayerNorm's weights gamma and beta."""
+    """Return our name of a checkpoint's weight.
+
+    Bare encoders are saved without `bert.`; very old checkpoints call LayerNorm's weights gamma and beta.
+    """
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
     return name if name.startswith(("bert.", "cls.")) else f"bert.{name}"

@@ -1,4 +1,4 @@
-"""A BERT's shape, in Hugging Face's words: read from and written to config.json, and refused where it is impossible."""
+"""BERT's configuration with Hugging Face's names: read from config.json, validated, and written to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNTS = (
 
 @dataclass(frozen=True)
 class BertConfig:
-    """A BERT's shape, in Hugging Face's words."""
+    """The sizes, dropout rates and constants of a BERT, with Hugging Face's names."""
 
     vocab_size: int
     hidden_size: int
@@ -49,11 +49,11 @@ class BertConfig:
 
     @staticmethod
     def load(folder: Path) -> BertConfig:
-        """The shape in a Hugging Face folder's config.json; other model types and impossible shapes are refused."""
+        """Read config.json of a Hugging Face folder; ValueError for other model types and invalid values."""
         path = folder / CONFIG
         value = read_json(path, "the configuration of a BERT")
-        wanted = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}
-        for name, expected in wanted.items():
+        supported = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}
+        for name, expected in supported.items():
             if value.get(name, None if name == "model_type" else expected) != expected:
                 raise ValueError(f"{path}: expected {name} {expected}, found {value.get(name)}")
         try:
@@ -64,12 +64,12 @@ class BertConfig:
             raise ValueError(f"{path}: {error}; copy the model's own file") from None
 
     def kept(self, layers: Sequence[int] | None) -> list[int]:
-        """The numbers of the layers to keep, all of them for None; a ValueError for one that there is not."""
+        """Return the indices of the layers to keep, all for None; ValueError for a layer that does not exist."""
         if layers is not None and not set(layers) <= set(range(self.num_hidden_layers)):
             raise ValueError(f"layers: expected some of 0 to {self.num_hidden_layers - 1}, found {list(layers)}")
         return list(range(self.num_hidden_layers) if layers is None else layers)
 
     def save(self, folder: Path, architecture: str = "BertForMaskedLM", **more: Any) -> None:
-        """Write config.json as `transformers` reads it, with what an architecture needs `more`."""
+        """Write config.json for `transformers`, with an architecture's additional values in `more`."""
         value = {"architectures": [architecture], "model_type": "bert", "hidden_act": "gelu", **more, **self.__dict__}
         (folder / CONFIG).write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")

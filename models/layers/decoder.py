@@ -1,9 +1,9 @@
-"""The auto-regressive decoder that CoT-MAE, CoT-MoTE and SEED have in common: it is handed one vector and little else.
+"""The auto-regressive decoder of CoT-MAE, CoT-MoTE and SEED, which reconstructs a text from one vector.
 
-A position sees the vector, which stands in the place of [CLS], and a window of the tokens before it; what the
-window does not tell, the vector has to.
+A position attends to the vector, which replaces [CLS], and to a window of preceding tokens. The vector has to provide
+what the window does not contain.
 
-Shape suffixes: B batch, C length of the text decoded, H hidden, V vocabulary, N real tokens, or those requested.
+Shape suffixes: B batch, C length of the decoded text, H hidden, V vocabulary, N real or predicted tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from models.tokens import Tokens
 
 
 class AutoRegressiveDecoder(nn.Module):
-    """GPT-2's pre-norm blocks over [vector, context]; every next token, [SEP] too, is predicted."""
+    """GPT-2's pre-norm blocks over [vector, context]; they predict every next token including [SEP]."""
 
     def __init__(self, model: BertForMaskedLM, *, num_blocks: int, window: int) -> None:
         super().__init__()
@@ -33,20 +33,20 @@ class AutoRegressiveDecoder(nn.Module):
         self.vocabulary, self.embeddings = shared(model)
 
     def forward(self, vectors_BH: Tensor, context: Tokens, labels_BC: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [N, V] of every next token, and their labels [N]; padding asks nothing."""
-        # A row sees no later column, so none that is padding.
+        """Return the logits [N, V] of the next tokens and their labels [N], without IGNORED labels and padding."""
+        # Padding is at the end and a row sees no later column, so this mask also hides padding.
         packing = Packing(context.mask, window_mask(context.ids.shape[1], self.window, context.ids.device))
         hidden_NH = packing.with_first(packing.packed(self.embeddings(context.ids)), vectors_BH)
         hidden_NH = dropout(hidden_NH, self.dropout, self.training)
         for block in self.blocks:
             hidden_NH = block(hidden_NH, packing)
         next_N = packing.packed(pad(labels_BC[:, 1:], (0, 1), value=IGNORED))
-        asked_N = next_N != IGNORED
-        return self.vocabulary(self.norm(hidden_NH[asked_N])), next_N[asked_N]
+        labelled_N = next_N != IGNORED
+        return self.vocabulary(self.norm(hidden_NH[labelled_N])), next_N[labelled_N]
 
 
 class PreNormBlock(nn.Module):
-    """x += Attention(LN(x)); x += MLP(LN(x)). What is added to x starts small where there are many blocks."""
+    """x += Attention(LN(x)); x += MLP(LN(x)). As in GPT-2, output projections start smaller with more blocks."""
 
     def __init__(self, config: BertConfig, num_blocks: int) -> None:
         super().__init__()
@@ -68,12 +68,12 @@ class PreNormBlock(nn.Module):
 
 
 def window_mask(length: int, window: int, device: torch.device | None = None) -> Tensor:
-    """[C, C], True where row i may see column j: column 0, the vector, and the last `window` columns up to i."""
+    """Return a mask [C, C], True where row i attends to column j: 0 (the vector) and i - window + 1 to i."""
     row, column = torch.arange(length, device=device)[:, None], torch.arange(length, device=device)
     recent = (column <= row) & (row - column < window)
     return recent | (column == 0)
 
 
 def shared(model: BertForMaskedLM) -> tuple[Any, Any]:
-    """The encoder's head phi and embeddings as plain functions: the decoder uses them but does not own them."""
+    """Return the encoder's head phi and embeddings as functions, so that they are no parameters of the decoder."""
     return model.vocabulary, lambda ids_BC: model.bert.embeddings(ids_BC)

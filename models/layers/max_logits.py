@@ -1,13 +1,13 @@
-"""What a text says most strongly of each WordPiece token: the largest of its positions' logits, without the logits.
+"""The maximum logit of each WordPiece token over a text's positions, without storing the logits.
 
-max_l (h_l . e_v + b_v), the pooling of SPLADE v2 (Formal et al.) and of CAME (section 3.2.2, equation 4). All logits
-[N, V] of a batch are what a network with a lexical view takes most of its memory and time for. Here a text's are there
-only until their maxima are known. A maximum's gradient goes to one position alone, so pieces that a training has no
-use for (below an activation's threshold, not among those that a passage keeps) cost nothing on the way back; where the
-maximum was is looked up again for the pieces that are left. Where all are left, as under a softmax over the
-vocabulary, keeping the logits is faster (`models.papers.dup_mae`).
+max_l (h_l . e_v + b_v) is the pooling of SPLADE v2 (Formal et al.) and of CAME (section 3.2.2, equation 4). Storing all
+logits [N, V] of a batch would take most of the memory and time of a model with a lexical view. Here the logits of one
+text exist at a time. The gradient of a maximum goes to one position, and is 0 for tokens that are below the
+activation's threshold or not among a passage's largest: the backward pass skips these and recomputes the position of
+the maximum for the others. If all tokens have a gradient, as under a softmax over the vocabulary, storing the logits is
+faster (`models.papers.dup_mae`).
 
-Shape suffixes: B batch, L length, H hidden, V vocabulary, N pooled positions of all texts, K pieces with a gradient.
+Shape suffixes: B batch, L length, H hidden, V vocabulary, N pooled positions of all texts, K tokens with a gradient.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 
-def word_maxima(states_NH: Tensor, words_VH: Tensor, pool_BL: Tensor, bias_V: Tensor | None = None) -> Tensor:
-    """[B, V], the largest logit of each WordPiece token among a text's pooled positions, in single precision.
+def max_logits(states_NH: Tensor, words_VH: Tensor, pool_BL: Tensor, bias_V: Tensor | None = None) -> Tensor:
+    """Return the maximum logit of each WordPiece token over a text's pooled positions [B, V], in float32.
 
-    `states_NH` has the pooled positions, text by text. A text without any gets 0 everywhere. Under autocast the
-    products are of its precision; sums of gradients are of the weights' own.
+    `states_NH` has the pooled positions, text by text. A text without pooled positions gets 0 everywhere. Under
+    autocast products have its precision; gradients are summed in the precision of the weights.
     """
     counts_B = pool_BL.sum(1)
     maxima_BV: Tensor = _Maxima.apply(states_NH, words_VH, counts_B.tolist())  # type: ignore[no-untyped-call]
@@ -30,7 +30,7 @@ def word_maxima(states_NH: Tensor, words_VH: Tensor, pool_BL: Tensor, bias_V: Te
 
 
 class _Maxima(torch.autograd.Function):
-    """The maxima of products, text by text."""
+    """Maxima of products, computed text by text."""
 
     @staticmethod
     def forward(ctx: Any, states_NH: Tensor, words_VH: Tensor, counts: list[int]) -> Tensor:
@@ -49,20 +49,20 @@ class _Maxima(torch.autograd.Function):
     def backward(ctx: Any, gradient_BV: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         states_NH, words_VH = ctx.saved_tensors
         to_states, to_words = (
-            torch.zeros_like(each) if needed else None
-            for each, needed in zip((states_NH, words_VH), ctx.needs_input_grad, strict=False)
+            torch.zeros_like(tensor) if needed else None
+            for tensor, needed in zip((states_NH, words_VH), ctx.needs_input_grad, strict=False)
         )
         start = 0
         with torch.autocast(states_NH.device.type, enabled=False):
             for gradient_V, count in zip(gradient_BV, ctx.counts, strict=True):
-                pieces_K = gradient_V.nonzero()[:, 0]
-                if count and len(pieces_K):
-                    states_LH, words_KH = states_NH[start : start + count].to(words_VH.dtype), words_VH[pieces_K]
-                    places_K = (words_KH @ states_LH.T).argmax(1)
-                    gradient_K1 = gradient_V[pieces_K, None].to(words_VH.dtype)
+                tokens_K = gradient_V.nonzero()[:, 0]
+                if count and len(tokens_K):
+                    states_LH, words_KH = states_NH[start : start + count].to(words_VH.dtype), words_VH[tokens_K]
+                    positions_K = (words_KH @ states_LH.T).argmax(1)
+                    gradient_K1 = gradient_V[tokens_K, None].to(words_VH.dtype)
                     if to_words is not None:
-                        to_words.index_add_(0, pieces_K, gradient_K1 * states_LH[places_K])
+                        to_words.index_add_(0, tokens_K, gradient_K1 * states_LH[positions_K])
                     if to_states is not None:
-                        to_states.index_add_(0, start + places_K, (gradient_K1 * words_KH).to(to_states.dtype))
+                        to_states.index_add_(0, start + positions_K, (gradient_K1 * words_KH).to(to_states.dtype))
                 start += count
         return to_states, to_words, None

@@ -1,9 +1,9 @@
-"""Batches without their padding: layers compute the real tokens alone, text after text.
+"""Batches without padding: layers compute only the real tokens, text after text.
 
-Only attention wants the tokens of a text side by side; there they stand in padded rows, which costs little, since
-attention is a few hundredths of a layer's arithmetic at the papers' lengths.
+Only attention needs one row per text; it uses padded rows, which costs little, since attention is a few percent of a
+layer's arithmetic at the papers' lengths.
 
-Shape suffixes: B batch, L length, N real tokens of all texts, M all places, A attention heads; X is any size.
+Shape suffixes: B batch, L length, N real tokens of all texts, M = B L positions, A attention heads; X is any size.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from torch import Tensor
 
 
 class Packing:
-    """Where the real tokens of a padded batch stand, and which of them see which."""
+    """The positions of the real tokens of a padded batch, and which of them attend to which."""
 
     def __init__(self, mask_BL: Tensor, visible: Tensor | None = None, *, unattended_BL: Tensor | None = None) -> None:
-        """`visible` is boolean and broadcasts to [B, A, L, L], True where a row may see a column; or None for all.
+        """`visible` is boolean and broadcasts to [B, A, L, L], True where a row attends to a column; None for all.
 
-        `unattended_BL` is True at what is to be computed as well, but seen by none.
+        `unattended_BL` is True at additional positions that are computed but not attended to.
         """
         real_BL = mask_BL.bool() if unattended_BL is None else mask_BL.bool() | unattended_BL
         self.shape, self.positions_N = mask_BL.shape, real_BL.flatten().nonzero()[:, 0]
         lengths_B = real_BL.sum(1)
         self.starts_B = lengths_B.cumsum(0) - lengths_B
-        """The first token of each text among the N."""
+        """[B], the index of each text's first token among the N."""
         self.has_padding = len(self.positions_N) < self.shape.numel()
         if visible is None and (self.has_padding or unattended_BL is not None):
             visible = mask_BL[:, None, None, :].bool()
         self.visible = visible
 
     def packed(self, x_BLX: Tensor) -> Tensor:
-        """The real tokens [N, X] of padded rows."""
+        """Return the real tokens [N, X] of padded rows."""
         x_MX = x_BLX.flatten(0, 1)
         return x_MX.index_select(0, self.positions_N) if self.has_padding else x_MX
 
     def padded(self, x_NX: Tensor) -> Tensor:
-        """Rows [B, L, X], 0 where there is padding."""
+        """Return padded rows [B, L, X], which are 0 at padding."""
         if self.has_padding:
             x_NX = x_NX.new_zeros(self.shape.numel(), *x_NX.shape[1:]).index_copy_(0, self.positions_N, x_NX)
         x_BLX: Tensor = x_NX.unflatten(0, self.shape)
         return x_BLX
 
     def with_first(self, x_NX: Tensor, vectors_BX: Tensor) -> Tensor:
-        """The tokens with a vector of each text in the place of its first, [CLS]."""
+        """Return the tokens [N, X], with the first token of each text, [CLS], replaced by the text's vector."""
         return x_NX.index_copy(0, self.starts_B, vectors_BX.to(x_NX.dtype))

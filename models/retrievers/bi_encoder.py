@@ -1,7 +1,7 @@
-"""The bi-encoder that pre-training starts with and makes: a BERT for queries and passages, one vector a text.
+"""The bi-encoder before and after pre-training: a BERT for queries and passages, with one vector per text.
 
-A checkpoint's folder says how its vectors are pooled in the files that sentence-transformers reads
-(`modules.json`, `1_Pooling/config.json`), so it opens there too.
+A checkpoint's folder states its pooling in the files of sentence-transformers (`modules.json`,
+`1_Pooling/config.json`), so that package opens it too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ POOLING = Path("1_Pooling") / "config.json"
 class DenseEncoder(nn.Module):
     """A BERT for passages and one for queries, whose pooled last hidden states are the texts' vectors.
 
-    Both are one and the same where nothing else is said; `models.retrievers.towers` makes two that share some parts.
+    By default both are the same BERT; `models.retrievers.towers` builds encoders that share only some parts.
     """
 
     def __init__(self, passage: bert.BertForMaskedLM, pooling: Pooling, query: bert.BertForMaskedLM | None = None):
@@ -38,31 +38,31 @@ class DenseEncoder(nn.Module):
 
     @property
     def num_positions(self) -> int:
-        """How many tokens a text may have."""
+        """Return the maximum number of tokens of a text."""
         return self.passage.config.max_position_embeddings
 
     def tower(self, role: Role) -> bert.BertForMaskedLM:
-        """The network that reads texts of a role."""
+        """Return the BERT that encodes texts of a role."""
         return self.query if role == "query" else self.passage
 
 
 def load_pooling(folder: Path) -> Pooling:
-    """How a checkpoint's vectors are pooled; [CLS], as in the papers, where its folder does not say."""
+    """Return a checkpoint's pooling; [CLS], as in the papers, if its folder does not state one."""
     path = folder / POOLING
     if not path.exists():
         return "cls"
     value = read_json(path, "how vectors are pooled")
     old = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}  # as older releases write it
     modes = [old.get(name, name) for name in value if name.startswith("pooling_mode_") and value[name]]
-    found = value.get("pooling_mode") or ", ".join(modes)
-    known: dict[str, Pooling] = {"cls": "cls", "mean": "mean"}
-    if found not in known:
-        raise ValueError(f"{path}: expected cls or mean, found {found}")
-    return known[found]
+    mode = value.get("pooling_mode") or ", ".join(modes)
+    supported: dict[str, Pooling] = {"cls": "cls", "mean": "mean"}
+    if mode not in supported:
+        raise ValueError(f"{path}: expected cls or mean, found {mode}")
+    return supported[mode]
 
 
 def save_pooling(folder: Path, pooling: Pooling, dim: int) -> None:
-    """Write how vectors are pooled, as sentence-transformers reads it."""
+    """Write the pooling in the layout of sentence-transformers."""
     (folder / POOLING).parent.mkdir(exist_ok=True)
     modes = {"pooling_mode_cls_token": pooling == "cls", "pooling_mode_mean_tokens": pooling == "mean"}
     (folder / POOLING).write_text(json.dumps({"word_embedding_dimension": dim, **modes}, indent=1) + "\n")

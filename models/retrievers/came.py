@@ -1,8 +1,8 @@
-"""CAME: a mixture of experts with private layers above shared ones, which compete for the queries of a batch.
+"""CAME: a mixture of experts with private layers above shared layers, which compete for the queries of a batch.
 
-No single way to match suits all queries: some need a word, some a phrase, some a meaning. So a lexical, a local (here
-`late`) and a global (here `dense`) expert share the lower layers of one BERT. First all learn from every query alike,
-then each learns most from the queries whose positive it ranks best.
+Queries differ in the kind of match they need: words, phrases or meaning. A lexical, a local (here `late`) and a global
+(here `dense`) expert therefore share the lower layers of one BERT. In the first phase all experts learn from every
+query equally; in the second an expert learns most from the queries whose positive it ranks best.
 
 Cai et al. 2023, CAME: Competitively Learning a Mixture-of-Experts Model for First-stage Retrieval, sections 3.2, 3.3.
 
@@ -40,9 +40,9 @@ class Competition:
     temperature: float
     """Tau: the lower, the larger the weight of the best expert."""
     scope: Literal["batch", "group"]
-    """The passages that an expert's rank is computed among: all of the batch, or the query's own group."""
+    """The passages among which a positive is ranked: all of the batch, or the query's own group."""
     standardised: float
-    """The first share of the steps, in which all experts learn alike; 0 for none, as on hard negatives."""
+    """The share of the steps, from the first, in which all weights are 1; 0 for none, as on hard negatives."""
     scale: float
     """The sum of a query's weights in competition: 1 printed; the number of experts keeps the losses' scale."""
 
@@ -56,7 +56,7 @@ class Competition:
 class Experts(nn.Module):
     """The private layers of each view, above the shared ones (section 3.2).
 
-    Only copies are parameters here, by view and layer number; the owner's layers stay in the BERT.
+    One view, the owner, uses the BERT's own upper layers. The parameters here are copies of them for the other views.
     """
 
     def __init__(self, model: BertForMaskedLM, views: Sequence[str], shared_layers: int) -> None:
@@ -73,7 +73,7 @@ class Experts(nn.Module):
                 self.private[view] = nn.ModuleDict(copy.deepcopy(upper))
 
     def forward(self, model: BertForMaskedLM, tokens: Tokens) -> dict[str, Tensor]:
-        """Last hidden states [B, L, H] by view; the shared layers run once (equations 2 to 6)."""
+        """Return the last hidden states [B, L, H] by view; the shared layers run once (equations 2 to 6)."""
         packing, layers = Packing(tokens.mask, unattended_BL=tokens.unattended), model.bert.encoder.layer
         embedded_NH = packing.packed(model.bert.embeddings(tokens.ids))
         shared_NH = _run_layers(layers[: self.shared_layers], embedded_NH, packing)
@@ -89,11 +89,11 @@ def competition_losses(
     scores: Mapping[str, Tensor], group: int, settings: Competition, *, progress: float, temperature: float,
     excluded_QP: Tensor | None,
 ) -> tuple[Losses, dict[str, float]]:  # fmt: skip
-    """The contrastive loss of each view's scores [Q, P], weighted by query, and statistics of the weights.
+    """Return the contrastive loss of each view's scores [Q, P], weighted by query, and statistics of the weights.
 
     Each query has `group` consecutive passages, its positive first. While `progress` is below the standardised share
-    of the training every weight is 1 (equation 9), afterwards the views compete (equations 10, 11). `temperature` is
-    that of the contrastive loss. Excluded passages count neither in a loss nor in a rank.
+    of the training every weight is 1 (equation 9); afterwards the views compete (equations 10, 11). `temperature` is
+    that of the contrastive loss. Excluded passages count neither in losses nor in ranks.
     """
     first_QP = next(iter(scores.values()))
     positives_Q = torch.arange(len(first_QP), device=first_QP.device) * group
@@ -118,7 +118,7 @@ def _run_layers(layers: Iterable[nn.Module], hidden_NH: Tensor, packing: Packing
 def _ranked_passages(
     scores_QP: Tensor, positives_Q: Tensor, group: int, scope: str, excluded_QP: Tensor | None
 ) -> Tensor:
-    """[Q, P], True at the passages that the rank of a query's positive is computed among."""
+    """Return a mask [Q, P], True at the passages among which a query's positive is ranked."""
     ranked_QP = torch.ones_like(scores_QP, dtype=torch.bool) if excluded_QP is None else ~excluded_QP
     if scope == "batch":
         return ranked_QP
@@ -127,13 +127,13 @@ def _ranked_passages(
 
 
 def _ranks(scores_QP: Tensor, positives_Q: Tensor, ranked_QP: Tensor) -> Tensor:
-    """[Q], the rank of each query's positive, 1 plus the passages with a larger score. It has no gradient."""
+    """Return the rank of each query's positive [Q]: 1 plus the number of passages with a larger score; no gradient."""
     better_QP = scores_QP > scores_QP.gather(1, positives_Q[:, None])
     return 1 + (better_QP & ranked_QP).sum(1)
 
 
 def _statistics(views: Sequence[str], ranks_QE: Tensor, weights_QE: Tensor) -> dict[str, float]:
-    """Over the batch's queries: mean weights, shares of wins, the weights' mean entropy, and the share of ties."""
+    """Return means over the batch's queries: weights and shares of wins by view, the weights' entropy, and ties."""
     best_QE = ranks_QE == ranks_QE.amin(1, keepdim=True)
     num_best_Q1 = best_QE.sum(1, keepdim=True)
     shares_QE = weights_QE / weights_QE.sum(1, keepdim=True)

@@ -1,9 +1,9 @@
-"""A cross-encoder: one BERT reads query and passage together, and [CLS] says how relevant the passage is.
+"""A cross-encoder: one BERT encodes query and passage together, and a classifier on [CLS] gives the relevance score.
 
-It attends from every word of one to every word of the other, so it ranks better than vectors that are compared, and
-costs a pass through BERT for each pair. Retrievers learn from it (DupMAE, equation 15), and it re-ranks what they find.
+Attention between query and passage ranks better than comparing vectors, but each pair needs a pass through BERT.
+Retrievers are distilled from it (DupMAE, equation 15), and it re-ranks their results.
 
-Trained as in RetroMAE's repository: a cross-entropy over each query's positive and its hard negatives. A folder is
+It is trained as in RetroMAE's repository: a cross-entropy over each query's positive and hard negatives. Its folder is
 that of Hugging Face's BertForSequenceClassification with one label, which sentence-transformers opens too.
 
 Shape suffixes: B pairs, L length, H hidden, Q queries, G passages of a query.
@@ -25,7 +25,7 @@ from models.batch import Rows
 from models.layers import bert
 from models.layers.bert import WEIGHTS, BertConfig
 from models.layers.cls_only import cls_states
-from models.model_files import UnusableModel, check_fit, read_weights, refuse_unusable, some
+from models.model_files import UnusableModel, check_fit, first_names, read_weights, refuse_unusable
 from models.objective import Losses, Vectors
 from models.tokens import Tokenizer, Tokens
 
@@ -34,12 +34,12 @@ CLASSIFIER = ("classifier.weight", "classifier.bias")
 ONE_LABEL: dict[str, Any] = {
     "id2label": {"0": "LABEL_0"},
     "label2id": {"LABEL_0": 0},
-    # Else sentence-transformers squeezes one label's score into 0 to 1.
+    # By default sentence-transformers applies a sigmoid to the score of a single label.
     "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"},
 }
 
 Pair = tuple[list[int], int]
-"""[CLS] query [SEP] passage [SEP], and how many of them come before the passage."""
+"""The ids of [CLS] query [SEP] passage [SEP], and the number of tokens before the passage."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ class PairTokens(Rows):
 def encode_pair(
     tokenizer: Tokenizer, query: Sequence[int], passage: Sequence[int], *, query_max_tokens: int, max_tokens: int
 ) -> Pair:
-    """A pair of WordPiece tokens: the query cut to `query_max_tokens` with [CLS] and [SEP], then the passage to fit."""
-    asked = [tokenizer.cls, *query[: query_max_tokens - 2], tokenizer.sep]
-    return [*asked, *passage[: max_tokens - len(asked) - 1], tokenizer.sep], len(asked)
+    """Join a query, truncated to `query_max_tokens` with [CLS] and [SEP], and a passage, to `max_tokens` in total."""
+    first = [tokenizer.cls, *query[: query_max_tokens - 2], tokenizer.sep]
+    return [*first, *passage[: max_tokens - len(first) - 1], tokenizer.sep], len(first)
 
 
 def pad_pairs(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> PairTokens:
-    """The pairs, padded to the longest of them."""
+    """Pad pairs to the longest pair."""
     tokens = tokenizer.pad_batch([ids for ids, _ in pairs])
     begins_B1 = torch.tensor([begin for _, begin in pairs])[:, None]
     after_BL = torch.arange(tokens.ids.shape[1]) >= begins_B1
@@ -67,7 +67,7 @@ def pad_pairs(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> PairTokens:
 
 
 class Pooler(nn.Module):
-    """What becomes of [CLS]: Linear, tanh."""
+    """The linear map and tanh that are applied to [CLS]."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class PooledBert(bert.Bert):
 
 
 class CrossEncoder(nn.Module):
-    """BERT, its pooler, dropout, and one logit."""
+    """BERT with a pooler, dropout, and a classifier with one logit."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class CrossEncoder(nn.Module):
         self.apply(lambda module: bert.initialise(module, config.initializer_range))
 
     def forward(self, pairs: PairTokens) -> Tensor:
-        """[B], how relevant each passage is to its query; float32 also under autocast, so that few scores tie."""
+        """Return the relevance score of each pair [B], in float32 even under autocast, so that few scores tie."""
         first_BH = cls_states(self.bert, pairs.tokens.ids, pairs.tokens.mask, pairs.types)
         with torch.autocast(first_BH.device.type, enabled=False):
             scores_B1: Tensor = self.classifier(self.dropout(self.bert.pooler(first_BH)))
@@ -117,68 +117,68 @@ class Groups:
         return len(self.pairs) // self.group
 
     def rows(self, start: int, stop: int) -> Groups:
-        """Some of the queries with their passages."""
+        """Return the queries from `start` up to `stop` with their passages."""
         return replace(self, pairs=self.pairs.rows(start * self.group, stop * self.group))
 
     def to(self, device: torch.device) -> Groups:
-        """The same on another device."""
+        """Return the groups on another device."""
         return replace(self, pairs=self.pairs.to(device))
 
 
 class Finetuning(nn.Module):
-    """Listwise: the negative log-likelihood of each query's positive among its own passages, not those of others."""
+    """Listwise training: the negative log-likelihood of each query's positive among the query's own passages."""
 
     def __init__(self, encoder: CrossEncoder) -> None:
         super().__init__()
         self.encoder = encoder
 
     def encode(self, batch: Groups) -> tuple[Vectors, Losses]:
-        """No vectors; the loss, whose mean is over queries."""
+        """Return no vectors, and the listwise loss, a mean over queries."""
         scores_QG = self.encoder(batch.pairs).view(len(batch), batch.group)
         return (), {"listwise": cross_entropy(scores_QG, scores_QG.new_zeros(len(batch), dtype=torch.long))}
 
     def compare(self, vectors: Vectors, batch: Groups) -> Losses:
-        """Nothing: no query meets another's passages."""
+        """Return no losses: a query is not compared with the passages of others."""
         return {}
 
 
 def load(folder: Path) -> CrossEncoder:
-    """The cross-encoder of a Hugging Face folder, in evaluation mode."""
-    encoder, found = _read(folder)
-    if missing := [name for name in (*POOLER, *CLASSIFIER) if name not in found]:
-        lacks = f"found no {some(missing)}"
+    """Load the cross-encoder of a Hugging Face folder in evaluation mode; UnusableModel without a trained head."""
+    encoder, head_names = _read(folder)
+    if missing := [name for name in (*POOLER, *CLASSIFIER) if name not in head_names]:
+        lacks = f"found no {first_names(missing)}"
         raise UnusableModel(
-            f"{folder / WEIGHTS}: expected a cross-encoder of one label, {lacks}; name one that was trained"
+            f"{folder / WEIGHTS}: expected a cross-encoder of one label, {lacks}; name a trained cross-encoder"
         )
     return encoder.eval()
 
 
 def load_for_training(folder: Path) -> CrossEncoder:
-    """The start of a training: a cross-encoder, or a BERT, whose pooler and classifier are random where it has none."""
+    """Load a cross-encoder or a BERT for training; a missing pooler or classifier is initialised at random."""
     return _read(folder)[0]
 
 
 def save(encoder: CrossEncoder, folder: Path) -> None:
-    """Write config.json and model.safetensors; scores are logits in sentence-transformers too."""
+    """Write config.json and model.safetensors; sentence-transformers then also returns logits as scores."""
     encoder.config.save(folder, "BertForSequenceClassification", **ONE_LABEL)
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
 
 
 def _read(folder: Path) -> tuple[CrossEncoder, set[str]]:
-    """A cross-encoder with the weights of a folder, and which of its head's weights these are."""
+    """Return a cross-encoder with the weights of a folder, and the names of the head's weights in the folder."""
     with refuse_unusable(folder):
         body = bert.load(folder)
         encoder = CrossEncoder(body.config)
-        wanted, found = encoder.state_dict(), _head(folder)
-        check_fit(found, {name: wanted[name] for name in found}, folder / WEIGHTS, "a classifier of one label")
-        read = {f"bert.{name}": tensor for name, tensor in body.bert.state_dict().items()}
-        encoder.load_state_dict(wanted | read | found)
-    return encoder, set(found)
+        initial, head = encoder.state_dict(), _head(folder)
+        check_fit(head, {name: initial[name] for name in head}, folder / WEIGHTS, "a classifier of one label")
+        body_weights = {f"bert.{name}": tensor for name, tensor in body.bert.state_dict().items()}
+        encoder.load_state_dict(initial | body_weights | head)
+    return encoder, set(head)
 
 
 def _head(folder: Path) -> dict[str, Tensor]:
-    """A folder's pooler and classifier, as far as it has them; a bare encoder's pooler has no `bert.` before it."""
+    """Return the weights of a folder's pooler and classifier, if any; a bare encoder saves them without `bert.`."""
     stored = read_weights(folder / WEIGHTS)
     names = {name if name in CLASSIFIER else f"bert.{name.removeprefix('bert.')}": name for name in stored}
     return {name: stored[names[name]] for name in (*POOLER, *CLASSIFIER) if name in names}

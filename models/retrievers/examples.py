@@ -13,7 +13,7 @@ from models.tokens import Tokens
 
 @dataclass(frozen=True)
 class Examples:
-    """Q queries and, in the same order, G passages of each, its positive first; or both `sorted_by_length`."""
+    """Q queries and, in the same order, G passages per query, the positive first; or both `sorted_by_length`."""
 
     queries: Tokens
     passages: Tokens
@@ -31,7 +31,7 @@ class Examples:
         return len(self.queries.ids)
 
     def sorted_by_length(self) -> Examples:
-        """The examples with queries and passages, each for itself, sorted by length.
+        """Return the examples with queries and passages sorted by length, independently of each other.
 
         Chunks then have texts of similar length and nearly no padding. The original order is restored before the
         texts of the batch are compared.
@@ -43,14 +43,14 @@ class Examples:
         return replace(self, queries=queries, passages=passages, order=(query_order, passage_order))
 
     def rows(self, start: int, stop: int) -> Examples:
-        """The queries from `start` up to `stop` with their passages, without the parts for the complete batch."""
+        """Return the queries from `start` up to `stop` and their passages, without the fields of the complete batch."""
         passages = self.passages.rows(start * self.group, stop * self.group)
         return replace(
             self, queries=self.queries.rows(start, stop), passages=passages, excluded=None, teacher=None, order=None
         )
 
     def to(self, device: torch.device) -> Examples:
-        """The examples on another device."""
+        """Return the examples on another device."""
         excluded, teacher = (None if part is None else part.to(device) for part in (self.excluded, self.teacher))
         order = None if self.order is None else (self.order[0].to(device), self.order[1].to(device))
         return replace(
@@ -60,13 +60,16 @@ class Examples:
 
 
 def cut_to_longest(tokens: Tokens) -> Tokens:
-    """The tokens without the columns that are padding in every text."""
+    """Return the tokens without the columns that are padding in every text."""
     longest = int(tokens.mask.sum(1).max())
     return Tokens(tokens.ids[:, :longest], tokens.mask[:, :longest])
 
 
 def known_positives(relevant: Sequence[set[str]], documents: Sequence[str], group: int) -> Tensor | None:
-    """[Q, P], True where a passage's document is relevant to a query but not its positive here; None without any."""
+    """Return a mask [Q, P], True where a passage's document is relevant to a query but not its positive here.
+
+    Returns None if no passage is to be excluded.
+    """
     excluded_QP = torch.tensor([[document in relevant_ids for document in documents] for relevant_ids in relevant])
     for query in range(len(relevant)):
         excluded_QP[query, query * group] = False

@@ -1,7 +1,7 @@
-"""A checkpoint's folder opened as a retriever, whether this project or sentence-transformers wrote it.
+"""Open a checkpoint's folder as a retriever, whether this project or sentence-transformers wrote it.
 
-What texts become is for `models.retrievers.retriever` and `models.retrievers.sentence_transformer`; here both look the
-same.
+`LoadedRetriever` is the common interface of `models.retrievers.retriever` and
+`models.retrievers.sentence_transformer`.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from models.tokens import Tokenizer, Tokens
 
 @dataclass(frozen=True)
 class LoadedRetriever:
-    """A retriever, and what makes batches of texts for it."""
+    """A retriever with its tokenizer's functions."""
 
     retriever: Retriever | SentenceTransformer
     encode: Callable[[Sequence[str], Role, int], list[list[int]]]
-    """Texts of a role to ids, cut to so many tokens."""
+    """Maps texts, their role and a maximum number of tokens to ids."""
     pad_batch: Callable[[Sequence[Sequence[int]]], Tokens]
+    """Pads rows of ids to a batch."""
 
 
 def load(folder: Path) -> LoadedRetriever:
-    """The retriever of a folder, in evaluation mode; a folder that holds none, or a broken one, is a ValueError."""
+    """Load the retriever of a folder in evaluation mode; ValueError if the folder has none or a damaged one."""
     with refuse_unusable(folder):
         return _load(folder)
 
 
 def _load(folder: Path) -> LoadedRetriever:
     if is_foreign(folder):
-        found, reader = sentence_transformer.load(folder)
-        return LoadedRetriever(found, reader.encode, reader.pad_batch)
+        encoder, reader = sentence_transformer.load(folder)
+        return LoadedRetriever(encoder, reader.encode, reader.pad_batch)
     refuse_cross_encoder(folder)
     tokenizer = Tokenizer.load(folder)
 
@@ -50,13 +51,13 @@ def _load(folder: Path) -> LoadedRetriever:
 
 
 def read_settings(folder: Path) -> RetrieverSettings:
-    """The views of a folder's retriever, without loading it; a ValueError where its configuration cannot be used."""
+    """Return the settings of a folder's retriever without loading it; ValueError if they cannot be used."""
     with refuse_unusable(folder):
         return SentenceTransformer.settings if is_foreign(folder) else retriever.read_settings(folder)
 
 
 def max_tokens(folder: Path) -> int:
-    """How many tokens of a text a folder's retriever reads at most; a ValueError where it cannot be used."""
+    """Return the maximum number of tokens of a text for a folder's retriever; ValueError if it cannot be used."""
     with refuse_unusable(folder):
         if is_foreign(folder):
             return sentence_transformer.num_tokens(folder)
@@ -64,13 +65,13 @@ def max_tokens(folder: Path) -> int:
 
 
 def refuse_cross_encoder(folder: Path) -> None:
-    """Refuse a BERT that reads query and passage together: what it makes of a text alone was never trained."""
+    """Raise UnusableModel for a cross-encoder: it was never trained to encode a text on its own."""
     architectures = read_json(folder / CONFIG, "the configuration of a BERT").get("architectures") or []
     if "BertForSequenceClassification" in architectures:
         raise UnusableModel(f"{folder}: expected a retriever, found a cross-encoder (BertForSequenceClassification)")
 
 
 def is_foreign(folder: Path) -> bool:
-    """Whether a folder is no checkpoint of this project and no plain BERT."""
+    """Return whether a folder is neither a checkpoint of this project nor a plain BERT."""
     ours = (retriever.SETTINGS, towers.SHARING)
     return not any((folder / name).is_file() for name in ours) and is_sentence_transformer(folder)

@@ -1,9 +1,9 @@
 """Fine-tuning a retriever: the contrastive loss of its scores, and the papers' additions to it.
 
-Every query has one positive and some hard negatives; the passages of all other queries are negatives too (in-batch).
-The additions are FLOPS regularisation (SPLADE), the competition of experts (CAME), and distillation from a
-cross-encoder (DupMAE's third stage). All of them read scores of the complete batch, so gradients can be cached at the
-representations, for any similarity.
+Every query has one positive and some hard negatives; the passages of other queries are in-batch negatives. The
+additions are FLOPS regularisation (SPLADE), the competition of experts (CAME), and distillation from a cross-encoder
+(DupMAE's third stage). All are computed from representations and scores of the complete batch, so gradients can be
+cached at the representations for any similarity.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Flops:
             raise ValueError("flops: expected queries and passages of 0 or more, and a ramp from 0 to 1")
 
     def ramp_factor(self, progress: float) -> float:
-        """The factor of both lambdas at a share of the training."""
+        """Return the factor of both lambdas after a share `progress` of the training."""
         return min(1.0, progress / self.ramp) ** 2 if self.ramp else 1.0
 
 
@@ -67,17 +67,17 @@ class Distillation:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveSettings:
-    """The losses of a fine-tuning."""
+    """The losses of fine-tuning."""
 
     contrasts: Sequence[str]
-    """The scores with a contrastive loss each: `sum`, or views; empty where the experts compete."""
+    """The scores that have a contrastive loss: `sum` or views; empty if the experts compete."""
     temperature: float
     flops: Flops | None = None
     competition: Competition | None = None
     distillation: Distillation | None = None
 
     def check(self, views: Sequence[str]) -> None:
-        """Raise ValueError for losses that a retriever of these views cannot have."""
+        """Raise ValueError if a retriever with these views cannot have these losses."""
         if bool(self.contrasts) == (self.competition is not None):
             raise ValueError("contrasts: expected some of sum and the views, or [] and a competition")
         if unknown := set(self.contrasts) - {SUM, *views}:
@@ -97,11 +97,11 @@ class Finetuning(nn.Module):
         """Statistics of the last comparison, by name."""
 
     def encode(self, batch: Examples) -> tuple[Vectors, Losses]:
-        """The representations of the queries and of their passages; no local loss."""
+        """Return the representations of the queries and of their passages, and no local loss."""
         return (*self._read(batch.queries, "query"), *self._read(batch.passages, "passage")), {}
 
     def compare(self, vectors: Vectors, batch: Examples) -> Losses:
-        """The losses of every query with all passages."""
+        """Return the losses over all queries and passages of the batch."""
         half = len(vectors) // 2
         query_order, passage_order = batch.order or (None, None)
         queries = self._restored(vectors[:half], batch.queries, "query", query_order)
@@ -117,16 +117,16 @@ class Finetuning(nn.Module):
         return losses
 
     def _read(self, tokens: Tokens, role: Role) -> Vectors:
-        """The representations of a chunk, encoded without the padding that all its texts share."""
+        """Encode a chunk without the columns that are padding in all its texts; return its representations."""
         representation = self.retriever(cut_to_longest(tokens), role)
         if representation.tokens is not None and self.retriever.late:
-            # As long as those of other chunks.
+            # Chunks are concatenated, so their token vectors must have equal lengths.
             missing = self.retriever.late.augmented(tokens, role).ids.shape[1] - representation.tokens.shape[1]
             representation = replace(representation, tokens=pad(representation.tokens, (0, 0, 0, missing)))
         return _parts(representation)
 
     def _restored(self, parts: Vectors, tokens: Tokens, role: Role, order: Tensor | None) -> Representation:
-        """The representation of the complete batch in its original order; masks are computed from its tokens again."""
+        """Return the representation of the batch in its original order; masks are recomputed from its tokens."""
         names = [name for name, view in (("dense", "dense"), ("lexical", "lexical"), ("tokens", "late"))
                  if view in self.retriever.views]  # fmt: skip
         representation = Representation(**dict(zip(names, parts, strict=True)))
@@ -156,7 +156,7 @@ class Finetuning(nn.Module):
         }  # fmt: skip
 
     def _distilled(self, contrasts: Losses, scores_QP: Tensor, positives_Q: Tensor, batch: Examples) -> Losses:
-        """The distillation loss over each query's own passages, and the weighted contrastive losses."""
+        """Return the distillation loss over each query's own passages, and the weighted contrastive losses."""
         settings = self.settings.distillation
         if settings is None or batch.teacher is None:
             raise ValueError("distillation: the batch has no scores of a teacher")
@@ -187,7 +187,7 @@ def _parts(representation: Representation) -> Vectors:
 
 
 def _magnitudes(scores: dict[str, Tensor], positives_Q: Tensor, views: Sequence[str]) -> dict[str, float]:
-    """The mean magnitude of each view's scores of positives, where several views are added up."""
+    """Return the mean absolute score of positives by view; empty for a single view."""
     if len(views) < 2:
         return {}
     return {

@@ -1,12 +1,12 @@
 """A bi-encoder in the layout of sentence-transformers (Reimers and Gurevych 2019): a Transformer, a pooling, and the
 modules that map the pooled vector.
 
-Where vectors are compared by their cosine, they get length 1, so that the inner product is the cosine. A folder without
+Vectors that are compared by cosine are normalised, so that the inner product is the cosine. A folder without
 modules.json is a bare encoder: its vector is the hidden state of the first token, compared by inner products.
 
-Pooling and Dense are the package's own (`pip install 'pretrieve[sentence-transformers]'`). The package does not open
-the folder: it resolves classes that modules.json names, falls back to pickles, follows adapters to other models, and
-does not refuse an encoder's file that lacks weights. So the list is read here, and `models.hugging_face` loads the
+Pooling and Dense are those of the package (`pip install 'pretrieve[sentence-transformers]'`). The folder is not opened
+by the package, which imports classes that modules.json names, falls back to pickles, follows adapters to other models,
+and accepts an encoder's file that lacks weights. Instead modules.json is read here, and `models.hugging_face` loads the
 encoder.
 
 Shape suffixes: B batch, L length, H hidden, D dimension.
@@ -54,7 +54,7 @@ class SentenceTransformer(nn.Module):
         self.encoder, self.pooling, self.head, self.prompt_lengths = encoder, pooling, head, prompt_lengths
 
     def forward(self, tokens: Tokens, role: Role) -> Representation:
-        """The texts' vectors [B, D], in single precision."""
+        """Return the texts' vectors [B, D] in float32."""
         mask_BL = tokens.mask.long()
         hidden_BLH = self.encoder(input_ids=tokens.ids, attention_mask=mask_BL).last_hidden_state.float()
         features = {
@@ -64,7 +64,7 @@ class SentenceTransformer(nn.Module):
 
 
 class Normalise(nn.Module):
-    """The vectors with length 1."""
+    """Normalises vectors to length 1."""
 
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
         return features | {"sentence_embedding": normalize(features["sentence_embedding"], dim=-1)}
@@ -79,18 +79,18 @@ class Reader:
         self.vocab_size = max(tokenizer.get_vocab().values(), default=-1) + 1
 
     def encode(self, texts: Sequence[str], role: Role, max_tokens: int) -> list[list[int]]:
-        """Token ids of every text, truncated to `max_tokens` with its prompt and special tokens."""
+        """Return the token ids of each text, truncated to `max_tokens` including prompt and special tokens."""
         prompted = [self.prompts[role] + text for text in texts]
         encoding = self._tokenizer(prompted, truncation=True, max_length=min(max_tokens, self.max_tokens))
         ids: list[list[int]] = encoding["input_ids"]
         return ids
 
     def pad_batch(self, rows: Sequence[Sequence[int]]) -> Tokens:
-        """The rows, padded at the end to the longest of them."""
+        """Pad rows of ids at the end to the longest row."""
         return pad(rows, self._padding)
 
     def prompt_length(self, role: Role) -> int:
-        """The tokens of a role's prompt, with special tokens before it such as [CLS], without a final [SEP]."""
+        """Return the number of tokens of a role's prompt, including a first [CLS] but not a final [SEP]."""
         if not self.prompts[role]:
             return 0
         ids = self._tokenizer(self.prompts[role])["input_ids"]
@@ -98,16 +98,16 @@ class Reader:
 
 
 def load(folder: Path) -> tuple[SentenceTransformer, Reader]:
-    """The bi-encoder of a folder, in evaluation mode, and the reader of its texts.
+    """Load the bi-encoder of a folder in evaluation mode, and its tokenizing reader.
 
-    Raises ValueError for modules that are not supported, and where the folder's files do not fit each other.
+    Raises ValueError for unsupported modules, and for files that do not match each other.
     """
     _check_installed(folder)
     modules = list_modules(folder)
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
-    known = ("Pooling", "Dense", "Normalize", "Dropout")
-    if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[1:]) <= set(known) or kinds.count("Pooling") > 1:
-        expected = f"Transformer and Pooling, then {', '.join(known[1:])}"
+    supported = ("Pooling", "Dense", "Normalize", "Dropout")
+    if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[1:]) <= set(supported) or kinds.count("Pooling") > 1:
+        expected = f"Transformer and Pooling, then {', '.join(supported[1:])}"
         raise ValueError(f"{folder / MODULES}: expected {expected}; found {', '.join(kinds)}")
     home = folder / modules[0]["path"]
     encoder, reader = hugging_face.load_encoder(home), load_reader(folder, home)
@@ -127,7 +127,7 @@ def load(folder: Path) -> tuple[SentenceTransformer, Reader]:
 
 
 def load_reader(folder: Path, home: Path) -> Reader:
-    """The reader of a folder's texts; `home` is the folder of its encoder."""
+    """Return the tokenizing reader of a model's folder; `home` is the folder of its encoder."""
     from tokenizers import normalizers
     from transformers import AutoConfig, AutoTokenizer
 
@@ -135,7 +135,7 @@ def load_reader(folder: Path, home: Path) -> Reader:
     tokenizer: Any = AutoTokenizer.from_pretrained(home, trust_remote_code=False)
     if not any((home / file).is_file() for file in {"tokenizer.json", *tokenizer.vocab_files_names.values()}):
         raise UnusableModel(
-            f"{home}: expected a tokenizer, found no tokenizer.json; save there what the model was trained with"
+            f"{home}: expected a tokenizer, found no tokenizer.json; save the tokenizer of the model's training there"
         )
     limits = [tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or UNLIMITED]
     if (length := stated.get("max_seq_length")) is not None:
@@ -169,13 +169,13 @@ def _limit_to_positions(reader: Reader, positions: int | None, home: Path) -> No
 
 
 def num_tokens(folder: Path) -> int:
-    """The maximum length of a text in tokens, for the bi-encoder of a folder."""
+    """Return the maximum length of a text in tokens for the bi-encoder of a folder."""
     _check_installed(folder)
     return load_reader(folder, folder / list_modules(folder)[0]["path"]).max_tokens
 
 
 def _pooling(folder: Path | None, hidden_size: int) -> Any:
-    """The package's pooling with the settings of a folder; the hidden state of the first token where there is none."""
+    """Return the package's pooling with a folder's settings; by default the hidden state of the first token."""
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     if folder is None or not read_json(folder / "config.json", "the settings of a pooling"):
@@ -187,13 +187,13 @@ def _pooling(folder: Path | None, hidden_size: int) -> Any:
 
 
 def _dense(folder: Path) -> Any:
-    """The package's linear map of a folder, with the folder's weights."""
+    """Return the package's linear layer with a folder's settings and weights."""
     from sentence_transformers.sentence_transformer.modules import Dense as PackageDense
 
     stated = read_optional_json(folder / "config.json")
     name = str(stated.get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")[2]
-    of = stated.get("module_input_name", "sentence_embedding")
-    if name not in ACTIVATIONS or stated.get("use_residual") or of != "sentence_embedding":
+    input_name = stated.get("module_input_name", "sentence_embedding")
+    if name not in ACTIVATIONS or stated.get("use_residual") or input_name != "sentence_embedding":
         raise ValueError(f"{folder}: expected a map of the pooled vector and one of {', '.join(ACTIVATIONS)}")
     activation, bias = getattr(nn, name)(), stated.get("bias", True)
     dense = PackageDense(stated["in_features"], stated["out_features"], bias=bias, activation_function=activation)

@@ -19,14 +19,14 @@ TRANSFORMER_CONFIGS = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-"""The file with the maximum length, by the names that releases have given it."""
+"""The names of the file with the maximum length, in all releases of sentence-transformers."""
 BARE_ENCODER: list[dict[str, Any]] = [{"type": "Transformer", "path": ""}, {"type": "Pooling", "path": None}]
 PROMPT_NAMES: Mapping[Role, Sequence[str]] = {"query": ("query",), "passage": ("document", "passage", "corpus")}
-"""The names of a role's prompt; the first that is not empty counts."""
+"""The names of a role's prompt; the first prompt that is not empty is used."""
 
 
 def is_sentence_transformer(folder: Path) -> bool:
-    """Whether a folder has a file that only sentence-transformers reads, or an encoder other than BERT."""
+    """Return whether a folder has a file of sentence-transformers, or an encoder other than BERT."""
     if any((folder / name).is_file() for name in (CONFIG, *TRANSFORMER_CONFIGS)):
         return True
     modules = list_modules(folder)
@@ -36,7 +36,7 @@ def is_sentence_transformer(folder: Path) -> bool:
 
 
 def list_modules(folder: Path) -> list[dict[str, Any]]:
-    """The entries of modules.json; each has a type, and a path within the folder."""
+    """Return the entries of modules.json, each with a type and a path within the folder."""
     path = folder / MODULES
     if not path.is_file():
         return BARE_ENCODER
@@ -52,19 +52,19 @@ def list_modules(folder: Path) -> list[dict[str, Any]]:
 
 
 def _is_module(entry: Any) -> bool:
-    """Whether an entry of modules.json has a type and a path that stays within the model's folder."""
+    """Return whether an entry of modules.json has a type and a path that stays within the model's folder."""
     if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("type", "path")):
         return False
     return not Path(entry["path"]).is_absolute() and ".." not in Path(entry["path"]).parts
 
 
 def read_optional_json(path: Path) -> dict[str, Any]:
-    """The mapping in a JSON file; empty where there is no file."""
+    """Return the mapping in a JSON file; empty without the file."""
     return read_json(path, "settings of sentence-transformers") if path.is_file() else {}
 
 
 def prompts(folder: Path) -> dict[Role, str]:
-    """The text that is put before a text of each role."""
+    """Return the prompt of each role, which is put before a text."""
     stated = read_optional_json(folder / CONFIG).get("prompts") or {}
 
     def prompt(role: Role) -> str:
@@ -74,7 +74,7 @@ def prompts(folder: Path) -> dict[Role, str]:
 
 
 def compared_by_cosine(folder: Path) -> bool:
-    """Whether vectors are compared by their cosine, which is the default of a folder with modules.json."""
+    """Return whether vectors are compared by cosine, the default of a folder with modules.json."""
     if not (folder / MODULES).is_file():
         return False
     similarity = read_optional_json(folder / CONFIG).get("similarity_fn_name") or "cosine"
@@ -84,5 +84,5 @@ def compared_by_cosine(folder: Path) -> bool:
 
 
 def transformer_config(home: Path) -> Mapping[str, Any]:
-    """The content of the file with the maximum length; empty where there is none."""
+    """Return the content of the file with the maximum length; empty without the file."""
     return next((read_optional_json(home / name) for name in TRANSFORMER_CONFIGS if (home / name).is_file()), {})

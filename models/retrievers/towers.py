@@ -1,11 +1,11 @@
-"""Two encoders, one for queries and one for passages, that share all, all but their feed-forward layers, or nothing.
+"""Query and passage encoders that share everything, everything except their feed-forward layers, or nothing.
 
-CoT-MoTE (Ma et al. 2023, section 3.1) routes queries and passages through feed-forward experts of their own and
-through one common self-attention. There is no gate: a text's role says which expert reads it. So the mixture is
-nothing but two BERTs, one a role, that have their other parts in common.
+CoT-MoTE (Ma et al. 2023, section 3.1) routes queries and passages through their own feed-forward experts and one
+shared self-attention. There is no gate: a text's role selects the expert. The mixture is therefore two BERTs, one for
+each role, that share their other parameters.
 
-A checkpoint's folder is the passages' BERT. Where queries have their own it lies in `query/`, whole, so that both
-open in `transformers`; `towers.json` says what they share.
+A checkpoint's folder is the passage encoder. A separate query encoder is saved completely in `query/`, so that both
+open in `transformers`; `towers.json` states what they share.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from models.model_files import read_json
 from models.retrievers.bi_encoder import DenseEncoder, load_pooling, save_pooling
 
 Towers = Literal["siamese", "mixture", "mixture_shared_norm", "separate"]
-"""One BERT; two with experts; experts without a LayerNorm of their own; two that share nothing."""
+"""One BERT; two with their own experts; the same with shared LayerNorms; two that share nothing."""
 SHARING, QUERY = "towers.json", "query"
 
 
 def build_encoders(encoder: DenseEncoder, towers: Towers) -> DenseEncoder:
-    """An encoder of such towers, both of which start as the given encoder's passages' BERT."""
+    """Build query and passage encoders of a kind, both initialised from the given passage encoder."""
     passage = encoder.passage
     query = passage if towers == "siamese" else copy.deepcopy(passage)
     share(query, passage, towers)
@@ -34,7 +34,7 @@ def build_encoders(encoder: DenseEncoder, towers: Towers) -> DenseEncoder:
 
 
 def share(query: bert.BertForMaskedLM, passage: bert.BertForMaskedLM, towers: Towers) -> None:
-    """Make what the towers have in common one: the query's parts are replaced by the passage's."""
+    """Replace the query encoder's shared modules with those of the passage encoder."""
     if query is passage or towers == "separate":
         return
     query.bert.embeddings, query.cls = passage.bert.embeddings, passage.cls
@@ -45,7 +45,7 @@ def share(query: bert.BertForMaskedLM, passage: bert.BertForMaskedLM, towers: To
 
 
 def sharing(encoder: DenseEncoder) -> Towers:
-    """What the towers of an encoder have in common."""
+    """Return which kind of sharing an encoder has."""
     if encoder.query is encoder.passage:
         return "siamese"
     query, passage = encoder.query.bert, encoder.passage.bert
@@ -56,7 +56,7 @@ def sharing(encoder: DenseEncoder) -> Towers:
 
 
 def save(encoder: DenseEncoder, folder: Path) -> None:
-    """Write the encoder's weights, shape and pooling as Hugging Face folders."""
+    """Write the encoder's weights, configuration and pooling as Hugging Face folders."""
     bert.save(encoder.passage, folder)
     save_pooling(folder, encoder.pooling, encoder.passage.config.hidden_size)
     if encoder.query is not encoder.passage:
@@ -67,7 +67,7 @@ def save(encoder: DenseEncoder, folder: Path) -> None:
 
 
 def load(folder: Path) -> DenseEncoder:
-    """The encoder of a checkpoint's folder, in evaluation mode."""
+    """Load the encoder of a checkpoint's folder in evaluation mode."""
     passage, pooling = bert.load(folder), load_pooling(folder)
     if not (folder / SHARING).exists():
         return DenseEncoder(passage, pooling).eval()
@@ -80,7 +80,7 @@ def load(folder: Path) -> DenseEncoder:
 
 
 def _layers(query: bert.BertForMaskedLM, passage: bert.BertForMaskedLM) -> Iterator[tuple[bert.Layer, bert.Layer]]:
-    """The layers of both, side by side."""
+    """Yield the pairs of corresponding layers."""
     for own, other in zip(query.bert.encoder.layer, passage.bert.encoder.layer, strict=True):
         yield cast(bert.Layer, own), cast(bert.Layer, other)
 

@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from models.model_files import is_finite, some
+from models.model_files import first_names, is_finite
 from models.objective import Batch
 from models.tokens import num_tokens
 from storage.settings import Settings
@@ -127,7 +127,9 @@ def fit(
 def must_be_finite(objective: nn.Module, step: int, steps: int) -> None:
     """Raise `Diverged` where an update has made weights infinite or NaN; they are neither saved nor published."""
     if broken := [name for name, value in objective.named_parameters() if not is_finite(value.detach())]:
-        raise Diverged(f"step {step} of {steps}: {some(broken)}: infinite or not a number; lower the learning rate")
+        raise Diverged(
+            f"step {step} of {steps}: {first_names(broken)}: infinite or not a number; lower the learning rate"
+        )
 
 
 def schedule(step: int, steps: int, warmup_ratio: float) -> float:

@@ -128,7 +128,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a weight too many": (
         tensors(lambda found: found | {"bert.encoder.layer.7.output.dense.weight": torch.zeros(2, 2)}),
-        "1 weights are of no part of it",
+        "1 weights are unexpected",
     ),
     "a weight is NaN": (tensors(lambda found: filled(found, math.nan)), "found NaN or infinity"),
     "a weight is infinite": (tensors(lambda found: filled(found, math.inf)), "found NaN or infinity"),
@@ -138,7 +138,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "heads do not divide": (config(num_attention_heads=5), ""),
     "no heads": (config(num_attention_heads=0), ""),
     "no layers": (config(num_hidden_layers=0), ""),
-    "fewer layers": (config(num_hidden_layers=1), "weights are of no part of it"),
+    "fewer layers": (config(num_hidden_layers=1), "weights are unexpected"),
     "more layers": (config(num_hidden_layers=3), "weights are missing"),
     "negative layers": (config(num_hidden_layers=-1), ""),
     "negative width": (config(hidden_size=-32), ""),

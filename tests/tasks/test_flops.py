@@ -160,7 +160,7 @@ def test_settings_that_do_not_fit_are_told_before_anything_runs(tmp_path: Path) 
 
     with pytest.raises(UserError, match=r"pretrain\.objective: max_tokens: expected at most 64, found 128"):
         costs.pretraining(recipe.pretrain)
-    with pytest.raises(UserError, match="train: a text has 128 tokens, but the model positions for 64"):
+    with pytest.raises(UserError, match="train: a text has 128 tokens, but the model only 64 positions"):
         costs.training(recipe.rounds[0].train)
     with pytest.raises(UserError, match="encode: a text has 65 tokens"):
         costs.encoding(DENSE, 65)

@@ -1,9 +1,9 @@
-"""The late view: a vector a token; each token of a query looks for the most alike of a passage (MaxSim).
+"""The late-interaction view: a vector per token; each query token is matched with its most similar passage token.
 
-s(q, p) = sum_i max_j <e_i, e_j>, with e = W h. Khattab and Zaharia, ColBERT, section 3: normalised vectors, queries
-filled up with [MASK], punctuation of passages left out. CAME, section 3.2.2, equation 5: vectors as they are, and
-queries too. Gao et al., COIL, section 3: a token sees only passage tokens that are the same WordPiece token, and counts
-nothing where there is none or none helps.
+MaxSim is s(q, p) = sum_i max_j <e_i, e_j>, with e = W h. Khattab and Zaharia, ColBERT, section 3: normalised vectors,
+queries padded with [MASK], punctuation of passages skipped. CAME, section 3.2.2, equation 5: neither. Gao et al., COIL,
+section 3: a query token is compared only with equal WordPiece tokens of the passage, and contributes 0 if there is none
+or if all products are negative.
 
 Shape suffixes: B batch, L length, H hidden, D dimension; Q queries of I tokens, P passages of J tokens.
 """
@@ -24,31 +24,31 @@ from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens
 
 MAX_ELEMENTS = 2**26
-"""Similarities of tokens that are held at a time: 256 MB."""
+"""The number of token similarities that are in memory at a time: 256 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the papers vary."""
+    """The settings in which ColBERT, COIL and CAME's local expert differ."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
 
     dim: int
-    """D, to which one matrix maps the hidden states of queries and passages."""
+    """D, the dimension to which a matrix projects the hidden states of queries and passages."""
     bias: bool
     normalise: bool
-    """Whether vectors get length 1."""
+    """Whether vectors are normalised to length 1."""
     exact_match: bool
-    """Whether only the same WordPiece tokens are compared, and never count less than 0 (COIL)."""
+    """Whether only equal WordPiece tokens are compared, with similarities of at least 0 (COIL)."""
     skip_punctuation: bool
-    """Whether passages' punctuation is left out."""
+    """Whether punctuation of passages is skipped."""
     query_masks: int | None
-    """To how many tokens queries are filled up with [MASK], which is not attended to but is compared (ColBERT)."""
+    """The length to which queries are padded with [MASK], which is compared but not attended to (ColBERT)."""
     use_cls: bool
     use_sep: bool
     """Whether [CLS] and [SEP] are compared."""
     weight: float = 1.0
-    """The weight of the view's scores in the sum."""
+    """The weight of the view's scores in the sum of scores."""
 
     def __post_init__(self) -> None:
         if self.dim < 1 or (self.query_masks is not None and self.query_masks < 1):
@@ -56,11 +56,11 @@ class Settings:
         if self.exact_match and self.query_masks is not None:
             raise ValueError("exact_match: no passage has a [MASK] to match, so expected null for query_masks")
         if not 0 < self.weight < float("inf"):
-            raise ValueError("weight: expected a number above 0; leave the view out where it shall not count")
+            raise ValueError("weight: expected a number above 0; leave out a view that is not used")
 
 
 class View(nn.Module):
-    """Projected hidden states of all tokens. Give its BERT, and this, what `augmented` makes of the tokens."""
+    """Projected hidden states of all tokens; its BERT and `forward` receive the tokens returned by `augmented`."""
 
     punctuation: Tensor
 
@@ -81,10 +81,10 @@ class View(nn.Module):
             nn.init.zeros_(self.projection.bias)
 
     def augmented(self, tokens: Tokens, role: Role) -> Tokens:
-        """What the BERT shall read: a query's ids end in [MASK] up to `query_masks` tokens, the rest is as it was.
+        """Return the encoder's input: queries padded with [MASK] to `query_masks` tokens; passages are unchanged.
 
-        The mask stays that of the query's own tokens: no token attends to a [MASK], but [MASK]s attend to them. Texts
-        are not cut, and reading what is filled up already changes nothing.
+        The mask is still that of the query's own tokens: [MASK]s attend to them, but no token attends to a [MASK].
+        Texts are not truncated. Augmenting an augmented query returns an equal one.
         """
         count = self.settings.query_masks
         if role == "passage" or count is None:
@@ -95,23 +95,23 @@ class View(nn.Module):
         return Tokens(ids_BL.masked_fill(unattended_BL, self.mask), mask_BL, unattended_BL)
 
     def compared(self, tokens: Tokens, role: Role) -> tuple[Tensor, Tensor | None]:
-        """Which tokens MaxSim may see [B, L], and, where only equal ones match, their WordPiece tokens [B, L].
+        """Return a mask [B, L] of the tokens that MaxSim compares and, if only equal tokens match, their ids [B, L].
 
-        It depends on nothing that is learned, so it can be read from (augmented) tokens again.
+        The result depends only on the (augmented) tokens, so it can be recomputed at any time.
         """
-        seen_BL = tokens.mask
+        compared_BL = tokens.mask
         if role == "query":
-            seen_BL = seen_BL | (tokens.ids == self.mask)
+            compared_BL = compared_BL | (tokens.ids == self.mask)
         if not self.settings.use_cls:
-            seen_BL = seen_BL & (tokens.ids != self.cls)
+            compared_BL = compared_BL & (tokens.ids != self.cls)
         if not self.settings.use_sep:
-            seen_BL = seen_BL & (tokens.ids != self.sep)
+            compared_BL = compared_BL & (tokens.ids != self.sep)
         if self.settings.skip_punctuation and role == "passage":
-            seen_BL = seen_BL & ~torch.isin(tokens.ids, self.punctuation)
-        return seen_BL, tokens.ids if self.settings.exact_match else None
+            compared_BL = compared_BL & ~torch.isin(tokens.ids, self.punctuation)
+        return compared_BL, tokens.ids if self.settings.exact_match else None
 
     def forward(self, hidden_BLH: Tensor, tokens: Tokens, role: Role, model: BertForMaskedLM) -> Representation:
-        """The tokens' part alone; vectors [B, L, D] in single precision, also of tokens that are not compared."""
+        """Return a representation with only token vectors [B, L, D] in float32, and the mask of compared tokens."""
         with torch.autocast(hidden_BLH.device.type, enabled=False):
             vectors_BLD = self.projection(hidden_BLH.float())
         if self.settings.normalise:
@@ -120,18 +120,19 @@ class View(nn.Module):
         return Representation(tokens=vectors_BLD, token_mask=mask_BL, token_ids=ids_BL)
 
     def similarity(self, queries: Representation, passages: Representation) -> Tensor:
-        """MaxSim [Q, P], in single precision; some queries with some passages at a time, so that memory is bounded.
+        """Return MaxSim [Q, P] in float32, computed in blocks of queries and passages, so that memory is bounded.
 
-        A query token that is not compared, or has nothing to be compared with, counts 0.
+        A query token that is not compared, or has no token to be compared with, contributes 0.
         """
-        asking, asked = self._compared(queries), self._compared(passages)
-        pair = asking.vectors.shape[1] * asked.vectors.shape[1]
-        num_passages = min(len(asked), max(1, MAX_ELEMENTS // pair))
-        num_queries = max(1, MAX_ELEMENTS // (pair * num_passages))
-        columns = [asked.rows(start, start + num_passages) for start in range(0, len(asked), num_passages)]
+        query_tokens, passage_tokens = self._compared(queries), self._compared(passages)
+        num_queries, num_passages = len(query_tokens), len(passage_tokens)
+        pair = query_tokens.vectors.shape[1] * passage_tokens.vectors.shape[1]
+        width = min(num_passages, max(1, MAX_ELEMENTS // pair))
+        height = max(1, MAX_ELEMENTS // (pair * width))
+        columns = [passage_tokens.rows(start, start + width) for start in range(0, num_passages, width)]
         return torch.cat([
-            torch.cat([maxsim(asking.rows(start, start + num_queries), each) for each in columns], dim=1)
-            for start in range(0, len(asking), num_queries)
+            torch.cat([maxsim(query_tokens.rows(start, start + height), block) for block in columns], dim=1)
+            for start in range(0, num_queries, height)
         ])  # fmt: skip
 
     def _compared(self, texts: Representation) -> Compared:
@@ -142,7 +143,7 @@ class View(nn.Module):
 
 @dataclass(frozen=True)
 class Compared(Rows):
-    """Tokens of B texts: vectors [B, L, D], which of them are compared [B, L], their ids [B, L] for exact matches."""
+    """Tokens of B texts: vectors [B, L, D], a mask [B, L] of those compared, and ids [B, L] for exact matches."""
 
     vectors: Tensor
     mask: Tensor
@@ -150,14 +151,14 @@ class Compared(Rows):
 
 
 def maxsim(queries: Compared, passages: Compared) -> Tensor:
-    """[Q, P], all at a time; with ids, tokens only see the same WordPiece token, and count 0 at least."""
+    """Return MaxSim [Q, P] in one block; with ids, only equal tokens match, with a similarity of at least 0."""
     products = inner_products(queries.vectors.flatten(0, 1), passages.vectors.flatten(0, 1))
     products_QIPJ = products.view(*queries.mask.shape, *passages.mask.shape)
     seen = passages.mask
     if queries.ids is not None:
         seen = seen & (queries.ids[:, :, None, None] == passages.ids)
-    # Not 0, which would win where all others are negative; and added, since a masked_fill would keep its mask
-    # [Q, I, P, J] for the gradient.
+    # Masked pairs get -inf, since 0 would be the maximum where all products are negative. It is added, since
+    # masked_fill would store its mask [Q, I, P, J] for the gradient.
     best_QIP = (products_QIPJ + torch.where(seen, 0.0, -torch.inf)).max(3).values
     if queries.ids is not None:
         best_QIP = torch.relu(best_QIP)

@@ -249,7 +249,7 @@ def test_layers_that_are_not_there(tmp_path: Path) -> None:
 def test_a_text_that_is_longer_than_the_positions() -> None:
     ids = torch.ones(1, 65, dtype=torch.long)
 
-    with pytest.raises(ValueError, match="65 tokens, but the model positions for 64"):
+    with pytest.raises(ValueError, match="65 tokens, but the model only 64 positions"):
         tiny_bert().bert(ids, ids.bool())
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.layers.max_logits import word_maxima
+from models.layers.max_logits import max_logits
 
 V, H = 23, 6
 POOL = torch.tensor([[1, 1, 0, 1], [0, 0, 0, 0], [0, 1, 1, 1], [0, 0, 1, 0], [0, 0, 0, 0]]) > 0
@@ -32,7 +32,7 @@ def test_numbers_and_gradients_are_those_of_all_logits(share: float) -> None:
     ours, theirs = parts(), parts()
     price = torch.randn(len(POOL), V, dtype=torch.double) * (torch.rand(len(POOL), V) < share)
 
-    found, wanted = word_maxima(ours[0], ours[1], POOL, ours[2]), slow(*theirs)
+    found, wanted = max_logits(ours[0], ours[1], POOL, ours[2]), slow(*theirs)
     (found * price).sum().backward()
     (wanted * price).sum().backward()
 
@@ -44,19 +44,19 @@ def test_numbers_and_gradients_are_those_of_all_logits(share: float) -> None:
 
 
 def test_the_gradient_is_the_slope() -> None:
-    assert torch.autograd.gradcheck(lambda *given: word_maxima(given[0], given[1], POOL, given[2]), parts())
+    assert torch.autograd.gradcheck(lambda *given: max_logits(given[0], given[1], POOL, given[2]), parts())
 
 
 def test_without_a_bias_and_in_single_precision() -> None:
     states, words, _ = parts(torch.float)
 
-    found = word_maxima(states, words, POOL)
+    found = max_logits(states, words, POOL)
 
     assert found.dtype == torch.float
     torch.testing.assert_close(found, slow(states, words, torch.zeros(V)))
     assert not found[[1, 4]].any()
-    assert word_maxima(states[:0], words, POOL[:0]).shape == (0, V)
-    assert not word_maxima(states[:0], words, POOL[[1]]).any()
+    assert max_logits(states[:0], words, POOL[:0]).shape == (0, V)
+    assert not max_logits(states[:0], words, POOL[[1]]).any()
 
 
 @pytest.mark.parametrize("frozen", [0, 1])
@@ -65,7 +65,7 @@ def test_what_is_frozen_has_no_gradient(frozen: int) -> None:
     for given in (ours, theirs):
         given[frozen].requires_grad_(False)
 
-    word_maxima(ours[0], ours[1], POOL).exp().sum().backward()
+    max_logits(ours[0], ours[1], POOL).exp().sum().backward()
     slow(theirs[0], theirs[1], torch.zeros(V)).exp().sum().backward()
 
     assert ours[frozen].grad is None
@@ -81,7 +81,7 @@ def test_no_logits_are_kept() -> None:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        word_maxima(states, words, POOL, bias)
+        max_logits(states, words, POOL, bias)
 
     assert set(kept) <= {tuple(states.shape), tuple(words.shape), (len(POOL), 1), (V,)}
 
@@ -90,7 +90,7 @@ def test_under_autocast_the_products_are_lower_and_the_sums_are_not() -> None:
     states, words, bias = parts(torch.float)
     price = torch.randn(len(POOL), V)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = word_maxima(states, words, POOL, bias)
+        found = max_logits(states, words, POOL, bias)
         (found * price).sum().backward()
     exact = slow(states.detach().bfloat16(), words.detach().bfloat16(), torch.zeros(V, dtype=torch.bfloat16)).float()
 

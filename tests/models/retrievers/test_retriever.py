@@ -148,7 +148,7 @@ def test_padding_changes_no_view(kind: str) -> None:
 
 
 def test_a_retriever_without_views() -> None:
-    with pytest.raises(ValueError, match="expected one of dense, late, lexical at least"):
+    with pytest.raises(ValueError, match="expected at least one of dense, late, lexical"):
         RetrieverSettings()
 
 

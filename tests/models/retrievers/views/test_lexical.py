@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from models.layers.bert import BertForMaskedLM
-from models.layers.max_logits import word_maxima
+from models.layers.max_logits import max_logits
 from models.representation import Representation, Role
 from models.retrievers.views.lexical import Settings, View, flops, largest, mean_nonzero
 from models.tokens import Tokenizer, Tokens, pad
@@ -136,7 +136,7 @@ def test_the_maximum_before_the_activation_has_the_same_gradient() -> None:
     )
     first, second = states.clone().requires_grad_(), states.clone().requires_grad_()
 
-    (torch.log1p(torch.relu(word_maxima(first, words, pool))) * price).sum().backward()
+    (torch.log1p(torch.relu(max_logits(first, words, pool))) * price).sum().backward()
     texts = torch.log1p(torch.relu(second @ words.T)).split([3, 3, 1])
     (torch.stack([each.amax(0) for each in texts]) * price).sum().backward()
 
