@@ -46,7 +46,8 @@ class Documents(Table):
 class Passages(Table):
     """The retrieved units: `text` is characters [start, end) of its document's text.
 
-    `title` is the document's title where the recipe puts titles into passages, else empty.
+    `title` is the document's title where the recipe puts titles into all passages, else empty. Where the title begins
+    the document, `start` and `end` count from the title's first character (`passage_text` of the document).
     `num_tokens` counts WordPiece tokens of `text`, without special tokens.
     """
 

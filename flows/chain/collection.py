@@ -11,7 +11,7 @@ from storage.errors import UserError
 from storage.store import sources
 from storage.tables import Answers, Documents, Passages, Qrels, Queries
 from tasks.corpus.ingest import Corpus, Topics, ingest_answers, ingest_corpus, ingest_qrels, ingest_queries
-from tasks.corpus.split_corpus import Splitting, split_corpus
+from tasks.corpus.split_corpus import Splitting, SplittingWithTitles, split_corpus
 
 Part = Literal["corpus", "documents"]
 ANSWER = "answer@"  # how the metrics begin that compare passages with answers
@@ -53,13 +53,21 @@ def documents(source: CollectionSource, part: Part) -> Artifact[Documents]:
     return ingest_corpus(sources.dataset(source.reader, source.path, part), settings=settings)
 
 
-def split(source: CollectionSource, part: Part, tokenizer: Source, settings: Splitting) -> Artifact[Passages]:
-    """Return the passages of a part of a collection; their lengths are counted in the tokenizer's tokens."""
+def split(
+    source: CollectionSource, part: Part, tokenizer: Source, settings: Splitting | SplittingWithTitles, *,
+    without_titles: str = "titles=false",
+) -> Artifact[Passages]:  # fmt: skip
+    """Return the passages of a part of a collection; their lengths are counted in the tokenizer's tokens.
+
+    Raises UserError where the settings put titles into passages and the collection has none; the message says that the
+    change `without_titles` of the section `split` leaves them out.
+    """
     files = sources.dataset(source.reader, source.path, part)
     present = not isinstance(files, sources.Absent)
     if settings.titles and present and not datasets.has_titles(source.reader, files.path, part):
+        key = without_titles.partition("=")[0]
         raise UserError(
-            f"split.titles: the {part} in {files.path} has no titles; put them there, or set split.titles=false"
+            f"split.{key}: the {part} in {files.path} has no titles; put them there, or set split.{without_titles}"
         )
     return split_corpus(documents=documents(source, part), tokenizer=tokenizer, settings=settings)
 

@@ -23,13 +23,16 @@ def tokenizer(recipe: Recipe[Any]) -> Source:
 
 def retrieved_passages(recipe: Recipe[Any]) -> Artifact[Passages]:
     """Return the passages that are retrieved."""
-    return collection.split(recipe.dataset, recipe.corpora.retrieve, tokenizer(recipe), recipe.split)
+    return collection.split(recipe.dataset, recipe.corpora.retrieve, tokenizer(recipe), recipe.split.of_passages)
 
 
 def pretraining_spans(recipe: Recipe[Any]) -> Artifact[Passages]:
     """Return the passages that are pre-trained on, of the same collection or of another."""
-    other = recipe.corpora.pretrain_from
-    return collection.split(other or recipe.dataset, recipe.corpora.pretrain, tokenizer(recipe), recipe.split)
+    source, split = recipe.corpora.pretrain_from or recipe.dataset, recipe.split
+    without_titles = "titles=false" if split.pretrain_titles is None else "pretrain_titles=never"
+    return collection.split(
+        source, recipe.corpora.pretrain, tokenizer(recipe), split.of_spans, without_titles=without_titles
+    )
 
 
 def contexts(

@@ -21,10 +21,10 @@ from flows.recipe.sections import (
     EvaluationSettings,
     Headline,
     SearchDepth,
+    Split,
     Transfer,
 )
 from storage.settings import Seed, Settings
-from tasks.corpus.split_corpus import Splitting
 from tasks.pretraining.initialise import Backbone
 from tasks.pretraining.pair_contexts import Contexts
 from tasks.pretraining.pretrain import Pretraining
@@ -45,7 +45,7 @@ class Recipe(Settings, Generic[P]):
     seed: Seed
     dataset: Dataset
     corpora: Corpora
-    split: Splitting
+    split: Split
     backbone: Backbone
     queries: PseudoQuerySettings | None
     """Null where neither pre-training nor BM25 uses pseudo-queries."""
@@ -121,6 +121,12 @@ class Recipe(Settings, Generic[P]):
             )
         if self.queries is None and self.dataset.train_split is None:
             raise ValueError("queries: without a train split pseudo-queries are trained on; expected a generator")
+        return self
+
+    @model_validator(mode="after")
+    def _spans_with_titles_are_read(self) -> Recipe[P]:
+        if self.split.pretrain_titles and self.pretrain is None and not self.generates_for_pretraining:
+            raise ValueError("split.pretrain_titles: without pretrain nothing reads spans; expected null")
         return self
 
     @property

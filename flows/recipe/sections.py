@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from storage.settings import Seed, Settings
 from tasks.analyses import divergence, expert_disagreement, pair_relatedness, text_statistics, word_distribution
+from tasks.corpus.split_corpus import Splitting, SplittingWithTitles
 from tasks.evaluation.evaluate import Comparison
 from tasks.evaluation.metrics import METRIC
 
@@ -60,6 +61,47 @@ class Corpora(Settings):
     pretrain_from: OtherCollection | None
     """Another collection to pre-train on; null for the recipe's own."""
     retrieve: Literal["corpus", "documents"]
+
+
+class Split(Splitting):
+    """How documents become the passages that are retrieved, and the spans that are pre-trained on.
+
+    `titles` is about the passages, and about the spans where `pretrain_titles` is null.
+    """
+
+    pretrain_titles: Literal["never", "once", "every"] | None = None
+    """Which spans have their document's title: none, the first of a document, or every span. `max_tokens` then counts
+    title and text, so that no text is cropped because of a title. Null for the spans that `titles` gives."""
+
+    @model_validator(mode="after")
+    def _complete_documents_are_one_span(self) -> Split:
+        if self.max_tokens is None and self.pretrain_titles == "every":
+            raise ValueError("pretrain_titles: without max_tokens a document is one span; expected never or once")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _null_is_left_out(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out null: the text of a recipe is in its report's key, which earlier versions computed without."""
+        values: dict[str, Any] = dump(self)
+        return values if self.pretrain_titles else {name: values[name] for name in values if name != "pretrain_titles"}
+
+    @property
+    def of_passages(self) -> Splitting:
+        """How documents become the passages that are retrieved."""
+        return self._with(self.titles)
+
+    @property
+    def of_spans(self) -> Splitting | SplittingWithTitles:
+        """How documents become the spans that are pre-trained on; equal to `of_passages` where that gives the same."""
+        titles = self.pretrain_titles
+        if titles is None or titles == "never":
+            return self._with(self.titles and titles is None)
+        if self.max_tokens is None:
+            return self._with(True)
+        return SplittingWithTitles(max_tokens=self.max_tokens, titles=titles, language=self.language)
+
+    def _with(self, titles: bool) -> Splitting:
+        return Splitting(max_tokens=self.max_tokens, titles=titles, language=self.language)
 
 
 class SearchDepth(Settings):

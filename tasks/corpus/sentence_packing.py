@@ -1,4 +1,4 @@
-"""Split a text into spans of complete sentences with at most `max_tokens` WordPiece tokens.
+"""Split a text into spans of complete sentences with at most so many WordPiece tokens.
 
 Sentences are packed greedily. A sentence that is too long is split between words, and a word that is too long between
 its tokens. Spans cover the text without gaps or overlaps; white space belongs to the span before it. The limit holds
@@ -33,15 +33,22 @@ class Span(NamedTuple):
     num_tokens: int
 
 
-def spans(texts: Sequence[str], tokenizer: Tokenizer, *, max_tokens: int, language: str) -> Iterator[list[Span]]:
-    """Yield the spans of each text: consecutive, from 0 to its length, at least one, each of at most `max_tokens`."""
+def spans(texts: Sequence[str], tokenizer: Tokenizer, *, limits: Sequence[int], language: str) -> Iterator[list[Span]]:
+    """Yield the spans of each text: consecutive, from 0 to its length, at least one, none above the text's limit."""
     split = [sentences(text, language) for text in texts]
     counts = iter(count_tokens([sentence for pieces in split for sentence in pieces], tokenizer))
-    for text, pieces in zip(texts, split, strict=True):
+    for text, pieces, max_tokens in zip(texts, split, limits, strict=True):
         ends = 0
         unsplit = [Span(ends, ends := ends + len(piece), next(counts)) for piece in pieces]
         fitting = [part for span in unsplit for part in _cut(text, span, tokenizer, max_tokens)]
         yield list(_packed(text, fitting, tokenizer, max_tokens)) or [Span(0, 0, 0)]
+
+
+def beginning(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
+    """Return a text of at most `max_tokens` unchanged, and of a longer one the first words that fit."""
+    (count,) = count_tokens([text], tokenizer)
+    first = next(_cut(text, Span(0, len(text), count), tokenizer, max_tokens))
+    return text[: first.end] if first.end == len(text) else text[: first.end].rstrip()
 
 
 def count_tokens(texts: Sequence[str], tokenizer: Tokenizer) -> list[int]:

