@@ -24,6 +24,7 @@ from flows.recipe.sections import (
     Split,
     Transfer,
 )
+from storage.results.reported import check_reported, parse_reported
 from storage.settings import Seed, Settings
 from tasks.pretraining.initialise import Backbone
 from tasks.pretraining.pair_contexts import Contexts
@@ -71,7 +72,7 @@ class Recipe(Settings, Generic[P]):
     """Analyses of the papers in addition to their results (`tasks/analyses`)."""
     headline: Headline
     reported: dict[str, Any]
-    """The numbers that the paper prints for this system, with their table; empty where it prints none."""
+    """The paper's numbers for this recipe's runs, and the rows that print them (`storage/results/reported.py`)."""
     execution: Execution = Execution()
 
     @model_validator(mode="after")
@@ -144,6 +145,12 @@ class Recipe(Settings, Generic[P]):
         rules.teacher_is_trained_in_time(self.rounds, self.teacher)
         rules.fusion_members_exist(self.fusions, self.rounds)
         rules.approximate_indexes_fit(self.approximate, self.rounds)
+        return self
+
+    @model_validator(mode="after")
+    def _reported_numbers_are_printed(self) -> Recipe[P]:
+        reported = parse_reported(self.reported, self.headline.run)
+        check_reported(reported, self.run_names(), self.dataset.reader, self.dataset.eval_splits)
         return self
 
     @model_validator(mode="after")

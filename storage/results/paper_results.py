@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 FILE = Path(__file__).parent.parent / "reported_results.csv"
 PAPERS = {
@@ -23,7 +22,7 @@ PAPERS = {
     "Cai et al. 2023": "CAME",
     "Xiao and Liu 2022": "DupMAE (RetroMAE v2)",
 }
-"""The papers: the beginning of recipes' `reported.source` to the name in the file."""
+"""The papers' citations, as recipes spell them, to the names in the file."""
 SUCCESS = ("Query-as-context", "CoT-MoTE")
 """Papers whose R@k is success@k."""
 COLLECTIONS = {
@@ -35,127 +34,98 @@ COLLECTIONS = {
     ("natural_questions", "test"): "nq/test",
 }
 """The papers' name of a split, by data set and split."""
+BEIR_AVERAGE = "beir/Average"
+"""The papers' name of a mean over BEIR's collections."""
 SPELLINGS = {"webis-touche2020": "touche-2020", "touché-2020": "touche-2020", "fiqa-2018": "fiqa",
              "dbpedia-entity": "dbpedia", "signal-1m(rt)": "signal-1m"}  # fmt: skip
 """BEIR's collections with several spellings in the papers."""
 
 
 @dataclass(frozen=True)
-class PaperRow:
-    """The numbers of one system in a table of a paper."""
+class RowName:
+    """The paper, table, system and variant of a row, as `reported_results.csv` spells them."""
 
+    paper: str
     table: str
     system: str
     variant: str
-    values: Mapping[str, float]
-    """By metric; divided by 100 where the paper prints per cent."""
 
     @property
-    def name(self) -> str:
+    def label(self) -> str:
         """System and variant."""
         return f"{self.system}, {self.variant}" if self.variant else self.system
 
-
-@dataclass(frozen=True)
-class Citation:
-    """A recipe's `reported.source`."""
-
-    paper: str
-    """Its name in the file."""
-    tables: Sequence[str]
-    """As in `Table 1`."""
+    def __str__(self) -> str:
+        return f"{self.table}: {self.label}"
 
 
 @dataclass(frozen=True)
-class PaperNumber:
-    """A number of the paper in a recipe's `reported`."""
+class PaperRow:
+    """The numbers of one row of a table on one collection, or in one metric on several collections."""
 
-    run: str
-    words: str
-    """The metric in the recipe's words."""
+    name: RowName
+    values: Mapping[str, float]
+    """By metric or by collection; divided by 100 where the paper prints per cent."""
+
+
+@dataclass(frozen=True)
+class PrintedNumber:
+    """One number of the file."""
+
+    row: RowName
+    dataset: str
     metric: str
-    split: str | None
-    """A split of the recipe's collection; None for the headline's."""
-    sets: int | None
-    """The number of other collections that the number is a mean over; None for a single collection."""
+    """In this pipeline's name."""
     value: float
+    """A fraction, but for metrics that are none (a divergence)."""
+    note: str
 
 
-def paper_numbers(reported: Mapping[str, Any], main: str) -> list[PaperNumber]:
-    """Return the numbers of a recipe's `reported`: by metric for the main run, or by run and metric."""
-    numbers = []
-    for name, given in reported.items():
-        for words, number in given.items() if isinstance(given, Mapping) else [(name, given)]:
-            if isinstance(number, int | float):
-                run = name if isinstance(given, Mapping) else main
-                numbers.append(PaperNumber(run, words, *_parse_metric(words), float(number)))
-    return numbers
+def row_names(paper: str) -> list[RowName]:
+    """Return the rows of a paper's tables, in the order of the file."""
+    return list(dict.fromkeys(number.row for number in printed_numbers() if number.row.paper == paper))
 
 
-def _parse_metric(words: str) -> tuple[str, str | None, int | None]:
-    """Return metric, split and number of collections."""
-    if match := re.fullmatch(r"(.+) on (\w+)", words):
-        return match[1], match[2], None
-    if match := re.fullmatch(r"mean (.+) of (\d+) sets", words):
-        return match[1], None, int(match[2])
-    return words, None, None
+def row_values(name: RowName, collection: str) -> dict[str, float]:
+    """Return what a row prints for a collection, by metric; empty where it prints nothing."""
+    return {
+        number.metric: number.value
+        for number in printed_numbers()
+        if number.row == name and same_collection(number.dataset, collection)
+    }
 
 
-def parse_citation(source: str) -> Citation | None:
-    """Return the paper and tables of a source like `Wu et al. 2022, tables 1 and 2`; None for another paper."""
-    name, _, rest = source.partition(",")
-    if name not in PAPERS:
-        return None
-    numbers: list[int] = []
-    for first, last in re.findall(r"(\d+)(?:-(\d+))?", rest.partition(";")[0].partition("figure")[0]):
-        numbers += range(int(first), int(last or first) + 1)
-    return Citation(PAPERS[name], [f"Table {number}" for number in numbers])
+def paper_rows(paper: str, tables: Sequence[str], collection: str) -> list[PaperRow]:
+    """Return the tables' rows for a collection, in their order; a system in several tables has several rows."""
+    rows = [PaperRow(name, row_values(name, collection)) for name in row_names(paper) if name.table in tables]
+    return [row for row in rows if row.values]
 
 
-def paper_rows(cited: Citation, collection: str) -> list[PaperRow]:
-    """Return the cited tables' rows for a collection, in their order; a system in several tables has several rows."""
-    values_by_system: dict[tuple[str, str, str], dict[str, float]] = {}
-    for row in _rows():
-        if row["paper"] == cited.paper and row["table"] in cited.tables and same_collection(row["dataset"], collection):
-            key = row["table"], row["system"], row["variant"]
-            values_by_system.setdefault(key, {})[metric_name(row["paper"], row["metric"])] = as_fraction(row)
-    return [PaperRow(*key, values) for key, values in values_by_system.items()]
-
-
-def beir_rows(cited: Citation, names: Sequence[str], metric: str) -> list[PaperRow]:
-    """Return the cited tables' rows for BEIR's collections in one metric, with values by collection name.
+def beir_rows(paper: str, tables: Sequence[str], names: Sequence[str], metric: str) -> list[PaperRow]:
+    """Return the tables' rows for BEIR's collections in one metric, with values by collection name.
 
     A row has `average` only where the paper's average is over exactly these collections.
     """
-    values_by_system: dict[tuple[str, str, str], dict[str, float]] = {}
-    for row in _rows():
-        known = (
-            row["paper"] == cited.paper
-            and row["table"] in cited.tables
-            and metric_name(cited.paper, row["metric"]) == metric
-        )
-        if known and row["dataset"].startswith("beir/"):
-            key = row["table"], row["system"], row["variant"]
-            name = next((name for name in names if same_collection(row["dataset"], f"beir/{name}")), row["dataset"])
-            values_by_system.setdefault(key, {})["average" if name == "beir/Average" else name] = as_fraction(row)
+    values_by_row: dict[RowName, dict[str, float]] = {}
+    for number in printed_numbers():
+        in_table = number.row.paper == paper and number.row.table in tables
+        if in_table and number.metric == metric and number.dataset.startswith("beir/"):
+            same = (name for name in names if same_collection(number.dataset, f"beir/{name}"))
+            key = "average" if number.dataset == BEIR_AVERAGE else next(same, number.dataset)
+            values_by_row.setdefault(number.row, {})[key] = number.value
     rows = []
-    for key, values in values_by_system.items():
+    for row, values in values_by_row.items():
         complete = values.keys() - {"average"} == set(names)
-        shown = {name: number for name, number in values.items() if name in names or (complete and name == "average")}
+        shown = {name: value for name, value in values.items() if name in names or (complete and name == "average")}
         if shown:
-            rows.append(PaperRow(*key, shown))
+            rows.append(PaperRow(row, shown))
     return rows
 
 
-def matching_row(among: Sequence[PaperRow], printed: Mapping[str, float]) -> PaperRow | None:
-    """Return the row that equals these values in all common metrics and has the most of them; None without one."""
-
-    def shared(row: PaperRow) -> list[str]:
-        return [name for name in printed if name in row.values]
-
-    equal = [row for row in among if all(row.values[name] == printed[name] for name in shared(row))]
-    best = max(equal, key=lambda row: len(shared(row)), default=None)
-    return best if best is not None and shared(best) else None
+def num_beir_collections(name: RowName) -> int:
+    """Return the number of BEIR's collections for which a row prints a number."""
+    datasets = {number.dataset for number in printed_numbers() if number.row == name}
+    return len([dataset for dataset in datasets if dataset.startswith("beir/") and dataset != BEIR_AVERAGE])
 
 
 def metric_name(paper: str, name: str) -> str:
@@ -168,10 +138,9 @@ def metric_name(paper: str, name: str) -> str:
     return name
 
 
-def as_fraction(row: Mapping[str, str]) -> float:
-    """Return a row's number, per cent as a fraction. It is rounded: 39.4 / 100 is not 0.394 in binary."""
-    number = float(row["value"])
-    return round(number / 100, 6) if row["scale"] == "percent" else number
+def as_fraction(value: str, scale: str) -> float:
+    """Return a printed number, per cent as a fraction. It is rounded: 39.4 / 100 is not 0.394 in binary."""
+    return round(float(value) / 100, 6) if scale == "percent" else float(value)
 
 
 def same_collection(theirs: str, ours: str) -> bool:
@@ -190,6 +159,16 @@ def _normalised(name: str) -> str:
 
 
 @cache
-def _rows() -> list[dict[str, Any]]:
+def printed_numbers() -> list[PrintedNumber]:
+    """Return all numbers of the file, in its order."""
     with FILE.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+        return [
+            PrintedNumber(
+                row=RowName(line["paper"], line["table"], line["system"], line["variant"]),
+                dataset=line["dataset"],
+                metric=metric_name(line["paper"], line["metric"]),
+                value=as_fraction(line["value"], line["scale"]),
+                note=line["notes"],
+            )
+            for line in csv.DictReader(file)
+        ]

@@ -21,13 +21,19 @@ from rich.text import Text
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.files import write_atomically
+from storage.results.reported import parse_reported
 from storage.rows import read_table
 from storage.settings import Settings
 from storage.tables import Analysis, Checkpoint, Metrics, Overlap, Queries, Report
 from storage.vectors import VECTORS_JSON, describe_vectors
 from tasks.report.page.costs import costs, environments
 from tasks.report.page.html import page
-from tasks.report.page.paper_comparison import Measured, among, among_elsewhere, beside
+from tasks.report.page.paper_comparison import (
+    Measured,
+    compared_numbers,
+    systems_by_split,
+    systems_on_other_collections,
+)
 from tasks.report.page.statistics import clearest_wins, grid, intervals, mark, marks, verdict
 from tasks.report.page.statistics import wins as wins_and_losses
 from tasks.report.page.training_curves import losses, observed, probes
@@ -61,7 +67,7 @@ class Reporting(Settings):
     metric: str
     """The metric of the headline and the figures."""
     reported: dict[str, Any]
-    """The numbers reported in the paper: `source`, and values by metric, or by system and metric."""
+    """The recipe's `reported` (`storage/results/reported.py`): the paper's numbers and rows by run."""
     trained: list[str]
     """The names of the trainings, in the order of `checkpoints`."""
     stored: list[str]
@@ -96,9 +102,10 @@ def report(
     content = contents(splits[0], quality, settings)
     content["splits"] = [split.content() for split in splits[1:]]
     content["transfer"] = [other.content() for other in others]
-    content["beside"] = beside(settings.reported, settings.main, splits, grouped(others, settings.groups))
-    content["among"] = among(settings.reported, settings.main, settings.metric, splits)
-    content["among_elsewhere"] = among_elsewhere(settings.reported, grouped(others, settings.groups))
+    reported, collections = parse_reported(settings.reported, settings.main), grouped(others, settings.groups)
+    content["beside"] = compared_numbers(reported, splits, collections)
+    content["among"] = systems_by_split(reported, settings.metric, splits)
+    content["among_elsewhere"] = systems_on_other_collections(reported, collections)
     content["examples"] = wins and results_of(wins)
     content["analyses"] = [
         {"name": analysis.stage, "key": analysis.key, "found": results_of(analysis)} for analysis in analyses

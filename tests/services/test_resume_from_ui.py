@@ -34,7 +34,7 @@ def changes() -> list[str]:
         "rounds": [retriever],
         "evaluate.comparisons": pairs,
         "headline": quickstart["headline"] | {"run": retriever["name"]},
-        "reported": {name: paper[name] for name in ("source", retriever["name"])},
+        "reported": {name: paper[name] for name in ("paper", "source", retriever["name"])},
     }
     return [*SMALL, *(f"{name}={in_a_line(value)}" for name, value in whole.items())]
 

@@ -150,7 +150,8 @@ def _heads(content: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     for row in content["beside"]:
         if (row["run"], row["metric"].lower()) == (head["main"], head["metric"].lower()) and row["ours"] is not None:
             where = "inside" if row["low"] <= row["theirs"] <= row["high"] else "outside"
-            heads.append((f"{row['theirs']:.3f}", "reported in the paper", f"{where} our 95 % confidence interval"))
+            label = "reported in the paper" if row["rows"] else "the recipe's own number"
+            heads.append((f"{row['theirs']:.3f}", label, f"{where} our 95 % confidence interval"))
     return heads
 
 

@@ -1,4 +1,4 @@
-"""A run compared with its paper: each printed number with ours, and our rows among the paper's systems."""
+"""A run compared with its paper: each reported number with ours, and our runs among the paper's systems."""
 
 from __future__ import annotations
 
@@ -11,23 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.results.paper_results import (
-    PaperNumber,
-    PaperRow,
-    beir_rows,
-    matching_row,
-    paper_collection,
-    paper_numbers,
-    paper_rows,
-    parse_citation,
-)
+from storage.results.paper_results import PaperRow, RowName, beir_rows, paper_collection, paper_rows
+from storage.results.reported import Reported, ReportedNumber, ReportedRun
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured on one split of one collection."""
+    """The measurements on one split of one collection."""
 
     rows: Sequence[Row]
     intervals: Sequence[Row]
@@ -37,7 +29,7 @@ class Measured:
 
     @property
     def split(self) -> str:
-        """Of the collection."""
+        """The split of the collection."""
         return str(self.rows[0]["split"])
 
     @property
@@ -46,138 +38,145 @@ class Measured:
         return str(self.rows[0]["dataset"])
 
     def value(self, run: str, metric: str) -> float | None:
-        """The mean of a run, if it was measured; the case of the metric's name does not matter."""
+        """Return the mean of a run, if it was measured; the case of the metric's name does not matter."""
         return next(
             (row["value"] for row in self.rows if (row["run"], row["metric"].lower()) == (run, metric.lower())), None
         )
 
     def content(self) -> dict[str, Any]:
-        """What `report.json` says of it."""
+        """Return the measurements as `report.json` has them."""
         return {"rows": self.rows, "intervals": self.intervals, "comparisons": self.comparisons, "key": self.key}
 
 
-def beside(
-    reported: Mapping[str, Any], main: str, splits: Sequence[Measured], others: Mapping[str, Sequence[Measured]]
+def compared_numbers(
+    reported: Reported, splits: Sequence[Measured], others: Mapping[str, Sequence[Measured]]
 ) -> list[dict[str, Any]]:
-    """Every number that the recipe says its paper prints, with ours and how surely the two differ.
+    """Return each number of the recipe's `reported` with ours, and with the row of the paper that prints it.
 
-    The first of `splits` is that of the headline; `others` are other collections by the name that a mean counts
-    once. The interval is that of our mean over queries and `p` of a t-test of our queries' values against the paper's
-    number: of the paper's own spread nothing is known.
+    The first of `splits` is that of the headline; `others` are other collections, by the name under which a mean counts
+    them once. The interval is that of our mean over queries, and `p` of a t-test that this mean equals the paper's
+    number: the variance of the paper's number is not known.
     """
-    return [_compared(each, main, splits, others) for each in paper_numbers(reported, main)]
+    return [_compared(number, run, splits, others) for run in reported.runs for number in run.numbers]
 
 
 def _compared(
-    theirs: PaperNumber, main: str, splits: Sequence[Measured], others: Mapping[str, Sequence[Measured]]
+    theirs: ReportedNumber, run: ReportedRun, splits: Sequence[Measured], others: Mapping[str, Sequence[Measured]]
 ) -> dict[str, Any]:
-    row: dict[str, Any] = {"run": theirs.run, "metric": theirs.words, "theirs": theirs.value, "ours": None,
+    row: dict[str, Any] = {"run": theirs.run, "metric": theirs.key, "theirs": theirs.value,
+                           "rows": [str(name) for name in run.rows], "ours": None,
                            "difference": None, "low": None, "high": None, "p": None}  # fmt: skip
-    if theirs.sets is not None:
-        row["ours"] = mean_over(main, theirs.metric, others) if len(others) == theirs.sets else None
-    elif found := next((each for each in splits if theirs.split in (None, each.split)), None):
-        row["ours"] = found.value(theirs.run, theirs.metric)
-        row |= _tested(found, theirs) if row["ours"] is not None else {}
+    if theirs.num_collections is not None:
+        complete = len(others) == theirs.num_collections
+        row["ours"] = mean_over(theirs.run, theirs.metric, others) if complete else None
+    elif split := next((split for split in splits if theirs.split in (None, split.split)), None):
+        row["ours"] = split.value(theirs.run, theirs.metric)
+        row |= _tested(split, theirs) if row["ours"] is not None else {}
     if row["ours"] is not None:
         row["difference"] = row["ours"] - theirs.value
     return row
 
 
 def mean_over(run: str, metric: str, others: Mapping[str, Sequence[Measured]]) -> float | None:
-    """The mean over collections, where those of one name count once; None where one was not measured."""
-    found = [[each.value(run, metric) for each in group] for group in others.values()]
-    values = [[one for one in group if one is not None] for group in found]
-    if not values or any(len(one) < len(all_of) or not one for one, all_of in zip(values, found, strict=True)):
+    """Return the mean over collections, where those of one name count once; None where one was not measured."""
+    groups = [[other.value(run, metric) for other in group] for group in others.values()]
+    values = [[value for value in group if value is not None] for group in groups]
+    if not values or any(len(known) < len(group) or not known for known, group in zip(values, groups, strict=True)):
         return None
     return fmean(fmean(group) for group in values)
 
 
-def _tested(found: Measured, theirs: PaperNumber) -> dict[str, float]:
-    """Our interval, and the p of Student's one-sample test that the mean of our queries is the paper's number."""
+def _tested(split: Measured, theirs: ReportedNumber) -> dict[str, float]:
+    """Return our interval, and the p of Student's one-sample t-test that our mean is the paper's number."""
     from scipy.stats import ttest_1samp
 
     name = theirs.metric.lower()
-    span = next(row for row in found.intervals if (row["run"], row["metric"].lower()) == (theirs.run, name))
-    chosen = pc.and_(pc.equal(found.by_query["run"], theirs.run), pc.equal(found.by_query["metric"], span["metric"]))
-    values = found.by_query.filter(chosen)["value"].to_numpy()
-    if np.ptp(values) == 0:  # no spread, no test: a mean of equal values is the number, or is not
+    span = next(row for row in split.intervals if (row["run"], row["metric"].lower()) == (theirs.run, name))
+    chosen = pc.and_(pc.equal(split.by_query["run"], theirs.run), pc.equal(split.by_query["metric"], span["metric"]))
+    values = split.by_query.filter(chosen)["value"].to_numpy()
+    if np.ptp(values) == 0:  # without variance there is no test: the mean is the number, or it is not
         return {"low": span["low"], "high": span["high"], "p": float(values[0] == theirs.value)}
     return {"low": span["low"], "high": span["high"], "p": float(ttest_1samp(values, theirs.value).pvalue)}
 
 
-def among(reported: Mapping[str, Any], main: str, metric: str, splits: Sequence[Measured]) -> list[dict[str, Any]]:
-    """For each split that the paper's tables have too: its systems by `metric`, ours next to what they reproduce.
+def systems_by_split(reported: Reported, metric: str, splits: Sequence[Measured]) -> list[dict[str, Any]]:
+    """Return for each split of the paper its systems by `metric`, and our runs below the rows that they reproduce.
 
-    Where a split has not the headline's metric, its first stands for it.
+    On a split without the headline's metric, the split's first metric that the paper prints takes its place.
     """
-    source = parse_citation(str(reported.get("source", "")))
     tables = []
-    for number, found in enumerate(splits):
-        theirs = paper_rows(source, paper_collection(found.dataset, found.split)) if source else []
-        metrics = [each for each in dict.fromkeys(row["metric"] for row in found.rows)
-                   if any(each in line.values for line in theirs)]  # fmt: skip
-        if source and metrics:
+    for split in splits if reported.paper else []:
+        collection = paper_collection(split.dataset, split.split)
+        theirs = paper_rows(str(reported.paper), reported.tables, collection)
+        measured = dict.fromkeys(row["metric"] for row in split.rows)
+        metrics = [name for name in measured if any(name in row.values for row in theirs)]
+        if metrics:
             first = metric if metric in metrics else metrics[0]
-            wanted = [each for each in paper_numbers(reported, main) if each.sets is None
-                      and (each.split == found.split or (each.split is None and number == 0))]  # fmt: skip
             tables.append({
-                "paper": source.paper, "tables": list(source.tables), "dataset": found.dataset, "split": found.split,
-                "collection": paper_collection(found.dataset, found.split), "metric": first, "metrics": metrics,
-                "lines": _ordered(theirs, _ours(found, wanted, theirs, first), first),
+                "paper": reported.paper, "tables": list(dict.fromkeys(row.name.table for row in theirs)),
+                "dataset": split.dataset, "split": split.split, "collection": collection, "metric": first,
+                "metrics": metrics, "lines": _lines(reported, split, theirs, first),
             })  # fmt: skip
     return tables
 
 
-def among_elsewhere(reported: Mapping[str, Any], others: Mapping[str, Sequence[Measured]]) -> list[dict[str, Any]]:
-    """The paper's systems on other collections, by the names that these have here."""
-    source = parse_citation(str(reported.get("source", "")))
-    if source is None or not others:
+def systems_on_other_collections(reported: Reported, others: Mapping[str, Sequence[Measured]]) -> list[dict[str, Any]]:
+    """Return the paper's systems on other collections, by the names that these have here."""
+    if reported.paper is None or not others:
         return []
     metric = next(iter(others.values()))[0].rows[0]["metric"]
     return [
-        {"name": line.name, "table": line.table, "values": dict(line.values)}
-        for line in beir_rows(source, list(others), metric)
+        {"name": row.name.label, "table": row.name.table, "values": dict(row.values)}
+        for row in beir_rows(reported.paper, reported.tables, list(others), metric)
     ]
 
 
-def _ours(
-    found: Measured, wanted: Sequence[PaperNumber], theirs: Sequence[PaperRow], metric: str
-) -> list[dict[str, Any]]:
-    """Our rows: those with a number of the paper, and BM25."""
-    rows = []
-    measured = dict.fromkeys(row["run"] for row in found.rows)
-    named = {each.run for each in wanted}
-    for run in [run for run in measured if run in named or run == "bm25"]:
-        values = {row["metric"]: row["value"] for row in found.rows if row["run"] == run}
-        span = next((row for row in found.intervals if (row["run"], row["metric"]) == (run, metric)), None)
-        line = matching_row(theirs, {each.metric: each.value for each in wanted if each.run == run})
-        if run == "bm25" and line is None:
-            line = next((each for each in theirs if each.system == "BM25"), None)
-        rows.append({
-            "name": run, "table": None, "ours": True, "values": values,
-            "reproduces": line and {"name": line.name, "values": dict(line.values)},
-            "low": span and span["low"], "high": span and span["high"],
-        })  # fmt: skip
-    return rows
+def _lines(reported: Reported, split: Measured, theirs: Sequence[PaperRow], metric: str) -> list[dict[str, Any]]:
+    """Return the paper's systems by the metric, rising, each with our runs that reproduce it below it.
 
-
-def _ordered(theirs: Sequence[PaperRow], ours: Sequence[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
-    """Systems by the metric, rising, each with those of ours that reproduce it below it; the rest of ours by theirs.
-
-    A system that several tables print alike is one line; one that says nothing of the metric is left out.
+    The rows that a run names are one system and one line. Where none of them has the metric, the run is placed by its
+    own value.
     """
-    merged: dict[tuple[str, float], dict[str, Any]] = {}
-    for line in theirs:
-        if metric in line.values:
-            alike = merged.setdefault((line.name, line.values[metric]), {
-                "name": line.name, "table": line.table, "ours": False, "values": {},
-            })  # fmt: skip
-            alike["values"] = {**line.values, **alike["values"]}
-    shown = [each for each in ours if metric in each["values"]]
-    beside: dict[tuple[str, float] | None, list[dict[str, Any]]] = {}
-    for each in shown:
-        named = each["reproduces"]
-        beside.setdefault(named and (named["name"], named["values"].get(metric)), []).append(each)
-    found = [(key[1], [line, *beside.pop(key, [])]) for key, line in merged.items()]
-    found += [(each["values"][metric], [each]) for rest in beside.values() for each in rest]
-    return [line for _, group in sorted(found, key=lambda each: each[0]) for line in group]
+    printed = [row for row in theirs if metric in row.values]
+    first_row = _first_rows(reported, [row.name for row in printed])
+    lines: dict[RowName, dict[str, Any]] = {}
+    for row in printed:
+        line = lines.setdefault(first_row.get(row.name, row.name), {
+            "name": row.name.label, "table": row.name.table, "ours": False, "values": {},
+        })  # fmt: skip
+        if row.name.table not in line["table"].split(", "):
+            line["table"] += f", {row.name.table}"
+        line["values"] = {**row.values, **line["values"]}
+    groups: dict[RowName, list[dict[str, Any]]] = {name: [line] for name, line in lines.items()}
+    without_row = []
+    for run in reported.runs:
+        our_line = _our_line(run.name, split, metric)
+        if run.rows and our_line:
+            row_name = next((first_row[name] for name in run.rows if name in first_row), None)
+            if row_name is None:
+                without_row.append([our_line])
+            else:
+                groups[row_name].append(our_line)
+    ordered = sorted([*groups.values(), *without_row], key=lambda group: group[0]["values"][metric])
+    return [line for group in ordered for line in group]
+
+
+def _first_rows(reported: Reported, printed: Sequence[RowName]) -> dict[RowName, RowName]:
+    """Return for each row that a run names the first row of the same system, among the rows printed."""
+    first_row: dict[RowName, RowName] = {}
+    for run in reported.runs:
+        names = [name for name in run.rows if name in printed]
+        first = next((first_row[name] for name in names if name in first_row), names[0] if names else None)
+        if first is not None:
+            first_row |= dict.fromkeys(names, first)
+    return first_row
+
+
+def _our_line(run: str, split: Measured, metric: str) -> dict[str, Any] | None:
+    """Return a run's measurements on the split; None where the metric was not measured."""
+    values = {row["metric"]: row["value"] for row in split.rows if row["run"] == run}
+    if metric not in values:
+        return None
+    span = next((row for row in split.intervals if (row["run"], row["metric"]) == (run, metric)), None)
+    return {"name": run, "table": None, "ours": True, "values": values,
+            "low": span and span["low"], "high": span and span["high"]}  # fmt: skip

@@ -49,7 +49,7 @@ def test_the_smallest_difference_is_what_drawn_studies_give(claim: Claim) -> Non
 def test_what_a_claim_says_is_printed_is(claim: Claim) -> None:
     tables = [f"Table {number}" for number in re.findall(r"\d", claim.source)]
     rows = [row for row in ROWS if row["paper"] == claim.paper and row["table"] in tables]
-    of_paper = {as_fraction(row) for row in rows if row["metric"] == claim.printed_metric}
+    of_paper = {as_fraction(row["value"], row["scale"]) for row in rows if row["metric"] == claim.printed_metric}
 
     for each in claim.contrasts:
         assert set(each.printed or []) <= of_paper, f"{claim.name}: {each.printed}"
