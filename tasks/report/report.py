@@ -78,7 +78,7 @@ class Reporting(Settings):
     """The groups of other collections that a mean counts once, by collection (CQADupStack's forums)."""
 
 
-@stage(version=4, table=Report)
+@stage(version=5, table=Report)
 def report(
     out: Path,
     metrics: Sequence[Artifact[Metrics]],
