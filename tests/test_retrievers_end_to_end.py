@@ -39,7 +39,7 @@ def recipe() -> dict[str, Any]:
     value: dict[str, Any] = yaml.safe_load(find_recipe("small/came").read_text())
     value["title"] = "Everything, very small"
     value["dataset"] |= {"fraction": FRACTION, "eval_splits": ["dev", "test"]}
-    value["backbone"]["layers"] = [0, 5]
+    value["backbone"] |= {"weights": "bert_tiny_msmarco", "layers": None}
     value["pretrain"] |= {"steps": 1, "batch": 4, "probe": None}
     value["execution"] = {"threads": 1, "workers": 1}
     first, second = value["rounds"]

@@ -33,7 +33,7 @@ IMPORTED = (
     "faiss", "ranx", "torch._dynamo", "transformers.models.t5.modeling_t5",
 )  # fmt: skip
 
-_asking = threading.Lock()
+_pipe = threading.Lock()
 
 
 @dataclass
@@ -103,34 +103,38 @@ def _parent() -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def _ask(what: dict[str, Any]) -> Any:
-    with _asking:  # threads share the one pipe
+def _ask(request: dict[str, Any]) -> Any:
+    with _pipe:  # threads share the one pipe
         parent = _parent()
         assert parent.stdin
         assert parent.stdout
-        print(json.dumps(what), file=parent.stdin, flush=True)
+        print(json.dumps(request), file=parent.stdin, flush=True)
         return json.loads(parent.stdout.readline())
 
 
 def serve() -> dict[str, Any] | None:
-    """Fork for whoever asks, and say who has ended. In a child, return what it was asked for."""
+    """Answer requests: fork, or report whether a child has ended. In a child, return its request."""
     for module in IMPORTED:
         import_module(module)
+    # Compiling the exact search takes five CPU seconds or more in each process. The product does not use Numba's cache
+    # on disk, which is pickled.
+    numba: Any = import_module("numba")
+    numba.njit = functools.partial(numba.njit, cache=True)
     gc.freeze()  # collecting would copy what is shared
     while line := sys.stdin.readline():
-        asked = json.loads(line)
-        if "ended" in asked:
-            pid, status = os.waitpid(asked["ended"], os.WNOHANG)
+        request = json.loads(line)
+        if "ended" in request:
+            pid, status = os.waitpid(request["ended"], os.WNOHANG)
             answer = os.waitstatus_to_exitcode(status) if pid else None
         elif not (answer := os.fork()):
-            return asked
+            return request
         sys.stdout.write(f"{json.dumps(answer)}\n")
         sys.stdout.flush()
     return None
 
 
 def become(arguments: list[str], cwd: str, env: dict[str, str], files: list[str], module: str) -> None:
-    """Be the command line in this process, to its end."""
+    """Run the command line in this process until it ends."""
     os.setsid()
     os.chdir(cwd)
     os.environ.clear()
@@ -152,5 +156,5 @@ def become(arguments: list[str], cwd: str, env: dict[str, str], files: list[str]
 
 
 if __name__ == "__main__":
-    if told := serve():
-        become(**told)
+    if request := serve():
+        become(**request)

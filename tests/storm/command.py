@@ -1,13 +1,11 @@
 """The command line as the storm starts it, in a process that `tests.warm` has forked.
 
-Everything is the product's but for what costs time or chance: Numba keeps what it compiles on disk, trainings write
-checkpoints more often than once a minute and leases are short. With `STORM_PLAIN` the chain runs as on a machine
-without Prefect.
+Everything is the product's except that trainings write checkpoints more often than once a minute and leases are short.
+With `STORM_PLAIN` the chain runs as on a machine without Prefect.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 
 SECONDS_BETWEEN_CHECKPOINTS, LEASE = 0.1, 10.0
@@ -15,14 +13,11 @@ SECONDS_BETWEEN_CHECKPOINTS, LEASE = 0.1, 10.0
 
 def main() -> None:
     """Prepare this process, then run the command line."""
-    import numba
-
     import flows.cli
     import flows.reproduce
     import tasks.training.loop
     from storage.store.store import Store
 
-    numba.njit = functools.partial(numba.njit, cache=True)
     tasks.training.loop.SECONDS_BETWEEN_CHECKPOINTS = SECONDS_BETWEEN_CHECKPOINTS
     Store.__init__.__defaults__ = (LEASE,)
     if os.environ.get("STORM_PLAIN"):
