@@ -12,9 +12,8 @@ from models.papers.condenser import Batch, Head, Pretraining, Settings, make_bat
 from models.pretraining import RawBatch
 from models.representation import Pooling
 from models.tokens import Tokenizer
-from tasks.training import grad_cache as loop
 from tests.slow import bert_layer, bert_layers, log_softmax, numbers, vocabulary
-from tests.tiny import PIECES, SHAPE, start, tiny_bert
+from tests.tiny import PIECES, start, tiny_bert
 
 SETTINGS = Settings(head_layers=2, head_from=1, mask_rate=0.3, max_tokens=20)
 SPECIALS = 5
@@ -172,70 +171,3 @@ def test_the_model_alone_sees_what_it_sees_with_the_head(tokenizer: Tokenizer) -
 
     assert torch.equal(late_BLH, made.model.bert(given.ids, given.mask))
     assert torch.equal(vectors_BH, late_BLH[:, 0])
-
-
-# Training
-
-
-def gradient(made: Pretraining, given: Batch, chunk: int | None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    made.zero_grad()
-    losses = loop.gradients(made, given, chunk, (3, 5))
-    grads = {name: each.grad.clone() for name, each in made.named_parameters() if each.grad is not None}
-    return {name: loss.detach() for name, loss in losses.items()}, grads
-
-
-@pytest.mark.usefixtures("store")
-@pytest.mark.parametrize("chunk", [1, 3])
-def test_chunks_change_neither_losses_nor_gradients(tokenizer: Tokenizer, chunk: int) -> None:
-    made, drawn = objective().train(), RawBatch([[], *texts()])  # one text has nothing to ask for
-    given = make_batch(drawn, tokenizer, SETTINGS, np.random.default_rng(0))
-
-    (losses, grads), (of_chunks, grads_of_chunks) = gradient(made, given, None), gradient(made, given, chunk)
-
-    assert given.rows(0, 1).num_terms("mlm") == 0
-    assert set(losses) == {"mlm", "head"}
-    torch.testing.assert_close(of_chunks, losses, atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(grads_of_chunks, grads, atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.usefixtures("store")
-def test_a_batch_is_learned_by_heart_and_equal_seeds_learn_equally(tokenizer: Tokenizer) -> None:
-    given, runs = batch(tokenizer), []
-    for seed in (0, 0, 1):
-        torch.manual_seed(0)
-        made = Pretraining(start(dropout=0.05, spread=0), SETTINGS).train()
-        optimiser, losses = torch.optim.Adam(made.parameters(), lr=1e-2), []
-        for step in range(70 if not runs else 3):
-            found = loop.gradients(made, given, None, (seed, step))
-            losses.append({name: loss.item() for name, loss in found.items()})
-            optimiser.step()
-            optimiser.zero_grad()
-        runs.append(losses)
-
-    for name in ("mlm", "head"):
-        assert runs[0][0][name] > 3
-        assert runs[0][-1][name] < 0.25 * runs[0][0][name]
-    assert runs[0][:3] == runs[1] != runs[2]
-
-
-# What is refused
-
-
-@pytest.mark.parametrize(
-    "change", [{"mask_rate": 0.0}, {"mask_rate": 1.1}, {"max_tokens": 2}, {"head_layers": 0}, {"head_from": -1}]
-)
-def test_settings_that_mean_nothing(change: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(change))):
-        dataclasses.replace(SETTINGS, **change)
-
-
-@pytest.mark.parametrize("head_from", [2, 6])
-def test_a_head_that_would_read_the_last_layer_or_none(head_from: int) -> None:
-    told = f"head_from: expected a layer before the last of the model's {SHAPE['num_hidden_layers']}, found {head_from}"
-    with pytest.raises(ValueError, match=told):
-        Pretraining(start(), dataclasses.replace(SETTINGS, head_from=head_from))
-
-
-def test_more_tokens_than_positions() -> None:
-    with pytest.raises(ValueError, match="max_tokens: expected at most 64, found 65"):
-        Pretraining(start(), dataclasses.replace(SETTINGS, max_tokens=65))

@@ -1,6 +1,5 @@
-"""The training of CoT-MAE: a batch is learned, gradients of chunks, seeds, dropout, refused settings."""
+"""CoT-MAE's decoders before and in training: shared parameters, initial values and dropout."""
 
-import dataclasses
 import math
 
 import pytest
@@ -8,10 +7,10 @@ import torch
 from torch import Tensor
 
 from models.layers.decoder import AutoRegressiveDecoder
-from models.papers.cot_mae import MaskedDecoder, Pretraining, Settings
+from models.papers.cot_mae import MaskedDecoder, Settings
 from models.tokens import Tokenizer
 from tests.models.papers.test_cot_mae import AE, AR, batch, objective
-from tests.tiny import SHAPE, start, tiny_bert
+from tests.tiny import SHAPE, tiny_bert
 
 
 @pytest.mark.parametrize("settings", [AR, AE], ids=["ar", "ae"])
@@ -55,28 +54,3 @@ def test_dropout_works_in_training_alone(tokenizer: Tokenizer, settings: Setting
     assert not torch.allclose(logits(), logits(), atol=1e-3)
     made.eval()
     assert torch.equal(logits(), logits())
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"text_mask_rate": 0.0}, "text_mask_rate"),
-        ({"decoder": "ae", "window": None, "context_mask_rate": 1.5}, "context_mask_rate"),
-        ({"decoder": "ae"}, "decoder ae: expected a context_mask_rate, and null for window"),
-        ({"decoder": "ae", "context_mask_rate": 0.45}, "decoder ae: expected a context_mask_rate, and null for window"),
-        ({"context_mask_rate": 0.45}, "decoder ar: expected a window of 1 or more, and null for context_mask_rate"),
-        ({"symmetric": True}, "equal max_tokens for both"),
-        ({"decoder_layers": 0}, "decoder_layers"),
-        ({"window": 0}, "expected a window of 1 or more"),
-        ({"window": -1}, "window"),
-        ({"max_tokens": 2}, "max_tokens"),
-    ],
-)
-def test_settings_that_mean_nothing(change: dict[str, float], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        dataclasses.replace(AR, **change)
-
-
-def test_more_tokens_than_positions() -> None:
-    with pytest.raises(ValueError, match="max_tokens: expected at most 64, found 65"):
-        Pretraining(start(), dataclasses.replace(AR, max_tokens=65))

@@ -64,10 +64,15 @@ def begin(towers: Towers, *, pooling: Pooling = "cls", dropout: float = 0.0, spr
 
 
 def objective(
-    settings: Settings, towers: Towers = "mixture", *, pooling: Pooling = "cls", spread: float = 0.1
+    settings: Settings,
+    towers: Towers = "mixture",
+    *,
+    pooling: Pooling = "cls",
+    dropout: float = 0.0,
+    spread: float = 0.1,
 ) -> Pretraining:
     """Towers and decoder after each parameter went its own way."""
-    made = Pretraining(begin(towers, pooling=pooling), settings)
+    made = Pretraining(begin(towers, pooling=pooling, dropout=dropout), settings)
     torch.manual_seed(3)
     with torch.no_grad():
         for parameter in made.parameters():

@@ -232,3 +232,17 @@ def test_a_text_all_masked_still_has_its_end_to_pool(tokenizer: Tokenizer) -> No
 
     assert ((given.labels != IGNORED) == (given.words >= 0)).all()
     assert made.encode(given)[1]["bow"].isfinite()
+
+
+@EACH
+@pytest.mark.parametrize("sizes", [(0, 0), (0, 6, 1)])
+def test_texts_without_words_have_finite_losses_and_gradients(
+    tokenizer: Tokenizer, settings: Settings, sizes: Sequence[int]
+) -> None:
+    made, given = objective(settings), batch(tokenizer, settings, sizes)
+
+    losses = made.encode(given)[1]
+    torch.stack(list(losses.values())).sum().backward()
+
+    assert all(loss.isfinite() for loss in losses.values())
+    assert all(parameter.grad.isfinite().all() for parameter in made.parameters() if parameter.grad is not None)

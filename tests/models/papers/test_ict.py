@@ -8,12 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.objective import Losses
 from models.papers.ict import Batch, Pretraining, Settings, make_batch, remove_sentence
 from models.pretraining import RawBatch
 from models.representation import Pooling
 from models.tokens import Tokenizer
-from tasks.training import grad_cache as loop
 from tests.slow import Array, bert_layers, log_softmax, numbers
 from tests.tiny import PIECES, start
 
@@ -187,69 +185,3 @@ def test_nothing_is_learned_beside_the_model() -> None:
     made = objective()
 
     assert all(name.startswith("model.") for name, _ in made.named_parameters())
-
-
-# Training
-
-
-@pytest.mark.usefixtures("store")
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-@pytest.mark.parametrize("chunk", [1, 4])
-def test_chunks_have_the_gradients_of_a_direct_pass(tokenizer: Tokenizer, chunk: int, dropout: float) -> None:
-    made, given = objective(dropout=dropout, spread=0.1).train(), batch(tokenizer)
-    losses = loop.gradients(made, given, chunk, (3, 5))
-    found = {name: each.grad.clone() for name, each in made.named_parameters() if each.grad is not None}
-
-    made.zero_grad()
-    passed = []
-    for number, first in enumerate([0] if dropout == 0 else range(0, 6, chunk)):
-        torch.manual_seed(loop.mix_seeds((3, 5, number)))
-        passed.append(made.encode(given.rows(first, 6 if dropout == 0 else min(6, first + chunk)))[0])
-    direct: Losses = made.compare(tuple(torch.cat(each) for each in zip(*passed, strict=True)), given)
-    sum(direct.values()).backward()
-
-    assert losses["contrast"].item() == pytest.approx(direct["contrast"].item(), rel=1e-5)
-    expected: dict[str, Tensor] = {name: each.grad for name, each in made.named_parameters() if each.grad is not None}
-    assert set(found) == set(expected)
-    largest = max(grad.abs().max().item() for grad in expected.values())
-    for name, grad in expected.items():
-        torch.testing.assert_close(found[name], grad, atol=1e-5 * max(1.0, largest), rtol=1e-4)
-
-
-@pytest.mark.usefixtures("store")
-def test_a_batch_is_learned_by_heart_and_equal_seeds_learn_equally(tokenizer: Tokenizer) -> None:
-    given, runs = batch(tokenizer), []
-    for seed in (0, 0, 1):
-        torch.manual_seed(0)
-        made = objective(dropout=0.05, spread=0.05).train()  # a fresh BERT's [CLS] hardly depends on its text
-        optimiser, losses = torch.optim.Adam(made.parameters(), lr=3e-3), []
-        for step in range(80 if not runs else 3):
-            losses.append(loop.gradients(made, given, None, (seed, step))["contrast"].item())
-            optimiser.step()
-            optimiser.zero_grad()
-        runs.append(losses)
-
-    assert runs[0][0] > 1
-    assert np.mean(runs[0][-5:]) < 0.1 * runs[0][0]
-    assert runs[0][:3] == runs[1] != runs[2]
-
-
-# What is refused
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"removal_rate": 0.0}, {"removal_rate": 1.1}, {"temperature": 0.0}, {"max_tokens": 2},
-        {"sentence_max_tokens": 2},
-    ],
-)  # fmt: skip
-def test_settings_that_mean_nothing(change: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(change))):
-        dataclasses.replace(SETTINGS, **change)
-
-
-@pytest.mark.parametrize("change", [{"max_tokens": 65}, {"sentence_max_tokens": 65}])
-def test_more_tokens_than_positions(change: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="max_tokens: expected at most 64, found 65"):
-        Pretraining(start(), dataclasses.replace(SETTINGS, **change))

@@ -1,24 +1,18 @@
-"""The training of RetroMAE: a batch is learned, gradients of chunks, seeds, dropout, refused settings."""
+"""RetroMAE in training: padding, seeds, dropout, texts without words, initial values."""
 
 import dataclasses
 
 import pytest
 import torch
-from torch import Tensor
 
 from models.layers.unpadding import Packing
-from models.objective import Losses
 from models.papers.retro_mae import (
-    Batch,
     Pretraining,
-    Settings,
     embedded_queries,
     summed_queries,
 )
 from models.tokens import Tokenizer
-from tasks.training import grad_cache as loop
-from tasks.training.grad_cache import gradients
-from tests.models.papers.test_retro_mae import BOTH, EMBEDDED, SUM, batch, objective
+from tests.models.papers.test_retro_mae import EMBEDDED, SUM, batch, objective
 from tests.tiny import SHAPE, start, tiny_bert
 
 
@@ -42,66 +36,6 @@ def test_padding_changes_nothing(tokenizer: Tokenizer) -> None:
     for name in ("mlm", "decoder"):
         mean = sum(made.encode(each)[1][name] * each.num_terms(name) for each in cut) / given.num_terms(name)
         torch.testing.assert_close(losses[name], mean, atol=1e-5, rtol=1e-5)
-
-
-# Training
-
-
-@BOTH
-def test_one_batch_can_be_learned_by_heart(tokenizer: Tokenizer, settings: Settings) -> None:
-    torch.manual_seed(0)
-    made, given = Pretraining(start(spread=0.0), settings), batch(tokenizer)
-    optimiser = torch.optim.Adam(made.parameters(), lr=1e-2)
-    history = []
-    for _ in range(120):
-        optimiser.zero_grad()
-        losses = made.encode(given)[1]
-        torch.stack(list(losses.values())).sum().backward()
-        optimiser.step()
-        history.append({name: loss.item() for name, loss in losses.items()})
-
-    for name in ("mlm", "decoder"):
-        assert history[0][name] > 3.5
-        assert history[-1][name] < 0.2 * history[0][name]
-
-
-def gradient(made: Pretraining, given: Batch, chunk: int | None) -> tuple[Losses, dict[str, Tensor]]:
-    made.zero_grad()
-    losses = gradients(made, given, chunk, (3, 5))
-    return losses, {name: value.grad.clone() for name, value in made.named_parameters() if value.grad is not None}
-
-
-@BOTH
-@pytest.mark.parametrize("chunk", [1, 3])
-@pytest.mark.usefixtures("fixed_masks", "store")
-def test_chunks_change_neither_losses_nor_gradients(tokenizer: Tokenizer, settings: Settings, chunk: int) -> None:
-    made, given = objective(settings).train(), batch(tokenizer)
-
-    (losses, grads), (of_chunks, grads_of_chunks) = gradient(made, given, None), gradient(made, given, chunk)
-
-    torch.testing.assert_close(of_chunks, losses, atol=1e-5, rtol=1e-5)
-    largest = max(grad.abs().max().item() for grad in grads.values())
-    for name, grad in grads.items():
-        torch.testing.assert_close(grads_of_chunks[name], grad, atol=1e-5 * largest, rtol=1e-5)
-
-
-@pytest.mark.usefixtures("store")
-def test_chunks_draw_masks_and_dropout_by_their_seeds(tokenizer: Tokenizer) -> None:
-    made, given = objective(EMBEDDED, dropout=0.2).train(), batch(tokenizer)
-    losses, grads = gradient(made, given, 3)
-
-    made.zero_grad()
-    direct: Losses = {}
-    for number, part in enumerate((given.rows(0, 3), given.rows(3, 4))):
-        torch.manual_seed(loop.mix_seeds((3, 5, number)))
-        for name, loss in made.encode(part)[1].items():
-            share = part.num_terms(name) / given.num_terms(name)
-            direct[name] = direct.get(name, torch.zeros(())) + loss * share
-    torch.stack(list(direct.values())).sum().backward()
-
-    torch.testing.assert_close(losses, direct, atol=1e-6, rtol=1e-6)
-    expected = {name: value.grad for name, value in made.named_parameters() if value.grad is not None}
-    torch.testing.assert_close(grads, expected, atol=1e-5, rtol=1e-5)
 
 
 @torch.no_grad()
@@ -164,21 +98,3 @@ def test_the_decoder_starts_as_bert_does_and_owns_neither_head_nor_embeddings() 
             assert value.std().item() == pytest.approx(0.02, rel=0.1)
         else:
             assert (value == (1 if "Norm.weight" in name else 0)).all(), name
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"text_mask_rate": 0.0}, "text_mask_rate: expected a share"),
-        ({"decoder_mask_rate": 1.5}, "decoder_mask_rate: expected a share"),
-        ({"max_tokens": 2}, "max_tokens: expected 3 or more"),
-    ],
-)
-def test_settings_that_mean_nothing(change: dict[str, float], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        dataclasses.replace(SUM, **change)
-
-
-def test_more_tokens_than_positions() -> None:
-    with pytest.raises(ValueError, match="max_tokens: expected at most 64, found 65"):
-        Pretraining(start(), dataclasses.replace(SUM, max_tokens=65))

@@ -12,7 +12,6 @@ from models.papers.seed import Batch, Pretraining, Settings, make_batch
 from models.pretraining import RawBatch
 from models.representation import Pooling
 from models.tokens import Tokenizer
-from tasks.training.grad_cache import gradients
 from tests.slow import Array, attend, bert_layers, dense, embedded, gelu, log_softmax, norm, numbers, vocabulary
 from tests.tiny import PIECES, start
 
@@ -130,51 +129,3 @@ def test_the_vocabulary_head_sees_asked_positions_alone(tokenizer: Tokenizer, mo
     made.encode(given)
 
     assert seen == [given.num_terms("mlm"), given.num_terms("decoder")]
-
-
-@pytest.mark.usefixtures("store")
-@pytest.mark.parametrize("chunk", [1, 3])
-def test_chunks_change_neither_losses_nor_gradients(tokenizer: Tokenizer, chunk: int) -> None:
-    given, found = batch(tokenizer), []
-    for size in (None, chunk):
-        made = objective().train()
-        losses = gradients(made, given, size, (1, 2))
-        found.append((losses, {name: each.grad for name, each in made.named_parameters()}))
-
-    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(found[0][1], found[1][1], atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.usefixtures("store")
-def test_a_batch_is_learned_by_heart_and_equal_seeds_learn_equally(tokenizer: Tokenizer) -> None:
-    given = batch(tokenizer)
-    runs: list[list[dict[str, float]]] = []
-    for seed in (0, 0, 1):
-        torch.manual_seed(0)
-        made = Pretraining(start(dropout=0.05, spread=0), SETTINGS).train()
-        optimiser = torch.optim.Adam(made.parameters(), lr=1e-2)
-        losses = []
-        for step in range(100 if not runs else 3):
-            found = gradients(made, given, None, (seed, step))
-            losses.append({name: loss.item() for name, loss in found.items()})
-            optimiser.step()
-            optimiser.zero_grad()
-        runs.append(losses)
-
-    for name in ("mlm", "decoder"):
-        assert runs[0][0][name] > 3
-        assert runs[0][-1][name] < 0.25 * runs[0][0][name]
-    assert runs[0][:3] == runs[1] != runs[2]
-
-
-@pytest.mark.parametrize(
-    "change", [{"mask_rate": 0.0}, {"mask_rate": 1.1}, {"max_tokens": 2}, {"decoder_layers": 0}, {"window": 0}]
-)
-def test_settings_that_mean_nothing(change: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(change))):
-        dataclasses.replace(SETTINGS, **change)
-
-
-def test_more_tokens_than_positions() -> None:
-    with pytest.raises(ValueError, match="max_tokens: expected at most 64, found 65"):
-        Pretraining(start(), dataclasses.replace(SETTINGS, max_tokens=65))

@@ -188,32 +188,6 @@ def test_the_projection_is_no_part_of_the_model(tokenizer: Tokenizer) -> None:
     assert not fresh.bias.any()
 
 
-# Training
-
-
-@pytest.mark.usefixtures("store")
-@pytest.mark.parametrize("chunk", [1, 4, 6])
-def test_chunks_have_the_gradients_of_a_direct_pass(tokenizer: Tokenizer, chunk: int) -> None:
-    made, given = objective(dataclasses.replace(SETTINGS, dropout=0.3), spread=0.1).train(), batch(tokenizer)
-    losses = loop.gradients(made, given, chunk, (3, 5))
-    found = {name: each.grad.clone() for name, each in made.named_parameters() if each.grad is not None}
-
-    made.zero_grad()
-    passed = []
-    for number, first in enumerate(range(0, 6, chunk)):
-        torch.manual_seed(loop.mix_seeds((3, 5, number)))
-        passed.append(made.encode(given.rows(first, min(6, first + chunk)))[0])
-    direct = made.compare(tuple(torch.cat(each) for each in zip(*passed, strict=True)), given)
-    sum(direct.values()).backward()
-
-    assert losses["contrast"].item() == pytest.approx(direct["contrast"].item(), rel=1e-5)
-    expected = {name: each.grad for name, each in made.named_parameters() if each.grad is not None}
-    assert set(found) == set(expected)
-    largest = max(grad.abs().max().item() for grad in expected.values())
-    for name, grad in expected.items():
-        torch.testing.assert_close(found[name], grad, atol=1e-5 * max(1.0, largest), rtol=1e-4)
-
-
 @pytest.mark.usefixtures("store")
 def test_chunks_without_dropout_are_the_whole_batch(tokenizer: Tokenizer) -> None:
     made, given = objective(spread=0.1).eval(), batch(tokenizer)
@@ -226,37 +200,3 @@ def test_chunks_without_dropout_are_the_whole_batch(tokenizer: Tokenizer) -> Non
         )
 
     torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.usefixtures("store")
-def test_a_batch_is_learned_by_heart_and_equal_seeds_learn_equally(tokenizer: Tokenizer) -> None:
-    given, runs = batch(tokenizer), []
-    for seed in (0, 0, 1):
-        torch.manual_seed(0)
-        made = Pretraining(start(spread=0.05), SETTINGS).train()  # a fresh BERT's [CLS] hardly depends on its text
-        optimiser, losses = torch.optim.Adam(made.parameters(), lr=3e-3), []
-        for step in range(80 if not runs else 3):
-            losses.append(loop.gradients(made, given, None, (seed, step))["contrast"].item())
-            optimiser.step()
-            optimiser.zero_grad()
-        runs.append(losses)
-
-    assert runs[0][0] > 1.5
-    assert np.mean(runs[0][-5:]) < 0.1 * runs[0][0]
-    assert runs[0][:3] == runs[1] != runs[2]
-
-
-# What is refused
-
-
-@pytest.mark.parametrize(
-    "change", [{"dropout": 0.0}, {"dropout": 1.0}, {"dropout": -0.1}, {"temperature": 0.0}, {"max_tokens": 2}]
-)
-def test_settings_that_mean_nothing(change: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(change))):
-        dataclasses.replace(SETTINGS, **change)
-
-
-def test_more_tokens_than_positions() -> None:
-    with pytest.raises(ValueError, match="max_tokens: expected at most 64, found 65"):
-        Pretraining(start(), dataclasses.replace(SETTINGS, max_tokens=65))
