@@ -108,7 +108,7 @@ def _parts(content: Mapping[str, Any]) -> dict[str, Any]:
         "quality": quality,
         "comparison": comparison,
         "tiles": [(share(quality[name]), words) for name, words in SHARES.items()],
-        "fates": bars([("kept", quality["queries"]), *((REASONS.get(each, each), count) for each, count in
+        "fates": bars([("kept", quality["queries"]), *((REASONS.get(reason, reason), count) for reason, count in
                                                       quality["dropped"].items())], quality["written"]),
         "lengths": columns_of_lengths(quality["words"]),
         "copies": columns_of_tenths(quality["copied_tenths"]),
@@ -137,16 +137,17 @@ def bars(counts: Sequence[tuple[str, int]], total: int = 0) -> list[dict[str, An
 
 def beside(comparison: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return label, value before, value after and change of each measure that both versions have."""
-    found = []
+    rows = []
     flat = [{**comparison[side], **(comparison[side]["round_trip"] or {})} for side in ("before", "after")]
     flat = [
-        {**each, "queries": comparison[side]["queries"]} for each, side in zip(flat, ("before", "after"), strict=True)
+        {**figures, "queries": comparison[side]["queries"]}
+        for figures, side in zip(flat, ("before", "after"), strict=True)
     ]
     for name, words in COMPARED.items():
-        before, after = (each.get(name) for each in flat)
+        before, after = (figures.get(name) for figures in flat)
         if before is not None and after is not None:
-            found.append((words, *(_figure(name, each) for each in (before, after)), _change(name, after - before)))
-    return found
+            rows.append((words, *(_figure(name, value) for value in (before, after)), _change(name, after - before)))
+    return rows
 
 
 def _figure(name: str, number: float) -> str:

@@ -16,11 +16,11 @@ def costs(stages: Sequence[Stage]) -> dict[str, Any]:
     """Return sums over all stages, by device and by kind of stage; a value that was not measured is None."""
     return {
         "seconds": _seconds(stages),
-        "here": sum(each["seconds"] for each in stages if not each["cached"]),
+        "here": sum(stage["seconds"] for stage in stages if not stage["cached"]),
         **_summed(stages),
         "devices": [
             {"device": name, "seconds": _seconds(of_it), "stages": len(of_it)}
-            for name, of_it in _grouped(stages, lambda each: each.get("built", {}).get("device")).items()
+            for name, of_it in _grouped(stages, lambda stage: stage.get("built", {}).get("device")).items()
             if name
         ],
         "kinds": sorted(
@@ -28,10 +28,10 @@ def costs(stages: Sequence[Stage]) -> dict[str, Any]:
                 {
                     "stage": name,
                     "times": len(of_it),
-                    "seconds": sum(each["seconds"] for each in of_it),
+                    "seconds": sum(stage["seconds"] for stage in of_it),
                     **_summed(of_it),
                 }
-                for name, of_it in _grouped(stages, lambda each: each["stage"]).items()
+                for name, of_it in _grouped(stages, lambda stage: stage["stage"]).items()
             ),
             key=lambda kind: (-kind["seconds"], kind["stage"]),
         ),
@@ -40,23 +40,23 @@ def costs(stages: Sequence[Stage]) -> dict[str, Any]:
 
 def environments(stages: Sequence[Stage]) -> list[dict[str, Any]]:
     """Return each machine with its device, its versions and its number of stages, the largest number first."""
-    found: list[dict[str, Any]] = []
-    for each in stages:
-        if built := each.get("built"):
+    machines: list[dict[str, Any]] = []
+    for stage in stages:
+        if built := stage.get("built"):
             here = {**built["machine"], "device": built["device"], "versions": built["versions"]}
-            known = next((one for one in found if {**one, "stages": 0} == {**here, "stages": 0}), None)
+            known = next((machine for machine in machines if {**machine, "stages": 0} == {**here, "stages": 0}), None)
             if known is None:
-                found.append(known := {**here, "stages": 0})
+                machines.append(known := {**here, "stages": 0})
             known["stages"] += 1
-    return sorted(found, key=lambda one: -int(one["stages"]))
+    return sorted(machines, key=lambda machine: -int(machine["stages"]))
 
 
 def _seconds(stages: Sequence[Stage]) -> float:
-    return float(sum(each["seconds"] for each in stages))
+    return float(sum(stage["seconds"] for stage in stages))
 
 
 def _summed(stages: Sequence[Stage]) -> dict[str, Any]:
-    known = [built for each in stages if (built := each.get("built"))]
+    known = [built for stage in stages if (built := stage.get("built"))]
     energies: dict[str, float] = {}
     for built in known:
         for part, joules in (built.get("energy_joules") or {}).items():
@@ -70,6 +70,6 @@ def _summed(stages: Sequence[Stage]) -> dict[str, Any]:
 
 def _grouped(stages: Sequence[Stage], by: Any) -> dict[Any, list[Stage]]:
     groups: dict[Any, list[Stage]] = {}
-    for each in stages:
-        groups.setdefault(by(each), []).append(each)
+    for stage in stages:
+        groups.setdefault(by(stage), []).append(stage)
     return groups

@@ -1,6 +1,6 @@
-"""What a run's stages were made of, drawn: a stage a row, in the order of the chain, and a line for each artifact.
+"""The lineage graph of a run: a row per stage, in the order of the chain, and a line for each artifact.
 
-A line begins at the stage that made the artifact, goes down to the last stage that reads it, and has a dot wherever a
+A line begins at the stage that built the artifact, goes down to the last stage that reads it, and has a dot wherever a
 stage does. The drawing is SVG, since it must be readable with a hundred stages in a narrow column; Mermaid, which
 Prefect's UI draws too, makes a map of forty stages whose words cannot be read.
 """
@@ -33,53 +33,53 @@ class Lane:
     """The line of one artifact."""
 
     column: int
-    made: int
-    """The row of the stage that made it."""
+    built_in: int
+    """The row of the stage that built the artifact."""
     read: Sequence[int]
     """The rows of the stages that read it, rising."""
 
 
 def made_of(done: Sequence[Done]) -> list[list[int]]:
-    """For each stage the rows of those whose artifacts it was made of."""
-    rows = {f"{each.stage}/{each.key}": row for row, each in enumerate(done)}
-    return [sorted({rows[reference] for reference in flat(each.inputs) if reference in rows}) for each in done]
+    """Return for each stage the rows of the stages whose artifacts it reads."""
+    rows = {f"{stage.stage}/{stage.key}": row for row, stage in enumerate(done)}
+    return [sorted({rows[reference] for reference in flat(stage.inputs) if reference in rows}) for stage in done]
 
 
 def flat(inputs: Sequence[Any]) -> Iterator[str]:
     """The references among a stage's inputs, some of which are lists and some absent."""
-    for each in inputs:
-        yield from each if isinstance(each, list) else [] if each is None else [each]
+    for value in inputs:
+        yield from value if isinstance(value, list) else [] if value is None else [value]
 
 
 def lanes(sources: Sequence[Sequence[int]]) -> list[Lane]:
-    """A line for each artifact that a stage reads, in the first column that is free all the way down."""
+    """Return a line for each artifact that a stage reads, in the first column that is free in all its rows."""
     free_from: list[int] = []  # by column, the row from which on it is free
-    found = []
-    for made in range(len(sources)):
-        if read := [row for row, each in enumerate(sources) if made in each]:
-            column = next((place for place, row in enumerate(free_from) if row <= made), len(free_from))
+    lanes = []
+    for built_in in range(len(sources)):
+        if read := [row for row, inputs in enumerate(sources) if built_in in inputs]:
+            column = next((column for column, row in enumerate(free_from) if row <= built_in), len(free_from))
             free_from[column:] = [read[-1], *free_from[column + 1 :]]
-            found.append(Lane(column, made, read))
-    return found
+            lanes.append(Lane(column, built_in, read))
+    return lanes
 
 
 def drawing(done: Sequence[Done]) -> str:
-    """The stages and what they were made of, as SVG for a page that has the style of its classes."""
+    """Return the lineage as SVG for a page that has the style of its classes."""
     lines = lanes(made_of(done))
     nodes = LANE * (2 + max((line.column for line in lines), default=0))  # where the stages' dots stand
     words = nodes + 28
-    keys = words + LETTER * max((len(named(each)) for each in done), default=0) + 10
+    keys = words + LETTER * max((len(named(stage)) for stage in done), default=0) + 10
     width, height = keys + 205, ROW * len(done) + 4
     parts = [_line(line, nodes) for line in lines]
-    for row, each in enumerate(done):
+    for row, stage in enumerate(done):
         y = _y(row)
-        parts.append(f'<circle class="{"stored" if each.cached else "built"}" cx="{nodes}" cy="{y}" r="4"/>')
+        parts.append(f'<circle class="{"stored" if stage.cached else "built"}" cx="{nodes}" cy="{y}" r="4"/>')
         parts.append(f'<text class="n" x="{words - 5}" y="{y}">{row + 1}</text>')
-        parts.append(f'<text x="{words}" y="{y}">{escape(named(each))}</text>')
-        parts.append(f'<text class="k" x="{keys:.0f}" y="{y}">{each.key[:8]}</text>')
-        parts.append(f'<text class="n" x="{keys + 135:.0f}" y="{y}">{duration(each.seconds)}</text>')
-        if each.rows is not None:
-            parts.append(f'<text class="n" x="{keys + 200:.0f}" y="{y}">{each.rows:,}</text>')
+        parts.append(f'<text x="{words}" y="{y}">{escape(named(stage))}</text>')
+        parts.append(f'<text class="k" x="{keys:.0f}" y="{y}">{stage.key[:8]}</text>')
+        parts.append(f'<text class="n" x="{keys + 135:.0f}" y="{y}">{duration(stage.seconds)}</text>')
+        if stage.rows is not None:
+            parts.append(f'<text class="n" x="{keys + 200:.0f}" y="{y}">{stage.rows:,}</text>')
     return f'<svg xmlns="{SVG}" class="lineage" width="{width:.0f}" height="{height}">{"".join(parts)}</svg>'
 
 
@@ -101,7 +101,9 @@ def as_image(svg: str, words: str) -> str:
 
 def _line(line: Lane, nodes: int) -> str:
     x = LANE * (line.column + 1)
-    path = f"M{nodes} {_y(line.made)}H{x}V{_y(line.read[-1])}" + "".join(f"M{x} {_y(row)}H{nodes}" for row in line.read)
+    path = f"M{nodes} {_y(line.built_in)}H{x}V{_y(line.read[-1])}" + "".join(
+        f"M{x} {_y(row)}H{nodes}" for row in line.read
+    )
     dots = "".join(f'<circle cx="{x}" cy="{_y(row)}" r="2"/>' for row in line.read)
     return f'<g class="lane-{line.column % len(COLOURS)}"><path d="{path}"/>{dots}</g>'
 

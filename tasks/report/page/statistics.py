@@ -26,29 +26,29 @@ def intervals(by_query: pa.Table) -> list[dict[str, Any]]:
     groups = by_query.group_by(["run", "metric"], use_threads=False).aggregate(
         [("value", "count"), ("value", "mean"), ("value", "stddev", pc.VarianceOptions(ddof=1))]
     )
-    found = []
+    rows = []
     for row in groups.to_pylist():
         num, mean, deviation = row["value_count"], row["value_mean"], row["value_stddev"] or 0.0
         half = float(t.ppf(0.975, num - 1)) * deviation / math.sqrt(num) if num > 1 else 0.0
-        found.append({"run": row["run"], "metric": row["metric"],
+        rows.append({"run": row["run"], "metric": row["metric"],
                       "low": max(0.0, mean - half), "high": min(1.0, mean + half)})  # fmt: skip
-    return found
+    return rows
 
 
 def wins(by_query: pa.Table, comparisons: Sequence[Row], metric: str) -> list[dict[str, Any]]:
     """Return for each compared pair the numbers of queries on which the run is better, equal and worse."""
     of_metric = by_query.filter(pc.equal(by_query["metric"], metric)).sort_by("query_id")
     values = {run: _values(of_metric, run) for run in pc.unique(of_metric["run"]).to_pylist()}
-    found = []
+    rows = []
     for pair in comparisons:
         if pair["metric"] == metric:
             difference = values[pair["run"]] - values[pair["baseline"]]
-            found.append({
+            rows.append({
                 "run": pair["run"], "baseline": pair["baseline"], "metric": metric,
                 "better": int((difference > 0).sum()), "equal": int((difference == 0).sum()),
                 "worse": int((difference < 0).sum()),
             })  # fmt: skip
-    return found
+    return rows
 
 
 def grid(by_query: pa.Table, run: str, baseline: str, metric: str) -> dict[str, Any] | None:
@@ -63,13 +63,14 @@ def grid(by_query: pa.Table, run: str, baseline: str, metric: str) -> dict[str, 
     name, _, cutoff = metric.partition("@")
     if name == "MRR" and int(cutoff) <= RANKS_SHOWN:
         ticks = ["none", *(str(rank) for rank in range(int(cutoff), 0, -1))]
-        places = [
-            np.where(each > 0, int(cutoff) + 1 - np.rint(1 / np.maximum(each, 1e-9)), 0) for each in (ours, theirs)
+        cells = [
+            np.where(values > 0, int(cutoff) + 1 - np.rint(1 / np.maximum(values, 1e-9)), 0)
+            for values in (ours, theirs)
         ]
     else:
         ticks = [f"{tenth / TENTHS:.1f}" for tenth in range(TENTHS + 1)]
-        places = [np.rint(TENTHS * each) for each in (ours, theirs)]
-    pairs, counts = np.unique(np.stack(places).astype(int), axis=1, return_counts=True)
+        cells = [np.rint(TENTHS * values) for values in (ours, theirs)]
+    pairs, counts = np.unique(np.stack(cells).astype(int), axis=1, return_counts=True)
     return {"run": run, "baseline": baseline, "metric": metric, "ticks": ticks,
             "cells": [{"run": int(x), "baseline": int(y), "queries": int(count)}
                       for x, y, count in zip(*pairs, counts, strict=True)]}  # fmt: skip
@@ -82,16 +83,16 @@ def clearest_wins(
     of_metric = by_query.filter(pc.equal(by_query["metric"], metric)).sort_by("query_id")
     values = np.stack([_values(of_metric, run) for run in runs])
     query_ids = of_metric.filter(pc.equal(of_metric["run"], runs[0]))["query_id"].to_pylist()
-    best, found = values.max(0), []
+    best, rows = values.max(0), []
     shared = int(((values == best).sum(0) > 1).sum())
     for number, run in enumerate(runs):
         ahead = values[number] - np.delete(values, number, axis=0).max(0)
         clear = np.argsort(-ahead, kind="stable")[:EXAMPLES]
-        found.append({
+        rows.append({
             "run": run, "wins": int((ahead > 0).sum()), "shared": shared,
             "queries": [texts.get(query_ids[place], query_ids[place]) for place in clear if ahead[place] > 0],
         })  # fmt: skip
-    return found
+    return rows
 
 
 def _values(rows: pa.Table, run: str) -> NDArray[np.float64]:

@@ -96,51 +96,58 @@ def curves_of(claim: Claimed) -> str:
 
 def _differences(claims: Sequence[Claimed]) -> list[Difference]:
     return [
-        Difference(f"{claim.name}: {each.arm} − {each.than}", each.difference.value, each.low, each.high,
-                   printed[0] - printed[1] if printed else None, each.verdict)
-        for claim in claims for each, printed in zip(claim.contrasts, claim.printed, strict=True)
-        if isinstance(each, SystemComparison) and each.difference and each.low is not None and each.high is not None
+        Difference(f"{claim.name}: {comparison.arm} − {comparison.than}", comparison.difference.value,
+                   comparison.low, comparison.high, printed[0] - printed[1] if printed else None, comparison.verdict)
+        for claim in claims for comparison, printed in zip(claim.contrasts, claim.printed, strict=True)
+        if isinstance(comparison, SystemComparison) and comparison.difference
+        and comparison.low is not None and comparison.high is not None
     ]  # fmt: skip
 
 
 def _lines(claims: Sequence[Claimed]) -> Iterator[dict[str, Any]]:
     """Yield a line for each comparison; the first of a claim has its statement."""
     for claim in claims:
-        for number, (each, printed) in enumerate(zip(claim.contrasts, claim.printed, strict=True)):
+        for number, (comparison, printed) in enumerate(zip(claim.contrasts, claim.printed, strict=True)):
             yield {
-                "claim": claim.name, "statement": claim.statement, "first": number == 0, "arm": each.arm,
-                "than": each.than, "source": f"{claim.paper}, {claim.source}", "p": _p(each),
-                "ours": _measured(claim, each),
+                "claim": claim.name, "statement": claim.statement, "first": number == 0, "arm": comparison.arm,
+                "than": comparison.than, "source": f"{claim.paper}, {claim.source}", "p": _p(comparison),
+                "ours": _measured(claim, comparison),
                 "printed": f"{signed(printed[0] - printed[1])} {claim.printed_metric}" if printed else "–",
-                "verdict": each.verdict, "words": _words(each), "note": claim.note is not None,
+                "verdict": comparison.verdict, "words": _words(comparison), "note": claim.note is not None,
                 "sizes": f"{claim.queries:,} × {len(claim.seeds)}" if claim.metric else f"– × {len(claim.seeds)}",
             }  # fmt: skip
 
 
-def _measured(claim: Claimed, each: SystemComparison | CostComparison) -> str:
+def _measured(claim: Claimed, comparison: SystemComparison | CostComparison) -> str:
     """Return the measured difference with its metric."""
-    return "–" if each.verdict == "not run" else f"{_ours(each)} {claim.metric or 'CPU seconds of a step'}"
+    return "–" if comparison.verdict == "not run" else f"{_ours(comparison)} {claim.metric or 'CPU seconds of a step'}"
 
 
-def _ours(each: SystemComparison | CostComparison) -> str:
-    if isinstance(each, CostComparison):
-        return "–" if each.ratio is None else f"× {each.ratio:.2f} [{each.low:.2f}, {each.high:.2f}]"
-    if each.difference is None or each.low is None or each.high is None:
+def _ours(comparison: SystemComparison | CostComparison) -> str:
+    if isinstance(comparison, CostComparison):
+        return (
+            "–"
+            if comparison.ratio is None
+            else f"× {comparison.ratio:.2f} [{comparison.low:.2f}, {comparison.high:.2f}]"
+        )
+    if comparison.difference is None or comparison.low is None or comparison.high is None:
         return "–"
-    return f"{signed(each.difference.value)} [{signed(each.low)}, {signed(each.high)}]"
+    return f"{signed(comparison.difference.value)} [{signed(comparison.low)}, {signed(comparison.high)}]"
 
 
-def _p(each: SystemComparison | CostComparison) -> str:
-    return _told(each.p_holm).removeprefix("= ") if isinstance(each, SystemComparison) else "–"
+def _p(comparison: SystemComparison | CostComparison) -> str:
+    return _p_value(comparison.p_holm).removeprefix("= ") if isinstance(comparison, SystemComparison) else "–"
 
 
-def _words(each: SystemComparison | CostComparison) -> str:
+def _words(comparison: SystemComparison | CostComparison) -> str:
     """Return the verdict; an inconclusive one has the minimum detectable effect."""
-    shown = each.detectable if isinstance(each, SystemComparison) and each.verdict == "inconclusive" else None
+    shown = None
+    if isinstance(comparison, SystemComparison) and comparison.verdict == "inconclusive":
+        shown = comparison.detectable
     return (
-        f"**{each.verdict}**"
+        f"**{comparison.verdict}**"
         if shown is None
-        else f"{each.verdict}; minimum detectable effect {shown:.3f} (80 % power)"
+        else f"{comparison.verdict}; minimum detectable effect {shown:.3f} (80 % power)"
     )
 
 
@@ -153,14 +160,15 @@ def _counts(claims: Sequence[Claimed]) -> str:
 
 def _missing(claims: Sequence[Claimed]) -> list[str]:
     """Return the missing runs without duplicates, in the study's order."""
-    return list(dict.fromkeys(words for claim in claims for each in claim.contrasts for words in each.missing))
+    comparisons = (comparison for claim in claims for comparison in claim.contrasts)
+    return list(dict.fromkeys(words for comparison in comparisons for words in comparison.missing))
 
 
 def _claim(claim: Claimed) -> dict[str, Any]:
     return {
-        "told": claim, "curves": curves_of(claim) if _panels(claim) else None,
+        "claim": claim, "curves": curves_of(claim) if _panels(claim) else None,
         "arms": [_arm(arm, claim) for arm in claim.arms if arm.runs],
-        "contrasts": [_contrast(each) for each in claim.contrasts if not each.missing],
+        "contrasts": [_contrast(comparison) for comparison in claim.contrasts if not comparison.missing],
     }  # fmt: skip
 
 
@@ -178,22 +186,22 @@ def _arm(arm: Arm, claim: Claimed) -> dict[str, Any]:
 def _value(run: StudyRun, row: str | None, metric: str | None) -> float | None:
     if row is None or metric is None:
         return run.facts.pretraining.get("cpu_seconds")
-    found = run.measured(row, metric)
-    return None if found is None else float(found[1].mean())
+    measured = run.measured(row, metric)
+    return None if measured is None else float(measured[1].mean())
 
 
-def _contrast(each: SystemComparison | CostComparison) -> dict[str, Any]:
-    if isinstance(each, CostComparison):
-        return {"told": each, "ours": _ours(each), "words": _words(each), "cost": True}
+def _contrast(comparison: SystemComparison | CostComparison) -> dict[str, Any]:
+    if isinstance(comparison, CostComparison):
+        return {"comparison": comparison, "ours": _ours(comparison), "words": _words(comparison), "cost": True}
     return {
-        "told": each, "ours": _ours(each), "words": _words(each), "cost": False,
-        "p": _told(each.p), "p_holm": _told(each.p_holm),
-        "p_randomisation": _told(each.p_randomisation), "p_seeds": _told(each.p_seeds),
-        "by_seed": ", ".join(signed(value) for value in each.by_seed),
+        "comparison": comparison, "ours": _ours(comparison), "words": _words(comparison), "cost": False,
+        "p": _p_value(comparison.p), "p_holm": _p_value(comparison.p_holm),
+        "p_randomisation": _p_value(comparison.p_randomisation), "p_seeds": _p_value(comparison.p_seeds),
+        "by_seed": ", ".join(signed(value) for value in comparison.by_seed),
     }  # fmt: skip
 
 
-def _told(p: float | None) -> str:
+def _p_value(p: float | None) -> str:
     return "–" if p is None else probability(p)
 
 

@@ -52,20 +52,20 @@ class Cell:
 
 def columns(content: Content) -> list[Column]:
     """Return the columns with at least one collection, in the suite's order."""
-    found = []
+    shown = []
     for name, of in content["columns"].items():
-        members = [each for each in content["collections"] if each["column"] == name]
+        members = [collection for collection in content["collections"] if collection["column"] == name]
         if members:
-            found.append(Column(name, members[0]["metric"], [each["name"] for each in members], of))
-    return found
+            shown.append(Column(name, members[0]["metric"], [member["name"] for member in members], of))
+    return shown
 
 
 def average(content: Content) -> Column | None:
     """Return the average column; None if the columns have different metrics or there is only one."""
     shown = columns(content)
-    if len(shown) < 2 or len({each.metric for each in shown}) > 1:
+    if len(shown) < 2 or len({column.metric for column in shown}) > 1:
         return None
-    return Column("average", shown[0].metric, [each.name for each in shown], len(content["columns"]))
+    return Column("average", shown[0].metric, [column.name for column in shown], len(content["columns"]))
 
 
 def table(content: Content) -> dict[str, list[Cell]]:
@@ -73,7 +73,7 @@ def table(content: Content) -> dict[str, list[Cell]]:
     known = {(row["dataset"], row["run"], row["metric"]): row["value"] for row in content["rows"]}
     tested = {(row["dataset"], row["run"], row["metric"]): direction(row) for row in content["comparisons"]}
     values = {
-        run: [_mean([known[each, run, column.metric] for each in column.members]) for column in columns(content)]
+        run: [_mean([known[member, run, column.metric] for member in column.members]) for column in columns(content)]
         for run in content["models"]
     }
     signs = {
@@ -84,9 +84,9 @@ def table(content: Content) -> dict[str, list[Cell]]:
         for run in content["models"]
     }
     if average(content):
-        values = {run: [*found, _mean(found)] for run, found in values.items()}
-        signs = {run: [*found, 0] for run, found in signs.items()}
-    best = [max(found) for found in zip(*values.values(), strict=True)]
+        values = {run: [*row, _mean(row)] for run, row in values.items()}
+        signs = {run: [*row, 0] for run, row in signs.items()}
+    best = [max(column_values) for column_values in zip(*values.values(), strict=True)]
     return {
         run: [Cell(*cell) for cell in zip(values[run], map(float.__eq__, values[run], best), signs[run], strict=True)]
         for run in values
@@ -118,14 +118,14 @@ def as_markdown(content: Content) -> str:
 def headings(content: Content) -> list[str]:
     """Return the headings of the columns, with the metric if metrics differ."""
     shown, last = columns(content), average(content)
-    same = len({each.metric for each in shown}) == 1
-    heads = [each.heading if same else f"{each.heading} {each.metric}" for each in shown]
+    same = len({column.metric for column in shown}) == 1
+    heads = [column.heading if same else f"{column.heading} {column.metric}" for column in shown]
     return [*heads, last.heading] if last else heads
 
 
 def notes(content: Content) -> str:
     """Return the notes on the numbers, in sentences."""
-    metrics = {each.metric for each in columns(content)}
+    metrics = {column.metric for column in columns(content)}
     sentences = [f"{min(metrics)}; {content['description']}." if len(metrics) == 1 else f"{content['description']}."]
     if len(content["models"]) > 1:
         sentences.append(f"▲▼: {MARKS.format(first=next(iter(content['models'])))}.")
@@ -133,10 +133,10 @@ def notes(content: Content) -> str:
         sentences.append("Texts are without titles.")
     sentences += [f"Omitted: {why}." for why in content["absent"].values()]
     sentences += [
-        f"{each['run']} on {each['dataset']}: expected {each['expected']:.4f} {each['metric']} "
-        f"({content['expected_from']}), measured {each['found']:.4f}."
-        for each in content["expected"]
-        if not each["alike"]
+        f"{row['run']} on {row['dataset']}: expected {row['expected']:.4f} {row['metric']} "
+        f"({content['expected_from']}), measured {row['found']:.4f}."
+        for row in content["expected"]
+        if not row["alike"]
     ]
     return " ".join(sentences)
 
@@ -152,8 +152,8 @@ def page(content: Content) -> str:
 
 def _bars(content: Content, column: Column) -> dict[str, Any]:
     """Return the bars of a column, with confidence intervals if the column is one collection."""
-    place = columns(content).index(column)
-    values = {run: cells[place].value for run, cells in table(content).items()}
+    index = columns(content).index(column)
+    values = {run: cells[index].value for run, cells in table(content).items()}
     spans = {
         row["run"]: (row["low"], row["high"])
         for row in content["intervals"]

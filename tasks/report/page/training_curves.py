@@ -25,28 +25,30 @@ Point = tuple[float, float]
 
 def losses(checkpoint: Path) -> dict[str, list[Point]]:
     """Each loss of a checkpoint's training by step, averaged to at most `POINTS` points; {} without a log."""
-    return {name: averaged(found) for name, found in _logged(checkpoint).items() if not name.startswith(NO_LOSS)}
+    return {name: averaged(points) for name, points in _logged(checkpoint).items() if not name.startswith(NO_LOSS)}
 
 
 def probes(checkpoint: Path) -> dict[str, list[Point]]:
     """What a pre-training's retrieval probe measured, by step; {} where it had none."""
-    found = _logged(checkpoint).items()
-    return {name.removeprefix(PROBE): averaged(points) for name, points in found if name.startswith(PROBE)}
+    logged = _logged(checkpoint).items()
+    return {name.removeprefix(PROBE): averaged(points) for name, points in logged if name.startswith(PROBE)}
 
 
 def observed(checkpoint: Path) -> dict[str, dict[str, list[Point]]]:
     """Return what else a training logged, by figure and step; figures without a curve are left out."""
-    logged, found = _logged(checkpoint), {}
+    logged, figures = _logged(checkpoint), {}
     for title, prefixes in OBSERVED.items():
         curves = {name: averaged(points) for name, points in logged.items() if name.startswith(prefixes)}
         if curves:
-            found[title] = {_bare(name, prefixes): points for name, points in curves.items()}
-    return found
+            figures[title] = {_bare(name, prefixes): points for name, points in curves.items()}
+    return figures
 
 
 def _bare(name: str, prefixes: tuple[str, ...]) -> str:
     """What the curve is of: the view, where the picture says the rest."""
-    return next((name.removeprefix(each) for each in prefixes if each.endswith("_") and name.startswith(each)), name)
+    return next(
+        (name.removeprefix(prefix) for prefix in prefixes if prefix.endswith("_") and name.startswith(prefix)), name
+    )
 
 
 def _logged(checkpoint: Path) -> dict[str, list[tuple[int, float]]]:
@@ -62,7 +64,7 @@ def _logged(checkpoint: Path) -> dict[str, list[tuple[int, float]]]:
     for line in path.read_text().splitlines():
         for name, step, value in _numbers(line):
             curves.setdefault(name, {})[step] = value
-    return {name: sorted(found.items()) for name, found in curves.items()}
+    return {name: sorted(points.items()) for name, points in curves.items()}
 
 
 def _numbers(line: str) -> list[tuple[str, int, float]]:

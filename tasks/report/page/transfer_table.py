@@ -15,14 +15,14 @@ Column = Mapping[str, float | None]
 
 
 def elsewhere(measured: Sequence[Mapping[str, Any]], groups: Mapping[str, str], main: str) -> dict[str, Any] | None:
-    """The table and its picture: of each collection its first metric, the runs in their order; None without any.
+    """Return the table and its figure: the first metric of each collection, by run; None without collections.
 
     `main` is the run that is looked at: where it was not measured, the last one that was.
     """
     if not measured:
         return None
-    metrics = dict.fromkeys(each["rows"][0]["metric"] for each in measured)
-    runs = list(dict.fromkeys(row["run"] for each in measured for row in each["rows"]))
+    metrics = dict.fromkeys(collection["rows"][0]["metric"] for collection in measured)
+    runs = list(dict.fromkeys(row["run"] for collection in measured for row in collection["rows"]))
     main = main if main in runs else runs[-1]
     columns = by_collection(measured, groups, runs)
     averages = {run: mean([column[run] for column in columns.values()]) for run in runs}
@@ -40,17 +40,19 @@ def elsewhere(measured: Sequence[Mapping[str, Any]], groups: Mapping[str, str], 
 def by_collection(
     measured: Sequence[Mapping[str, Any]], groups: Mapping[str, str], runs: Sequence[str]
 ) -> dict[str, Column]:
-    """Each run's value by collection or group; None where one of a group is missing."""
-    found: dict[str, list[dict[str, float]]] = {}
-    for each in measured:
-        rows = [row for row in each["rows"] if row["metric"] == each["rows"][0]["metric"]]
-        name = each["rows"][0]["dataset"]
-        found.setdefault(groups.get(name, name), []).append({row["run"]: row["value"] for row in rows})
-    return {name: {run: mean([each.get(run) for each in of_it]) for run in runs} for name, of_it in found.items()}
+    """Return each run's value by collection or group; None if a member of a group has no value."""
+    by_name: dict[str, list[dict[str, float]]] = {}
+    for collection in measured:
+        rows = [row for row in collection["rows"] if row["metric"] == collection["rows"][0]["metric"]]
+        name = collection["rows"][0]["dataset"]
+        by_name.setdefault(groups.get(name, name), []).append({row["run"]: row["value"] for row in rows})
+    return {
+        name: {run: mean([values.get(run) for values in members]) for run in runs} for name, members in by_name.items()
+    }
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """None where a value is missing: a mean over other collections is another number."""
+    """Return the mean, or None if a value is missing: a mean over fewer collections cannot be compared."""
     known = [value for value in values if value is not None]
     return fmean(known) if known and len(known) == len(values) else None
 
@@ -61,11 +63,11 @@ def _best(column: Column) -> float | None:
 
 def _dumbbell(name: str, column: Column, main: str, on: Mapping[str, Any]) -> dict[str, Any]:
     known = {run: value for run, value in column.items() if value is not None}
-    places = {run: place(value, on) for run, value in known.items()}
-    low, high = min(places.values(), default=0.0), max(places.values(), default=0.0)
-    ordered = sorted(known, key=lambda run: run == main)  # the main run's dot lies on top
+    positions = {run: place(value, on) for run, value in known.items()}
+    low, high = min(positions.values(), default=0.0), max(positions.values(), default=0.0)
+    ordered = sorted(known, key=lambda run: run == main)  # the main run's dot is drawn last, on top
     return {
         "name": name, "value": column[main], "left": low, "span": high - low,
-        "dots": [{"run": run, "kind": "main" if run == main else "other", "place": places[run], "value": known[run]}
+        "dots": [{"run": run, "kind": "main" if run == main else "other", "place": positions[run], "value": known[run]}
                  for run in ordered],
     }  # fmt: skip
