@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flows.show import lineage_tree
-from flows.store_lookup import find
+from flows.store_lookup import find, newest_vectors
 from flows.terminal import Terminal, out
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
@@ -19,6 +19,7 @@ from storage.files import writing_folder
 from storage.store.manifest_checks import LOGS, MANIFEST
 from storage.store.store import Store
 from tasks.pretraining.initialise import beside
+from tasks.retrieval.sentence_transformer_export import add_files
 
 IMPOSSIBLE = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.EBUSY,
@@ -42,8 +43,20 @@ def export_checkpoint(key: str, folder: Path, store_folder: Path) -> None:
             target = file_in(copied, name)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(made / name, target)
-        (copied / "README.md").write_text(model_card(manifest, store))
+        if (copied / "modules.json").is_file():
+            add_files(copied, **_lengths(manifest, store))
+        (copied / "README.md").write_text(model_card(manifest, store, copied))
     out.print(f"{manifest.stage} {manifest.key}: {len(manifest.files)} files and README.md in {folder}")
+
+
+def _lengths(checkpoint: Manifest, store: Store) -> dict[str, int | None]:
+    """Return the maximum lengths of queries and passages: of the newest vectors of a checkpoint, else of its training.
+
+    `pretrieve search` reads queries and passages up to the lengths of these vectors, too.
+    """
+    vectors = newest_vectors(checkpoint, store)
+    settings = vectors.settings if vectors else checkpoint.settings
+    return {name: settings.get(name) for name in ("query_max_tokens", "passage_max_tokens")}
 
 
 def must_be_free(folder: Path) -> None:
@@ -93,8 +106,8 @@ def file_in(folder: Path, name: str) -> Path:
     return path
 
 
-def model_card(manifest: Manifest, store: Store) -> str:
-    """Return Markdown: what the model is, how to load it, its settings and its lineage."""
+def model_card(manifest: Manifest, store: Store, folder: Path) -> str:
+    """Return Markdown for an exported folder: what the model is, how to load it, its settings and its lineage."""
     console = Terminal(width=120, color_system=None)
     with console.capture() as tree:
         console.print(lineage_tree(manifest, store))
@@ -106,7 +119,7 @@ tags: [retrieval, pretrieve]
 # {manifest.stage} {manifest.key}
 
 Built by the `{manifest.stage}` stage of pretrieve {manifest.built["at"]} with {versions}.
-{_opens(manifest)}
+{_opens(manifest, folder)}
 {" ".join(beside(manifest.files))}
 
 ## Settings
@@ -124,8 +137,19 @@ Built by the `{manifest.stage}` stage of pretrieve {manifest.built["at"]} with {
 """
 
 
-def _opens(manifest: Manifest) -> str:
+def _opens(manifest: Manifest, folder: Path) -> str:
     if manifest.stage in GENERATORS:
         return "Load it with `AutoModelForSeq2SeqLM.from_pretrained(FOLDER)`; recipes name it in `queries.model`."
-    also = "; where the folder has `modules.json`, also with\n`SentenceTransformer(FOLDER)`"
-    return f"Load it with `AutoModel.from_pretrained(FOLDER)`{also}."
+    text = "Load it with `AutoModel.from_pretrained(FOLDER)`"
+    if (folder / "modules.json").is_file():
+        return f"""{text}, or as a retriever with sentence-transformers 6 or later,
+which then ranks as `pretrieve search` does:
+
+```python
+model = SentenceTransformer(FOLDER)
+scores = model.similarity(model.encode_query(queries), model.encode_document(documents))
+```
+
+The similarity is the inner product. A document is read as its title, a blank and its text."""
+    return f"""{text}. Its score has other parts than one dense vector:
+`pretrieve search` and `pretrieve evaluate` compute it, sentence-transformers does not."""

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from flows.store_lookup import artifact, find, must_exist
+from flows.store_lookup import artifact, find, must_exist, newest_vectors
 from flows.terminal import Terminal
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
@@ -85,16 +85,14 @@ def _of_vectors(manifest: Manifest, store: Store) -> Searched:
 
 
 def _newest_vectors(checkpoint: Manifest, store: Store) -> Manifest:
-    """Return the manifest of the newest vectors that a checkpoint has encoded."""
-    reference = f"{checkpoint.stage}/{checkpoint.key}"
-    vectors = [manifest for _, manifest in store.manifests() if manifest and manifest.schema == "Vectors"]
-    encoded = [manifest for manifest in vectors if manifest.inputs["checkpoint"] == reference]
-    if not encoded:
-        hint = f"; the store has other vectors, such as {vectors[0].key}" if vectors else ""
-        raise UserError(
-            f"{checkpoint.key}: no passages were encoded with this checkpoint; a recipe's rounds encode them{hint}"
-        )
-    return max(encoded, key=lambda manifest: str(manifest.built["at"]))
+    """Return the manifest of the newest vectors that a checkpoint has encoded. Raises UserError where it has none."""
+    if newest := newest_vectors(checkpoint, store):
+        return newest
+    other = next((manifest for _, manifest in store.manifests() if manifest and manifest.schema == "Vectors"), None)
+    hint = f"; the store has other vectors, such as {other.key}" if other else ""
+    raise UserError(
+        f"{checkpoint.key}: no passages were encoded with this checkpoint; a recipe's rounds encode them{hint}"
+    )
 
 
 def _input(manifest: Manifest, parameter: str, store: Store) -> Artifact[Any]:

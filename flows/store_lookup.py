@@ -67,6 +67,17 @@ def artifact(reference: str, store: Store) -> Artifact[Any]:
     return Artifact(manifest.stage, manifest.key, store.folder(manifest.stage, manifest.key))
 
 
+def newest_vectors(checkpoint: Manifest, store: Store) -> Manifest | None:
+    """Return the manifest of the newest vectors that a checkpoint has encoded, or None where there are none."""
+    reference = f"{checkpoint.stage}/{checkpoint.key}"
+    encoded = [
+        manifest
+        for _, manifest in store.manifests()
+        if manifest and manifest.schema == "Vectors" and manifest.inputs["checkpoint"] == reference
+    ]
+    return max(encoded, key=lambda manifest: str(manifest.built["at"]), default=None)
+
+
 def parameter_inputs(manifest: Manifest) -> Iterator[tuple[str, str]]:
     """Yield each input of an artifact as parameter and reference; a parameter of several inputs has a pair for each."""
     for parameter, given in manifest.inputs.items():

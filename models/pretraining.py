@@ -75,6 +75,11 @@ def crop_with_specials(ids: Sequence[int], max_tokens: int, tokenizer: Tokenizer
     return np.array([tokenizer.cls, *ids[first : len(ids) - (excess - first)], tokenizer.sep], dtype=np.int64)
 
 
+def truncate_with_specials(ids: Sequence[int], max_tokens: int, tokenizer: Tokenizer) -> Ids:
+    """[CLS] ids [SEP], of at most `max_tokens`: the first tokens of a longer text."""
+    return np.array([tokenizer.cls, *ids[: max_tokens - 2], tokenizer.sep], dtype=np.int64)
+
+
 def check_rates(**rates: float) -> None:
     """Raise ValueError unless all rates are above 0 and at most 1."""
     wrong = [name for name, rate in rates.items() if not 0 < rate <= 1]

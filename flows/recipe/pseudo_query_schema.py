@@ -25,32 +25,34 @@ def _label(section: dict[str, Any]) -> str:
     return Path(name).name if name.startswith(("/", ".", "~")) or section.get("model") is None else name
 
 
-class _Labelled(Settings):
-    """A section with the key `generator`, whose default is the name of the section's model."""
-
-    generator: str
-    """The generator's name in the tables and the report; by default that of its model, file or folder."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_label(cls, value: Any) -> Any:
-        if isinstance(value, dict) and value.get("generator") is None:
-            return {**value, "generator": _label(value)}
-        return value
+def _with_label(section: Any) -> Any:
+    """Return the section with its default label where it gives none."""
+    if isinstance(section, dict) and section.get("generator") is None:
+        return {**section, "generator": _label(section)}
+    return section
 
 
-class FurtherGenerator(_Labelled):
+class FurtherGenerator(Settings):
     """A further generator; its queries come after those of the generators before it."""
 
+    generator: str
+    """The generator's name in the tables; by default its model's."""
     model: str
     generate: Generation
 
+    @model_validator(mode="before")
+    @classmethod
+    def _labelled(cls, value: Any) -> Any:
+        return _with_label(value)
 
-class PseudoQuerySettings(_Labelled):
+
+class PseudoQuerySettings(Settings):
     """Which models generate pseudo-queries, how, and what the queries are for."""
 
     for_: Annotated[list[Literal["pretrain", "retrieve"]], Field(alias="for")]
     """`retrieve` adds BM25 over passages that are expanded with their pseudo-queries (doc2query)."""
+    generator: str
+    """The generator's name in the tables and the report; by default that of its model, or of the queries' file."""
     model: str | None
     """By hub name, folder or package:NAME/FOLDER; null where `train` trains one, or `file` has the queries."""
     train: GeneratorTraining | None
@@ -64,6 +66,11 @@ class PseudoQuerySettings(_Labelled):
     filter: Annotated[Filtering | None, Field(examples=[{"round_trip": 3}])] = None
     """Null keeps all queries."""
     quality: Sampling
+
+    @model_validator(mode="before")
+    @classmethod
+    def _labelled(cls, value: Any) -> Any:
+        return _with_label(value)
 
     @model_validator(mode="after")
     def _one_source(self) -> PseudoQuerySettings:

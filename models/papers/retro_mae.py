@@ -13,7 +13,7 @@ Shape suffixes: B batch, L length, Q = L - 1 positions after [CLS], R masks per 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -26,9 +26,17 @@ from models.layers.unpadding import Packing
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED, mask_budget, mask_words, sample_masks, word_indices
 from models.objective import Losses, Vectors
-from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates, crop_with_specials
+from models.pretraining import (
+    Initialisation,
+    RawBatch,
+    Reads,
+    check_lengths,
+    check_rates,
+    crop_with_specials,
+    truncate_with_specials,
+)
 from models.representation import pool
-from models.settings import VALIDATED
+from models.settings import VALIDATED, omitted_at
 from models.tokens import Tokenizer, Tokens, pad
 
 MAX_MASKS = 256
@@ -49,7 +57,9 @@ class Settings:
     query_stream: Literal["sum", "embedded"]
     """How vector and position are combined: by their sum, or by BERT's embedding layer (LayerNorm and dropout)."""
     max_tokens: int
-    """The length of a text with [CLS] and [SEP]; a longer one is cropped at both ends."""
+    """The length of a text with [CLS] and [SEP]."""
+    crop: Annotated[Literal["random", "end"], omitted_at("random")] = "random"
+    """What is left out of a longer text: tokens at both ends, by chance, or those at its end, as released."""
 
     def __post_init__(self) -> None:
         check_rates(text_mask_rate=self.text_mask_rate, decoder_mask_rate=self.decoder_mask_rate)
@@ -76,7 +86,11 @@ class Batch(Rows):
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
     """Crop, add special tokens, mask and pad. Budgets are shares of all tokens, including special tokens."""
-    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in raw.texts]
+    texts = [
+        truncate_with_specials(ids, settings.max_tokens, tokenizer) if settings.crop == "end"
+        else crop_with_specials(ids, settings.max_tokens, tokenizer, random)
+        for ids in raw.texts
+    ]  # fmt: skip
     inputs, labels = mask_words(texts, tokenizer, settings.text_mask_rate, random, specials_count=True)
     words = [word_indices(ids, tokenizer) for ids in texts]
     budgets = np.array([mask_budget(len(ids), settings.decoder_mask_rate) for ids in texts])

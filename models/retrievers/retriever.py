@@ -11,7 +11,6 @@ and `retriever.safetensors` with the views' parameters. A folder without these t
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, cast, get_args
 
 import torch
+from pydantic import TypeAdapter
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -75,7 +75,13 @@ class RetrieverSettings:
         """Return the settings that decide which parameters views have: equal parts can load each other's parameters."""
         late = self.late and (self.late.dim, self.late.bias)
         head = self.lexical and self.lexical.head
-        return self.views, self.shared_layers, self.dense and self.dense.dim, late, head
+        dense = self.dense and (self.dense.dim, self.dense.bias)
+        return self.views, self.shared_layers, dense, late, head
+
+    def as_json(self) -> dict[str, Any]:
+        """What `retriever.json` says; `read` is its inverse."""
+        value: dict[str, Any] = TypeAdapter(RetrieverSettings).dump_python(self, mode="json")
+        return value
 
     @staticmethod
     def read(value: Mapping[str, Any]) -> RetrieverSettings:
@@ -162,7 +168,7 @@ class Retriever(nn.Module):
 def save(retriever: Retriever, folder: Path) -> None:
     """Write a retriever to a checkpoint's folder; the tokenizer's files are not written."""
     towers.save(retriever.encoder, folder)
-    (folder / SETTINGS).write_text(json.dumps(dataclasses.asdict(retriever.settings), indent=1) + "\n")
+    (folder / SETTINGS).write_text(json.dumps(retriever.settings.as_json(), indent=1) + "\n")
     if own := retriever.own():
         save_file({name: value.detach().cpu().contiguous() for name, value in own.items()}, folder / WEIGHTS)
 

@@ -10,14 +10,14 @@ Shape suffixes: B batch, L length, H hidden, D dimension, Q queries, P passages.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from models.layers.bert import BertConfig, BertForMaskedLM
 from models.representation import Pooling, Representation, Role, inner_products, pool
-from models.settings import VALIDATED
+from models.settings import VALIDATED, omitted_at
 from models.tokens import Tokenizer, Tokens
 
 
@@ -31,24 +31,30 @@ class Settings:
     """D, the dimension to which a matrix projects vectors of queries and passages; null for no projection."""
     weight: float = 1.0
     """The weight of the view's scores in the sum of scores."""
+    bias: Annotated[bool, omitted_at(False)] = False
+    """Whether the projection has a bias, as in COIL's code (`nn.Linear` for [CLS])."""
 
     def __post_init__(self) -> None:
         if self.dim is not None and self.dim < 1:
             raise ValueError("dim: expected 1 or more, or null for no projection")
+        if self.bias and self.dim is None:
+            raise ValueError("bias: a bias belongs to a projection; expected a dim, or a bias of false")
         if not 0 < self.weight < float("inf"):
             raise ValueError("weight: expected a number above 0; leave out a view that is not used")
 
 
 class View(nn.Module):
-    """The pooled hidden state, projected if there is a dimension; the projection has no bias."""
+    """The pooled hidden state, projected if there is a dimension."""
 
     def __init__(self, config: BertConfig, settings: Settings, tokenizer: Tokenizer, pooling: Pooling) -> None:
         super().__init__()
         self.pooling: Pooling = pooling
         self.projection: nn.Linear | None = None
         if settings.dim is not None:
-            self.projection = nn.Linear(config.hidden_size, settings.dim, bias=False)
+            self.projection = nn.Linear(config.hidden_size, settings.dim, bias=settings.bias)
             nn.init.normal_(self.projection.weight, 0.0, config.initializer_range)
+            if settings.bias:
+                nn.init.zeros_(self.projection.bias)
 
     def forward(self, hidden_BLH: Tensor, tokens: Tokens, role: Role, model: BertForMaskedLM) -> Representation:
         """Return a representation with only the dense part [B, D], in float32."""

@@ -1,5 +1,7 @@
 """The batches and position-specific masks of RetroMAE."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from models.papers.retro_mae import (
 )
 from models.pretraining import RawBatch
 from models.tokens import Tokenizer
-from tests.models.papers.test_retro_mae import CLS, SEP, SUM, batch
+from tests.models.papers.test_retro_mae import CLS, PAD, SEP, SUM, batch
 from tests.tiny import PIECES
 
 # Batches
@@ -37,6 +39,19 @@ def test_a_batch_holds_one_crop_thrice(tokenizer: Tokenizer) -> None:
         pieces = [PIECES[piece] for piece in original[1 : length - 1].tolist()]
         starts = [place == 0 or not piece.startswith("##") for place, piece in enumerate(pieces)]
         assert words[1 : length - 1].tolist() == [sum(starts[: place + 1]) - 1 for place in range(len(starts))]
+
+
+def test_the_first_tokens_of_a_long_text_are_kept_as_released(tokenizer: Tokenizer) -> None:
+    texts = [list(range(5, 45)), list(range(20, 38)), [9, 8], list(range(6, 25))]
+    settings = dataclasses.replace(SUM, crop="end")
+
+    batches = [make_batch(RawBatch(texts), tokenizer, settings, np.random.default_rng(seed)) for seed in range(4)]
+
+    expected = [[CLS, *ids[:18], SEP] + [PAD] * max(0, 18 - len(ids)) for ids in texts]
+    assert [batch.original.tolist() for batch in batches] == [expected] * 4
+    cropped = make_batch(RawBatch(texts), tokenizer, SUM, np.random.default_rng(0))
+    assert cropped.original[0].tolist() != expected[0]
+    assert cropped.original[1:3].tolist() == expected[1:3]
 
 
 def test_special_tokens_count_for_both_budgets(tokenizer: Tokenizer) -> None:

@@ -1,5 +1,6 @@
 """A retriever of any views: its scores, its files, and what it goes on with."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,23 @@ def test_dup_maes_own_matrix_is_taken_from_its_pretraining(tmp_path: Path) -> No
     for row in range(2):
         expected = (hidden[row][tokens.mask[row]] @ pretrained.T).amax(0)
         torch.testing.assert_close(made(tokens, "passage").lexical[row], expected)
+
+
+def test_a_bias_of_the_dense_projection_is_saved_and_starts_the_projection_anew(tmp_path: Path) -> None:
+    plain, biased = (RetrieverSettings(dense=dense.Settings(dim=6, bias=bias)) for bias in (False, True))
+    made = Retriever(DenseEncoder(tiny_bert(), "cls"), biased, tiny_tokenizer()).eval()
+    torch.nn.init.normal_(made.own()["heads.dense.projection.bias"])
+    folder, tokens = written(made, tmp_path / "saved"), random_tokens(4, 1)
+
+    assert load(folder).settings == biased
+    assert equal(load(folder)(tokens, "query"), made(tokens, "query"))
+    assert torch.equal(load_for_training(folder, biased).own()["heads.dense.projection.weight"],
+                       made.own()["heads.dense.projection.weight"])  # fmt: skip
+    assert list(load_for_training(folder, plain).own()) == ["heads.dense.projection.weight"]
+    described = json.loads(
+        (written(Retriever(made.encoder, plain, tiny_tokenizer()), folder) / "retriever.json").read_text()
+    )
+    assert described == {"dense": {"dim": 6, "weight": 1.0}, "late": None, "lexical": None, "shared_layers": None}
 
 
 def test_a_setting_without_weights_does_not_start_views_anew(tmp_path: Path) -> None:

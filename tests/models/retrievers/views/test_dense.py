@@ -12,10 +12,12 @@ TOKENS = pad([[2, 60, 61, 62, 3], [2, 63, 3], [2, 3]])
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-@pytest.mark.parametrize("dim", [None, 7])
-def test_vectors_and_scores_by_the_formula(tokenizer: Tokenizer, pooling: Pooling, dim: int | None) -> None:
+@pytest.mark.parametrize(("dim", "bias"), [(None, False), (7, False), (7, True)])
+def test_vectors_and_scores_by_the_formula(tokenizer: Tokenizer, pooling: Pooling, dim: int | None, bias: bool) -> None:
     model = tiny_bert()
-    view = View(model.config, Settings(dim=dim), tokenizer, pooling)
+    view = View(model.config, Settings(dim=dim, bias=bias), tokenizer, pooling)
+    if bias and view.projection is not None:
+        torch.nn.init.normal_(view.projection.bias)
     hidden = model.bert(TOKENS.ids, TOKENS.mask).detach()
 
     queries, passages = (view(hidden, TOKENS, role, model) for role in ("query", "passage"))
@@ -28,6 +30,7 @@ def test_vectors_and_scores_by_the_formula(tokenizer: Tokenizer, pooling: Poolin
         if view.projection is not None:
             vector = torch.stack([sum(w * x for w, x in zip(each, vector, strict=True))
                                   for each in view.projection.weight.detach().double()])  # fmt: skip
+            vector = vector + view.projection.bias.detach().double() if bias else vector
         wanted.append(vector)
     assert queries.dense is not None
     assert queries.dense.shape == (3, dim or SHAPE["hidden_size"])
@@ -43,6 +46,9 @@ def test_the_projection_is_one_matrix_that_starts_as_berts_do(tokenizer: Tokeniz
     assert [(name, each.shape) for name, each in view.named_parameters()] == [("projection.weight", (384, 32))]
     assert view.projection is not None
     assert view.projection.weight.std().item() == pytest.approx(0.02, rel=0.03)
+    biased = View(tiny_bert().config, Settings(dim=384, bias=True), tokenizer, "cls").projection
+    assert biased is not None
+    assert not biased.bias.any()
     assert not list(View(tiny_bert().config, Settings(dim=None), tokenizer, "cls").parameters())
 
 
@@ -66,6 +72,8 @@ def test_autocast_rounds_nothing(tokenizer: Tokenizer) -> None:
 def test_settings_that_are_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(ValueError, match="dim: expected 1 or more"):
         Settings(dim=0)
+    with pytest.raises(ValueError, match="bias: a bias belongs to a projection"):
+        Settings(dim=None, bias=True)
     for weight in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="weight: expected a number above 0"):
             Settings(dim=None, weight=weight)
