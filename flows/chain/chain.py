@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from flows.chain.analyses import AnalysisInputs, analyse
-from flows.chain.evaluation import check_metrics, evaluate_split, headline_wins, overlaps
+from flows.chain.evaluation import bm25_variants, check_metrics, evaluate_split, headline_wins, overlaps
 from flows.chain.pretraining import contexts, pretrained, pretraining_spans, retrieved_passages, tokenizer
 from flows.chain.pseudo_queries import PseudoQueryGenerators
 from flows.chain.rankers import Bm25System
@@ -56,8 +56,8 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     rounds = Rounds(recipe, store, bm25, examples, checkpoints)
     rounds.run()
 
-    expanded_bm25 = generators.expanded_bm25(passages)
-    splits = [evaluate_split(recipe, rounds, expanded_bm25, split) for split in topics]
+    variants = bm25_variants(recipe, generators.expanded_bm25(passages))
+    splits = [evaluate_split(recipe, rounds, variants, split) for split in topics]
     first = splits[0]
     analysed = AnalysisInputs(recipe, rounds, first, spans, pseudo_queries, pairs, tokenizer(recipe))
     pretraining = {} if trained is None else {"pre-training": trained}

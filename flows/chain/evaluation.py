@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flows.chain.collection import ANSWER, SplitTopics
-from flows.chain.rankers import IndexedBm25
+from flows.chain.pretraining import retrieved_passages_without_titles
+from flows.chain.rankers import Bm25System, IndexedBm25
 from flows.chain.retriever_rounds import Rounds
 from flows.recipe.round_schema import Member, exact_run, expanded, view_run
 from flows.recipe.schema import Recipe
@@ -34,16 +35,27 @@ class SplitResults:
     metrics: Artifact[Metrics]
 
 
-def evaluate_split(
-    recipe: Recipe[Any], rounds: Rounds, expanded_bm25: IndexedBm25 | None, topics: SplitTopics
-) -> SplitResults:
-    """Rank the queries of a split in every way that the recipe names, and evaluate the rankings.
+def bm25_variants(recipe: Recipe[Any], expanded_bm25: IndexedBm25 | None) -> dict[str, IndexedBm25]:
+    """Return BM25 over changed texts of the passages, by the name of its ranking.
 
     `expanded_bm25` is BM25 over passages that are expanded with pseudo-queries, where the recipe has it.
     """
+    variants = {} if expanded_bm25 is None else {"bm25_doc2query": expanded_bm25}
+    if recipe.evaluate.bm25_without_titles:
+        passages = retrieved_passages_without_titles(recipe)
+        variants["bm25_without_titles"] = Bm25System(recipe.bm25).on(passages, recipe.encode, recipe.index)
+    return variants
+
+
+def evaluate_split(
+    recipe: Recipe[Any], rounds: Rounds, variants: Mapping[str, IndexedBm25], topics: SplitTopics
+) -> SplitResults:
+    """Rank the queries of a split in every way that the recipe names, and evaluate the rankings.
+
+    `variants` are rankers by BM25 over changed texts of the passages, by the names of their rankings.
+    """
     runs = rankings(recipe, rounds, topics.queries)
-    if expanded_bm25 is not None:
-        runs["bm25_doc2query"] = expanded_bm25.rank(topics.queries, depth(recipe))
+    runs |= {name: ranker.rank(topics.queries, depth(recipe)) for name, ranker in variants.items()}
     metrics = evaluate(
         qrels=topics.qrels, answers=topics.answers, passages=rounds.passages, runs=list(runs.values()),
         settings=evaluation_settings(recipe, topics, list(runs)),
@@ -125,7 +137,7 @@ def evaluation_settings(recipe: Recipe[Any], topics: SplitTopics, runs: list[str
         dataset=recipe.dataset.reader, split=topics.split, titles=recipe.split.titles,
         relevant_from=datasets.relevant_from(recipe.dataset.reader, topics.split),
         ignore_identical_ids=datasets.ignores_identical_ids(recipe.dataset.reader), names=runs, averaged=averaged,
-        **recipe.evaluate.model_dump() | {"comparisons": comparisons, "metrics": metrics},
+        seed=recipe.evaluate.seed, resamples=recipe.evaluate.resamples, comparisons=comparisons, metrics=metrics,
     )  # fmt: skip
 
 

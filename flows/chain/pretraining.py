@@ -26,6 +26,12 @@ def retrieved_passages(recipe: Recipe[Any]) -> Artifact[Passages]:
     return collection.split(recipe.dataset, recipe.corpora.retrieve, tokenizer(recipe), recipe.split.of_passages)
 
 
+def retrieved_passages_without_titles(recipe: Recipe[Any]) -> Artifact[Passages]:
+    """Return the passages that are retrieved, with the same ids and without titles."""
+    splitting = recipe.split.of_passages.model_copy(update={"titles": False})
+    return collection.split(recipe.dataset, recipe.corpora.retrieve, tokenizer(recipe), splitting)
+
+
 def pretraining_spans(recipe: Recipe[Any]) -> Artifact[Passages]:
     """Return the passages that are pre-trained on, of the same collection or of another."""
     source, split = recipe.corpora.pretrain_from or recipe.dataset, recipe.split

@@ -79,6 +79,7 @@ def report_settings(
 def descriptions(recipe: Recipe[Any], runs: list[str]) -> dict[str, str]:
     """Return what each run is, in a sentence. (The report's key depends on the words.)"""
     sentences = {"bm25": f"Lucene's BM25 (k1 {recipe.bm25.k1}, b {recipe.bm25.b}) over the passages"}
+    sentences["bm25_without_titles"] = f"{sentences['bm25']} without their titles"
     if recipe.teacher:
         sentences["teacher"] = f"the cross-encoder's order of the first passages of {recipe.teacher.reranks}"
     if recipe.queries:

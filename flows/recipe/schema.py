@@ -35,6 +35,8 @@ from tasks.retrieval.engines.exact import Exact
 from tasks.session import Execution
 
 STARTS = ("pretrained", "backbone", "random")
+BM25_VARIANTS = ("bm25_doc2query", "bm25_without_titles")
+"""The rankings by BM25 over changed texts, which mine nothing."""
 
 P = TypeVar("P")
 
@@ -83,13 +85,13 @@ class Recipe(Settings, Generic[P]):
             raise ValueError(f"headline.metric: {self.headline.metric} is none of evaluate.metrics")
         if self.teacher:
             means = [round_.name for round_ in self.rounds if round_.is_few_shot]
-            rankings = [name for name in names if name not in ("teacher", "bm25_doc2query", *means)]
+            rankings = [name for name in names if name not in ("teacher", *BM25_VARIANTS, *means)]
             rules.teacher_reads_rankings(self.teacher, rankings, self.rounds)
         return self
 
     def run_names(self) -> list[str]:
         """Return the name of every ranking or mean of rankings that the report may have."""
-        names = ["bm25", "bm25_doc2query"]
+        names = ["bm25", *BM25_VARIANTS]
         for round_ in self.rounds:
             trainings = round_.trainings()
             names += [round_.name, *(training.name for training in trainings if round_.is_few_shot)]
@@ -137,7 +139,7 @@ class Recipe(Settings, Generic[P]):
 
     @model_validator(mode="after")
     def _rounds_build_on_earlier_ones(self) -> Recipe[P]:
-        rules.names_differ(self.rounds, taken=("bm25", "bm25_doc2query", "teacher", *STARTS))
+        rules.names_differ(self.rounds, taken=("bm25", *BM25_VARIANTS, "teacher", *STARTS))
         rules.mining_rounds_exist(self.rounds)
         rules.starts_exist(self.rounds, self.run_names(), pretrains=self.pretrain is not None)
         rules.views_exist(self.rounds)
@@ -151,6 +153,12 @@ class Recipe(Settings, Generic[P]):
     def _reported_numbers_are_printed(self) -> Recipe[P]:
         reported = parse_reported(self.reported, self.headline.run)
         check_reported(reported, self.run_names(), self.dataset.reader, self.dataset.eval_splits)
+        return self
+
+    @model_validator(mode="after")
+    def _titles_can_be_left_out(self) -> Recipe[P]:
+        if self.evaluate.bm25_without_titles and not self.split.titles:
+            raise ValueError("evaluate.bm25_without_titles: without split.titles no passage has one; expected false")
         return self
 
     @model_validator(mode="after")

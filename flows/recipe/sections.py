@@ -135,3 +135,11 @@ class EvaluationSettings(Settings):
     comparisons: list[Comparison]
     seed: Seed
     resamples: Annotated[int, Field(ge=10_000)]
+    bm25_without_titles: bool = False
+    """Whether BM25 over the passages' texts without titles is evaluated too, as papers print BM25 on MS MARCO."""
+
+    @model_serializer(mode="wrap")
+    def _false_is_left_out(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out false: the text of a recipe is in its report's key, which earlier versions computed without."""
+        values: dict[str, Any] = dump(self)
+        return values if self.bm25_without_titles else {n: values[n] for n in values if n != "bm25_without_titles"}
