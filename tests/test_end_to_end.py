@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,10 +18,11 @@ from tests.services.servers import Service
 from tests.warm import WHEEL, environment
 
 SMALL = [
-    "dataset.fraction=0.02", "backbone.layers=[0]", "execution.threads=1", "queries.train.vocabulary=2000",
+    "dataset.fraction=0.02", "backbone.weights=bert_tiny_msmarco", "backbone.layers=null",
+    "execution.threads=1", "queries.train.vocabulary=2000",
     "queries.train.hidden_size=64", "queries.train.steps=12", "queries.train.copy_steps=4", "queries.train.batch=8",
     "queries.generate.shard_passages=16", "queries.quality.passages=20",
-    "pretrain.steps=12", "pretrain.batch=8", "pretrain.objective.max_tokens=64", "pretrain.probe.pairs=30",
+    "pretrain.steps=8", "pretrain.batch=8", "pretrain.objective.max_tokens=64", "pretrain.probe.pairs=30",
     "encode.passage_max_tokens=32",
     *(f"rounds.{number}.train.{change}" for number in range(4)
       for change in ("batch_queries=16", "passage_max_tokens=32", "query_max_tokens=12")),
@@ -68,8 +68,7 @@ def hashes(store: Path) -> dict[str, str]:
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the chain has run from nothing to its report, with a Prefect server of its own."""
     place = tmp_path_factory.mktemp("unbroken")
-    command = [sys.executable, "-m", "flows.cli", *changed("reproduce", "quickstart")]
-    done = subprocess.run(command, cwd=place, env=environment(place), capture_output=True, text=True, timeout=1200)
+    done = run(place, "reproduce", "quickstart")
     assert done.returncode == 0, done.stderr
     (place / "stdout.txt").write_text(done.stdout)
     return place
