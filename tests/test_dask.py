@@ -94,7 +94,7 @@ def test_two_workers_make_what_one_process_makes(
     assert min(sharded.parts_of(store).values()) > 8
 
 
-def test_what_goes_wrong_on_a_worker_is_told_as_it_is_here(two: Cluster, tmp_path: Path) -> None:
+def test_an_error_on_a_worker_is_that_of_one_process(two: Cluster, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^row 30: expected something else$"):
         works.run(tmp_path / "out", works.complain, dask=two.address, number=3)
     assert not list((tmp_path / "out" / SCRATCH).glob("dask-*"))

@@ -79,7 +79,7 @@ def report(place: Path) -> dict[str, object]:
     return value
 
 
-def test_the_report_has_every_row_and_the_path_is_told(unbroken: Path) -> None:
+def test_the_report_has_every_run_and_its_path_is_printed(unbroken: Path) -> None:
     value = report(unbroken)
     rows = value["rows"]
 
@@ -162,7 +162,7 @@ def wait_until_it_works_in(stage: str, store: Path, command: warm.Command) -> No
     pytest.fail(f"{stage} did not begin")
 
 
-def test_an_interrupted_run_says_so_at_once_and_ends_with_130(cut_off: tuple[Path, dict[str, int]]) -> None:
+def test_an_interrupted_run_prints_one_line_and_exits_with_130(cut_off: tuple[Path, dict[str, int]]) -> None:
     place, codes = cut_off
 
     assert codes == {stage: 130 if how == signal.SIGINT else -how for stage, how in CUT_OFF_IN.items()}
@@ -189,7 +189,7 @@ def copied(unbroken: Path, tmp_path: Path) -> Path:
     return tmp_path / "elsewhere"
 
 
-def test_a_moved_store_is_whole_and_a_changed_setting_rebuilds_only_what_follows(copied: Path) -> None:
+def test_a_moved_store_is_complete_and_a_changed_setting_rebuilds_only_what_follows(copied: Path) -> None:
     planned = run(copied, "plan", "quickstart", "--set", "rounds.1.train.temperature=2.0")
 
     lines = {line for line in planned.stdout.splitlines() if "to build" in line and "│" in line}
@@ -200,7 +200,7 @@ def test_a_moved_store_is_whole_and_a_changed_setting_rebuilds_only_what_follows
     }  # fmt: skip
 
 
-def test_damage_is_named_by_verify_and_mended_by_the_next_run(copied: Path, prefect_server: Service) -> None:
+def test_verify_names_damage_and_the_next_run_repairs_it(copied: Path, prefect_server: Service) -> None:
     server = {"PREFECT_API_URL": prefect_server.url}
     part = next((copied / "artifacts").glob("split_corpus/*/part-00000.parquet"))
     content = bytearray(part.read_bytes())
@@ -218,7 +218,7 @@ def test_damage_is_named_by_verify_and_mended_by_the_next_run(copied: Path, pref
     assert run(copied, "verify").returncode == 0
 
 
-def test_verify_moves_damage_aside_when_told(copied: Path) -> None:
+def test_verify_aside_moves_a_damaged_artifact(copied: Path) -> None:
     damaged = next((copied / "artifacts").glob("evaluate/*/rows.parquet"))
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
 

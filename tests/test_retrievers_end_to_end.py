@@ -138,7 +138,7 @@ def report(finished: Path) -> dict[str, Any]:
     return value
 
 
-def test_every_row_is_measured(report: dict[str, Any]) -> None:
+def test_every_run_is_evaluated(report: dict[str, Any]) -> None:
     values = {(row["run"], row["metric"]): row["value"] for row in report["rows"]}
     names = {run for run, _ in values}
 
@@ -156,7 +156,7 @@ def test_every_row_is_measured(report: dict[str, Any]) -> None:
     assert next(row["spread"] for row in report["rows"] if row["run"] == "few") is not None
 
 
-def test_the_report_compares_rankings_and_tells_what_they_take(finished: Path, report: dict[str, Any]) -> None:
+def test_the_report_compares_rankings_and_their_storage(finished: Path, report: dict[str, Any]) -> None:
     agreement = {(row["run_a"], row["run_b"]): row["overlap_10"] for row in report["overlap"]}
     stored = {each["name"]: sum(each["parts"].values()) for each in report["storage"]}
     page = (finished / "artifacts" / "reports" / "everything" / "report.html").read_text()
@@ -197,7 +197,7 @@ def test_a_second_run_builds_nothing(finished: Path) -> None:
     assert hashes(finished / "artifacts") == before
 
 
-def test_a_question_is_answered_with_the_scores_of_every_view(finished: Path, report: dict[str, Any]) -> None:
+def test_search_shows_the_scores_of_every_view(finished: Path, report: dict[str, Any]) -> None:
     keys = {each["round"]: each["key"] for each in report["stages"] if each["stage"] == "train"}
 
     answered = run(finished, "search", keys["retriever_2"], "a river in Africa", "--top", "2")

@@ -144,7 +144,7 @@ def test_each_row_of_the_table_is_met_and_cited(recipe: Path) -> None:
             assert row.where in line.sources, f"{place}: its comment does not name {row.where}"
 
 
-def test_nothing_printed_stands_in_a_comment_without_a_value() -> None:
+def test_every_source_in_a_comment_belongs_to_a_value() -> None:
     """A source beside a section's name or a bracket would be nobody's."""
     for recipe in RECIPES:
         cited = {line.number for line in lines(recipe) if line.sources}

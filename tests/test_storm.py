@@ -38,7 +38,7 @@ def test_every_way_of_running_has_its_share() -> None:
     assert all(len(chain.interruptions) <= chain.mode.most for chain in chains)
 
 
-def test_files_that_should_not_be_there_are_found(tmp_path: Path) -> None:
+def test_leftover_files_are_reported(tmp_path: Path) -> None:
     store = tmp_path
     artifact = store / "train" / "k1"
     (artifact / "logs").mkdir(parents=True)

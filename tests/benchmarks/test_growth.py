@@ -44,7 +44,7 @@ def test_an_exponent_is_the_slope_without_the_start_up() -> None:
     assert slopes.n_log_n(result) == pytest.approx(1 + 0.2886 / 2.7726, abs=1e-3)
 
 
-def test_an_uneven_growth_is_told_between_its_neighbours() -> None:
+def test_an_uneven_growth_has_the_exponents_of_its_steps_as_bounds() -> None:
     found = slopes.slope([(1, 1.0), (4, 4.0), (16, 64.0)])
     assert found
     assert (found.exponent, found.lowest, found.highest) == pytest.approx((1.5, 1.0, 2.0))
@@ -57,14 +57,14 @@ def test_what_is_too_short_has_no_exponent() -> None:
     assert (found.exponent, found.lowest, found.highest) == pytest.approx((1.0, 1.0, 1.0))
 
 
-def test_steps_are_told_without_what_comes_before_them() -> None:
+def test_the_time_of_steps_excludes_that_before_them() -> None:
     name, before = next(iter(slopes.TAKEN_OFF.items()))
     result = measured(**{before: rows(1.0, 2.0, 5.0, 20.0), name: rows(2.0, 4.0, 7.0, 22.0)})
     assert slopes.seconds(result, name) == [(4_000, 2.0), (16_000, 2.0), (64_000, 2.0)]
     assert all(each in growing.STAGES for pair in slopes.TAKEN_OFF.items() for each in pair)
 
 
-def test_memory_and_disk_are_told_by_document() -> None:
+def test_memory_and_disk_are_given_by_document() -> None:
     result = measured(split=rows(2.0, 3.0, 6.0, 18.0))
     assert slopes.bytes_each(result, "split", "peak_mib") == 0  # 16 MiB more are a buffer's
     assert slopes.bytes_each(result, "split", "bytes") == 10
@@ -72,7 +72,7 @@ def test_memory_and_disk_are_told_by_document() -> None:
     assert slopes.bytes_each(result, "split", "peak_mib") == pytest.approx(48 * 2**20 / 48_000)
 
 
-def test_a_collection_is_as_large_as_asked_and_can_be_read(tmp_path: Path) -> None:
+def test_an_invented_collection_has_the_requested_size_and_can_be_read(tmp_path: Path) -> None:
     invented.make_collection(tmp_path, 48)
 
     documents = list(beir.texts(tmp_path, "corpus"))
@@ -110,13 +110,13 @@ def test_a_stage_is_measured_anew_though_the_store_has_it(folder: Path) -> None:
     assert not work.exists()
 
 
-def test_a_stage_whose_inputs_would_have_to_be_built_beside_it_is_refused(folder: Path) -> None:
+def test_a_stage_whose_inputs_are_missing_is_refused(folder: Path) -> None:
     shutil.rmtree(folder / "64" / "store")
     with pytest.raises(SystemExit, match=r"begun by other code and lacks ingest_corpus: remove it"):
         growth.measured(folder, "split", 64)
 
 
-def test_a_run_goes_on_where_it_was_killed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_run_resumes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
     def run(command: list[str], **options: Any) -> Any:
@@ -151,7 +151,7 @@ def test_flops_and_hours_are_those_by_hand() -> None:
     assert "| `cot_mote` | 10 | 100 | – | – | 10 | – | 120 | 120 | 15 | 1.9 |" in lines
 
 
-def test_what_a_paper_used_is_told_as_a_part_of_its_chips() -> None:
+def test_what_a_paper_used_is_given_as_a_share_of_its_chips_peak() -> None:
     row = {"recipe": "cot_mae", "share": "1/2", "chip": "A100", "chips": "8", "hours": "10"}
     flops = 2 * 0.25 * 8 * 10 * 3600 * scale.PEAKS["A100"]  # twice a quarter of what ten hours on eight can do
 

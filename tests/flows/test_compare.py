@@ -51,7 +51,7 @@ def test_two_runs_are_compared(store: Store, tmp_path: Path, capsys: pytest.Capt
     assert "<script" not in page.read_text()
 
 
-def test_a_run_is_found_by_name_key_and_folder(store: Store, tmp_path: Path) -> None:
+def test_a_run_is_named_by_recipe_key_or_folder(store: Store, tmp_path: Path) -> None:
     made = run(store, "one")
     names = ["one", made.key, made.key[:10], str(made.path), str(store.root / "reports" / "one")]
     for name in names:

@@ -105,7 +105,7 @@ def test_a_full_reproduction_makes_a_few_hundred_task_runs_at_most(recipe: str, 
     assert sum(3 if job.needs_gpu else 1 for job in jobs) <= 400
 
 
-def test_without_a_store_a_worker_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_store_the_error_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PRETRIEVE_STORE", raising=False)
 
     with pytest.raises(UserError, match="PRETRIEVE_STORE"):
@@ -126,7 +126,7 @@ def test_a_stage_that_the_recipe_has_not_is_named(listed: Session) -> None:
         run_stage.fn("quickstart", "zzzz")
 
 
-def test_a_stage_whose_inputs_are_not_whole_names_them(listed: Session) -> None:
+def test_a_stage_names_its_incomplete_inputs(listed: Session) -> None:
     [job] = [job for job in listed.jobs.values() if job.stage.name == "pretrain"]
 
     with pytest.raises(UserError, match="needs pair_contexts/"):

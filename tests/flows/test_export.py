@@ -53,7 +53,7 @@ def test_nothing_is_written_outside_the_folder(
         file_in(tmp_path / "model", name)
 
 
-def test_of_two_exports_to_one_folder_one_is_told_to_wait(store: Store, tmp_path: Path) -> None:
+def test_of_two_exports_to_one_folder_one_is_refused(store: Store, tmp_path: Path) -> None:
     held, over = threading.Event(), threading.Event()
 
     def first() -> None:

@@ -72,7 +72,7 @@ def only(store: Store, stage: str) -> Artifact:
     return Artifact(stage, folder.name, folder)
 
 
-def test_a_plain_run_has_its_header_beside_it(store: Store, tmp_path: Path) -> None:
+def test_a_plain_run_has_its_header_in_a_second_file(store: Store, tmp_path: Path) -> None:
     run(store, "one")
     export_runs("one", ["bm25"], tmp_path / "out", store.root, plain=True)
     export_runs("one", ["bm25"], tmp_path / "again", store.root, split="dev")

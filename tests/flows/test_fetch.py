@@ -169,9 +169,7 @@ def test_what_is_there_is_not_fetched_again(
     assert [path for path, _ in publisher.asked] == ["/2019qrels-pass.txt"]
 
 
-def test_goes_on_where_a_connection_broke(
-    publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_download_resumes(publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = gzip.compress(bytes(range(256)) * 4_000, compresslevel=0)
     publish(publisher, monkeypatch, {"msmarco-passage/train/docpairs/v2": content})
     publisher.cut = 1
@@ -278,7 +276,7 @@ def test_without_a_network_one_line_says_what_to_do(
     assert f"put para.title.txt into {tmp_path} by hand" in str(raised.value)
 
 
-def test_unknown_names_are_told_the_known_ones(publisher: Publisher, tmp_path: Path) -> None:
+def test_an_unknown_name_lists_the_known_ones(publisher: Publisher, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"expected one of msmarco, .*natural_questions, or beir/NAME"):
         fetch("ms_marco", tmp_path)
     with pytest.raises(UserError, match=r"unknown collection; expected one of .*scifact"):

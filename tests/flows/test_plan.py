@@ -78,7 +78,7 @@ def test_what_is_not_known_is_a_question_with_the_cost_of_one_text(
     assert "pretrain: the number of texts is not known yet; each has 512 tokens and" in below
 
 
-def test_a_tagger_that_is_not_installed_is_told_before_anything_is_built(
+def test_a_missing_tagger_is_an_error_before_anything_is_built(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = find_recipe("small/cot_mote").read_text()
@@ -195,7 +195,7 @@ def test_what_is_here_is_known_by_its_content_in_a_plan_too(tmp_path: Path) -> N
     assert missing == []
 
 
-def test_no_hub_is_asked_for_a_plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_plan_contacts_no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[bool] = []
 
     def snapshot_download(name: str, *, ignore_patterns: list[str], local_files_only: bool) -> str:

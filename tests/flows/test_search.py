@@ -80,7 +80,7 @@ def test_a_key_of_any_kind_is_searched(
             assert each.scores["sum"] == pytest.approx(sum(each.scores[view] for view in views[1:]), rel=1e-5)
 
 
-def test_a_view_may_be_named_and_more_may_be_asked_for_than_there_is(built: dict[str, Artifact[Any]]) -> None:
+def test_a_view_may_be_named_and_more_results_requested_than_there_are(built: dict[str, Artifact[Any]]) -> None:
     searched = Searched(built["passages"], None, built["vectors"], built["retriever"])
 
     found = answer("tree", searched, top=99, view="late")

@@ -18,7 +18,7 @@ def logged(work: Path) -> list[int]:
     return [json.loads(line)["step"] for line in lines if line.endswith("}")]
 
 
-def test_a_cancelled_run_cancels_its_child_which_saves_and_goes_on_when_retried(lab: Lab) -> None:
+def test_a_cancelled_run_cancels_its_child_which_saves_and_resumes(lab: Lab) -> None:
     lab.work("gpu", "gpu-0")
     run = lab.ask("train_generator", *long_training(STEPS))
     child = lab.child_in("train_generator", run)

@@ -170,7 +170,7 @@ def _received(connection: object) -> str:
         return str(closed)
 
 
-def test_reports_are_served_and_nothing_beside_them(started: Started) -> None:
+def test_only_reports_are_served(started: Started) -> None:
     url = f"http://127.0.0.1:{started.reports}"
     (started.home / "artifacts" / "reports" / "out").symlink_to(started.private)
 

@@ -232,7 +232,7 @@ def test_secrets_are_nowhere_to_be_read(stack: Stack) -> None:
         assert not [where for where, text in readable.items() if secret in text], name
 
 
-def test_each_ends_when_it_is_told_and_is_then_unhealthy(stack: Stack) -> None:
+def test_each_service_ends_on_sigterm_and_is_then_unhealthy(stack: Stack) -> None:
     for service, health in (("worker-gpu-none", "health-gpu"), ("worker-cpu", "health-cpu"), ("reports", ""),
                             ("server", ""), ("services", ""), ("redis", "")):  # fmt: skip
         [process] = [each.process for each in stack.started if each.name == service]

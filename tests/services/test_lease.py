@@ -148,7 +148,7 @@ def test_what_a_dead_host_was_building_is_taken_over(builder: Callable[[str], Bu
     assert files(second.store) == ["first.bin", "manifest.json", "second.bin"]
 
 
-def test_redis_may_forget_all_and_the_holder_goes_on(builder: Callable[[str], Builder], redis: Redis) -> None:
+def test_the_holder_of_a_lease_survives_a_flushed_redis(builder: Callable[[str], Builder], redis: Redis) -> None:
     first = builder("first")
     first.until("left []")
     second = builder("second")
@@ -252,7 +252,9 @@ def test_a_store_has_one_name_wherever_it_is_mounted(redis: Redis, tmp_path: Pat
         assert not Store(tmp_path / "another", LEASE).is_being_built(there.work("made", KEY))
 
 
-def test_a_wrong_password_is_named_and_not_told(redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_password_is_an_error_that_does_not_show_it(
+    redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for address in (redis.address.replace(PASSWORD, "wr0ng"), redis.address.replace(f":{PASSWORD}@", "")):
         monkeypatch.setenv(LOCKS, address)
         store = Store(tmp_path, LEASE)

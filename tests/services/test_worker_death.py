@@ -32,7 +32,7 @@ def kill(kind: str, process: psutil.Process, worker: psutil.Process) -> None:
         os.kill(victim.pid, signal.SIGKILL)
 
 
-def test_a_run_whose_worker_died_ends_by_itself_and_goes_on_when_retried(lab: Lab) -> None:
+def test_a_run_whose_worker_died_ends_and_resumes_when_retried(lab: Lab) -> None:
     for number in range(len(KINDS)):
         lab.work("gpu", f"gpu-{number}")
     runs = {kind: lab.ask("train_generator", *long_training(20_000, seed)) for seed, kind in enumerate(KINDS)}
@@ -58,7 +58,7 @@ def test_a_run_whose_worker_died_ends_by_itself_and_goes_on_when_retried(lab: La
     assert not (lab.store / ".damaged").exists()  # where a second build of an artifact would have put the first
 
 
-def test_a_retry_beside_an_orphan_waits_for_it(lab: Lab) -> None:
+def test_a_retry_waits_for_an_orphaned_run(lab: Lab) -> None:
     """A run that the server believes to be dead may be alive: the lock keeps a second one from its work."""
     lab.work("gpu", "gpu-orphan")
     lab.work("gpu", "gpu-second")

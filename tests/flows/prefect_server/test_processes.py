@@ -60,7 +60,7 @@ def begun(folder: Path, name: str, command: list[str], word: str) -> Background:
     return one
 
 
-def test_what_was_started_is_found_by_another_process_and_ended(tmp_path: Path) -> None:
+def test_another_process_finds_and_ends_what_was_started(tmp_path: Path) -> None:
     one = begun(tmp_path, "one", SLEEP, "here")
 
     assert running(tmp_path) == {"one": one}
@@ -96,7 +96,7 @@ def test_a_changed_clock_leaves_a_process_ours(
     assert one.process()
 
 
-def test_all_are_asked_before_any_is_waited_for(tmp_path: Path) -> None:
+def test_all_get_the_signal_before_any_is_waited_for(tmp_path: Path) -> None:
     both = [begun(tmp_path, name, [sys.executable, "-c", SOCIABLE, name, str(tmp_path)], "here") for name in "ab"]
 
     stop(tmp_path, *both)
@@ -117,7 +117,7 @@ def test_who_does_not_end_is_killed_with_what_it_started(tmp_path: Path, monkeyp
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
-def test_what_lost_its_parent_is_found_by_its_environment(innocent: subprocess.Popen[bytes]) -> None:
+def test_a_process_without_its_parent_is_recognised_by_its_environment(innocent: subprocess.Popen[bytes]) -> None:
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
     orphan = subprocess.Popen(["sleep", "600"], env=os.environ | {"PRETRIEVE_MARK": mark}, start_new_session=True)
     try:

@@ -44,7 +44,7 @@ RUN = [
 ]
 
 
-def test_the_papers_number_stands_beside_ours_with_the_difference() -> None:
+def test_the_papers_number_is_next_to_ours_with_the_difference() -> None:
     table = [list(row.values()) for row in metrics_table(report())]
 
     assert table == [

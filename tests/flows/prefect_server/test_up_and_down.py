@@ -90,7 +90,7 @@ def test_the_highest_port_leaves_none_for_the_reports(tmp_path: Path) -> None:
         up(tmp_path, 65535, None)
 
 
-def test_reports_that_end_at_once_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_server_that_ends_at_once_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         flows.prefect_server.up, "reports_command", lambda *_: [sys.executable, "-c", "raise SystemExit('no pages')"]
     )
@@ -114,7 +114,7 @@ def test_a_server_does_not_come_back_where_living_workers_do_not_look(
     assert worker.poll() is None
 
 
-def test_a_server_that_wants_a_password_is_told_by_its_variable_and_can_be_ended(
+def test_a_server_with_a_password_is_recognised_and_can_be_ended(
     paths: ServicePaths, begin: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PREFECT_SERVER_API_AUTH_STRING", raising=False)
@@ -200,7 +200,7 @@ def test_a_server_that_does_not_answer_is_not_taken_for_none(
     assert running(paths.folder) == {}
 
 
-def test_runs_of_other_workers_on_the_same_store_go_on(
+def test_runs_of_other_workers_on_the_same_store_continue(
     paths: ServicePaths, begin: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     of_a_run = {"PRETRIEVE_STORE": str(paths.store), "PREFECT__FLOW_RUN_ID": "a-run"}

@@ -140,7 +140,7 @@ def test_a_claims_seeds_come_before_the_next_claim_and_a_run_stands_once() -> No
         ("    metric: recall@10\n", "    metric: recall@11\n", "does not measure recall@11"),
     ],
 )
-def test_what_is_wrong_with_claims_is_told_in_a_line(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_errors_in_claims_are_one_line(tmp_path: Path, old: str, new: str, said: str) -> None:
     text = CLAIMS.read_text()
     assert old in text
     (tmp_path / "claims.yaml").write_text(text.replace(old, new, 1))

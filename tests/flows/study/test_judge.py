@@ -126,7 +126,7 @@ def test_pictures_are_svg_without_script_for_light_and_dark(tmp_path: Path) -> N
     assert "helps: good − plain" in drawn[FOREST]
 
 
-def test_an_interval_stands_where_its_numbers_are(tmp_path: Path) -> None:
+def test_an_interval_is_drawn_at_its_numbers(tmp_path: Path) -> None:
     helps, *_ = judge_claims(study(), results(tmp_path))
     [contrast] = helps.contrasts
     assert isinstance(contrast, SystemComparison)
@@ -144,7 +144,7 @@ def test_an_interval_stands_where_its_numbers_are(tmp_path: Path) -> None:
     assert (low - zero) / scale == pytest.approx(-0.02, abs=0.002)
 
 
-def test_what_lies_far_out_is_drawn_at_the_edge_with_its_number() -> None:
+def test_a_far_value_is_drawn_at_the_edge_with_its_number() -> None:
     near, far = (
         Difference("near", 0.02, 0.01, 0.03, None, "supported"),
         Difference("far", 0.4, 0.3, 0.5, 0.1, "supported"),

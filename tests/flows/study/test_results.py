@@ -17,7 +17,7 @@ def test_a_document_is_what_the_results_say() -> None:
     assert {path for path in IMAGES.glob("study_*.svg") if path not in made} == set()
 
 
-def test_every_value_of_a_report_stands_in_the_page_with_its_mark() -> None:
+def test_every_value_of_a_report_is_in_the_page_with_its_mark() -> None:
     for path in (ROOT / "results").glob("*.json"):
         report, page = json.loads(path.read_text()), results_page([path])
         lines = {line.split("`")[1]: line.split(" | ")[1:] for line in page.splitlines() if line.startswith("| `")}
@@ -30,7 +30,7 @@ def test_every_value_of_a_report_stands_in_the_page_with_its_mark() -> None:
             assert shown.strip(" |") == f"{row['value']:.3f}{sign}"
 
 
-def test_a_report_with_a_paper_and_other_splits_is_told(tmp_path: Path) -> None:
+def test_the_page_has_a_reports_paper_and_other_splits(tmp_path: Path) -> None:
     content = json.loads((ROOT / "results" / "vital_wikipedia.json").read_text())
     content["beside"] = [{"run": "retriever_2", "metric": "MRR@10", "theirs": 0.402, "ours": 0.7561}]
     row = {**content["rows"][0], "split": "dl19", "queries": 43, "value": 0.25}

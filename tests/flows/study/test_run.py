@@ -90,7 +90,7 @@ def study(place: Path, *arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-def test_a_study_is_run_in_slices_killed_resumed_and_done_again_where_code_is_other(place: Path) -> None:
+def test_a_study_resumes_after_a_kill_and_repeats_runs_of_other_code(place: Path) -> None:
     code, said = study(place, "run", "--hours", "0")
     assert code == 0
     assert "not started: masked_lm, seed 1" in said

@@ -159,7 +159,7 @@ def test_names_a_bad_row_of_the_qrels(text: str, expected: str, collection: Path
     assert complaint(lambda: beir.qrels(collection, "dev")) == f"{collection}/qrels/dev.tsv{expected}"
 
 
-def test_a_judgement_that_stands_twice_counts_once(collection: Path) -> None:
+def test_a_repeated_judgement_counts_once(collection: Path) -> None:
     (collection / "qrels" / "dev.tsv").write_text(QRELS + "q1\td1\t1\n")
 
     assert len(list(beir.qrels(collection, "dev"))) == 3

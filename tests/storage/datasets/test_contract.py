@@ -40,7 +40,7 @@ def test_an_unknown_loader_names_the_known() -> None:
 
 
 @pytest.mark.parametrize("name", datasets.dataset_names())
-def test_what_a_reader_may_have_besides_is_as_its_callers_expect(name: str) -> None:
+def test_optional_functions_of_a_loader_have_the_expected_form(name: str) -> None:
     loader = datasets.dataset_loader(name)
 
     counts = getattr(loader, "NUM_ROWS", {})

@@ -52,7 +52,7 @@ def test_passages_have_no_title(folder: Path) -> None:
     ]
 
 
-def test_passages_have_the_titles_that_lie_beside_them(folder: Path) -> None:
+def test_passages_have_the_titles_of_a_second_file(folder: Path) -> None:
     assert not reader.has_titles(folder, "corpus")
     (folder / "para.title.txt").write_text("0\tA project\n1\t-\n7\tThird \n")
 
@@ -192,7 +192,7 @@ def test_names_a_bad_row(name: str, row: str, expected: str, folder: Path) -> No
     assert complaint(read[name]) == f"{folder}/{name} line {number}: {expected}"
 
 
-def test_a_judgement_that_stands_twice_counts_once(folder: Path) -> None:
+def test_a_repeated_judgement_counts_once(folder: Path) -> None:
     (folder / "qrels.train.tsv").write_text(FILES["qrels.train.tsv"] * 2)
 
     assert len(list(reader.qrels(folder, "train"))) == 2

@@ -71,7 +71,7 @@ def test_passages_are_unquoted(folder: Path) -> None:
     ]
 
 
-def test_passages_are_what_a_csv_reader_of_the_whole_file_gives(folder: Path) -> None:
+def test_passages_equal_those_of_a_csv_reader(folder: Path) -> None:
     with (folder / reader.PASSAGES).open(newline="", encoding="utf-8") as file:
         _, *rows = csv.reader(file, delimiter="\t")  # as DPR reads it
 
@@ -91,7 +91,7 @@ def test_questions_are_called_by_their_place_and_have_plain_apostrophes(folder: 
     ]
 
 
-def test_the_annotators_passage_has_the_higher_grade_and_none_stands_twice(folder: Path) -> None:
+def test_the_annotators_passage_has_the_higher_grade_and_none_is_repeated(folder: Path) -> None:
     assert [tuple(row.values()) for row in reader.qrels(folder, "train")] == [
         ("train-0", "18768923", 2),
         ("train-0", "2", 1),

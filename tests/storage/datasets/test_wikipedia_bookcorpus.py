@@ -61,7 +61,7 @@ def test_reads_what_wikiextractor_writes_without_redirects(tmp_path: Path) -> No
     assert rows(wikipedia.texts(tmp_path, "corpus")) == EXPECTED
 
 
-def test_names_an_article_that_stands_in_two_files(dump: Path) -> None:
+def test_an_article_in_two_files_is_an_error(dump: Path) -> None:
     write_parquet(dump / "20231101.en" / "train-00002-of-00002.parquet", ARTICLES[1:2])
     files = wikipedia.files(dump, "corpus", None)
 

@@ -19,7 +19,7 @@ def test_shares_are_those_of_sha256() -> None:
 
 
 @pytest.mark.parametrize("fraction", [0.01, 0.3, 0.9])
-def test_a_slice_has_its_share_and_lies_in_larger_slices(fraction: float) -> None:
+def test_a_slice_has_its_share_and_is_part_of_larger_slices(fraction: float) -> None:
     kept = {each for each in IDS if in_slice(each, fraction)}
 
     # 4 standard deviations of a binomial count

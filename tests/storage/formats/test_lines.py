@@ -50,7 +50,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("packed", ["as it is", "named .gz", "gzipped"])
 @pytest.mark.parametrize(("content", "expected"), OTHERS.values(), ids=OTHERS)
-def test_names_what_lies_there_instead_of_a_text(content: bytes, expected: str, packed: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_text_is_named(content: bytes, expected: str, packed: str, tmp_path: Path) -> None:
     file = tmp_path / ("file.tsv" if packed == "as it is" else "file.tsv.gz")
     file.write_bytes(gzip.compress(content) if packed == "gzipped" else content)
 

@@ -90,7 +90,7 @@ def test_begin_keeps_complete_files_and_drops_unfinished_ones(tmp_path: Path) ->
     assert [path.name for path in again.iterdir()] == ["part-00000.parquet"]
 
 
-def test_a_file_that_could_not_be_written_whole_leaves_nothing(tmp_path: Path) -> None:
+def test_an_incomplete_write_leaves_no_file(tmp_path: Path) -> None:
     def fail_half_way() -> None:
         with writing(tmp_path / "file") as temporary:
             temporary.write_text("half")
