@@ -75,15 +75,15 @@ StageName = Annotated[
 
 
 def offered(flow_run_name: str | None = None) -> Callable[[Callable[P, None]], Flow[P, None]]:
-    """Make a function a flow of its name, whose form says of each field what the field's annotation says.
+    """Return a decorator that makes a function a flow of its name, whose form has the descriptions of the annotations.
 
-    Prefect takes that from a docstring's `Args`, and has nothing else.
+    Prefect reads descriptions only from `Args` in a docstring, so these are written there.
     """
 
     def as_flow(function: Callable[P, None]) -> Flow[P, None]:
         words, fields = function.__doc__ or "", get_type_hints(function, include_extras=True)
-        told = [f"    {name}: {_description(kind)}" for name, kind in fields.items() if name != "return"]
-        function.__doc__ = "\n".join([words.rstrip(), "", "Args:", *told])
+        arguments = [f"    {name}: {_description(kind)}" for name, kind in fields.items() if name != "return"]
+        function.__doc__ = "\n".join([words.rstrip(), "", "Args:", *arguments])
         name = function.__name__
         return flow(name=name, description=words, flow_run_name=flow_run_name, persist_result=False)(function)
 
@@ -91,12 +91,12 @@ def offered(flow_run_name: str | None = None) -> Callable[[Callable[P, None]], F
 
 
 def _description(annotation: Any) -> str:
-    return next(each.description or "" for each in annotation.__metadata__ if isinstance(each, FieldInfo))
+    return next(field.description or "" for field in annotation.__metadata__ if isinstance(field, FieldInfo))
 
 
 @offered(flow_run_name="{recipe}")
 def reproduce(recipe: RecipeName = "quickstart", changes: Changes = [], until: Goal = None) -> None:  # noqa: B006
-    """From corpus to report; what the store has is reused."""
+    """Run a recipe from corpus to report; artifacts in the store are reused."""
     run_recipe(recipe, changes, until)
 
 
@@ -129,19 +129,19 @@ def generate_queries(
 
 @offered(flow_run_name="{recipe}")
 def pretrain(recipe: RecipeName = "quickstart", changes: Changes = []) -> None:  # noqa: B006
-    """Everything up to the pre-trained encoder."""
+    """Run a recipe up to the pre-trained encoder."""
     run_recipe(recipe, changes, "pretrain")
 
 
 @offered(flow_run_name="{recipe}")
 def finetune(recipe: RecipeName = "quickstart", changes: Changes = []) -> None:  # noqa: B006
-    """Everything up to the retrievers of all rounds and their vectors."""
+    """Run a recipe up to the retrievers of all rounds and their vectors."""
     run_recipe(recipe, changes, "encode")
 
 
 @offered(flow_run_name="{recipe}")
 def evaluate(recipe: RecipeName = "quickstart", changes: Changes = []) -> None:  # noqa: B006
-    """Everything up to the metrics, without the report."""
+    """Run a recipe up to the metrics, without the report."""
     run_recipe(recipe, changes, "evaluate")
 
 
@@ -152,7 +152,7 @@ def evaluate_models(
     only: Only = [],  # noqa: B006
     skip_missing: Skipping = False,
 ) -> None:
-    """Any retrievers on a suite of collections, on a worker with a GPU; the first is what others are tested against."""
+    """Evaluate retrievers on a suite of collections, on a worker with a GPU; the first is the baseline of the tests."""
     from flows.evaluate import evaluate_and_publish, requested, show_table
 
     store = _store()
@@ -169,21 +169,21 @@ def evaluate_models(
 
 @offered()
 def run_stage(recipe: RecipeName, stage: StageName, changes: Changes = []) -> None:  # noqa: B006
-    """One stage of a recipe, on a worker with a GPU; what it needs must be whole.
+    """Build one stage of a recipe on a worker with a GPU; its inputs must be in the store.
 
-    The other flows start it; started again, it resumes from what it had finished.
+    The other flows start it. A repeated run resumes from the finished shards or the last checkpoint.
     """
     plan = _plan(recipe, changes)
-    found = [job for job in plan.jobs.values() if job.key.startswith(stage)]
-    if len(found) != 1:
+    matches = [job for job in plan.jobs.values() if job.key.startswith(stage)]
+    if len(matches) != 1:
         raise UserError(
-            f"stage {stage}: {len(found)} stages of {recipe} have a key that begins so; the recipe, its data or the "
-            "code may have changed since the key was listed: start the run of the whole recipe again"
+            f"stage {stage}: {len(matches)} stages of {recipe} match this key; the recipe, its data or the code may "
+            "have changed since the key was listed: start the run of the complete recipe again"
         )
-    [job] = found
+    [job] = matches
     with noted(plan.store, "run_stage", f"{job.label} of {recipe}", [job.reference, *job.needs()]) as note:
-        if missing := [each for each in job.needs() if plan.store.manifest(*each.split("/")) is None]:
-            raise UserError(f"{job.label}: needs {', '.join(missing)}, which the store {plan.store.root} has not")
+        if missing := [name for name in job.needs() if plan.store.manifest(*name.split("/")) is None]:
+            raise UserError(f"{job.label}: needs {', '.join(missing)}; the store {plan.store.root} lacks them")
         with session(_building(plan, note)) as current:
             run_job(job, current)
         note.finish()

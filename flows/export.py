@@ -18,7 +18,7 @@ from storage.errors import UserError
 from storage.files import writing_folder
 from storage.store.manifest_checks import LOGS, MANIFEST
 from storage.store.store import Store
-from tasks.pretraining.initialise import beside
+from tasks.pretraining.initialise import additional_files
 from tasks.retrieval.sentence_transformer_export import add_files
 
 IMPOSSIBLE = {
@@ -120,7 +120,7 @@ tags: [retrieval, pretrieve]
 
 Built by the `{manifest.stage}` stage of pretrieve {manifest.built["at"]} with {versions}.
 {_opens(manifest, folder)}
-{" ".join(beside(manifest.files))}
+{" ".join(additional_files(manifest.files))}
 
 ## Settings
 

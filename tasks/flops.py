@@ -1,10 +1,9 @@
-"""What a training costs before it runs: tokens and FLOPs, counted on a model of its shape, not by a formula a paper.
+"""Tokens and FLOPs of a training before it runs, counted on a model of its shape instead of a formula for each paper.
 
-Counted are the multiplications and additions of every matrix product, 2 m n k for [m, k] by [k, n], in `encode`,
-`compare` and their gradients, as the objective itself calls them for one example of full length; lengths that a paper
-draws at random are as drawn. Not counted are sums, softmaxes, norms and the optimiser's step, and the comparisons
-between examples, which grow with the square of a batch: an inner product of a thousand terms for two vectors, each of
-which took some 10^10.
+The count has the multiplications and additions of every matrix product, 2 m n k for [m, k] by [k, n], in `encode`,
+`compare` and their gradients, for one example of maximum length. Sums, softmaxes, norms and the optimiser are not
+counted, nor are comparisons between examples: they grow with the square of the batch, but an inner product of two
+vectors has about a thousand operations, and computing each vector some 10^10.
 """
 
 from __future__ import annotations
@@ -47,24 +46,24 @@ BERT_BASE = BertConfig(
 )
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROWS = 1
-TEXTS = 1000  # of the collection whose terms are counted
+TEXTS = 1000  # size of the assumed collection for term counts
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of an example, or of many."""
+    """The cost of one example or of several."""
 
     tokens: float
-    """As the training's log counts them: without padding, in all texts that an example has."""
+    """The number of tokens in all texts of the examples, without padding, as in the training's log."""
     flops: float
 
     def times(self, number: float) -> Cost:
-        """Of so many."""
+        """Return the cost of that many examples."""
         return Cost(self.tokens * number, self.flops * number)
 
 
 class Costs:
-    """What stages cost that start from a backbone; where its folder is not here, it is taken to be BERT-base."""
+    """The costs of stages that start from a backbone, which is assumed to be BERT-base if its folder is missing."""
 
     def __init__(self, folder: Path, backbone: Backbone) -> None:
         self.assumed = not (folder / CONFIG).is_file()
@@ -72,55 +71,55 @@ class Costs:
             config = BERT_BASE if self.assumed else BertConfig.load(folder)
             self.tokenizer = Tokenizer.load(folder) if (folder / FILES[0]).is_file() else numbered(config.vocab_size)
         layers = len(backbone.layers) if backbone.layers is not None else config.num_hidden_layers
-        still = replace(config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)  # draws take time
-        model = BertForMaskedLM(replace(still, num_hidden_layers=layers))
+        without_dropout = replace(config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)  # to save time
+        model = BertForMaskedLM(replace(without_dropout, num_hidden_layers=layers))
         self.encoder = towers.build_encoders(DenseEncoder(model, backbone.pooling), backbone.towers)
 
     def pretraining(self, settings: Pretraining[Any]) -> Cost:
-        """Of one example: a text, with its context where the paper reads one."""
+        """Return the cost of one pre-training example: a text, with its context if the paper uses one."""
         paper, objective = import_module(f"models.papers.{settings.paper}"), settings.objective
-        drawn = self.drawn(objective)
+        raw = self.raw_batch(objective)
         with naming("pretrain.objective"):
-            module = paper.Pretraining(Initialisation(self.encoder, drawn.terms), objective)
-        batch: Batch = paper.make_batch(drawn, self.tokenizer, objective, np.random.default_rng(0))
-        return counted(module, batch, chunked=_below(settings.fit.chunk, settings.batch))
+            module = paper.Pretraining(Initialisation(self.encoder, raw.terms), objective)
+        batch: Batch = paper.make_batch(raw, self.tokenizer, objective, np.random.default_rng(0))
+        return count(module, batch, chunked=_below(settings.fit.chunk, settings.batch))
 
     def training(self, settings: Training) -> Cost:
-        """Of one query with its passages; all passages cost the same, so two tell of any number."""
+        """Return the cost of one query with its passages, extrapolated from one and two passages of equal length."""
         chunked = _below(settings.fit.chunk, settings.batch_queries)
         with naming("train"):
             objective = Finetuning(self.retriever(settings.retriever), settings.loss)
-            one, two = (counted(objective, self.examples(settings, group), chunked=chunked) for group in (1, 2))
+            one, two = (count(objective, self.examples(settings, group), chunked=chunked) for group in (1, 2))
         more = settings.passages_per_query - 1
         return Cost(one.tokens + more * (two.tokens - one.tokens), one.flops + more * (two.flops - one.flops))
 
     def teaching(self, settings: TeacherTraining) -> Cost:
-        """Of one query with its passages, read with it."""
+        """Return the cost of training a cross-encoder on one query with its passages."""
         group = settings.passages_per_query
-        one = counted(
+        one = count(
             cross_encoder.Finetuning(self._reader("teacher.train")), self.pairs(settings.max_tokens), chunked=False
         )
         return one.times(group)
 
     def scoring(self, settings: Scoring) -> Cost:
-        """Of one pair."""
+        """Return the cost of scoring one pair with a cross-encoder."""
         reader = self._reader("teacher.score")
         with torch.no_grad(), counting() as counter:
             reader(self.pairs(settings.max_tokens).pairs)
         return Cost(settings.max_tokens, counter.get_total_flops())
 
     def pairs(self, max_tokens: int) -> Groups:
-        """One query with one passage."""
+        """Return one pair of a query and a passage."""
         pair = self.ids(max_tokens), max_tokens // 2
         return Groups(pad_pairs(self.tokenizer, [pair]), 1)
 
     def _reader(self, section: str) -> CrossEncoder:
-        """A cross-encoder of the backbone's shape."""
+        """Return a cross-encoder with the backbone's configuration."""
         with naming(section):
             return CrossEncoder(self.encoder.passage.config)
 
     def encoding(self, views: RetrieverSettings, max_tokens: int) -> Cost:
-        """Of one passage."""
+        """Return the cost of encoding one passage."""
         tokens = pad([self.ids(max_tokens)])
         with naming("encode"):
             retriever = self.retriever(views)
@@ -129,15 +128,15 @@ class Costs:
         return Cost(max_tokens, counter.get_total_flops())
 
     def retriever(self, views: RetrieverSettings) -> Retriever:
-        """The backbone with the views of a round."""
+        """Return the backbone with the views of a round."""
         return Retriever(self.encoder, views, self.tokenizer)
 
-    def drawn(self, objective: Any) -> RawBatch:
-        """A text so long that a context can be cut out of it and it still fills all its tokens."""
+    def raw_batch(self, objective: Any) -> RawBatch:
+        """Return a text that still has its maximum length after its context has been removed (ICT)."""
         lengths = {
-            each.name: getattr(objective, each.name)
-            for each in dataclasses.fields(objective)
-            if each.name.endswith("max_tokens")
+            field.name: getattr(objective, field.name)
+            for field in dataclasses.fields(objective)
+            if field.name.endswith("max_tokens")
         }
         context = max(lengths.values())
         text = self.ids(lengths["max_tokens"] + context)
@@ -145,25 +144,25 @@ class Costs:
         return RawBatch([text], contexts, self.terms() if objective.counts_terms else None)
 
     def examples(self, settings: Training, group: int) -> Examples:
-        """One query with so many passages."""
+        """Return one query with `group` passages."""
         passages = pad([self.ids(settings.passage_max_tokens)] * group)
         teacher = torch.zeros(ROWS, group) if settings.distillation else None
         return Examples(pad([self.ids(settings.query_max_tokens)]), passages, group, None, teacher=teacher)
 
     def ids(self, length: int) -> list[int]:
         """Return that number of WordPiece tokens."""
-        known = np.setdiff1d(np.arange(self.tokenizer.vocab_size), self.tokenizer.specials)
-        drawn: list[int] = np.random.default_rng(0).choice(known, size=length).tolist()
-        return drawn
+        ordinary = np.setdiff1d(np.arange(self.tokenizer.vocab_size), self.tokenizer.specials)
+        ids: list[int] = np.random.default_rng(0).choice(ordinary, size=length).tolist()
+        return ids
 
     def terms(self) -> TermCounts:
         """Return the counts of a collection in which all WordPiece tokens are equally frequent."""
-        each = np.full(self.tokenizer.vocab_size, TEXTS // 10, dtype=np.int64)
-        return TermCounts(TEXTS, each, each)
+        counts = np.full(self.tokenizer.vocab_size, TEXTS // 10, dtype=np.int64)
+        return TermCounts(TEXTS, counts, counts)
 
 
-def counted(module: Any, batch: Batch, *, chunked: bool) -> Cost:
-    """A batch's cost. In chunks, vectors that are compared are computed twice: once more without a graph."""
+def count(module: Any, batch: Batch, *, chunked: bool) -> Cost:
+    """Return a batch's cost. With chunks, GradCache computes compared vectors twice: first without a graph."""
     objective: Objective = module.train()
     with counting() as counter:
         vectors, losses = objective.encode(batch)
@@ -171,20 +170,20 @@ def counted(module: Any, batch: Batch, *, chunked: bool) -> Cost:
         total = torch.stack([*losses.values(), *objective.compare(vectors, batch).values()]).sum()
         total.backward()
     module.zero_grad(set_to_none=True)
-    again = encoding if chunked and vectors else 0
-    return Cost(num_tokens(batch), counter.get_total_flops() + again)
+    without_graph = encoding if chunked and vectors else 0
+    return Cost(num_tokens(batch), counter.get_total_flops() + without_graph)
 
 
 @contextlib.contextmanager
 def counting() -> Iterator[FlopCounterMode]:
-    """In this block matrix products are counted, and give zeros instead of being computed."""
+    """Count matrix products in the block; they return zeros instead of being computed."""
     uncomputed: TorchDispatchMode = Uncomputed()  # type: ignore[no-untyped-call]
     with sdpa_kernel(SDPBackend.MATH), uncomputed, FlopCounterMode(display=False) as counter:
         yield counter
 
 
 class Uncomputed(TorchDispatchMode):
-    """Matrix products give zeros of their shape, for only shapes matter to a count: a BERT-base takes seconds."""
+    """Replaces matrix products by zeros of their shape, since a count needs only shapes: BERT-base takes seconds."""
 
     PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm)
 
@@ -197,7 +196,7 @@ class Uncomputed(TorchDispatchMode):
 
 @contextlib.contextmanager
 def naming(section: str) -> Iterator[None]:
-    """Say to which section of a recipe a complaint belongs."""
+    """Turn a ValueError of the block into a UserError that names a section of the recipe."""
     try:
         yield
     except ValueError as error:
@@ -205,9 +204,9 @@ def naming(section: str) -> Iterator[None]:
 
 
 def numbered(num_words: int) -> Tokenizer:
-    """Return a tokenizer with that many WordPiece tokens, for a backbone whose own is not here."""
-    pieces = [*SPECIALS, *(f"piece{number}" for number in range(num_words - len(SPECIALS)))]
-    fast = FastTokenizer(WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    """Return a tokenizer with that many WordPiece tokens, for a backbone whose tokenizer is missing."""
+    tokens = [*SPECIALS, *(f"token{number}" for number in range(num_words - len(SPECIALS)))]
+    fast = FastTokenizer(WordPiece({token: number for number, token in enumerate(tokens)}, unk_token="[UNK]"))
     fast.add_special_tokens(SPECIALS)
     return Tokenizer(fast)
 

@@ -1,4 +1,4 @@
-"""The context in which stages are called: the store, how to run, and what has been done so far."""
+"""The context in which stages are called: the store, the execution settings, and the stages done so far."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tasks.job import Job
 
 
 class Execution(Settings):
-    """How to run, never what comes out: no value here is in a key."""
+    """How stages run. None of these settings changes a result, so none is in a key."""
 
     workers: int = Field(default=2, gt=0)
     """Processes that split the corpus and mine."""
@@ -83,7 +83,7 @@ _round: contextvars.ContextVar[str] = contextvars.ContextVar("round", default=""
 
 @contextlib.contextmanager
 def session(current: Session) -> Iterator[Session]:
-    """Stages called in this block use `current`."""
+    """Make `current` the session of the stages that are called in the block."""
     token = _session.set(current)
     try:
         yield current
@@ -93,7 +93,7 @@ def session(current: Session) -> Iterator[Session]:
 
 @contextlib.contextmanager
 def in_round(name: str) -> Iterator[None]:
-    """Stages called in this block are listed under the name of a round."""
+    """List the stages that are called in the block under the name of a round."""
     token = _round.set(name)
     try:
         yield
@@ -102,17 +102,17 @@ def in_round(name: str) -> Iterator[None]:
 
 
 def execution() -> Execution:
-    """How the current session runs."""
+    """Return the execution settings of the current session."""
     return _session.get().execution
 
 
 def store() -> Store:
-    """The store of the current session."""
+    """Return the store of the current session."""
     return _session.get().store
 
 
 def print_line(line: str) -> None:
-    """Print a line to the terminal of the current session's run; nothing where a stage's body runs without one."""
+    """Print a line to the terminal of the current session's run; do nothing without a session."""
     if current := _session.get(None):
         current.print_line(line)
 

@@ -166,7 +166,7 @@ def test_the_report_compares_rankings_and_their_storage(finished: Path, report: 
     assert {"bm25", "retriever_1", "distilled", "quick", "seismic", "candidates"} <= set(stored)
     assert stored["distilled"] > 4 * 32
     assert [each["run"] for each in report["experts"]] == ["retriever_1", "retriever_2", "distilled"]
-    assert {"retriever_1, mean weight of each expert", "retriever_1, word pieces with a weight"} <= set(
+    assert {"retriever_1, mean weight of each expert", "retriever_1, WordPiece tokens with a weight"} <= set(
         report["curves"]
     )
     assert "Wins per representation" in page

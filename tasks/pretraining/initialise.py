@@ -94,10 +94,10 @@ def _encoder(folder: Path, settings: Backbone) -> DenseEncoder:
         model = bert.load(folder, layers=settings.layers)
         return towers.build_encoders(DenseEncoder(model, settings.pooling), settings.towers)
     encoder = towers.load(folder)
-    if (found := towers.sharing(encoder)) != settings.towers:
-        raise ValueError(f"{folder} has towers that are {found}; expected towers: {found}")
+    if (sharing := towers.sharing(encoder)) != settings.towers:
+        raise ValueError(f"{folder} has towers that are {sharing}; expected towers: {sharing}")
     if settings.layers is not None:
-        raise ValueError(f"{folder} has two towers, which are taken completely; expected null for layers")
+        raise ValueError(f"{folder} has query and passage encoders, which keep all layers; expected null for layers")
     return DenseEncoder(encoder.passage, settings.pooling, encoder.query)
 
 
@@ -116,7 +116,7 @@ def save_checkpoint(encoder: DenseEncoder, out: Path, *, tokenizer: Path) -> Non
             copy_tokenizer(tokenizer, folder / towers.QUERY)
 
 
-def beside(files: Iterable[str]) -> Iterator[str]:
+def additional_files(files: Iterable[str]) -> Iterator[str]:
     """Yield sentences about the files of a checkpoint other than the passage encoder."""
     names = set(files)
     if towers.SHARING in names:

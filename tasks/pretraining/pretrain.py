@@ -96,7 +96,7 @@ def pretrain(
         continue_heads(heads, start.path)
 
     def batch_of(step: int) -> Batch:
-        drawn, random = data.drawn(step)
+        drawn, random = data.sample(step)
         made: Batch = paper.make_batch(drawn, data.tokenizer, settings.objective, random)
         return made
 
@@ -165,8 +165,8 @@ class Data:
             counted = pretraining.TermCounts(len(pieces), table["texts"].to_numpy(), table["occurrences"].to_numpy())
         return Data(pieces, counted, tokenizer, settings)
 
-    def drawn(self, step: int) -> tuple[pretraining.RawBatch, Generator]:
-        """The texts of a step with a context each, and the generator to go on drawing with."""
+    def sample(self, step: int) -> tuple[pretraining.RawBatch, Generator]:
+        """Return the texts of a step with their contexts, and the step's random generator for masking."""
         settings = self.settings
         rows = rows_of_step(step, settings.batch, len(self.pieces), settings.seed)
         random = np.random.default_rng((settings.seed, step))
@@ -174,7 +174,7 @@ class Data:
         if settings.objective.reads != "texts":
             queries, passages = (self.pieces.of(column, rows) for column in ("queries", "passages"))
             contexts = one_of_each(queries, passages, settings.mix, random)
-        texts, contexts = ([each.as_py() for each in some] for some in (self.pieces.of("text", rows), contexts))
+        texts, contexts = ([row.as_py() for row in rows] for rows in (self.pieces.of("text", rows), contexts))
         return pretraining.RawBatch(texts, contexts, self.terms), random
 
 
@@ -190,8 +190,8 @@ def one_of_each(
     if mix == "step":
         coins[:] = coins[0]
     pools = [
-        asked if (coin and asked) or not other else other
-        for asked, other, coin in zip(queries, passages, coins, strict=True)
+        own_queries if (coin and own_queries) or not own_passages else own_passages
+        for own_queries, own_passages, coin in zip(queries, passages, coins, strict=True)
     ]
     return [pool[int(random.integers(len(pool)))] for pool in pools]
 
@@ -199,11 +199,11 @@ def one_of_each(
 def heads_of(objective: nn.Module, encoder: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters of an objective that are not the encoder's, by name."""
     of_encoder = {id(parameter) for parameter in encoder.parameters()}
-    return {name: each for name, each in objective.named_parameters() if id(each) not in of_encoder}
+    return {name: value for name, value in objective.named_parameters() if id(value) not in of_encoder}
 
 
 def continue_heads(heads: dict[str, nn.Parameter], folder: Path) -> None:
-    """Take up the heads of an earlier pre-training by the same paper, or by one that it builds on."""
+    """Load the heads of an earlier pre-training with the same paper's objective, or with one that it builds on."""
     path = folder / HEADS
     if not path.is_file():
         raise UserError(

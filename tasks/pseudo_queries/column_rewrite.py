@@ -67,17 +67,17 @@ def _changed(block: pa.Table, columns: Mapping[str, pa.Array]) -> pa.Table:
 def _spans(files: list[Path], queries: Artifact[PseudoQueries], passages: Artifact[Passages]) -> list[list[int]]:
     """Return, for each file, the rows of the passages from its first to its last query, in the common order."""
     ends = [list(_ends(file)) for file in files]
-    wanted, places, start = pa.array(sorted({each for both in ends for each in both}), pa.string()), {}, 0
+    wanted, position_of, start = pa.array(sorted({passage for pair in ends for passage in pair}), pa.string()), {}, 0
     for file in parts(passages.path):
         for block in read_blocks(file, Passages, ["passage_id"]):
             ids = block["passage_id"]
             for row in np.flatnonzero(pc.is_in(ids, value_set=wanted).to_numpy()):
-                places[ids[row].as_py()] = start + int(row)
+                position_of[ids[row].as_py()] = start + int(row)
             start += len(block)
-    for each in wanted.to_pylist():
-        if each not in places:
-            raise unknown(each, queries, passages)
-    return [[places[both[0]], places[both[1]] + 1] if both else [0, 0] for both in ends]
+    for passage_id in wanted.to_pylist():
+        if passage_id not in position_of:
+            raise unknown(passage_id, queries, passages)
+    return [[position_of[pair[0]], position_of[pair[1]] + 1] if pair else [0, 0] for pair in ends]
 
 
 def _ends(file: Path) -> Iterator[str]:

@@ -1,9 +1,9 @@
-"""Passages by the bucket of their text, and back to their order: a join on disk, with some buckets in memory at a time.
+"""A join on disk of passages with generated queries, by the bucket of the passage's text, restored to passage order.
 
-All lies in a stage's `scratch` until its artifact is published: the passages sorted by hash, some at a time, and for
-each shard what was joined with its passages, sorted by their place.
+All files are in a stage's `scratch` until its artifact is published: passages sorted by hash in several files, and for
+each shard its passages joined with their queries, sorted by the passage's position in the corpus (`place`).
 
-It is not a join in a database (`storage.external.database`), because the work of weeks must survive a killed process:
+It is not a join in a database (`storage.external.database`), because weeks of generation must survive a killed process:
 each sorted file and each shard is complete once it is recorded, and several processes write shards at the same time.
 """
 
@@ -31,14 +31,14 @@ from tasks.runtime.progress import progress
 from tasks.runtime.shard import Shard, part
 
 SORTED, COUNTS = "scratch/sorted", "counts.json"
-SORTED_AT_ONCE = 100_000  # passages that are held to be sorted, if they are short:
+SORTED_AT_ONCE = 100_000  # passages in memory for sorting, fewer if they are long:
 CHARACTERS_AT_ONCE = 100_000_000
-PASSAGES_PER_PART = 200_000  # whose queries are a file of the table
-ROWS_PER_GROUP = 2_000  # of sorted files: what is read where a few rows are looked for
+PASSAGES_PER_PART = 200_000  # passages whose queries are one file of the table
+ROWS_PER_GROUP = 2_000  # of sorted files; small, since a shard reads a range of each file
 
 
 def shards(out: Path, passages: Artifact[Passages], size: int, ranges: Sequence[range]) -> list[Shard]:
-    """Neighbouring buckets of each range, together up to `size` passages; `of` is the first and the last bucket."""
+    """Return shards of neighbouring buckets, of up to `size` passages each; `of` is the first and last bucket."""
     counts = _sorted_by_hash(out, passages)
     groups = [group for buckets in ranges for group in _together(buckets, counts, size)]
     return [
@@ -50,8 +50,8 @@ def shards(out: Path, passages: Artifact[Passages], size: int, ranges: Sequence[
 
 def _together(buckets: range, counts: Sequence[int], size: int) -> Iterator[list[int]]:
     group: list[int] = []
-    for bucket in (each for each in buckets if counts[each]):
-        if group and sum(counts[each] for each in group) + counts[bucket] > size:
+    for bucket in filter(counts.__getitem__, buckets):
+        if group and sum(counts[member] for member in group) + counts[bucket] > size:
             yield group
             group = []
         group.append(bucket)
@@ -60,22 +60,22 @@ def _together(buckets: range, counts: Sequence[int], size: int) -> Iterator[list
 
 
 def passages_of(out: Path, first: int, last: int) -> pa.Table:
-    """The passages of the buckets first to last, by hash: place, passage_id, doc_id, passage_sha256, text."""
+    """Return the passages of the buckets first to last, by hash: place, passage_id, doc_id, passage_sha256, text."""
     paths, within = sorted((out / SORTED).glob("*.parquet")), hashes_within(first, last)
     return pa.concat_tables(pq.read_table(path, filters=within) for path in paths).sort_by(
         [("passage_sha256", "ascending"), ("place", "ascending")]
     )
 
 
-def write_joined(out: Path, shard: Shard, passages: pa.Table, written: pa.Table) -> None:
-    """Keep what was `written` for a shard's passages: of the same passage_sha256 and draw, which both tables have."""
-    rows = passages.drop_columns("text").join(written, ["passage_sha256", "draw"], join_type="inner")
+def write_joined(out: Path, shard: Shard, passages: pa.Table, generated: pa.Table) -> None:
+    """Write a shard's passages joined with generated queries of the same passage_sha256 and draw."""
+    rows = passages.drop_columns("text").join(generated, ["passage_sha256", "draw"], join_type="inner")
     with writing(out / shard.files[0]) as temporary:
         pq.write_table(_in_order(rows), temporary, row_group_size=ROWS_PER_GROUP)
 
 
 def merge(out: Path, described: Callable[[pa.Table], pa.Table]) -> None:
-    """Write what all shards have kept in the order of the passages, with the columns that `described` adds."""
+    """Write the rows of all shards in the order of the passages, with the columns that `described` adds."""
     paths, total = sorted(out.glob("scratch/joined-*.parquet")), sum(_counts(out))
     for number, first in enumerate(range(0, total, PASSAGES_PER_PART)):
         if unfinished(out, [f"{part(number)}.parquet"]):
@@ -86,7 +86,7 @@ def merge(out: Path, described: Callable[[pa.Table], pa.Table]) -> None:
 
 
 def counted(out: Path) -> dict[str, int]:
-    """How many rows the shards have kept from the ledger, how many were made, and how many of both are empty."""
+    """Return the numbers of rows that are from the generation cache, newly generated, and empty among both."""
     counts = Counter({"kept": 0, "made": 0, "empty": 0})
     for path in sorted(out.glob("scratch/joined-*.parquet")):
         rows = pq.read_table(path, columns=["made", "query"])
@@ -100,17 +100,17 @@ def _in_order(rows: pa.Table) -> pa.Table:
 
 
 def _sorted_by_hash(out: Path, passages: Artifact[Passages]) -> list[int]:
-    """Sort the passages by hash into files, unless that is done; how many each bucket has."""
+    """Sort the passages by hash into files, unless that is done; return the number of passages in each bucket."""
     if unfinished(out, [SORTED]):
         counts = np.zeros(BUCKETS, np.int64)
         total, rows = num_rows(passages.path), read_rows(passages, Passages)
-        counted = enumerate(progress(rows, total=total, what="hashing passages", unit="passages"))
-        hashed = (_hashed(place, row) for place, row in counted)
+        numbered = enumerate(progress(rows, total=total, what="hashing passages", unit="passages"))
+        hashed = (_hashed(place, row) for place, row in numbered)
         limits = {"limit": CHARACTERS_AT_ONCE, "number": SORTED_AT_ONCE}
-        for some in portions(hashed, size=lambda row: len(row["text"]), **limits):
-            np.add.at(counts, [bucket_of(each["passage_sha256"]) for each in some], 1)
-            with writing(out / SORTED / f"{some[0]['place']:012d}.parquet") as temporary:
-                table = pa.Table.from_pylist(some).sort_by("passage_sha256")
+        for portion in portions(hashed, size=lambda row: len(row["text"]), **limits):
+            np.add.at(counts, [bucket_of(row["passage_sha256"]) for row in portion], 1)
+            with writing(out / SORTED / f"{portion[0]['place']:012d}.parquet") as temporary:
+                table = pa.Table.from_pylist(portion).sort_by("passage_sha256")
                 pq.write_table(table, temporary, row_group_size=ROWS_PER_GROUP)
         write_atomically(out / SORTED / COUNTS, json.dumps(counts.tolist()))
         record(out, SORTED)

@@ -1,4 +1,4 @@
-"""The tokens and FLOPs that are counted of trainings, encoding and scoring are those of the formulas."""
+"""The tokens and FLOPs that are counted for trainings, encoding and scoring are those of the formulas."""
 
 import contextlib
 import dataclasses
@@ -18,7 +18,7 @@ from models.tokens import Tokens, pad
 from storage.errors import UserError
 from tasks import flops
 from tasks.cross_encoder.train_teacher import TeacherTraining
-from tasks.flops import Costs, counted
+from tasks.flops import Costs, count
 from tests.tiny import LEXICAL, PIECES, SHAPE, save_tokenizer
 
 LAYERS, LENGTH = 6, 24
@@ -78,7 +78,7 @@ def test_flops_are_those_counted_by_hand(tmp_path: Path) -> None:
     costs = Costs(shape_only(tmp_path), backbone)
     texts = pad([costs.ids(LENGTH)] * 3)
 
-    trained = counted(Plain(costs.encoder.passage), texts, chunked=False)
+    trained = count(Plain(costs.encoder.passage), texts, chunked=False)
 
     assert not costs.assumed
     assert trained.flops == pytest.approx(3 * 3 * by_hand(LENGTH), rel=0.01)
@@ -95,7 +95,7 @@ def test_a_training_costs_by_its_passages_and_chunks_encode_twice(tmp_path: Path
     whole = whole.model_copy(update={"passages_per_query": 5, "fit": whole.fit.model_copy(update={"chunk": None})})
     chunked = whole.model_copy(update={"fit": whole.fit.model_copy(update={"chunk": 1})})
 
-    expected = counted(
+    expected = count(
         Finetuning(costs.retriever(whole.retriever), whole.loss), costs.examples(whole, 5), chunked=False
     )  # fmt: skip
 

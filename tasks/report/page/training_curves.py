@@ -12,30 +12,30 @@ OBSERVED = {
     "mean weight of each expert": ("weight_",),
     "share of queries that each expert wins": ("wins_",),
     "competition": ("entropy", "ties"),
-    "word pieces with a weight": ("nonzero_",),
-    "size of positives' scores": ("positive_",),
+    "WordPiece tokens with a weight": ("nonzero_",),
+    "magnitude of positives' scores": ("positive_",),
 }
-"""What a training logs besides its losses, by figure: how the names begin in its log."""
-BESIDE = tuple(prefix for prefixes in OBSERVED.values() for prefix in prefixes)
-NO_LOSS = ("step", "learning_rate", "rows_per_second", "tokens_per_second", "gradient_norm", PROBE, *BESIDE)
+"""The values that a training logs besides its losses: the prefixes of their names, by the title of the figure."""
+OBSERVED_PREFIXES = tuple(prefix for prefixes in OBSERVED.values() for prefix in prefixes)
+NO_LOSS = ("step", "learning_rate", "rows_per_second", "tokens_per_second", "gradient_norm", PROBE, *OBSERVED_PREFIXES)
 POINTS = 160  # of a curve on the page; more would not be visible
 
 Point = tuple[float, float]
 
 
 def losses(checkpoint: Path) -> dict[str, list[Point]]:
-    """Each loss of a checkpoint's training by step, averaged to at most `POINTS` points; {} without a log."""
+    """Return each loss of a checkpoint's training by step, averaged to at most `POINTS` points; {} without a log."""
     return {name: averaged(points) for name, points in _logged(checkpoint).items() if not name.startswith(NO_LOSS)}
 
 
 def probes(checkpoint: Path) -> dict[str, list[Point]]:
-    """What a pre-training's retrieval probe measured, by step; {} where it had none."""
+    """Return the measurements of a pre-training's retrieval probe by step; {} without a probe."""
     logged = _logged(checkpoint).items()
     return {name.removeprefix(PROBE): averaged(points) for name, points in logged if name.startswith(PROBE)}
 
 
 def observed(checkpoint: Path) -> dict[str, dict[str, list[Point]]]:
-    """Return what else a training logged, by figure and step; figures without a curve are left out."""
+    """Return the other values that a training logged, by figure and step, without figures that have no curve."""
     logged, figures = _logged(checkpoint), {}
     for title, prefixes in OBSERVED.items():
         curves = {name: averaged(points) for name, points in logged.items() if name.startswith(prefixes)}
@@ -45,17 +45,16 @@ def observed(checkpoint: Path) -> dict[str, dict[str, list[Point]]]:
 
 
 def _bare(name: str, prefixes: tuple[str, ...]) -> str:
-    """What the curve is of: the view, where the picture says the rest."""
+    """Return a curve's name without the prefix that the figure's title states."""
     return next(
         (name.removeprefix(prefix) for prefix in prefixes if prefix.endswith("_") and name.startswith(prefix)), name
     )
 
 
 def _logged(checkpoint: Path) -> dict[str, list[tuple[int, float]]]:
-    """The numbers of `logs/metrics.jsonl` by name and step.
+    """Return the numbers of `logs/metrics.jsonl` by name and step.
 
-    A training that was cut off and resumed has logged some steps twice: the later line counts. Its last
-    line may be torn: it is skipped.
+    A resumed training has logged some steps twice: the later line counts. An incomplete last line is skipped.
     """
     path = checkpoint / "logs" / "metrics.jsonl"
     if not path.is_file():

@@ -18,7 +18,7 @@ from models.tokens import Tokenizer
 from storage.artifact import Source, source_of
 from storage.errors import UserError
 from storage.store.store import Store
-from tasks.pretraining.initialise import Backbone, beside, initialise
+from tasks.pretraining.initialise import Backbone, additional_files, initialise
 from tests.tiny import PIECES, save_backbone, save_tokenizer
 
 ALL = Backbone(weights="tiny", start="weights", towers="siamese", layers=None, dropout=0.1, pooling="mean", seed=1)
@@ -147,7 +147,7 @@ def test_two_towers_start_alike_and_are_taken_up_again(store: Store, weights: Pa
     ids = torch.tensor([[2, 20, 30, 3]])
     assert torch.equal(encoder.query.bert(ids, ids > 0), encoder.passage.bert(ids, ids > 0))
     assert Tokenizer.load(made / "query").token_ids(["kings"]) == Tokenizer.load(made).token_ids(["kings"])
-    assert "Queries have their own encoder" in " ".join(beside(file.name for file in made.iterdir()))
+    assert "Queries have their own encoder" in " ".join(additional_files(file.name for file in made.iterdir()))
     again = initialise(source(made), settings=ALL.model_copy(update={"towers": kind})).path
     assert towers.sharing(load(again)) == kind
     with pytest.raises(UserError, match=f"has towers that are {kind}; expected towers: {kind}"):

@@ -72,7 +72,7 @@ def test_batches_are_those_of_tokenising_at_each_step(
 
     assert len(data.pieces) == ROWS
     for step in range(12):
-        drawn, random = data.drawn(step)
+        drawn, random = data.sample(step)
         theirs = np.random.default_rng((wanted.seed, step))
         rows = table.take(rows_of_step(step, wanted.batch, ROWS, wanted.seed)).to_pydict()
         assert drawn.texts == tokenizer.token_ids(rows["text"])
