@@ -106,7 +106,7 @@ def test_a_recipe_without_the_setting_reads_as_before() -> None:
 REFUSED: dict[str, tuple[list[str], str]] = {
     "spans of complete documents": (
         ["split.max_tokens=null", "split.pretrain_titles=every"],
-        r"split: pretrain_titles: without max_tokens a document is one span; expected never or once",
+        r"split\.pretrain_titles: without max_tokens a document is one span; expected never or once",
     ),
     "nothing reads spans": (
         [*NOT_PRETRAINED, "queries.for=[retrieve]", "split.pretrain_titles=never"],
