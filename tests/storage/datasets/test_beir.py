@@ -21,12 +21,16 @@ QUERIES = [{"_id": "q1", "text": "what is the sun?"}, {"_id": "q2", "text": "lin
 QRELS = "query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td2\t2\nq2\td1\t0\n"
 
 
+def write_files(folder: Path) -> None:
+    (folder / "qrels").mkdir()
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in CORPUS))
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in QUERIES))
+    (folder / "qrels" / "dev.tsv").write_text(QRELS)
+
+
 @pytest.fixture
 def collection(tmp_path: Path) -> Path:
-    (tmp_path / "qrels").mkdir()
-    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in CORPUS))
-    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in QUERIES))
-    (tmp_path / "qrels" / "dev.tsv").write_text(QRELS)
+    write_files(tmp_path)
     return tmp_path
 
 
@@ -46,18 +50,6 @@ def test_reads_every_row_in_order(collection: Path) -> None:
         ("q2", "d2", 2),
         ("q2", "d1", 0),
     ]
-
-
-def test_gzipped_is_the_same_as_plain(collection: Path) -> None:
-    plain = [*beir.texts(collection, "corpus"), *beir.queries(collection, "dev"), *beir.qrels(collection, "dev")]
-    for file in list(collection.rglob("*.*l")) + list(collection.rglob("*.tsv")):
-        file.with_name(file.name + ".gz").write_bytes(gzip.compress(file.read_bytes()))
-        file.unlink()
-
-    zipped = [*beir.texts(collection, "corpus"), *beir.queries(collection, "dev"), *beir.qrels(collection, "dev")]
-
-    assert zipped == plain
-    assert {file.suffix for part in ("corpus", "queries") for file in beir.files(collection, part, "dev")} == {".gz"}
 
 
 def test_windows_files_and_a_last_blank_line_are_read(collection: Path) -> None:

@@ -1,6 +1,5 @@
 """The official files of MS MARCO in miniature, everything that can be wrong with them, and the real topics."""
 
-import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -32,16 +31,15 @@ FILES = {
 }
 
 
+def write_files(folder: Path) -> None:
+    for name, text in FILES.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name, text in FILES.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
+    write_files(tmp_path)
     return tmp_path
-
-
-def everything(folder: Path) -> list[Any]:
-    topics = [[*reader.queries(folder, split), *reader.qrels(folder, split)] for split in reader.TOPICS]
-    return [*reader.texts(folder, "corpus"), *reader.texts(folder, "documents"), *topics]
 
 
 def test_passages_have_no_title(folder: Path) -> None:
@@ -112,16 +110,6 @@ def test_reads_the_topics_of_every_split(
 
 def test_a_related_passage_of_the_tracks_is_not_relevant() -> None:
     assert [relevant_from("msmarco", split) for split in reader.TOPICS] == [1, 1, 2, 2]
-
-
-def test_gzipped_is_the_same_as_plain(folder: Path) -> None:
-    plain = everything(folder)
-    for name in FILES:
-        (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
-        (folder / name).unlink()
-
-    assert everything(folder) == plain
-    assert {file.suffix for file in reader.files(folder, "queries", "dl19")} == {".gz"}
 
 
 def test_a_part_needs_only_its_files(folder: Path) -> None:

@@ -1,6 +1,5 @@
 """The official files of MS MARCO document ranking in miniature."""
 
-import gzip
 from pathlib import Path
 
 import pytest
@@ -26,10 +25,14 @@ FILES = {
 }
 
 
+def write_files(folder: Path) -> None:
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name, text in FILES.items():
-        (tmp_path / name).write_text(text)
+    write_files(tmp_path)
     return tmp_path
 
 
@@ -56,15 +59,6 @@ def test_reads_the_topics_of_every_split(
     assert [row["query_id"] for row in reader.queries(folder, split)] == queries
     assert [tuple(row.values()) for row in reader.qrels(folder, split)] == qrels
     assert relevant_from("msmarco_documents", split) == 1
-
-
-def test_gzipped_is_the_same_as_plain(folder: Path) -> None:
-    plain = [*reader.texts(folder, "corpus"), *reader.queries(folder, "train"), *reader.qrels(folder, "train")]
-    for name in FILES:
-        (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
-        (folder / name).unlink()
-
-    assert [*reader.texts(folder, "corpus"), *reader.queries(folder, "train"), *reader.qrels(folder, "train")] == plain
 
 
 def test_names_what_is_missing_or_wrong(folder: Path) -> None:

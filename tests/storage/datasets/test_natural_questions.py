@@ -1,7 +1,6 @@
 """DPR's files of Natural Questions in miniature, in its quoting and nesting, and what can be wrong with them."""
 
 import csv
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -45,21 +44,19 @@ QA = [
 ]
 
 
+def write_files(folder: Path) -> None:
+    (folder / reader.PASSAGES).write_text(PASSAGES, encoding="utf-8")
+    for name in reader.JUDGED.values():
+        (folder / name).write_text(json.dumps(TRAIN, indent=4))
+    for name in reader.ANSWERED.values():
+        with (folder / name).open("w", newline="") as file:
+            csv.writer(file, delimiter="\t", lineterminator="\n").writerows(QA)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / reader.PASSAGES).write_text(PASSAGES, encoding="utf-8")
-    for name in reader.JUDGED.values():
-        (tmp_path / name).write_text(json.dumps(TRAIN, indent=4))
-    for name in reader.ANSWERED.values():
-        with (tmp_path / name).open("w", newline="") as file:
-            csv.writer(file, delimiter="\t", lineterminator="\n").writerows(QA)
+    write_files(tmp_path)
     return tmp_path
-
-
-def everything(folder: Path) -> list[Any]:
-    judged = [[*reader.queries(folder, s), *reader.qrels(folder, s), *reader.answers(folder, s)] for s in reader.JUDGED]
-    answered = [[*reader.queries(folder, split), *reader.answers(folder, split)] for split in reader.ANSWERED]
-    return [*reader.texts(folder, "corpus"), *judged, *answered]
 
 
 def test_passages_are_unquoted(folder: Path) -> None:
@@ -128,15 +125,6 @@ def test_says_what_each_split_has(folder: Path) -> None:
         == [folder / "nq-test.qa.csv"]
     )
     assert reader.files(folder, "qrels", "train") == [folder / "biencoder-nq-train.json"]
-
-
-def test_gzipped_is_the_same_as_plain(folder: Path) -> None:
-    plain = everything(folder)
-    for file in list(folder.iterdir()):
-        file.with_name(file.name + ".gz").write_bytes(gzip.compress(file.read_bytes()))
-        file.unlink()
-
-    assert everything(folder) == plain
 
 
 @pytest.mark.parametrize(
