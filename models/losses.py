@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, log_softmax, softmax
+from torch.nn.functional import cross_entropy, log_softmax, softmax, softplus
 
 from models.masking import IGNORED
 
@@ -45,6 +45,17 @@ def contrastive_loss(
 ) -> Tensor:
     """Return the mean of `contrastive_losses` (equation 12 of query-as-context pre-training)."""
     return contrastive_losses(scores_QP, positives_Q, temperature=temperature, excluded_QP=excluded_QP).mean()
+
+
+def pairwise_loss(scores_QG: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """Return the mean of -log sigmoid(s+ - s-) over queries and their own negatives; column 0 has the positives.
+
+    It is the negative log-likelihood of the positive in each pair of positive and negative, as in STAR (Zhan et al.
+    2021), which the contrastive auto-encoder follows in its "pairwise loss" (section 4.1.3). Passages of other queries
+    take no part.
+    """
+    scores_QG = scores_QG.float() / temperature
+    return softplus(scores_QG[:, 1:] - scores_QG[:, :1]).mean()
 
 
 def distillation_loss(

@@ -48,11 +48,13 @@ class Tokenizer:
         fast.no_padding()
         fast.no_truncation()
         self._fast = fast
-        self.cls, self.sep, self.mask, self.pad = (self._id(name) for name in ("[CLS]", "[SEP]", "[MASK]", "[PAD]"))
+        self.cls, self.sep, self.mask, self.pad = (
+            self.token_id(name) for name in ("[CLS]", "[SEP]", "[MASK]", "[PAD]")
+        )
         vocabulary = fast.get_vocab()
         self.vocab_size = max(vocabulary.values()) + 1
         """V, the largest token id plus 1."""
-        self.specials = np.array(sorted({self.cls, self.sep, self.mask, self.pad, self._id("[UNK]")}))
+        self.specials = np.array(sorted({self.cls, self.sep, self.mask, self.pad, self.token_id("[UNK]")}))
         """The ids of the special tokens, which a masked language model never predicts."""
         self.is_special = np.isin(np.arange(self.vocab_size), self.specials)
         """[V], True at special tokens."""
@@ -87,15 +89,20 @@ class Tokenizer:
         """Return the token ids of each text, without special tokens and not truncated."""
         return [encoding.ids for encoding in self._fast.encode_batch_fast(list(texts), add_special_tokens=False)]
 
-    def encode(self, texts: Sequence[str], max_tokens: int) -> list[list[int]]:
-        """Return the ids of [CLS] text [SEP] for each text, truncated at the end to `max_tokens` in total."""
-        return [[self.cls, *ids[: max_tokens - 2], self.sep] for ids in self.token_ids(texts)]
+    def encode(self, texts: Sequence[str], max_tokens: int, marker: int | None = None) -> list[list[int]]:
+        """Return the ids of [CLS] text [SEP] for each text, truncated at the end to `max_tokens` in total.
+
+        A `marker` is the id of a token that follows [CLS].
+        """
+        first = [self.cls] if marker is None else [self.cls, marker]
+        return [[*first, *ids[: max_tokens - len(first) - 1], self.sep] for ids in self.token_ids(texts)]
 
     def pad_batch(self, rows: Sequence[Sequence[int]]) -> Tokens:
         """Pad rows of ids to the longest row."""
         return pad(rows, self.pad)
 
-    def _id(self, name: str) -> int:
+    def token_id(self, name: str) -> int:
+        """Return the id of a special token; ValueError if the vocabulary lacks it."""
         number = self._fast.token_to_id(name)
         if number is None:
             raise ValueError(f"the tokenizer has no {name} token; expected BERT's special tokens")

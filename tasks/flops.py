@@ -33,6 +33,7 @@ from models.retrievers.cross_encoder import CrossEncoder, Groups, pad_pairs
 from models.retrievers.examples import Examples
 from models.retrievers.objective import Finetuning
 from models.retrievers.retriever import Retriever, RetrieverSettings
+from models.retrievers.views.late import MARKERS
 from models.tokens import FILES, Tokenizer, num_tokens, pad
 from storage.errors import UserError
 from tasks.cross_encoder.pairs import Scoring
@@ -205,7 +206,8 @@ def naming(section: str) -> Iterator[None]:
 
 def numbered(num_words: int) -> Tokenizer:
     """Return a tokenizer with that many WordPiece tokens, for a backbone whose tokenizer is missing."""
-    tokens = [*SPECIALS, *(f"token{number}" for number in range(num_words - len(SPECIALS)))]
+    named = [*SPECIALS, *MARKERS.values()]
+    tokens = [*named, *(f"token{number}" for number in range(num_words - len(named)))]
     fast = FastTokenizer(WordPiece({token: number for number, token in enumerate(tokens)}, unk_token="[UNK]"))
     fast.add_special_tokens(SPECIALS)
     return Tokenizer(fast)

@@ -23,7 +23,7 @@ from tasks.retrieval.fuse import fuse
 from tasks.session import in_round
 
 EXAMPLES = 6  # queries that the headline's run wins, and as many that it loses
-PERSISTENCE = 0.99  # of rank-biased overlap: 85 % of its weight is on the first hundred ranks
+PERSISTENCE = 0.99  # of rank-biased overlap; not printed; chosen because 85 % of its weight is on the first 100 ranks
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,15 @@ from models.tokens import Tokens
 class AutoRegressiveDecoder(nn.Module):
     """GPT-2's pre-norm blocks over [vector, context]; they predict every next token including [SEP]."""
 
-    def __init__(self, model: BertForMaskedLM, *, num_blocks: int, window: int) -> None:
+    def __init__(self, model: BertForMaskedLM, *, num_blocks: int, window: int, width: int | None) -> None:
+        """Create the decoder; `width` is the inner size of its MLPs, None for that of the BERT."""
         super().__init__()
+        if width is not None and width < 1:
+            raise ValueError("decoder_width: expected 1 or more, or null for the BERT's intermediate size")
         self.window = window
         self.dropout = model.config.hidden_dropout_prob
-        self.blocks = nn.ModuleList(PreNormBlock(model.config, num_blocks) for _ in range(num_blocks))
+        inner = model.config.intermediate_size if width is None else width
+        self.blocks = nn.ModuleList(PreNormBlock(model.config, num_blocks, inner) for _ in range(num_blocks))
         self.norm = nn.LayerNorm(model.config.hidden_size, eps=model.config.layer_norm_eps)
         self.vocabulary, self.embeddings = shared(model)
 
@@ -48,14 +52,14 @@ class AutoRegressiveDecoder(nn.Module):
 class PreNormBlock(nn.Module):
     """x += Attention(LN(x)); x += MLP(LN(x)). As in GPT-2, output projections start smaller with more blocks."""
 
-    def __init__(self, config: BertConfig, num_blocks: int) -> None:
+    def __init__(self, config: BertConfig, num_blocks: int, width: int) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.attention = SelfAttention(config)
         self.attention_output = nn.Linear(config.hidden_size, config.hidden_size)
         self.mlp_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.widen = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.narrow = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.widen = nn.Linear(config.hidden_size, width)
+        self.narrow = nn.Linear(width, config.hidden_size)
         self.dropout = config.hidden_dropout_prob
         self.apply(lambda module: initialise(module, config.initializer_range))
         for projection in (self.attention_output, self.narrow):

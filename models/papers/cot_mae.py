@@ -13,7 +13,7 @@ Shape suffixes: B batch, L length of the passage, C length of the context, H hid
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from numpy.random import Generator
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from models.masking import IGNORED, mask_words
 from models.objective import Losses, Vectors
 from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates, crop_with_specials
 from models.representation import pool
-from models.settings import VALIDATED
+from models.settings import VALIDATED, omitted_at
 from models.tokens import Tokenizer, Tokens, pad
 
 
@@ -43,6 +43,8 @@ class Settings:
     decoder_layers: int
     window: int | None
     """`ar` only: the number of tokens that a position sees in addition to the vector, its own included; 1 or more."""
+    decoder_width: Annotated[int | None, omitted_at(None)] = None
+    """`ar` only: the inner size of the decoder's MLPs, 4 times the hidden size in GPT-2; null for that of the BERT."""
     text_mask_rate: float
     context_mask_rate: float | None
     """`ae` only; null with `ar`."""
@@ -59,6 +61,8 @@ class Settings:
             raise ValueError("decoder_layers: expected 1 or more")
         if self.decoder == "ar" and (self.window is None or self.window < 1 or self.context_mask_rate is not None):
             raise ValueError("decoder ar: expected a window of 1 or more, and null for context_mask_rate")
+        if self.decoder == "ae" and self.decoder_width is not None:
+            raise ValueError("decoder ae: its layers are the BERT's; expected null for decoder_width")
         if self.decoder == "ae" and (self.window is not None or self.context_mask_rate is None):
             raise ValueError("decoder ae: expected a context_mask_rate, and null for window")
         if self.context_mask_rate is not None:
@@ -112,7 +116,10 @@ class Pretraining(nn.Module):
             self.decoder = MaskedDecoder(initial.model, settings.decoder_layers)
         else:
             self.decoder = AutoRegressiveDecoder(
-                initial.model, num_blocks=settings.decoder_layers, window=settings.window
+                initial.model,
+                num_blocks=settings.decoder_layers,
+                window=settings.window,
+                width=settings.decoder_width,
             )
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:

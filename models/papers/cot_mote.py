@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from numpy.random import Generator
@@ -31,7 +31,7 @@ from models.masking import IGNORED, mask_words
 from models.objective import Losses, Vectors
 from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates, crop_with_specials
 from models.representation import Role, pool
-from models.settings import VALIDATED
+from models.settings import VALIDATED, omitted_at
 from models.tokens import Tokenizer, Tokens, pad
 
 
@@ -55,6 +55,8 @@ class Settings:
     decoder_layers: int
     window: int
     """The number of tokens that a position sees in addition to the vector, its own included; 1 or more."""
+    decoder_width: Annotated[int | None, omitted_at(None)] = None
+    """The inner size of the decoder's MLPs, 4 times the hidden size in GPT-2; null for that of the BERT."""
     max_tokens: int
     """The length of a passage with [CLS] and [SEP]; a longer one is cropped at both ends."""
     query_max_tokens: int
@@ -140,7 +142,9 @@ class Pretraining(nn.Module):
             settings,
             initial.pooling,
         )
-        self.decoder = AutoRegressiveDecoder(initial.model, num_blocks=settings.decoder_layers, window=settings.window)
+        self.decoder = AutoRegressiveDecoder(
+            initial.model, num_blocks=settings.decoder_layers, window=settings.window, width=settings.decoder_width
+        )
         self.query_decoder = copy.copy(self.decoder)  # with the same layers
         self.query_decoder.vocabulary, self.query_decoder.embeddings = shared(initial.encoder.query)
 

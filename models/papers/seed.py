@@ -12,7 +12,7 @@ Shape suffixes: B batch, L length of the text, H hidden.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from numpy.random import Generator
@@ -25,7 +25,7 @@ from models.masking import IGNORED, replace_selected, select_tokens
 from models.objective import Losses, Vectors
 from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates, crop_with_specials
 from models.representation import pool
-from models.settings import VALIDATED
+from models.settings import VALIDATED, omitted_at
 from models.tokens import Tokenizer, Tokens, pad
 
 
@@ -40,6 +40,8 @@ class Settings:
     decoder_layers: int
     window: int
     """The restricted attention span: the number of tokens a position sees besides the vector, its own included."""
+    decoder_width: Annotated[int | None, omitted_at(None)] = None
+    """The inner size of the decoder's MLPs, 4 times the hidden size in GPT-2; null for that of the BERT."""
     mask_rate: float
     """The mask rate of the encoder's input; the decoder reads the unmasked text."""
     max_tokens: int
@@ -81,7 +83,9 @@ class Pretraining(nn.Module):
         super().__init__()
         initial.check_positions(settings.max_tokens)
         self.model, self.pooling = initial.model, initial.pooling
-        self.decoder = AutoRegressiveDecoder(initial.model, num_blocks=settings.decoder_layers, window=settings.window)
+        self.decoder = AutoRegressiveDecoder(
+            initial.model, num_blocks=settings.decoder_layers, window=settings.window, width=settings.decoder_width
+        )
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Return no vectors and the losses of encoder and decoder."""

@@ -20,6 +20,8 @@ class Examples:
     group: int
     excluded: Tensor | None
     """[Q, P], True where a passage is relevant to a query but is not its positive here."""
+    step_share: float = 0.0
+    """The share of the training that is this step: 1 / steps."""
     progress: float = 0.0
     """The share of the training steps before this one."""
     teacher: Tensor | None = None

@@ -17,6 +17,7 @@ from models.retrievers import retriever, sentence_transformer, towers
 from models.retrievers.retriever import Retriever, RetrieverSettings
 from models.retrievers.sentence_transformer import SentenceTransformer
 from models.retrievers.sentence_transformer_files import is_sentence_transformer
+from models.retrievers.views.late import marker_ids
 from models.tokens import Tokenizer, Tokens
 
 
@@ -42,12 +43,13 @@ def _load(folder: Path) -> LoadedRetriever:
         encoder, reader = sentence_transformer.load(folder)
         return LoadedRetriever(encoder, reader.encode, reader.pad_batch)
     refuse_cross_encoder(folder)
-    tokenizer = Tokenizer.load(folder)
+    tokenizer, loaded = Tokenizer.load(folder), retriever.load(folder)
+    markers = marker_ids(loaded.settings.late, tokenizer)
 
     def encode(texts: Sequence[str], role: Role, max_tokens: int) -> list[list[int]]:
-        return tokenizer.encode(texts, max_tokens)
+        return tokenizer.encode(texts, max_tokens, markers.get(role))
 
-    return LoadedRetriever(retriever.load(folder), encode, tokenizer.pad_batch)
+    return LoadedRetriever(loaded, encode, tokenizer.pad_batch)
 
 
 def read_settings(folder: Path) -> RetrieverSettings:

@@ -10,29 +10,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from models.losses import contrastive_loss, distillation_loss
+from models.losses import contrastive_loss, distillation_loss, pairwise_loss
 from models.objective import Losses, Vectors
 from models.representation import Representation, Role
 from models.retrievers.came import Competition, competition_losses
 from models.retrievers.examples import Examples, cut_to_longest
 from models.retrievers.retriever import SUM, Retriever
 from models.retrievers.views.lexical import flops, mean_nonzero
-from models.settings import VALIDATED
+from models.settings import VALIDATED, omitted_at
 from models.tokens import Tokens
 
 PARTS = ("dense", "lexical", "tokens")
 """The fields of a representation that have gradients."""
 
+ContrastLoss = Literal["softmax", "pairwise"]
+"""Cross-entropy over all passages of the batch, or over pairs of a query's positive with each of its own negatives."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Flops:
-    """FLOPS regularisation: lambda sum_v (mean weight of token v over the batch)^2, for queries and for passages."""
+    """FLOPS regularisation: lambda sum_v (mean weight of token v over the batch)^2, for queries and for passages.
+
+    The mean is over all passages of the batch, positives and negatives together, as in Tevatron; SPLADE's first trainer
+    averages the terms of positives and of negatives.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
 
@@ -40,13 +47,17 @@ class Flops:
     passages: float
     ramp: float
     """The share of the steps in which both lambdas rise from 0 with the square of the step; 0 for none."""
+    ramp_counts_step: Annotated[bool, omitted_at(False)] = False
+    """Whether a step counts itself: the first of T has a factor of (1 / T)^2, as in SPLADE's code, and not of 0."""
 
     def __post_init__(self) -> None:
         if min(self.queries, self.passages) < 0 or not 0 <= self.ramp <= 1:
             raise ValueError("flops: expected queries and passages of 0 or more, and a ramp from 0 to 1")
 
-    def ramp_factor(self, progress: float) -> float:
-        """Return the factor of both lambdas after a share `progress` of the training."""
+    def ramp_factor(self, progress: float, step_share: float) -> float:
+        """Return the factor of both lambdas in a step, which is a share of the training after a share `progress`."""
+        if self.ramp_counts_step:
+            progress += step_share
         return min(1.0, progress / self.ramp) ** 2 if self.ramp else 1.0
 
 
@@ -72,6 +83,7 @@ class ObjectiveSettings:
     contrasts: Sequence[str]
     """The scores that have a contrastive loss: `sum` or views; empty if the experts compete."""
     temperature: float
+    contrast_loss: ContrastLoss = "softmax"
     flops: Flops | None = None
     competition: Competition | None = None
     distillation: Distillation | None = None
@@ -82,6 +94,8 @@ class ObjectiveSettings:
             raise ValueError("contrasts: expected some of sum and the views, or [] and a competition")
         if unknown := set(self.contrasts) - {SUM, *views}:
             raise ValueError(f"contrasts: expected {SUM} or views of {', '.join(views)}, found {min(unknown)}")
+        if self.competition and self.contrast_loss != "softmax":
+            raise ValueError("contrast_loss: experts compete in a softmax; expected softmax with a competition")
         if self.flops and "lexical" not in views:
             raise ValueError("flops: expected a retriever with a lexical view")
 
@@ -113,7 +127,7 @@ class Finetuning(nn.Module):
         if self.settings.distillation:
             losses = self._distilled(losses, scores[SUM], positives_Q, batch)
         if queries.lexical is not None and passages.lexical is not None:
-            losses |= self._flops(queries.lexical, passages.lexical, batch.progress)
+            losses |= self._flops(queries.lexical, passages.lexical, batch)
         return losses
 
     def _read(self, tokens: Tokens, role: Role) -> Vectors:
@@ -149,37 +163,48 @@ class Finetuning(nn.Module):
             )  # fmt: skip
             self.observed |= statistics
             return {f"contrast_{view}": loss for view, loss in losses.items()}
+        names = {name: "contrastive" if name == SUM else f"contrast_{name}" for name in self.settings.contrasts}
+        if self.settings.contrast_loss == "pairwise":
+            # A query's own negatives are never relevant to it, so none is excluded.
+            own_QG = _own_passages(positives_Q, batch.group)
+            return {
+                loss: pairwise_loss(scores[name].gather(1, own_QG), temperature=temperature)
+                for name, loss in names.items()
+            }
         return {
-            f"contrast_{name}" if name != SUM else "contrastive":
-                contrastive_loss(scores[name], positives_Q, temperature=temperature, excluded_QP=excluded)
-            for name in self.settings.contrasts
-        }  # fmt: skip
+            loss: contrastive_loss(scores[name], positives_Q, temperature=temperature, excluded_QP=excluded)
+            for name, loss in names.items()
+        }
 
     def _distilled(self, contrasts: Losses, scores_QP: Tensor, positives_Q: Tensor, batch: Examples) -> Losses:
         """Return the distillation loss over each query's own passages, and the weighted contrastive losses."""
         settings = self.settings.distillation
         if settings is None or batch.teacher is None:
             raise ValueError("distillation: the batch has no scores of a teacher")
-        own_QG = positives_Q[:, None] + torch.arange(batch.group, device=positives_Q.device)
         loss = distillation_loss(
-            scores_QP.gather(1, own_QG), batch.teacher,
+            scores_QP.gather(1, _own_passages(positives_Q, batch.group)), batch.teacher,
             temperature=self.settings.temperature, teacher_temperature=settings.teacher_temperature,
         )  # fmt: skip
         kept = {name: settings.contrast_weight * contrast for name, contrast in contrasts.items()}
         return {"distillation": loss} | (kept if settings.contrast_weight else {})
 
-    def _flops(self, queries_QV: Tensor, passages_PV: Tensor, progress: float) -> Losses:
+    def _flops(self, queries_QV: Tensor, passages_PV: Tensor, batch: Examples) -> Losses:
         self.observed |= {
             "nonzero_queries": mean_nonzero(queries_QV).item(), "nonzero_passages": mean_nonzero(passages_PV).item()
         }  # fmt: skip
         regularisation = self.settings.flops
         if regularisation is None:
             return {}
-        factor = regularisation.ramp_factor(progress)
+        factor = regularisation.ramp_factor(batch.progress, batch.step_share)
         return {
             "flops_queries": factor * regularisation.queries * flops(queries_QV),
             "flops_passages": factor * regularisation.passages * flops(passages_PV),
         }
+
+
+def _own_passages(positives_Q: Tensor, group: int) -> Tensor:
+    """Return the columns [Q, G] of each query's own passages, its positive first."""
+    return positives_Q[:, None] + torch.arange(group, device=positives_Q.device)
 
 
 def _parts(representation: Representation) -> Vectors:

@@ -64,6 +64,8 @@ class RetrieverSettings:
     def __post_init__(self) -> None:
         if not self.views:
             raise ValueError(f"expected at least one of {', '.join(VIEWS)}")
+        if self.lexical and self.late and self.late.markers:
+            raise ValueError("late.markers: no source says whether markers have lexical weights; expected false")
 
     @property
     def views(self) -> tuple[str, ...]:

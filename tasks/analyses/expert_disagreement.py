@@ -44,7 +44,7 @@ class Settings(base.Settings):
     depth: int = Field(gt=0)
     """The number of passages of each list; a relevant passage below counts as not retrieved."""
     p: float = Field(gt=0, lt=1)
-    """The persistence of rank-biased overlap."""
+    """The persistence of rank-biased overlap; not printed; chosen so that most of its weight is within `depth`."""
     examples: int = Field(gt=0)
 
 

@@ -34,7 +34,8 @@ class Overlapping(Settings):
     depth: int = Field(gt=0)
     """The number of passages of each list that are compared."""
     p: float = Field(gt=0, lt=1)
-    """The persistence of rank-biased overlap: the probability that a reader continues to the next rank."""
+    """The persistence of rank-biased overlap (Webber et al. 2010): the probability that a reader continues to the next
+    rank. No paper prints one; `flows/chain/evaluation.py` says why 0.99 is chosen."""
 
 
 @stage(version=1, table=Overlap)

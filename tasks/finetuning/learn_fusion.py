@@ -39,9 +39,10 @@ class LearnFusion(Settings):
     """How the weights of a linear fusion are learned."""
 
     depth: int | None = Field(gt=0)
-    """Passages of each list that are used; null for all."""
+    """Passages of each list that are used; null for all. Not printed; 200 in recipes, as in mining."""
     steps: int = Field(gt=0)
-    """The largest number of L-BFGS steps. The problem is convex with one unknown per run, so tens are enough."""
+    """The largest number of L-BFGS steps. Not printed; chosen because the problem is convex with one unknown per run,
+    so that tens are enough."""
 
 
 @stage(version=1, table=Weights)

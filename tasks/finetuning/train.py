@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pyarrow.compute as pc
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from models.layers import bert
+from models.representation import Role
 from models.retrievers import objective, retriever, towers
 from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.came import Competition
@@ -22,6 +24,8 @@ from models.retrievers.retriever import Retriever, RetrieverSettings
 from models.retrievers.retriever import View as View
 from models.retrievers.towers import QUERY
 from models.retrievers.views.dense import Settings as Dense
+from models.retrievers.views.late import marker_ids
+from models.settings import omitted_at
 from models.tokens import FILES, Tokenizer, Tokens, copy_tokenizer
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -47,6 +51,8 @@ class Training(Settings):
     """Its views: how texts are represented and compared."""
     contrasts: list[str]
     """Which scores are contrasted, each for itself: `sum`, or views; empty where experts compete."""
+    contrast_loss: Annotated[objective.ContrastLoss, omitted_at("softmax")] = "softmax"
+    """How they are contrasted: with all passages of the batch, or in pairs with the query's own negatives."""
     competition: Competition | None = None
     """How CAME's experts compete."""
     flops: Flops | None = None
@@ -75,6 +81,8 @@ class Training(Settings):
         self.loss.check(self.retriever.views)
         if len(set(self.contrasts)) < len(self.contrasts):
             raise ValueError(f"contrasts: expected each once, found {', '.join(self.contrasts)}")
+        if self.contrast_loss == "pairwise" and self.passages_per_query < 2:
+            raise ValueError("passages_per_query: a pairwise loss needs a negative; expected 2 or more")
         if self.distillation and self.passages_per_query < 2:
             raise ValueError("passages_per_query: soft labels of one passage teach nothing; expected 2 or more")
         return self
@@ -83,7 +91,7 @@ class Training(Settings):
     def loss(self) -> objective.ObjectiveSettings:
         """The settings of the loss."""
         return objective.ObjectiveSettings(
-            contrasts=self.contrasts, temperature=self.temperature, flops=self.flops,
+            contrasts=self.contrasts, contrast_loss=self.contrast_loss, temperature=self.temperature, flops=self.flops,
             competition=self.competition, distillation=self.distillation,
         )  # fmt: skip
 
@@ -170,6 +178,7 @@ class Batches:
     def __init__(self, data: TrainingData, tokenizer: Tokenizer, settings: Training, teacher: Teacher | None) -> None:
         self.data, self.tokenizer, self.settings, self.teacher = data, tokenizer, settings, teacher
         self.steps = settings.num_steps(len(data.queries))
+        self.markers = marker_ids(settings.retriever.late, tokenizer)
 
     def batch(self, step: int) -> Examples:
         """Return the queries of a step with their passages."""
@@ -180,16 +189,17 @@ class Batches:
             relevant = [data.relevant(query) for query in queries]
             excluded = known_positives(relevant, data.documents(passages), settings.passages_per_query)
         return Examples(
-            queries=self._tokens([data.queries[query] for query in queries], settings.query_max_tokens),
-            passages=self._tokens(data.texts(passages), settings.passage_max_tokens),
+            queries=self._tokens([data.queries[query] for query in queries], "query", settings.query_max_tokens),
+            passages=self._tokens(data.texts(passages), "passage", settings.passage_max_tokens),
             group=settings.passages_per_query,
             excluded=excluded,
             progress=step / self.steps,
+            step_share=1 / self.steps,
             teacher=None if self.teacher is None else torch.from_numpy(self.teacher.of(queries, passages)),
         ).sorted_by_length()
 
-    def _tokens(self, texts: Sequence[str], max_tokens: int) -> Tokens:
-        return self.tokenizer.pad_batch(self.tokenizer.encode(texts, max_tokens))
+    def _tokens(self, texts: Sequence[str], role: Role, max_tokens: int) -> Tokens:
+        return self.tokenizer.pad_batch(self.tokenizer.encode(texts, max_tokens, self.markers.get(role)))
 
 
 class Teacher:

@@ -27,6 +27,15 @@ def slow_contrast(scores: Tensor, positives: list[int], temperature: float, excl
     return sum(losses) / len(losses)
 
 
+def slow_pairwise(scores: Tensor, group: int, temperature: float) -> float:
+    """-log sigmoid(s+ - s-) of each query's positive with each of its own negatives, a mean over all pairs."""
+    losses = []
+    for query, row in enumerate((scores / temperature).tolist()):
+        own = row[query * group : (query + 1) * group]
+        losses += [-math.log(1 / (1 + math.exp(negative - own[0]))) for negative in own[1:]]
+    return sum(losses) / len(losses)
+
+
 def test_masked_lm_loss_is_the_mean_over_the_selected_tokens() -> None:
     logits, labels = torch.randn(7, 11, generator=torch.Generator().manual_seed(0)) * 3, torch.arange(7)
 

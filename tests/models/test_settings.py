@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from models.papers import dup_mae, retro_mae
-from models.retrievers.views import dense
+from models.papers import cot_mae, cot_mote, dup_mae, retro_mae, seed
+from models.retrievers.objective import Flops
+from models.retrievers.views import dense, late
+from tests.tiny import LATE
 
 RETRO_MAE = {"text_mask_rate": 0.3, "decoder_mask_rate": 0.5, "query_stream": "sum", "max_tokens": 20}
 DUP_MAE = RETRO_MAE | {
@@ -14,12 +16,27 @@ DUP_MAE = RETRO_MAE | {
     "ot_head": "own",
 }  # fmt: skip
 
+COT_MAE = {
+    "decoder": "ar", "decoder_layers": 1, "window": 3, "text_mask_rate": 0.3, "context_mask_rate": None,
+    "symmetric": False, "max_tokens": 20, "context_max_tokens": 10,
+}  # fmt: skip
+COT_MOTE = {
+    "bottlenecks": ["dense"], "lexical_bottleneck": None, "switched": False, "query_target": "query", "mask_rate": 0.3,
+    "decoder_layers": 1, "window": 3, "max_tokens": 20, "query_max_tokens": 10,
+}  # fmt: skip
+SEED = {"decoder_layers": 3, "window": 2, "mask_rate": 0.15, "max_tokens": 20}
+
 
 @pytest.mark.parametrize(
     ("kind", "value", "added"),
     [
         (retro_mae.Settings, RETRO_MAE, {"crop": "end"}),
         (dup_mae.Settings, DUP_MAE, {"crop": "end"}),
+        (cot_mae.Settings, COT_MAE, {"decoder_width": 128}),
+        (cot_mote.Settings, COT_MOTE, {"decoder_width": 128}),
+        (seed.Settings, SEED, {"decoder_width": 128}),
+        (late.Settings, LATE | {"weight": 1.0}, {"markers": True}),
+        (Flops, {"queries": 0.1, "passages": 0.1, "ramp": 0.3}, {"ramp_counts_step": True}),
         (dense.Settings, {"dim": 3, "weight": 1.0}, {"bias": True}),
     ],
 )

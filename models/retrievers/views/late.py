@@ -11,7 +11,7 @@ Shape suffixes: B batch, L length, H hidden, D dimension; Q queries of I tokens,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +20,14 @@ from torch.nn.functional import normalize, pad
 from models.batch import Rows
 from models.layers.bert import BertConfig, BertForMaskedLM
 from models.representation import Representation, Role, inner_products
-from models.settings import VALIDATED
+from models.settings import VALIDATED, omitted_at
 from models.tokens import Tokenizer, Tokens
 
 MAX_ELEMENTS = 2**26
 """The number of token similarities that are in memory at a time: 256 MB."""
+
+MARKERS: dict[Role, str] = {"query": "[unused0]", "passage": "[unused1]"}
+"""[Q] and [D]: tokens that BERT's vocabulary has, but its training never used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +52,25 @@ class Settings:
     """Whether [CLS] and [SEP] are compared."""
     weight: float = 1.0
     """The weight of the view's scores in the sum of scores."""
+    markers: Annotated[bool, omitted_at(False)] = False
+    """Whether [CLS] is followed by [unused0] in queries and [unused1] in passages, ColBERT's compared [Q] and [D]."""
 
     def __post_init__(self) -> None:
         if self.dim < 1 or (self.query_masks is not None and self.query_masks < 1):
             raise ValueError("expected a dim of 1 or more, and query_masks of 1 or more, or null for none")
         if self.exact_match and self.query_masks is not None:
             raise ValueError("exact_match: no passage has a [MASK] to match, so expected null for query_masks")
+        if self.exact_match and self.markers:
+            raise ValueError("exact_match: the markers of queries and passages never match; expected markers: false")
         if not 0 < self.weight < float("inf"):
             raise ValueError("weight: expected a number above 0; leave out a view that is not used")
+
+
+def marker_ids(settings: Settings | None, tokenizer: Tokenizer) -> dict[Role, int]:
+    """Return the ids of the markers by role, none if there are no markers; ValueError if the tokenizer lacks them."""
+    if settings is None or not settings.markers:
+        return {}
+    return {role: tokenizer.token_id(name) for role, name in MARKERS.items()}
 
 
 class View(nn.Module):
@@ -71,6 +85,7 @@ class View(nn.Module):
         if (settings.query_masks or 0) > config.max_position_embeddings:
             positions = f"expected at most the model's {config.max_position_embeddings} positions"
             raise ValueError(f"late.query_masks: {positions}, got {settings.query_masks}")
+        marker_ids(settings, tokenizer)
         self.settings = settings
         self.cls, self.sep, self.mask = tokenizer.cls, tokenizer.sep, tokenizer.mask
         self.pad = tokenizer.pad

@@ -134,10 +134,11 @@ def slow_printed_decoder(made: Pretraining, vector: Tensor, ids: list[int]) -> A
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("window", [3, 1, 24])
+@pytest.mark.parametrize(("window", "width"), [(3, None), (3, 48), (1, None), (24, 128)])
 @torch.no_grad()
-def test_the_released_decoder(tokenizer: Tokenizer, window: int, layers: int) -> None:
-    made = objective(dataclasses.replace(AR, window=window), layers=layers).eval()
+def test_the_released_decoder(tokenizer: Tokenizer, window: int, width: int | None, layers: int) -> None:
+    made = objective(dataclasses.replace(AR, window=window, decoder_width=width), layers=layers).eval()
+    assert {block.widen.out_features for block in made.decoder.blocks} == {width or SHAPE["intermediate_size"]}
     context, vectors = pad([[CLS, 20, 21, 22, 60, 61, SEP], [CLS, 30, SEP]]), torch.randn(2, SHAPE["hidden_size"])
 
     logits, labels = made.decoder(vectors, context, torch.where(context.mask, context.ids, IGNORED))

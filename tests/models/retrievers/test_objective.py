@@ -15,7 +15,7 @@ from models.retrievers.objective import Distillation, Finetuning, Flops, Objecti
 from models.retrievers.retriever import Retriever
 from models.tokens import Tokens, pad
 from tasks.training.grad_cache import gradients
-from tests.models.test_losses import slow_contrast
+from tests.models.test_losses import slow_contrast, slow_pairwise
 from tests.tiny import RETRIEVERS, SHAPE, tiny_retriever, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread", "store")
@@ -169,11 +169,21 @@ def directly(objective: Finetuning, batch: Examples, chunk: int) -> dict[str, fl
     return {name: loss.item() for name, loss in losses.items()}
 
 
-@pytest.mark.parametrize(("progress", "share"), [(0.0, 0.0), (0.25, 0.25), (0.5, 1.0), (0.9, 1.0)])
-def test_word_pieces_cost_the_square_of_their_mean_weight(progress: float, share: float) -> None:
+@pytest.mark.parametrize(
+    ("progress", "counts", "share"),
+    [
+        (0.0, False, 0.0),
+        (0.25, False, 0.25),
+        (0.5, False, 1.0),
+        (0.9, False, 1.0),
+        (0.0, True, 0.04),
+        (0.45, True, 1.0),
+    ],
+)
+def test_flops_are_the_square_of_mean_weights(progress: float, counts: bool, share: float) -> None:
     retriever = tiny_retriever("splade").eval()
-    batch = examples(2, progress=progress)
-    objective = Finetuning(retriever, replace(PLAIN, flops=PRICE))
+    batch = examples(2, progress=progress, step_share=0.1)
+    objective = Finetuning(retriever, replace(PLAIN, flops=replace(PRICE, ramp_counts_step=counts)))
 
     losses = objective.compare(objective.encode(batch)[0], batch)
 
@@ -187,6 +197,20 @@ def test_word_pieces_cost_the_square_of_their_mean_weight(progress: float, share
         )
         assert losses[name].item() == pytest.approx(share * price * expected, rel=1e-5)
         assert objective.observed[name.replace("flops", "nonzero")] == pytest.approx((weights != 0).sum(1).mean())
+
+
+@pytest.mark.parametrize("group", [2, 4])
+def test_the_pairwise_loss_is_of_each_querys_own_negatives(group: int) -> None:
+    retriever = tiny_retriever("hybrid").eval()
+    batch = examples(group, excluded=exclusions(4, group))
+    objective = Finetuning(retriever, replace(PLAIN, contrasts=["sum", "dense"], contrast_loss="pairwise"))
+
+    losses = objective.compare(objective.encode(batch)[0], batch)
+
+    scores = slow_scores(retriever, batch)
+    assert list(losses) == ["contrastive", "contrast_dense"]
+    for loss, name in (("contrastive", "sum"), ("contrast_dense", "dense")):
+        assert losses[loss].item() == pytest.approx(slow_pairwise(scores[name], group, 4.0), rel=1e-4)
 
 
 @pytest.mark.parametrize("contrast_weight", [0.0, 0.3])

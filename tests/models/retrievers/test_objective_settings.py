@@ -21,6 +21,7 @@ from tests.tiny import tiny_retriever
         ("dpr", {"contrasts": []}, "expected some of sum and the views"),
         ("mixture", {"competition": COMPETITION}, "expected some of sum and the views"),
         ("dpr", {"contrasts": ["lexical"]}, "expected sum or views of dense, found lexical"),
+        ("mixture", {"contrasts": [], "competition": COMPETITION, "contrast_loss": "pairwise"}, "expected softmax"),
         ("dpr", {"flops": PRICE}, "expected a retriever with a lexical view"),
     ],
 )  # fmt: skip
@@ -34,6 +35,18 @@ def test_settings_that_make_no_sense() -> None:
         Flops(queries=-1.0, passages=0.0, ramp=0.0)
     with pytest.raises(ValueError, match="distillation: expected"):
         Distillation(teacher_temperature=0.0, contrast_weight=0.0)
+
+
+@pytest.mark.parametrize(("steps", "ramp"), [(10, 0.5), (7, 1.0), (3, 0.9)])
+def test_the_ramp_is_that_of_splades_code(steps: int, ramp: float) -> None:
+    """There a counter rises before it is used, up to T, and lambda is multiplied by (t / T)^2."""
+    counted, late = (Flops(queries=1.0, passages=1.0, ramp=ramp, ramp_counts_step=counts) for counts in (True, False))
+    length, expected = steps * ramp, []
+    for counter in range(1, steps + 1):
+        expected.append((min(counter, length) / length) ** 2)
+
+    assert [counted.ramp_factor(step / steps, 1 / steps) for step in range(steps)] == pytest.approx(expected)
+    assert [late.ramp_factor(step / steps, 1 / steps) for step in range(steps)] == pytest.approx([0, *expected[:-1]])
 
 
 def slow_exclusions(relevant: list[set[str]], documents: list[str], group: int) -> Tensor:
