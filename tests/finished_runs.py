@@ -1,4 +1,4 @@
-"""Finished runs that take no time: measured and reported as any; only what their searches found is made up."""
+"""Finished runs that take no time: evaluated and reported as any; only their ranked lists are synthetic."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ def run(
     `last` names its last row.
     """
     made = Made(queries=queries)
-    passages, asked, qrels = split_corpus(settings=made), ingest_queries(settings=made), ingest_qrels(settings=made)
+    passages, topics, qrels = split_corpus(settings=made), ingest_queries(settings=made), ingest_qrels(settings=made)
     runs = {
-        "bm25": search(queries=asked, passages=passages, settings=Ranking(noise=2.0, seed=0)),
-        "retriever_1": search(queries=asked, passages=passages, settings=Ranking(noise=noise, seed=seed)),
-        last: search(queries=asked, passages=passages, settings=Ranking(noise=noise / 2, seed=seed)),
+        "bm25": search(queries=topics, passages=passages, settings=Ranking(noise=2.0, seed=0)),
+        "retriever_1": search(queries=topics, passages=passages, settings=Ranking(noise=noise, seed=seed)),
+        last: search(queries=topics, passages=passages, settings=Ranking(noise=noise / 2, seed=seed)),
     }
     settings = Evaluation(
         dataset="toy", split=split, titles=False, relevant_from=1, ignore_identical_ids=True, resamples=10_000, seed=1,
@@ -106,7 +106,7 @@ def run(
     )  # fmt: skip
     found = report(
         metrics=[metrics],
-        queries=asked,
+        queries=topics,
         agreements=[],
         checkpoints=[],
         stored=[],

@@ -1,4 +1,4 @@
-"""A study that is made up: claims about recipes that nobody runs, and what is kept of their runs."""
+"""A synthetic study: claims about recipes that no test runs, and the kept results of their runs."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def study(**changed: Any) -> Study:
     return Study.model_validate({"title": "A study", "description": "Made up.", "claims": claims} | changed)
 
 
-def write(results: Path, name: str, seed: int, *, report: str = "", asked: str = "q", **changed: Any) -> Path:
+def write(results: Path, name: str, seed: int, *, report: str = "", query_prefix: str = "q", **changed: Any) -> Path:
     """What is kept of a run: values near .5, better ones for `good`."""
     random = np.random.default_rng([seed, len(name)])
     values = 0.4 + np.random.default_rng(0).normal(0, 0.1, QUERIES) + random.normal(0, 0.02, QUERIES)
     values += BETTER * (name == "good")
     scores = pa.table({
         "row": ["one"] * QUERIES, "metric": ["MRR@10"] * QUERIES,
-        "query_id": [f"{asked}{n:02}" for n in range(QUERIES)],
+        "query_id": [f"{query_prefix}{n:02}" for n in range(QUERIES)],
         "value": values,
     })  # fmt: skip
     curves = [

@@ -104,7 +104,7 @@ def test_the_report_has_every_run_and_its_path_is_printed(unbroken: Path) -> Non
 def test_a_second_run_reuses_everything_and_needs_no_server(unbroken: Path) -> None:
     before = hashes(unbroken / "artifacts")
 
-    done = run(unbroken, "reproduce", "quickstart", PREFECT_API_URL="http://127.0.0.1:9/api")  # nobody listens there
+    done = run(unbroken, "reproduce", "quickstart", PREFECT_API_URL="http://127.0.0.1:9/api")  # no server
 
     assert done.returncode == 0, done.stderr
     assert "0 to build" in done.stderr

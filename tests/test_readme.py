@@ -54,9 +54,9 @@ def test_each_command_parses(document: str, line: str) -> None:
 
 
 def test_every_subcommand_is_in_the_readme() -> None:
-    told = {line.split()[1] for line in commands(ROOT / "README.md", "pretrieve")}
+    shown = {line.split()[1] for line in commands(ROOT / "README.md", "pretrieve")}
 
-    assert set(GROUP.commands) <= told  # type: ignore[attr-defined]
+    assert set(GROUP.commands) <= shown  # type: ignore[attr-defined]
     queries = {line.split()[2] for line in commands(ROOT / "docs" / "queries.md", "pretrieve queries")}
     assert set(GROUP.commands["queries"].commands) <= queries  # type: ignore[attr-defined]
 

@@ -112,8 +112,8 @@ def write_elsewhere(place: Path) -> None:
     rivers = {"nile": "The Nile flows north through Africa.", "rhine": "The Rhine rises in the Alps.",
               "amazon": "The Amazon flows through Brazil."}  # fmt: skip
     texts = [{"_id": name, "title": name, "text": text} for name, text in rivers.items()]
-    asked = [{"_id": "nile", "text": "a river in Africa", "answers": ["Africa"]}, {"_id": "q", "text": "the Alps"}]
-    for name, rows in {"corpus": texts, "queries": asked}.items():
+    queries = [{"_id": "nile", "text": "a river in Africa", "answers": ["Africa"]}, {"_id": "q", "text": "the Alps"}]
+    for name, rows in {"corpus": texts, "queries": queries}.items():
         (place / "rivers" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for name, rows in {"long": [("nile", "nile", 1), ("nile", "amazon", 1)], "short": [("q", "rhine", 1)]}.items():
         lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, row)) for row in rows)]

@@ -123,8 +123,8 @@ def test_each_value_that_a_comment_calls_printed_is_in_the_table(recipe: Path) -
     cited = [line for line in lines(recipe) if line.sources]
     for line in cited:
         place = f"{recipe.name} line {line.number}: {line.key}"
-        beside = {other.key.rpartition(".")[2] for other in cited if other.number == line.number}
-        assert len(beside) == 1, f"{place}: whose source is it? Give each value a line of its own"
+        names = {other.key.rpartition(".")[2] for other in cited if other.number == line.number}
+        assert len(names) == 1, f"{place}: whose source is it? Give each value a line of its own"
         for source in line.sources:
             rows = [
                 row for row in TABLE if row.is_in(recipe) and row.where == source and fnmatchcase(line.key, row.key)
@@ -145,7 +145,7 @@ def test_each_row_of_the_table_is_met_and_cited(recipe: Path) -> None:
 
 
 def test_every_source_in_a_comment_belongs_to_a_value() -> None:
-    """A source beside a section's name or a bracket would be nobody's."""
+    """A source next to a section's name or a bracket would belong to no value."""
     for recipe in RECIPES:
         cited = {line.number for line in lines(recipe) if line.sources}
         for number, row in enumerate(recipe.read_text(encoding="utf-8").splitlines(), 1):

@@ -1,4 +1,4 @@
-"""Contenders take turns; a ratio is a peer's seconds over ours, turn by turn; one that falls by a quarter is told."""
+"""Interleaved contenders: a ratio is a baseline's seconds over ours in each turn; a fall by a quarter is reported."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""How growth is measured, told and drawn; the page of scale is made of the results, and says what they say."""
+"""How growth is measured, reported and drawn; docs/scale.md is what its generator writes."""
 
 import json
 import shutil

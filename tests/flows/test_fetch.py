@@ -38,8 +38,8 @@ class Publisher:
 
     url: str
     files: dict[str, bytes] = field(default_factory=dict)
-    asked: list[tuple[str, str | None]] = field(default_factory=list)
-    """Paths, and the range that was asked for."""
+    requests: list[tuple[str, str | None]] = field(default_factory=list)
+    """Paths, and the requested range."""
     cut: int = 0
 
 
@@ -47,14 +47,14 @@ class Publisher:
 def server() -> Iterator[Publisher]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked = self.headers.get("Range")
-            published.asked.append((self.path, asked))
+            byte_range = self.headers.get("Range")
+            published.requests.append((self.path, byte_range))
             content = published.files.get(self.path)
             if content is None:
                 self.send_error(404, "there is no such file")
                 return
-            start = int(re.findall(r"\d+", asked)[0]) if asked else 0
-            self.send_response(206 if asked else 200)
+            start = int(re.findall(r"\d+", byte_range)[0]) if byte_range else 0
+            self.send_response(206 if byte_range else 200)
             self.send_header("Accept-Ranges", "bytes")
             self.send_header("Content-Length", str(len(content) - start))
             self.end_headers()
@@ -79,7 +79,7 @@ def publisher(server: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Has published nothing; ir_datasets keeps its own files in the test's folder."""
     monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path / "ir_datasets"))
     monkeypatch.setenv("IR_DATASETS_DL_DISABLE_PBAR", "true")
-    server.files, server.asked, server.cut = {}, [], 0
+    server.files, server.requests, server.cut = {}, [], 0
     return server
 
 
@@ -162,11 +162,11 @@ def test_what_is_there_is_not_fetched_again(
     publish(publisher, monkeypatch, MSMARCO)
     fetch("msmarco", tmp_path / "msmarco")
     (tmp_path / "msmarco" / "2019qrels-pass.txt").unlink()
-    publisher.asked.clear()
+    publisher.requests.clear()
 
     fetch("msmarco", tmp_path / "msmarco")
 
-    assert [path for path, _ in publisher.asked] == ["/2019qrels-pass.txt"]
+    assert [path for path, _ in publisher.requests] == ["/2019qrels-pass.txt"]
 
 
 def test_a_broken_download_resumes(publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def test_a_broken_download_resumes(publisher: Publisher, tmp_path: Path, monkeyp
     fetch("msmarco_triples", tmp_path)
 
     assert (tmp_path / "qidpidtriples.train.full.2.tsv.gz").read_bytes() == content
-    first, second = (asked for _, asked in publisher.asked)
+    first, second = (byte_range for _, byte_range in publisher.requests)
     assert first is None
     assert second is not None
     assert re.fullmatch(r"bytes=[1-9]\d+-", second)  # not from the start
@@ -232,7 +232,7 @@ def test_an_archive_that_was_unpacked_in_part_is_unpacked_again(
     fetch("beir/cqadupstack", tmp_path)
 
     assert len(list(tmp_path.rglob("*.*"))) == len(FORUMS)
-    assert publisher.asked == []
+    assert publisher.requests == []
 
 
 TITLES = tar({"marco/para.title.txt": random.Random(1).randbytes(9_000).hex()})
@@ -267,8 +267,8 @@ def test_where_no_checksum_is_known_what_came_is_looked_at(
 def test_without_a_network_one_line_says_what_to_do(
     publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nobody = Remote("http://127.0.0.1:9/marco.tar.gz", ("para.title.txt",), archive=True)
-    monkeypatch.setitem(official_files.OFFICIAL, "tiny", Official((nobody,), "terms"))
+    unreachable = Remote("http://127.0.0.1:9/marco.tar.gz", ("para.title.txt",), archive=True)
+    monkeypatch.setitem(official_files.OFFICIAL, "tiny", Official((unreachable,), "terms"))
 
     with pytest.raises(UserError) as raised:
         fetch("tiny", tmp_path)

@@ -66,7 +66,7 @@ def test_the_version_is_printed() -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_recipes_are_completed_by_the_shell(shell: str) -> None:
-    asked = {
+    request = {
         "COMP_WORDS": "pretrieve plan small/co",
         "COMP_CWORD": "2",
         "_TYPER_COMPLETE_ARGS": "pretrieve plan small/co",
@@ -76,7 +76,7 @@ def test_recipes_are_completed_by_the_shell(shell: str) -> None:
         app,
         [],
         prog_name="pretrieve",
-        env={**asked, "_PRETRIEVE_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+        env={**request, "_PRETRIEVE_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
     )
 
     assert [name for name in ("small/co_condenser", "small/condenser", "small/cot_mae") if name in done.output] == [

@@ -196,10 +196,10 @@ def test_what_is_here_is_known_by_its_content_in_a_plan_too(tmp_path: Path) -> N
 
 
 def test_a_plan_contacts_no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[bool] = []
+    local_only: list[bool] = []
 
     def snapshot_download(name: str, *, ignore_patterns: list[str], local_files_only: bool) -> str:
-        asked.append(local_files_only)
+        local_only.append(local_files_only)
         if name == "some/model":
             return str(tmp_path / "1234abcd")
         raise LocalEntryNotFoundError("not here")
@@ -211,7 +211,7 @@ def test_a_plan_contacts_no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     with pytest.raises(UserError, match="nor a model that the hub gave"):
         sources.weights("other/model")
 
-    assert asked == [True, True, False]
+    assert local_only == [True, True, False]
     assert missing == [
         "other/model: neither a folder nor a model that the local hub cache has (a run asks the hub); give a folder"
     ]

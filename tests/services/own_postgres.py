@@ -25,13 +25,13 @@ def postgres(
     binaries, password, port = BINARIES[-1], password or secrets.token_hex(8), free_port()
     folder = Path(tempfile.mkdtemp(prefix="postgres-"))  # not below pytest's, which others may not enter
     folder.chmod(0o755)
-    told = folder / "password"
-    told.write_text(password)
+    file = folder / "password"
+    file.write_text(password)
     if os.geteuid() == 0:
         shutil.chown(folder, "postgres")
-        shutil.chown(told, "postgres")
+        shutil.chown(file, "postgres")
     made = [str(binaries / "initdb"), "--pgdata", str(folder / "data"), "--username", user, "--auth", "scram-sha-256"]
-    subprocess.run([*_as_postgres(), *made, "--pwfile", str(told)], check=True, capture_output=True, cwd="/")
+    subprocess.run([*_as_postgres(), *made, "--pwfile", str(file)], check=True, capture_output=True, cwd="/")
     options = ["-c", f"port={port}", "-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={folder}"]
     quick = ["-c", "fsync=off", "-c", "max_connections=200"]
     command = [*_as_postgres(), str(binaries / "postgres"), "-D", str(folder / "data"), *options, *quick]

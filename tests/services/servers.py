@@ -55,7 +55,7 @@ class Service:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(timeout=60 * minutes)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # whoever of its group is left
+            os.killpg(self.process.pid, signal.SIGKILL)  # its group
         self.process.wait(timeout=300)
 
 
@@ -77,7 +77,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
+    """A port of loopback on which no process listens now."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Registering twice leaves one of each and keeps what was decided; a failed scheduled run tells somebody."""
+"""Registering twice leaves one of each and keeps what was decided; a failed scheduled run calls the webhook."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def test_every_deployment_is_there_with_pool_limit_and_form(server: Service) -> 
         assert row["pull_steps"][0]["prefect.deployments.steps.set_working_directory"]["directory"] == (
             "{{ $PRETRIEVE_HOME }}"
         )
-        asked = "suite" if row["entrypoint"].endswith("evaluate_models") else "recipe"
-        assert asked in row["parameter_openapi_schema"]["properties"]
+        parameter = "suite" if row["entrypoint"].endswith("evaluate_models") else "recipe"
+        assert parameter in row["parameter_openapi_schema"]["properties"]
         assert row["job_variables"] == {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}}
     [weekly] = found["reproduce/cpu"]["schedules"]
     assert (weekly["slug"], weekly["active"], weekly["schedule"]["timezone"]) == ("weekly", False, "UTC")
@@ -149,16 +149,16 @@ def test_a_failed_scheduled_run_posts_and_others_do_not(
     by_hand = start_run(url, "reproduce/cpu", **failing)
     scheduled = start_run(url, "reproduce/cpu", tags=tags_of_a_scheduled_run(url), **failing)
 
-    told = wait_for(lambda: None if received.empty() else received.get(), 5, "the webhook is called")
+    message = wait_for(lambda: None if received.empty() else received.get(), 5, "the webhook is called")
     ended = [wait_for_end(url, run, 3) for run in (by_hand, scheduled)]
 
     # What the automations go by: beats with our tag, though this worker was started without saying how often.
     beats = wait_for(lambda: beats_of(url, scheduled), 2, "the run has beaten")
     assert {"prefect.resource.role": "tag", "prefect.resource.id": "prefect.tag.pretrieve"} in beats[0]["related"]
 
-    text = told["body"]["text"]
+    text = message["body"]["text"]
     assert [row["state_name"] for row in ended] == ["Failed", "Failed"]
-    assert (told["path"], told["type"]) == ("/services/T0/xyzzy-secret", "application/json")
+    assert (message["path"], message["type"]) == ("/services/T0/xyzzy-secret", "application/json")
     for part in ("reproduce", ended[1]["name"], "Failed", 'no "such" {{ stage }}', f"/runs/flow-run/{scheduled}"):
         assert part in text
     assert not any(by_hand in each["body"]["text"] for each in list(received.queue))

@@ -1,4 +1,4 @@
-"""A complete store beside that of an unbroken run: the same artifacts, and nothing else."""
+"""Compare a complete store with that of an uninterrupted run: the same artifacts, and nothing else."""
 
 from __future__ import annotations
 

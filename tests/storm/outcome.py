@@ -99,7 +99,7 @@ class Outcome:
         return "\n".join(lines)
 
     def write(self, file: Path, **more: Any) -> None:
-        """Write the JSON, and each interruption as a line beside it."""
+        """Write the JSON, and each interruption as a line of a second file."""
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(self.as_json(**more))
         file.with_suffix(".jsonl").write_text("".join(json.dumps(asdict(hit)) + "\n" for hit in self.hits))

@@ -1,4 +1,4 @@
-"""What a split can be measured by is told before anything is trained."""
+"""A metric that a split does not allow is an error before anything is trained."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import pytest
 from flows.prefect_server.processes import Background, end, running, start, start_moment, stop, with_environment
 
 SLEEP = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(600)"]
-# It does not end when asked, and neither does what it has started.
+# It ignores SIGTERM, and so does the process that it has started.
 STUBBORN = """
 import signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -25,13 +25,13 @@ subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(sign
     "print('child', flush=True); time.sleep(600)"], start_new_session=True)
 time.sleep(600)
 """
-# It ends only once the other has been asked to end, too.
+# It ends only once the other has received SIGTERM, too.
 SOCIABLE = """
 import pathlib, signal, sys, time
 name, folder = sys.argv[1], pathlib.Path(sys.argv[2])
 def end(*_):
-    (folder / f"{name}.asked").touch()
-    while len(list(folder.glob("*.asked"))) < 2:
+    (folder / f"{name}.signalled").touch()
+    while len(list(folder.glob("*.signalled"))) < 2:
         time.sleep(0.05)
     print("ended", flush=True)
     sys.exit()
@@ -43,7 +43,7 @@ time.sleep(600)
 
 @pytest.fixture
 def innocent() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that nobody may end."""
+    """A process that no test may end."""
     process = subprocess.Popen(["sleep", "600"])
     yield process
     process.kill()

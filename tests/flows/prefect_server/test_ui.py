@@ -1,4 +1,4 @@
-"""What is shown of a whole run: the metrics beside the paper's, and the drawing of what was made of what."""
+"""What the UI shows of a run: the metrics compared with the paper's, and the graph of its artifacts."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def test_a_hundred_stages_are_a_small_artifact() -> None:
 
 
 def test_a_server_that_is_away_fails_no_run() -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        away = temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{nobody.getsockname()[1]}/api"})
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        away = temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{unused.getsockname()[1]}/api"})
         with away, pytest.warns(FutureWarning, match="outside of a flow"):
             show_lineage("small/beir", RUN)

@@ -78,8 +78,8 @@ def run(folder: Path) -> Session:
 
 def artifacts(server: Service) -> dict[str, dict[str, Any]]:
     """The newest of each key that this file has made."""
-    asked = {"artifacts": {"key": {"like_": "slow-"}}}
-    answer = httpx.post(f"{server.url}/artifacts/latest/filter", json=asked, timeout=60).raise_for_status()
+    wanted = {"artifacts": {"key": {"like_": "slow-"}}}
+    answer = httpx.post(f"{server.url}/artifacts/latest/filter", json=wanted, timeout=60).raise_for_status()
     return {row["key"]: row for row in answer.json()}
 
 

@@ -59,7 +59,7 @@ def note(paths: ServicePaths, name: str, process: subprocess.Popen[bytes], port:
 
 
 def free_port() -> int:
-    """One that nobody listens on."""
+    """A port on which no process listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

@@ -165,8 +165,10 @@ def test_a_second_generator_and_a_filter_add_and_keep(make: Make, model: Path) -
 
 
 def test_generators_have_names_of_their_own(changes: list[str], model: Path) -> None:
-    asked = "queries_per_passage: 1, prefix: '', input_max_tokens: 20, top_k: 5, top_p: 1.0, max_new_tokens: 6, seed: 7"
-    also = f"[{{generator: tiny, model: {model}, generate: {{{asked}, shard_passages: 9, batch_tokens: 99}}}}]"
+    settings = (
+        "queries_per_passage: 1, prefix: '', input_max_tokens: 20, top_k: 5, top_p: 1.0, max_new_tokens: 6, seed: 7"
+    )
+    also = f"[{{generator: tiny, model: {model}, generate: {{{settings}, shard_passages: 9, batch_tokens: 99}}}}]"
 
     with pytest.raises(UserError, match="expected generators of different names"):
         load_recipe(NAME, [*changes, f"queries.also={also}"])

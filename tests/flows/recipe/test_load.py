@@ -1,4 +1,4 @@
-"""Every shipped recipe loads, and what is wrong with one is told in a line."""
+"""Every shipped recipe loads, and an error in one is one line."""
 
 from pathlib import Path
 

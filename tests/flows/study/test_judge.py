@@ -55,7 +55,7 @@ def test_runs_on_other_data_are_refused(tmp_path: Path) -> None:
 
 
 def test_runs_on_other_queries_are_refused(tmp_path: Path) -> None:
-    write(results(tmp_path), "good", 2, asked="r")
+    write(results(tmp_path), "good", 2, query_prefix="r")
 
     with pytest.raises(UserError, match="helps: good and plain were measured on different queries"):
         judge_claims(study(), tmp_path)

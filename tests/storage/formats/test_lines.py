@@ -1,4 +1,4 @@
-"""What a file is that is no text, or not all of one, and that nobody reads half of it."""
+"""A file that is no text, or is cut off, is an error that says what it is; no part of it is read."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""What a study keeps comes back as it was, and files of two runs are told apart."""
+"""The kept results of a study are read as they were written, and files of two runs are distinguished."""
 
 from dataclasses import replace
 from pathlib import Path

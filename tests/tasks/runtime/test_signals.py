@@ -1,4 +1,7 @@
-"""SIGTERM in the middle of a training: a checkpoint of the step reached, the signal's own end, the same bytes later."""
+"""SIGTERM in the middle of a training: a checkpoint of the step reached, the signal's own end, the same bytes later.
+
+Processes of trainings import this file, so Prefect, whose import takes a second, is imported where it is used.
+"""
 
 import json
 import os
@@ -12,9 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect.exceptions import TerminationSignal
-from prefect.utilities import engine
-from prefect.utilities.engine import capture_sigterm
 
 from models.objective import Batch
 from storage.store.locks import LeaseLost
@@ -104,6 +104,9 @@ def test_where_nobody_ends_it_the_training_goes_on(tmp_path: Path, handled: Call
 
 
 def test_prefects_own_signal_comes_when_the_checkpoint_is_there(tmp_path: Path, handled: Callable[[Any], None]) -> None:
+    from prefect.exceptions import TerminationSignal
+    from prefect.utilities.engine import capture_sigterm
+
     handled(signal.SIG_IGN)  # where Prefect sends the signal on to
 
     with pytest.raises(TerminationSignal), capture_sigterm():
@@ -263,6 +266,9 @@ def test_one_that_is_told_has_all_save_and_they_go_on_to_the_bytes_of_an_unbroke
 
 def test_prefect_takes_what_stands_in_for_its_handler_as_its_own() -> None:
     """Else a worker that cancels a run calls it Crashed."""
+    from prefect.utilities import engine
+    from prefect.utilities.engine import capture_sigterm
+
     own = engine._prefect_sigterm_handler
     with capture_sigterm():
         with DeferredSigterm() as sigterm:
