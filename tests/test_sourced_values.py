@@ -153,6 +153,13 @@ def test_every_source_in_a_comment_belongs_to_a_value() -> None:
                 assert number in cited, f"{recipe.name} line {number}: a source without a value"
 
 
+def test_what_is_not_printed_has_a_reason() -> None:
+    """A decision, released code, another system's value, or a reason of our own."""
+    for recipe in RECIPES:
+        for number, row in enumerate(recipe.read_text(encoding="utf-8").splitlines(), 1):
+            assert not row.endswith("not printed"), f"{recipe.name} line {number}: not printed; chosen because ...?"
+
+
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.paper}-{row.key}-{row.value}")
 def test_the_paper_prints_what_is_quoted(row: Constant) -> None:
     if not (folder := os.environ.get("PRETRIEVE_PAPERS")):
