@@ -41,7 +41,7 @@ test-numbers: export OPENBLAS_CORETYPE := Nehalem
 test-numbers: export NPY_DISABLE_CPU_FEATURES := X86_V3 X86_V4 AVX512_ICL
 test-numbers: export NUMBA_CPU_NAME := generic
 
-.PHONY: help quickstart test fuzz test-numbers test-services check storm lint data environment bench growth results lock clean
+.PHONY: help quickstart test fuzz test-numbers test-services check storm lint data environment bench growth results coverage lock clean
 
 help: ## say what the targets do
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -115,6 +115,9 @@ growth: environment data ## how each stage's time and memory grow with the colle
 
 results: environment ## write docs/results.md and the README's table from the reports in results/
 	$(BIN)/python -m flows.study.write_docs
+
+coverage: environment ## write docs/coverage.md: the papers' rows and the runs that reproduce them
+	$(BIN)/python -m flows.coverage
 
 lock: ## resolve pyproject.toml in a clean environment and write requirements.lock
 	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \

@@ -78,7 +78,8 @@ class PrintedNumber:
     """In this pipeline's name."""
     value: float
     """A fraction, but for metrics that are none (a divergence)."""
-    note: str
+    printed: str
+    printed_metric: str
 
 
 def row_names(paper: str) -> list[RowName]:
@@ -168,7 +169,8 @@ def printed_numbers() -> list[PrintedNumber]:
                 dataset=line["dataset"],
                 metric=metric_name(line["paper"], line["metric"]),
                 value=as_fraction(line["value"], line["scale"]),
-                note=line["notes"],
+                printed=line["value"],
+                printed_metric=line["metric"],
             )
             for line in csv.DictReader(file)
         ]
