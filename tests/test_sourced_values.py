@@ -18,6 +18,15 @@ import yaml
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 RECIPES = sorted(file for file in CONFIGS.glob("*.yaml") if file.stem != "quickstart")
 SOURCE = re.compile(r"\b(?:section|table|equation|appendix) [0-9A-Z][0-9.]*(?<!\.)")
+UNSOURCED = (
+    "reported.*", "title", "*.chunk", "pretrain.probe.*", "queries.generate.batch_tokens",
+    "queries.generate.shard_passages", "queries.quality.*", "search.documents", "evaluate.resamples",
+    "contexts.pseudo_queries",  # 0 where a paper's contexts are passages
+    "fusions.*.fuse.depth",  # decision 51, as each round's
+    "rounds.*.late.query_masks",  # of ColBERT's paper, said once for all of its settings
+    "rounds.*.competition.*", "rounds.*.retriever.shared_layers",  # swept
+)  # fmt: skip
+"""Numbers without a comment: what is measured or only costs time or memory, and the ones with a reason here."""
 MERGE = "tag:yaml.org,2002:merge"
 TITLES = {
     "came": "CAME: Competitively Learning a Mixture-of-Experts Model for First-stage Retrieval",
@@ -151,6 +160,15 @@ def test_every_source_in_a_comment_belongs_to_a_value() -> None:
         for number, row in enumerate(recipe.read_text(encoding="utf-8").splitlines(), 1):
             if not row.startswith("#") and SOURCE.search(comment_of(row)):
                 assert number in cited, f"{recipe.name} line {number}: a source without a value"
+
+
+def test_each_number_of_a_recipe_has_a_comment_unless_it_only_costs_time_or_memory() -> None:
+    for recipe in RECIPES:
+        rows = recipe.read_text(encoding="utf-8").splitlines()
+        for line in lines(recipe):
+            number = isinstance(line.value, int | float) and not isinstance(line.value, bool)
+            if number and not comment_of(rows[line.number - 1]):
+                assert any(fnmatchcase(line.key, key) for key in UNSOURCED), f"{recipe.name}: {line.key} has no comment"
 
 
 def test_what_is_not_printed_has_a_reason() -> None:
