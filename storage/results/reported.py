@@ -90,13 +90,15 @@ def parse_reported(content: Mapping[str, Any], main: str) -> Reported:
 def check_reported(reported: Reported, run_names: Sequence[str], dataset: str, splits: Sequence[str]) -> None:
     """Raise ValueError where a run with a row is not in the recipe, or a number is not what its rows print.
 
-    Numbers are not checked on collections for which the rows print nothing: a recipe may run on another collection.
+    Where the rows have none of the recipe's collections nothing is checked: a recipe may run on another collection.
     """
+    collections = [*(paper_collection(dataset, split) for split in splits), BEIR_AVERAGE]
     for run in reported.runs:
         if run.rows and run.name not in run_names:
             raise ValueError(f"reported.{run.name}: no run of this recipe; {suggestion(run.name, run_names)}")
-        for number in run.numbers:
-            _check_number(number, run.rows, dataset, splits)
+        if any(row_values(row, collection) for row in run.rows for collection in collections):
+            for number in run.numbers:
+                _check_number(number, run.rows, dataset, splits)
 
 
 def _parse_run(name: str, content: Mapping[str, Any], paper: str | None) -> ReportedRun:
@@ -139,11 +141,12 @@ def _parse_number(run: str, key: str, value: float) -> ReportedNumber:
 def _check_number(number: ReportedNumber, rows: Sequence[RowName], dataset: str, splits: Sequence[str]) -> None:
     location = f"reported.{number.run}.{number.key}"
     collection = BEIR_AVERAGE if number.num_collections else paper_collection(dataset, number.split or splits[0])
-    values_by_row = {row: values for row in rows if (values := row_values(row, collection))}
+    values_by_row = {row: row_values(row, collection) for row in rows}
     printed = {row: values[number.metric] for row, values in values_by_row.items() if number.metric in values}
-    if values_by_row and not printed:
-        known = sorted({metric for values in values_by_row.values() for metric in values})
-        raise ValueError(f"{location}: the row prints no {number.metric} on {collection}; expected {', '.join(known)}")
+    if not printed:
+        known = ", ".join(sorted({metric for values in values_by_row.values() for metric in values}))
+        hint = f"; expected {known}" if known else ""
+        raise ValueError(f"{location}: the row prints no {number.metric} on {collection}{hint}")
     for row, value in printed.items():
         if value != number.value:
             raise ValueError(f"{location}: {row} prints {value:g} on {collection}, found {number.value:g}")

@@ -129,6 +129,7 @@ def test_what_is_no_row_is_refused_with_the_nearest_one(content: dict[str, Any],
     [
         ({"MRR@10": 0.394}, "dense.MRR@10: Table 1: CoT-MAE, .* prints 0.402 on msmarco-passage/dev, found 0.394"),
         ({"MRR@100": 0.4}, "prints no MRR@100 on msmarco-passage/dev; expected MRR@10, success@1000, success@50"),
+        ({"mean nDCG@10 of 14 sets": 0.456}, "prints no nDCG@10 on beir/Average$"),
         ({"nDCG@10 on dl19": 0.7}, "prints 0.715 on trec-dl-2019/passage, found 0.7"),
     ],
 )  # fmt: skip
