@@ -24,13 +24,14 @@ import pyarrow as pa
 from benchmarks.contest import OURS, Case
 from storage.artifact import Artifact
 from storage.datasets.vital_wikipedia import texts
+from storage.row_index import PassageIndex
 from storage.rows import write_rows
 from storage.store.store import Store
 from storage.tables import Passages
 from tasks.retrieval.engines import bm25
 from tasks.retrieval.index import EngineSettings, engine, index
 from tasks.retrieval.lucene.jvm import java
-from tasks.retrieval.ranking import PassageIds, passage_ids, run_rows
+from tasks.retrieval.ranking import run_rows
 from tasks.retrieval.search import search_documents
 from tasks.session import Execution, Session, session
 
@@ -95,7 +96,7 @@ class Indexed:
             for name, text in zip(self.names, corpus, strict=True)
         )
         write_rows(self.passages.path, Passages, rows)
-        self.ids: PassageIds = passage_ids(self.passages)
+        self.ids: PassageIndex = PassageIndex.read(self.passages)
 
     def built(self, settings: EngineSettings) -> Path:
         """The folder of an engine's index."""

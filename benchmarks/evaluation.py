@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.contest import OURS, Case
 from storage.artifact import Artifact
+from storage.row_index import PassageIndex
 from storage.rows import read_table, write_blocks, write_table
 from storage.tables import Passages, Qrels, Run
 from tasks.evaluation.metrics import measure_runs
@@ -96,7 +97,7 @@ def _read(tables: Mapping[str, Artifact[Any]]) -> tuple[pa.Table, pa.Table, pa.T
 
 
 def _ours(qrels: pa.Table, passages: pa.Table, run: pa.Table) -> dict[str, Any]:
-    query_ids, (values,) = measure_runs(qrels, passages, iter([run]), METRICS, relevant_from=1)
+    query_ids, (values,) = measure_runs(qrels, PassageIndex.of(passages), iter([run]), METRICS, relevant_from=1)
     return {"ids": query_ids, "values": values}
 
 

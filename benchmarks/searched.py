@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from storage.row_index import PassageIndex
 from storage.store.store import Store
 from storage.vectors import VECTORS_JSON, Encoded, write_shard
 from tasks.retrieval.exact_search.double_scores import StoredVectors
-from tasks.retrieval.ranking import PassageIds, numbered
 from tasks.session import Execution, Session, session
 
 ROWS = 16_384  # of a shard
 
 
 @contextlib.contextmanager
-def stored(passages: Encoded) -> Iterator[tuple[StoredVectors, PassageIds]]:
+def stored(passages: Encoded) -> Iterator[tuple[StoredVectors, PassageIndex]]:
     """Write the vectors of one view to a temporary folder, with ids in another order; searches use one thread."""
     (view,) = passages.views
     execution = Execution(workers=1, threads=1, device="cpu")
@@ -32,5 +32,5 @@ def stored(passages: Encoded) -> Iterator[tuple[StoredVectors, PassageIds]]:
         ids = [f"p{row}" for row in range(len(passages))]
         yield (
             StoredVectors(folder, view),
-            numbered(pa.table({"passage_id": ids, "doc_id": ids})),
+            PassageIndex.of(pa.table({"passage_id": ids, "doc_id": ids})),
         )

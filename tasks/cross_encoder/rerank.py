@@ -10,10 +10,11 @@ from pydantic import Field
 
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
+from storage.row_index import PassageIndex
 from storage.rows import read_table, write_table
 from storage.tables import Checkpoint, Passages, Queries, Run
 from tasks.cross_encoder.pairs import Pairs, Scoring, score_shards
-from tasks.retrieval.ranking import numbered, run_rows
+from tasks.retrieval.ranking import in_order, run_rows
 from tasks.stage import stage
 
 
@@ -42,10 +43,10 @@ def rerank(
     pairs = Pairs.of(queries, passages, {run.reference: rows})
     if not len(pairs.query_rows):
         raise UserError(f"{run.reference}: it has no list of a query of {queries.reference}")
-    ids = numbered(pairs.passages)
+    ids = PassageIndex.of(pairs.passages)
     for span, scores, part in score_shards(out, pairs, teacher, settings):
         query_rows, first = np.unique(pairs.query_rows[span], return_index=True)
         lists = zip(np.split(pairs.passage_rows[span], first[1:]), np.split(scores, first[1:]), strict=True)
-        ranked = [ids.in_order(passage_rows, scores_of_query) for passage_rows, scores_of_query in lists]
+        ranked = [in_order(ids, passage_rows, scores_of_query) for passage_rows, scores_of_query in lists]
         query_ids = pairs.queries["query_id"].take(query_rows).to_pylist()
         write_table(out, Run, run_rows(query_ids, ranked, ids, "reranked"), part)

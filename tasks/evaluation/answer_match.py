@@ -8,7 +8,7 @@ consecutively in its text, without the title. An answer without tokens never mat
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +16,10 @@ import regex
 from numpy.typing import NDArray
 
 from storage.artifact import Artifact
+from storage.row_index import PassageIndex, RowIndex
 from storage.rows import rows_at
 from storage.tables import Passages
-from tasks.evaluation.max_passage import Numbers, fold, numbered
+from tasks.evaluation.max_passage import fold
 from tasks.evaluation.significance import Values
 
 TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
@@ -37,28 +38,26 @@ def has_answer(text: str, answers: Sequence[str]) -> bool:
 
 
 def first_hits(
-    answers: pa.Table, passages: Artifact[Passages], passage_ids: pa.ChunkedArray, runs: Iterable[pa.Table],
-    cutoff: int,
+    answers: pa.Table, passages: Artifact[Passages], index: PassageIndex, runs: Iterable[pa.Table], cutoff: int
 ) -> tuple[pa.Array, list[Values]]:  # fmt: skip
     """Return the queries' ids and, for each run, the rank of each query's first passage with an answer, from 1.
 
     The rank is infinite where none of the first `cutoff` passages contains one. In memory are the first `cutoff` ranks
     of all runs and the texts of ten thousand passages; each text is read once, however many runs have it.
     """
-    table = pa.table({"passage_id": passage_ids, "doc_id": passage_ids})
-    known = numbered(answers["query_id"], table)
-    lists = [fold(run, known, cutoff)[:, :, 0].astype(np.int64) for run in runs]
+    queries, units = RowIndex(answers["query_id"].unique()), index.as_documents()
+    lists = [fold(run, queries, units, cutoff)[:, :, 0].astype(np.int64) for run in runs]
     answers_of = {
         query: [answer for answer in map(spaced, texts) if answer.strip()]
         for query, texts in zip(answers["query_id"].to_pylist(), answers["answers"].to_pylist(), strict=True)
     }
     pairs = _pairs(lists)
-    hits = _hits(pairs, known, answers_of, passages)
-    return known.query_ids, [_first_hit(passages_QK, pairs, hits) for passages_QK in lists]
+    hits = _hits(pairs, [answers_of[query] for query in queries.ids.to_pylist()], passages)
+    return queries.ids, [_first_hit(passages_QK, pairs, hits) for passages_QK in lists]
 
 
 def _pairs(lists: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return the distinct pairs of a passage and a query of all runs, as passage * queries + query, ascending."""
+    """Return the distinct pairs of a passage row and a query of all runs, as row * queries + query, ascending."""
     return np.unique(np.concatenate([_pair_keys(passages_QK)[passages_QK >= 0] for passages_QK in lists]))
 
 
@@ -67,19 +66,15 @@ def _pair_keys(passages_QK: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _hits(
-    pairs: NDArray[np.int64], known: Numbers, answers_of: Mapping[str, Sequence[str]], passages: Artifact[Passages]
+    pairs: NDArray[np.int64], answers: Sequence[Sequence[str]], passages: Artifact[Passages]
 ) -> NDArray[np.bool_]:
     """Return for each pair whether the passage contains an answer to the query."""
-    row_of = np.empty(len(known.documents), np.int64)  # the row of each passage number in the Passages table
-    row_of[known.documents] = np.arange(len(known.documents))
-    query_ids, hits = known.query_ids.to_pylist(), np.zeros(len(pairs), bool)
-    numbers, queries = np.divmod(pairs, len(query_ids))
-    order = np.argsort(row_of[numbers], kind="stable")
-    for start in range(0, len(order), TEXTS_PER_BLOCK):
-        block = order[start : start + TEXTS_PER_BLOCK]
-        texts = rows_at(passages, Passages, row_of[numbers[block]].tolist(), ["text"])["text"]
-        for pair, text in zip(block, texts.to_pylist(), strict=True):
-            hits[pair] = has_answer(text, answers_of[query_ids[queries[pair]]])
+    hits = np.zeros(len(pairs), bool)
+    for start in range(0, len(pairs), TEXTS_PER_BLOCK):
+        rows, queries = np.divmod(pairs[start : start + TEXTS_PER_BLOCK], len(answers))
+        texts = rows_at(passages, Passages, rows.tolist(), ["text"])["text"].to_pylist()
+        for number, (text, query) in enumerate(zip(texts, queries, strict=True), start):
+            hits[number] = has_answer(text, answers[query])
     return hits
 
 

@@ -20,6 +20,7 @@ from pydantic import Field, field_validator, model_validator
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.files import writing
+from storage.row_index import PassageIndex
 from storage.rows import read_table
 from storage.settings import Seed, Settings
 from storage.tables import Answers, Metrics, Passages, Qrels, Run, Table
@@ -98,16 +99,16 @@ def evaluate(
     """Write `queries.parquet` (values by query), `rows.parquet` (their means) and `comparisons.parquet`."""
     if len(settings.names) != len(runs):
         raise UserError(f"evaluate.names: expected a name for each of the {len(runs)} runs, found {settings.names}")
-    ids = read_table(passages, Passages, ["passage_id", "doc_id"])
+    index = PassageIndex.read(passages)
     by_answers = [metric for metric in settings.metrics if parse(metric)[0] == "answer"]
     by_grades = [metric for metric in settings.metrics if metric not in by_answers]
     measured: list[RunValues] = []
     if by_grades:
-        judgements, tables = _required(qrels, Qrels, by_grades, settings), _read(runs, ids, settings)
-        measured.append(measure_runs(judgements, ids, tables, by_grades, settings.relevant_from))
+        judgements, tables = _required(qrels, Qrels, by_grades, settings), _read(runs, index, settings)
+        measured.append(measure_runs(judgements, index, tables, by_grades, settings.relevant_from))
     if by_answers:
-        expected, tables = _required(answers, Answers, by_answers, settings), _read(runs, ids, settings)
-        query_ids, ranks = first_hits(expected, passages, ids["passage_id"], tables, largest_cutoff(by_answers))
+        expected, tables = _required(answers, Answers, by_answers, settings), _read(runs, index, settings)
+        query_ids, ranks = first_hits(expected, passages, index, tables, largest_cutoff(by_answers))
         measured.append((query_ids, [{metric: _within(hits, metric) for metric in by_answers} for hits in ranks]))
     values = {name: _merged(measured, index, settings.metrics) for index, name in enumerate(settings.names)}
     for name, members in settings.averaged.items():
@@ -120,11 +121,11 @@ def evaluate(
     _write(out / "comparisons.parquet", COMPARISONS, compare(values, settings))
 
 
-def _read(runs: Sequence[Artifact[Run]], ids: pa.Table, settings: Evaluation) -> Iterator[pa.Table]:
+def _read(runs: Sequence[Artifact[Run]], passages: PassageIndex, settings: Evaluation) -> Iterator[pa.Table]:
     """Yield the runs, with one of them in memory at a time."""
     for run in runs:
         rows = read_table(run, Run, ["query_id", "passage_id", "score"])
-        yield without_identical_ids(rows, ids) if settings.ignore_identical_ids else rows
+        yield without_identical_ids(rows, passages) if settings.ignore_identical_ids else rows
 
 
 def _required(

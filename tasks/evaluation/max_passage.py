@@ -7,13 +7,12 @@ already, and only rows that are not are sorted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from storage.row_index import PassageIndex, RowIndex
 from tasks.retrieval.ranking import ranges
 
 Matrix = NDArray[np.float64]
@@ -22,61 +21,47 @@ Rows = NDArray[np.int64] | NDArray[np.bool_] | slice
 ALL = slice(None)  # selects all rows without a copy
 
 
-@dataclass(frozen=True)
-class Numbers:
-    """The queries that are measured and all documents, numbered."""
+def graded(qrels: pa.Table, queries: RowIndex, passages: PassageIndex) -> Matrix:
+    """Return each query's judged documents by descending grade, which ranx takes as the ideal order.
 
-    query_ids: pa.Array
-    doc_ids: pa.Array
-    passage_ids: pa.ChunkedArray
-    documents: NDArray[np.int64]
-    """The document of each passage, in the order of `passage_ids`."""
-    judged: NDArray[np.int64]
-    """The document of each judgement."""
-
-
-def numbered(query_ids: pa.ChunkedArray, passages: pa.Table, judged: pa.ChunkedArray | None = None) -> Numbers:
-    """Number the queries and the documents of the passages, and those that are `judged` though no passage is theirs."""
-    found = pa.concat_arrays([*passages["doc_id"].chunks, *(judged.chunks if judged else [])]).dictionary_encode()
-    numbers = found.indices.to_numpy().astype(np.int64)
-    documents, of_judged = numbers[: len(passages)], numbers[len(passages) :]
-    return Numbers(query_ids.combine_chunks().unique(), found.dictionary, passages["passage_id"], documents, of_judged)
-
-
-def graded(qrels: pa.Table, known: Numbers) -> Matrix:
-    """Return each query's judged documents by descending grade, which ranx takes as the ideal order."""
-    queries = pc.index_in(qrels["query_id"], value_set=known.query_ids).to_numpy().astype(np.int64)
+    A judged document without passages has a number above those of the passages' documents.
+    """
+    rows = queries.rows(qrels["query_id"])
     grades = qrels["grade"].to_numpy().astype(np.float64)
-    order = np.lexsort((-grades, queries))
-    queries = queries[order]
-    return _matrix(queries, _ranks(queries), known.judged[order], grades[order], len(known.query_ids))
+    documents = passages.document_index.rows(qrels["doc_id"])
+    without = documents < 0
+    unknown = qrels["doc_id"].filter(pa.array(without)).combine_chunks().dictionary_encode()
+    documents[without] = len(passages.doc_ids) + unknown.indices.to_numpy()
+    order = np.lexsort((-grades, rows))
+    rows = rows[order]
+    return _matrix(rows, _ranks(rows), documents[order], grades[order], len(queries))
 
 
-def fold(run: pa.Table, known: Numbers, cutoff: int) -> Matrix:
+def fold(run: pa.Table, queries: RowIndex, passages: PassageIndex, cutoff: int) -> Matrix:
     """Return each query's `cutoff` best documents, best first; none for a query that the run lacks."""
-    numbers = pc.index_in(run["query_id"], value_set=known.query_ids)
-    if numbers.null_count:  # queries without judgements do not count
-        run, numbers = run.filter(numbers.is_valid()), numbers.drop_null()
-    rows = pc.index_in(run["passage_id"], value_set=known.passage_ids)
-    if rows.null_count:
-        missing = run["passage_id"].filter(rows.is_null())[0].as_py()
-        raise ValueError(f"the run has passage {missing!r}, which the passages lack")
-    queries, scores = numbers.to_numpy().astype(np.int64), run["score"].to_numpy()
-    documents = known.documents[rows.to_numpy()]
-    order = _ranked(queries, scores, documents, known.doc_ids)
-    queries, documents, scores = queries[order], documents[order], scores[order]
-    first = _first(queries, documents)
-    queries, documents, scores = queries[first], documents[first], scores[first]
-    ranks = _ranks(queries)
+    rows = queries.rows(run["query_id"])
+    if (rows < 0).any():  # queries without judgements do not count
+        run, rows = run.filter(pa.array(rows >= 0)), rows[rows >= 0]
+    documents = passages.documents[passages.require(run["passage_id"], _unknown_passage)].astype(np.int64)
+    scores = run["score"].to_numpy()
+    order = _ranked(rows, scores, documents, passages.doc_ids)
+    rows, documents, scores = rows[order], documents[order], scores[order]
+    first = _first(rows, documents)
+    rows, documents, scores = rows[first], documents[first], scores[first]
+    ranks = _ranks(rows)
     best = ranks < cutoff if ranks.max(initial=0) >= cutoff else ALL
-    return _matrix(queries[best], ranks[best], documents[best], scores[best], len(known.query_ids))
+    return _matrix(rows[best], ranks[best], documents[best], scores[best], len(queries))
 
 
-def without_identical_ids(run: pa.Table, passages: pa.Table) -> pa.Table:
+def without_identical_ids(run: pa.Table, passages: PassageIndex) -> pa.Table:
     """Return the run without documents that have the id of their query, as BEIR evaluates."""
-    rows = pc.index_in(run["passage_id"], value_set=passages["passage_id"])
-    is_other = pc.not_equal(passages["doc_id"].take(rows), run["query_id"])
-    return run.filter(pc.fill_null(is_other, True))  # `fold` reports passages that are missing
+    rows = passages.rows(run["passage_id"])
+    own_documents = passages.document_index.rows(run["query_id"])
+    return run.filter(pa.array((rows < 0) | (passages.documents[rows] != own_documents)))  # `fold` reports row -1
+
+
+def _unknown_passage(passage_id: str) -> ValueError:
+    return ValueError(f"the run has passage {passage_id!r}, which the passages lack")
 
 
 def _ranked(

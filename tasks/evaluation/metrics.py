@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
 import pyarrow as pa
 
-from tasks.evaluation.max_passage import Matrix, fold, graded, numbered
+from storage.row_index import PassageIndex, RowIndex
+from tasks.evaluation.max_passage import Matrix, fold, graded
 from tasks.evaluation.significance import Values
 
 METRIC = re.compile(r"^(MRR|nDCG|recall|success|answer)@([1-9][0-9]*)$")
@@ -30,12 +31,13 @@ def largest_cutoff(metrics: Sequence[str]) -> int:
 
 
 def measure_runs(
-    qrels: pa.Table, ids: pa.Table, runs: Iterator[pa.Table], metrics: Sequence[str], relevant_from: int
+    qrels: pa.Table, passages: PassageIndex, runs: Iterable[pa.Table], metrics: Sequence[str], relevant_from: int
 ) -> RunValues:
-    """Return each run's values by the judgements; `ids` has the passage and document ids of all passages."""
-    known = numbered(qrels["query_id"], ids, qrels["doc_id"])
-    grades, cutoff = graded(qrels, known), largest_cutoff(metrics)
-    return known.query_ids, [measure(grades, fold(run, known, cutoff), metrics, relevant_from) for run in runs]
+    """Return each run's values by the judgements, in the order in which the judgements first name a query."""
+    queries = RowIndex(qrels["query_id"].unique())
+    grades, cutoff = graded(qrels, queries, passages), largest_cutoff(metrics)
+    folded = (fold(run, queries, passages, cutoff) for run in runs)
+    return queries.ids, [measure(grades, documents, metrics, relevant_from) for documents in folded]
 
 
 def measure(grades: Matrix, documents: Matrix, metrics: Sequence[str], relevant_from: int) -> dict[str, Values]:

@@ -16,26 +16,27 @@ import pyarrow.compute as pc
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.files import writing
+from storage.row_index import PassageIndex, RowIndex
 from storage.rows import read_table
 from storage.tables import Passages, Run
-from tasks.evaluation.max_passage import fold, numbered, without_identical_ids
+from tasks.evaluation.max_passage import fold, without_identical_ids
 
 
 def trec_lines(
     run: Artifact[Run], passages: Artifact[Passages], tag: str, *, ignore_identical_ids: bool
 ) -> Iterator[str]:
     """Yield the lines of a run, query by query. Raises UserError for an id that contains white space."""
-    ids = read_table(passages, Passages, ["passage_id", "doc_id"])
+    index = PassageIndex.read(passages)
     rows = read_table(run, Run, ["query_id", "passage_id", "score"])
     if ignore_identical_ids:
-        rows = without_identical_ids(rows, ids)
-    known = numbered(rows["query_id"], ids)
-    for values, what in ((known.query_ids, "query"), (known.doc_ids, "document"), (pa.array([tag]), "tag")):
+        rows = without_identical_ids(rows, index)
+    queries = RowIndex(rows["query_id"].unique())
+    for values, what in ((queries.ids, "query"), (index.doc_ids, "document"), (pa.array([tag]), "tag")):
         _refuse_white_space(values, what)
-    query_ids, documents_QK = known.query_ids.to_pylist(), fold(rows, known, len(rows))
+    query_ids, documents_QK = queries.ids.to_pylist(), fold(rows, queries, index, len(rows))
     for query_id, documents in zip(query_ids, documents_QK, strict=True):
         ranked = documents[documents[:, 0] >= 0]
-        doc_ids = known.doc_ids.take(pa.array(ranked[:, 0].astype("int64"))).to_pylist()
+        doc_ids = index.doc_ids.take(pa.array(ranked[:, 0].astype("int64"))).to_pylist()
         for rank, (doc_id, score) in enumerate(zip(doc_ids, ranked[:, 1], strict=True), start=1):
             yield f"{query_id} Q0 {doc_id} {rank} {score:.9g} {tag}\n"
 

@@ -13,10 +13,11 @@ from pydantic import Field
 
 from storage.artifact import Artifact
 from storage.errors import UserError
+from storage.row_index import PassageIndex, RowIndex
 from storage.rows import read_table, write_table
 from storage.settings import Seed, Settings
 from storage.tables import Passages, Positives, Queries, Run
-from tasks.evaluation.max_passage import fold, graded, numbered
+from tasks.evaluation.max_passage import fold, graded
 from tasks.stage import stage
 
 
@@ -70,8 +71,8 @@ def suited_queries(
     if settings.expert not in settings.names or len(settings.names) != len(runs):
         raise UserError(f"queries.view: expected one of {', '.join(settings.names)} for {len(runs)} runs")
     labels = read_table(positives, Positives)
-    ids = read_table(passages, Passages, ["passage_id", "doc_id"])
-    ranks_RQ = np.stack([reciprocal_ranks(run, labels, ids, settings.cutoff) for run in runs])
+    index = PassageIndex.read(passages)
+    ranks_RQ = np.stack([reciprocal_ranks(run, labels, index, settings.cutoff) for run in runs])
     suits = ranks_RQ[settings.names.index(settings.expert)] >= ranks_RQ.max(0)
     kept = labels["query_id"].combine_chunks().unique().filter(pa.array(suits))
     rows = with_positive(queries, positives)
@@ -83,14 +84,13 @@ def suited_queries(
     write_table(out, Queries, rows)
 
 
-def reciprocal_ranks(run: Artifact[Run], labels: pa.Table, passages: pa.Table, cutoff: int) -> NDArray[np.float64]:
+def reciprocal_ranks(run: Artifact[Run], labels: pa.Table, passages: PassageIndex, cutoff: int) -> NDArray[np.float64]:
     """Return the reciprocal rank of each labelled query's first relevant document, 0 below the cutoff. [Q]"""
     qrels = labels.select(["query_id", "doc_id"]).append_column("grade", pa.array(np.ones(len(labels), np.int32)))
-    known = numbered(qrels["query_id"], passages, qrels["doc_id"])
-    documents = fold(read_table(run, Run, ["query_id", "passage_id", "score"]), known, cutoff)[:, :, 0]
-    relevant = graded(qrels, known)[:, :, 0]
-    found = (documents[:, :, None] == relevant[:, None, :]) & (documents[:, :, None] >= 0)
-    hits = found.any(2)
+    queries = RowIndex(qrels["query_id"].unique())
+    documents = fold(read_table(run, Run, ["query_id", "passage_id", "score"]), queries, passages, cutoff)[:, :, 0]
+    relevant = graded(qrels, queries, passages)[:, :, 0]
+    hits = ((documents[:, :, None] == relevant[:, None, :]) & (documents[:, :, None] >= 0)).any(2)
     return np.where(hits.any(1), 1 / (hits.argmax(1) + 1), 0.0)
 
 

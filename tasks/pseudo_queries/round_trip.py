@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import Field
 
 from storage.artifact import Artifact
+from storage.row_index import PassageIndex, RowIndex
 from storage.settings import Settings
 from storage.tables import Index, Passages, PseudoQueries
 from tasks.pseudo_queries.column_rewrite import file_shards, is_empty, rewrite, unknown
 from tasks.retrieval.index import describe, engine
-from tasks.retrieval.ranking import Hits, Indices, PassageIds, Searcher, passage_ids
+from tasks.retrieval.ranking import Hits, Indices, Searcher
 from tasks.runtime.shard import Shard, ShardJob, load_once
 from tasks.runtime.shards import run_shards
 from tasks.stage import stage
@@ -56,35 +56,33 @@ def rank_part(
     """Write a shard's queries with their ranks."""
     searcher, ids = load_once(_opened, index, passages)
     first, last = shard.of
-    nearby = ids.ids.slice(first, last - first)
+    nearby = RowIndex(ids.ids.slice(first, last - first))
 
     def change(block: pa.Table) -> dict[str, pa.Array]:
-        own, ranks = pc.index_in(block["passage_id"], value_set=nearby), np.zeros(len(block), np.int32)
-        if own.null_count:
-            raise unknown(block["passage_id"].filter(own.is_null())[0].as_py(), pseudo_queries, passages)
-        places, empty = first + own.to_numpy().astype(np.int64), is_empty(block)
+        own = nearby.require(block["passage_id"], lambda passage: unknown(passage, pseudo_queries, passages))
+        ranks, rows, empty = np.zeros(len(block), np.int32), first + own, is_empty(block)
         for start in range(0, len(block), QUERIES_AT_ONCE):
             few = slice(start, start + QUERIES_AT_ONCE)
-            ranks[few] = _ranks(searcher, block["query"][few], places[few], settings.depth)
+            ranks[few] = _ranks(searcher, block["query"][few], rows[few], settings.depth)
             done(len(ranks[few]))
         return {"round_trip": pa.array(ranks, mask=empty)}
 
     rewrite(out, shard, pseudo_queries, change)
 
 
-def _opened(index: Artifact[Index], passages: Artifact[Passages]) -> tuple[Searcher, PassageIds]:
-    ids = passage_ids(passages)
+def _opened(index: Artifact[Index], passages: Artifact[Passages]) -> tuple[Searcher, PassageIndex]:
+    ids = PassageIndex.read(passages)
     return engine(str(describe(index.path)["engine"])).open_index(index.path, None, None, ids, "bm25"), ids
 
 
-def _ranks(searcher: Searcher, queries: pa.ChunkedArray, places: Indices, depth: int) -> list[int]:
+def _ranks(searcher: Searcher, queries: pa.ChunkedArray, rows: Indices, depth: int) -> list[int]:
     """Return the rank of each query's own passage; equal queries are searched once."""
     encoded = queries.combine_chunks().dictionary_encode()
-    found = searcher(encoded.dictionary.to_pylist())(range(len(encoded.dictionary)), depth)
-    pairs = zip(encoded.indices.to_pylist(), places, strict=True)
-    return [_rank(found[number], place) for number, place in pairs]
+    results = searcher(encoded.dictionary.to_pylist())(range(len(encoded.dictionary)), depth)
+    pairs = zip(encoded.indices.to_pylist(), rows, strict=True)
+    return [_rank(results[number], row) for number, row in pairs]
 
 
-def _rank(hits: Hits, place: int) -> int:
-    at = np.flatnonzero(hits.rows == place)
+def _rank(hits: Hits, row: int) -> int:
+    at = np.flatnonzero(hits.rows == row)
     return int(at[0]) + 1 if len(at) else 0

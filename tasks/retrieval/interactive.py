@@ -9,13 +9,14 @@ import numpy as np
 from models.retrievers.retriever import SUM
 from storage.artifact import Artifact
 from storage.errors import UserError
+from storage.row_index import PassageIndex
 from storage.rows import rows_at
 from storage.tables import Checkpoint, Index, Passages, Vectors
 from storage.vectors import describe_vectors
 from tasks.retrieval.engines import exact
 from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.index import describe, engine
-from tasks.retrieval.ranking import Indices, passage_ids
+from tasks.retrieval.ranking import Indices
 from tasks.retrieval.search import query_encoder
 
 
@@ -45,7 +46,7 @@ class Answer:
 def answer(question: str, searched: Searched, *, top: int, view: str | None) -> list[Answer]:
     """Return the `top` passages by a view, best first; by the sum of all views where none is named."""
     passages, index, vectors = searched.passages, searched.index, searched.vectors
-    ids = passage_ids(passages)
+    ids = PassageIndex.read(passages)
     module = exact if index is None else engine(str(describe(index.path)["engine"]))
     ranking_view = _view(view, module.VIEWS, vectors)
     encode = None if vectors is None else query_encoder(vectors, searched.checkpoint)

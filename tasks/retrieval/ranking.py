@@ -7,17 +7,13 @@ and ties by descending passage id, compared byte by byte.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from storage.artifact import Artifact
-from storage.rows import read_table
-from storage.tables import Passages
+from storage.row_index import PassageIndex
 
 Indices = NDArray[np.int64]
 
@@ -36,50 +32,25 @@ Searcher = Callable[[Sequence[str]], Lookup]
 """An open index: it prepares a block of queries; a dense engine encodes them once."""
 
 
-@dataclass(frozen=True)
-class PassageIds:
-    """The ids and documents of all passages, by row."""
-
-    ids: pa.ChunkedArray
-    documents: NDArray[np.int32]
-    """A number for each passage's document."""
-    descending: Indices
-    """The place of each passage in the descending order of ids; what breaks ties."""
-
-    def __len__(self) -> int:
-        return len(self.documents)
-
-    def in_order(self, rows: Indices, scores: NDArray[np.float32]) -> Hits:
-        """These hits in a Run's order."""
-        order = np.lexsort((self.descending[rows], -scores))
-        return Hits(rows[order], scores[order])
-
-    def first_documents(self, hits: Hits, documents: int) -> Hits:
-        """The shortest beginning of `hits` with `documents` different documents; all of it if it has no more."""
-        _, first = np.unique(self.documents[hits.rows], return_index=True)
-        end = np.sort(first)[documents - 1] + 1 if len(first) >= documents else len(hits.rows)
-        return Hits(hits.rows[:end], hits.scores[:end])
-
-    def num_documents(self, hits: Hits) -> int:
-        """How many different documents the hits belong to."""
-        return len(np.unique(self.documents[hits.rows]))
+def in_order(ids: PassageIndex, rows: Indices, scores: NDArray[np.float32]) -> Hits:
+    """Return these hits in a Run's order."""
+    order = np.lexsort((ids.descending[rows], -scores))
+    return Hits(rows[order], scores[order])
 
 
-def passage_ids(passages: Artifact[Passages]) -> PassageIds:
-    """Read the ids of all passages."""
-    return numbered(read_table(passages, Passages, ["passage_id", "doc_id"]))
+def first_documents(ids: PassageIndex, hits: Hits, documents: int) -> Hits:
+    """Return the shortest prefix of the hits with `documents` different documents, or all hits if they have fewer."""
+    _, first = np.unique(ids.documents[hits.rows], return_index=True)
+    end = np.sort(first)[documents - 1] + 1 if len(first) >= documents else len(hits.rows)
+    return Hits(hits.rows[:end], hits.scores[:end])
 
 
-def numbered(rows: pa.Table) -> PassageIds:
-    """Number the passages and documents of a table with `passage_id` and `doc_id`."""
-    documents = rows["doc_id"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
-    order = pc.sort_indices(rows["passage_id"], sort_keys=[("", "descending")]).to_numpy()
-    descending = np.empty(len(order), dtype=np.int64)
-    descending[order] = np.arange(len(order))
-    return PassageIds(rows["passage_id"], documents.astype(np.int32), descending)
+def num_documents(ids: PassageIndex, hits: Hits) -> int:
+    """Return the number of different documents of the hits."""
+    return len(np.unique(ids.documents[hits.rows]))
 
 
-def run_rows(query_ids: Sequence[str], results: Sequence[Hits], ids: PassageIds, view: str) -> pa.Table:
+def run_rows(query_ids: Sequence[str], results: Sequence[Hits], ids: PassageIndex, view: str) -> pa.Table:
     """Return the hits of several queries as rows of a Run."""
     counts = np.array([len(hits.rows) for hits in results], dtype=np.int64)
     rows = np.concatenate([np.empty(0, np.int64), *(hits.rows for hits in results)])

@@ -15,13 +15,14 @@ from pydantic import Field
 from models.retrievers.retriever import SUM
 from storage.artifact import Artifact
 from storage.errors import UserError
+from storage.row_index import PassageIndex
 from storage.rows import read_table, write_table
 from storage.settings import Settings
 from storage.tables import Index, Passages, Queries, Run, Vectors
 from storage.vectors import Encoded, describe_vectors
 from tasks.retrieval.encode import Model, TextEncoder
 from tasks.retrieval.index import describe, engine
-from tasks.retrieval.ranking import Hits, Lookup, PassageIds, Searcher, passage_ids, run_rows
+from tasks.retrieval.ranking import Hits, Lookup, Searcher, first_documents, num_documents, run_rows
 from tasks.runtime.leftovers import record, unfinished
 from tasks.runtime.progress import bar
 from tasks.stage import stage
@@ -60,7 +61,7 @@ def search(
     missing = [start for start in starts if f"{_part(start)}.parquet" in unfinished_files]
     if not missing:
         return
-    ids = passage_ids(passages)
+    ids = PassageIndex.read(passages)
     encode = None if vectors is None else query_encoder(vectors, checkpoint)
     searcher: Searcher = engine(name).open_index(index.path, vectors, encode, ids, settings.view)
     with bar(what=f"searching ({name}, {settings.view})", unit="queries", total=len(rows)) as counter:
@@ -92,7 +93,7 @@ def _check(view: str, name: str, vectors: Artifact[Vectors] | None) -> None:
         raise UserError(f"search.view: expected {' or '.join(views)} for engine {name}{retriever}, found {view}")
 
 
-def search_documents(lookup: Lookup, num_queries: int, documents: int, ids: PassageIds) -> list[Hits]:
+def search_documents(lookup: Lookup, num_queries: int, documents: int, ids: PassageIndex) -> list[Hits]:
     """Return each query's best passages up to its `documents`-th document, or its complete list if it has fewer."""
     results: list[Hits] = [Hits(ids.descending[:0], ids.descending[:0].astype("float32"))] * num_queries
     pending: Sequence[int] = range(num_queries)
@@ -100,13 +101,13 @@ def search_documents(lookup: Lookup, num_queries: int, documents: int, ids: Pass
     while pending:
         for query, hits in zip(pending, lookup(pending, depth), strict=True):
             results[query] = hits
-        too_short = (query for query in pending if ids.num_documents(results[query]) < documents)
+        too_short = (query for query in pending if num_documents(ids, results[query]) < documents)
         pending = [query for query in too_short if len(results[query].rows) == depth < len(ids)]
         depth *= 2
-    return [ids.first_documents(hits, documents) for hits in results]
+    return [first_documents(ids, hits, documents) for hits in results]
 
 
-def first_depth(documents: int, ids: PassageIds) -> int:
+def first_depth(documents: int, ids: PassageIndex) -> int:
     """Return the mean number of passages of `documents` documents, rounded up."""
     num_documents = int(ids.documents.max()) + 1 if len(ids) else 1
     return -(-documents * len(ids) // num_documents) if len(ids) else documents

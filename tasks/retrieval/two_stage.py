@@ -12,10 +12,11 @@ import numpy as np
 
 from storage.artifact import Artifact
 from storage.errors import UserError
+from storage.row_index import PassageIndex
 from storage.tables import PseudoQueries, Vectors
 from storage.vectors import Encoded, stored_views
 from tasks.retrieval.exact_search.double_scores import StoredVectors
-from tasks.retrieval.ranking import Hits, Indices, Lookup, PassageIds, Searcher
+from tasks.retrieval.ranking import Hits, Indices, Lookup, Searcher, in_order
 
 EXTRA_CANDIDATES = 32  # beyond the depth: where scores tie at the end of a list, the engine may propose any of the ties
 PAIRS_PER_BLOCK = 2**20  # of queries and candidates, in memory at a time
@@ -39,7 +40,7 @@ def vectors_folder(
 
 
 def two_stage_searcher(
-    encode: Callable[[Sequence[str]], Encoded], propose: Propose, stored: StoredVectors, ids: PassageIds, refine: int
+    encode: Callable[[Sequence[str]], Encoded], propose: Propose, stored: StoredVectors, ids: PassageIndex, refine: int
 ) -> Searcher:
     """Return a searcher that ranks `refine` times as many candidates as a list holds, and EXTRA_CANDIDATES."""
     if len(stored) != len(ids):
@@ -59,11 +60,13 @@ def two_stage_searcher(
     return searcher
 
 
-def rank(stored: StoredVectors, queries: Encoded, candidates: list[Indices], depth: int, ids: PassageIds) -> list[Hits]:
+def rank(
+    stored: StoredVectors, queries: Encoded, candidates: list[Indices], depth: int, ids: PassageIndex
+) -> list[Hits]:
     """Return each query's `depth` candidates with the highest exact scores."""
     counts = [len(rows) for rows in candidates]
     rows = np.concatenate([np.zeros(0, np.int64), *candidates])
     scores = stored.scores(queries, np.repeat(np.arange(len(queries)), counts), rows)
     ends = np.cumsum(counts)[:-1]
-    ranked = (ids.in_order(*pair) for pair in zip(np.split(rows, ends), np.split(scores, ends), strict=True))
+    ranked = (in_order(ids, *pair) for pair in zip(np.split(rows, ends), np.split(scores, ends), strict=True))
     return [Hits(hits.rows[:depth], hits.scores[:depth]) for hits in ranked]

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from storage.artifact import Artifact
+from storage.row_index import PassageIndex
 from storage.tables import Vectors
 from storage.vectors import Encoded, SparseRows, TokenRows
-from tasks.retrieval.ranking import Hits, PassageIds
+from tasks.retrieval.ranking import Hits, in_order
 from tests.tasks.stored import offsets, store
 
 Sparse = list[dict[int, float]]
@@ -76,9 +77,9 @@ def max_sim(query: np.ndarray, passage: np.ndarray) -> float:
     return sum(max(float(np.dot(q.astype(float), p.astype(float))) for p in passage) for q in query)
 
 
-def truth(scores: Sequence[float], depth: int, ids: PassageIds) -> Hits:
+def truth(scores: Sequence[float], depth: int, ids: PassageIndex) -> Hits:
     """The best of all passages, given the scores of all."""
-    hits = ids.in_order(np.arange(len(scores)), np.array(scores, np.float64).astype(np.float32))
+    hits = in_order(ids, np.arange(len(scores)), np.array(scores, np.float64).astype(np.float32))
     return Hits(hits.rows[:depth], hits.scores[:depth])
 
 

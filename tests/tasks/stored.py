@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from torch import Tensor
 
+from storage.row_index import PassageIndex
 from storage.vectors import VECTORS_JSON, Encoded, SparseRows, TokenRows, write_shard
 from tasks.retrieval.exact_search import double_scores, matmul, upper_bounds
-from tasks.retrieval.ranking import PassageIds, numbered
 
 VOCABULARY = 40
 WEIGHTS = {"dense": 0.5, "late": 3.0, "lexical": 0.25}
@@ -56,10 +56,10 @@ def store(folder: Path, passages: Encoded, *, rows: int, exact_match: bool = Fal
     return folder
 
 
-def names(count: int) -> PassageIds:
+def names(count: int) -> PassageIndex:
     """Ids whose order is not that of their places: p10 is before p9."""
     found = [f"p{n}" for n in range(count)]
-    return numbered(pa.table({"passage_id": found, "doc_id": found}))
+    return PassageIndex.of(pa.table({"passage_id": found, "doc_id": found}))
 
 
 def pair_score(query: Encoded, passage: Encoded, view: str, exact_match: bool = False) -> float:

@@ -22,6 +22,7 @@ from pydantic import Field
 
 from storage.artifact import Artifact
 from storage.files import flush, write_atomically
+from storage.row_index import PassageIndex
 from storage.rows import write_rows
 from storage.settings import Settings
 from storage.tables import Index, Passages
@@ -31,7 +32,7 @@ from tasks.pseudo_queries.generators.seq2seq_batches import Seq2SeqTokenizer
 from tasks.pseudo_queries.generators.seq2seq_objective import Seq2SeqObjective
 from tasks.retrieval.engines import bm25
 from tasks.retrieval.index import index
-from tasks.retrieval.ranking import Searcher, passage_ids
+from tasks.retrieval.ranking import Searcher
 from tasks.runtime.leftovers import discard, is_intact, record
 from tasks.runtime.progress import bar
 
@@ -119,7 +120,7 @@ class Collection:
         built: Artifact[Index] = Artifact("validation", "index", self.folder / "index")
         built.path.mkdir(exist_ok=True)
         index.body(built.path, passages, None, None, settings=self.settings)
-        return bm25.open_index(built.path, None, None, passage_ids(passages), "bm25")
+        return bm25.open_index(built.path, None, None, PassageIndex.read(passages), "bm25")
 
 
 class Validation:

@@ -13,19 +13,19 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
 from storage.artifact import Artifact
 from storage.pseudo_queries import Alongside, kept_queries
+from storage.row_index import PassageIndex, RowIndex
 from storage.rows import num_rows, read_rows
 from storage.tables import Passages, PseudoQueries, Vectors, passage_text
 from storage.vectors import Encoded
 from tasks.retrieval.index import EngineSettings, describe
 from tasks.retrieval.lucene.index_reader import Lucene, LuceneHits
 from tasks.retrieval.lucene.jvm import java
-from tasks.retrieval.ranking import Hits, Indices, Lookup, PassageIds, Searcher
+from tasks.retrieval.ranking import Hits, Indices, Lookup, Searcher, in_order
 from tasks.runtime.leftovers import record, unfinished
 from tasks.runtime.progress import progress
 from tasks.session import execution
@@ -92,7 +92,7 @@ def open_index(
     path: Path,
     vectors: Artifact[Vectors] | None,
     encode: Callable[[Sequence[str]], Encoded] | None,
-    ids: PassageIds,
+    ids: PassageIndex,
     view: str,
 ) -> Searcher:
     """Return a searcher of a Lucene index with the k1 and b of `index.json`."""
@@ -100,16 +100,16 @@ def open_index(
         raise TypeError("BM25 reads no vectors")
     settings = describe(path)
     lucene = Lucene(path / LUCENE, float(str(settings["k1"])), float(str(settings["b"])))
-    rows = pc.index_in(pa.array(lucene.ids(), pa.string()), value_set=ids.ids).to_numpy().astype(np.int64)
+    rows = RowIndex(ids.ids).rows(pa.array(lucene.ids(), pa.string()))  # an index of its own, which is not kept
     return lambda texts: _lookup(lucene, texts, rows, ids)
 
 
-def _lookup(lucene: Lucene, texts: Sequence[str], rows: Indices, ids: PassageIds) -> Lookup:
+def _lookup(lucene: Lucene, texts: Sequence[str], rows: Indices, ids: PassageIndex) -> Lookup:
     def lookup(queries: Sequence[int], depth: int) -> list[Hits]:
         step = max(1, HITS_PER_CALL // depth)
         blocks = ([texts[query] for query in queries[start : start + step]] for start in range(0, len(queries), step))
         results = (lucene.search(block, depth, execution().threads) for block in blocks)
-        return [ids.in_order(rows[docs], scores) for block in results for docs, scores in lists(block)]
+        return [in_order(ids, rows[docs], scores) for block in results for docs, scores in lists(block)]
 
     return lookup
 

@@ -27,11 +27,12 @@ from numpy.typing import NDArray
 
 from storage.artifact import Artifact
 from storage.errors import UserError
+from storage.row_index import PassageIndex
 from storage.tables import Passages, PseudoQueries, Vectors
 from storage.vectors import Encoded
 from tasks.retrieval.engines.bm25 import Bm25, expanded, lists
 from tasks.retrieval.lucene.index_reader import LuceneHits, analysed
-from tasks.retrieval.ranking import Hits, Lookup, PassageIds, Searcher
+from tasks.retrieval.ranking import Hits, Lookup, Searcher, in_order
 from tasks.runtime.leftovers import record, unfinished
 from tasks.session import execution
 
@@ -116,7 +117,7 @@ def open_index(
     path: Path,
     vectors: Artifact[Vectors] | None,
     encode: Callable[[Sequence[str]], Encoded] | None,
-    ids: PassageIds,
+    ids: PassageIndex,
     view: str,
 ) -> Searcher:
     """Return a searcher of the index."""
@@ -131,7 +132,7 @@ def open_index(
     return searcher
 
 
-def _retrieve(index: Any, terms: list[list[int]], depth: int, ids: PassageIds) -> list[Hits]:
+def _retrieve(index: Any, terms: list[list[int]], depth: int, ids: PassageIndex) -> list[Hits]:
     """Return the best passages of each query, given by the numbers of its terms."""
     results = [Hits(ids.descending[:0], np.zeros(0, np.float32))] * len(terms)
     pending, requested = [query for query, numbers in enumerate(terms) if numbers], depth + EXTRA_HITS
@@ -146,14 +147,14 @@ def _retrieve(index: Any, terms: list[list[int]], depth: int, ids: PassageIds) -
             matches = scores[:, :depth] > 0
             hits = LuceneHits(rows[:, :depth][matches], scores[:, :depth][matches], matches.sum(axis=1))
             for query, (query_rows, query_scores) in zip(block, lists(hits), strict=True):
-                results[query] = ids.in_order(query_rows, query_scores)
+                results[query] = in_order(ids, query_rows, query_scores)
             incomplete += [query for query, again in zip(block, ends_in_tie, strict=True) if again]
         pending, requested = incomplete, 2 * requested
     return results
 
 
 def _best(
-    terms: list[list[int]], index: Any, count: int, ids: PassageIds
+    terms: list[list[int]], index: Any, count: int, ids: PassageIndex
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return rows and scores of each query's `count` best passages, [Q, K], ties by ascending id as Anserini sorts.
 

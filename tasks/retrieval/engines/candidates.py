@@ -18,13 +18,14 @@ from pydantic import Field
 
 from storage.artifact import Artifact
 from storage.errors import UserError
+from storage.row_index import PassageIndex
 from storage.tables import Passages, PseudoQueries
 from storage.tables import Vectors as VectorsTable
 from storage.vectors import Encoded, Offsets, Vectors, describe_vectors, num_shards, read_shard
 from tasks.retrieval.engines.faiss import Factory, Opened, write_index
 from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.index import describe
-from tasks.retrieval.ranking import Indices, PassageIds, Searcher
+from tasks.retrieval.ranking import Indices, Searcher, in_order
 from tasks.retrieval.two_stage import two_stage_searcher, vectors_folder
 
 VIEWS = ("late",)
@@ -68,7 +69,7 @@ def open_index(
     path: Path,
     vectors: Artifact[VectorsTable] | None,
     encode: Callable[[Sequence[str]], Encoded] | None,
-    ids: PassageIds,
+    ids: PassageIndex,
     view: str,
 ) -> Searcher:
     """Return a searcher of the index, which scores candidates by the vectors it was built from."""
@@ -97,7 +98,7 @@ def token_offsets(stored: StoredVectors) -> Offsets:
 
 
 def best_candidates(
-    scores_LK: Vectors, tokens_LK: Indices, offsets: Offsets, ids: PassageIds, candidates: int
+    scores_LK: Vectors, tokens_LK: Indices, offsets: Offsets, ids: PassageIndex, candidates: int
 ) -> Indices:
     """Return the passages of the tokens that a query's L tokens retrieved, the best `candidates` by approximate score.
 
@@ -111,4 +112,4 @@ def best_candidates(
     passages, columns = np.unique(passage_of_token, return_inverse=True)
     above_LP = np.zeros((len(scores_LK), len(passages)))
     np.maximum.at(above_LP, (query_tokens, columns), (scores_LK - lowest_L1)[retrieved])
-    return ids.in_order(passages, above_LP.sum(axis=0).astype(np.float32)).rows[:candidates]
+    return in_order(ids, passages, above_LP.sum(axis=0).astype(np.float32)).rows[:candidates]

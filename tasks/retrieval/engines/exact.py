@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from storage.artifact import Artifact
+from storage.row_index import PassageIndex
 from storage.rows import num_rows
 from storage.tables import Passages, PseudoQueries, Vectors
 from storage.vectors import Encoded, describe_vectors
@@ -32,7 +33,7 @@ from tasks.retrieval.exact_search.double_scores import MEMORY_BYTES, StoredVecto
 from tasks.retrieval.exact_search.top_k import NO_KEY, RANK_MASK, SortKeys, score_of, sort_keys, top_keys
 from tasks.retrieval.exact_search.upper_bounds import upper_bounds
 from tasks.retrieval.index import EngineSettings
-from tasks.retrieval.ranking import Hits, Indices, Lookup, PassageIds, Searcher
+from tasks.retrieval.ranking import Hits, Indices, Lookup, Searcher
 from tasks.runtime.device import choose_device
 
 VIEWS = ("dense", "lexical", "late", "sum")
@@ -65,7 +66,7 @@ def open_index(
     path: Path,
     vectors: Artifact[Vectors] | None,
     encode: Callable[[Sequence[str]], Encoded] | None,
-    ids: PassageIds,
+    ids: PassageIndex,
     view: str,
 ) -> Searcher:
     """Return a searcher of one view of the vectors, or of the `sum` of all."""
@@ -83,7 +84,7 @@ def open_index(
 class ExactSearch:
     """Ranked lists of double precision over stored vectors."""
 
-    def __init__(self, stored: StoredVectors, ids: PassageIds) -> None:
+    def __init__(self, stored: StoredVectors, ids: PassageIndex) -> None:
         if len(stored) != len(ids):
             raise ValueError(f"{stored.folder} holds {len(stored)} passages' vectors, the passages are {len(ids)}")
         self.stored, self.ids, self.device = stored, ids, choose_device()

@@ -17,13 +17,14 @@ from pydantic import Field, model_validator
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.files import writing
+from storage.row_index import PassageIndex
 from storage.rows import num_rows
 from storage.tables import Passages, PseudoQueries
 from storage.tables import Vectors as VectorsTable
 from storage.vectors import Encoded, Vectors, num_shards, read_shard
 from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.index import EngineSettings, describe
-from tasks.retrieval.ranking import Indices, PassageIds, Searcher
+from tasks.retrieval.ranking import Indices, Searcher
 from tasks.retrieval.two_stage import two_stage_searcher, vectors_folder
 from tasks.runtime.leftovers import record, unfinished
 from tasks.runtime.progress import bar
@@ -146,7 +147,7 @@ def open_index(
     path: Path,
     vectors: Artifact[VectorsTable] | None,
     encode: Callable[[Sequence[str]], Encoded] | None,
-    ids: PassageIds,
+    ids: PassageIndex,
     view: str,
 ) -> Searcher:
     """Return a searcher of the index, which scores candidates by the vectors it was built from."""

@@ -23,12 +23,13 @@ from pydantic import Field, model_validator
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.files import writing
+from storage.row_index import PassageIndex
 from storage.tables import Passages, PseudoQueries, Vectors
 from storage.vectors import Encoded, Numbers, SparseRows
 from storage.vectors import Vectors as Weights
 from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.index import EngineSettings, describe
-from tasks.retrieval.ranking import Indices, PassageIds, Searcher, ranges
+from tasks.retrieval.ranking import Indices, Searcher, ranges
 from tasks.retrieval.two_stage import two_stage_searcher, vectors_folder
 from tasks.runtime.leftovers import record, unfinished
 from tasks.session import execution
@@ -139,7 +140,7 @@ def open_index(
     path: Path,
     vectors: Artifact[Vectors] | None,
     encode: Callable[[Sequence[str]], Encoded] | None,
-    ids: PassageIds,
+    ids: PassageIndex,
     view: str,
 ) -> Searcher:
     """Return a searcher of the index, which scores candidates by the vectors it was built from."""

@@ -10,10 +10,11 @@ import pytrec_eval
 from pydantic import ValidationError
 
 from storage.errors import UserError
+from storage.row_index import PassageIndex, RowIndex
 from storage.tables import Answers, Passages, Qrels, Run
 from tasks.evaluation.evaluate import Comparison, Evaluation, evaluate
-from tasks.evaluation.max_passage import fold, graded, numbered, without_identical_ids
-from tasks.evaluation.metrics import measure
+from tasks.evaluation.max_passage import fold, without_identical_ids
+from tasks.evaluation.metrics import measure_runs
 
 METRICS = ["MRR@10", "MRR@100", "nDCG@10", "recall@50", "recall@1000", "success@50", "success@1000"]
 ORACLE = {"nDCG@10": "ndcg_cut_10", "recall@50": "recall_50", "recall@1000": "recall_1000"} | {
@@ -47,23 +48,23 @@ def qrels_of(grades: dict[str, dict[str, int]]) -> pa.Table:
 
 def test_documents_have_their_best_passages_score_and_ties_follow_ids() -> None:
     passages = passages_of({"a": ["a1", "a2"], "b": ["b1"], "c": ["c1", "c2"], "d": ["d1"]})
-    known = numbered(pa.chunked_array([["q"]]), passages)
+    queries, passages = RowIndex(pa.array(["q"])), PassageIndex.of(passages)
     run = run_of({"q": {"c1": 3.0, "a2": 2.0, "b1": 2.0, "c2": 1.5, "d1": 1.0, "a1": 9.0}, "unjudged": {"a1": 1.0}})
     # Scores a 9, c 3, b 2, d 1; of a's passages the better one counts, and c stands once.
-    assert folded(fold(run, known, 3), known) == [["a", "c", "b"]]
+    assert folded(fold(run, queries, passages, 3), passages) == [["a", "c", "b"]]
     tied = run_of({"q": {"a1": 2.0, "b1": 2.0, "c1": 2.0, "d1": 2.5}})
-    assert folded(fold(tied, known, 10), known) == [["d", "c", "b", "a"]]
+    assert folded(fold(tied, queries, passages, 10), passages) == [["d", "c", "b", "a"]]
 
 
-def folded(matrix: np.ndarray, known) -> list[list[str]]:
-    ids = known.doc_ids.to_pylist()
+def folded(matrix: np.ndarray, passages: PassageIndex) -> list[list[str]]:
+    ids = passages.doc_ids.to_pylist()
     return [[ids[int(number)] for number in row[:, 0] if number >= 0] for row in matrix]
 
 
 def test_a_missing_passage_is_named() -> None:
-    known = numbered(pa.chunked_array([["q"]]), passages_of({"a": ["a1"]}))
+    passages = PassageIndex.of(passages_of({"a": ["a1"]}))
     with pytest.raises(ValueError, match="'b1'"):
-        fold(run_of({"q": {"b1": 1.0}}), known, 10)
+        fold(run_of({"q": {"b1": 1.0}}), RowIndex(pa.array(["q"])), passages, 10)
 
 
 @pytest.mark.parametrize("relevant_from", [1, 2])
@@ -87,8 +88,8 @@ def test_metrics_equal_trec_evals(seed: int, relevant_from: int) -> None:
         for n in range(3, 63)
     }
     qrels = qrels_of(grades)
-    known = numbered(qrels["query_id"], passages_of(passages), qrels["doc_id"])
-    ours = measure(graded(qrels, known), fold(run_of(lists), known, 1000), METRICS, relevant_from)
+    index = PassageIndex.of(passages_of(passages))
+    query_ids, (ours,) = measure_runs(qrels, index, [run_of(lists)], METRICS, relevant_from)
 
     folded = {
         query: {doc: max(found[each] for each in passages[doc]) for doc in docs if passages[doc][0] in found}
@@ -96,7 +97,7 @@ def test_metrics_equal_trec_evals(seed: int, relevant_from: int) -> None:
     }
     wanted = {*ORACLE.values(), "recip_rank"}
     oracle = pytrec_eval.RelevanceEvaluator(grades, wanted, relevance_level=relevant_from).evaluate(folded)
-    for place, query in enumerate(known.query_ids.to_pylist()):
+    for place, query in enumerate(query_ids.to_pylist()):
         theirs = oracle.get(query, {})
         for metric, name in ORACLE.items():
             assert ours[metric][place] == pytest.approx(theirs.get(name, 0.0), abs=1e-6), (query, metric)
@@ -110,9 +111,8 @@ def test_negative_grades_have_no_gain() -> None:
     grades = {"q": {"a": -1, "b": 2, "c": 0, "d": 1}}
     scores = {"a": 3.0, "b": 2.0, "d": 1.0, "c": 0.5}
     qrels, passages = qrels_of(grades), passages_of({doc: [doc] for doc in scores})
-    known = numbered(qrels["query_id"], passages, qrels["doc_id"])
 
-    ours = measure(graded(qrels, known), fold(run_of({"q": scores}), known, 1000), METRICS, 1)
+    _, (ours,) = measure_runs(qrels, PassageIndex.of(passages), [run_of({"q": scores})], METRICS, 1)
 
     theirs = pytrec_eval.RelevanceEvaluator(grades, {*ORACLE.values(), "recip_rank"}).evaluate({"q": scores})["q"]
     assert {name: ours[metric][0] for metric, name in ORACLE.items()} == pytest.approx(
@@ -122,16 +122,16 @@ def test_negative_grades_have_no_gain() -> None:
 
 
 def test_documents_with_the_querys_id_are_removed() -> None:
-    passages = passages_of({"a": ["a1", "a2"], "b": ["b1"], "c": ["c1"]})
+    passages = PassageIndex.of(passages_of({"a": ["a1", "a2"], "b": ["b1"], "c": ["c1"]}))
     run = run_of({"a": {"a1": 3.0, "c1": 2.0, "b1": 1.0, "a2": 0.5}, "b": {"a2": 1.0, "b1": 0.5}})
-    known = numbered(pa.chunked_array([["a", "b"]]), passages)
-    assert folded(fold(run, known, 1), known) == [["a"], ["a"]]
+    queries = RowIndex(pa.array(["a", "b"]))
+    assert folded(fold(run, queries, passages, 1), passages) == [["a"], ["a"]]
     others = without_identical_ids(run, passages)
-    assert folded(fold(others, known, 1), known) == [
+    assert folded(fold(others, queries, passages, 1), passages) == [
         ["c"],
         ["a"],
     ]  # before the cut, and only where the ids are the same
-    assert folded(fold(others, known, 9), known) == [["c", "b"], ["a"]]
+    assert folded(fold(others, queries, passages, 9), passages) == [["c", "b"], ["a"]]
 
 
 def test_the_stage_writes_values_means_and_comparisons(written, made) -> None:

@@ -6,15 +6,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.evaluation.max_passage import fold, graded, numbered
+from storage.row_index import PassageIndex, RowIndex
+from tasks.evaluation.max_passage import fold, graded
 
 DOCS = ["d", "d-", "d1", "d10", "d1-0", "é", "z", "Z", "e", "f"]  # one is the beginning of another
 
 
-def reference(rows: list[tuple[str, str, float]], owner: dict[str, str], asked: list[str], cutoff: int) -> list[list]:
+def reference(
+    rows: list[tuple[str, str, float]], owner: dict[str, str], query_order: list[str], cutoff: int
+) -> list[list]:
     """Each query's documents with the score of their best passage: scores fall, equal ones by id's bytes, falling."""
     lists = []
-    for query in asked:
+    for query in query_order:
         best: dict[str, float] = {}
         for of, passage, score in rows:
             if of == query:
@@ -30,7 +33,7 @@ def test_folding_equals_the_reference(seed: int, order: str) -> None:
     draw = random.Random(seed)
     number = 1 if order == "one passage a document" else 3
     owner = {f"{doc}#{n}": doc for doc in DOCS for n in range(number)}
-    asked, rows = ["q2", "q1", "absent", "q3"], []
+    query_order, rows = ["q2", "q1", "absent", "q3"], []
     for query in draw.sample(["q1", "q2", "q3", "nobody's"], 4):
         found = draw.choices(list(owner), k=25) if number > 1 else draw.sample(list(owner), 8)
         listed = [(query, passage, draw.choice([-1.5, 0.0, 0.25, 0.5, draw.random()])) for passage in found]
@@ -40,26 +43,23 @@ def test_folding_equals_the_reference(seed: int, order: str) -> None:
     rows = [(query, passage, float(np.float32(score))) for query, passage, score in rows]
     ids = list(owner)
     draw.shuffle(ids)
-    known = numbered(pa.chunked_array([asked]), pa.table({"passage_id": ids, "doc_id": [owner[each] for each in ids]}))
+    passages = PassageIndex.of(pa.table({"passage_id": ids, "doc_id": [owner[passage] for passage in ids]}))
     query_ids, passage_ids, scores = zip(*rows, strict=True)
     run = pa.table({"query_id": query_ids, "passage_id": passage_ids, "score": pa.array(scores, pa.float32())})
-    doc_ids = known.doc_ids.to_pylist()
+    doc_ids = passages.doc_ids.to_pylist()
 
     for cutoff in (1, 4, 1000):
-        matrix = fold(run, known, cutoff)
+        matrix = fold(run, RowIndex(pa.array(query_order)), passages, cutoff)
         ours = [[(doc_ids[int(doc)], score) for doc, score in query if doc >= 0] for query in matrix]
-        assert ours == reference(rows, owner, asked, cutoff)
+        assert ours == reference(rows, owner, query_order, cutoff)
         assert not matrix[matrix[:, :, 0] < 0][:, 1].any()
 
 
 def test_judgements_are_sorted_by_descending_grade() -> None:
-    passages = pa.table({"passage_id": ["a#0"], "doc_id": ["a"]})
+    passages = PassageIndex.of(pa.table({"passage_id": ["a#0"], "doc_id": ["a"]}))
     qrels = pa.table({"query_id": ["q2", "q1", "q2", "q2"], "doc_id": ["a", "b", "c", "b"], "grade": [1, 2, 0, 3]})
-    known = numbered(qrels["query_id"], passages, qrels["doc_id"])
 
-    found = graded(qrels, known)
+    matrix = graded(qrels, RowIndex(pa.array(["q2", "q1"])), passages)
 
-    names = ["" if doc < 0 else known.doc_ids[int(doc)].as_py() for doc in found[:, :, 0].ravel()]
-    assert known.query_ids.to_pylist() == ["q2", "q1"]
-    assert names == ["b", "a", "c", "b", "", ""]
-    assert found[:, :, 1].tolist() == [[3, 1, 0], [2, 0, 0]]
+    assert matrix[:, :, 0].tolist() == [[1, 0, 2], [1, -1, -1]]  # a is 0; b and c, which have no passages, 1 and 2
+    assert matrix[:, :, 1].tolist() == [[3, 1, 0], [2, 0, 0]]

@@ -11,6 +11,7 @@ import pytest
 
 from storage.artifact import Artifact
 from storage.errors import UserError
+from storage.row_index import PassageIndex
 from storage.rows import parts, read_rows, write_rows
 from storage.tables import Index, Passages, PseudoQueries
 from tasks.pseudo_queries import round_trip as module
@@ -18,7 +19,6 @@ from tasks.pseudo_queries.column_rewrite import file_shards
 from tasks.pseudo_queries.round_trip import RoundTrip, rank_part, round_trip
 from tasks.retrieval.engines.bm25 import Bm25, open_index
 from tasks.retrieval.index import index
-from tasks.retrieval.ranking import passage_ids
 from tasks.runtime.shard import ShardJob, request, write_shard_of_request
 from tests.tasks.corpora import passage, pseudo_query
 
@@ -73,7 +73,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def slow_ranks(bm25: Artifact[Index], passages: Artifact[Passages], rows: list[dict[str, Any]]) -> Iterator[int | None]:
-    ids = passage_ids(passages)
+    ids = PassageIndex.read(passages)
     search = open_index(bm25.path, None, None, ids, "bm25")
     for row in rows:
         hits = search([row["query"]])([0], DEPTH)[0]

@@ -7,13 +7,14 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tasks.retrieval.ranking import Hits, PassageIds, numbered, run_rows
+from storage.row_index import PassageIndex
+from tasks.retrieval.ranking import Hits, first_documents, in_order, run_rows
 from tasks.retrieval.search import first_depth, search_documents
 
 
-def table(names: Sequence[str]) -> PassageIds:
+def table(names: Sequence[str]) -> PassageIndex:
     """Passages named DOCUMENT#NUMBER."""
-    return numbered(pa.table({"passage_id": list(names), "doc_id": [name.split("#")[0] for name in names]}))
+    return PassageIndex.of(pa.table({"passage_id": list(names), "doc_id": [name.split("#")[0] for name in names]}))
 
 
 def hits(places: Sequence[int], scores: Sequence[float]) -> Hits:
@@ -22,16 +23,16 @@ def hits(places: Sequence[int], scores: Sequence[float]) -> Hits:
 
 def test_ties_are_ordered_by_the_bytes_of_the_id() -> None:
     ids = table(["a", "B", "é", "z", "10", "9"])
-    ordered = ids.in_order(*hits([0, 1, 2, 3, 4, 5], [1, 1, 1, 1, 1, 2]))
+    ordered = in_order(ids, *hits([0, 1, 2, 3, 4, 5], [1, 1, 1, 1, 1, 2]))
     assert [ids.ids[int(place)].as_py() for place in ordered.rows] == ["9", "é", "z", "a", "B", "10"]
 
 
 def test_lists_end_with_the_last_requested_document() -> None:
     ids = table(["a#0", "a#1", "b#0", "c#0", "b#1"])
     found = hits([0, 1, 2, 4, 3], [5, 4, 3, 2, 1])
-    assert ids.first_documents(found, 2).rows.tolist() == [0, 1, 2]
-    assert ids.first_documents(found, 3).rows.tolist() == [0, 1, 2, 4, 3]
-    assert ids.first_documents(found, 9).rows.tolist() == [0, 1, 2, 4, 3]
+    assert first_documents(ids, found, 2).rows.tolist() == [0, 1, 2]
+    assert first_documents(ids, found, 3).rows.tolist() == [0, 1, 2, 4, 3]
+    assert first_documents(ids, found, 9).rows.tolist() == [0, 1, 2, 4, 3]
 
 
 def test_rows_of_a_run() -> None:
@@ -63,7 +64,7 @@ def test_lists_are_deepened_until_they_have_the_documents(
         return [Hits(whole[query].rows[:depth], whole[query].scores[:depth]) for query in queries]
 
     for found, all_of_it in zip(search_documents(lookup, len(lengths), wanted, ids), whole, strict=True):
-        assert found.rows.tolist() == ids.first_documents(all_of_it, wanted).rows.tolist()
+        assert found.rows.tolist() == first_documents(ids, all_of_it, wanted).rows.tolist()
 
 
 def test_the_first_depth_is_the_mean_number_of_passages() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from storage.artifact import Artifact
 from storage.vectors import Encoded
 from tasks.retrieval.index import INDEX_JSON, EngineSettings, index
-from tasks.retrieval.ranking import Hits
+from tasks.retrieval.ranking import Hits, in_order
 from tests.tasks import clustered
 from tests.tasks.stored import names
 
@@ -51,7 +51,7 @@ def assert_exact_scores(engine: Engine, lists: Sequence[Hits], all_hits: Sequenc
     ids = names(len(engine.passages))
     for hits, expected in zip(lists, all_hits, strict=True):
         score_of = dict(zip(expected.rows.tolist(), expected.scores, strict=True))
-        wanted = ids.in_order(hits.rows, np.array([score_of[row] for row in hits.rows.tolist()], np.float32))
+        wanted = in_order(ids, hits.rows, np.array([score_of[row] for row in hits.rows.tolist()], np.float32))
         assert np.array_equal(hits.rows, wanted.rows)
         np.testing.assert_allclose(hits.scores, wanted.scores, rtol=rtol, atol=0)
 

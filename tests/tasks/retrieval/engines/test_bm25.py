@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.artifact import Artifact
+from storage.row_index import PassageIndex
 from storage.rows import read_table, write_rows
 from storage.store.manifest_checks import find_damage
 from storage.store.store import Store
@@ -24,7 +25,7 @@ from tasks.retrieval.engines import bm25
 from tasks.retrieval.engines.bm25 import Bm25
 from tasks.retrieval.index import index
 from tasks.retrieval.lucene.jvm import java, java_list
-from tasks.retrieval.ranking import Hits, passage_ids
+from tasks.retrieval.ranking import Hits
 from tasks.retrieval.search import Search, search
 from tasks.session import Execution, Session, session
 from tasks.stage import stage
@@ -99,7 +100,7 @@ def test_lists_are_cut_where_pyserini_cuts_them(
     built: Artifact[Index], queries: Artifact[Queries], passages: Artifact[Passages], store: Store, threads: int
 ) -> None:
     texts = [*read_table(queries, Queries)["text"].to_pylist()[:21], *WORDS]
-    names, ids = java_list([str(number) for number in range(len(texts))]), passage_ids(passages)
+    names, ids = java_list([str(number) for number in range(len(texts))]), PassageIndex.read(passages)
     searcher = java("io.anserini.search.SimpleSearcher")(str(built.path / bm25.LUCENE))
     searcher.set_bm25(0.9, 0.4)
     with session(Session(store, Execution(threads=threads, device="cpu"))):
@@ -115,7 +116,7 @@ def test_lists_are_cut_where_pyserini_cuts_them(
 def test_lists_do_not_depend_on_the_size_of_blocks(
     built: Artifact[Index], passages: Artifact[Passages], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lookup = bm25.open_index(built.path, None, None, passage_ids(passages), "bm25")(WORDS)
+    lookup = bm25.open_index(built.path, None, None, PassageIndex.read(passages), "bm25")(WORDS)
     whole = lookup(range(len(WORDS)), 30)
     monkeypatch.setattr(bm25, "HITS_PER_CALL", 70)
     for one, other in zip(whole, lookup(range(len(WORDS)), 30), strict=True):
@@ -128,7 +129,7 @@ def test_lists_do_not_depend_on_lucenes_numbers(passages: Artifact[Passages], tm
     (tmp_path / "logs").mkdir()
     bm25._write_lucene(tmp_path / bm25.LUCENE, ((row["passage_id"], row["text"]) for row in reversed(rows)))
     (tmp_path / "index.json").write_text(json.dumps(SETTINGS.model_dump()))
-    found = bm25.open_index(tmp_path, None, None, passage_ids(passages), "bm25")(["gazing walrus"])([0], 10)
+    found = bm25.open_index(tmp_path, None, None, PassageIndex.read(passages), "bm25")(["gazing walrus"])([0], 10)
     assert {rows[place]["passage_id"] for place in found[0].rows} == {"emoji", "quotes", "with space"}
 
 
@@ -175,7 +176,7 @@ def test_pseudo_queries_are_found_with_their_passage(written, made, passages: Ar
     expanded = made(
         index, passages=passages, pseudo_queries=written(PseudoQueries, [*queries, dropped]), settings=SETTINGS
     )
-    search = bm25.open_index(expanded.path, None, None, passage_ids(passages), "bm25")
+    search = bm25.open_index(expanded.path, None, None, PassageIndex.read(passages), "bm25")
     for word, found in {"gargoyle": ["d3#1"], "second": ["d3#1"], "chimney": ["d0#0"], "zeppelin": []}.items():
         assert search([word])([0], 10)[0].rows.tolist() == [place(each) for each in found]
 
@@ -191,7 +192,7 @@ def test_an_interrupted_index_is_rebuilt(passages: Artifact[Passages], tmp_path:
     half.mkdir(parents=True)
     (half / "_0.cfs").write_text("half a segment")
     index.body(tmp_path, passages, None, None, settings=SETTINGS)
-    hits: list[Hits] = bm25.open_index(tmp_path, None, None, passage_ids(passages), "bm25")(["walrus"])([0], 10)
+    hits: list[Hits] = bm25.open_index(tmp_path, None, None, PassageIndex.read(passages), "bm25")(["walrus"])([0], 10)
     assert len(hits[0].rows) == 3
     description = json.loads((tmp_path / "index.json").read_text())
     assert description["passages"] == 305

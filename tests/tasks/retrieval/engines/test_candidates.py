@@ -15,7 +15,7 @@ from storage.vectors import Encoded
 from tasks.retrieval.engines import candidates
 from tasks.retrieval.engines.candidates import Candidates, best_candidates
 from tasks.retrieval.index import index
-from tasks.retrieval.ranking import Hits
+from tasks.retrieval.ranking import Hits, in_order
 from tests.tasks import clustered
 from tests.tasks.retrieval.engines.approximate import Engine, assert_exact_scores, assert_reproducible, cut
 from tests.tasks.stored import names
@@ -68,7 +68,7 @@ def expected() -> list[Hits]:
     for query in QUERIES:
         rows = np.array([row for row, tokens in enumerate(ROWS) if len(tokens) and len(query)], np.int64)
         scores = np.array([clustered.max_sim(query, ROWS[row]) for row in rows])
-        lists.append(IDS.in_order(rows, scores.astype(np.float32)))
+        lists.append(in_order(IDS, rows, scores.astype(np.float32)))
     return lists
 
 

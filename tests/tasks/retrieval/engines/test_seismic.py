@@ -16,7 +16,7 @@ from tasks.retrieval.engines import seismic
 from tasks.retrieval.engines.seismic import Seismic
 from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.index import index
-from tasks.retrieval.ranking import Hits
+from tasks.retrieval.ranking import Hits, in_order
 from tests.tasks import clustered
 from tests.tasks.clustered import Sparse
 from tests.tasks.retrieval.engines.approximate import Engine, assert_exact_scores, assert_reproducible, cut
@@ -72,7 +72,7 @@ def expected(queries: Sparse = QUERIES, depth: int = DEPTH) -> list[Hits]:
     for query in queries:
         matches = np.array([row for row, weights in enumerate(ROWS) if query.keys() & weights.keys()], np.int64)
         scores = np.array([score(query, ROWS[row]) for row in matches]).astype(np.float32)
-        lists.append(IDS.in_order(matches, scores))
+        lists.append(in_order(IDS, matches, scores))
     return cut(lists, depth)
 
 
@@ -137,7 +137,7 @@ def test_negative_query_weights_count_but_propose_no_candidates(find) -> None:
 
 def _with(token: int, query: dict[int, float]) -> Hits:
     rows = np.array([row for row, weights in enumerate(ROWS) if token in weights])
-    return IDS.in_order(rows, np.array([score(query, ROWS[row]) for row in rows]).astype(np.float32))
+    return in_order(IDS, rows, np.array([score(query, ROWS[row]) for row in rows]).astype(np.float32))
 
 
 def test_weights_below_zero_are_refused(passages: Artifact[Passages], tmp_path: Path) -> None:
