@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
 
 
 def runs_on(device: str, name: str) -> bool:
-    """Whether a benchmark has a size for a device; one that a bare GPU machine lacks packages for has none there."""
+    """Return whether a benchmark supports a device; one whose packages are missing does not support `cuda`."""
     try:
         return device in import_module(f"benchmarks.{name}").DEVICES
     except ModuleNotFoundError as error:
@@ -93,7 +93,7 @@ def measured(name: str, device: str, *, record: bool) -> int:
 
 
 def in_words(ratio: Mapping[str, float | None] | None) -> str:
-    """How much faster ours is than a peer; nothing beside ours."""
+    """Return the speedup over a baseline in words; empty for `OURS` itself."""
     if ratio is None:
         return ""
     target = f", target {ratio['target']}" if ratio["target"] else ""

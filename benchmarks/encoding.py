@@ -1,4 +1,4 @@
-"""Passages to vectors: `TextEncoder`, which the stage `encode` calls, beside what others call.
+"""Encoding passages with `TextEncoder`, as in the stage `encode`; baselines: sentence-transformers and a plain loop.
 
 All read the same checkpoint of six layers (MiniLM; on a GPU twelve, of random weights) and the same texts, cut to 144
 word pieces, in single precision (on a GPU in bfloat16), and make the same vectors: the mean over the tokens, or the
@@ -33,7 +33,7 @@ Encode = Callable[[], np.ndarray[Any, Any]]
 
 
 def cases(device: str, *, small: bool) -> Iterator[Case]:
-    """Both poolings."""
+    """Yield a case for each pooling."""
     texts = leads(4 if small else 20_000 if device == "cuda" else 128, device)
     for pooling in POOLED:
         with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +58,7 @@ def encoding(folder: Path, texts: list[str], device: str, pooling: Pooling, *, p
 
 
 def ours(folder: Path, texts: list[str], device: str) -> Encode:
-    """This project's."""
+    """Return this project's encoder."""
     with on_one_thread(device):
         encoder = TextEncoder(folder)
 
@@ -71,7 +71,7 @@ def ours(folder: Path, texts: list[str], device: str) -> Encode:
 
 
 def peer(folder: Path, texts: list[str], device: str) -> Encode:
-    """sentence-transformers."""
+    """Return sentence-transformers' encoder."""
     from sentence_transformers import SentenceTransformer
 
     kind = {"dtype": torch.bfloat16 if device == "cuda" else torch.float32}
@@ -82,7 +82,7 @@ def peer(folder: Path, texts: list[str], device: str) -> Encode:
 
 
 def loop(folder: Path, texts: list[str], device: str, pooling: Pooling) -> Encode:
-    """What a script does."""
+    """Return a plain loop with Hugging Face."""
     from transformers import AutoModel, AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))
@@ -106,7 +106,7 @@ def loop(folder: Path, texts: list[str], device: str, pooling: Pooling) -> Encod
 
 
 def compared(device: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
-    """The vectors of all contenders are ours."""
+    """Return a check that all vectors equal ours."""
 
     def compare(made: Mapping[str, Any]) -> dict[str, Any]:
         own = made[OURS] / np.linalg.norm(made[OURS], axis=1, keepdims=True)

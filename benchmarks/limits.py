@@ -47,24 +47,26 @@ class Need:
 
     @property
     def limits(self) -> list[str]:
-        """What of it is too much."""
-        memory = "memory, if it goes on to grow so"
+        """Return the limits that the stage exceeds."""
+        memory = "memory, if growth continues"
         each = {"time": self.hours > HOURS, memory: self.memory > MEMORY, "disk": self.disk > DISK}
         return [*([self.cannot] if self.cannot else []), *(name for name, too_much in each.items() if too_much)]
 
 
 def needs(growth: Mapping[str, Any], passage_flops: float, rate: float, writing_rate: float, size: int) -> list[Need]:
-    """Each stage at a size, by the FLOPs of encoding a passage and a GPU's in a second, reading and writing."""
+    """Return each stage's need at a size, from the FLOPs of encoding a passage and a GPU's FLOPs per second."""
     ids = slopes.bytes_each(growth, "search: exact, dense", "peak_mib") * size
     writing = split_at_size.flops(MAX_TOKENS, QUERIES_EACH)
     vectors, searching = size * WIDTH * FLOAT, 2.0 * size * (size / ASKED) * WIDTH
     found = [_on_cpus(growth, name, size) for name in CPU_STAGES]
-    disk = slopes.bytes_each(growth, "write queries", "bytes") * QUERIES_EACH * size
+    disk = slopes.bytes_each(growth, "generate queries", "bytes") * QUERIES_EACH * size
     per_hour, written_per_hour = (GPUS * each * 3600 for each in (rate, writing_rate))
     gpus = f"{GPUS} GPUs"
     return [
         *found,
-        Need("write queries", gpus, size * writing / written_per_hour, _memory(growth, "write queries", size), disk),
+        Need(
+            "generate queries", gpus, size * writing / written_per_hour, _memory(growth, "generate queries", size), disk
+        ),
         Need(
             "encode", f"{GPUS} GPUs", size * passage_flops / per_hour, _memory(growth, "encode: dense", size), vectors
         ),
@@ -93,7 +95,7 @@ def _memory(growth: Mapping[str, Any], name: str, size: int) -> float:
 
 
 def table(found: list[Need]) -> Iterator[str]:
-    """The rows of a Markdown table, what takes longest first."""
+    """Yield the rows of a Markdown table, the longest stage first."""
     yield "| stage | on | hours | memory | disk | limits |"
     yield "|---|---|---|---|---|---|"
     for each in sorted(found, key=lambda need: -need.hours):
@@ -105,17 +107,17 @@ def table(found: list[Need]) -> Iterator[str]:
 
 
 def short(number: float) -> str:
-    """Two digits, or whole."""
+    """Format a number with two digits, or as an integer."""
     return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 
 def in_bytes(number: float) -> str:
-    """GB or TB."""
+    """Format bytes as GB or TB."""
     return "–" if number < 5e7 else f"{short(number / 1e12)} TB" if number >= 1e12 else f"{short(number / 1e9)} GB"
 
 
 def picture(by_size: Mapping[int, list[Need]]) -> str:
-    """Bars of hours on a logarithmic axis, two a stage."""
+    """Return an SVG with two bars of hours per stage on a logarithmic axis."""
     small, large = by_size
     later = {need.stage: need for need in by_size[large]}
     rows = sorted(by_size[small], key=lambda need: -later[need.stage].hours)
@@ -158,6 +160,6 @@ def _across(hours: float) -> float:
 
 
 def encoding_flops(costs: Mapping[str, Any], recipe: str, encodings: int) -> float:
-    """FLOPs of encoding one passage, of a recipe that encodes MS MARCO so often."""
+    """Return the FLOPs of encoding one passage, for a recipe that encodes MS MARCO `encodings` times."""
     flops: float = costs[recipe]["flops"]["encode"]
     return flops / encodings / PASSAGES

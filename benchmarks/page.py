@@ -48,14 +48,14 @@ NO_GPU = (
 
 
 def documents() -> dict[Path, str]:
-    """The page and the picture as they should be."""
+    """Return the contents of the page and its figure by path."""
     found = [result for name in NAMES if (result := results.read(results.path_of(name, "cpu")))]
     gpu = [result for name in NAMES if (result := results.read(results.path_of(name, "cuda")))]
     return {PAGE: page(found, gpu), PICTURE: picture([*found, *gpu])}
 
 
 def page(found: Sequence[Mapping[str, Any]], gpu: Sequence[Mapping[str, Any]]) -> str:
-    """The whole page."""
+    """Return the page."""
     return "\n".join([
         HEAD,
         *(line for result in found for line in section(result)),
@@ -65,7 +65,7 @@ def page(found: Sequence[Mapping[str, Any]], gpu: Sequence[Mapping[str, Any]]) -
 
 
 def section(result: Mapping[str, Any]) -> Iterator[str]:
-    """A benchmark's table, what was found beside, and where it ran."""
+    """Yield the lines of a benchmark's section: table, facts and machine."""
     yield from [f"## {result['benchmark'].replace('_', ' ').capitalize()}", "", result["what"], ""]
     for name, case in result["cases"].items():
         title = f"**{name}** ({case['turns']} turns)"
@@ -85,7 +85,7 @@ def section(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _words(ratio: Mapping[str, Any] | None) -> list[str]:
-    """The cells of a contender's ratio."""
+    """Return the cells of a contender's speedup."""
     if ratio is None:
         return ["1", "", ""]
     target = "" if ratio["target"] is None else f"{ratio['target']:g} {'met' if met(ratio) else 'missed'}"
@@ -97,12 +97,12 @@ def _words(ratio: Mapping[str, Any] | None) -> list[str]:
 
 
 def met(ratio: Mapping[str, Any]) -> bool:
-    """Whether a ratio with a target has reached it."""
+    """Return whether a speedup reaches its target."""
     return bool(ratio["median"] >= ratio["target"])
 
 
 def _said(value: object) -> str:
-    """A finding, or several by name."""
+    """Format a fact, or several by name."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_said(each)}" for name, each in value.items())
     return f"{value:.6g}" if isinstance(value, float) else str(value)
@@ -113,7 +113,7 @@ def _rates(rates: Mapping[str, float]) -> str:
 
 
 def picture(found: Sequence[Mapping[str, Any]]) -> str:
-    """Bars from 1 to each ratio, on a logarithmic axis, with a line at the target."""
+    """Return an SVG with a bar for each speedup on a logarithmic axis, with a line at its target."""
     lines: list[str] = []
     height = TOP
     for result in found:
@@ -138,7 +138,7 @@ def picture(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _legend() -> Iterator[str]:
-    """What the colours of bars and the line across one mean."""
+    """Yield the legend of colours and of the target line."""
     for place, (kind, words) in enumerate({"met": "target met", "missed": "missed", "other": "no target"}.items()):
         yield f'<rect class="{kind}" x="{EDGE + 90 * place}" y="29" width="9" height="9"/>'
         yield f'<text class="soft small" x="{EDGE + 90 * place + 14}" y="38">{words}</text>'
@@ -170,7 +170,7 @@ def _tick(times: float, height: int) -> list[str]:
 
 
 def _place(times: float) -> float:
-    """Where a ratio stands between the edges."""
+    """Return the horizontal position of a speedup."""
     within = min(FASTEST, max(SLOWEST, times))
     return 2 * EDGE + (WIDTH - 4 * EDGE) * math.log(within / SLOWEST) / math.log(FASTEST / SLOWEST)
 

@@ -23,7 +23,7 @@ stroke-dasharray: 6 3 } .guide { stroke: #8b98a9; fill: none; stroke-dasharray: 
 
 
 def picture(result: Mapping[str, Any]) -> str:
-    """The SVG."""
+    """Return the SVG."""
     names = list(result["stages"])
     height = TOP + PANEL * math.ceil(len(names) / COLUMNS) + GAP
     size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
@@ -88,7 +88,7 @@ class _Box:
         return "M" + " L".join(f"{self.across(size):.1f} {self.up(times):.1f}" for size, times in points)
 
     def curve(self, kind: str, points: slopes.Points, shortest: float) -> Iterator[str]:
-        """A line through what is large enough; the first of it is 1, or n where the least sizes are too small."""
+        """Yield a line through the large enough values, scaled to n at the first of them."""
         told = [(size, value) for size, value in points if value >= shortest]
         if len(told) < 2:
             return

@@ -35,11 +35,11 @@ class Collator:
     max_tokens: int
 
     def framed(self, ids: Sequence[int]) -> list[int]:
-        """[CLS] ids [SEP], cut at the end."""
+        """Return [CLS] ids [SEP], truncated at the end."""
         return [self.tokenizer.cls, *ids[: self.max_tokens - 2], self.tokenizer.sep]
 
     def whole_word_mask(self, ids: Sequence[int], rate: float) -> list[int]:
-        """1 where a token is to be hidden."""
+        """Return 1 where a token is to be masked."""
         words: list[list[int]] = []
         for place, number in enumerate(ids[1:-1], start=1):
             if words and self.tokenizer.continues[number]:
@@ -61,7 +61,7 @@ class Collator:
         return torch.tensor([[*row, *[filling] * (self.max_tokens - len(row))] for row in rows])
 
     def masked(self, ids_BL: Tensor, hidden_BL: Tensor) -> tuple[Tensor, Tensor]:
-        """BERT's 80 / 10 / 10, and the labels."""
+        """Return inputs masked by BERT's 80/10/10 rule, and the labels."""
         hidden_BL = hidden_BL.bool()
         labels_BL = torch.where(hidden_BL, ids_BL, IGNORED)
         replaced_BL = torch.bernoulli(torch.full(ids_BL.shape, 0.8)).bool() & hidden_BL
@@ -71,7 +71,7 @@ class Collator:
         return masked_BL, labels_BL
 
     def masked_text(self, rows: Sequence[Sequence[int]], rate: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Masked ids, labels and the mask of real tokens."""
+        """Return masked ids, labels and the mask of real tokens."""
         ids_BL = self.padded(rows, self.tokenizer.pad)
         hidden_BL = self.padded([self.whole_word_mask(row, rate) for row in rows], 0)
         return *self.masked(ids_BL, hidden_BL), self.padded([[1] * len(row) for row in rows], 0)
@@ -79,7 +79,7 @@ class Collator:
     def pairs(
         self, texts: Sequence[Sequence[int]], contexts: Sequence[Sequence[int]], rates: Sequence[float]
     ) -> Inputs:
-        """CoT-MAE's batch."""
+        """Return CoT-MAE's batch."""
         found: dict[str, Tensor] = {}
         for side, rows, rate in (("text", texts, rates[0]), ("context", contexts, rates[1])):
             ids, labels, mask = self.masked_text([self.framed(row) for row in rows], rate)
@@ -87,7 +87,7 @@ class Collator:
         return found
 
     def texts(self, texts: Sequence[Sequence[int]], rates: Sequence[float]) -> Inputs:
-        """RetroMAE's batch: each position of the decoder sees what one of a text's masks leaves of it."""
+        """Return RetroMAE's batch, with the visible positions of each decoder position."""
         rows = [self.framed(row) for row in texts]
         ids, labels, mask = self.masked_text(rows, rates[0])
         original_BL = self.padded(rows, self.tokenizer.pad)
@@ -99,7 +99,7 @@ class Collator:
         }  # fmt: skip
 
     def visible(self, rows: Sequence[Sequence[int]], rate: float) -> Tensor:
-        """[B, L, L], 1 where a row may see a column."""
+        """Return a mask [B, L, L], 1 where a row attends to a column."""
         visible_BLL = torch.zeros(len(rows), self.max_tokens, self.max_tokens, dtype=torch.long)
         visible_BLL[:, :, 0] = 1
         for number, row in enumerate(rows):
@@ -120,18 +120,18 @@ class PlainPretraining(nn.Module):
         self.layer: Any = BertLayer(self.lm.config)  # type: ignore[no-untyped-call]
 
     def equal_to(self, objective: Any, layer: nn.Module) -> PlainPretraining:
-        """With the weights of an objective of ours and its decoder's layer."""
+        """Load the weights of an objective of ours and of its decoder's layer."""
         self.lm.load_state_dict(objective.model.state_dict(), strict=False)  # tied weights have two names here
         self.layer.load_state_dict(layer.state_dict())
         return self
 
     def masked_lm(self, hidden_BLH: Tensor, labels_BL: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of every position, and the loss."""
+        """Return the logits of every position, and the MLM loss."""
         logits_BLV: Tensor = self.lm.cls(hidden_BLH)
         return logits_BLV, cross_entropy(logits_BLV.flatten(0, 1).float(), labels_BL.flatten(), ignore_index=IGNORED)
 
     def encoded(self, inputs: Inputs) -> Tensor:
-        """[B, L, H]"""
+        """Return the last hidden states [B, L, H]."""
         hidden_BLH: Tensor = self.lm.bert(inputs["text"], attention_mask=inputs["text_mask"]).last_hidden_state
         return hidden_BLH
 
@@ -167,7 +167,7 @@ class RetroMae(PlainPretraining):
         }
 
     def decoder_loss(self, hidden_BLH: Tensor, inputs: Inputs) -> Tensor:
-        """Over all positions that are a text's own."""
+        """Return the decoder's loss over the ordinary tokens of the texts."""
         vectors_B1H, attention = hidden_BLH[:, :1], self.layer.attention
         queries_BLH = self.queries(vectors_B1H, hidden_BLH.shape[1])
         context_BLH = torch.cat([vectors_B1H, self.lm.bert.embeddings(inputs["original"])[:, 1:]], dim=1)

@@ -63,7 +63,7 @@ class Size:
     vocabulary: int = VOCABULARY
 
     def config(self) -> BertConfig:
-        """BERT's proportions."""
+        """Return a configuration with BERT's proportions."""
         return BertConfig(self.vocabulary, self.hidden, self.layers, self.hidden // 64, 4 * self.hidden)
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ PAPERS = {
 
 
 def cases(device: str, *, small: bool) -> Iterator[Case]:
-    """A step by each paper; CoT-MAE also where no text leaves padding; RetroMAE's masks alone."""
+    """Yield a step of each paper, CoT-MAE's also without padding, and RetroMAE's masks alone."""
     on = torch.device(device)
     size = Size(12, 768, 256) if device == "cuda" else Size(1, 64, 2, 1000) if small else Size(6, 384, 8)
     torch.set_num_threads(1)
@@ -115,7 +115,7 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
 
 
 def steps(name: str, size: Size, device: torch.device, *, full: bool, repeats: int) -> Case:
-    """One step of ours beside the plain one."""
+    """Return a case of one step of ours and of the plain one."""
     paper, tokenizer = PAPERS[name], word_pieces(size.vocabulary)
     drawn = texts(size.texts, size.vocabulary, full=full)
     torch.manual_seed(0)
@@ -160,7 +160,7 @@ def steps(name: str, size: Size, device: torch.device, *, full: bool, repeats: i
 def stepping(
     module: nn.Module, losses: Callable[[], Mapping[str, Tensor]], device: torch.device, told: Callable[[float], None]
 ) -> Callable[[], dict[str, float]]:
-    """A step of a module, which returns its losses and tells the GPU's memory at the peak."""
+    """Return a step of a module, which returns its losses and the GPU's peak memory."""
     optimiser = torch.optim.AdamW(module.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
 
     def step() -> dict[str, float]:
@@ -183,7 +183,7 @@ def stepping(
 def equal_losses(
     ours: Any, plain: Any, batch: Any, visible: Callable[[Any], Tensor] | None
 ) -> dict[str, dict[str, float]]:
-    """The losses of both for one batch and equal masks; raises `AssertionError` where they differ."""
+    """Return both losses for one batch and equal masks; raise AssertionError if they differ."""
     torch.manual_seed(2)
     inputs = padded(batch, LONGEST, visible)
     theirs = {name: loss.item() for name, loss in plain.losses(inputs).items()}
@@ -196,7 +196,7 @@ def equal_losses(
 
 
 def counted(ours: Any, batch: Any) -> float:
-    """FLOPs of the matrix products of a step of ours: 2 m n k each, forward and backward."""
+    """Return the FLOPs of the matrix products of a step: 2 m n k each, forward and backward."""
     with FlopCounterMode(display=False) as counter, torch.autocast("cuda", dtype=torch.bfloat16):
         torch.stack(list(ours.encode(batch)[1].values())).sum().backward()
     ours.zero_grad(set_to_none=True)
@@ -204,7 +204,7 @@ def counted(ours: Any, batch: Any) -> float:
 
 
 def masks(device: torch.device, number: int, vocabulary: int) -> Case:
-    """What each position of RetroMAE's decoder sees, for one batch."""
+    """Return the mask of RetroMAE's decoder for one batch."""
     tokenizer, drawn = word_pieces(vocabulary), texts(number, vocabulary, full=False)
     collator = Collator(tokenizer, LONGEST)
     rows = [collator.framed(ids) for ids in drawn.texts]
@@ -240,7 +240,7 @@ def share(visible: Tensor, rows: list[list[int]], *, first: int) -> float:
 
 
 def texts(number: int, vocabulary: int, *, full: bool) -> RawBatch:
-    """Texts and contexts of random pieces; lengths are spread as evenly as their distribution has it."""
+    """Return texts and contexts of random tokens with evenly spread quantiles of the length distribution."""
     draws = np.random.default_rng(0)
     shares = [(place + 0.5) / number for place in draws.permutation(number).tolist()]
     natural = [math.exp(NormalDist(math.log(MEDIAN), SPREAD).inv_cdf(each)) for each in shares]

@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def counted(name: str) -> dict[str, Any]:
-    """A recipe's title, FLOPs by kind of stage, and a passage's when it is encoded."""
+    """Return a recipe's title and its FLOPs by kind of stage."""
     recipe, path = load_recipe(name, ["dataset.path=nowhere"])
     if recipe.pretrain and recipe.pretrain.epochs:
         recipe = _in_steps(recipe)
@@ -68,7 +68,7 @@ def counted(name: str) -> dict[str, Any]:
         for step in filter(passes_texts, steps):
             flops[KINDS[step.stage]] += cost.flops if (cost := estimate.of(step)) else scored(recipe, step, estimate)
     if recipe.queries and recipe.queries.queries_per_passage:
-        flops["write queries"] = split_at_size.PASSAGES * split_at_size.flops(
+        flops["generate queries"] = split_at_size.PASSAGES * split_at_size.flops(
             float(recipe.split.max_tokens or 0), recipe.queries.queries_per_passage
         )
     rounds = sum(step.stage == "encode" for step in steps)
@@ -77,7 +77,7 @@ def counted(name: str) -> dict[str, Any]:
 
 
 def _in_steps(recipe: Recipe[Any]) -> Recipe[Any]:
-    """The recipe with its epochs as steps over as many full texts as the assumed word pieces make."""
+    """Return the recipe with its epochs as steps over texts of full length."""
     assert recipe.pretrain
     assert recipe.pretrain.epochs
     assert recipe.corpora.pretrain_from
@@ -88,7 +88,7 @@ def _in_steps(recipe: Recipe[Any]) -> Recipe[Any]:
 
 
 def scored(recipe: Recipe[Any], step: Done, estimate: CostEstimate) -> float:
-    """FLOPs of the pairs that a cross-encoder reads: of the train queries, or of lists that get a new order."""
+    """Return the FLOPs of the pairs that a cross-encoder scores or re-ranks."""
     assert recipe.teacher
     if step.stage == "score":
         mining = next(each.mine for each in recipe.rounds if each.name == step.round)

@@ -22,12 +22,12 @@ Result = dict[str, Any]
 
 
 def path_of(name: str, device: str) -> Path:
-    """Where a benchmark's result lies; those of a GPU beside those of a CPU."""
+    """Return the path of a benchmark's result."""
     return FOLDER / (f"{name}.json" if device == "cpu" else f"{name}.{device}.json")
 
 
 def read(path: Path) -> Result:
-    """What was written; {} if nothing was."""
+    """Return a result, or {} without a file."""
     return json.loads(path.read_text()) if path.exists() else {}
 
 
@@ -44,14 +44,14 @@ def write(path: Path, found: Result, *, record: bool) -> Result:
 
 
 def ratios(result: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Each ratio with its case and its peer."""
+    """Yield each speedup with its case and its baseline."""
     for name, case in result.get("cases", {}).items():
         for peer, ratio in case["times_faster"].items():
             yield name, peer, ratio
 
 
 def fallen(result: Mapping[str, Any]) -> list[str]:
-    """What a person is told of every ratio that has fallen by more than a quarter."""
+    """Return a line for each speedup that has fallen by more than a quarter."""
     return [
         f"{result['benchmark']}, {case}: {ratio['median']} times as fast as {peer}, recorded was {ratio['recorded']}"
         for case, peer, ratio in ratios(result)
@@ -60,7 +60,7 @@ def fallen(result: Mapping[str, Any]) -> list[str]:
 
 
 def lost(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What a person is told of every ratio that was recorded and is measured no more."""
+    """Return a line for each recorded speedup that is no longer measured."""
     there = {(case, peer) for case, peer, _ in ratios(now)}
     return [
         f"{before['benchmark']}, {case}: {peer} is measured no more; --record takes what is measured now"

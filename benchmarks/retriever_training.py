@@ -31,7 +31,7 @@ Made = tuple[float, dict[str, Tensor]]
 
 
 def cases(device: str, *, small: bool) -> Iterator[Case]:
-    """Both poolings; of a small size one."""
+    """Yield a case for each pooling; only one if `small`."""
     size = 4 if small else 64
     queries, passages = descriptions(size), leads(size, device)
     for pooling in list(POOLED)[: 1 if small else None]:
@@ -40,7 +40,7 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
 
 
 def training(folder: Path, queries: list[str], passages: list[str], pooling: Pooling) -> Case:
-    """One step with the checkpoint that is written to a folder."""
+    """Return a case of one step with a checkpoint written to a folder."""
     save_checkpoint(folder, "cpu", pooling)
     own, tokens = ours(folder, queries, passages)
     return Case(
@@ -51,7 +51,7 @@ def training(folder: Path, queries: list[str], passages: list[str], pooling: Poo
 
 
 def ours(folder: Path, queries: list[str], passages: list[str]) -> tuple[Callable[[], Made], int]:
-    """This project's step, and how many tokens it has."""
+    """Return this project's step and its number of tokens."""
     from models.retrievers import retriever
     from models.retrievers.examples import Examples
     from models.retrievers.objective import Finetuning, ObjectiveSettings
@@ -75,7 +75,7 @@ def ours(folder: Path, queries: list[str], passages: list[str]) -> tuple[Callabl
 
 
 def peer(folder: Path, queries: list[str], passages: list[str]) -> Callable[[], Made]:
-    """sentence-transformers'."""
+    """Return sentence-transformers' step."""
     from sentence_transformers import SentenceTransformer, util
     from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
 
@@ -96,12 +96,12 @@ def peer(folder: Path, queries: list[str], passages: list[str]) -> Callable[[], 
 
 
 def gradients_of(model: torch.nn.Module) -> dict[str, Tensor]:
-    """By name; no pooler's, which only Hugging Face has, and whose output nobody reads."""
+    """Return the gradients by parameter name; the pooler of Hugging Face has none."""
     return {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
 
 
 def compared(made: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Equal losses, and equal gradients of all weights."""
+    """Check that losses and gradients are equal; return the loss and the largest difference."""
     (own_loss, own), (loss, theirs) = made[OURS], made[PEER]
     assert own.keys() == theirs.keys(), own.keys() ^ theirs.keys()
     largest = max(float(each.abs().max()) for each in theirs.values())

@@ -28,18 +28,18 @@ CHIP, TARGET, NUMBERS = "H200", 0.45, (1, 8, 64)
 """Whose hours are told, at which part of its peak, and on how many of them."""
 WRITING = split_at_size.ASSUMED
 """At which part a model writes, a token at a time: lower, and assumed here as in docs/queries.md."""
-KINDS = ("write queries", "pre-train", "teacher", "train", "encode", "search")
+KINDS = ("generate queries", "pre-train", "teacher", "train", "encode", "search")
 RATE = "TFLOP of ours"  # what `pretraining.py` calls its arithmetic
 NOT_MEASURED = (
-    "**No GPU's rate of ours was measured.** The hours below are arithmetic: counted FLOPs over an assumed part of the "
-    "peak. They become measured ones when `python -m benchmarks pretraining --device cuda` has written its result."
+    "**No rate was measured on a GPU.** The hours below are arithmetic: counted FLOPs over an assumed share of the "
+    "peak. They will use a measured rate when `python -m benchmarks pretraining --device cuda` has written its result."
 )
 
 Result = Mapping[str, Any]
 
 
 def documents() -> dict[Path, str]:
-    """The page and its pictures as they should be."""
+    """Return the contents of the page and its figures by path."""
     growth, costs, cuda = (results.read(results.path_of(*each)) for each in (
         ("growth", "cpu"), ("recipe_costs", "cpu"), ("pretraining", "cuda")
     ))  # fmt: skip
@@ -53,12 +53,12 @@ def documents() -> dict[Path, str]:
 
 
 def page(growth: Result, costs: Result, cuda: Result, needs: Mapping[int, list[limits.Need]]) -> str:
-    """The whole page."""
+    """Return the page."""
     share, words = utilisation(cuda)
     return "\n".join([
         "# Scale", "",
         "Written by `make growth` from `benchmarks/results/` and `benchmarks/reported_costs.csv`; no number is typed.",
-        "What is measured, what is counted and what is assumed is said beside each table.", "",
+        "The text above each table states what is measured, counted and assumed.", "",
         "## How each stage grows", "", *growing(growth),
         "## What a reproduction of each paper costs", "", *reproductions(costs, share, words),
         "## What limits at 100 million and at 10 billion passages", "", *limiting(needs, share),
@@ -66,10 +66,10 @@ def page(growth: Result, costs: Result, cuda: Result, needs: Mapping[int, list[l
 
 
 def utilisation(cuda: Result) -> tuple[float, str]:
-    """The part of the GPU's peak that is counted with, and where it is from."""
+    """Return the assumed or measured share of the GPU's peak, and a sentence about its source."""
     rates = [case["rates"][RATE][OURS] * 1e12 for case in cuda.get("cases", {}).values() if RATE in case["rates"]]
     if not rates:
-        return TARGET, f"{NOT_MEASURED}\nAssumed are {TARGET:.0%} of the peak of an {CHIP}, the target."
+        return TARGET, f"{NOT_MEASURED}\nAssumed: {TARGET:.0%} of the peak of an {CHIP}, the target."
     measured = min(rates) / PEAKS[CHIP]
     return measured, (
         f"Counted with {measured:.0%} of the peak of an {CHIP}: the least that a pre-training step reached on "
@@ -78,27 +78,29 @@ def utilisation(cuda: Result) -> tuple[float, str]:
 
 
 def growing(growth: Result) -> Iterator[str]:
-    """The table of measured growth, and what grows faster than n log n."""
+    """Yield the table of measured growth, and the stages that grow faster than n log n."""
     sizes = [row["documents"] for row in next(iter(growth["stages"].values()))[1:]]
     ran = growth["machine"]
     yield (
         f"Measured with an invented collection of {', '.join(f'{size:,}' for size in sizes[:-1])} and {sizes[-1]:,} "
-        f"documents, and with {growth['start']:,}, whose seconds are taken off as start-up; each stage in a process "
-        f"of its own, once, on one thread. The models are tiny, so that what grows shows. One document in "
+        f"documents, and with {growth['start']:,}, whose seconds are subtracted as start-up; each stage ran once in "
+        f"its own process on one thread. The models are tiny, so that growth is visible. One document in "
         f"{ASKED} has a query. The exponent is the slope of log CPU seconds over log documents, with the least "
         f"and greatest between neighbouring sizes; n log n has {slopes.n_log_n(growth):.2f} here. Memory is anonymous "
-        f"memory with {growth['start']:,} and with {sizes[-1]:,} documents; what a further document takes of it, and "
-        "of the disk, is told in bytes, between the two largest sizes: memory that grew by less than "
-        f"{slopes.FLAT_MIB:.0f} MiB there is flat, as are buffers and an allocator's ups and downs."
+        f"memory with {growth['start']:,} and with {sizes[-1]:,} documents; bytes of memory and "
+        "disk per additional document are those between the two largest sizes: memory that grew by less than "
+        f"{slopes.FLAT_MIB:.0f} MiB there is called flat, since buffers and the allocator vary by as much."
     )
     yield from ["", "![Time and memory of each stage by the collection's size](images/growth.svg)", ""]
     seconds = " | ".join(f"{size:,}, s" for size in sizes)
-    yield f"| stage | {seconds} | exponent | memory, MiB | memory each, at most | disk each |"
+    yield f"| stage | {seconds} | exponent | memory, MiB | memory per document, at most | disk per document |"
     yield f"|---|{'---|' * len(sizes)}---|---|---|---|"
     for name, rows in growth["stages"].items():
         points = slopes.seconds(growth, name)
         found = slopes.slope(points)
-        exponent = f"{found.exponent:.2f} ({found.lowest:.2f} to {found.highest:.2f})" if found else "too short to tell"
+        exponent = (
+            f"{found.exponent:.2f} ({found.lowest:.2f} to {found.highest:.2f})" if found else "too short to measure"
+        )
         memory, disk = (slopes.bytes_each(growth, name, what) for what in ("peak_mib", "bytes"))
         each = f"{memory:,.0f}" if memory else "flat", f"{disk:,.0f}"
         yield (
@@ -119,13 +121,13 @@ def growing(growth: Result) -> Iterator[str]:
 
 
 def reproductions(costs: Result, share: float, words: str) -> Iterator[str]:
-    """GPU hours by paper and stage; hours on several GPUs; what the papers used."""
+    """Yield GPU hours by paper and stage, hours on several GPUs, and the hardware that the papers used."""
     yield words
     yield (
         "FLOPs are counted as `pretrieve plan` counts them, every text at its full length, so they are upper bounds: "
-        "texts that are shorter cost less, since padding is packed away. What is pre-trained on by epochs is counted "
-        "with the sizes that `benchmarks/recipe_costs.py` assumes. Queries are written a token at a time, at "
-        f"{WRITING:.0%} of the peak, assumed. Splitting and BM25 need no GPU. Work is taken "
+        "shorter texts cost less, since padding is not computed. Pre-training by epochs is counted "
+        "with the collection sizes that `benchmarks/recipe_costs.py` assumes. Queries are generated a token at a time, "
+        f"at an assumed {WRITING:.0%} of the peak. Splitting and BM25 need no GPU. Work is assumed "
         "to divide evenly among GPUs."
     )
     per_hour = share * PEAKS[CHIP] * 3600
@@ -133,7 +135,7 @@ def reproductions(costs: Result, share: float, words: str) -> Iterator[str]:
                 + " | ".join(f"hours on {number}" for number in NUMBERS) + " |",
                 f"|---|{'---|' * (len(KINDS) + 1 + len(NUMBERS))}"]  # fmt: skip
     for recipe, cost in costs.items():
-        shares = [WRITING if kind == "write queries" else share for kind in KINDS]
+        shares = [WRITING if kind == "generate queries" else share for kind in KINDS]
         hours = [
             cost["flops"].get(kind, 0.0) / (part * PEAKS[CHIP] * 3600) for kind, part in zip(KINDS, shares, strict=True)
         ]
@@ -152,7 +154,7 @@ def _used(row: Mapping[str, str], costs: Result, per_hour: float) -> list[str]:
     """Chips and hours, chip hours, utilisation, hours at the target, and ours."""
     chips = f"{row['chips']} {row['chip']}".strip()
     if not row["hours"]:
-        return [f"{chips}, hours not told", "–", "–", "–", "–"]
+        return [f"{chips}, hours not stated", "–", "–", "–", "–"]
     flops = costs[row["recipe"]]["flops"]["pre-train"] * Fraction(row["share"])
     chip_hours = int(row["chips"]) * float(row["hours"])
     peak = PEAKS[row["chip"]] * 3600
@@ -163,25 +165,25 @@ def _used(row: Mapping[str, str], costs: Result, per_hour: float) -> list[str]:
 
 
 def reported() -> list[dict[str, str]]:
-    """What the papers say that they used."""
+    """Return the rows of `reported_costs.csv`."""
     with REPORTED.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
 def limiting(needs: Mapping[int, list[limits.Need]], share: float) -> Iterator[str]:
-    """A table for each size, and what limits."""
+    """Yield a table for each size, and the exceeded limits."""
     yield (
-        "Extrapolated, far beyond what was run. Stages of the CPU go on from their largest measured size by their "
-        "exponent, or by 1 if that is less, a document taken for a passage: those in shards or threads "
-        f"({', '.join(limits.SHARED)}) on {limits.CORES} cores of the machine above, the others on one; FAISS's graph "
-        "as many times as long as its vectors are longer than the measured ones, and BM25's search at the least, since "
-        "a query costs more where more passages hold its words. Those of a GPU are FLOPs of a "
+        "Extrapolated, far beyond the measured sizes. CPU stages are extrapolated from their largest measured size by "
+        "their exponent, but at least by 1, counting a document as a passage: those in shards or threads "
+        f"({', '.join(limits.SHARED)}) on {limits.CORES} cores of the machine above, the others on one. The time of "
+        "FAISS's graph is scaled by the number of dimensions; that of BM25's search is a lower bound, since a query "
+        "costs more if more passages contain its words. GPU stages are FLOPs of a "
         f"BERT-base ({limits.MAX_TOKENS} tokens) or a T5-base ({limits.QUERIES_EACH} queries) on {limits.GPUS} {CHIP} "
-        f"at {share:.0%} of their peak, in writing {WRITING:.0%}; exact search is of one query for {ASKED} passages. "
-        f"Vectors have {WIDTH} dimensions of {limits.FLOAT} bytes. Memory and disk are what a further document takes, "
-        f"above; memory is told at most. Limits are a week, {in_bytes(limits.MEMORY)} of memory, "
-        f"{in_bytes(limits.DISK)} of disk, and what "
-        "cannot be done at all. Pre-training takes the recipe's steps, whatever the corpus."
+        f"at {share:.0%} of their peak, {WRITING:.0%} in generation; exact search has one query for {ASKED} passages. "
+        f"Vectors have {WIDTH} dimensions of {limits.FLOAT} bytes. Memory and disk are those per additional document, "
+        f"above; memory is an upper bound. Limits are a week, {in_bytes(limits.MEMORY)} of memory, "
+        f"{in_bytes(limits.DISK)} of disk, and limits of the software. Pre-training takes the recipe's steps, whatever "
+        "the corpus."
     )
     yield from ["", "![Hours of each stage at both sizes](images/limits.svg)", ""]
     for size, found in needs.items():

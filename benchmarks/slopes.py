@@ -38,7 +38,7 @@ class Slope:
 
 
 def seconds(result: Mapping[str, Any], name: str) -> Points:
-    """A stage's CPU seconds by documents, without its start-up or what is taken off."""
+    """Return a stage's CPU seconds by documents, without start-up or preceding work."""
     start, *rows = result["stages"][name]
     if name in TAKEN_OFF:
         _, *before = result["stages"][TAKEN_OFF[name]]
@@ -49,13 +49,13 @@ def seconds(result: Mapping[str, Any], name: str) -> Points:
 
 
 def memory(result: Mapping[str, Any], name: str) -> Points:
-    """The most anonymous memory in MiB, above that of the start-up."""
+    """Return the peak of anonymous memory in MiB above that of the start-up."""
     start, *rows = result["stages"][name]
     return [(row["documents"], max(0.0, row["peak_mib"] - start["peak_mib"])) for row in rows]
 
 
 def slope(points: Sequence[tuple[int, float]], shortest: float = SHORTEST) -> Slope | None:
-    """By which power of the documents something grows; None where fewer than two values are large enough."""
+    """Return the exponent of growth; None if fewer than two values are large enough."""
     told = [(math.log(size), math.log(value)) for size, value in points if value >= shortest]
     if len(told) < 2:
         return None
@@ -81,14 +81,14 @@ def bytes_each(result: Mapping[str, Any], name: str, what: str) -> float:
 
 
 def n_log_n(result: Mapping[str, Any]) -> float:
-    """The exponent that n log n has over these sizes."""
+    """Return the exponent of n log n over these sizes."""
     _, *rows = next(iter(result["stages"].values()))
     least, most = rows[0]["documents"], rows[-1]["documents"]
     return 1 + math.log(math.log(most) / math.log(least)) / math.log(most / least)
 
 
 def faster(result: Mapping[str, Any]) -> list[str]:
-    """The stages that grow faster than n log n, by more than noise."""
+    """Return the stages that grow faster than n log n by more than noise."""
     limit = n_log_n(result) + NOISE
     return [
         name for name in result["stages"] if (found := slope(seconds(result, name))) and found.exponent > limit

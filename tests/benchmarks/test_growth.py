@@ -145,7 +145,7 @@ def test_every_stage_has_a_panel() -> None:
 
 
 def test_flops_and_hours_are_those_by_hand() -> None:
-    flops = {"pre-train": PEAK * 3600 * 45, "encode": PEAK * 3600 * 4.5, "write queries": PEAK * 3600}
+    flops = {"pre-train": PEAK * 3600 * 45, "encode": PEAK * 3600 * 4.5, "generate queries": PEAK * 3600}
     costs = {name: {"flops": flops} for name in recipe_costs.RECIPES}
     lines = list(scale.reproductions(costs, 0.45, "assumed"))
     assert "| `cot_mote` | 10 | 100 | – | – | 10 | – | 120 | 120 | 15 | 1.9 |" in lines
@@ -179,7 +179,7 @@ def test_what_is_beyond_a_limit_is_named() -> None:
     assert not [limit for need in small for limit in need.limits if limit.startswith("Lucene")]
     encoded = {need.stage: need for need in large}["encode"]
     assert encoded.hours == pytest.approx(1e10 * 1e9 / (64 * PEAK * 3600))
-    written = {need.stage: need for need in large}["write queries"]
+    written = {need.stage: need for need in large}["generate queries"]
     assert written.hours == pytest.approx(1e10 * split_at_size.flops(144, 5) / (64 * PEAK / 10 * 3600))
     assert encoded.disk == 1e10 * 768 * 4
     assert all(b.hours >= 100 * a.hours * 0.99 for a, b in zip(small, large, strict=True))  # none below n
