@@ -174,7 +174,9 @@ def write_buckets(
 ) -> None:  # fmt: skip
     """Generate the queries that a shard's buckets lack, add them to the cache, and join its rows with the passages."""
     (first, last), cache = shard.of, GenerationCache(ledger.path)
-    passages = _with_draws(ledger_join.passages_of(out, first, last), Invalidations.read(replaced))
+    passages, invalidations = ledger_join.passages_of(out, first, last), Invalidations.read(replaced)
+    draws = [invalidations.draw(sha256) for sha256 in passages["passage_sha256"].to_pylist()]
+    passages = passages.append_column("draw", pa.array(draws, pa.int32()))
     texts = passages["passage_sha256"].combine_chunks()
     cached = cache.rows(first, last, texts).filter(pc.field("rank") < settings.queries_per_passage)
     missing = _missing(passages, cached, settings.queries_per_passage)
@@ -190,17 +192,10 @@ def write_buckets(
             raise
         generated = _new(rows, cached)
         cache.add(first, last, generated)
-    flagged = [
-        rows.append_column("made", pa.repeat(is_new, len(rows)))
-        for is_new, rows in ((False, cached), (True, generated))
+    tables = [
+        rows.append_column("made", pa.repeat(new, len(rows))) for new, rows in ((False, cached), (True, generated))
     ]
-    ledger_join.write_joined(out, shard, passages, pa.concat_tables(flagged))
-
-
-def _with_draws(passages: pa.Table, replaced: Invalidations) -> pa.Table:
-    """Return the passages with the number of the draw that each needs."""
-    draws = [replaced.draw(sha256) for sha256 in passages["passage_sha256"].to_pylist()]
-    return passages.append_column("draw", pa.array(draws, pa.int32()))
+    ledger_join.write_joined(out, shard, passages, pa.concat_tables(tables))
 
 
 def _missing(passages: pa.Table, cached: pa.Table, number: int) -> dict[str, GenerationRequest]:
@@ -219,9 +214,8 @@ def _missing(passages: pa.Table, cached: pa.Table, number: int) -> dict[str, Gen
 def _new(rows: list[dict[str, Any]], cached: pa.Table) -> pa.Table:
     """Return the rows that the cache lacks."""
     generated = pa.Table.from_pylist(rows, schema=GeneratedQueries.schema)
-    return generated.join(cached, ["passage_sha256", "draw", "rank"], join_type="left anti").cast(
-        GeneratedQueries.schema
-    )
+    lacking = generated.join(cached, ["passage_sha256", "draw", "rank"], join_type="left anti")
+    return lacking.cast(GeneratedQueries.schema)
 
 
 def _generate(
