@@ -63,14 +63,18 @@ def fetch(
         str, typer.Argument(metavar="COLLECTION", help="msmarco, natural_questions, beir/NAME, and others.")
     ],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write: a recipe's dataset.path.")],
+    without: Annotated[
+        list[str] | None, typer.Option(metavar="PART", help="Leave out a part, such as documents; repeatable.")
+    ] = None,
 ) -> None:
     """Download and check the official files of a collection.
 
-    Files that are in the folder already are not fetched again.
+    Prints the sizes of its parts first. Files that are in the folder are not fetched again, and a broken download
+    resumes.
     """
     from flows.fetch import fetch as fetch_collection
 
-    fetch_collection(dataset, folder)
+    fetch_collection(dataset, folder, without or [])
 
 
 @app.command(rich_help_panel=RUN, epilog="Example: pretrieve plan cot_mae_query_as_context --set seed=7")

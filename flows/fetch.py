@@ -1,124 +1,169 @@
 """`pretrieve fetch`: download and check the official files of a collection, as its dataset loader expects them.
 
-ir_datasets downloads: it resumes after a broken connection, tries other mirrors, and compares checksums. Complete files
-are not fetched again, and a file appears complete or not at all; a download that is killed starts from the beginning.
+Complete files are not fetched again, an interrupted download resumes, and a file appears complete or not at all.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
-import tarfile
-import zipfile
-import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+from urllib.parse import quote
 
+from flows.download import Download, Progress, download_file, size_of
 from flows.terminal import say
-from storage.datasets.support.official_files import Remote, beir_member, is_fetched, official
-from storage.errors import UserError
-from storage.files import flush, full_disk_explained, writing
-from storage.formats.lines import open_plain_or_gzipped
+from flows.unpack import install
+from storage.datasets.support.official_files import HUB, Official, Remote, is_fetched, official
+from storage.errors import UserError, suggestion
+from storage.files import full_disk_explained
+from tasks.runtime.formatting import in_units
 
 UNFINISHED = ".fetching"
+MIRROR = "https://mirror.ir-datasets.com"
 
 
-def fetch(name: str, folder: Path) -> None:
-    """Fetch the official files of a collection that a folder lacks.
+def fetch(name: str, folder: Path, without: Collection[str] = ()) -> None:
+    """Fetch the official files of a collection that a folder lacks, except the parts in `without`.
 
-    Raises UserError for an unknown name, a network error, or an unexpected file.
+    Raises UserError for an unknown name or part, a network error, too little room, or an unexpected file.
     """
     collection = official(name)
     say(f"{name}: {collection.terms}")
-    for remote in collection.remotes:
-        entry, named = _entry(remote), ", ".join(remote.names) or "the collection"
-        file = folder / UNFINISHED / (Path(entry["url"]).name if remote.archive else remote.names[0])
-        if is_fetched(folder, remote) and not file.exists():  # else an archive was unpacked only in part
-            say(f"{named}: in {folder} already")
-            continue
-        say(f"{named}: fetching {entry['url']}")
-        _download(entry, file, f"put {named} into {folder} by hand")
-        with full_disk_explained(folder):
-            _unpack(remote, file, folder) if remote.archive else _take(file, folder / remote.names[0])
+    remotes = [remote for remote in _selected(name, collection, without) for remote in _listed(remote)]
+    waiting = [remote for remote in remotes if not _is_complete(remote, folder)]
+    for remote in remotes:
+        if remote not in waiting:
+            say(f"{_named(remote)}: in {folder} already")
+    progress = _announce(name, collection, waiting, folder)
+    for remote in waiting:
+        _fetch_one(remote, folder, progress)
     shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
-    say(f"{name}: complete, in {folder}")
+    left_out = f", without {', '.join(without)}" if without else ""
+    say(f"{name}: complete{left_out}, in {folder}")
 
 
-def _entry(remote: Remote) -> dict[str, Any]:
-    """Return address and checksum of a download, in the form of ir_datasets."""
+def _selected(name: str, collection: Official, without: Collection[str]) -> list[Remote]:
+    """Return the files of the parts that are not excluded. Raises UserError for an unknown part."""
+    for part in without:
+        if part not in collection.parts:
+            known = suggestion(part, collection.parts) if collection.parts else "it has no parts"
+            raise UserError(f"--without {part}: {name} has no such part; {known}")
+    return [remote for remote in collection.remotes if remote.part not in without]
+
+
+def _is_complete(remote: Remote, folder: Path) -> bool:
+    """Return whether all files of a download are in the folder; an archive of it would have been unpacked in part."""
+    return is_fetched(folder, remote) and not _temporary(remote, folder).exists()
+
+
+def _announce(name: str, collection: Official, waiting: list[Remote], folder: Path) -> Progress:
+    """Print the size of each part before anything is fetched. Raises UserError where the disk has too little room."""
+    if not waiting:
+        return Progress(None)
+    sizes = {remote: size_of(_download(remote)) for remote in waiting}
+    by_part: dict[str, list[int | None]] = {}
+    for remote, size in sizes.items():
+        by_part.setdefault(remote.part, []).append(size)
+    listed = ", ".join(f"{part} {_sum(parts)}" for part, parts in by_part.items() if part)
+    hint = "; --without PART leaves a part out" if len(by_part) > 1 else ""
+    files = f"{len(waiting)} file{'s' if len(waiting) > 1 else ''}"
+    say(f"{name}: {files} to fetch, {_sum(list(sizes.values()))}{f' ({listed})' if listed else ''}{hint}")
+    known = [size for size in sizes.values() if size is not None]
+    arrived = sum(_bytes_of_part(remote, folder) for remote in waiting)
+    existing = next(above for above in (folder.absolute(), *folder.absolute().parents) if above.exists())
+    free = shutil.disk_usage(existing).free
+    if (needed := sum(known) - arrived) > free:
+        raise UserError(f"{folder}: the files have {in_units(needed)}, and {in_units(free)} are free; make room{hint}")
+    return Progress(sum(known) if len(known) == len(sizes) else None)
+
+
+def _sum(sizes: list[int | None]) -> str:
+    """Return the sum of sizes in words, also where some are not known."""
+    known = sum(size for size in sizes if size is not None)
+    if None not in sizes:
+        return in_units(known)
+    return f"at least {in_units(known)}" if known else "of a size that the server does not state"
+
+
+def _bytes_of_part(remote: Remote, folder: Path) -> int:
+    file = _temporary(remote, folder)
+    part = file.with_name(f"{file.name}.part")
+    return part.stat().st_size if part.exists() else file.stat().st_size if file.exists() else 0
+
+
+def _fetch_one(remote: Remote, folder: Path, progress: Progress) -> None:
+    """Fetch one download, from its other address where the first fails, and put its files into the folder."""
+    excluded = f", or leave it out with --without {remote.part}" if remote.part else ""
+    by_hand = f"put {_named(remote)} into {folder} by hand{excluded}"
+    download, file = _download(remote), _temporary(remote, folder)
+    say(f"{_named(remote)}: fetching {download.url}")
+    try:
+        download_file(download, file, progress, by_hand)
+        with full_disk_explained(folder):
+            install(remote, file, folder)
+    except UserError as error:
+        if remote.otherwise is None:
+            raise
+        say(f"  {error}")
+        _fetch_one(replace(remote.otherwise, part=remote.part), folder, progress)
+
+
+def _temporary(remote: Remote, folder: Path) -> Path:
+    """Return the path of a download before its files are put into the folder."""
+    name = remote.names[0] if remote.names and not remote.is_source else Path(_download(remote).url).name
+    return folder / UNFINISHED / name
+
+
+def _named(remote: Remote) -> str:
+    return ", ".join(remote.names) or "the collection"
+
+
+def _download(remote: Remote) -> Download:
+    """Return address, headers, checksum and size of a file. Raises UserError where ir_datasets does not know it."""
+    if "://" in remote.at:
+        return Download(remote.at, checksum=remote.checksum, size=remote.size)
     try:
         from ir_datasets.util import DownloadConfig
     except ImportError:
         raise UserError("fetch: expected the package ir_datasets; pip install 'pretrieve[fetch]'") from None
-    if "://" in remote.at:
-        return {"url": remote.at, "expected_md5": remote.md5}
     section, _, key = remote.at.partition("/")
     known: dict[str, dict[str, Any]] = DownloadConfig.contents()[section]
     if key not in known:
         raise UserError(f"{remote.at}: unknown collection; expected one of {', '.join(known)}")
-    return known[key]
+    entry = known[key]
+    md5, headers = entry.get("expected_md5"), entry.get("download_args", {}).get("headers", {})
+    url = f"{MIRROR}/{md5}" if remote.mirrored else entry["url"]
+    return Download(url, headers, f"md5:{md5}" if md5 else None, entry.get("size_hint"))
 
 
-def _download(entry: dict[str, Any], file: Path, otherwise: str) -> None:
-    """Download a file, unless it is complete already."""
-    from ir_datasets.util import HashVerificationError, _DownloadConfig
-    from requests.exceptions import RequestException
-
-    url = entry["url"]
-    try:
-        with full_disk_explained(file):
-            _DownloadConfig(contents={"file": entry | {"cache_path": str(file)}})["file"].path()
-    except HashVerificationError as error:
-        raise UserError(f"{url}: not the expected file ({error}); try again later, or {otherwise}") from None
-    except RequestException as error:
-        raise UserError(f"{url}: cannot be reached ({type(error).__name__}); get a network, or {otherwise}") from None
-    except (OSError, RuntimeError, ValueError) as error:  # ValueError: the disk has too little room
-        raise UserError(f"{url}: cannot be fetched ({error}); try again later, or {otherwise}") from None
-
-
-def _take(file: Path, target: Path) -> None:
-    """Move a file to its place and name."""
-    try:
-        with open_plain_or_gzipped(
-            file, str
-        ):  # some files have no checksum: an error page in place of the file is noticed here
-            pass
-    except UserError:
-        file.unlink()
-        raise
-    flush(file)
-    file.replace(target)
-
-
-def _unpack(remote: Remote, archive: Path, folder: Path) -> None:
-    """Write the needed members of an archive, and delete the archive."""
-    missing = set(remote.names)
-    try:
-        for member, content in _members(archive):
-            target = Path(Path(member).name) if remote.names else beir_member(member)
-            if target is None or (remote.names and target.name not in missing):
-                continue
-            missing.discard(target.name)
-            with writing(folder / target) as temporary, temporary.open("wb") as file:
-                shutil.copyfileobj(content, file, 1 << 20)
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        archive.unlink()
-        raise UserError(f"{remote.at}: the download is no complete archive ({error}); try again later") from None
-    archive.unlink()
-    if missing or not is_fetched(folder, remote):
-        names = ", ".join(sorted(missing)) or "corpus.jsonl and queries.jsonl"
-        raise UserError(f"{remote.at}: expected {names} in the archive; the publisher may have changed it")
-
-
-def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """Yield the names and contents of the files in a zip or a tar archive."""
-    if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as zipped:
-            for name in zipped.namelist():
-                with zipped.open(name) as content:
-                    yield name, content
+def _listed(remote: Remote) -> Iterator[Remote]:
+    """Yield a file itself, or the files of a folder of Hugging Face's hub, with the hub's checksums."""
+    if not remote.at.startswith(HUB):
+        yield remote
         return
-    with tarfile.open(archive, "r|*") as stream:
-        for member in stream:
-            if (file := stream.extractfile(member)) is not None:
-                yield member.name, file
+    from requests import RequestException, get
+
+    repository, _, path = remote.at.removeprefix(HUB).partition("@")
+    revision, _, below = path.partition(":")
+    endpoint, revision = os.environ.get("HF_ENDPOINT", "https://huggingface.co"), quote(revision, safe="")
+    url = f"{endpoint}/api/datasets/{repository}/tree/{revision}/{below}"
+    try:
+        answer = get(url, timeout=60)
+        answer.raise_for_status()
+        entries = [entry for entry in answer.json() if entry["path"].endswith(".parquet")]
+    except (RequestException, json.JSONDecodeError, KeyError, TypeError) as error:
+        excluded = f"; leave it out with --without {remote.part}" if remote.part else ""
+        raise UserError(f"{url}: cannot be listed ({type(error).__name__}); try again later{excluded}") from None
+    if not entries:
+        raise UserError(f"{url}: has no *.parquet; the publisher may have moved them")
+    for entry in entries:
+        sha256 = (entry.get("lfs") or {}).get("oid")
+        yield replace(
+            remote, at=f"{endpoint}/datasets/{repository}/resolve/{revision}/{entry['path']}",
+            names=(f"{remote.names[0]}{Path(entry['path']).name}",), size=entry.get("size"),
+            checksum=f"sha256:{sha256}" if sha256 else None,
+        )  # fmt: skip

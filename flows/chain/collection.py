@@ -65,9 +65,9 @@ def split(
     files = sources.dataset(source.reader, source.path, part)
     present = not isinstance(files, sources.Absent)
     if settings.titles and present and not datasets.has_titles(source.reader, files.path, part):
-        key = without_titles.partition("=")[0]
+        key, remedy = without_titles.partition("=")[0], datasets.titles_from(source.reader, files.path)
         raise UserError(
-            f"split.{key}: the {part} in {files.path} has no titles; put them there, or set split.{without_titles}"
+            f"split.{key}: the {part} in {files.path} has no titles; {remedy}, or set split.{without_titles}"
         )
     return split_corpus(documents=documents(source, part), tokenizer=tokenizer, settings=settings)
 

@@ -12,7 +12,8 @@ duplicate id, an empty query. A loader may also have:
 - `IGNORE_IDENTICAL_IDS`, whether a document with the query's own id is the query itself and must not be retrieved;
 - the functions of `AnswerLoader`, and `UNJUDGED`, the splits that have answers and no qrels: a passage that contains an
   answer is relevant there;
-- `has_titles(path, name)`, whether its texts have titles, where that may differ.
+- `has_titles(path, name)`, whether its texts have titles, where that may differ; `TITLES_FROM`, where titles come from
+  that are a file of their own, with {folder} for the collection's.
 
 To add a data set, add a module here; `tests/storage/datasets/test_contract.py` checks it.
 """
@@ -101,3 +102,9 @@ def has_titles(name: str, path: Path, texts: str) -> bool:
     """Return whether texts have titles. A loader without this function has the titles that are in its files."""
     function = getattr(dataset_loader(name), "has_titles", None)
     return True if function is None else bool(function(path, texts))
+
+
+def titles_from(name: str, path: Path) -> str:
+    """Return what a user can do about texts without titles."""
+    text: str = getattr(dataset_loader(name), "TITLES_FROM", "put them there")
+    return text.format(folder=path)

@@ -17,7 +17,7 @@ from storage.formats.lines import read_lines, text_field
 from storage.formats.records import QrelRow, QueryRow, TextRow
 from storage.rows import read_foreign_parquet
 
-FETCH = "fetch https://huggingface.co/datasets/bookcorpus"
+FETCH = "`pretrieve fetch bookcorpus DIR` fetches it (https://huggingface.co/datasets/bookcorpus/bookcorpus)"
 SENTENCES_PER_DOCUMENT = 1_000  # about 30 passages of 512 WordPiece tokens, so few are short because a document ends
 
 

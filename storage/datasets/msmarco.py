@@ -4,9 +4,10 @@ collection.tsv: pid, passage; msmarco-docs.tsv: docid, url, title, body; queries
 between. Judgements are qid, 0 or Q0, pid, grade, with tabs or blanks between, and name passages. `dev` is the small
 dev set that papers report; `dl19` and `dl20` are the topics of the TREC Deep Learning tracks, graded 0 to 3, where 1
 ("related") is not relevant. Texts are not changed; some passages have known decoding errors.
-The official passages have no titles. RocketQA (Qu et al. 2021) published titles from the linked documents: put
-para.title.txt (pid, title, in the collection's order; "-" for no title) of
-https://rocketqa.bj.bcebos.com/corpus/marco.tar.gz next to collection.tsv.
+The official passages have no titles. RocketQA (Qu et al. 2021) published titles from the linked documents, in
+https://rocketqa.bj.bcebos.com/corpus/marco.tar.gz: its para.title.txt (pid, title, in the collection's order; "-" for
+no title) is read next to collection.tsv. `pretrieve fetch` takes it from there, or from the same corpus of Tevatron
+(https://huggingface.co/datasets/Tevatron/msmarco-passage-corpus).
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from storage.formats.tsv_files import ids, read_columns, read_qrels, read_querie
 FETCH = (
     "`pretrieve fetch msmarco DIR` fetches it (https://microsoft.github.io/msmarco/Datasets and "
     "https://trec.nist.gov/data/deep.html have it)"
+)
+TITLES_FROM = (
+    "`pretrieve fetch msmarco_titles {folder}` fetches para.title.txt, which RocketQA's authors published (Microsoft's "
+    "files lack titles)"
 )
 TEXTS = {"corpus": "collection.tsv", "documents": "msmarco-docs.tsv"}
 TITLES = "para.title.txt"

@@ -18,7 +18,10 @@ from storage.formats.lines import read_json_lines, text_field
 from storage.formats.records import QrelRow, QueryRow, TextRow
 from storage.rows import read_foreign_parquet
 
-FETCH = "fetch https://huggingface.co/datasets/wikimedia/wikipedia (20231101.en), or extract a dump by WikiExtractor"
+FETCH = (
+    "`pretrieve fetch wikipedia DIR` fetches it (https://huggingface.co/datasets/wikimedia/wikipedia, 20231101.en); or "
+    "extract a dump by WikiExtractor"
+)
 COLUMNS = ("id", "title", "text")
 
 

@@ -9,4 +9,5 @@ from storage.datasets.support.joined_texts import JoinedTexts
 _joined = JoinedTexts(
     "wikipedia_bookcorpus_msmarco", {"wikipedia": wikipedia, "bookcorpus": bookcorpus, "msmarco": msmarco}
 )
+has_titles, TITLES_FROM = _joined.has_titles, _joined.titles_from.replace("{folder}", "{folder}/msmarco")
 FETCH, files, texts, queries, qrels = _joined.fetch, _joined.files, _joined.texts, _joined.topics, _joined.topics

@@ -1,23 +1,14 @@
-"""Fetching official files: from a server on this machine, of miniature archives that lie as the publishers' do."""
+"""Fetching official files, from a server on this machine with miniature files in the layout of the publishers'."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import importlib.util
-import io
 import json
-import pkgutil
 import random
-import re
-import tarfile
-import threading
-import zipfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,103 +17,18 @@ from storage.datasets import dataset_loader
 from storage.datasets.support import official_files
 from storage.datasets.support.official_files import OFFICIAL, Official, Remote
 from storage.errors import UserError
+from tasks.runtime.formatting import in_units
+from tests.console import command
+from tests.flows.publisher import Publisher, known_url, publish, tar, zipped
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ir_datasets") is None, reason="ir_datasets is not installed: pip install -e '.[fetch]'"
 )
 
 
-@dataclass
-class Publisher:
-    """A server whose files, by path, can be given and taken away; `cut` connections break after half a file."""
-
-    url: str
-    files: dict[str, bytes] = field(default_factory=dict)
-    requests: list[tuple[str, str | None]] = field(default_factory=list)
-    """Paths, and the requested range."""
-    cut: int = 0
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Publisher]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            byte_range = self.headers.get("Range")
-            published.requests.append((self.path, byte_range))
-            content = published.files.get(self.path)
-            if content is None:
-                self.send_error(404, "there is no such file")
-                return
-            start = int(re.findall(r"\d+", byte_range)[0]) if byte_range else 0
-            self.send_response(206 if byte_range else 200)
-            self.send_header("Accept-Ranges", "bytes")
-            self.send_header("Content-Length", str(len(content) - start))
-            self.end_headers()
-            if published.cut:
-                published.cut -= 1
-                content = content[: len(content) // 2]
-            self.wfile.write(content[start:])
-
-        def log_message(self, *of: Any) -> None:
-            pass
-
-    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    published = Publisher(f"http://127.0.0.1:{running.server_port}")
-    threading.Thread(target=running.serve_forever, daemon=True).start()
-    yield published
-    running.shutdown()
-    running.server_close()
-
-
-@pytest.fixture
-def publisher(server: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publisher:
-    """Has published nothing; ir_datasets keeps its own files in the test's folder."""
-    monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path / "ir_datasets"))
-    monkeypatch.setenv("IR_DATASETS_DL_DISABLE_PBAR", "true")
-    server.files, server.requests, server.cut = {}, [], 0
-    return server
-
-
-def publish(publisher: Publisher, monkeypatch: pytest.MonkeyPatch, files: Mapping[str, bytes]) -> None:
-    """Give files by their SECTION/KEY of ir_datasets, with their true checksums."""
-    from ir_datasets.util import DownloadConfig
-
-    contents: dict[str, dict[str, Any]] = {}
-    for at, content in files.items():
-        section, _, key = at.partition("/")
-        name = known_url(at).rpartition("/")[2]
-        publisher.files[f"/{name}"] = content
-        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        contents.setdefault(section, {})[key] = {"url": f"{publisher.url}/{name}", "expected_md5": md5}
-    monkeypatch.setattr(DownloadConfig, "_contents", contents)
-
-
-def known_url(at: str) -> str:
-    """The address that ir_datasets really has."""
-    section, _, key = at.partition("/")
-    return str(json.loads(pkgutil.get_data("ir_datasets", "etc/downloads.json") or b"")[section][key]["url"])
-
-
-def tar(members: Mapping[str, str]) -> bytes:
-    into = io.BytesIO()
-    with tarfile.open(fileobj=into, mode="w:gz") as archive:
-        for name, text in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(text)
-            archive.addfile(info, io.BytesIO(text.encode()))
-    return into.getvalue()
-
-
-def zipped(members: Mapping[str, str]) -> bytes:
-    into = io.BytesIO()
-    with zipfile.ZipFile(into, "w") as archive:
-        for name, text in members.items():
-            archive.writestr(name, text)
-    return into.getvalue()
-
-
+COLLECTION = "msmarco-passage/collectionandqueries"
 MSMARCO = {
-    "msmarco-passage/collectionandqueries": tar({
+    COLLECTION: tar({
         "collection.tsv": "0\tsalt melts ice\n1\ta cat\n", "queries.train.tsv": "9\tnot this one\n",
         "queries.dev.small.tsv": "7\twhat melts ice?\n", "qrels.dev.small.tsv": "7\t0\t0\t1\n",
     }),
@@ -133,65 +39,109 @@ MSMARCO = {
     "msmarco-passage/trec-dl-2019/qrels": b"3 Q0 0 2\n",
     "msmarco-passage/trec-dl-2020/qrels": b"4 0 0 3\n",
 }  # fmt: skip
+TITLED = tar({"marco/para.txt": "0\t-\tsalt", "marco/para.title.txt": "0\tRoads in winter\n1\t-\n"})
+ADDRESSED = {  # what has an address of its own, by the address's path
+    "/corpus/marco.tar.gz": TITLED,
+    "/datasets/msmarco-hard-negatives.jsonl.gz": gzip.compress(b'{"qid": 5, "pos": [1], "neg": {}}\n'),
+    "/msmarcoranking/msmarco-docs.tsv.gz": gzip.compress(b"D1\thttp://a\tRoads\tsalt melts ice. it does.\n"),
+}
+TEVATRON = "/datasets/Tevatron/msmarco-passage-corpus/resolve/5b250efbb2149162100c58f2394e990651b47beb/corpus.jsonl.gz"
 
 
-def test_what_is_fetched_is_what_the_reader_reads(
-    publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def msmarco(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> Publisher:
+    """All of MS MARCO is published."""
     publish(publisher, monkeypatch, MSMARCO)
-    folder, msmarco = tmp_path / "msmarco", dataset_loader("msmarco")
+    publisher.files |= ADDRESSED
+    return publisher
+
+
+def test_a_loader_reads_all_that_is_fetched(
+    msmarco: Publisher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, loader = tmp_path / "msmarco", dataset_loader("msmarco")
 
     fetch("msmarco", folder)
 
-    assert [row["text"] for row in msmarco.texts(folder, "corpus")] == ["salt melts ice", "a cat"]
-    found = {split: ([*msmarco.queries(folder, split)], [*msmarco.qrels(folder, split)])
-             for split in ("train", "dev", "dl19", "dl20")}  # fmt: skip
-    assert {split: (queries[0]["text"], qrels[0]["grade"]) for split, (queries, qrels) in found.items()} == {
+    passages = [(row["title"], row["text"]) for row in loader.texts(folder, "corpus")]
+    assert passages == [("Roads in winter", "salt melts ice"), ("", "a cat")]
+    assert [row["doc_id"] for row in loader.texts(folder, "documents")] == ["D1"]
+    topics = {split: ([*loader.queries(folder, split)], [*loader.qrels(folder, split)])
+              for split in ("train", "dev", "dl19", "dl20")}  # fmt: skip
+    assert {split: (queries[0]["text"], qrels[0]["grade"]) for split, (queries, qrels) in topics.items()} == {
         "train": ("cat?", 1), "dev": ("what melts ice?", 1), "dl19": ("ice", 2), "dl20": ("salt", 3),
     }  # fmt: skip
     assert sorted(path.name for path in folder.iterdir()) == [
-        "2019qrels-pass.txt", "2020qrels-pass.txt", "collection.tsv", "msmarco-test2019-queries.tsv.gz",
-        "msmarco-test2020-queries.tsv.gz", "qrels.dev.small.tsv", "qrels.train.tsv", "queries.dev.small.tsv",
-        "queries.dev.tsv", "queries.train.tsv",
+        "2019qrels-pass.txt", "2020qrels-pass.txt", "collection.tsv", "msmarco-docs.tsv.gz",
+        "msmarco-hard-negatives.jsonl.gz", "msmarco-test2019-queries.tsv.gz", "msmarco-test2020-queries.tsv.gz",
+        "para.title.txt", "qrels.dev.small.tsv", "qrels.train.tsv", "queries.dev.small.tsv", "queries.dev.tsv",
+        "queries.train.tsv",
     ]  # fmt: skip
+    total = sum(map(len, msmarco.files.values()))
+    out = capsys.readouterr().out
+    assert (
+        f"msmarco: 10 files to fetch, {in_units(total)} (passages {in_units(len(MSMARCO[COLLECTION]))}, topics " in out
+    )
+    assert f"titles {len(TITLED)} B, documents" in out
+    assert out.index("files to fetch") < out.index("fetching ")
 
 
-def test_what_is_there_is_not_fetched_again(
-    publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(publisher, monkeypatch, MSMARCO)
+def test_a_file_in_the_folder_is_not_fetched_again(msmarco: Publisher, tmp_path: Path) -> None:
     fetch("msmarco", tmp_path / "msmarco")
     (tmp_path / "msmarco" / "2019qrels-pass.txt").unlink()
-    publisher.requests.clear()
+    packed = tmp_path / "msmarco" / "msmarco-docs.tsv.gz"
+    packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))  # as a user may unpack it
+    packed.unlink()
+    msmarco.requests.clear()
 
     fetch("msmarco", tmp_path / "msmarco")
 
-    assert [path for path, _ in publisher.requests] == ["/2019qrels-pass.txt"]
+    assert [path for path, _ in msmarco.requests] == ["/2019qrels-pass.txt"]
 
 
-def test_a_broken_download_resumes(publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = gzip.compress(bytes(range(256)) * 4_000, compresslevel=0)
-    publish(publisher, monkeypatch, {"msmarco-passage/train/docpairs/v2": content})
-    publisher.cut = 1
+def test_parts_are_left_out(msmarco: Publisher, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "msmarco"
 
-    fetch("msmarco_triples", tmp_path)
+    ended = command(capsys, "fetch", "msmarco", folder, "--without", "documents", "--without", "titles")
 
-    assert (tmp_path / "qidpidtriples.train.full.2.tsv.gz").read_bytes() == content
-    first, second = (byte_range for _, byte_range in publisher.requests)
-    assert first is None
-    assert second is not None
-    assert re.fullmatch(r"bytes=[1-9]\d+-", second)  # not from the start
+    assert ended.code == 0, ended.err
+    assert "complete, without documents, titles" in ended.out
+    assert "documents" not in ended.out.partition("files to fetch")[2].partition("\n")[0]
+    assert {"msmarco-docs.tsv.gz", "para.title.txt"}.isdisjoint(path.name for path in folder.iterdir())
+    refused = command(capsys, "fetch", "msmarco", folder, "--without", "document")
+    assert refused.code == 2
+    assert "--without document: msmarco has no such part; did you mean documents?" in refused.err
 
 
-def test_another_file_than_the_known_one_is_refused(
-    publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_another_publisher_of_the_same_titles_is_asked_where_the_first_fails(
+    msmarco: Publisher, tmp_path: Path
 ) -> None:
-    publish(publisher, monkeypatch, {"msmarco-passage/train/docpairs/v2": b"1\t2\t3\n"})
-    publisher.files = dict.fromkeys(publisher.files, b"1\t2\t4\n")
+    rows = [{"docid": "0", "title": "Roads\tin winter", "text": "salt"}, {"docid": "1", "title": "", "text": "a cat"}]
+    msmarco.files[TEVATRON] = gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode())
+    del msmarco.files["/corpus/marco.tar.gz"]
 
-    with pytest.raises(UserError, match="not the expected file"):
-        fetch("msmarco_triples", tmp_path)
-    assert not [path for path in tmp_path.rglob("*.gz*") if path.is_file()]
+    fetch("msmarco", tmp_path)
+
+    assert (tmp_path / "para.title.txt").read_text() == "0\tRoads in winter\n1\t-\n"
+
+
+def test_a_mirror_has_files_that_the_publisher_refuses(msmarco: Publisher, tmp_path: Path) -> None:
+    content = msmarco.files.pop("/2019qrels-pass.txt")
+    msmarco.files[f"/mirror/{hashlib.md5(content, usedforsecurity=False).hexdigest()}"] = content
+
+    fetch("msmarco", tmp_path)
+
+    assert (tmp_path / "2019qrels-pass.txt").read_bytes() == content
+
+
+def test_too_little_room_is_noticed_before_anything_is_fetched(
+    msmarco: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.fetch.shutil.disk_usage", lambda path: SimpleNamespace(free=100))
+
+    with pytest.raises(UserError, match=r"100 B are free; make room; --without PART leaves a part out"):
+        fetch("msmarco", tmp_path)
+    assert msmarco.requests == []
 
 
 FORUMS = {f"cqadupstack/{forum}/{name}": "{}\n" for forum in ("android", "tex")
@@ -245,7 +195,7 @@ ADDRESSES = {
         "no complete archive",
     ),
     "another archive": ("marco.tar.gz", tar({"marco/para.txt": "0\ttext"}), "expected para.title.txt in the archive"),
-    "nothing": ("nq.qa.csv", None, "a web page"),  # the server's page for 404
+    "nothing": ("nq.qa.csv", None, "answers HTTP 404.*put nq.qa.csv into"),
 }
 
 
@@ -277,16 +227,18 @@ def test_without_a_network_one_line_says_what_to_do(
 
 
 def test_an_unknown_name_lists_the_known_ones(publisher: Publisher, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"expected one of msmarco, .*natural_questions, or beir/NAME"):
+    with pytest.raises(UserError, match=r"expected one of msmarco, .*natural_questions, .*or beir/NAME"):
         fetch("ms_marco", tmp_path)
     with pytest.raises(UserError, match=r"unknown collection; expected one of .*scifact"):
         fetch("beir/sci-fact", tmp_path)
 
 
-@pytest.mark.parametrize("remote", [each for known in OFFICIAL.values() for each in known.remotes], ids=lambda r: r.at)
-def test_ir_datasets_knows_what_we_ask_it_for(remote: Remote, publisher: Publisher) -> None:
-    known = remote.at if "://" in remote.at else known_url(remote.at)
+@pytest.mark.parametrize(
+    "remote", [remote for known in OFFICIAL.values() for remote in known.remotes], ids=lambda r: r.at
+)
+def test_ir_datasets_knows_the_addresses_that_are_its_own(remote: Remote, publisher: Publisher) -> None:
+    known = remote.at if "://" in remote.at or remote.at.startswith("hub:") else known_url(remote.at)
 
-    if not remote.archive:
+    if not remote.is_source and not known.startswith("hub:"):
         special = {"2019qrels-pass.txt", "2020qrels-pass.txt"}
         assert known.endswith(remote.names[0]) or remote.names[0] in special

@@ -26,7 +26,9 @@ class JoinedTexts:
     def __init__(self, name: str, loaders: Mapping[str, ModuleType]) -> None:
         self._name = name
         self._loaders = {folder: cast(DatasetLoader, loader) for folder, loader in loaders.items()}
-        self.fetch = f"put there a folder for each of {', '.join(loaders)}, whose loaders say where to fetch them"
+        self.fetch = f"`pretrieve fetch {name} DIR` fetches the folders {', '.join(loaders)}"
+        self.titles_from = next((titles for loader in loaders.values() if (titles := _titles_from(loader))), "")
+        self._titled = {folder: loader for folder, loader in loaders.items() if _titles_from(loader)}
 
     def files(self, path: Path, part: str, split: str | None) -> list[Path]:
         """Return the files of all collections, for "corpus" and for "documents"."""
@@ -42,6 +44,15 @@ class JoinedTexts:
             for row in loader.texts(path / folder, "corpus"):
                 yield {**row, "doc_id": f"{folder}-{row['doc_id']}"}
 
+    def has_titles(self, path: Path, name: str) -> bool:
+        """Return whether every collection has its titles whose titles are files of their own."""
+        return all(loader.has_titles(path / folder, "corpus") for folder, loader in self._titled.items())
+
     def topics(self, path: Path, split: str) -> NoReturn:
         """Raise UserError: the collections have texts only."""
         no_topics(path, self._name)
+
+
+def _titles_from(loader: ModuleType) -> str:
+    """Return where a collection's titles come from, where they are a file of their own; else an empty text."""
+    return str(getattr(loader, "TITLES_FROM", ""))

@@ -1,0 +1,87 @@
+"""Puts what was downloaded where a dataset loader reads it: a file, members of an archive, or titles of a corpus."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from storage.datasets.support.official_files import Remote, beir_member, is_fetched
+from storage.errors import UserError
+from storage.files import flush, writing
+from storage.formats.lines import open_plain_or_gzipped, read_json_lines, text_field
+
+
+def install(remote: Remote, file: Path, folder: Path) -> None:
+    """Put the files of a download into a folder, and delete the download. Raises UserError for unexpected content."""
+    if remote.archive:
+        _unpack(remote, file, folder)
+    elif remote.titles:
+        _write_titles(file, folder / remote.names[0])
+    else:
+        _move(file, folder / remote.names[0])
+
+
+def _move(file: Path, target: Path) -> None:
+    """Move a file to its path and name."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if file.suffix != ".parquet":
+        _refuse_web_page(file)
+    flush(file)
+    file.replace(target)
+
+
+def _refuse_web_page(file: Path) -> None:
+    """Raise UserError for an error page in place of a file without checksum, and delete it."""
+    try:
+        with open_plain_or_gzipped(file, str):
+            pass
+    except UserError:
+        file.unlink()
+        raise
+
+
+def _write_titles(file: Path, target: Path) -> None:
+    """Write lines of id, tab, title from JSON lines with `docid` and `title`; "-" where there is no title."""
+    with writing(target) as temporary, temporary.open("w", encoding="utf-8") as titles:
+        for where, row in read_json_lines(file):
+            title = " ".join(text_field(row, "title", where).split()) or "-"
+            titles.write(f"{text_field(row, 'docid', where)}\t{title}\n")
+    file.unlink()
+
+
+def _unpack(remote: Remote, archive: Path, folder: Path) -> None:
+    """Write the needed members of an archive, and delete the archive."""
+    missing = {Path(name).name: Path(name) for name in remote.names}
+    try:
+        for member, content in _members(archive):
+            target = missing.pop(Path(member).name, None) if remote.names else beir_member(member)
+            if target is not None:
+                (folder / target).parent.mkdir(parents=True, exist_ok=True)
+                with writing(folder / target) as temporary, temporary.open("wb") as file:
+                    shutil.copyfileobj(content, file, 1 << 20)
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        archive.unlink()
+        raise UserError(f"{remote.at}: the download is no complete archive ({error}); try again later") from None
+    archive.unlink()
+    if missing or not is_fetched(folder, remote):
+        names = ", ".join(sorted(missing)) or "corpus.jsonl and queries.jsonl"
+        raise UserError(f"{remote.at}: expected {names} in the archive; the publisher may have changed it")
+
+
+def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    """Yield the names and contents of the files in a zip or a tar archive."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as zipped:
+            for name in zipped.namelist():
+                with zipped.open(name) as content:
+                    yield name, content
+        return
+    with tarfile.open(archive, "r|*") as stream:
+        for member in stream:
+            if (file := stream.extractfile(member)) is not None:
+                yield member.name, file
