@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from flows.command_options import DEFAULT_STORE, Changes, RecipeName, RunName, StoreFolder, complete_suite
+from flows.command_options import DEFAULT_STORE, AsJson, Changes, RecipeName, RunName, StoreFolder, complete_suite
 from flows.prefect_server.commands import register as add_server_commands
 from flows.queries.commands import app as queries
 from flows.queries.commands import register as add_query_commands
@@ -78,14 +78,16 @@ def fetch(
 
 
 @app.command(rich_help_panel=RUN, epilog="Example: pretrieve plan cot_mae_query_as_context --set seed=7")
-def plan(recipe: RecipeName, store: StoreFolder = DEFAULT_STORE, changes: Changes = None) -> None:
+def plan(
+    recipe: RecipeName, store: StoreFolder = DEFAULT_STORE, changes: Changes = None, as_json: AsJson = False
+) -> None:
     """List a recipe's stages with their keys and estimated costs.
 
     Shows state, tokens, FLOPs, disk and hours of each stage. Needs neither data nor weights.
     """
     from flows.plan import show_plan
 
-    show_plan(recipe, store, changes or [])
+    show_plan(recipe, store, changes or [], as_json)
 
 
 @app.command(rich_help_panel=RUN, epilog="Example: pretrieve reproduce quickstart --set execution.threads=4")
@@ -107,14 +109,14 @@ def reproduce(
 
 
 @app.command(rich_help_panel=RUN, epilog="Example: pretrieve doctor")
-def doctor(store: StoreFolder = DEFAULT_STORE) -> None:
+def doctor(store: StoreFolder = DEFAULT_STORE, as_json: AsJson = False) -> None:
     """Check packages, Java, GPU, memory, disk and Prefect.
 
     Says what works on this machine, and what to do about the rest.
     """
     from flows.doctor import examine
 
-    examine(store)
+    examine(store, as_json)
 
 
 @app.command(rich_help_panel=RESULTS, epilog="Example: pretrieve compare small/cot_mae small/dup_mae --html page.html")
@@ -172,11 +174,12 @@ def search(
     store: StoreFolder = DEFAULT_STORE,
     top: Annotated[int, typer.Option(min=1, help="The number of passages.")] = 10,
     view: Annotated[str | None, typer.Option(help="Rank by dense, late, lexical or sum; all, if not given.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Print the top passages for a question, with their scores."""
     from flows.search import show_answer
 
-    show_answer(key, question, store, top, view)
+    show_answer(key, question, store, top, view, as_json)
 
 
 @app.command("export-run", rich_help_panel=RESULTS, epilog="Example: pretrieve export-run quickstart --to runs --gzip")

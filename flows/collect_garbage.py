@@ -15,7 +15,7 @@ import typer
 from rich.table import Table
 
 from flows.gc_survey import DELETED, Candidate, Policy, Survey, fingerprint, identity, take_survey
-from flows.terminal import out
+from flows.terminal import out, say_json
 from storage.errors import UserError, one_line
 from storage.files import bytes_below
 from storage.store.run_notes import State, changing_notes, read_notes
@@ -32,15 +32,25 @@ class _InUse(Exception):
 
 
 def collect_garbage(
-    store_folder: Path, *, delete: bool = False, older_than: str = AGE_KEPT, unfinished: bool = False
-) -> None:
-    """List what the store holds and why it is kept; delete what nothing needs if `delete`.
+    store_folder: Path, *, delete: bool = False, older_than: str = AGE_KEPT, unfinished: bool = False,
+    as_json: bool = False,
+) -> None:  # fmt: skip
+    """List what the store holds and why it is kept, if need be as JSON; delete what nothing needs if `delete`.
 
     `older_than` is the age from which artifacts are deleted (30m, 12h, 7d); `unfinished` also deletes what only
     unfinished runs need. Raises UserError where what is needed cannot be determined.
     """
     store = Store.open(store_folder)
+    if as_json and delete:
+        raise UserError("--json: lists what would be deleted; expected without --delete")
     survey = take_survey(store, Policy(in_seconds(older_than), unfinished))
+    if as_json:
+        say_json({
+            "rows": [dict(zip(("what", "size", "kept_for"), row, strict=True)) for row in survey.rows],
+            "unneeded": [candidate.path for candidate in survey.candidates],
+            "runs": survey.runs, "refusals": survey.refusals,
+        })  # fmt: skip
+        return
     table = Table("what", "size", "kept for", title=str(store.root), title_justify="left")
     for row in survey.rows:
         table.add_row(*row)

@@ -37,6 +37,7 @@ Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a value of the recipe; repeatable."),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 NewFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; must not exist, or be empty.")]
 RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="A recipe's name, a report's key, or a folder with report.json.")

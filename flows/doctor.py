@@ -11,11 +11,12 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.table import Table
 
-from flows.terminal import Terminal
+from flows.terminal import Terminal, say_json
 from storage.errors import UserError, masked
 from storage.store.marker import recognise
 from tasks.runtime.formatting import in_units
@@ -28,22 +29,30 @@ class Trouble(Exception):
     """A check failed: the message says what is wrong and what to do."""
 
 
-def examine(store: Path) -> None:
-    """Run every check and print the results. Exit code 2 where a check failed."""
+def examine(store: Path, as_json: bool = False) -> None:
+    """Run every check and print the results, as a table or as JSON. Exit code 2 where a check failed."""
     checks: dict[str, Callable[[], str]] = {
         "Python": _python, "packages": _packages, "Java": _java, "FAISS": _faiss, "GPU": _gpu,
         "memory": _memory, "disk": lambda: _disk(store), "store": lambda: _store(store), "Prefect": _prefect,
     }  # fmt: skip
-    table, failed = Table("what", "works", "details", title="pretrieve doctor", title_justify="left"), 0
-    for name, check in checks.items():
-        try:
-            table.add_row(name, "yes", masked(check()))
-        except Trouble as trouble:
-            failed += 1
-            table.add_row(name, "no", masked(str(trouble)))
-    Terminal().print(table)
-    if failed:
+    results = [_result(name, check) for name, check in checks.items()]
+    if as_json:
+        say_json(results)
+    else:
+        table = Table("what", "works", "details", title="pretrieve doctor", title_justify="left")
+        for result in results:
+            table.add_row(result["what"], "yes" if result["works"] else "no", result["details"])
+        Terminal().print(table)
+    if not all(result["works"] for result in results):
         raise typer.Exit(2)
+
+
+def _result(name: str, check: Callable[[], str]) -> dict[str, Any]:
+    """Return the outcome of a check: its name, whether it works here, and details or what to do."""
+    try:
+        return {"what": name, "works": True, "details": masked(check())}
+    except Trouble as trouble:
+        return {"what": name, "works": False, "details": masked(str(trouble))}
 
 
 def _python() -> str:

@@ -17,7 +17,7 @@ from flows.cost_history import CostHistory
 from flows.plan_costs import CostEstimate, in_powers, passes_texts, reference
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
-from flows.terminal import Terminal, say
+from flows.terminal import Terminal, say, say_json
 from storage.errors import UserError, suggestion
 from storage.files import bytes_below
 from storage.store import sources
@@ -71,8 +71,8 @@ def needed_for(plan: Session, goal: str) -> Mapping[str, Job]:
     return {name: job for name, job in plan.jobs.items() if name in needed}
 
 
-def show_plan(name: str, folder: Path, changes: Sequence[str]) -> None:
-    """Print the plan as a table, and below it what is missing and what the numbers are based on."""
+def show_plan(name: str, folder: Path, changes: Sequence[str], as_json: bool = False) -> None:
+    """Print the plan as a table or as JSON, with what is missing and what the numbers are based on."""
     recipe, path = load_recipe(name, changes)
     store = Store.open_or_new(folder)
     with sources.assuming_present() as absent:
@@ -84,9 +84,16 @@ def show_plan(name: str, folder: Path, changes: Sequence[str]) -> None:
     for heading in ("tokens ≤", "FLOPs ≤", "disk", "hours"):
         table.add_column(heading, justify="right", no_wrap=True)
     unknown = without_key(steps)
+    rows = []
     for step in steps:
         key = "–" if reference(step) in unknown else step.key
-        table.add_row(step.stage, step.round, key, *_numbers(step, store, estimate, history))
+        rows.append((step.stage, step.round, key, *_numbers(step, store, estimate, history)))
+        table.add_row(*rows[-1])
+    if as_json:
+        names = ("stage", "round", "key", "state", "tokens", "flops", "disk", "hours")
+        listed = [dict(zip(names, row, strict=True)) for row in rows]
+        say_json({"stages": listed, "not_here": absent, "notes": [*estimate.notes, *history.notes]})
+        return
     console = Terminal()
     console.width = max(console.width, WIDTH)
     console.print(table)

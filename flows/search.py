@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.store_lookup import artifact, find, must_exist, newest_vectors
-from flows.terminal import Terminal
+from flows.terminal import Terminal, say_json
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
 from storage.store.store import Store
@@ -19,8 +20,8 @@ from tasks.session import Session, session
 SNIPPET = 240  # characters of a passage
 
 
-def show_answer(key: str, question: str, folder: Path, top: int, view: str | None) -> None:
-    """Print the `top` passages for a question, with their scores by view."""
+def show_answer(key: str, question: str, folder: Path, top: int, view: str | None, as_json: bool = False) -> None:
+    """Print the `top` passages for a question, with their scores by view, as a table or as JSON."""
     if not question.strip():
         raise UserError("the question is empty; expected some words")
     store = Store.open(folder)
@@ -30,6 +31,9 @@ def show_answer(key: str, question: str, folder: Path, top: int, view: str | Non
             store.check(read)
     with session(Session(store)):
         answers = answer(question, searched, top=top, view=view)
+    if as_json:
+        say_json([dataclasses.asdict(passage) for passage in answers])
+        return
     Terminal().print(table(answers, question))
     if not answers:
         print("nothing matches")

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from rich.table import Table
 from rich.tree import Tree
 
-from flows.store_lookup import find, lookup, parameter_inputs
-from flows.terminal import out
+from flows.store_lookup import find, lineage, lookup, parameter_inputs
+from flows.terminal import out, say_json
 from storage.artifact import Manifest
+from storage.store.manifest_checks import MANIFEST
 from storage.store.store import Store
 from tasks.runtime.formatting import in_units
 
 
-def show_artifact(key: str, store_folder: Path) -> None:
-    """Print an artifact's manifest and its lineage, back to the data set."""
+def show_artifact(key: str, store_folder: Path, as_json: bool = False) -> None:
+    """Print an artifact's manifest and its lineage, back to the data set, as tables or as JSON."""
     store = Store.open(store_folder)
     folder, manifest = find(key, store)
+    if as_json:
+        reference = f"{manifest.stage}/{manifest.key}"
+        say_json(
+            {"folder": folder, **json.loads((folder / MANIFEST).read_text()), "lineage": lineage(reference, store)}
+        )
+        return
     table = Table(title=f"{manifest.stage} {manifest.key}", title_justify="left", show_header=False)
     values = {
         "folder": str(folder),

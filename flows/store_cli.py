@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from flows.command_options import DEFAULT_STORE, NewFolder, StoreFolder
+from flows.command_options import DEFAULT_STORE, AsJson, NewFolder, StoreFolder
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -20,6 +20,7 @@ def register(app: typer.Typer, panel: str) -> None:
 def show(
     key: Annotated[str, typer.Argument(metavar="KEY", help="An artifact's key, or its beginning.")],
     store: StoreFolder = DEFAULT_STORE,
+    as_json: AsJson = False,
 ) -> None:
     """Show an artifact's manifest and its lineage.
 
@@ -27,7 +28,7 @@ def show(
     """
     from flows.show import show_artifact
 
-    show_artifact(key, store)
+    show_artifact(key, store, as_json)
 
 
 def export(
@@ -81,6 +82,7 @@ def gc(
     delete: Annotated[bool, typer.Option("--delete", help="Delete what nothing needs.")] = False,
     older_than: Annotated[str, typer.Option(metavar="AGE", help="Keep what is younger: 30m, 12h, 7d.")] = "1d",
     unfinished: Annotated[bool, typer.Option("--unfinished", help="Also what only unfinished runs need.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List artifacts that nothing needs, or delete them.
 
@@ -88,4 +90,4 @@ def gc(
     """
     from flows.collect_garbage import collect_garbage
 
-    collect_garbage(store, delete=delete, older_than=older_than, unfinished=unfinished)
+    collect_garbage(store, delete=delete, older_than=older_than, unfinished=unfinished, as_json=as_json)

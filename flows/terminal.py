@@ -5,6 +5,7 @@ Rich would interpret `[brackets]` as markup and `:words:` as emoji, and a termin
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -39,6 +40,11 @@ def unwrapped(*, stderr: bool = False) -> Terminal:
 def say(text: str) -> None:
     """Print one or several lines on standard output."""
     print(printable(text))
+
+
+def say_json(value: Any) -> None:
+    """Print a value as JSON for programs: in ASCII, paths as texts."""
+    print(json.dumps(value, indent=1, default=str))
 
 
 out = unwrapped()

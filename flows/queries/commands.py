@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from flows.command_options import DEFAULT_STORE, Changes, NewFolder, RecipeName, StoreFolder
+from flows.command_options import DEFAULT_STORE, AsJson, Changes, NewFolder, RecipeName, StoreFolder
 
 app = typer.Typer(
     name="queries", help="Generate, compare and export versions of pseudo-queries.", no_args_is_help=True,
@@ -82,19 +82,22 @@ def import_(
 
 
 @app.command("list", epilog="Example: pretrieve queries list")
-def list_(store: StoreFolder = DEFAULT_STORE) -> None:
-    """List the versions in the store."""
+def list_(store: StoreFolder = DEFAULT_STORE, as_json: AsJson = False) -> None:
+    """List the versions in the store.
+
+    Shows their state, size, generators, filter and collection.
+    """
     from flows.queries.list import list_versions
 
-    list_versions(store)
+    list_versions(store, as_json)
 
 
 @app.command(epilog="Example: pretrieve queries stats quickstart@1")
-def stats(version: VersionName, store: StoreFolder = DEFAULT_STORE) -> None:
+def stats(version: VersionName, store: StoreFolder = DEFAULT_STORE, as_json: AsJson = False) -> None:
     """Print statistics of a version's queries."""
     from flows.queries.stats import show_stats
 
-    show_stats(version, store)
+    show_stats(version, store, as_json)
 
 
 @app.command(epilog="Example: pretrieve queries diff quickstart@1 quickstart@2")
@@ -102,6 +105,7 @@ def diff(
     before: Annotated[str, typer.Argument(metavar="A", help="The earlier version.")],
     after: Annotated[str, typer.Argument(metavar="B", help="The later version.")],
     store: StoreFolder = DEFAULT_STORE,
+    as_json: AsJson = False,
 ) -> None:
     """Print what has changed between two versions.
 
@@ -109,7 +113,7 @@ def diff(
     """
     from flows.queries.diff import show_difference
 
-    show_difference(before, after, store)
+    show_difference(before, after, store, as_json)
 
 
 @app.command(epilog="Example: pretrieve queries export quickstart queries --format beir")

@@ -12,19 +12,22 @@ from rich.text import Text
 
 from flows.computed import computed
 from flows.queries.versions import stored_version
-from flows.terminal import Terminal
+from flows.terminal import Terminal, say_json
 from storage.store.store import Store
 from tasks.pseudo_queries.compare_queries import compare_queries
 from tasks.pseudo_queries.version_join import FATES
 from tasks.report.page.corpus_page import PASSAGE_FATES, QUERY_FATES, beside
 
 
-def show_difference(before: str, after: str, store_folder: Path) -> None:
-    """Print passages, queries and statistics of two versions side by side, with examples."""
+def show_difference(before: str, after: str, store_folder: Path, as_json: bool = False) -> None:
+    """Print passages, queries and statistics of two versions side by side, with examples, or all of it as JSON."""
     store = Store.open(store_folder)
     old, new = stored_version(before, store), stored_version(after, store)
     with computed(lambda: compare_queries(before=old.queries, after=new.queries), store, "queries diff") as artifact:
         comparison = json.loads((store.check(artifact) / "comparison.json").read_text())
+    if as_json:
+        say_json({"before": old.name, "after": new.name, **comparison})
+        return
     title = Text(f"{old.name} ({old.at}) and {new.name} ({new.at})", "bold")
     Terminal().print(Group(title, *difference(comparison)))
 

@@ -3,34 +3,87 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
 from flows.queries.versions import Version, all_versions, damaged_versions
-from flows.terminal import Terminal
+from flows.store_lookup import lineage, lookup
+from flows.terminal import Terminal, say_json
+from storage.artifact import Manifest
 from storage.errors import one_line
+from storage.files import bytes_below
 from storage.store.store import Store
+from tasks.runtime.formatting import in_units
+
+WIDTH = 180  # columns that the table needs to be read
 
 
-def list_versions(folder: Path) -> None:
-    """Print every version of every recipe, the oldest first."""
+def list_versions(folder: Path, as_json: bool = False) -> None:
+    """Print every version of every recipe, the oldest first, as a table or as JSON."""
     store = Store.open(folder)
-    table = Table("version", "built", "state", "rows", "key", title=str(store.root), title_justify="left")
     for line in damaged_versions(store):
         print(one_line(f"pretrieve: {line}; `pretrieve verify --aside` quarantines it"), file=sys.stderr)
-    for version in all_versions(store):
-        state, rows = _state(version, store)
-        table.add_row(version.name, version.at, state, rows, version.queries.reference)
-    console = Terminal()
-    if table.row_count:
-        console.print(table)
+    versions = [describe(version, store) for version in all_versions(store)]
+    if as_json:
+        say_json(versions)
+    elif versions:
+        console = Terminal()
+        console.width = max(console.width, WIDTH)
+        console.print(_table(versions, str(store.root)))
     else:
-        console.print(f"{store.root}: no versions yet; `pretrieve queries build RECIPE` builds one")
+        Terminal().print(f"{store.root}: no versions yet; `pretrieve queries build RECIPE` builds one")
 
 
-def _state(version: Version, store: Store) -> tuple[str, str]:
-    """Return whether the store has a version's queries: kept, damaged or deleted; and how many."""
-    if manifest := store.manifest(version.queries.stage, version.queries.key):
-        return "kept", "" if manifest.rows is None else f"{manifest.rows:,}"
-    return "damaged" if version.queries.path.exists() else "deleted", ""
+def describe(version: Version, store: Store) -> dict[str, Any]:
+    """Return a version's name, date, state, sizes, generators, filter, collection and key.
+
+    The state is kept, damaged or deleted; of a version that is not kept the rest is not known.
+    """
+    manifest = store.manifest(version.queries.stage, version.queries.key)
+    state = "kept" if manifest else "damaged" if version.queries.path.exists() else "deleted"
+    built_from = [inner for name in lineage(version.queries.reference, store) if (inner := lookup(name, store))]
+    return {
+        "version": version.name, "built": version.at, "state": state,
+        "rows": manifest.rows if manifest else None,
+        "bytes": bytes_below(version.queries.path) if manifest else None,
+        "generators": sorted(set(_settings(built_from, "generate_queries", "generator"))
+                             | set(_settings(built_from, "import_queries", "name"))),
+        "filter": next((dict(inner.settings) for inner in built_from if inner.stage == "filter_queries"), None),
+        "source": sorted({f"{inner.settings['reader']} {inner.settings['name']}" for inner in built_from
+                          if inner.stage == "ingest_corpus"}),
+        "key": version.queries.reference,
+    }  # fmt: skip
+
+
+def _settings(manifests: list[Manifest], stage: str, name: str) -> Iterator[str]:
+    """Yield a setting of every artifact of a stage."""
+    return (str(manifest.settings[name]) for manifest in manifests if manifest.stage == stage)
+
+
+def _table(versions: list[dict[str, Any]], title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for heading in ("version", "built", "state", "rows", "size", "generators", "filter", "source", "key"):
+        wraps = heading in ("generators", "filter", "source", "key")
+        table.add_column(heading, no_wrap=not wraps, overflow="fold", justify="right" if heading == "rows" else "left")
+    for row in versions:
+        rows, size = row["rows"], row["bytes"]
+        table.add_row(
+            row["version"], row["built"], row["state"], "" if rows is None else f"{rows:,}",
+            "" if size is None else in_units(size), ", ".join(row["generators"]), _in_words(row["filter"]),
+            ", ".join(row["source"]), row["key"],
+        )  # fmt: skip
+    return table
+
+
+def _in_words(cut: dict[str, Any] | None) -> str:
+    """Return the cutoffs of a filter, such as `round_trip 3, relevance percentile 70`."""
+    parts = []
+    for name, limit in (cut or {}).items():
+        if isinstance(limit, dict):
+            parts.append(f"{name} {' '.join(f'{kind} {number:g}' for kind, number in limit.items())}")
+        elif limit is not None:
+            parts.append(f"{name} {limit}")
+    return ", ".join(parts)

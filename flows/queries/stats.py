@@ -11,7 +11,7 @@ from rich.text import Text
 
 from flows.computed import computed
 from flows.queries.versions import Version, stored_version
-from flows.terminal import Terminal
+from flows.terminal import Terminal, say_json
 from storage.artifact import Artifact
 from storage.store.store import Store
 from storage.tables import Quality
@@ -22,12 +22,15 @@ SAMPLING = Sampling(passages=1000, samples=50, seed=42)  # where the version's r
 LISTED = 5  # first words and languages
 
 
-def show_stats(name: str, store_folder: Path) -> None:
-    """Print the statistics of a version."""
+def show_stats(name: str, store_folder: Path, as_json: bool = False) -> None:
+    """Print the statistics of a version, as a table or as JSON."""
     store = Store.open(store_folder)
     version = stored_version(name, store)
     with computed(lambda: quality_of(version, store), store, "queries stats") as quality:
         statistics = json.loads((store.check(quality) / "quality.json").read_text())
+    if as_json:
+        say_json({"version": version.name, "built": version.at, **statistics})
+        return
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column()
     table.add_column(justify="right")

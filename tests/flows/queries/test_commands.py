@@ -12,8 +12,10 @@ import pytest
 from flows.collect_garbage import collect_garbage
 from flows.queries.build import BuildResult, build, planned_corpus, record_version
 from flows.queries.chain import corpus
+from flows.queries.diff import show_difference
 from flows.queries.list import list_versions
 from flows.queries.regenerate import replace
+from flows.queries.stats import show_stats
 from flows.queries.versions import find_version, versions_of
 from flows.recipe.load import load_recipe
 from flows.store_needs import report_needs
@@ -120,6 +122,14 @@ def test_a_corpus_is_built_brought_up_to_date_and_replaced(
     capsys.readouterr()
     list_versions(store.root)
     assert f"{NAME}@4" in capsys.readouterr().out
+    list_versions(store.root, as_json=True)
+    newest = json.loads(capsys.readouterr().out)[-1]
+    assert (newest["version"], newest["state"], newest["generators"]) == (f"{NAME}@4", "kept", ["tiny"])
+    assert (newest["source"], newest["filter"]) == (["beir corpus"], None)
+    show_stats(NAME, store.root, as_json=True)
+    assert json.loads(capsys.readouterr().out)["passages"] == len(DOCUMENTS)
+    show_difference(f"{NAME}@1", f"{NAME}@2", store.root, as_json=True)
+    assert json.loads(capsys.readouterr().out)["queries"]["made"] == 2
     for wrong, words in {f"{NAME}@9": "has versions 1 to 4", "nothing": "no versions"}.items():
         with pytest.raises(UserError, match=words):
             find_version(wrong, store)
