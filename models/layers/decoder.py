@@ -24,7 +24,7 @@ from models.tokens import Tokens
 class AutoRegressiveDecoder(nn.Module):
     """GPT-2's pre-norm blocks over [vector, context]; they predict every next token including [SEP]."""
 
-    def __init__(self, model: BertForMaskedLM, *, num_blocks: int, window: int, width: int | None) -> None:
+    def __init__(self, model: BertForMaskedLM, *, num_blocks: int, window: int, width: int | None = None) -> None:
         """Create the decoder; `width` is the inner size of its MLPs, None for that of the BERT."""
         super().__init__()
         if width is not None and width < 1:

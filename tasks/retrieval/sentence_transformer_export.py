@@ -5,7 +5,6 @@ Without them the package compares vectors by their cosine and truncates texts at
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from models.retrievers.towers import QUERY, SHARING
 ROUTER, DENSE = "router_config.json", "2_Dense"
 PACKAGE = "sentence_transformers.models"
 REQUIRES = {"sentence-transformers": ">=6"}  # earlier releases know one length for queries and documents
-PROJECTION = "heads.dense.projection.weight"
+PROJECTION = "heads.dense.projection"
 
 
 def is_one_dense_vector(folder: Path) -> bool:
@@ -47,7 +46,7 @@ def add_files(folder: Path, *, query_max_tokens: int | None, passage_max_tokens:
         modules[0]["type"] = f"{PACKAGE}.Router"
         _write(folder / ROUTER, _router())
     if (width := read_settings(folder).dense) is not None and width.dim is not None:
-        _write_projection(folder, config["hidden_size"], width.dim)
+        _write_projection(folder, config["hidden_size"], width.dim, bias=width.bias)
         modules.append({"idx": 2, "name": "2", "path": DENSE, "type": f"{PACKAGE}.Dense"})
     _write(folder / MODULES, modules)
     lengths = {"query_length": query_max_tokens, "document_length": passage_max_tokens}
@@ -59,7 +58,7 @@ def add_files(folder: Path, *, query_max_tokens: int | None, passage_max_tokens:
         "default_prompt_name": None, "similarity_fn_name": "dot",
     })  # fmt: skip
     if not (folder / SETTINGS).exists():  # by which this project recognises its own folders
-        _write(folder / SETTINGS, dataclasses.asdict(read_settings(folder)))
+        _write(folder / SETTINGS, read_settings(folder).as_json())
 
 
 def _router() -> dict[str, Any]:
@@ -72,15 +71,17 @@ def _router() -> dict[str, Any]:
     }
 
 
-def _write_projection(folder: Path, hidden_size: int, dim: int) -> None:
-    """Write the projection of the pooled vector as a module without bias and activation."""
+def _write_projection(folder: Path, hidden_size: int, dim: int, *, bias: bool) -> None:
+    """Write the projection of the pooled vector as a module without activation."""
     (folder / DENSE).mkdir()
     _write(folder / DENSE / POOLING.name, {
-        "in_features": hidden_size, "out_features": dim, "bias": False,
+        "in_features": hidden_size, "out_features": dim, "bias": bias,
         "activation_function": "torch.nn.modules.linear.Identity",
     })  # fmt: skip
-    weight = read_weights(folder / WEIGHTS)[PROJECTION]
-    save_file({"linear.weight": weight.contiguous()}, folder / DENSE / "model.safetensors")
+    names = ("weight", "bias") if bias else ("weight",)
+    weights = read_weights(folder / WEIGHTS)
+    projection = {f"linear.{name}": weights[f"{PROJECTION}.{name}"].contiguous() for name in names}
+    save_file(projection, folder / DENSE / "model.safetensors")
 
 
 def _write(path: Path, value: Any) -> None:
