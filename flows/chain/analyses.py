@@ -81,11 +81,11 @@ def _divergence(inputs: AnalysisInputs, settings: divergence.Settings) -> Artifa
 
 def _expert_disagreement(inputs: AnalysisInputs, settings: expert_disagreement.Settings) -> Artifact[Analysis]:
     views = next(round_.rows for round_ in inputs.recipe.rounds if round_.name == settings.round)
-    reading = expert_disagreement.Reading(
-        **settings.model_dump(), names=list(views), relevant_from=inputs.relevant_from
-    )
+    names = [*views, *settings.counterparts]
+    reading = expert_disagreement.Reading(**settings.model_dump(), names=names, relevant_from=inputs.relevant_from)
     with in_round(settings.round):
-        runs = [inputs.results.runs[view_run(settings.round, view)] for view in views]
+        of_run = inputs.results.runs
+        runs = [of_run[name] for name in (*(view_run(settings.round, view) for view in views), *settings.counterparts)]
         queries = inputs.topics.queries
         return expert_disagreement.expert_disagreement(
             runs=runs, queries=queries, qrels=inputs.qrels, passages=inputs.rounds.passages, settings=reading

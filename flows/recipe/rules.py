@@ -149,6 +149,15 @@ def approximate_indexes_fit(indexes: Sequence[Approximate], rounds: Sequence[Rou
             )
 
 
+def counterparts_are_rankings(counterparts: Sequence[str], run_names: Sequence[str], rounds: Sequence[Round]) -> None:
+    """The runs that views are compared with are rankings, not means of several."""
+    means = {round_.name for round_ in rounds if round_.is_few_shot}
+    for name in counterparts:
+        if name not in run_names or name in means:
+            rankings = ", ".join(run for run in run_names if run not in means)
+            raise ValueError(f"analyses: expert_disagreement.counterparts: expected some of {rankings}, found {name!r}")
+
+
 def analysis_fits_round(analysis: str, name: str, rounds: Sequence[Round]) -> None:
     """An analysis of a retriever is of a round that has the views that it compares."""
     known = retrievers(rounds)

@@ -174,6 +174,8 @@ class Recipe(Settings, Generic[P]):
         for analysis in self.analyses:
             if hasattr(analysis, "round"):
                 rules.analysis_fits_round(analysis.analysis, analysis.round, self.rounds)
+            if analysis.analysis == "expert_disagreement":
+                rules.counterparts_are_rankings(analysis.counterparts, self.run_names(), self.rounds)
             if analysis.analysis == "pair_relatedness" and not self.generates_for_pretraining:
                 raise ValueError("analyses: pair_relatedness needs pseudo-queries; expected `pretrain` in queries.for")
             if analysis.analysis == "word_distribution" and (self.pretrain is None or self.pretrain.paper != "cpdae"):

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from storage import settings as base
 from storage.artifact import Artifact
@@ -46,13 +46,21 @@ class Settings(base.Settings):
     p: float = Field(gt=0, lt=1)
     """The persistence of rank-biased overlap; not printed; chosen so that most of its weight is within `depth`."""
     examples: int = Field(gt=0)
+    counterparts: list[str] = Field(default_factory=list)
+    """Other runs of the recipe that are compared too, such as retrievers that were trained independently (figure 4)."""
+
+    @model_serializer(mode="wrap")
+    def _empty_list_is_left_out(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out an empty list: artifacts' keys were computed without it in earlier versions."""
+        values: dict[str, Any] = dump(self)
+        return values if self.counterparts else {name: values[name] for name in values if name != "counterparts"}
 
 
 class Reading(Settings):
     """The settings with the names of the runs and the lowest relevant grade."""
 
     names: list[str] = Field(min_length=2)
-    """The views, in the order of their runs."""
+    """The views and counterparts, in the order of their runs."""
     relevant_from: int
     """The lowest grade of a relevant document."""
 

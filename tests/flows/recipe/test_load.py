@@ -228,3 +228,11 @@ def test_every_small_recipe_suits_its_backbone(name: str) -> None:
 def test_a_recipe_whose_name_is_no_name_of_a_report_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a recipe's file cannot begin with a dot"):
         recipe_name(tmp_path / name)
+
+
+def test_counterparts_of_an_analysis_are_runs_of_the_recipe() -> None:
+    recipe, _ = load_recipe("came_ablations")
+    assert recipe.analyses[0].counterparts == ["came", "lexical_alone", "late_alone", "dense_alone"]
+    assert "counterparts" not in load_recipe("came")[0].analyses[0].model_dump()  # so that keys are as before
+    with pytest.raises(UserError, match=r"counterparts: expected some of bm25, .*found 'splade'"):
+        load_recipe("came_ablations", ["analyses.0.counterparts=[splade]"])
