@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,11 @@ from models.retrievers.cross_encoder import CrossEncoder, Pair, encode_pair, pad
 from models.tokens import Tokenizer
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
+from storage.row_index import RowIndex
 from storage.rows import in_one_chunk, read_table
 from storage.settings import Settings
 from storage.tables import Checkpoint, Passages, Queries, passage_text
+from tasks.finetuning.training_data import missing_passage
 from tasks.runtime.device import choose_device
 from tasks.runtime.leftovers import record, unfinished
 from tasks.runtime.progress import bar
@@ -77,20 +80,19 @@ class Pairs:
         The pairs of a query are in the order of the tables. Raises UserError if a passage is not in `passages`.
         """
         topics = read_table(queries, Queries).combine_chunks()
-        query_ids = topics["query_id"].combine_chunks()
+        query_index, query_ids = RowIndex(topics["query_id"]), topics["query_id"].combine_chunks()
         sources = {name: rows.filter(pc.is_in(rows["query_id"], value_set=query_ids)) for name, rows in sources.items()}
         needed = pa.concat_tables(rows.select(["passage_id"]) for rows in sources.values())["passage_id"]
         corpus = read_table(passages, Passages, ["passage_id", "doc_id", "title", "text"])
         corpus = in_one_chunk(corpus.filter(pc.is_in(corpus["passage_id"], value_set=needed.combine_chunks())))
-        numbered = []
-        for name, rows in sources.items():
-            passage_rows = pc.index_in(rows["passage_id"], value_set=corpus["passage_id"])
-            if passage_rows.null_count:
-                missing = rows["passage_id"].filter(passage_rows.is_null())[0].as_py()
-                raise UserError(f"{name}: passage {missing!r} is not among {passages.reference}; build it again")
-            query_rows = pc.index_in(rows["query_id"], value_set=query_ids)
-            numbered.append((_row_numbers(query_rows), _row_numbers(passage_rows)))
-        query_rows, passage_rows = (np.concatenate(columns) for columns in zip(*numbered, strict=True))
+        passage_index = RowIndex(corpus["passage_id"])
+        query_rows = np.concatenate([query_index.rows(rows["query_id"]) for rows in sources.values()])
+        passage_rows = np.concatenate(
+            [
+                passage_index.require(rows["passage_id"], partial(missing_passage, name, passages))
+                for name, rows in sources.items()
+            ]
+        )
         first = np.sort(np.unique(query_rows * len(corpus) + passage_rows, return_index=True)[1])
         order = first[np.argsort(query_rows[first], kind="stable")]
         return Pairs(topics, corpus, query_rows[order], passage_rows[order])
@@ -187,8 +189,3 @@ def load_cross_encoder(
     if settings.max_tokens > (positions := encoder.config.max_position_embeddings):
         raise UserError(f"{name}: max_tokens: expected at most {positions}, found {settings.max_tokens}")
     return tokenizer, encoder
-
-
-def _row_numbers(values: pa.ChunkedArray) -> RowNumbers:
-    numbers: RowNumbers = values.to_numpy().astype(np.int64)
-    return numbers

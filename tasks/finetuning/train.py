@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
@@ -213,11 +212,10 @@ class Teacher:
     def read(scores: Artifact[TeacherScores], data: TrainingData) -> Teacher:
         """Read the scores of the queries that are trained on."""
         rows = read_table(scores, TeacherScores)
-        rows = rows.filter(pc.is_in(rows["query_id"], value_set=data.query_ids))
-        rows = rows.filter(pc.is_in(rows["passage_id"], value_set=data.corpus["passage_id"]))
-        queries = pc.index_in(rows["query_id"], value_set=data.query_ids).to_numpy().astype(np.int64)
-        places = pc.index_in(rows["passage_id"], value_set=data.corpus["passage_id"]).to_numpy()
-        return Teacher(data, queries * len(data.corpus) + places, rows["score"].to_numpy(), scores.reference)
+        query_rows, passage_rows = data.query_index.rows(rows["query_id"]), data.passage_index.rows(rows["passage_id"])
+        known = (query_rows >= 0) & (passage_rows >= 0)
+        pairs = query_rows[known] * len(data.corpus) + passage_rows[known]
+        return Teacher(data, pairs, rows["score"].to_numpy()[known], scores.reference)
 
     def of(self, queries: Sequence[int], passages: Sequence[int]) -> NDArray[np.float32]:
         """Return the scores of queries with their own passages, [Q, G]; raise UserError if one is missing."""

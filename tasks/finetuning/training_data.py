@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from storage.artifact import Artifact
 from storage.errors import UserError
+from storage.row_index import RowIndex
 from storage.rows import in_one_chunk, read_table
 from storage.tables import Negatives, Passages, Positives, Queries, passage_text
 from tasks.training.epochs import rows_of_step
@@ -61,7 +62,8 @@ class TrainingData:
 
     corpus: pa.Table
     """doc_id, title and text of the passages."""
-    query_ids: pa.Array
+    passage_index: RowIndex
+    query_index: RowIndex
     queries: Sequence[str]
     """The texts of the queries that have a positive."""
     positives: Lists
@@ -89,17 +91,16 @@ class TrainingData:
         if not len(topics):
             wanted = "a positive passage and negatives" if mined_only else "a positive passage"
             raise UserError(f"{queries.reference}: none of its queries has {wanted}; training needs some")
-        query_ids, passage_ids = topics["query_id"].combine_chunks(), corpus["passage_id"]
+        query_index, passage_index = RowIndex(topics["query_id"]), RowIndex(corpus["passage_id"])
         lists: list[Lists] = []
         for rows, reference in ((relevant, positives.reference), (hard, negatives.reference)):
-            rows = rows.filter(pc.is_in(rows["query_id"], value_set=query_ids))
-            passage_rows = pc.index_in(rows["passage_id"], value_set=passage_ids)
-            if passage_rows.null_count:
-                missing = rows["passage_id"].filter(passage_rows.is_null())[0].as_py()
-                raise UserError(f"{reference}: passage {missing!r} is not among {passages.reference}; build it again")
-            of_query = pc.index_in(rows["query_id"], value_set=query_ids)
-            lists.append(Lists.of(_row_numbers(of_query), _row_numbers(passage_rows), len(query_ids)))
-        return TrainingData(corpus, query_ids, topics["text"].to_pylist(), lists[0], lists[1], settings)
+            query_rows = query_index.rows(rows["query_id"])
+            passage_ids = rows["passage_id"].filter(pa.array(query_rows >= 0))
+            passage_rows = passage_index.require(passage_ids, partial(missing_passage, reference, passages))
+            lists.append(Lists.of(query_rows[query_rows >= 0], passage_rows, len(topics)))
+        return TrainingData(
+            corpus, passage_index, query_index, topics["text"].to_pylist(), lists[0], lists[1], settings
+        )
 
     def examples(self, step: int) -> tuple[list[int], list[int]]:
         """Return the query numbers of a step, and the rows of their passages: group by group, the positive first."""
@@ -154,6 +155,6 @@ class TrainingData:
         return int(pc.count_distinct(self.corpus["doc_id"]).as_py())
 
 
-def _row_numbers(values: pa.ChunkedArray) -> RowNumbers:
-    numbers: RowNumbers = values.to_numpy().astype(np.int64)
-    return numbers
+def missing_passage(labels: str, passages: Artifact[Passages], passage_id: str) -> UserError:
+    """Return the error of labels that name a passage which the passages lack."""
+    return UserError(f"{labels}: passage {passage_id!r} is not among {passages.reference}; build it again")

@@ -226,7 +226,7 @@ def test_teacher_scores_are_aligned_with_the_passages(given: Given) -> None:
         found = made.batch(step).teacher
         assert found is not None
         expected = [
-            [scored[data.query_ids[query].as_py(), f"p{place}"] for place in shown_places[n * 3 : n * 3 + 3]]
+            [scored[data.query_index.ids[query].as_py(), f"p{place}"] for place in shown_places[n * 3 : n * 3 + 3]]
             for n, query in enumerate(chosen)
         ]
         assert found.tolist() == expected

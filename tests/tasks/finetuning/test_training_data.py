@@ -15,7 +15,7 @@ def examples_of_epochs(data: TrainingData, epochs: int) -> list[dict[str, list[s
     """Return for each epoch the passages of each query."""
     found: list[dict[str, list[str]]] = [{} for _ in range(epochs)]
     count, group = 0, data.settings.passages_per_query
-    names = data.query_ids.to_pylist()
+    names = data.query_index.ids.to_pylist()
     for step in range(len(names) * epochs // data.settings.batch_queries):
         chosen, passages = data.examples(step)
         for place, query in enumerate(chosen):
@@ -80,7 +80,7 @@ def test_queries_without_mined_negatives_can_be_left_out(given: Given) -> None:
 
     data = TrainingData.read(*tables, TRAINING, mined_only=True)
 
-    assert data.query_ids.to_pylist() == [query for query in POSITIVES if query in NEGATIVES]
+    assert data.query_index.ids.to_pylist() == [query for query in POSITIVES if query in NEGATIVES]
 
 
 def test_texts_are_cut_and_have_their_titles(given: Given) -> None:
