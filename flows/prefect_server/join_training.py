@@ -53,11 +53,13 @@ def _jobs(store: Store) -> Iterator[tuple[Path, Execution]]:
 
 def take_part(job: Path, execution: Execution, store: Store, place: HostSlot) -> None:
     """Run this host's processes of a job until the job ends, for whatever reason."""
+    from tasks.runtime.device import devices_for  # imports torch
+
     name = job.parent.parent.name
     console.print(f"{name}: this is host {place.number + 1} of {execution.hosts}; processes: {execution.processes}")
     try:
         with session(Session(store, execution)):
-            ranks.check_devices(execution.processes)
+            devices_for(execution.processes)
             console.print(f"{name}: {exposure_warning(execution)}")
             console.print(f"{name}: {_ended(Processes(job, store, place.number), place, RemoteHost(job, 0))}")
     except UserError as error:

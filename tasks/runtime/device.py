@@ -33,7 +33,11 @@ def devices_for(processes: int) -> list[str]:
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return ["cpu"] * processes
     if wanted not in ("auto", "cuda"):
-        raise UserError(f"execution.device: {processes} processes have a GPU each; say auto or cuda, not {wanted}")
+        raise UserError(
+            f"execution.device: {processes} processes take a GPU each; expected auto or cuda, found {wanted}"
+        )
     if (found := torch.cuda.device_count()) < processes:
-        raise UserError(f"execution.processes: expected at most {found}, one for each GPU here, found {processes}")
+        raise UserError(
+            f"execution.processes: expected at most {found}, one for each GPU that is here, found {processes}"
+        )
     return [f"cuda:{number}" for number in range(processes)]

@@ -60,10 +60,12 @@ def run_together(
     Raises what the first that failed said, where one fails, and `tasks.runtime.heartbeat.Lost` where a host does not
     answer.
     """
+    from tasks.runtime.device import devices_for  # imports torch
+
     wanted = execution()
-    check_devices(wanted.processes)
+    devices_for(wanted.processes)  # what cannot work is refused here, before anything is started
     if wanted.hosts > 1:
-        listen(wanted).close()  # refused here, before anything is started
+        listen(wanted).close()
     with unwind_on_sigterm(), _folder_for(out) as folder:
         meeting = HostMonitor(folder, wanted) if wanted.hosts > 1 else None
         job = {
@@ -117,19 +119,6 @@ def _folder_for(out: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def check_devices(number: int) -> None:
-    """Refuse more processes than there are GPUs for them."""
-    import torch
-
-    wanted = execution().device
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
-        return
-    if wanted not in ("auto", "cuda"):
-        raise UserError(f"execution.device: {number} processes take a GPU each; expected auto or cuda, found {wanted}")
-    if (found := torch.cuda.device_count()) < number:
-        raise UserError(f"execution.processes: expected at most {found}, one for each GPU that is here, found {number}")
 
 
 def _raise(folder: Path, number: int) -> None:

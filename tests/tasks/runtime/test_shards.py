@@ -169,8 +169,10 @@ def test_each_process_has_a_gpu_of_its_own(store: Any, monkeypatch: pytest.Monke
     assert devices("auto", 2) == devices("cuda", 2) == ["cuda:0", "cuda:1"]
     assert devices("cpu", 2) == ["cpu", "cpu"]
     with pytest.raises(
-        UserError, match=r"execution\.device: 2 processes have a GPU each; say auto or cuda, not cuda:1"
+        UserError, match=r"execution\.device: 2 processes take a GPU each; expected auto or cuda, found cuda:1"
     ):
         devices("cuda:1", 2)
-    with pytest.raises(UserError, match=r"execution\.processes: expected at most 3, one for each GPU here, found 4"):
+    with pytest.raises(
+        UserError, match=r"execution\.processes: expected at most 3, one for each GPU that is here, found 4"
+    ):
         devices("auto", 4)
