@@ -28,10 +28,11 @@ def graded(qrels: pa.Table, queries: RowIndex, passages: PassageIndex) -> Matrix
     """
     rows = queries.rows(qrels["query_id"])
     grades = qrels["grade"].to_numpy().astype(np.float64)
-    documents = passages.document_index.rows(qrels["doc_id"])
-    without = documents < 0
-    unknown = qrels["doc_id"].filter(pa.array(without)).combine_chunks().dictionary_encode()
-    documents[without] = len(passages.doc_ids) + unknown.indices.to_numpy()
+    judged = RowIndex(qrels["doc_id"].unique())  # mostly few: faster than an index of all documents
+    numbers, judged_of_document = len(passages.doc_ids) + np.arange(len(judged)), judged.rows(passages.doc_ids)
+    is_judged = judged_of_document >= 0
+    numbers[judged_of_document[is_judged]] = np.flatnonzero(is_judged)
+    documents = numbers[judged.rows(qrels["doc_id"])]
     order = np.lexsort((-grades, rows))
     rows = rows[order]
     return _matrix(rows, _ranks(rows), documents[order], grades[order], len(queries))

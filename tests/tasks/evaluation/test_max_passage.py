@@ -61,5 +61,5 @@ def test_judgements_are_sorted_by_descending_grade() -> None:
 
     matrix = graded(qrels, RowIndex(pa.array(["q2", "q1"])), passages)
 
-    assert matrix[:, :, 0].tolist() == [[1, 0, 2], [1, -1, -1]]  # a is 0; b and c, which have no passages, 1 and 2
+    assert matrix[:, :, 0].tolist() == [[2, 0, 3], [2, -1, -1]]  # a is 0; b and c have no passages
     assert matrix[:, :, 1].tolist() == [[3, 1, 0], [2, 0, 0]]
