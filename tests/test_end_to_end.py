@@ -1,4 +1,4 @@
-"""The whole chain on a small slice of the real data, as a user runs it: twice, once of them cut off on the way."""
+"""The complete chain on a small slice of the real data, as a user runs it: once uninterrupted, once interrupted."""
 
 from __future__ import annotations
 
@@ -44,38 +44,35 @@ pytestmark = [
 
 
 def changed(*arguments: str) -> list[str]:
-    """The command, of the small slice where it is one of a recipe."""
+    """Return the arguments, with the settings of the small slice for commands on a recipe."""
     if arguments[0] not in ("reproduce", "plan") and "--deep" not in arguments:
         return list(arguments)
     return [*arguments, *(word for change in SMALL for word in ("--set", change))]
 
 
-def run(place: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Run the command line in a folder, to its end."""
-    return warm.run(place, *changed(*arguments), **more)
+    return warm.run(folder, *changed(*arguments), **more)
 
 
 def hashes(store: Path) -> dict[str, str]:
-    """Every artifact's hash."""
-    found = {}
-    for manifest in store.glob("[!.]*/*/manifest.json"):
-        value = json.loads(manifest.read_text())
-        found[f"{value['stage']}/{value['key']}"] = value["hash"]
-    return found
+    """Return the hash of every artifact."""
+    manifests = [json.loads(manifest.read_text()) for manifest in store.glob("[!.]*/*/manifest.json")]
+    return {f"{manifest['stage']}/{manifest['key']}": manifest["hash"] for manifest in manifests}
 
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the chain has run from nothing to its report, with a Prefect server of its own."""
-    place = tmp_path_factory.mktemp("unbroken")
-    done = run(place, "reproduce", "quickstart")
+    """A folder in which the chain has run from an empty store to its report, with an embedded Prefect server."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    done = run(folder, "reproduce", "quickstart")
     assert done.returncode == 0, done.stderr
-    (place / "stdout.txt").write_text(done.stdout)
-    return place
+    (folder / "stdout.txt").write_text(done.stdout)
+    return folder
 
 
-def report(place: Path) -> dict[str, object]:
-    value: dict[str, object] = json.loads((place / "artifacts" / "reports" / "quickstart" / "report.json").read_text())
+def report(folder: Path) -> dict[str, object]:
+    value: dict[str, object] = json.loads((folder / "artifacts" / "reports" / "quickstart" / "report.json").read_text())
     return value
 
 
@@ -96,9 +93,9 @@ def test_the_report_has_every_run_and_its_path_is_printed(unbroken: Path) -> Non
     assert all(0 <= row["value"] <= 1 and row["queries"] > 0 and row["split"] == "test" for row in rows)
     assert {"run", "baseline", "metric", "difference", "p", "p_holm"} <= set(value["comparisons"][0])  # type: ignore[index]
     assert {"stage", "round", "key", "cached", "seconds"} <= set(value["stages"][0])  # type: ignore[index]
-    said = (unbroken / "stdout.txt").read_text()
-    assert "retriever_2" in said
-    assert str(unbroken / "artifacts" / "reports" / "quickstart" / "report.html") in said.replace("\n", "")
+    printed = (unbroken / "stdout.txt").read_text()
+    assert "retriever_2" in printed
+    assert str(unbroken / "artifacts" / "reports" / "quickstart" / "report.html") in printed.replace("\n", "")
 
 
 def test_a_second_run_reuses_everything_and_needs_no_server(unbroken: Path) -> None:
@@ -129,25 +126,25 @@ CUT_OFF_IN = {"generate_queries": signal.SIGKILL, "pretrain": signal.SIGINT}
 
 @pytest.fixture(scope="module")
 def cut_off(prefect_server: Service, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
-    """A folder in which a run was cut off in two stages, one after the other, and with which exit codes.
+    """A folder in which a run was interrupted in two stages, and the exit codes by stage.
 
-    The one that Ctrl-C interrupts has a Prefect server of its own, as a user's has.
+    The run that Ctrl-C interrupts has an embedded Prefect server, as a user's has.
     """
-    place, codes = tmp_path_factory.mktemp("cut_off"), {}
+    folder, codes = tmp_path_factory.mktemp("cut_off"), {}
     for stage, how in CUT_OFF_IN.items():
         url = {} if how == signal.SIGINT else {"PREFECT_API_URL": prefect_server.url}
         command = warm.start(
-            *changed("reproduce", "quickstart"), cwd=place, env=environment(place, **url),
-            stdout=place / f"{stage}.stdout", stderr=place / f"{stage}.stderr",
+            *changed("reproduce", "quickstart"), cwd=folder, env=environment(folder, **url),
+            stdout=folder / f"{stage}.stdout", stderr=folder / f"{stage}.stderr",
         )  # fmt: skip
         try:
-            wait_until_it_works_in(stage, place / "artifacts", command)
+            wait_until_it_works_in(stage, folder / "artifacts", command)
             os.killpg(command.pid, how)
             codes[stage] = command.wait(timeout=300)
         finally:
             command.end()
-        assert not list((place / "artifacts" / stage).glob("*/"))
-    return place, codes
+        assert not list((folder / "artifacts" / stage).glob("*/"))
+    return folder, codes
 
 
 def wait_until_it_works_in(stage: str, store: Path, command: warm.Command) -> None:
@@ -163,28 +160,28 @@ def wait_until_it_works_in(stage: str, store: Path, command: warm.Command) -> No
 
 
 def test_an_interrupted_run_prints_one_line_and_exits_with_130(cut_off: tuple[Path, dict[str, int]]) -> None:
-    place, codes = cut_off
+    folder, codes = cut_off
 
     assert codes == {stage: 130 if how == signal.SIGINT else -how for stage, how in CUT_OFF_IN.items()}
-    said = (place / "pretrain.stderr").read_text().splitlines()
-    assert "pretrieve: interrupted; the same command resumes this run" in said
+    lines = (folder / "pretrain.stderr").read_text().splitlines()
+    assert "pretrieve: interrupted; the same command resumes this run" in lines
 
 
 def test_cut_off_in_two_stages_it_ends_with_the_same_artifacts(
     unbroken: Path, cut_off: tuple[Path, dict[str, int]], prefect_server: Service
 ) -> None:
-    place, _ = cut_off
+    folder, _ = cut_off
 
-    done = run(place, "reproduce", "quickstart", PREFECT_API_URL=prefect_server.url)
+    done = run(folder, "reproduce", "quickstart", PREFECT_API_URL=prefect_server.url)
 
     assert done.returncode == 0, done.stderr
-    assert hashes(place / "artifacts") == hashes(unbroken / "artifacts")
-    assert report(place)["rows"] == report(unbroken)["rows"]
+    assert hashes(folder / "artifacts") == hashes(unbroken / "artifacts")
+    assert report(folder)["rows"] == report(unbroken)["rows"]
 
 
 @pytest.fixture
 def copied(unbroken: Path, tmp_path: Path) -> Path:
-    """The finished store, moved to another folder."""
+    """A copy of the finished store in another folder."""
     shutil.copytree(unbroken / "artifacts", tmp_path / "elsewhere" / "artifacts")
     return tmp_path / "elsewhere"
 
@@ -209,11 +206,11 @@ def test_verify_names_damage_and_the_next_run_repairs_it(copied: Path, prefect_s
 
     verified = run(copied, "verify")
     used = run(copied, "reproduce", "quickstart", "--set", "bm25.k1=1.1", "--until", "index", **server)
-    mended = run(copied, "reproduce", "quickstart", "--until", "split_corpus", **server)
+    repaired = run(copied, "reproduce", "quickstart", "--until", "split_corpus", **server)
 
-    assert (verified.returncode, used.returncode, mended.returncode) == (1, 1, 0)
-    for said in (verified.stderr, used.stderr):
-        assert "part-00000.parquet: expected sha256" in said
+    assert (verified.returncode, used.returncode, repaired.returncode) == (1, 1, 0)
+    for errors in (verified.stderr, used.stderr):
+        assert "part-00000.parquet: expected sha256" in errors
     assert "Traceback" not in used.stderr
     assert run(copied, "verify").returncode == 0
 
