@@ -1,4 +1,4 @@
-"""Every recipe of full size trains two steps of each pre-training and fine-tuning that no other recipe has.
+"""Every recipe of full size is planned, and trains two steps of each pre-training and fine-tuning of its own.
 
 Objectives, encoders, kinds of contexts, representations and losses are the recipes'; texts are a few leads of the
 quickstart's collection, and the model has BERT's twelve layers in a width of 32. Recipes that differ in other settings
@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from flows.chain.pretraining import retrieved_passages
+from flows.plan import planned
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.shipped import shipped_recipes
@@ -156,6 +157,17 @@ def two_steps(settings: Any, **changes: Any) -> Any:
 def is_finite(checkpoint: Artifact[Checkpoint]) -> bool:
     weights = [tensor for file in checkpoint.path.rglob("*.safetensors") for tensor in load_file(file).values()]
     return len(weights) > 20 and all(bool(tensor.isfinite().all()) for tensor in weights)
+
+
+@pytest.mark.slow
+def test_every_recipe_is_planned_where_nothing_has_been_fetched(
+    recipes: dict[str, Recipe[Any]], tmp_path: Path
+) -> None:
+    for name, recipe in recipes.items():
+        with sources.assuming_present() as missing:
+            plan = planned(recipe, name, Store(tmp_path / "store"))
+        assert any(reference.startswith("report/") for reference in plan.done), name
+        assert missing or name == "quickstart", name
 
 
 @pytest.mark.slow

@@ -142,7 +142,7 @@ class Rounds:
         return mine(runs=runs, positives=positives, passages=self.passages, scores=scores, settings=round_.mine)
 
     def _initial_checkpoint(self, name: str) -> Artifact[Checkpoint]:
-        """Return the checkpoint that a round starts from: `STARTS`, an earlier round, a folder, or a key."""
+        """Return the checkpoint of a round's `start`: `STARTS`, an earlier round, a folder, a hub's model, or a key."""
         backbone, known = self.recipe.backbone, self.initial_checkpoints | self.checkpoints
         if name in known:
             return known[name]
@@ -150,14 +150,14 @@ class Rounds:
             return initialise(
                 sources.weights(backbone.weights), settings=backbone.model_copy(update={"start": "random"})
             )
-        if Path(name).is_dir():
+        if "/" in name or Path(name).is_dir():  # a key has no slash
             return initialise(sources.weights(name), settings=backbone)
         matches = matching(name, self.store, schema="Checkpoint")
         if len(matches) != 1:
             names = ", ".join(dict.fromkeys((*STARTS, *known)))
             raise UserError(
-                f"rounds: start {name!r} matches {len(matches)} checkpoints; expected {names}, a key of this store "
-                "or a folder"
+                f"rounds: start {name!r} matches {len(matches)} checkpoints; expected {names}, a key of this store, "
+                "a folder or the name of a model on the hub"
             )
         folder, _ = matches[0]
         return Artifact(folder.parent.name, folder.name, folder)

@@ -79,7 +79,7 @@ class Round(Settings):
     given: Given | None = None
     """Negatives of a file, in place of mining."""
     start: str
-    """pretrained, backbone, random, an earlier round to continue, or a checkpoint by key or folder."""
+    """pretrained, backbone, random, an earlier round to continue, or a checkpoint by key, folder or hub name."""
     train: Training | None
     """Null, with no mining, where the initial checkpoint itself is the retriever: its dense view."""
     fuse: Fusion | None = None
