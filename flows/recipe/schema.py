@@ -158,7 +158,10 @@ class Recipe(Settings, Generic[P]):
     @model_validator(mode="after")
     def _titles_can_be_left_out(self) -> Recipe[P]:
         if self.evaluate.bm25_without_titles and not self.split.titles:
-            raise ValueError("evaluate.bm25_without_titles: without split.titles no passage has one; expected false")
+            raise ValueError(
+                "evaluate.bm25_without_titles: passages have no titles to leave out; "
+                "with split.titles=false also set evaluate.bm25_without_titles=false"
+            )
         return self
 
     @model_validator(mode="after")

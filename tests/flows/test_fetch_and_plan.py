@@ -135,7 +135,11 @@ def test_a_recipe_with_titles_is_refused_without_them_and_says_what_to_do(
     assert refused.code == 2
     assert f"`pretrieve fetch msmarco_titles {folder}`" in refused.err
     assert "set split.titles=false" in refused.err
-    without = command(capsys, "plan", "cot_mae_query_as_context", *options, "--set", "split.titles=false")
+    change = ("--set", "split.titles=false")
+    half = command(capsys, "plan", "cot_mae_query_as_context", *options, *change)
+    assert "also set evaluate.bm25_without_titles=false" in half.err
+    changes = (*change, "--set", "evaluate.bm25_without_titles=false")
+    without = command(capsys, "plan", "cot_mae_query_as_context", *options, *changes)
     assert without.code == 0, without.err
     fetch("msmarco_titles", folder)
     assert command(capsys, "plan", "cot_mae_query_as_context", *options).code == 0

@@ -70,7 +70,7 @@ def test_the_recipe_without_the_setting_has_the_same_text_and_runs(store: Store)
 
 
 def test_passages_that_have_no_titles_cannot_lose_them() -> None:
-    with pytest.raises(UserError, match=r"without split\.titles no passage has one; expected false"):
+    with pytest.raises(UserError, match=r"also set evaluate\.bm25_without_titles=false"):
         load_recipe("small/beir", [*CHANGES, "split.titles=false"])
 
 
