@@ -21,6 +21,7 @@ from tasks.runtime.formatting import duration, in_units
 CHUNK = 1 << 16  # bytes; what is received of a block is lost where the connection breaks within it
 TIMEOUT = (15, 60)  # seconds to connect, and between two blocks of data
 RETRIES = 8  # in a row without any progress
+BUSY = (408, 429)  # HTTP: request timeout, too many requests
 RETRY_SECONDS = 2.0
 REPORT_SECONDS = 15.0
 
@@ -146,7 +147,7 @@ def _is_final(error: Any, received: int) -> bool:
     from requests import ConnectionError as Unreachable
 
     if error.response is not None:
-        return bool(error.response.status_code < 500)
+        return error.response.status_code < 500 and error.response.status_code not in BUSY
     return received == 0 and isinstance(error, Unreachable)
 
 

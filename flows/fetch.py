@@ -5,6 +5,7 @@ Complete files are not fetched again, an interrupted download resumes, and a fil
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -17,12 +18,11 @@ from urllib.parse import quote
 from flows.download import Download, Progress, download_file, size_of
 from flows.terminal import say
 from flows.unpack import install
-from storage.datasets.support.official_files import HUB, Official, Remote, is_fetched, official
+from storage.datasets.support.official_files import HUB, UNFINISHED, Official, Remote, is_fetched, official
 from storage.errors import UserError, suggestion
 from storage.files import full_disk_explained
 from tasks.runtime.formatting import in_units
 
-UNFINISHED = ".fetching"
 MIRROR = "https://mirror.ir-datasets.com"
 
 
@@ -41,7 +41,7 @@ def fetch(name: str, folder: Path, without: Collection[str] = ()) -> None:
     progress = _announce(name, collection, waiting, folder)
     for remote in waiting:
         _fetch_one(remote, folder, progress)
-    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+    _remove_empty(folder / UNFINISHED)
     left_out = f", without {', '.join(without)}" if without else ""
     say(f"{name}: complete{left_out}, in {folder}")
 
@@ -53,6 +53,14 @@ def _selected(name: str, collection: Official, without: Collection[str]) -> list
             known = suggestion(part, collection.parts) if collection.parts else "it has no parts"
             raise UserError(f"--without {part}: {name} has no such part; {known}")
     return [remote for remote in collection.remotes if remote.part not in without]
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a folder and those below it, except for the unfinished downloads of other parts."""
+    for path in (*sorted(folder.rglob("*"), reverse=True), folder):
+        if path.is_dir():
+            with contextlib.suppress(OSError):
+                path.rmdir()
 
 
 def _is_complete(remote: Remote, folder: Path) -> bool:
@@ -106,9 +114,11 @@ def _fetch_one(remote: Remote, folder: Path, progress: Progress) -> None:
         with full_disk_explained(folder):
             install(remote, file, folder)
     except UserError as error:
-        if remote.otherwise is None:
+        if remote.otherwise is None or isinstance(error.__cause__, OSError):  # as where the disk is full
             raise
         say(f"  {error}")
+        for begun in (file, file.with_name(f"{file.name}.part")):  # the other source may have other bytes
+            begun.unlink(missing_ok=True)
         _fetch_one(replace(remote.otherwise, part=remote.part), folder, progress)
 
 

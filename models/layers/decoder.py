@@ -27,8 +27,6 @@ class AutoRegressiveDecoder(nn.Module):
     def __init__(self, model: BertForMaskedLM, *, num_blocks: int, window: int, width: int | None = None) -> None:
         """Create the decoder; `width` is the inner size of its MLPs, None for that of the BERT."""
         super().__init__()
-        if width is not None and width < 1:
-            raise ValueError("decoder_width: expected 1 or more, or null for the BERT's intermediate size")
         self.window = window
         self.dropout = model.config.hidden_dropout_prob
         inner = model.config.intermediate_size if width is None else width

@@ -59,6 +59,8 @@ class Settings:
         check_lengths(max_tokens=self.max_tokens, context_max_tokens=self.context_max_tokens)
         if self.decoder_layers < 1:
             raise ValueError("decoder_layers: expected 1 or more")
+        if self.decoder_width is not None and self.decoder_width < 1:
+            raise ValueError("decoder_width: expected 1 or more, or null for the BERT's intermediate size")
         if self.decoder == "ar" and (self.window is None or self.window < 1 or self.context_mask_rate is not None):
             raise ValueError("decoder ar: expected a window of 1 or more, and null for context_mask_rate")
         if self.decoder == "ae" and self.decoder_width is not None:

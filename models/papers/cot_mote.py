@@ -70,6 +70,8 @@ class Settings:
             raise ValueError("lexical_bottleneck: expected l1 or softmax where bottlenecks have lexical, else null")
         if self.decoder_layers < 1:
             raise ValueError("decoder_layers: expected 1 or more")
+        if self.decoder_width is not None and self.decoder_width < 1:
+            raise ValueError("decoder_width: expected 1 or more, or null for the BERT's intermediate size")
         if self.window < 1:
             raise ValueError("window: expected 1 or more")
 

@@ -53,6 +53,8 @@ class Settings:
         wrong = [name for name in ("decoder_layers", "window") if getattr(self, name) < 1]
         if wrong:
             raise ValueError(f"{' and '.join(wrong)}: expected 1 or more")
+        if self.decoder_width is not None and self.decoder_width < 1:
+            raise ValueError("decoder_width: expected 1 or more, or null for the BERT's intermediate size")
 
 
 @dataclass(frozen=True)

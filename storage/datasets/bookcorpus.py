@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
 
-from storage.datasets.support.joined_texts import no_topics
+from storage.datasets.support.joined_texts import no_topics, refuse_unfinished
 from storage.errors import UserError
 from storage.formats.lines import read_lines, text_field
 from storage.formats.records import QrelRow, QueryRow, TextRow
@@ -25,6 +25,7 @@ def files(path: Path, part: str, split: str | None) -> list[Path]:
     """Return the files of sentences, for "corpus" and for "documents"."""
     if part not in ("corpus", "documents"):
         no_topics(path, "bookcorpus")
+    refuse_unfinished(path, "bookcorpus")
     for pattern in ("*.parquet", "books_large_p*.txt*"):
         if present := sorted(file for file in path.rglob(pattern) if file.is_file()):
             return present

@@ -103,6 +103,13 @@ def check_reported(reported: Reported, run_names: Sequence[str], dataset: str, s
 
 def _parse_run(name: str, content: Mapping[str, Any], paper: str | None) -> ReportedRun:
     given = content.get("row", [])
+    for key, value in content.items():
+        if key != "row" and (isinstance(value, Mapping | list) or ("row" in content and not _is_number(value))):
+            raise ValueError(
+                f"reported.{name}.{key}: expected a number (a paper's row is `row`), found {quoted(value)}"
+            )
+    if "row" in content and not given:
+        raise ValueError(f"reported.{name}.row: expected table and system; leave `row` out for your own numbers")
     rows = [_parse_row(f"reported.{name}.row", row, paper) for row in (given if isinstance(given, list) else [given])]
     numbers = [_parse_number(name, str(key), value) for key, value in content.items() if _is_number(value)]
     return ReportedRun(name, rows, numbers)

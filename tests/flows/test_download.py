@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.fetch import UNFINISHED, fetch
+from flows.fetch import fetch
+from storage.datasets.support.official_files import UNFINISHED
 from storage.errors import UserError
 from tests.flows.publisher import Publisher, publish
 

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows.fetch import UNFINISHED, fetch
+from flows.fetch import fetch
 from storage.datasets import dataset_loader
 from storage.datasets.support import official_files
-from storage.datasets.support.official_files import OFFICIAL, Official, Remote
+from storage.datasets.support.official_files import OFFICIAL, UNFINISHED, Official, Remote
 from storage.errors import UserError
 from tasks.runtime.formatting import in_units
 from tests.console import command
@@ -101,12 +101,16 @@ def test_a_file_in_the_folder_is_not_fetched_again(msmarco: Publisher, tmp_path:
 
 def test_parts_are_left_out(msmarco: Publisher, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "msmarco"
+    begun = folder / UNFINISHED / "msmarco-docs.tsv.gz.part"
+    begun.parent.mkdir(parents=True)
+    begun.write_bytes(b"of an earlier fetch")
 
     ended = command(capsys, "fetch", "msmarco", folder, "--without", "documents", "--without", "titles")
 
     assert ended.code == 0, ended.err
     assert "complete, without documents, titles" in ended.out
     assert "documents" not in ended.out.partition("files to fetch")[2].partition("\n")[0]
+    assert begun.exists()
     assert {"msmarco-docs.tsv.gz", "para.title.txt"}.isdisjoint(path.name for path in folder.iterdir())
     refused = command(capsys, "fetch", "msmarco", folder, "--without", "document")
     assert refused.code == 2

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import NoReturn, cast
 
 from storage.datasets import DatasetLoader
+from storage.datasets.support.official_files import UNFINISHED
 from storage.errors import UserError
 from storage.formats.records import TextRow
 
@@ -34,6 +35,7 @@ class JoinedTexts:
         """Return the files of all collections, for "corpus" and for "documents"."""
         if part not in ("corpus", "documents"):
             no_topics(path, self._name)
+        refuse_unfinished(path, self._name)
         return [
             file for folder, loader in self._loaders.items() for file in loader.files(path / folder, "corpus", None)
         ]
@@ -51,6 +53,15 @@ class JoinedTexts:
     def topics(self, path: Path, split: str) -> NoReturn:
         """Raise UserError: the collections have texts only."""
         no_topics(path, self._name)
+
+
+def refuse_unfinished(path: Path, name: str) -> None:
+    """Raise UserError where a download of the collection was interrupted: a part of its files would be read."""
+    if (path / UNFINISHED).exists():
+        raise UserError(
+            f"{path}: the download is not finished; run `pretrieve fetch {name} {path}` again, or remove "
+            f"{path / UNFINISHED} to read what is there"
+        )
 
 
 def _titles_from(loader: ModuleType) -> str:

@@ -17,6 +17,7 @@ MSMARCO = "https://msmarco.z22.web.core.windows.net/msmarcoranking"
 DPR = "https://dl.fbaipublicfiles.com/dpr/data/retriever"
 FOR_RESEARCH = "MS MARCO is for non-commercial research only (https://microsoft.github.io/msmarco)"
 BEIR, HUB = "beir/", "hub:"
+UNFINISHED = ".fetching"  # the folder of downloads that are not complete; it is removed when all are
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ HEAD: list[tuple[dict[str, Any], str]] = [({"head_layers": 0}, "head_layers"), (
 MASKS: list[tuple[dict[str, Any], str]] = [({"mask_rate": 0.0}, "mask_rate"), ({"mask_rate": 1.1}, "mask_rate")]
 WINDOW: list[tuple[dict[str, Any], str]] = [
     ({"window": 0}, "window: expected 1 or more"), ({"window": -1}, "window"),
-    ({"decoder_layers": 0}, "decoder_layers"),
+    ({"decoder_layers": 0}, "decoder_layers"), ({"decoder_width": 0}, "decoder_width: expected 1 or more, or null"),
 ]  # fmt: skip
 REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     "co_condenser": [
@@ -33,6 +33,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"context_mask_rate": 0.45}, "decoder ar: expected a window of 1 or more, and null for context_mask_rate"),
         ({"symmetric": True}, "equal max_tokens for both"), ({"decoder_layers": 0}, "decoder_layers"),
         ({"window": 0}, "expected a window of 1 or more"), ({"window": -1}, "window"),
+        ({"decoder_width": 0}, "decoder_width: expected 1 or more, or null"),
     ],
     "cot_mote, mixture": [
         ({"bottlenecks": []}, "bottlenecks: expected dense, lexical or both"),

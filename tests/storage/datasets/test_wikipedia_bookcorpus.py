@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage.datasets import bookcorpus, wikipedia, wikipedia_bookcorpus, wikipedia_bookcorpus_msmarco
+from storage.datasets.support.official_files import UNFINISHED
 from tests.storage.complaints import complaint
 
 ARTICLES = [
@@ -128,6 +129,18 @@ def test_several_collections_are_one_with_ids_that_say_whose_a_text_is(dump: Pat
 def test_one_of_several_that_is_not_there_is_not_passed_over(dump: Path) -> None:
     assert complaint(lambda: wikipedia_bookcorpus.files(dump.parent, "corpus", None)) == (
         f"{dump.parent}/bookcorpus: no *.parquet and no books_large_p*.txt there or below; {bookcorpus.FETCH}"
+    )
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_download_that_is_not_finished_is_not_read(dump: Path, joined: bool) -> None:
+    folder, loader = (dump.parent, wikipedia_bookcorpus) if joined else (dump, wikipedia)
+    in_parquet(dump.parent / "bookcorpus")
+    (folder / UNFINISHED).mkdir()
+
+    assert complaint(lambda: loader.files(folder, "corpus", None)) == (
+        f"{folder}: the download is not finished; run `pretrieve fetch wikipedia{'_bookcorpus' * joined} {folder}` "
+        f"again, or remove {folder}/.fetching to read what is there"
     )
 
 
