@@ -117,7 +117,7 @@ results: environment ## write docs/results.md and the README's table from the re
 	$(BIN)/python -m flows.study.write_docs
 
 coverage: environment ## write docs/coverage.md: the papers' rows and the runs that reproduce them
-	$(BIN)/python -m flows.coverage
+	$(BIN)/python -m flows.paper_coverage
 
 lock: ## resolve pyproject.toml in a clean environment and write requirements.lock
 	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \

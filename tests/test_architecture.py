@@ -1,8 +1,10 @@
 """The rules of the architecture that no tool checks: who may import whom, and where each heavy package is imported."""
 
 import ast
+import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -132,6 +134,14 @@ def test_no_file_imports_another_in_a_circle() -> None:
         TopologicalSorter({name(file): imported_files(file) for file in MODULES}).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_no_flow_has_the_name_of_an_installed_package() -> None:
+    """Workers import a deployment with its folder on the path, where such a file would replace the package."""
+    modules = {path.stem for path in (ROOT / "flows").iterdir() if path.suffix in ("", ".py")}
+
+    optional = {"coverage"}  # Numba imports it where there is one
+    assert modules.isdisjoint({*packages_distributions(), *sys.stdlib_module_names, *optional})
 
 
 def test_packages_have_homes_that_exist() -> None:

@@ -1,4 +1,4 @@
-"""Write `docs/coverage.md`: each row of the papers' tables, and the runs that reproduce it: `python -m flows.coverage`.
+"""Write `docs/coverage.md`, the runs that reproduce each row of the papers' tables: `python -m flows.paper_coverage`.
 
 The page follows from `storage/reported_results.csv`, from `reported` in the shipped recipes, and from three files in
 `docs/coverage/`: who produced a row's numbers and the words of the paper that say so, why a number is not reproduced,

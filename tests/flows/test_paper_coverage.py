@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.coverage import PAGE, SOURCES, coverage_page, origin, reason, runs_that_reproduce
+from flows.paper_coverage import PAGE, SOURCES, coverage_page, origin, reason, runs_that_reproduce
 from flows.recipe.shipped import shipped_recipes
 from storage.results.paper_results import PAPERS, PrintedNumber, RowName, printed_numbers
 
