@@ -78,11 +78,11 @@ def measured(name: str, device: str, *, record: bool) -> int:
         "machine": results.machine(device, PACKAGES), "cases": cases,
     }  # fmt: skip
     for case in module.cases(device, small=False):
-        cases[case.name] = told = held(case, device)
+        cases[case.name] = result = held(case, device)
         print(f"{name}: {case.name}", flush=True)
-        for contender, seconds in told["seconds"].items():
-            print(f"  {contender:36} {seconds:>9.4f} s  {in_words(told['times_faster'].get(contender))}")
-        for what, value in told["found"].items():
+        for contender, seconds in result["seconds"].items():
+            print(f"  {contender:36} {seconds:>9.4f} s  {in_words(result['times_faster'].get(contender))}")
+        for what, value in result["found"].items():
             print(f"  {what}: {value}")
     found["minutes"] = round((time.monotonic() - started) / 60, 2)
     path = results.path_of(name, device)

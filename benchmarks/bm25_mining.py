@@ -5,7 +5,7 @@ letters or more of one passage. All read the same words, those of Anserini's ana
 before, and opened before where a user of the peer does so: Anserini's program opens its own. What comes out is what
 each has for its users: rows of a Run with ids and scores, pyserini's Java objects unread, a run in TREC's format,
 bm25s's arrays of numbers. bm25s knows no rounded lengths, so its lists are not quite Lucene's; how many of the first
-ten are, is told.
+ten are, is reported.
 """
 
 from __future__ import annotations
@@ -177,14 +177,14 @@ def compared(made: Mapping[str, Any], num_queries: int) -> dict[str, Any]:
         assert [set(each) for each in found] == [set(each) for each in _of_trec(made[ANSERINI], num_queries)]
     if PYSERINI in made:
         assert found == [{hit.docid: hit.score for hit in made[PYSERINI][str(number)]} for number in range(num_queries)]
-    told = {"mean number of hits per query": float(np.mean([len(each) for each in found]))}
+    facts = {"mean number of hits per query": float(np.mean([len(each) for each in found]))}
     if BM25S in made:
         assert made[OURS] == made["engine bm25"]
         first = [{f"p{place:06d}" for place in row[:10]} for row in made[BM25S][0]]
         shares = [len({*list(ours)[:10]} & theirs) / 10 for ours, theirs in zip(found, first, strict=True)]
         assert np.mean(shares) >= 0.95, shares
-        told["overlap@10 of the package with Lucene"] = round(float(np.mean(shares)), 4)
-    return told
+        facts["overlap@10 of the package with Lucene"] = round(float(np.mean(shares)), 4)
+    return facts
 
 
 def _of_run(run: pa.Table, num_queries: int) -> Lists:

@@ -96,14 +96,14 @@ def helped() -> Case:
     """Return a case of `pretrieve --help`, with the slowest help of a command."""
     ours = [sys.executable, "-m", "flows.cli"]
 
-    def told(made: Mapping[str, Any]) -> dict[str, float]:
+    def facts(made: Mapping[str, Any]) -> dict[str, float]:
         from flows.cli import app
 
         names = [each.name or getattr(each.callback, "__name__", "") for each in app.registered_commands]
         slowest = max(_run(*ours, name, "--help") for name in [*names, "queries"])
         return {**_seconds(made, target=0.5), "CPU seconds of the slowest command's help": round(slowest, 2)}
 
-    return Case("--help", {OURS: partial(_run, *ours, "--help"), "Python": partial(_run, *PYTHON, "")}, compared=told)
+    return Case("--help", {OURS: partial(_run, *ours, "--help"), "Python": partial(_run, *PYTHON, "")}, compared=facts)
 
 
 def _seconds(made: Mapping[str, Any], *, target: float) -> dict[str, float]:

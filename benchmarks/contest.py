@@ -30,7 +30,7 @@ class Case:
     targets: Mapping[str, float] = field(default_factory=dict)
     """How many times faster than a peer ours is to be."""
     compared: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda made: {}
-    """What is told of the last turn's results, by contender; raises `AssertionError` where they differ."""
+    """The facts reported about the last turn's results, by contender; raises `AssertionError` where they differ."""
     repeats: int = REPEATS
     units: Mapping[str, float | Callable[[Any], float]] = field(default_factory=dict)
     """What is done in a turn, or how much of what came out: {"tokens": 83_000}. Told as rates, by second."""

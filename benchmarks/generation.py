@@ -107,7 +107,7 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
                 CALLS: partial(plain(folder, on, settings, size.plain_batch, 1), given),
                 SEQUENCES: partial(plain(folder, on, settings, size.plain_batch, QUERIES), given),
             },
-            {CALLS: TARGETS[device][CALLS]}, told, repeats=3,
+            {CALLS: TARGETS[device][CALLS]}, compared_queries, repeats=3,
             units={"queries": QUERIES * len(given), "generated tokens": num_written},
         )  # fmt: skip
         more = passages(size.passages * size.longer, size)
@@ -117,12 +117,12 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
         yield Case(
             f"the same for each of {len(more)} passages", contenders,
             {name: target for name, target in TARGETS[device].items() if name in contenders},
-            lambda made: {**told(made), **equal_queries(folder, on, more, settings)},
+            lambda made: {**compared_queries(made), **equal_queries(folder, on, more, settings)},
             repeats=3, units={"queries": QUERIES * len(more), "generated tokens": num_written},
         )  # fmt: skip
 
 
-def told(made: Mapping[str, Written]) -> dict[str, Any]:
+def compared_queries(made: Mapping[str, Written]) -> dict[str, Any]:
     """Return the mean length of each contender's queries; different lengths would be different work."""
     assert all(len(queries) == QUERIES for written in made.values() for queries in written)
     lengths = {name: [len(query.split()) for queries in written for query in queries] for name, written in made.items()}

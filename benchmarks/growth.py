@@ -43,7 +43,7 @@ def main(folder: Path) -> None:
     """Measure what is not measured yet, then write the result and all that is made of it."""
     prepare(folder, (START, *SIZES))
     started = time.monotonic()
-    found = {name: [told(folder, name, size) for size in (START, *SIZES)] for name in growing.STAGES}
+    found = {name: [measurement(folder, name, size) for size in (START, *SIZES)] for name in growing.STAGES}
     machine = results.machine("cpu", PACKAGES)
     minutes = sum(each["process_seconds"] for rows in found.values() for each in rows) / 60
     result = {"start": START, "stages": found, "machine": machine, "minutes": round(minutes, 1)}
@@ -67,7 +67,7 @@ def prepare(folder: Path, sizes: tuple[int, ...]) -> None:
             building.rename(folder / name)
 
 
-def told(folder: Path, name: str, size: int) -> dict[str, Any]:
+def measurement(folder: Path, name: str, size: int) -> dict[str, Any]:
     """Return the measurement of a stage at a size, made in a process of its own now or in an earlier run."""
     record = folder / "measured" / f"{name}-{size}.json"
     if not record.exists():

@@ -1,7 +1,7 @@
 """A collection of any size and small random models for it, from the Wikipedia leads that `make data` fetches.
 
 A document has as many sentences as some lead has, drawn from all leads, so its words are as frequent as in real texts;
-what it lacks is new words: a real collection's vocabulary goes on growing. One document in `ASKED` has a query, four
+what it lacks is new words: a real collection's vocabulary grows on. One document in `QUERY_EVERY` has a query, four
 words of one of its sentences, as MS MARCO has a train query for every seventeenth passage. The first `FEW` of these are
 a split of their own.
 """
@@ -26,7 +26,7 @@ from models.tokens import Tokenizer
 from storage.datasets import vital_wikipedia
 from storage.store import sources
 
-ASKED, FEW = 16, 128  # documents for one query; queries
+QUERY_EVERY, FEW = 16, 128  # documents for one query; queries
 SPLITS = "all", "few"
 QUERY_WORDS = 4
 WORDS = 2000  # that the models know; any other is [UNK]
@@ -57,7 +57,7 @@ def make_collection(folder: Path, documents: int) -> None:
             drawn = random.integers(len(sentences), size=random.choice(lengths))
             text = " ".join(sentences[each] for each in drawn)
             corpus.write(json.dumps({"_id": f"d{number}", "title": "", "text": text}) + "\n")
-            if number % ASKED == 0:
+            if number % QUERY_EVERY == 0:
                 words = random.permutation(sentences[drawn[0]].split())[:QUERY_WORDS]
                 asked.append((f"q{number}", f"d{number}", " ".join(words)))
     queries = (json.dumps({"_id": query, "text": words}) + "\n" for query, _, words in asked)

@@ -13,7 +13,7 @@ from html import escape
 from typing import Any
 
 from benchmarks import slopes, split_at_size
-from benchmarks.invented import ASKED
+from benchmarks.invented import QUERY_EVERY
 from benchmarks.page import STYLE
 from benchmarks.panels import LINES
 from benchmarks.recipe_costs import PASSAGES, WIDTH
@@ -57,7 +57,7 @@ def needs(growth: Mapping[str, Any], passage_flops: float, rate: float, writing_
     """Return each stage's need at a size, from the FLOPs of encoding a passage and a GPU's FLOPs per second."""
     ids = slopes.bytes_each(growth, "search: exact, dense", "peak_mib") * size
     writing = split_at_size.flops(MAX_TOKENS, QUERIES_EACH)
-    vectors, searching = size * WIDTH * FLOAT, 2.0 * size * (size / ASKED) * WIDTH
+    vectors, searching = size * WIDTH * FLOAT, 2.0 * size * (size / QUERY_EVERY) * WIDTH
     found = [_on_cpus(growth, name, size) for name in CPU_STAGES]
     disk = slopes.bytes_each(growth, "generate queries", "bytes") * QUERIES_EACH * size
     per_hour, written_per_hour = (GPUS * each * 3600 for each in (rate, writing_rate))

@@ -89,11 +89,11 @@ class _Box:
 
     def curve(self, kind: str, points: slopes.Points, shortest: float) -> Iterator[str]:
         """Yield a line through the large enough values, scaled to n at the first of them."""
-        told = [(size, value) for size, value in points if value >= shortest]
-        if len(told) < 2:
+        shown = [(size, value) for size, value in points if value >= shortest]
+        if len(shown) < 2:
             return
-        scale = told[0][1] / (told[0][0] / self.least)
-        placed = [(size, value / scale) for size, value in told]
+        scale = shown[0][1] / (shown[0][0] / self.least)
+        placed = [(size, value / scale) for size, value in shown]
         yield f'<path class="{kind}" d="{self.line(placed)}"/>'
         for size, times in placed:
             yield f'<circle class="{kind}-dot" cx="{self.across(size):.1f}" cy="{self.up(times):.1f}" r="3"/>'

@@ -158,7 +158,10 @@ def steps(name: str, size: Size, device: torch.device, *, full: bool, repeats: i
 
 
 def stepping(
-    module: nn.Module, losses: Callable[[], Mapping[str, Tensor]], device: torch.device, told: Callable[[float], None]
+    module: nn.Module,
+    losses: Callable[[], Mapping[str, Tensor]],
+    device: torch.device,
+    report_memory: Callable[[float], None],
 ) -> Callable[[], dict[str, float]]:
     """Return a step of a module, which returns its losses and the GPU's peak memory."""
     optimiser = torch.optim.AdamW(module.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
@@ -173,7 +176,7 @@ def stepping(
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         if device.type == "cuda":
-            told(torch.cuda.max_memory_allocated() / 2**30)
+            report_memory(torch.cuda.max_memory_allocated() / 2**30)
         return {name: loss.item() for name, loss in found.items()}
 
     return step

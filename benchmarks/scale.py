@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks import limits, panels, results, slopes, split_at_size
 from benchmarks.contest import OURS
-from benchmarks.invented import ASKED
+from benchmarks.invented import QUERY_EVERY
 from benchmarks.limits import in_bytes, short
 from benchmarks.recipe_costs import WIDTH
 from storage.files import write_atomically
@@ -25,7 +25,7 @@ REPORTED = Path(__file__).parent / "reported_costs.csv"
 PEAKS = {"V100": 125e12, "A100": 312e12, "H200": 989.4e12}
 """FLOPs a second in half precision, dense, as NVIDIA's data sheets have them (V100: tensor cores, float16)."""
 CHIP, TARGET, NUMBERS = "H200", 0.45, (1, 8, 64)
-"""Whose hours are told, at which part of its peak, and on how many of them."""
+"""The GPU for which hours are given, the share of its peak, and how many GPUs."""
 WRITING = split_at_size.ASSUMED
 """At which part a model writes, a token at a time: lower, and assumed here as in docs/queries.md."""
 KINDS = ("generate queries", "pre-train", "teacher", "train", "encode", "search")
@@ -85,7 +85,7 @@ def growing(growth: Result) -> Iterator[str]:
         f"Measured with an invented collection of {', '.join(f'{size:,}' for size in sizes[:-1])} and {sizes[-1]:,} "
         f"documents, and with {growth['start']:,}, whose seconds are subtracted as start-up; each stage ran once in "
         f"its own process on one thread. The models are tiny, so that growth is visible. One document in "
-        f"{ASKED} has a query. The exponent is the slope of log CPU seconds over log documents, with the least "
+        f"{QUERY_EVERY} has a query. The exponent is the slope of log CPU seconds over log documents, with the least "
         f"and greatest between neighbouring sizes; n log n has {slopes.n_log_n(growth):.2f} here. Memory is anonymous "
         f"memory with {growth['start']:,} and with {sizes[-1]:,} documents; bytes of memory and "
         "disk per additional document are those between the two largest sizes: memory that grew by less than "
@@ -179,7 +179,8 @@ def limiting(needs: Mapping[int, list[limits.Need]], share: float) -> Iterator[s
         "FAISS's graph is scaled by the number of dimensions; that of BM25's search is a lower bound, since a query "
         "costs more if more passages contain its words. GPU stages are FLOPs of a "
         f"BERT-base ({limits.MAX_TOKENS} tokens) or a T5-base ({limits.QUERIES_EACH} queries) on {limits.GPUS} {CHIP} "
-        f"at {share:.0%} of their peak, {WRITING:.0%} in generation; exact search has one query for {ASKED} passages. "
+        f"at {share:.0%} of their peak, {WRITING:.0%} in generation; exact search has one query for "
+        f"{QUERY_EVERY} passages. "
         f"Vectors have {WIDTH} dimensions of {limits.FLOAT} bytes. Memory and disk are those per additional document, "
         f"above; memory is an upper bound. Limits are a week, {in_bytes(limits.MEMORY)} of memory, "
         f"{in_bytes(limits.DISK)} of disk, and limits of the software. Pre-training takes the recipe's steps, whatever "

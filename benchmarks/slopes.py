@@ -56,13 +56,13 @@ def memory(result: Mapping[str, Any], name: str) -> Points:
 
 def slope(points: Sequence[tuple[int, float]], shortest: float = SHORTEST) -> Slope | None:
     """Return the exponent of growth; None if fewer than two values are large enough."""
-    told = [(math.log(size), math.log(value)) for size, value in points if value >= shortest]
-    if len(told) < 2:
+    logs = [(math.log(size), math.log(value)) for size, value in points if value >= shortest]
+    if len(logs) < 2:
         return None
-    means = [sum(column) / len(told) for column in zip(*told, strict=True)]
-    across = sum((x - means[0]) ** 2 for x, _ in told)
-    steep = sum((x - means[0]) * (y - means[1]) for x, y in told) / across
-    between = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(told)]
+    means = [sum(column) / len(logs) for column in zip(*logs, strict=True)]
+    across = sum((x - means[0]) ** 2 for x, _ in logs)
+    steep = sum((x - means[0]) * (y - means[1]) for x, y in logs) / across
+    between = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(logs)]
     return Slope(steep, min(between), max(between))
 
 
@@ -71,7 +71,7 @@ def bytes_each(result: Mapping[str, Any], name: str, what: str) -> float:
 
     Below these, buffers that are always of one size fill up. Memory that grows by less than `FLAT_MIB` is flat: an
     allocator's ups and downs, and what is kept up to a bound (words, a row group), are as much. What grows by more is
-    told at most, since these are in it, too.
+    counted at most, since these are in it, too.
     """
     *_, less, most = result["stages"][name]
     grown: float = most[what] - less[what]

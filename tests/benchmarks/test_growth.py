@@ -124,8 +124,8 @@ def test_a_killed_run_resumes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         return type("Done", (), {"returncode": 0, "stdout": 'a line\n{"documents": 64, "seconds": 1.0}\n'})
 
     monkeypatch.setattr(growth.subprocess, "run", run)
-    first = growth.told(folder, "split", 64)
-    assert growth.told(folder, "split", 64) == first
+    first = growth.measurement(folder, "split", 64)
+    assert growth.measurement(folder, "split", 64) == first
     assert first["seconds"] == 1.0
     assert calls == [["split", "64"]]
     growth.prepare(folder, (64,))  # finds all of it
