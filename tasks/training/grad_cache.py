@@ -1,14 +1,15 @@
-"""The gradients of an objective over a batch: whole, in chunks, or on several processes, always the same.
+"""The gradients of an objective over a batch: at once, in chunks, or on several processes, always the same.
 
-With chunks, vectors are computed without a graph, the comparison's gradients at the vectors are kept, and each chunk
-is passed again under the same dropout to carry them on: GradCache (Gao et al. 2021). Several processes deal the
-chunks among them, gather the vectors, and add up what each carried on. A local loss is the mean over the whole batch:
-each chunk counts by its share of the terms.
+With chunks, vectors are computed without a graph, the gradients of the comparison at the vectors are kept, and each
+chunk is encoded again with the same dropout to propagate them: GradCache (Gao et al. 2021). The first chunk of a
+process keeps its graph and is not encoded again; an objective without vectors therefore encodes every chunk once.
+Several processes share the chunks, gather the vectors, and sum their gradients. A local loss is the mean over the
+complete batch: each chunk counts by its share of the terms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -29,29 +30,24 @@ def gradients(objective: Any, batch: Batch, chunk: int | None, seed: tuple[int, 
     if len(spans) == 1:
         vectors, local = _encode(objective, batch, (*seed, 0))
         losses = {**local, **objective.compare(vectors, batch)}
-        torch.stack(list(losses.values())).sum().backward()
+        _sum(losses.values()).backward()
         return losses
-    losses, cached = _compared(objective, batch, spans, seed)
-    found: Losses = {}
-    for number in distributed.shard_of_rank(spans):
-        part = batch.rows(*spans[number])
-        vectors, local = _encode(objective, part, (*seed, number))
-        share = {name: num_terms(part, name) / max(1, num_terms(batch, name)) for name in local}
-        carried = [
-            (vector * _part(grad, spans[number], len(batch))).sum()
-            for vector, grad in zip(vectors, cached, strict=True)
-        ]
-        torch.stack([*carried, *(loss * share[name] for name, loss in local.items())]).sum().backward()
-        for name, loss in local.items():
-            found[name] = found.get(name, torch.zeros_like(loss)) + loss.detach() * share[name]
+    first, *others = distributed.shard_of_rank(spans)
+    encoded = _encode(objective, batch.rows(*spans[first]), (*seed, first))
+    losses, cached = _compare(objective, batch, spans, seed, encoded[0]) if encoded[0] else ({}, ())
+    local_losses = _propagate(encoded, batch, spans[first], cached)
+    for number in others:
+        encoded = _encode(objective, batch.rows(*spans[number]), (*seed, number))
+        for name, loss in _propagate(encoded, batch, spans[number], cached).items():
+            local_losses[name] = local_losses[name] + loss
     distributed.sum_gradients(objective)
-    for name, loss in distributed.sum_over_ranks(found).items():
+    for name, loss in distributed.sum_over_ranks(local_losses).items():
         losses[name] = losses.get(name, torch.zeros_like(loss)) + loss
     return losses
 
 
 def split_into_chunks(size: int, chunk: int | None) -> list[Span]:
-    """A batch's chunks: of so many rows, or, where these are fewer than there are processes, one for each of them."""
+    """Return a batch's chunks of at most `chunk` rows; at least one for each process."""
     chunk = chunk or size
     if -(-size // chunk) >= distributed.size():
         return [(start, min(size, start + chunk)) for start in range(0, size, chunk)]
@@ -64,29 +60,47 @@ def split_into_chunks(size: int, chunk: int | None) -> list[Span]:
     return list(pairwise(bounds))
 
 
-def _compared(objective: Any, batch: Batch, spans: Sequence[Span], seed: tuple[int, int]) -> tuple[Losses, Vectors]:
-    """The losses of the comparison, and its gradients at the vectors of the whole batch."""
-    chunks: list[Vectors] = []
+def _compare(
+    objective: Any, batch: Batch, spans: Sequence[Span], seed: tuple[int, int], vectors: Vectors
+) -> tuple[Losses, Vectors]:
+    """Return the losses of the comparison, and its gradients at the vectors of the complete batch.
+
+    `vectors` are those of the first chunk of this process; the others are encoded here without a graph.
+    """
+    chunks = [tuple(vector.detach() for vector in vectors)]
     with torch.no_grad():
-        for number in distributed.shard_of_rank(spans):
+        for number in distributed.shard_of_rank(spans)[1:]:
             chunks.append(_encode(objective, batch.rows(*spans[number]), (*seed, number))[0])
-            if not chunks[0]:
-                return {}, ()
     rows = [
         spans[numbers[-1]][1] - spans[numbers[0]][0]
-        for numbers in (distributed.shard_of_rank(spans, each) for each in range(distributed.size()))
+        for numbers in (distributed.shard_of_rank(spans, rank) for rank in range(distributed.size()))
     ]
-    vectors = distributed.gather(concatenate(chunks), rows)
+    gathered = distributed.gather(concatenate(chunks), rows)
     torch.manual_seed(mix_seeds((*seed, len(spans))))  # the same for all processes, whichever chunks they had
-    leaves = tuple(vector.detach().requires_grad_() for vector in vectors)
+    leaves = tuple(vector.detach().requires_grad_() for vector in gathered)
     losses = dict(objective.compare(leaves, batch))
-    torch.stack(list(losses.values())).sum().backward()
+    _sum(losses.values()).backward()
     distributed.divide_gradients(objective)
     return losses, tuple(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves)
 
 
+def _propagate(encoded: tuple[Vectors, Losses], batch: Batch, span: Span, cached: Vectors) -> Losses:
+    """Add a chunk's gradients to the parameters, and return its share of the local losses of the batch."""
+    (vectors, local), part = encoded, batch.rows(*span)
+    losses = {name: loss * (num_terms(part, name) / max(1, num_terms(batch, name))) for name, loss in local.items()}
+    carried = [
+        (vector * _part(gradient, span, len(batch))).sum() for vector, gradient in zip(vectors, cached, strict=True)
+    ]
+    _sum([*carried, *losses.values()]).backward()
+    return {name: loss.detach() for name, loss in losses.items()}
+
+
+def _sum(losses: Iterable[Tensor]) -> Tensor:
+    return torch.stack(list(losses)).sum()
+
+
 def _part(grad: Tensor, span: Span, size: int) -> Tensor:
-    """The gradients that belong to some of a batch's rows, each of which may have several vectors."""
+    """Return the gradients of a chunk's rows, each of which may have several vectors."""
     vectors = len(grad) // size
     return grad[span[0] * vectors : span[1] * vectors]
 
@@ -99,7 +113,7 @@ def _encode(objective: Objective, batch: Batch, seed: tuple[int, int, int]) -> t
 
 
 def mix_seeds(seed: tuple[int, ...]) -> int:
-    """One seed of several numbers, different for different numbers."""
+    """Return one seed for several numbers, different for different numbers."""
     value = 0
     for number in seed:
         value = (value * 1_000_003 + number + 1) % (2**63 - 1)

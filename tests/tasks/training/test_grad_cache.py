@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from models.objective import Batch, Losses, num_terms
 from models.tokens import Tokenizer
+from tasks.runtime import distributed
 from tasks.training.grad_cache import gradients, mix_seeds
 from tests.tasks.training.small_objectives import KINDS, batches, objective
 
@@ -64,3 +65,40 @@ def test_chunks_with_dropout_are_a_direct_pass_under_the_same_seeds(kind: str, t
     assert furthest(grads, expected) < 1e-6
     undropped = gradient(made.eval(), batch, 3)[0]
     assert any(abs(undropped[name].item() - loss.item()) > 1e-4 for name, loss in losses.items())
+
+
+@pytest.mark.parametrize(("kind", "chunk", "passes"), [
+    ("ar", None, 1), ("ar", 3, 3), ("ae", 1, 8), ("contrast", None, 1), ("contrast", 4, 3), ("contrast", 1, 15),
+])  # fmt: skip
+def test_no_forward_pass_is_discarded(kind: str, chunk: int | None, passes: int, tokenizer: Tokenizer) -> None:
+    """Each chunk is encoded once; a contrast encodes all chunks but the first again, to propagate its gradients."""
+    made, batch = objective(kind).train(), batches(kind, tokenizer)(0)
+
+    assert encodings(made, batch, chunk) == passes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_process_with_one_chunk_encodes_it_once(
+    kind: str, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of two processes, with stand-ins for what the processes send each other."""
+    monkeypatch.setattr(distributed, "size", lambda: 2)
+    monkeypatch.setattr(distributed, "rank", lambda: 1)
+    monkeypatch.setattr(distributed, "gather", lambda parts, rows: tuple(torch.cat([part, part]) for part in parts))
+    monkeypatch.setattr(distributed, "sum_gradients", lambda module: None)
+    monkeypatch.setattr(distributed, "sum_over_ranks", lambda values: values)
+
+    assert encodings(objective(kind).train(), batches(kind, tokenizer)(0), None) == 1
+
+
+def encodings(made: nn.Module, batch: Batch, chunk: int | None) -> int:
+    """Return how many times a step encodes a chunk."""
+    encode, sizes = made.encode, []
+
+    def counted(part: Batch) -> object:
+        sizes.append(len(part))
+        return encode(part)
+
+    made.encode = counted  # type: ignore[assignment]
+    gradients(made, batch, chunk, (3, 5))
+    return len(sizes)
