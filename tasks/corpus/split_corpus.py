@@ -6,7 +6,7 @@ becomes one file; a process holds a batch of them in memory, or one longer docum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,7 +23,7 @@ from storage.settings import Settings
 from storage.tables import Documents, Passages, passage_text
 from tasks.corpus.sentence_packing import MIN_TOKENS, Span, beginning, count_tokens, spans
 from tasks.corpus.sentences import BLANKS
-from tasks.runtime.shard import Shard, ShardJob, part, row_shards
+from tasks.runtime.shard import ShardJob, ShardTask, part, row_shards
 from tasks.runtime.shards import run_shards
 from tasks.stage import stage
 
@@ -71,18 +71,21 @@ def split_corpus(
 
 
 def split_part(
-    out: Path, shard: Shard, done: Callable[[int], object], documents: Artifact[Documents], tokenizer: Source, *,
+    task: ShardTask,
+    documents: Artifact[Documents],
+    tokenizer: Source,
+    *,
     settings: Splitting | SplittingWithTitles,
-) -> None:  # fmt: skip
+) -> None:
     """Write the passages of a shard's documents."""
-    file, rows = str(tokenizer.path / TOKENIZER), read_rows(documents, Documents, *shard.of)
+    file, rows = str(tokenizer.path / TOKENIZER), read_rows(documents, Documents, *task.shard.of)
 
     def passages() -> Iterator[dict[str, Any]]:
         for batch in portions(rows, size=lambda row: len(row["text"]), limit=CHARACTERS_PER_BATCH):
             yield from split_documents(batch, tokenizer=file, settings=settings)
-            done(len(batch))
+            task.done(len(batch))
 
-    write_rows(out, Passages, passages(), part(shard.number))
+    write_rows(task.out, Passages, passages(), part(task.shard.number))
 
 
 def split_documents(documents: Rows, *, tokenizer: str, settings: Splitting | SplittingWithTitles) -> Rows:

@@ -11,7 +11,7 @@ import importlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from tasks.finetuning.candidates import (
     sample,
 )  # fmt: skip
 from tasks.finetuning.miners import MiningSettings, NegativeSelector, QueryCandidates, Row
-from tasks.runtime.shard import Shard, ShardJob, load_once, part
+from tasks.runtime.shard import ShardJob, ShardTask, load_once, part
 from tasks.runtime.shards import run_shards
 from tasks.stage import stage
 
@@ -58,21 +58,25 @@ def mine(
 
 
 def mine_part(
-    out: Path, shard: Shard, done: Callable[[int], object], runs: Sequence[Artifact[Run]],
-    positives: Artifact[Positives], passages: Artifact[Passages], scores: Artifact[TeacherScores] | None, *,
+    task: ShardTask,
+    runs: Sequence[Artifact[Run]],
+    positives: Artifact[Positives],
+    passages: Artifact[Passages],
+    scores: Artifact[TeacherScores] | None,
+    *,
     settings: MiningSettings,
-) -> None:  # fmt: skip
+) -> None:
     """Write the negatives of a shard's queries, and the numbers of candidates and of selected passages."""
     context = load_once(MiningContext, settings, len(runs), positives, passages, scores)
 
     def rows() -> Iterator[Row]:
         counts = Counter[str]()
-        for query_id, ranked in lists(runs, shard):
-            done(sum(map(len, ranked)))
+        for query_id, ranked in lists(runs, task.shard):
+            task.done(sum(map(len, ranked)))
             yield from context.negatives(query_id, ranked, counts)
-        write_atomically(out / counts_file(shard.number), json.dumps(counts))
+        write_atomically(task.out / counts_file(task.shard.number), json.dumps(counts))
 
-    write_rows(out, Negatives, rows(), part(shard.number))
+    write_rows(task.out, Negatives, rows(), part(task.shard.number))
 
 
 class MiningContext:

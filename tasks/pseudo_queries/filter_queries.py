@@ -25,7 +25,7 @@ from storage.tables import PseudoQueries
 from tasks.cross_encoder.pairs import Scoring
 from tasks.pseudo_queries.column_rewrite import file_shards, is_empty, rewrite
 from tasks.pseudo_queries.round_trip import RoundTrip
-from tasks.runtime.shard import Shard, ShardJob
+from tasks.runtime.shard import ShardJob, ShardTask
 from tasks.runtime.shards import run_shards
 from tasks.session import print_line
 from tasks.stage import stage
@@ -156,17 +156,15 @@ def filter_queries(out: Path, pseudo_queries: Artifact[PseudoQueries], *, settin
     print_line(f"filter_queries: {summary}")
 
 
-def cut_part(
-    out: Path, shard: Shard, done: Callable[[int], object], pseudo_queries: Artifact[PseudoQueries], *, settings: Limits
-) -> None:
+def cut_part(task: ShardTask, pseudo_queries: Artifact[PseudoQueries], *, settings: Limits) -> None:
     """Write a shard's queries with `kept` and `reason`."""
 
     def change(block: pa.Table) -> dict[str, pa.Array]:
         reasons = _reasons(block, settings)
-        done(len(block))
+        task.done(len(block))
         return {"kept": pa.array(reasons == ""), "reason": pa.array(reasons, pa.string())}
 
-    rewrite(out, shard, pseudo_queries, change)
+    rewrite(task.out, task.shard, pseudo_queries, change)
 
 
 def _reasons(block: pa.Table, limits: Limits) -> NDArray[np.str_]:

@@ -29,7 +29,7 @@ from storage.tables import Checkpoint, Filled, GeneratedQueries, Passages, Pseud
 from tasks.pseudo_queries import ledger_join
 from tasks.pseudo_queries.generators.sampler import GenerationRequest, Sampler
 from tasks.runtime.device import choose_device
-from tasks.runtime.shard import Shard, ShardJob, load_once
+from tasks.runtime.shard import ShardJob, ShardTask, load_once
 from tasks.runtime.shards import run_shards
 from tasks.session import print_line, store
 from tasks.stage import stage
@@ -169,23 +169,27 @@ def _locked(ledger: GenerationCache, settings: NamedGeneration) -> Iterator[None
 
 
 def write_buckets(
-    out: Path, shard: Shard, done: Callable[[int], object], generator: Generator, ledger: Source,
-    replaced: Source | None, *, settings: NamedGeneration,
-) -> None:  # fmt: skip
+    task: ShardTask,
+    generator: Generator,
+    ledger: Source,
+    replaced: Source | None,
+    *,
+    settings: NamedGeneration,
+) -> None:
     """Generate the queries that a shard's buckets lack, add them to the cache, and join its rows with the passages."""
-    (first, last), cache = shard.of, GenerationCache(ledger.path)
-    passages, invalidations = ledger_join.passages_of(out, first, last), Invalidations.read(replaced)
+    (first, last), cache = task.shard.of, GenerationCache(ledger.path)
+    passages, invalidations = ledger_join.passages_of(task.out, first, last), Invalidations.read(replaced)
     draws = [invalidations.draw(sha256) for sha256 in passages["passage_sha256"].to_pylist()]
     passages = passages.append_column("draw", pa.array(draws, pa.int32()))
     texts = passages["passage_sha256"].combine_chunks()
     cached = cache.rows(first, last, texts).filter(pc.field("rank") < settings.queries_per_passage)
     missing = _missing(passages, cached, settings.queries_per_passage)
-    done(len(passages) - len(missing))
+    task.done(len(passages) - len(missing))
     generated = GeneratedQueries.schema.empty_table()
     if missing:
         rows: list[dict[str, Any]] = []
         try:
-            for batch in _generate(missing, load_once(_sampler, generator, settings), done):
+            for batch in _generate(missing, load_once(_sampler, generator, settings), task.done):
                 rows += batch
         except UserError:  # a passage is refused: keep what was generated before it
             cache.add(first, last, _new(rows, cached))
@@ -195,7 +199,7 @@ def write_buckets(
     tables = [
         rows.append_column("made", pa.repeat(new, len(rows))) for new, rows in ((False, cached), (True, generated))
     ]
-    ledger_join.write_joined(out, shard, passages, pa.concat_tables(tables))
+    ledger_join.write_joined(task.out, task.shard, passages, pa.concat_tables(tables))
 
 
 def _missing(passages: pa.Table, cached: pa.Table, number: int) -> dict[str, GenerationRequest]:

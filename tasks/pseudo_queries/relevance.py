@@ -20,7 +20,7 @@ from storage.rows import read_rows
 from storage.tables import Checkpoint, Passages, PseudoQueries, passage_text
 from tasks.cross_encoder.pairs import Scorer, Scoring
 from tasks.pseudo_queries.column_rewrite import file_shards, is_empty, rewrite, unknown
-from tasks.runtime.shard import Shard, ShardJob, load_once
+from tasks.runtime.shard import ShardJob, ShardTask, load_once
 from tasks.runtime.shards import run_shards
 from tasks.stage import stage
 
@@ -40,22 +40,26 @@ def relevance(
 
 
 def score_part(
-    out: Path, shard: Shard, done: Callable[[int], object], pseudo_queries: Artifact[PseudoQueries],
-    passages: Artifact[Passages], cross_encoder: Artifact[Checkpoint] | Source, *, settings: Scoring,
-) -> None:  # fmt: skip
+    task: ShardTask,
+    pseudo_queries: Artifact[PseudoQueries],
+    passages: Artifact[Passages],
+    cross_encoder: Artifact[Checkpoint] | Source,
+    *,
+    settings: Scoring,
+) -> None:
     """Write a shard's queries with their scores."""
-    scorer, rows = load_once(_scorer, cross_encoder, settings), read_rows(passages, Passages, *shard.of)
+    scorer, rows = load_once(_scorer, cross_encoder, settings), read_rows(passages, Passages, *task.shard.of)
     texts = Texts(rows, lambda passage_id: unknown(passage_id, pseudo_queries, passages))
 
     def change(block: pa.Table) -> dict[str, pa.Array]:
         empty, scores = is_empty(block), np.zeros(len(block), np.float32)
         generated = block.select(["passage_id", "rank", "query"]).filter(pa.array(~empty))
-        scores[~empty] = scorer(_pairs(generated, texts, scorer, settings), done)
+        scores[~empty] = scorer(_pairs(generated, texts, scorer, settings), task.done)
         _check(scores[~empty], generated, cross_encoder.reference)
-        done(int(empty.sum()))
+        task.done(int(empty.sum()))
         return {"relevance": pa.array(scores, mask=empty)}
 
-    rewrite(out, shard, pseudo_queries, change)
+    rewrite(task.out, task.shard, pseudo_queries, change)
 
 
 class Texts:

@@ -5,7 +5,6 @@ The rank of the own passage in the query's BM25 list is the query's score. Only 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from storage.tables import Index, Passages, PseudoQueries
 from tasks.pseudo_queries.column_rewrite import file_shards, is_empty, rewrite, unknown
 from tasks.retrieval.index import describe, engine
 from tasks.retrieval.ranking import Hits, Indices, Searcher
-from tasks.runtime.shard import Shard, ShardJob, load_once
+from tasks.runtime.shard import ShardJob, ShardTask, load_once
 from tasks.runtime.shards import run_shards
 from tasks.stage import stage
 
@@ -50,12 +49,16 @@ def round_trip(
 
 
 def rank_part(
-    out: Path, shard: Shard, done: Callable[[int], object], pseudo_queries: Artifact[PseudoQueries],
-    passages: Artifact[Passages], index: Artifact[Index], *, settings: RoundTrip,
-) -> None:  # fmt: skip
+    task: ShardTask,
+    pseudo_queries: Artifact[PseudoQueries],
+    passages: Artifact[Passages],
+    index: Artifact[Index],
+    *,
+    settings: RoundTrip,
+) -> None:
     """Write a shard's queries with their ranks."""
     searcher, ids = load_once(_opened, index, passages)
-    first, last = shard.of
+    first, last = task.shard.of
     nearby = RowIndex(ids.ids.slice(first, last - first))
 
     def change(block: pa.Table) -> dict[str, pa.Array]:
@@ -64,10 +67,10 @@ def rank_part(
         for start in range(0, len(block), QUERIES_AT_ONCE):
             few = slice(start, start + QUERIES_AT_ONCE)
             ranks[few] = _ranks(searcher, block["query"][few], rows[few], settings.depth)
-            done(len(ranks[few]))
+            task.done(len(ranks[few]))
         return {"round_trip": pa.array(ranks, mask=empty)}
 
-    rewrite(out, shard, pseudo_queries, change)
+    rewrite(task.out, task.shard, pseudo_queries, change)
 
 
 def _opened(index: Artifact[Index], passages: Artifact[Passages]) -> tuple[Searcher, PassageIndex]:

@@ -27,7 +27,7 @@ from storage.settings import Settings
 from storage.tables import Checkpoint, Passages, Vectors, passage_text
 from storage.vectors import VECTORS_JSON, Encoded, SparseRows, TokenRows, bytes_per_passage, shard_files, write_shard
 from tasks.runtime.device import choose_device
-from tasks.runtime.shard import Shard, ShardJob, load_once, row_shards
+from tasks.runtime.shard import Shard, ShardJob, ShardTask, load_once, row_shards
 from tasks.runtime.shards import run_shards
 from tasks.runtime.token_batches import TOKENS_PER_BATCH, batches
 from tasks.stage import stage
@@ -137,13 +137,16 @@ def encode(out: Path, passages: Artifact[Passages], checkpoint: Model, *, settin
 
 
 def write_part(
-    out: Path, shard: Shard, done: Callable[[int], object], passages: Artifact[Passages],
-    checkpoint: Model, *, settings: Encoding,
-) -> None:  # fmt: skip
+    task: ShardTask,
+    passages: Artifact[Passages],
+    checkpoint: Model,
+    *,
+    settings: Encoding,
+) -> None:
     """Write all representations of a shard's passages."""
     encoder = load_once(_encoder, checkpoint)
-    texts = [passage_text(row["title"], row["text"]) for row in read_rows(passages, Passages, *shard.of)]
-    write_shard(out, shard.number, encoder(texts, "passage", settings.passage_max_tokens, done))
+    texts = [passage_text(row["title"], row["text"]) for row in read_rows(passages, Passages, *task.shard.of)]
+    write_shard(task.out, task.shard.number, encoder(texts, "passage", settings.passage_max_tokens, task.done))
 
 
 def _encoder(checkpoint: Model) -> TextEncoder:

@@ -29,7 +29,7 @@ def as_json(
 
 
 def call(request: Mapping[str, Any], *first: object, root: Path | None = None) -> None:
-    """Make the call that `as_json` describes; `first` are the arguments before its inputs, beginning with the folder.
+    """Make the call that `as_json` describes; `first` are the arguments before its inputs.
 
     `root` is where this host has the store.
     """

@@ -27,40 +27,52 @@ class Shard:
 
     number: int
     rows: int
-    """How many rows of the input it is, which is what the bar counts."""
+    """The number of the input's rows, which the progress bar counts."""
     files: Sequence[str]
-    """What it is written to, below the stage's folder; it is finished when they are all there and recorded."""
+    """The files to write, below the stage's folder; the shard is finished when all are there and recorded."""
     of: Any
-    """Which rows, as the stage says it in JSON."""
+    """The rows of the shard, in a form that the stage chooses, as JSON."""
 
     def is_finished(self, out: Path) -> bool:
-        """Whether it need not be made: its files are there, with the bytes that were written."""
+        """Return whether its files are there with the bytes that were recorded."""
         return all(is_intact(out, file) for file in self.files)
 
 
 @dataclass(frozen=True)
+class ShardTask:
+    """A shard to write."""
+
+    out: Path
+    """The folder of the stage."""
+    shard: Shard
+    done: Callable[[int], object]
+    """Is called with the number of rows that have been processed since its last call."""
+
+
+@dataclass(frozen=True)
 class ShardJob:
-    """What makes the shards of a stage, wherever that is."""
+    """How the shards of a stage are written, in whichever process."""
 
     work: Callable[..., None]
+    """work(task, *inputs, settings=...) writes the shard of a `ShardTask`."""
     out: Path
     inputs: Sequence[Any]
-    settings: Settings
+    settings: Settings | None
     what: str
-    """What the bar says is being done."""
+    """What the progress bar says is done."""
     unit: str
-    """What a row is called."""
+    """The unit of the rows."""
     on_gpus: bool = False
-    """In `execution.processes` processes, each on a GPU of its own where there are some, not in `execution.workers`."""
+    """Whether `execution.processes` processes work, each with a GPU if there are any, and not `execution.workers`."""
 
 
 def part(number: int) -> str:
-    """The name of the Parquet file that a shard of rows becomes, without its ending."""
+    """Return the name, without its suffix, of the Parquet file that a shard of rows becomes."""
     return f"part-{number:05d}"
 
 
 def row_shards(total: int, size: int) -> list[Shard]:
-    """Shards of so many rows of a table, the last of fewer, each one Parquet file; `of` is [first row, last row)."""
+    """Return shards of `size` rows of a table, the last of fewer, each one file; `of` is [first row, last row)."""
     spans = [[first, min(first + size, total)] for first in range(0, total, size)]
     return [Shard(n, last - first, [f"{part(n)}.parquet"], [first, last]) for n, (first, last) in enumerate(spans)]
 
@@ -69,22 +81,22 @@ class ProcessFailed(Exception):
     """One of several processes has failed."""
 
 
-def load_once(make: Callable[..., T], *given: object) -> T:
-    """What `make(*given)` gives: a model, say, that this process makes once for all its shards.
+def load_once(load: Callable[..., T], *arguments: object) -> T:
+    """Return `load(*arguments)`, such as a model, which this process loads once for all its shards.
 
-    The last thing made is kept, until a stage that makes its shards in this process ends; a process that only makes
-    shards keeps it for the next stage.
+    Only the last result is kept: until the stage ends if its shards are written in this process, else until the
+    process of the shards loads something else.
     """
-    key = (make, given, execution())
+    key = (load, arguments, execution())
     if key not in _loaded:
         _loaded.clear()
-        _loaded[key] = make(*given)
-    found: T = _loaded[key]
-    return found
+        _loaded[key] = load(*arguments)
+    loaded: T = _loaded[key]
+    return loaded
 
 
 def request(job: ShardJob) -> dict[str, Any]:
-    """What another process must know to make shards of this job, as JSON."""
+    """Return what another process must know to write shards of this job, as JSON."""
     return {
         "call": remote_call.as_json(job.work, job.inputs, job.settings), "out": str(job.out),
         "execution": execution().model_dump(mode="json"),
@@ -92,18 +104,19 @@ def request(job: ShardJob) -> dict[str, Any]:
 
 
 def write_shard_of_request(request: Mapping[str, Any], shard: Shard, done: Callable[[int], object]) -> None:
-    """Make a shard that another process requests."""
+    """Write a shard that another process requests."""
     out = Path(request["out"])
     with session(Session(Store(out), Execution.model_validate(request["execution"]))):  # a shard uses no store
-        remote_call.call(request["call"], out, shard, done)
+        remote_call.call(request["call"], ShardTask(out, shard, done))
     record(out, *shard.files)
 
 
 def run_here(job: ShardJob, shards: Sequence[Shard], done: Callable[[int], object]) -> None:
-    """Make the shards one after another in this process, and let go of what was kept for them."""
+    """Write the shards one after another in this process, then drop what was loaded for them."""
+    settings = {} if job.settings is None else {"settings": job.settings}
     try:
         for shard in shards:
-            job.work(job.out, shard, done, *job.inputs, settings=job.settings)
+            job.work(ShardTask(job.out, shard, done), *job.inputs, **settings)
             record(job.out, *shard.files)
     finally:
         _loaded.clear()

@@ -1,10 +1,10 @@
-"""Stages whose work is done in shards: what a shard is, and where shards are made.
+"""Stages whose work is done in shards.
 
-A stage lists its shards and names a function of its module, `work(out, shard, done, *inputs, settings=...)`, which
-writes one of them completely or not at all, the same bytes each time, and reports the rows it has passed to `done`. A
-shard whose files are there, with the bytes that were recorded (`tasks/runtime/leftovers.py`), is never made again.
-Shards are made in this process, in several processes of ours (`tasks/runtime/process_pool.py`), or on a Dask cluster
-where `execution.dask` names one (`tasks/runtime/dask_cluster.py`).
+A stage lists its shards and names a function of its module, `work(task, *inputs, settings=...)`, which writes the shard
+of a `ShardTask` completely or not at all, the same bytes each time, and counts its rows with `task.done`. A shard whose
+files are there with the bytes that were recorded (`tasks/runtime/leftovers.py`) is not written again. Shards are
+written in this process, in several (`tasks/runtime/process_pool.py`), or on the Dask cluster that `execution.dask`
+names (`tasks/runtime/dask_cluster.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tasks.session import execution
 
 
 def run_shards(job: ShardJob, shards: Sequence[Shard]) -> None:
-    """Make the shards that are not finished. What goes wrong in another process is raised here as it was there."""
+    """Write the shards that are not finished. An error in another process is raised here as it was there."""
     lacking = set(unfinished(job.out, [file for shard in shards for file in shard.files]))
     waiting = [shard for shard in shards if not lacking.isdisjoint(shard.files)]
     if not waiting:

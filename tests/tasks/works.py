@@ -11,7 +11,7 @@ from storage.errors import UserError
 from storage.files import write_atomically
 from storage.settings import Settings
 from storage.store.store import Store
-from tasks.runtime.shard import Shard, ShardJob, load_once, row_shards
+from tasks.runtime.shard import ShardJob, ShardTask, load_once, row_shards
 from tasks.runtime.shards import run_shards
 from tasks.session import Execution, Session, session
 
@@ -22,9 +22,6 @@ class Asked(Settings):
     number: int = -1
     told: str = ""
     """A folder for what happens on the way."""
-
-
-Done = Callable[[int], object]
 
 
 def run(
@@ -45,20 +42,20 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.glob("part-*"))}
 
 
-def write(out: Path, shard: Shard, done: Done, *, settings: Asked) -> None:
+def write(task: ShardTask, *, settings: Asked) -> None:
     """Write the rows' numbers, and count them one by one."""
-    for _ in range(shard.rows):
-        done(1)
-    write_atomically(out / shard.files[0], " ".join(map(str, range(*shard.of))))
+    for _ in range(task.shard.rows):
+        task.done(1)
+    write_atomically(task.out / task.shard.files[0], " ".join(map(str, range(*task.shard.of))))
 
 
-def write_slowly(out: Path, shard: Shard, done: Done, *, settings: Asked) -> None:
+def write_slowly(task: ShardTask, *, settings: Asked) -> None:
     """The same, with a trace of which process makes which shard, and of when it loads what it needs."""
     load_once(load, settings.told)
     with (Path(settings.told) / f"{os.getpid()}.made").open("a") as file:
-        file.write(f"{shard.number}\n")
+        file.write(f"{task.shard.number}\n")
     time.sleep(0.1)
-    write(out, shard, done, settings=settings)
+    write(task, settings=settings)
 
 
 def load(told: str) -> str:
@@ -68,24 +65,24 @@ def load(told: str) -> str:
     return told
 
 
-def complain(out: Path, shard: Shard, done: Done, *, settings: Asked) -> None:
+def complain(task: ShardTask, *, settings: Asked) -> None:
     """One shard finds that the user can mend something."""
-    if shard.number == settings.number:
-        raise UserError(f"row {shard.of[0]}: expected something else")
-    write(out, shard, done, settings=settings)
+    if task.shard.number == settings.number:
+        raise UserError(f"row {task.shard.of[0]}: expected something else")
+    write(task, settings=settings)
 
 
-def vanish(out: Path, shard: Shard, done: Done, *, settings: Asked) -> None:
+def vanish(task: ShardTask, *, settings: Asked) -> None:
     """The process that makes one shard is killed."""
-    if shard.number == settings.number:
+    if task.shard.number == settings.number:
         os.kill(os.getpid(), signal.SIGKILL)
-    write(out, shard, done, settings=settings)
+    write(task, settings=settings)
 
 
-def linger(out: Path, shard: Shard, done: Done, *, settings: Asked) -> None:
+def linger(task: ShardTask, *, settings: Asked) -> None:
     """Some shards take for ever."""
-    if shard.number < settings.number:
-        write(out, shard, done, settings=settings)
+    if task.shard.number < settings.number:
+        write(task, settings=settings)
     else:
         (Path(settings.told) / f"{os.getpid()}.pid").touch()
         time.sleep(600)

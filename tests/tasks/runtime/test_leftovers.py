@@ -8,7 +8,7 @@ import pytest
 
 from storage.store.store import Store
 from tasks.runtime.leftovers import RECORDS, discard, is_intact, record, unfinished
-from tasks.runtime.shard import ShardJob, row_shards
+from tasks.runtime.shard import ShardJob, ShardTask, row_shards
 from tasks.runtime.shards import run_shards
 from tasks.session import Execution, Session, session
 from tests.tasks.works import Asked, files, write
@@ -64,9 +64,9 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 def test_a_damaged_shard_is_made_again_and_no_other(tmp_path: Path, damage: str) -> None:
     out, printed, made = tmp_path / "stage-key", list[str](), list[int]()
 
-    def noting(folder: Path, shard: object, done: Callable[[int], object], *, settings: Asked) -> None:
-        made.append(shard.number)  # type: ignore[attr-defined]
-        write(folder, shard, done, settings=settings)  # type: ignore[arg-type]
+    def noting(task: ShardTask, *, settings: Asked) -> None:
+        made.append(task.shard.number)
+        write(task, settings=settings)
 
     with session(Session(Store(tmp_path / "store"), EXECUTION, print_line=printed.append)):
         for _ in range(2):
