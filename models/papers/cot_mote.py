@@ -26,6 +26,7 @@ from torch.nn.functional import pad as widened
 from models.batch import Rows
 from models.layers.bert import BertForMaskedLM
 from models.layers.decoder import AutoRegressiveDecoder, shared
+from models.layers.max_logits import max_of_logits
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED, mask_words
 from models.objective import Losses, Vectors
@@ -182,7 +183,7 @@ class Pretraining(nn.Module):
         content_BL = between_specials(text.tokens.mask)
         logits_NV, labels_N = encoder.vocabulary(hidden_BLH[content_BL]), text.labels[content_BL]
         labelled_N = labels_N != IGNORED
-        max_logits_BV = max_logits(logits_NV, content_BL.sum(1))
+        max_logits_BV = max_of_logits(logits_NV, content_BL)
         vectors_BH = weighted_words(
             max_logits_BV, encoder.bert.embeddings.word_embeddings.weight, self.settings.lexical_bottleneck
         )
@@ -192,15 +193,6 @@ class Pretraining(nn.Module):
 def between_specials(mask_BL: Tensor) -> Tensor:
     """Return where a real token is neither the first, [CLS], nor the last, [SEP]; [MASK] is included; [B, L]."""
     return widened(mask_BL[:, 2:], (1, 1))
-
-
-def max_logits(logits_NV: Tensor, counts_B: Tensor) -> Tensor:
-    """Return the maximum logit of each token of the vocabulary in each text [B, V]; 0 for a text without positions.
-
-    `logits_NV` has the positions of the first text, then those of the second; `counts_B` counts them.
-    """
-    texts = logits_NV.split(counts_B.tolist())
-    return torch.stack([text_LV.amax(0) if len(text_LV) else text_LV.new_zeros(text_LV.shape[1]) for text_LV in texts])
 
 
 def weighted_words(logits_BV: Tensor, embeddings_VH: Tensor, weights: str | None) -> Tensor:

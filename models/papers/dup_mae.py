@@ -20,6 +20,7 @@ from numpy.random import Generator
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
+from models.layers.max_logits import max_of_logits
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED
 from models.objective import Losses, Vectors
@@ -123,19 +124,9 @@ class Pretraining(nn.Module):
             logits_NV, labelled_N = self.model.vocabulary(hidden_BLH[ordinary_BL]), masked_BL[ordinary_BL]
             mlm = masked_lm_loss(logits_NV[labelled_N], batch.labels[masked_BL])
             logits_NV = logits_NV[~labelled_N] if self.settings.exclude_masked else logits_NV
-        max_logits_BV = max_logits(logits_NV, pool_BL)
+        max_logits_BV = max_of_logits(logits_NV, pool_BL)
         weights_BV = word_weights(batch.original, batch.words >= 0, max_logits_BV.shape[1], self.settings.bow_target)
         return {"mlm": mlm, "bow": self.settings.bow_weight * bow_loss(max_logits_BV, weights_BV)}
-
-
-def max_logits(logits_NV: Tensor, pool_BL: Tensor) -> Tensor:
-    """Return the maximum logit of each WordPiece token over a text's pooled positions [B, V], in float32.
-
-    `logits_NV` has the N pooled positions, text by text. A text without pooled positions gets 0 everywhere.
-    """
-    texts = logits_NV.split(pool_BL.sum(1).tolist())
-    # For the gradient max stores one index per WordPiece token; amax would store all logits.
-    return torch.stack([text_LV.max(0).values if len(text_LV) else text_LV.sum(0) for text_LV in texts]).float()
 
 
 def word_weights(ids_BL: Tensor, own_BL: Tensor, vocab_size: int, target: BowTarget) -> Tensor:

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.layers.max_logits import max_logits
+from models.layers import max_logits as module
+from models.layers.max_logits import max_logits, max_of_logits
 
 V, H = 23, 6
 POOL = torch.tensor([[1, 1, 0, 1], [0, 0, 0, 0], [0, 1, 1, 1], [0, 0, 1, 0], [0, 0, 0, 0]]) > 0
@@ -25,6 +26,11 @@ def slow(states: Tensor, words: Tensor, bias: Tensor, pool: Tensor = POOL) -> Te
         rows.append(logits.max(0).values if count else torch.zeros(V, dtype=logits.dtype))
         start += count
     return torch.stack(rows)
+
+
+@pytest.fixture(params=[1, 2**25], ids=["a text at a time", "all texts at once"], autouse=True)
+def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_ELEMENTS", request.param)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
@@ -72,6 +78,35 @@ def test_what_is_frozen_has_no_gradient(frozen: int) -> None:
     torch.testing.assert_close(ours[1 - frozen].grad, theirs[1 - frozen].grad)
 
 
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_a_gradient_of_few_tokens_or_of_all(everywhere: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU gradients of 0 take part, which are not counted there."""
+    if everywhere:
+        texts, tokens = torch.meshgrid(torch.arange(len(POOL)), torch.arange(V), indexing="xy")
+        monkeypatch.setattr(module, "_with_gradient", lambda gradient: (texts.flatten(), tokens.flatten()))
+    ours, theirs, price = parts(), parts(), torch.randn(len(POOL), V, dtype=torch.double).relu()
+
+    (max_logits(ours[0], ours[1], POOL, ours[2]) * price).sum().backward()
+    (slow(*theirs) * price).sum().backward()
+
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.grad, other.grad)
+
+
+def test_maxima_of_given_logits() -> None:
+    ours, theirs = (torch.randn(int(POOL.sum()), V, generator=torch.Generator().manual_seed(1)) for _ in range(2))
+    price = torch.randn(len(POOL), V)
+
+    found = max_of_logits(ours.requires_grad_(), POOL)
+    wanted = slow(theirs.requires_grad_(), torch.eye(V), torch.zeros(V))
+    (found * price).sum().backward()
+    (wanted * price).sum().backward()
+
+    assert torch.equal(found, wanted)
+    assert torch.equal(ours.grad, theirs.grad)  # type: ignore[arg-type]
+    assert not max_of_logits(ours[:0], POOL[[1]]).any()
+
+
 def test_no_logits_are_kept() -> None:
     states, words, bias = parts()
     kept: list[tuple[int, ...]] = []
@@ -83,7 +118,8 @@ def test_no_logits_are_kept() -> None:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         max_logits(states, words, POOL, bias)
 
-    assert set(kept) <= {tuple(states.shape), tuple(words.shape), (len(POOL), 1), (V,)}
+    sizes = {tuple(states.shape), tuple(words.shape), (len(POOL), 1), (V,)}
+    assert set(kept) <= sizes | {(len(POOL), V)}  # the positions of the maxima
 
 
 def test_under_autocast_the_products_are_lower_and_the_sums_are_not() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from models.layers.max_logits import max_of_logits
 from models.masking import IGNORED, mask_budget
 from models.papers.cot_mote import (
     Batch,
@@ -17,7 +18,6 @@ from models.papers.cot_mote import (
     Settings,
     between_specials,
     make_batch,
-    max_logits,
     weighted_words,
 )
 from models.pretraining import Initialisation, RawBatch
@@ -205,7 +205,7 @@ def test_maxima_are_over_what_stands_between_the_specials() -> None:
 
     assert [row.nonzero().flatten().tolist() for row in read] == [[1, 2], [], [1], [1, 2, 3, 4]]
     expected = [logits[0, 1:3].amax(0), torch.zeros(9), logits[2, 1], logits[3, 1:5].amax(0)]
-    assert torch.equal(max_logits(logits[read], read.sum(1)), torch.stack(expected))
+    assert torch.equal(max_of_logits(logits[read], read), torch.stack(expected))
     assert between_specials(pad([[CLS, SEP]]).mask).tolist() == [[False, False]]
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from models.layers.max_logits import max_of_logits
 from models.masking import IGNORED
 from models.papers import retro_mae
 from models.papers.dup_mae import (
@@ -17,7 +18,6 @@ from models.papers.dup_mae import (
     Settings,
     bow_loss,
     make_batch,
-    max_logits,
     word_weights,
 )
 from models.pretraining import RawBatch
@@ -145,7 +145,7 @@ def test_what_words_count(target: BowTarget, weight: float) -> None:
 def test_maxima_and_their_cross_entropy_by_hand() -> None:
     logits = torch.tensor([[1.0, 5.0, 0.0], [2.0, 3.0, -1.0], [0.0, 0.0, 0.0], [-3.0, -2.0, -9.0]])
 
-    mu = max_logits(logits, torch.tensor([[False, True, True], [False, False, True], [True, False, False]]))
+    mu = max_of_logits(logits, torch.tensor([[False, True, True], [False, False, True], [True, False, False]]))
 
     assert mu.tolist() == [[2, 5, 0], [0, 0, 0], [-3, -2, -9]]
     loss = bow_loss(mu, torch.tensor([[0.5, 0, 0.5], [1, 0, 0], [0, 0, 0]]))
