@@ -39,6 +39,7 @@ from tasks.pseudo_queries.quality_counts import shortened
 from tasks.retrieval.encode import TextEncoder
 from tasks.runtime.progress import progress
 from tasks.stage import stage
+from tasks.training.seeds import random_generator
 
 Values = NDArray[np.float64]
 SampledDocument = Mapping[str, str]
@@ -128,7 +129,7 @@ def _documents(
         document = [(row, queries.texts(row["passage_id"])) for row in group]
         with_queries = [index for index, (_, own_queries) in enumerate(document) if own_queries]
         if len(document) > 1 and with_queries:
-            random = np.random.default_rng((seed, *doc_id.encode()))
+            random = random_generator(seed, doc_id)
             index = with_queries[random.integers(len(with_queries))]
             other = (index + random.integers(1, len(document))) % len(document)
             row, own_queries = document[index]

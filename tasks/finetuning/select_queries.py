@@ -19,6 +19,7 @@ from storage.settings import Seed, Settings
 from storage.tables import Passages, Positives, Queries, Run
 from tasks.evaluation.max_passage import fold, graded
 from tasks.stage import stage
+from tasks.training.seeds import random_generator
 
 
 class FewShot(Settings):
@@ -50,7 +51,7 @@ def sample_queries(out: Path, queries: Artifact[Queries], positives: Artifact[Po
         raise UserError(
             f"{queries.reference}: expected at least {settings.queries} queries with a positive, found {len(rows)}"
         )
-    random = np.random.default_rng((settings.seed, settings.sample))
+    random = random_generator(settings.seed, settings.sample)
     write_table(out, Queries, rows.take(np.sort(random.permutation(len(rows))[: settings.queries])))
 
 

@@ -22,6 +22,7 @@ from storage.row_index import RowIndex
 from storage.rows import in_one_chunk, read_table
 from storage.tables import Negatives, Passages, Positives, Queries, passage_text
 from tasks.training.epochs import rows_of_step
+from tasks.training.seeds import random_generator
 
 RowNumbers = NDArray[np.int64]
 """Rows of the passage table."""
@@ -130,7 +131,7 @@ class TrainingData:
         """
         number, mined = self.settings.passages_per_query - 1, self.negatives[query]
         if len(mined):
-            order = np.random.default_rng((self.settings.seed, query)).permutation(len(mined))
+            order = random_generator(self.settings.seed, query).permutation(len(mined))
             positions = (epoch * number + np.arange(number)) % len(mined)
             return [int(row) for row in mined[order[positions]]]
         relevant = self.relevant(query)
@@ -138,7 +139,7 @@ class TrainingData:
             raise UserError(
                 f"query {self.queries[query]!r}: every document is relevant to it; leave it out of the qrels"
             )
-        random = np.random.default_rng((self.settings.seed, query, epoch))
+        random = random_generator(self.settings.seed, query, epoch)
         negatives: list[int] = []
         while len(negatives) < number:
             passage = int(random.integers(len(self.corpus)))

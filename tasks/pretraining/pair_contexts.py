@@ -30,6 +30,7 @@ from tasks.corpus.sentences import sentences
 from tasks.corpus.split_corpus import load_tokenizer
 from tasks.runtime.progress import progress
 from tasks.stage import stage
+from tasks.training.seeds import random_generator
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +123,7 @@ class Neighbours:
             return [sentence for sentence in self.sentences(document[index]) if sentence.strip()]
         if len(document) == 1:
             return []
-        random = np.random.default_rng((self.settings.seed, *document[index]["passage_id"].encode()))
+        random = random_generator(self.settings.seed, document[index]["passage_id"])
         select = {"nearby": self.nearby, "overlap": self.overlap, "random": self.random}
         return [select[kind](document, index, random) for kind in self.settings.passages]
 

@@ -37,6 +37,7 @@ from tasks.training.checkpoints import load_parameters
 from tasks.training.epochs import rows_of_step
 from tasks.training.loop import OptimisationSettings, fit
 from tasks.training.meta_device import on_meta_device
+from tasks.training.seeds import random_generator
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -169,7 +170,7 @@ class Data:
         """Return the texts of a step with their contexts, and the step's random generator for masking."""
         settings = self.settings
         rows = rows_of_step(step, settings.batch, len(self.pieces), settings.seed)
-        random = np.random.default_rng((settings.seed, step))
+        random = random_generator(settings.seed, step)
         contexts: list[Any] = []
         if settings.objective.reads != "texts":
             queries, passages = (self.pieces.of(column, rows) for column in ("queries", "passages"))

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from models.tokens import Tokenizer
@@ -24,6 +23,7 @@ from storage.tables import Checkpoint, Passages, Positives, Queries, passage_tex
 from tasks.pseudo_queries.generators.seq2seq_objective import Examples, Seq2SeqObjective
 from tasks.stage import stage
 from tasks.training.loop import OptimisationSettings, fit
+from tasks.training.seeds import random_generator
 
 if TYPE_CHECKING:  # reading a recipe must not import transformers
     from transformers import T5Config
@@ -138,7 +138,7 @@ def read_texts(
     pairs = [(row["passage_id"], row["query_id"]) for row in read_rows(positives, Positives)]
     positive_ids, total = {passage_id for passage_id, _ in pairs}, num_rows(passages.path)
     visits = settings.steps * settings.batch
-    sampled = set(np.random.default_rng((settings.seed, 0)).permutation(total)[:visits].tolist())
+    sampled = set(random_generator(settings.seed, 0).permutation(total)[:visits].tolist())
     texts: list[str] = []
     index_of: dict[str, int] = {}
     for number, row in enumerate(read_rows(passages, Passages)):

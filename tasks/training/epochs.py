@@ -7,6 +7,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.training.seeds import random_generator
+
 
 def rows_of_step(step: int, batch: int, num_rows: int, seed: int) -> list[int]:
     """Return the rows of a step, counted from 0; a batch may cross epochs."""
@@ -20,4 +22,4 @@ def rows_of_step(step: int, batch: int, num_rows: int, seed: int) -> list[int]:
 
 @lru_cache(maxsize=2)
 def _epoch_order(epoch: int, num_rows: int, seed: int) -> NDArray[np.int64]:
-    return np.random.default_rng((seed, epoch, num_rows)).permutation(num_rows)
+    return random_generator(seed, epoch, num_rows).permutation(num_rows)

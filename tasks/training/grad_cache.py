@@ -20,6 +20,7 @@ from models.objective import Batch, Losses, Objective, Vectors, concatenate, num
 from storage.errors import UserError
 from tasks.runtime import distributed
 from tasks.runtime.device import choose_device
+from tasks.training.seeds import mix_seeds
 
 Span = tuple[int, int]
 
@@ -76,7 +77,7 @@ def _compare(
         for numbers in (distributed.shard_of_rank(spans, rank) for rank in range(distributed.size()))
     ]
     gathered = distributed.gather(concatenate(chunks), rows)
-    torch.manual_seed(mix_seeds((*seed, len(spans))))  # the same for all processes, whichever chunks they had
+    torch.manual_seed(mix_seeds(*seed, len(spans)))  # the same for all processes, whichever chunks they had
     leaves = tuple(vector.detach().requires_grad_() for vector in gathered)
     losses = dict(objective.compare(leaves, batch))
     _sum(losses.values()).backward()
@@ -106,18 +107,10 @@ def _part(grad: Tensor, span: Span, size: int) -> Tensor:
 
 
 def _encode(objective: Objective, batch: Batch, seed: tuple[int, int, int]) -> tuple[Vectors, Losses]:
-    torch.manual_seed(mix_seeds(seed))
+    torch.manual_seed(mix_seeds(*seed))
     device = choose_device()
     with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.type == "cuda"):
         return objective.encode(batch)
-
-
-def mix_seeds(seed: tuple[int, ...]) -> int:
-    """Return one seed for several numbers, different for different numbers."""
-    value = 0
-    for number in seed:
-        value = (value * 1_000_003 + number + 1) % (2**63 - 1)
-    return value
 
 
 def gradient_norms(objective: nn.Module) -> dict[str, float]:

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
+from tasks.training.seeds import random_generator
+
 EMBEDDING = 0.2  # standard deviation; small, so that a step of Adam's moves an embedding and not only the layers
 QUIET = 0.5  # scale of the random part of the layers, relative to an embedding
 COPIED = 1.5  # scale of a copied word
@@ -38,7 +40,7 @@ def copying_t5(embeddings_VD: Tensor, config: T5Config, seed: int) -> T5ForCondi
         raise ValueError(f"expected at least two layers, and heads whose widths sum to the model's, found {config}")
     torch.manual_seed(seed)
     model = T5ForConditionalGeneration(config)
-    basis, notes = (_orthogonal(config.d_model, (seed, number)) for number in range(2))
+    basis, notes = (_orthogonal(config.d_model, seed, number) for number in range(2))
     half = config.d_model // 2
     copied_AD, sought_AD = basis[:half], basis[half:]
     with torch.no_grad():
@@ -64,9 +66,9 @@ def resized(embeddings_VE: Tensor, width: int, seed: int) -> Tensor:
     components = components[:, ::-1][:, :width]
     components = components * np.sign(components[np.abs(components).argmax(0), np.arange(components.shape[1])])
     kept = centred @ components
-    random = np.random.default_rng((seed, 2))
+    random = random_generator(seed, 2)
     missing = random.standard_normal((len(kept), width - kept.shape[1])) * kept.std()
-    turned = np.concatenate([kept, missing], axis=1) @ _orthogonal(width, (seed, 3)).double().numpy()
+    turned = np.concatenate([kept, missing], axis=1) @ _orthogonal(width, seed, 3).double().numpy()
     return torch.from_numpy(turned).float()
 
 
@@ -103,5 +105,6 @@ def _match(attention: Any, query_AD: Tensor, key_AD: Tensor) -> None:
     attention.k.weight[:half] = key_AD * gain
 
 
-def _orthogonal(width: int, seed: tuple[int, ...]) -> Tensor:
-    return torch.from_numpy(np.linalg.qr(np.random.default_rng(seed).standard_normal((width, width)))[0]).float()
+def _orthogonal(width: int, seed: int, number: int) -> Tensor:
+    normal_numbers = random_generator(seed, number).standard_normal((width, width))
+    return torch.from_numpy(np.linalg.qr(normal_numbers)[0]).float()

@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from models.objective import Losses, Vectors
 from models.tokens import Tokenizer, Tokens
 from tasks.training.epochs import rows_of_step
+from tasks.training.seeds import random_generator
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Examples:
 
     def batch(self, step: int) -> Batch:
         """Return the batch of a step, which does not depend on other steps."""
-        settings, random = self.settings, np.random.default_rng((self.settings.seed, step))
+        settings, random = self.settings, random_generator(self.settings.seed, step)
         if step < settings.copy_steps or random.random() < settings.copy_share:
             passages = random.integers(len(self.passages), size=settings.batch).tolist()
             targets = [self._target(self._piece(self.passages[passage], random)) for passage in passages]

@@ -18,7 +18,8 @@ from models.objective import Losses
 from models.papers.dup_mae import word_weights
 from models.pretraining import RawBatch
 from models.tokens import Tokenizer
-from tasks.training.grad_cache import gradients, mix_seeds
+from tasks.training.grad_cache import gradients
+from tasks.training.seeds import mix_seeds
 from tests.models.papers import test_co_condenser as co_condenser
 from tests.models.papers import test_condenser as condenser
 from tests.models.papers import test_cot_mae as cot_mae
@@ -126,7 +127,7 @@ def direct_pass(objective: Any, batch: Any, spans: list[tuple[int, int]]) -> Los
     """One graph over all chunks, each encoded under its seed; local losses are means over their terms."""
     vectors, local = [], []
     for number, span in enumerate(spans):
-        torch.manual_seed(mix_seeds((3, 5, number)))
+        torch.manual_seed(mix_seeds(3, 5, number))
         encoded = objective.encode(batch.rows(*span))
         vectors.append(encoded[0])
         local.append(encoded[1])

@@ -157,12 +157,12 @@ def test_a_chunk_is_read_without_the_padding_of_others(monkeypatch: pytest.Monke
 
 def directly(objective: Finetuning, batch: Examples, chunk: int) -> dict[str, float]:
     """One graph over all chunks, each under the seed that the loop gives it."""
-    from tasks.training import grad_cache as loop
+    from tasks.training.seeds import mix_seeds
 
     spans = [(at, min(len(batch), at + chunk)) for at in range(0, len(batch), chunk)]
     passed = []
     for number, span in enumerate(spans):
-        torch.manual_seed(loop.mix_seeds((3, 5, number)))
+        torch.manual_seed(mix_seeds(3, 5, number))
         passed.append(objective.encode(batch.rows(*span))[0])
     losses = objective.compare(tuple(torch.cat(each) for each in zip(*passed, strict=True)), batch)
     torch.stack(list(losses.values())).sum().backward()

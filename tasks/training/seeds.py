@@ -1,0 +1,24 @@
+"""Random draws from a seed and what they are for: a step, a row, an id.
+
+A draw depends on nothing else. So it is the same however rows are divided among processes, and a resumed run needs no
+stored random state.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.random import Generator
+
+
+def random_generator(seed: int, *parts: int | str) -> Generator:
+    """Return NumPy's generator for a seed and numbers or texts, which differs for each of them."""
+    numbers = [number for part in parts for number in (part.encode() if isinstance(part, str) else [part])]
+    return np.random.default_rng((seed, *numbers))
+
+
+def mix_seeds(*numbers: int) -> int:
+    """Return one seed of several numbers, for PyTorch, which takes a single one."""
+    value = 0
+    for number in numbers:
+        value = (value * 1_000_003 + number + 1) % (2**63 - 1)
+    return value
