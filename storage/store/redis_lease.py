@@ -120,6 +120,12 @@ class Lease:
                 thread.start()
                 try:
                     yield
+                except Exception as error:
+                    # A process that was stopped learns here that another has taken over and removed the files it used.
+                    self._renew()
+                    if self._lost:
+                        raise LeaseLost(self._lost) from error
+                    raise
                 finally:
                     self._ended.set()
                     thread.join()
@@ -199,7 +205,8 @@ class Lease:
         try:
             self._lock.release()
         except LockError:
-            logging.getLogger(__name__).warning("%s: the lease was lost before it was released", self._name)
+            if not self._lost:  # otherwise `LeaseLost` says it
+                logging.getLogger(__name__).warning("%s: the lease was lost before it was released", self._name)
         except RedisError:
             logging.getLogger(__name__).warning(
                 "%s: Redis at %s does not answer; the lease expires by itself in %g s",

@@ -275,3 +275,26 @@ def test_the_signals_handler_is_put_back(tmp_path: Path) -> None:
         os.kill(os.getpid(), signal.SIGUSR1)  # somebody else's: nothing is lost
 
     assert signal.getsignal(signal.SIGUSR1) == before
+
+
+def test_an_error_after_a_takeover_is_reported_as_the_lost_lease(redis: Redis, tmp_path: Path) -> None:
+    """Whoever takes over removes what the stopped builder used, so the builder's own error says nothing useful."""
+    store, client = Store(tmp_path, lease=LEASE), redis.client()
+
+    def taken_over() -> None:
+        with store.lock("made", KEY, lambda: None):
+            (name,) = client.scan_iter("*made-*")
+            client.set(name, "another process", px=2_000)
+            raise FileNotFoundError("removed by the other builder")
+
+    with pytest.raises(LeaseLost, match="another process has it; nothing was published") as lost:
+        taken_over()
+    assert isinstance(lost.value.__cause__, FileNotFoundError)
+
+
+def test_an_error_under_a_held_lease_is_raised_as_it_is(redis: Redis, tmp_path: Path) -> None:
+    with (
+        pytest.raises(FileNotFoundError, match="of its own"),
+        Store(tmp_path, lease=LEASE).lock("made", KEY, lambda: None),
+    ):
+        raise FileNotFoundError("of its own")
