@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import ValidationError
 from rich.table import Table
 
+from flows.chain.model_weights import model_weights
 from flows.export import export_checkpoint, must_be_free
 from flows.terminal import Terminal, unwrapped
 from storage.errors import UserError
 from storage.store.run_notes import noted
-from storage.store.sources import weights
 from storage.store.store import Store
 from tasks.pseudo_queries.finetune_generator import VALIDATION_JSON, GeneratorFinetuning, finetune_generator
 from tasks.pseudo_queries.generators.pair_files import pairs_source
@@ -30,7 +30,7 @@ def train(
     opened = Store.open_or_new(store)
     with noted(opened, "train-generator", model) as note:
         with session(Session(opened, execution, print_line=console.print, note=note)):
-            generator = finetune_generator(start=weights(model), pairs=source, settings=settings)
+            generator = finetune_generator(start=model_weights(model), pairs=source, settings=settings)
         Terminal().print(curve(json.loads((generator.path / VALIDATION_JSON).read_text())))
         export_checkpoint(generator.key, folder, store)
         note.finish()

@@ -3,7 +3,7 @@
 Missing parameters would stay random, additional parameters indicate another model, and NaN spreads to every score. The
 results would look plausible, so each case is a `ValueError` that names the file.
 
-Weights are read from safetensors only. A pickle (`pytorch_model.bin`) is never opened, since it can execute code.
+Weights are read from safetensors only; `models.pickled_weights` converts those of a `pytorch_model.bin`.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ def refuse_unusable(folder: Path) -> Iterator[None]:
     """Raise `UnusableModel` for any error in the block, which opens the model in `folder`.
 
     For an invalid configuration libraries raise errors of many classes, such as ZeroDivisionError, KeyError and
-    RuntimeError, first_names with several lines. In this block all of them are caused by the folder.
+    RuntimeError, some with several lines. In this block all of them are caused by the folder.
     """
     try:
         yield
     except (UnusableModel, MemoryError):
         raise
     except ValueError as error:
-        raise UnusableModel(_one_line(error)) from error
+        raise UnusableModel(one_line(error)) from error
     except Exception as error:
         raise UnusableModel(
-            f"{folder}: cannot be opened as a model ({type(error).__name__}: {_one_line(error)}); "
+            f"{folder}: cannot be opened as a model ({type(error).__name__}: {one_line(error)}); "
             "save it again with transformers' save_pretrained, or name another model"
         ) from error
 
@@ -63,7 +63,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UnusableModel(f"{path}: expected {what}, found none that can be read ({_one_line(error)})") from None
+        raise UnusableModel(f"{path}: expected {what}, found none that can be read ({one_line(error)})") from None
     if not isinstance(value, dict):
         raise UnusableModel(f"{path}: expected {what}, a mapping, found {type(value).__name__}")
     check_numbers(value, path)
@@ -80,7 +80,7 @@ def check_numbers(value: Mapping[str, Any], path: Path) -> None:
 
 
 def check_safetensors(folder: Path) -> None:
-    """Raise UnusableModel for a folder without safetensors; the message says how to convert pickles."""
+    """Raise UnusableModel for a folder without safetensors; the message names a pickle that is there instead."""
     if any(folder.glob("model*.safetensors")):
         return
     if pickles := sorted(path.name for pattern in PICKLES for path in folder.glob(pattern)):
@@ -101,7 +101,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:  # KeyError: unknown data type
         raise UnusableModel(
             f"{path}: expected weights as safetensors, found a file that is damaged or cut off "
-            f"({_one_line(error)}); copy or download it again"
+            f"({one_line(error)}); copy or download it again"
         ) from None
     check_finite(tensors, path)
     return tensors
@@ -164,5 +164,6 @@ def first_names(names: Iterable[str]) -> str:
     return ", ".join(listed[:SHOWN]) + (f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else "")
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:LONGEST_REASON]
+def one_line(value: object) -> str:
+    """Return the beginning of an error's message, or of another value's text, in one line."""
+    return " ".join(str(value).split())[:LONGEST_REASON]

@@ -214,6 +214,14 @@ class Checkpoint(Table):
     )  # fmt: skip
 
 
+class ConvertedModel(Checkpoint):
+    """A model's folder from outside with converted weights; parts such as `2_Dense/` have their own folders."""
+
+    files = tuple(
+        folder + name for folder in ("", "*/") for name in ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
+    )
+
+
 class Index(Table):
     """An engine's index folder; `index.json` names the engine and its settings. Lucene's is in `logs/`."""
 

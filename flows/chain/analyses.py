@@ -8,6 +8,7 @@ from typing import Any
 
 from flows.chain.collection import SplitTopics
 from flows.chain.evaluation import SplitResults
+from flows.chain.model_weights import model_weights
 from flows.chain.retriever_rounds import Rounds
 from flows.recipe.round_schema import view_run
 from flows.recipe.schema import Recipe
@@ -95,7 +96,7 @@ def _expert_disagreement(inputs: AnalysisInputs, settings: expert_disagreement.S
 def _pair_relatedness(inputs: AnalysisInputs, settings: pair_relatedness.Settings) -> Artifact[Analysis]:
     if inputs.pseudo_queries is None:
         raise UserError("analyses: pair_relatedness needs pseudo-queries of what is pre-trained on; there are none")
-    scorer: Source | Artifact[Checkpoint] = sources.weights(settings.weights)
+    scorer: Source | Artifact[Checkpoint] = model_weights(settings.weights)
     reading = pair_relatedness.Reading(**settings.model_dump(), weights=settings.weights, **inputs.lengths)
     return pair_relatedness.pair_relatedness(
         passages=inputs.spans, pseudo_queries=inputs.pseudo_queries, scorer=scorer, settings=reading

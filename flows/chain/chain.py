@@ -18,6 +18,7 @@ from typing import Any
 
 from flows.chain.analyses import AnalysisInputs, analyse
 from flows.chain.evaluation import bm25_variants, check_metrics, evaluate_split, headline_wins, overlaps
+from flows.chain.model_weights import model_weights
 from flows.chain.pretraining import contexts, pretrained, pretraining_spans, retrieved_passages, tokenizer
 from flows.chain.pseudo_queries import PseudoQueryGenerators
 from flows.chain.rankers import Bm25System
@@ -27,7 +28,6 @@ from flows.chain.training_examples import judged_examples, pseudo_examples, spli
 from flows.chain.transfer import read_other_collections, transferred
 from flows.recipe.schema import Recipe
 from storage.artifact import Artifact
-from storage.store import sources
 from storage.store.store import Store
 from storage.tables import Report
 from tasks.pretraining.initialise import initialise
@@ -35,7 +35,7 @@ from tasks.pretraining.initialise import initialise
 
 def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     """Call every stage of the recipe `name` in order; return the report, which is the last."""
-    backbone = initialise(sources.weights(recipe.backbone.weights), settings=recipe.backbone)
+    backbone = initialise(model_weights(recipe.backbone.weights), settings=recipe.backbone)
     passages, spans = retrieved_passages(recipe), pretraining_spans(recipe)
 
     # Topics are read before they are needed, so that bad judgements are reported before hours of work.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from storage.artifact import Source
+from storage.artifact import Artifact, Source
+from storage.errors import UserError
 from storage.store.sources import Absent
 from tasks.job import Job
+from tasks.pretraining.convert_weights import convert_folder, convert_weights, is_pickled
 from tasks.session import Session
 
 Opener = Callable[[Path, Any], object]
@@ -21,20 +25,38 @@ def check_models(plan: Session) -> None:
     """
     opened: set[tuple[Opener, Path, object]] = set()
     for reference, job in plan.jobs.items():
-        if not plan.done[reference].cached and (model := _given(job)) is not None:
+        if not plan.done[reference].cached and (model := _given(job, plan)) is not None:
             opener = OPENERS[job.stage.name][1]
-            once = opener, model, str(job.settings) if opener is _backbone else None
+            once = opener, model.path, str(job.settings) if opener is _backbone else None
             if once not in opened:
-                opener(model, job.settings)
+                with _readable(model.path) as folder:
+                    opener(folder, job.settings)
                 opened.add(once)
 
 
-def _given(job: Job) -> Path | None:
-    """The folder of the model that a job reads; None where it reads none, or one of the store."""
+def _given(job: Job, plan: Session) -> Source | None:
+    """Return the model from outside that a job reads, before it is converted; None where it reads none."""
     if job.stage.name not in OPENERS:
         return None
     model = job.inputs[job.stage.parameters.index(OPENERS[job.stage.name][0])]
-    return model.path if isinstance(model, Source) and not isinstance(model, Absent) else None
+    if isinstance(model, Artifact) and model.stage == convert_weights.name:
+        model = plan.jobs[model.reference].inputs[0]
+    return model if isinstance(model, Source) and not isinstance(model, Absent) else None
+
+
+@contextlib.contextmanager
+def _readable(folder: Path) -> Iterator[Path]:
+    """Yield a model's folder, or a temporary one with its weights as safetensors where they are pickled."""
+    if not is_pickled(folder):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="pretrieve-") as name:
+        converted = Path(name) / folder.name
+        convert_folder(folder, converted)
+        try:
+            yield converted
+        except UserError as error:
+            raise UserError(str(error).replace(str(converted), str(folder))) from None
 
 
 def _backbone(folder: Path, settings: Any) -> None:

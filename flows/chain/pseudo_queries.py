@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from flows.chain.model_weights import model_weights
 from flows.chain.rankers import Bm25System, IndexedBm25
 from flows.chain.training_examples import TrainingExamples
 from flows.recipe.pseudo_query_schema import PseudoQuerySettings
@@ -57,7 +58,7 @@ class PseudoQueryGenerators:
         """Return the recipe's generators; the first may be trained on the train split's examples."""
         if (settings := recipe.queries) is None:
             return PseudoQueryGenerators(recipe, [], store)
-        further = [Generator(one.generator, sources.weights(one.model), one.generate) for one in settings.also]
+        further = [Generator(one.generator, model_weights(one.model), one.generate) for one in settings.also]
         return PseudoQueryGenerators(recipe, [*_first(recipe, settings, examples, passages), *further], store)
 
     def are_for(self, purpose: Literal["pretrain", "retrieve"]) -> bool:
@@ -124,7 +125,7 @@ class PseudoQueryGenerators:
             bm25 = index(passages=passages, settings=self.recipe.bm25)
             queries = round_trip(pseudo_queries=queries, passages=passages, index=bm25, settings=settings.round_trip)
         if settings.relevance is not None:
-            cross_encoder = sources.weights(settings.relevance.model)
+            cross_encoder = model_weights(settings.relevance.model)
             queries = relevance(
                 pseudo_queries=queries, passages=passages, cross_encoder=cross_encoder,
                 settings=settings.relevance.scoring,
@@ -139,7 +140,7 @@ def _first(
     if settings.generate is None:
         return []
     if settings.model is not None:
-        return [Generator(settings.generator, sources.weights(settings.model), settings.generate)]
+        return [Generator(settings.generator, model_weights(settings.model), settings.generate)]
     if examples is None or settings.train is None:
         raise UserError(
             "queries.train: training a generator needs dataset.train_split; name a split, or give queries.model"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from flows.chain.model_weights import with_safetensors
 from storage.artifact import Artifact
 from storage.tables import Index, Passages, Queries, Run, Vectors
 from tasks.retrieval.encode import Encoding, Model, encode
@@ -68,8 +69,9 @@ class Retriever:
         """Encode and index these passages, with texts cut at the limits or at what the retriever can read."""
         if (most := self.max_tokens) is not None:
             limits = Encoding(**{name: min(number, most) for name, number in limits.model_dump().items()})
-        vectors = encode(passages=passages, checkpoint=self.checkpoint, settings=limits)
-        return IndexedRetriever(self, passages, vectors, index(passages=passages, vectors=vectors, settings=exact))
+        retriever = replace(self, checkpoint=with_safetensors(self.checkpoint))
+        vectors = encode(passages=passages, checkpoint=retriever.checkpoint, settings=limits)
+        return IndexedRetriever(retriever, passages, vectors, index(passages=passages, vectors=vectors, settings=exact))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flows.chain.model_weights import model_weights
 from flows.chain.rankers import IndexedBm25, IndexedRetriever, Ranker, Retriever
 from flows.chain.teacher import TeacherStages
 from flows.chain.training_examples import TrainingExamples
@@ -147,11 +148,9 @@ class Rounds:
         if name in known:
             return known[name]
         if name == "random":
-            return initialise(
-                sources.weights(backbone.weights), settings=backbone.model_copy(update={"start": "random"})
-            )
+            return initialise(model_weights(backbone.weights), settings=backbone.model_copy(update={"start": "random"}))
         if "/" in name or Path(name).is_dir():  # a key has no slash
-            return initialise(sources.weights(name), settings=backbone)
+            return initialise(model_weights(name), settings=backbone)
         matches = matching(name, self.store, schema="Checkpoint")
         if len(matches) != 1:
             names = ", ".join(dict.fromkeys((*STARTS, *known)))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from flows.chain.model_weights import model_weights
 from flows.chain.training_examples import TrainingExamples
 from flows.recipe.round_schema import Teacher
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
-from storage.store import sources
 from storage.tables import Checkpoint, Negatives, Passages, Queries, Run, TeacherScores
 from tasks.cross_encoder.rerank import rerank
 from tasks.cross_encoder.score import score
@@ -35,7 +35,7 @@ class TeacherStages:
         """Return the cross-encoder, and train it the first time where the recipe says how."""
         if self._model is None:
             with in_round("teacher"):
-                self._model = sources.weights(settings.weights) if settings.weights is not None else self.initial
+                self._model = model_weights(settings.weights) if settings.weights is not None else self.initial
                 if settings.train is not None:
                     self._model = self._trained(settings, self._model)
         return self._model

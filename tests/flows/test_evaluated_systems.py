@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from flows.chain.rankers import Retriever
 from flows.chain.suites import Suite, evaluate_collection, load_suite
@@ -91,3 +93,20 @@ def test_a_folder_without_a_retriever_is_named(suite: Suite, store: Store, tmp_p
 
     with pytest.raises(UserError, match=r"not a retriever that can be read: .*expected hidden_act gelu"):
         named_system(str(tmp_path), suite, store)
+
+
+def test_a_model_with_pickled_weights_is_converted_and_encodes_as_the_model(
+    suite: Suite, store: Store, tmp_path: Path
+) -> None:
+    weights = save_backbone(tmp_path) / "model.safetensors"
+    torch.save(load_file(weights), tmp_path / "pytorch_model.bin")
+    systems = {}
+    for name in ("safetensors", "pickled"):
+        systems[name] = named_system(f"{name}={tmp_path}", suite, store).system
+        evaluate_collection(suite, suite.collections[0], {name: systems[name]})
+        weights.unlink(missing_ok=True)
+
+    manifests = [store.manifest("encode", path.name) for path in (store.root / "encode").iterdir()]
+    assert len(manifests) == 2
+    assert len({manifest.hash for manifest in manifests if manifest}) == 1
+    assert len([*(store.root / "convert_weights").iterdir()]) == 1
