@@ -208,7 +208,7 @@ class Checkpoint(Table):
     files of various names, but of these types.
     """
 
-    files = (
+    files: ClassVar[tuple[str, ...]] = (
         "*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "1_Pooling/config.json",
         "query/*.json", "query/*.safetensors", "query/*.txt", "query/*.model", "query/1_Pooling/config.json",
     )  # fmt: skip
