@@ -6,19 +6,19 @@ Complete files are not fetched again, an interrupted download resumes, and a fil
 from __future__ import annotations
 
 import contextlib
-import json
+import fcntl
 import os
 import shutil
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from flows.download import Download, Progress, download_file, size_of
+from flows.hub_listing import listed
 from flows.terminal import say
 from flows.unpack import install
-from storage.datasets.support.official_files import HUB, UNFINISHED, Official, Remote, is_fetched, official
+from storage.datasets.support.official_files import UNFINISHED, Official, Remote, is_fetched, official
 from storage.errors import UserError, suggestion
 from storage.files import full_disk_explained
 from tasks.runtime.formatting import in_units
@@ -33,7 +33,15 @@ def fetch(name: str, folder: Path, without: Collection[str] = ()) -> None:
     """
     collection = official(name)
     say(f"{name}: {collection.terms}")
-    remotes = [remote for remote in _selected(name, collection, without) for remote in _listed(remote)]
+    selected = _selected(name, collection, without)
+    with _only_fetch(folder):
+        _fetch_all(name, collection, [file for remote in selected for file in listed(remote, folder)], folder)
+    left_out = f", without {', '.join(without)}" if without else ""
+    say(f"{name}: complete{left_out}, in {folder}")
+
+
+def _fetch_all(name: str, collection: Official, remotes: list[Remote], folder: Path) -> None:
+    """Fetch the files that are not in the folder."""
     waiting = [remote for remote in remotes if not _is_complete(remote, folder)]
     for remote in remotes:
         if remote not in waiting:
@@ -42,8 +50,29 @@ def fetch(name: str, folder: Path, without: Collection[str] = ()) -> None:
     for remote in waiting:
         _fetch_one(remote, folder, progress)
     _remove_empty(folder / UNFINISHED)
-    left_out = f", without {', '.join(without)}" if without else ""
-    say(f"{name}: complete{left_out}, in {folder}")
+
+
+@contextlib.contextmanager
+def _only_fetch(folder: Path) -> Iterator[None]:
+    """Create and lock a folder during a block. Raises UserError where another process fetches into it.
+
+    The kernel's lock is on the folder itself, so it leaves no file and ends with the process.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written ({error.strerror}); name another folder") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{folder}: another `pretrieve fetch` writes it; wait for its end") from None
+        yield
+    finally:
+        os.close(descriptor)
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # only where nothing was fetched
 
 
 def _selected(name: str, collection: Official, without: Collection[str]) -> list[Remote]:
@@ -148,32 +177,3 @@ def _download(remote: Remote) -> Download:
     md5, headers = entry.get("expected_md5"), entry.get("download_args", {}).get("headers", {})
     url = f"{MIRROR}/{md5}" if remote.mirrored else entry["url"]
     return Download(url, headers, f"md5:{md5}" if md5 else None, entry.get("size_hint"))
-
-
-def _listed(remote: Remote) -> Iterator[Remote]:
-    """Yield a file itself, or the files of a folder of Hugging Face's hub, with the hub's checksums."""
-    if not remote.at.startswith(HUB):
-        yield remote
-        return
-    from requests import RequestException, get
-
-    repository, _, path = remote.at.removeprefix(HUB).partition("@")
-    revision, _, below = path.partition(":")
-    endpoint, revision = os.environ.get("HF_ENDPOINT", "https://huggingface.co"), quote(revision, safe="")
-    url = f"{endpoint}/api/datasets/{repository}/tree/{revision}/{below}"
-    try:
-        answer = get(url, timeout=60)
-        answer.raise_for_status()
-        entries = [entry for entry in answer.json() if entry["path"].endswith(".parquet")]
-    except (RequestException, json.JSONDecodeError, KeyError, TypeError) as error:
-        excluded = f"; leave it out with --without {remote.part}" if remote.part else ""
-        raise UserError(f"{url}: cannot be listed ({type(error).__name__}); try again later{excluded}") from None
-    if not entries:
-        raise UserError(f"{url}: has no *.parquet; the publisher may have moved them")
-    for entry in entries:
-        sha256 = (entry.get("lfs") or {}).get("oid")
-        yield replace(
-            remote, at=f"{endpoint}/datasets/{repository}/resolve/{revision}/{entry['path']}",
-            names=(f"{remote.names[0]}{Path(entry['path']).name}",), size=entry.get("size"),
-            checksum=f"sha256:{sha256}" if sha256 else None,
-        )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -55,21 +56,24 @@ def documents(source: CollectionSource, part: Part) -> Artifact[Documents]:
 
 def split(
     source: CollectionSource, part: Part, tokenizer: Source, settings: Splitting | SplittingWithTitles, *,
-    without_titles: str = "titles=false",
+    without_titles: Callable[[], Sequence[str]] = lambda: ["split.titles=false"],
 ) -> Artifact[Passages]:  # fmt: skip
     """Return the passages of a part of a collection; their lengths are counted in the tokenizer's tokens.
 
-    Raises UserError where the settings put titles into passages and the collection has none; the message says that the
-    change `without_titles` of the section `split` leaves them out.
+    Raises UserError where the settings put titles into passages and the collection has none; the message names the
+    changes of `without_titles`, with which the recipe or suite needs no titles.
     """
-    files = sources.dataset(source.reader, source.path, part)
-    present = not isinstance(files, sources.Absent)
-    if settings.titles and present and not datasets.has_titles(source.reader, files.path, part):
-        key, remedy = without_titles.partition("=")[0], datasets.titles_from(source.reader, files.path)
-        raise UserError(
-            f"split.{key}: the {part} in {files.path} has no titles; {remedy}, or set split.{without_titles}"
-        )
+    if settings.titles and lacks_titles(source, part):
+        path, changes = sources.dataset(source.reader, source.path, part).path, without_titles()
+        key, remedy = changes[0].partition("=")[0], datasets.titles_from(source.reader, path)
+        raise UserError(f"{key}: the {part} in {path} has no titles; {remedy}, or set {' and '.join(changes)}")
     return split_corpus(documents=documents(source, part), tokenizer=tokenizer, settings=settings)
+
+
+def lacks_titles(source: CollectionSource, part: Part) -> bool:
+    """Return whether a part of a collection is here without titles."""
+    files = sources.dataset(source.reader, source.path, part)
+    return not isinstance(files, sources.Absent) and not datasets.has_titles(source.reader, files.path, part)
 
 
 def topics(

@@ -23,7 +23,10 @@ def tokenizer(recipe: Recipe[Any]) -> Source:
 
 def retrieved_passages(recipe: Recipe[Any]) -> Artifact[Passages]:
     """Return the passages that are retrieved."""
-    return collection.split(recipe.dataset, recipe.corpora.retrieve, tokenizer(recipe), recipe.split.of_passages)
+    return collection.split(
+        recipe.dataset, recipe.corpora.retrieve, tokenizer(recipe), recipe.split.of_passages,
+        without_titles=lambda: _changes_without_titles(recipe),
+    )  # fmt: skip
 
 
 def retrieved_passages_without_titles(recipe: Recipe[Any]) -> Artifact[Passages]:
@@ -34,11 +37,24 @@ def retrieved_passages_without_titles(recipe: Recipe[Any]) -> Artifact[Passages]
 
 def pretraining_spans(recipe: Recipe[Any]) -> Artifact[Passages]:
     """Return the passages that are pre-trained on, of the same collection or of another."""
-    source, split = recipe.corpora.pretrain_from or recipe.dataset, recipe.split
-    without_titles = "titles=false" if split.pretrain_titles is None else "pretrain_titles=never"
     return collection.split(
-        source, recipe.corpora.pretrain, tokenizer(recipe), split.of_spans, without_titles=without_titles
-    )
+        recipe.corpora.pretrain_from or recipe.dataset, recipe.corpora.pretrain, tokenizer(recipe),
+        recipe.split.of_spans, without_titles=lambda: _changes_without_titles(recipe),
+    )  # fmt: skip
+
+
+def _changes_without_titles(recipe: Recipe[Any]) -> list[str]:
+    """Return all changes that a recipe needs where titles are missing: of passages, of spans, of BM25 without them."""
+    split, corpora = recipe.split, recipe.corpora
+    changes = []
+    with sources.assuming_present():  # a missing collection is an error of its own
+        if split.titles and collection.lacks_titles(recipe.dataset, corpora.retrieve):
+            changes.append("split.titles=false")
+        if split.of_spans.titles and collection.lacks_titles(corpora.pretrain_from or recipe.dataset, corpora.pretrain):
+            changes.append("split.titles=false" if split.pretrain_titles is None else "split.pretrain_titles=never")
+    if "split.titles=false" in changes and recipe.evaluate.bm25_without_titles:
+        changes.append("evaluate.bm25_without_titles=false")
+    return list(dict.fromkeys(changes))
 
 
 def contexts(

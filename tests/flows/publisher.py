@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -84,6 +85,11 @@ def server() -> Iterator[Publisher]:
 @pytest.fixture
 def publisher(server: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publisher:
     """Has published nothing; it is also Hugging Face's hub, and the only server that any address names."""
+    return only_publisher(server, tmp_path, monkeypatch)
+
+
+def only_publisher(server: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publisher:
+    """Make all addresses of collections those of the server, and return it without files."""
     monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path / "ir_datasets"))
     monkeypatch.setenv("HF_ENDPOINT", server.url)
     monkeypatch.setattr("flows.fetch.MIRROR", f"{server.url}/mirror")
@@ -99,6 +105,17 @@ def local(remote: Remote, server: Publisher) -> Remote:
     """Return the same file at the same path of the test's server, without a checksum."""
     at = re.sub("^https://[^/]+", server.url, remote.at)
     return replace(remote, at=at, checksum=None, otherwise=remote.otherwise and local(remote.otherwise, server))
+
+
+def publish_hub_folder(publisher: Publisher, address: str, files: Mapping[str, bytes]) -> None:
+    """Publish a folder of a data set as Hugging Face's hub does: at REPOSITORY@REVISION:FOLDER."""
+    repository, _, path = address.partition("@")
+    revision, _, folder = path.partition(":")
+    revision = quote(revision, safe="")
+    listed = [{"type": "file", "path": f"{folder}/{name}", "size": len(content)} for name, content in files.items()]
+    publisher.files[f"/api/datasets/{repository}/tree/{revision}/{folder}"] = json.dumps(listed).encode()
+    for name, content in files.items():
+        publisher.files[f"/datasets/{repository}/resolve/{revision}/{folder}/{name}"] = content
 
 
 def publish(publisher: Publisher, monkeypatch: pytest.MonkeyPatch, files: Mapping[str, bytes]) -> None:
