@@ -7,7 +7,8 @@ hash with the same leading bits, which is at most a few positions before the one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -34,6 +35,9 @@ LOW_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 class RowIndex:
     """The rows of ids (an Arrow array of strings); an id that occurs several times has its first row."""
 
+    mapped = False
+    """Whether its tables are in files (`storage.external.mapped_index`), and not in memory."""
+
     def __init__(self, ids: Ids) -> None:
         self.ids = _in_one_chunk(ids)  # `take` of several chunks joins them at each call
 
@@ -42,8 +46,9 @@ class RowIndex:
 
     def rows(self, ids: Ids) -> Rows:
         """Return the row of each of these ids; -1 for an id that the table lacks."""
-        if len(ids) >= LOOK_UPS_PER_ID * len(self):
-            rows: Rows = pc.index_in(ids, value_set=self.ids).fill_null(-1).to_numpy().astype(np.int64)
+        if len(ids) >= LOOK_UPS_PER_ID * len(self) and not self.mapped:
+            numbers = pc.index_in(ids.cast(self.ids.type), value_set=self.ids)
+            rows: Rows = numbers.fill_null(-1).to_numpy().astype(np.int64)
             return rows
         chunks = ids.chunks if isinstance(ids, pa.ChunkedArray) else [ids]
         blocks = [
@@ -61,7 +66,7 @@ class RowIndex:
     def _rows_of_block(self, ids: pa.Array) -> Rows:
         sorted_hashes, sorted_rows, starts = self._table
         hashes = _hashes(ids)
-        positions = starts[hashes >> _shift(len(starts))].astype(np.int64)
+        positions = starts[leading_bits(hashes, len(starts))].astype(np.int64)
         pending = np.flatnonzero(sorted_hashes[positions] < hashes)
         while len(pending):  # a step to the next position in each pass
             positions[pending] += 1
@@ -91,8 +96,8 @@ class RowIndex:
         """
         hashes, number = _hashes(self.ids), np.int32 if len(self) < 2**31 - 1 else np.int64
         order = np.argsort(hashes, kind="stable")
-        size = 1 << max(1, len(self).bit_length())
-        counts = np.bincount((hashes >> _shift(size)).astype(np.int64), minlength=size)
+        size = table_size(len(self))
+        counts = np.bincount(leading_bits(hashes, size), minlength=size)
         sorted_hashes = np.append(hashes[order], LARGEST)
         return sorted_hashes, np.append(order, -1).astype(number), (np.cumsum(counts) - counts).astype(number)
 
@@ -109,7 +114,7 @@ class PassageIndex(RowIndex):
         self.doc_ids: pa.Array = encoded.dictionary if encoded is not None else self.ids
         """The id of each document."""
         numbers = encoded.indices.to_numpy() if encoded is not None else np.arange(len(self), dtype=np.int32)
-        self.documents: NDArray[np.int32] = numbers
+        self.documents: NDArray[np.signedinteger] = numbers
         """The document of each passage."""
 
     @staticmethod
@@ -124,8 +129,9 @@ class PassageIndex(RowIndex):
 
     def as_documents(self) -> PassageIndex:
         """Return the index of the same passages, each of which is a document of its own."""
-        index = PassageIndex(self.ids)
-        index._table = self._table
+        index = copy(self)
+        blocks = (np.arange(row, min(row + IDS_PER_BLOCK, len(self))) for row in range(0, len(self), IDS_PER_BLOCK))
+        index.doc_ids, index.documents, index.document_index = self.ids, self.derive("passages", blocks), self
         return index
 
     @cached_property
@@ -134,12 +140,26 @@ class PassageIndex(RowIndex):
         return RowIndex(self.doc_ids)
 
     @cached_property
+    def rows_by_rank(self) -> Rows:
+        """The passages in the ascending order of ids, compared byte by byte."""
+        rows: Rows = pc.sort_indices(self.ids).to_numpy().astype(np.int64)
+        return rows
+
+    @cached_property
+    def ranks(self) -> Rows:
+        """The position of each passage in the ascending order of ids: of equal scores, the greater rank comes first."""
+        ranks = np.empty_like(self.rows_by_rank)
+        ranks[self.rows_by_rank] = np.arange(len(ranks))
+        return ranks
+
+    @cached_property
     def descending(self) -> Rows:
-        """The position of each passage in the descending order of ids, compared byte by byte: it breaks ties."""
-        order = pc.sort_indices(self.ids, sort_keys=[("", "descending")]).to_numpy()
-        descending = np.empty(len(order), np.int64)
-        descending[order] = np.arange(len(order))
-        return descending
+        """The position of each passage in the descending order of ids: it breaks ties."""
+        return len(self) - 1 - self.ranks
+
+    def derive(self, name: str, blocks: Iterable[Rows]) -> Rows:
+        """Return the concatenated blocks, a row of the table for each item of another; `name` is the table's."""
+        return np.concatenate([np.empty(0, np.int64), *blocks])
 
 
 def _in_one_chunk(ids: Ids) -> pa.Array:
@@ -151,17 +171,24 @@ def _in_one_chunk(ids: Ids) -> pa.Array:
     return ids.chunk(0) if ids.num_chunks == 1 else pa.concat_arrays([pa.array([], ids.type), *ids.chunks])
 
 
-def _shift(size: int) -> np.uint64:
-    """Return by how many bits a hash is shifted for its leading bits to be a number below `size`, a power of two."""
-    return np.uint64(64 - (size.bit_length() - 1))
+def table_size(length: int) -> int:
+    """Return the number of values of leading bits by which a table of this length is looked up, a power of two."""
+    return 1 << max(1, length.bit_length())
+
+
+def leading_bits(hashes: Hashes, size: int) -> Rows:
+    """Return the leading bits of hashes, as numbers below `size`, a power of two."""
+    bits: Rows = (hashes >> np.uint64(64 - (size.bit_length() - 1))).astype(np.int64)
+    return bits
 
 
 def _hashes(ids: pa.Array) -> Hashes:
     """Return the hash of each id."""
-    return np.concatenate([np.empty(0, np.uint64), *_hash_blocks(ids)])
+    return np.concatenate([np.empty(0, np.uint64), *hash_blocks(ids)])
 
 
-def _hash_blocks(ids: pa.Array) -> Iterator[Hashes]:
+def hash_blocks(ids: pa.Array) -> Iterator[Hashes]:
+    """Yield the hashes of ids, block by block."""
     _, offset_buffer, data = ids.buffers()
     kind = np.int64 if pa.types.is_large_string(ids.type) else np.int32
     offsets = np.frombuffer(offset_buffer or b"\0" * 8, kind)[ids.offset : ids.offset + len(ids) + 1]

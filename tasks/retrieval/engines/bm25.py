@@ -18,7 +18,7 @@ from pydantic import Field
 
 from storage.artifact import Artifact
 from storage.pseudo_queries import Alongside, kept_queries
-from storage.row_index import PassageIndex, RowIndex
+from storage.row_index import PassageIndex
 from storage.rows import num_rows, read_rows
 from storage.tables import Passages, PseudoQueries, Vectors, passage_text
 from storage.vectors import Encoded
@@ -100,7 +100,7 @@ def open_index(
         raise TypeError("BM25 reads no vectors")
     settings = describe(path)
     lucene = Lucene(path / LUCENE, float(str(settings["k1"])), float(str(settings["b"])))
-    rows = RowIndex(ids.ids).rows(pa.array(lucene.ids(), pa.string()))  # an index of its own, which is not kept
+    rows = ids.derive("lucene", (ids.rows(pa.array(block, pa.string())) for block in lucene.ids()))
     return lambda texts: _lookup(lucene, texts, rows, ids)
 
 

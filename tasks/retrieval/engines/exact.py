@@ -88,9 +88,8 @@ class ExactSearch:
         if len(stored) != len(ids):
             raise ValueError(f"{stored.folder} holds {len(stored)} passages' vectors, the passages are {len(ids)}")
         self.stored, self.ids, self.device = stored, ids, choose_device()
-        self.ranks: Indices = len(ids) - 1 - ids.descending  # by row: the greater rank comes first among ties
-        self.rows: Indices = np.empty_like(self.ranks)  # by rank
-        self.rows[self.ranks] = np.arange(len(ids))
+        self.ranks: Indices = ids.ranks  # by row: the greater rank comes first among ties
+        self.rows: Indices = ids.rows_by_rank
 
     def __call__(self, queries: Encoded, depth: int) -> list[Hits]:
         """Return each query's `depth` best passages, or all if there are fewer."""

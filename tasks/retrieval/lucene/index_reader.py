@@ -7,6 +7,7 @@ for all hits at once, and ids are read once, from a column of the index.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,17 +54,15 @@ class Lucene:
         self.searcher = searching(cast("org.apache.lucene.index.IndexReader", self.reader))
         self.searcher.setSimilarity(java("org.apache.lucene.search.similarities.BM25Similarity")(k1, b))
 
-    def ids(self) -> list[str]:
-        """Return the id of each text, by Lucene's document number."""
-        ids: list[str] = []
+    def ids(self) -> Iterator[list[str]]:
+        """Yield the ids of all texts, by Lucene's document number, block by block."""
         for part in range(self.reader.leaves().size()):
             context = self.reader.leaves().get(part)
             leaf = cast("org.apache.lucene.index.LeafReader", context.reader())
             name_of = function("java.util.function.IntFunction", _id_of(leaf.getBinaryDocValues(ID)))
             for start in range(0, leaf.maxDoc(), IDS_PER_CALL):
                 numbers = java("java.util.stream.IntStream").range(start, min(start + IDS_PER_CALL, leaf.maxDoc()))
-                ids.extend(numbers.mapToObj(name_of).toArray())
-        return ids
+                yield list(numbers.mapToObj(name_of).toArray())
 
     def search(self, texts: list[str], depth: int, threads: int) -> LuceneHits:
         """Return the best `depth` documents for each query text."""
