@@ -18,6 +18,7 @@ from storage.tables import Index, Passages, PseudoQueries
 from tasks.pseudo_queries.column_rewrite import file_shards, is_empty, rewrite, unknown
 from tasks.retrieval.index import describe, engine
 from tasks.retrieval.ranking import Hits, Indices, Searcher
+from tasks.retrieval.shared_passages import share_passages, shared_passages
 from tasks.runtime.shard import ShardJob, ShardTask, load_once
 from tasks.runtime.shards import run_shards
 from tasks.stage import stage
@@ -41,9 +42,9 @@ def round_trip(
 
     It is 0 if the passage is not in the list, and null if the query is empty. Of passages with the same text only the
     own one counts (Anserini orders equal scores by id). `index` is the BM25 index of the unexpanded passages: in one
-    expanded with these queries, each would find its passage. Each process holds the ids of all passages, as every BM25
-    search does.
+    expanded with these queries, each would find its passage.
     """
+    share_passages(out, passages)
     job = ShardJob(rank_part, out, (pseudo_queries, passages, index), settings, what="round trips", unit="queries")
     run_shards(job, file_shards(pseudo_queries, passages))
 
@@ -57,7 +58,7 @@ def rank_part(
     settings: RoundTrip,
 ) -> None:
     """Write a shard's queries with their ranks."""
-    searcher, ids = load_once(_opened, index, passages)
+    searcher, ids = load_once(_opened, index, task.out)
     first, last = task.shard.of
     nearby = RowIndex(ids.ids.slice(first, last - first))
 
@@ -73,8 +74,8 @@ def rank_part(
     rewrite(task.out, task.shard, pseudo_queries, change)
 
 
-def _opened(index: Artifact[Index], passages: Artifact[Passages]) -> tuple[Searcher, PassageIndex]:
-    ids = PassageIndex.read(passages)
+def _opened(index: Artifact[Index], out: Path) -> tuple[Searcher, PassageIndex]:
+    ids = shared_passages(out)
     return engine(str(describe(index.path)["engine"])).open_index(index.path, None, None, ids, "bm25"), ids
 
 

@@ -27,8 +27,8 @@ from storage.settings import Settings
 from storage.tables import Run, Weights
 from tasks.retrieval.ranking import ranges
 from tasks.retrieval.run_lists import Lists, Rows, Union, Values, unions
-from tasks.runtime.leftovers import record, unfinished
-from tasks.runtime.progress import bar
+from tasks.runtime.shard import Shard, ShardJob, ShardTask, load_once, part, row_shards
+from tasks.runtime.shards import run_shards
 from tasks.stage import stage
 
 VIEW = "fused"
@@ -54,17 +54,29 @@ def fuse(out: Path, runs: Sequence[Artifact[Run]], weights: Artifact[Weights] | 
     Queries are in the order of the first run, followed by those that only later runs have. A run without a row for a
     query adds nothing to its scores.
     """
-    factors = _factors(weights, settings.kind, len(runs))
+    _factors(weights, settings.kind, len(runs))  # a wrong combination is refused here, before a process is started
+    _, query_ids = load_once(opened, tuple(runs))
+    shards = row_shards(len(query_ids), QUERIES_PER_SHARD) or [Shard(0, 0, [f"{part(0)}.parquet"], [0, 0])]
+    run_shards(ShardJob(fuse_part, out, (runs, weights), settings, f"fusing {len(runs)} runs", "queries"), shards)
+
+
+def fuse_part(
+    task: ShardTask, runs: Sequence[Artifact[Run]], weights: Artifact[Weights] | None, *, settings: Fusion
+) -> None:
+    """Write the fused lists of a shard's queries."""
+    factors, (first, last) = _factors(weights, settings.kind, len(runs)), task.shard.of
+    lists, query_ids = load_once(opened, tuple(runs))
+    blocks = []
+    for union in unions(lists, query_ids[first:last], settings.depth):
+        blocks.append(fused_rows(union, factors, settings))
+        task.done(len(union.query_ids))
+    write_table(task.out, Run, pa.concat_tables([SCHEMA.empty_table(), *blocks]), part(task.shard.number))
+
+
+def opened(runs: Sequence[Artifact[Run]]) -> tuple[list[Lists], pa.Array]:
+    """Return the lists of the runs, and the queries of all, in the order of the first run that has them."""
     lists = [Lists(run) for run in runs]
-    query_ids = pa.concat_arrays([run.query_ids for run in lists]).unique()
-    with bar(what=f"fusing {len(runs)} runs", unit="queries", total=len(query_ids)) as counter:
-        for start in range(0, max(1, len(query_ids)), QUERIES_PER_SHARD):
-            shard, name = query_ids[start : start + QUERIES_PER_SHARD], f"part-{start // QUERIES_PER_SHARD:05d}"
-            if unfinished(out, [f"{name}.parquet"]):
-                blocks = [fused_rows(union, factors, settings) for union in unions(lists, shard, settings.depth)]
-                write_table(out, Run, pa.concat_tables([SCHEMA.empty_table(), *blocks]), name)
-                record(out, f"{name}.parquet")
-            counter.update(len(shard))
+    return lists, pa.concat_arrays([run.query_ids for run in lists]).unique()
 
 
 def fused_rows(union: Union, factors: Sequence[float], settings: Fusion) -> pa.Table:

@@ -15,16 +15,18 @@ from pydantic import Field
 from models.retrievers.retriever import SUM
 from storage.artifact import Artifact
 from storage.errors import UserError
+from storage.external.mapped_index import MappedPassageIndex
 from storage.row_index import PassageIndex
-from storage.rows import read_table, write_table
+from storage.rows import num_rows, read_rows, write_table
 from storage.settings import Settings
 from storage.tables import Index, Passages, Queries, Run, Vectors
 from storage.vectors import Encoded, describe_vectors
 from tasks.retrieval.encode import Model, TextEncoder
 from tasks.retrieval.index import describe, engine
 from tasks.retrieval.ranking import Hits, Lookup, Searcher, first_documents, num_documents, run_rows
-from tasks.runtime.leftovers import record, unfinished
-from tasks.runtime.progress import bar
+from tasks.retrieval.shared_passages import share_passages, shared_passages
+from tasks.runtime.shard import ShardJob, ShardTask, load_once, part, row_shards
+from tasks.runtime.shards import run_shards
 from tasks.stage import stage
 
 QUERIES_PER_SHARD = 1024  # a finished shard is not searched again after an interruption
@@ -54,24 +56,41 @@ def search(
 
     An index of vectors is searched with these vectors and their checkpoint, which encodes the queries.
     """
-    rows, name = read_table(queries, Queries), str(describe(index.path)["engine"])
+    name = str(describe(index.path)["engine"])
     _check(settings.view, name, vectors)
-    starts = range(0, len(rows), QUERIES_PER_SHARD)
-    unfinished_files = set(unfinished(out, [f"{_part(start)}.parquet" for start in starts]))
-    missing = [start for start in starts if f"{_part(start)}.parquet" in unfinished_files]
-    if not missing:
+    if not (total := num_rows(queries.path)):
         return
-    ids = PassageIndex.read(passages)
+    share_passages(out, passages)
+    what, inputs = f"searching ({name}, {settings.view})", (index, vectors, queries, checkpoint)
+    job = ShardJob(search_part, out, inputs, settings, what, "queries", on_gpus=settings.view != "bm25")
+    run_shards(job, row_shards(total, QUERIES_PER_SHARD))
+
+
+def search_part(
+    task: ShardTask,
+    index: Artifact[Index],
+    vectors: Artifact[Vectors] | None,
+    queries: Artifact[Queries],
+    checkpoint: Model | None,
+    *,
+    settings: Search,
+) -> None:
+    """Write the ranked passages of a shard's queries."""
+    searcher, ids = load_once(_open, index, vectors, checkpoint, settings.view, task.out)
+    rows = list(read_rows(queries, Queries, *task.shard.of))
+    results = search_documents(searcher([row["text"] for row in rows]), len(rows), settings.documents, ids)
+    table = run_rows([row["query_id"] for row in rows], results, ids, settings.view)
+    write_table(task.out, Run, table, part(task.shard.number))
+    task.done(len(rows))
+
+
+def _open(
+    index: Artifact[Index], vectors: Artifact[Vectors] | None, checkpoint: Model | None, view: str, out: Path
+) -> tuple[Searcher, MappedPassageIndex]:
+    """Return a searcher of the index, and the passages that `search` shares in the folder `out`."""
+    ids = shared_passages(out)
     encode = None if vectors is None else query_encoder(vectors, checkpoint)
-    searcher: Searcher = engine(name).open_index(index.path, vectors, encode, ids, settings.view)
-    with bar(what=f"searching ({name}, {settings.view})", unit="queries", total=len(rows)) as counter:
-        counter.update(sum(len(rows[start : start + QUERIES_PER_SHARD]) for start in starts if start not in missing))
-        for start in missing:
-            block = rows[start : start + QUERIES_PER_SHARD]
-            results = search_documents(searcher(block["text"].to_pylist()), len(block), settings.documents, ids)
-            write_table(out, Run, run_rows(block["query_id"].to_pylist(), results, ids, settings.view), _part(start))
-            record(out, f"{_part(start)}.parquet")
-            counter.update(len(block))
+    return engine(str(describe(index.path)["engine"])).open_index(index.path, vectors, encode, ids, view), ids
 
 
 def query_encoder(vectors: Artifact[Vectors], checkpoint: Model | None) -> Callable[[Sequence[str]], Encoded]:
@@ -111,7 +130,3 @@ def first_depth(documents: int, ids: PassageIndex) -> int:
     """Return the mean number of passages of `documents` documents, rounded up."""
     num_documents = int(ids.documents.max()) + 1 if len(ids) else 1
     return -(-documents * len(ids) // num_documents) if len(ids) else documents
-
-
-def _part(start: int) -> str:
-    return f"part-{start // QUERIES_PER_SHARD:05d}"

@@ -19,6 +19,7 @@ from tasks.pseudo_queries.column_rewrite import file_shards
 from tasks.pseudo_queries.round_trip import RoundTrip, rank_part, round_trip
 from tasks.retrieval.engines.bm25 import Bm25, open_index
 from tasks.retrieval.index import index
+from tasks.retrieval.shared_passages import share_passages
 from tasks.runtime.shard import ShardJob, request, write_shard_of_request
 from tests.tasks.corpora import passage, pseudo_query
 
@@ -102,6 +103,7 @@ def test_the_same_bytes_block_by_block_and_in_another_process(
     round_trip.body(whole, queries, passages, bm25, settings=SETTINGS)
     monkeypatch.setattr(module, "QUERIES_AT_ONCE", 4)
     round_trip.body(little, queries, passages, bm25, settings=SETTINGS)
+    share_passages(elsewhere, passages)
     asked, counted = request(ShardJob(rank_part, elsewhere, (queries, passages, bm25), SETTINGS, "", "")), [0]
     for shard in file_shards(queries, passages):
         write_shard_of_request(json.loads(json.dumps(asked)), shard, lambda rows: counted.append(rows))

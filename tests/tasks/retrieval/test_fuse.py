@@ -15,6 +15,7 @@ from storage.tables import Run
 from tasks.retrieval.fuse import Fusion, fuse
 from tests.tasks.ranked_lists import RankedLists, in_run_order, one_score, run_rows
 
+pytestmark = pytest.mark.usefixtures("on_one_thread")
 KINDS = ("sum", "norm_sum", "norm_max", "sum_rr", "max_rr")
 
 
