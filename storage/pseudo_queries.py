@@ -14,9 +14,9 @@ from storage.tables import PseudoQueries
 Row = dict[str, Any]
 
 
-def kept_queries(pseudo_queries: Artifact[PseudoQueries]) -> Iterator[Row]:
-    """Yield the rows that are not empty and that no filter has dropped, in order."""
-    return (row for row in read_rows(pseudo_queries, PseudoQueries) if row["kept"])
+def kept_queries(pseudo_queries: Artifact[PseudoQueries], first: int = 0, last: int | None = None) -> Iterator[Row]:
+    """Yield the rows, from number `first` up to `last`, that are not empty and that no filter has dropped, in order."""
+    return (row for row in read_rows(pseudo_queries, PseudoQueries, first, last) if row["kept"])
 
 
 class Alongside:
@@ -41,6 +41,9 @@ class Alongside:
     def end(self) -> None:
         """Raise ValueError where a passage's rows were not read: the passages are others, or in another order."""
         if self._next is not None:
-            raise ValueError(
-                f"the pseudo-queries of {self._next[0]} are out of the passages' order, or of other passages"
-            )
+            raise out_of_order(self._next[0])
+
+
+def out_of_order(passage_id: str) -> ValueError:
+    """Return the error of pseudo-queries that do not come in the order of the passages."""
+    return ValueError(f"the pseudo-queries of {passage_id} are out of the passages' order, or of other passages")

@@ -28,7 +28,9 @@ from storage.tables import Pairs, Passages, PseudoQueries, passage_text
 from tasks.corpus.sentence_packing import count_tokens
 from tasks.corpus.sentences import sentences
 from tasks.corpus.split_corpus import load_tokenizer
-from tasks.runtime.progress import progress
+from tasks.pretraining.context_shards import context_shards
+from tasks.runtime.shard import ShardJob, ShardTask, part
+from tasks.runtime.shards import run_shards
 from tasks.stage import stage
 from tasks.training.seeds import random_generator
 
@@ -85,30 +87,59 @@ def pair_contexts(
     settings: Pairing,
 ) -> None:
     """Write each passage that has a context of every requested kind, in the passages' order."""
-    total = num_rows(passages.path)
-    rows = progress(read_rows(passages, Passages), total=total, what="pairing contexts", unit="passages")
-    neighbours = Neighbours(load_tokenizer(str(tokenizer.path / "tokenizer.json")), settings)
-    alongside = Alongside(kept_queries(pseudo_queries) if pseudo_queries and settings.pseudo_queries else ())
-    if not (num_pairs := write_rows(out, Pairs, _pairs(rows, alongside, neighbours, settings))):
+    queries = pseudo_queries if settings.pseudo_queries else None
+    inputs = passages, queries, tokenizer
+    job = ShardJob(pair_part, out, inputs, settings, what="pairing contexts", unit="passages")
+    run_shards(job, context_shards(passages, queries))
+    if not (num_pairs := num_rows(out)):
         raise UserError(
             f"{passages.reference}: no passage has the requested contexts, so there is nothing to pre-train on"
         )
+    if omitted := (total := num_rows(passages.path)) - num_pairs:
+        log.warning("%d of %d passages lack a pseudo-query or a neighbour and are omitted", omitted, total)
+
+
+def pair_part(
+    task: ShardTask,
+    passages: Artifact[Passages],
+    pseudo_queries: Artifact[PseudoQueries] | None,
+    tokenizer: Source,
+    *,
+    settings: Pairing,
+) -> None:
+    """Write the pairs of a shard's passages."""
+    neighbours = Neighbours(load_tokenizer(str(tokenizer.path / "tokenizer.json")), settings)
+    alongside = Alongside(kept_queries(pseudo_queries, *task.shard.of["queries"]) if pseudo_queries else ())
+    (first, last), start = task.shard.of["passages"], task.shard.of["document"]
+
+    def rows() -> Iterator[Row]:
+        row = start
+        for _, group in groupby(read_rows(passages, Passages, start), key=itemgetter("doc_id")):
+            document = list(group)
+            indices = range(max(first - row, 0), min(last - row, len(document)))
+            yield from _pairs(document, indices, alongside, neighbours, settings)
+            task.done(len(indices))
+            row += len(document)
+            if row >= last:
+                return
+
+    write_rows(task.out, Pairs, rows(), part(task.shard.number))
     alongside.end()
-    if num_pairs < total:
-        log.warning("%d of %d passages lack a pseudo-query or a neighbour and are omitted", total - num_pairs, total)
 
 
-def _pairs(passages: Iterator[Row], alongside: Alongside, neighbours: Neighbours, settings: Pairing) -> Iterator[Row]:
-    for _, group in groupby(passages, key=itemgetter("doc_id")):
-        document = list(group)
-        for index, passage in enumerate(document):
-            text, queries = _text(passage), alongside.texts(passage["passage_id"], settings.pseudo_queries)
-            contexts = neighbours.of(document, index)
-            if settings.neighbours and settings.alone == "itself":
-                contexts = contexts or [text]
-            if (settings.pseudo_queries and not queries) or (settings.passages and not contexts):
-                continue
-            yield {"passage_id": passage["passage_id"], "text": text, "queries": queries, "passages": contexts}
+def _pairs(
+    document: Sequence[Row], indices: range, alongside: Alongside, neighbours: Neighbours, settings: Pairing
+) -> Iterator[Row]:
+    """Yield the pairs of a document's passages at these indices."""
+    for index in indices:
+        passage = document[index]
+        text, queries = _text(passage), alongside.texts(passage["passage_id"], settings.pseudo_queries)
+        contexts = neighbours.of(document, index)
+        if settings.neighbours and settings.alone == "itself":
+            contexts = contexts or [text]
+        if (settings.pseudo_queries and not queries) or (settings.passages and not contexts):
+            continue
+        yield {"passage_id": passage["passage_id"], "text": text, "queries": queries, "passages": contexts}
 
 
 class Neighbours:
