@@ -97,7 +97,7 @@ def _read(tables: Mapping[str, Artifact[Any]]) -> tuple[pa.Table, pa.Table, pa.T
 
 
 def _ours(qrels: pa.Table, passages: pa.Table, run: pa.Table) -> dict[str, Any]:
-    query_ids, (values,) = measure_runs(qrels, PassageIndex.of(passages), iter([run]), METRICS, relevant_from=1)
+    query_ids, (values,) = measure_runs(qrels, PassageIndex.of(passages), [[run]], METRICS, relevant_from=1)
     return {"ids": query_ids, "values": values}
 
 

@@ -19,7 +19,8 @@ from storage.artifact import Artifact
 from storage.row_index import PassageIndex, RowIndex
 from storage.rows import rows_at
 from storage.tables import Passages
-from tasks.evaluation.max_passage import fold
+from tasks.evaluation.max_passage import fold_blocks
+from tasks.evaluation.metrics import Blocks
 from tasks.evaluation.significance import Values
 
 TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
@@ -38,7 +39,7 @@ def has_answer(text: str, answers: Sequence[str]) -> bool:
 
 
 def first_hits(
-    answers: pa.Table, passages: Artifact[Passages], index: PassageIndex, runs: Iterable[pa.Table], cutoff: int
+    answers: pa.Table, passages: Artifact[Passages], index: PassageIndex, runs: Iterable[Blocks], cutoff: int
 ) -> tuple[pa.Array, list[Values]]:  # fmt: skip
     """Return the queries' ids and, for each run, the rank of each query's first passage with an answer, from 1.
 
@@ -46,7 +47,7 @@ def first_hits(
     of all runs and the texts of ten thousand passages; each text is read once, however many runs have it.
     """
     queries, units = RowIndex(answers["query_id"].unique()), index.as_documents()
-    lists = [fold(run, queries, units, cutoff)[:, :, 0].astype(np.int64) for run in runs]
+    lists = [_first_passages(run, queries, units, cutoff) for run in runs]
     answers_of = {
         query: [answer for answer in map(spaced, texts) if answer.strip()]
         for query, texts in zip(answers["query_id"].to_pylist(), answers["answers"].to_pylist(), strict=True)
@@ -54,6 +55,14 @@ def first_hits(
     pairs = _pairs(lists)
     hits = _hits(pairs, [answers_of[query] for query in queries.ids.to_pylist()], passages)
     return queries.ids, [_first_hit(passages_QK, pairs, hits) for passages_QK in lists]
+
+
+def _first_passages(run: Blocks, queries: RowIndex, units: PassageIndex, cutoff: int) -> NDArray[np.int64]:
+    """Return the rows of each query's first passages, [queries, cutoff]; -1 where a list is shorter."""
+    passages_QK = np.full((len(queries), cutoff), -1, np.int64)
+    for rows, documents in fold_blocks(run, queries, units, cutoff):
+        passages_QK[rows, : documents.shape[1]] = documents[:, :, 0]
+    return passages_QK
 
 
 def _pairs(lists: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -26,8 +26,10 @@ from storage.settings import Seed, Settings
 from storage.tables import Answers, Metrics, Passages, Qrels, Run, Table
 from tasks.evaluation.answer_match import first_hits
 from tasks.evaluation.max_passage import without_identical_ids
-from tasks.evaluation.metrics import METRIC, RunValues, largest_cutoff, measure_runs, parse
+from tasks.evaluation.metrics import METRIC, Blocks, RunValues, largest_cutoff, measure_runs, parse
 from tasks.evaluation.significance import Values, holm, paired_t_test, randomisation_test
+from tasks.retrieval.run_lists import query_blocks
+from tasks.retrieval.shared_passages import share_passages
 from tasks.stage import stage
 
 
@@ -99,7 +101,7 @@ def evaluate(
     """Write `queries.parquet` (values by query), `rows.parquet` (their means) and `comparisons.parquet`."""
     if len(settings.names) != len(runs):
         raise UserError(f"evaluate.names: expected a name for each of the {len(runs)} runs, found {settings.names}")
-    index = PassageIndex.read(passages)
+    index = share_passages(out, passages, ordered=False)
     by_answers = [metric for metric in settings.metrics if parse(metric)[0] == "answer"]
     by_grades = [metric for metric in settings.metrics if metric not in by_answers]
     measured: list[RunValues] = []
@@ -121,11 +123,11 @@ def evaluate(
     _write(out / "comparisons.parquet", COMPARISONS, compare(values, settings))
 
 
-def _read(runs: Sequence[Artifact[Run]], passages: PassageIndex, settings: Evaluation) -> Iterator[pa.Table]:
-    """Yield the runs, with one of them in memory at a time."""
+def _read(runs: Sequence[Artifact[Run]], passages: PassageIndex, settings: Evaluation) -> Iterator[Blocks]:
+    """Yield the runs, each in blocks of complete lists."""
     for run in runs:
-        rows = read_table(run, Run, ["query_id", "passage_id", "score"])
-        yield without_identical_ids(rows, passages) if settings.ignore_identical_ids else rows
+        blocks = query_blocks(run)
+        yield (without_identical_ids(rows, passages) for rows in blocks) if settings.ignore_identical_ids else blocks
 
 
 def _required(

@@ -7,6 +7,8 @@ already, and only rows that are not are sorted.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +21,7 @@ Matrix = NDArray[np.float64]
 """[queries, longest list, 2]: document number and score (or grade); shorter lists are padded with document -1."""
 Rows = NDArray[np.int64] | NDArray[np.bool_] | slice
 ALL = slice(None)  # selects all rows without a copy
+DOCUMENTS_PER_BLOCK = 2**18  # that are looked up among the judged ones at a time
 
 
 def graded(qrels: pa.Table, queries: RowIndex, passages: PassageIndex) -> Matrix:
@@ -29,9 +32,11 @@ def graded(qrels: pa.Table, queries: RowIndex, passages: PassageIndex) -> Matrix
     rows = queries.rows(qrels["query_id"])
     grades = qrels["grade"].to_numpy().astype(np.float64)
     judged = RowIndex(qrels["doc_id"].unique())  # mostly few: faster than an index of all documents
-    numbers, judged_of_document = len(passages.doc_ids) + np.arange(len(judged)), judged.rows(passages.doc_ids)
-    is_judged = judged_of_document >= 0
-    numbers[judged_of_document[is_judged]] = np.flatnonzero(is_judged)
+    numbers = len(passages.doc_ids) + np.arange(len(judged))
+    for start in range(0, len(passages.doc_ids), DOCUMENTS_PER_BLOCK):
+        judged_of_document = judged.rows(passages.doc_ids[start : start + DOCUMENTS_PER_BLOCK])
+        is_judged = judged_of_document >= 0
+        numbers[judged_of_document[is_judged]] = start + np.flatnonzero(is_judged)
     documents = numbers[judged.rows(qrels["doc_id"])]
     order = np.lexsort((-grades, rows))
     rows = rows[order]
@@ -52,6 +57,25 @@ def fold(run: pa.Table, queries: RowIndex, passages: PassageIndex, cutoff: int) 
     ranks = _ranks(rows)
     best = ranks < cutoff if ranks.max(initial=0) >= cutoff else ALL
     return _matrix(rows[best], ranks[best], documents[best], scores[best], len(queries))
+
+
+def fold_blocks(
+    blocks: Iterable[pa.Table], queries: RowIndex, passages: PassageIndex, cutoff: int
+) -> Iterator[tuple[NDArray[np.int64], Matrix]]:
+    """Yield the rows of a block's queries in `queries`, and the `cutoff` best documents of each of them, best first.
+
+    A block has all rows of its queries. Queries that `queries` lacks are left out.
+    """
+    is_read = np.zeros(len(queries), bool)
+    for block in blocks:
+        ids = block["query_id"].unique()
+        rows = queries.rows(ids)
+        ids, rows = ids.filter(pa.array(rows >= 0)), rows[rows >= 0]
+        if is_read[rows].any():
+            apart = ids[int(is_read[rows].argmax())].as_py()
+            raise ValueError(f"the run has rows of query {apart!r} in several places; expected them together")
+        is_read[rows] = True
+        yield rows, fold(block, RowIndex(ids), passages, cutoff)
 
 
 def without_identical_ids(run: pa.Table, passages: PassageIndex) -> pa.Table:

@@ -7,13 +7,17 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from storage.row_index import PassageIndex, RowIndex
-from tasks.evaluation.max_passage import Matrix, fold, graded
+from tasks.evaluation.max_passage import Matrix, fold_blocks, graded
 from tasks.evaluation.significance import Values
 
 METRIC = re.compile(r"^(MRR|nDCG|recall|success|answer)@([1-9][0-9]*)$")
+
+Blocks = Iterable[pa.Table]
+"""The rows of a run, block by block."""
 
 RunValues = tuple[pa.Array, list[dict[str, Values]]]
 """The ids of the queries, and for each run its values by metric, in the order of these ids."""
@@ -31,13 +35,23 @@ def largest_cutoff(metrics: Sequence[str]) -> int:
 
 
 def measure_runs(
-    qrels: pa.Table, passages: PassageIndex, runs: Iterable[pa.Table], metrics: Sequence[str], relevant_from: int
+    qrels: pa.Table, passages: PassageIndex, runs: Iterable[Blocks], metrics: Sequence[str], relevant_from: int
 ) -> RunValues:
-    """Return each run's values by the judgements, in the order in which the judgements first name a query."""
+    """Return each run's values by the judgements, in the order in which the judgements first name a query.
+
+    A run comes in blocks of queries, each with all its rows.
+    """
     queries = RowIndex(qrels["query_id"].unique())
     grades, cutoff = graded(qrels, queries, passages), largest_cutoff(metrics)
-    folded = (fold(run, queries, passages, cutoff) for run in runs)
-    return queries.ids, [measure(grades, documents, metrics, relevant_from) for documents in folded]
+
+    def values_of(run: Blocks) -> dict[str, Values]:
+        values = {metric: np.zeros(len(queries)) for metric in metrics}
+        for rows, documents in fold_blocks(run, queries, passages, cutoff):
+            for metric, values_of_block in measure(grades[rows], documents, metrics, relevant_from).items():
+                values[metric][rows] = values_of_block
+        return values
+
+    return queries.ids, [values_of(run) for run in runs]
 
 
 def measure(grades: Matrix, documents: Matrix, metrics: Sequence[str], relevant_from: int) -> dict[str, Values]:

@@ -17,9 +17,9 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.files import writing
 from storage.row_index import PassageIndex, RowIndex
-from storage.rows import read_table
 from storage.tables import Passages, Run
 from tasks.evaluation.max_passage import fold, without_identical_ids
+from tasks.retrieval.run_lists import query_blocks
 
 
 def trec_lines(
@@ -27,18 +27,17 @@ def trec_lines(
 ) -> Iterator[str]:
     """Yield the lines of a run, query by query. Raises UserError for an id that contains white space."""
     index = PassageIndex.read(passages)
-    rows = read_table(run, Run, ["query_id", "passage_id", "score"])
-    if ignore_identical_ids:
-        rows = without_identical_ids(rows, index)
-    queries = RowIndex(rows["query_id"].unique())
-    for values, what in ((queries.ids, "query"), (index.doc_ids, "document"), (pa.array([tag]), "tag")):
+    for values, what in ((index.doc_ids, "document"), (pa.array([tag]), "tag")):
         _refuse_white_space(values, what)
-    query_ids, documents_QK = queries.ids.to_pylist(), fold(rows, queries, index, len(rows))
-    for query_id, documents in zip(query_ids, documents_QK, strict=True):
-        ranked = documents[documents[:, 0] >= 0]
-        doc_ids = index.doc_ids.take(pa.array(ranked[:, 0].astype("int64"))).to_pylist()
-        for rank, (doc_id, score) in enumerate(zip(doc_ids, ranked[:, 1], strict=True), start=1):
-            yield f"{query_id} Q0 {doc_id} {rank} {score:.9g} {tag}\n"
+    for block in query_blocks(run):
+        rows = without_identical_ids(block, index) if ignore_identical_ids else block
+        queries = RowIndex(rows["query_id"].unique())
+        _refuse_white_space(queries.ids, "query")
+        for query_id, documents in zip(queries.ids.to_pylist(), fold(rows, queries, index, len(rows)), strict=True):
+            ranked = documents[documents[:, 0] >= 0]
+            doc_ids = index.doc_ids.take(pa.array(ranked[:, 0].astype("int64"))).to_pylist()
+            for rank, (doc_id, score) in enumerate(zip(doc_ids, ranked[:, 1], strict=True), start=1):
+                yield f"{query_id} Q0 {doc_id} {rank} {score:.9g} {tag}\n"
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -17,7 +17,9 @@ from storage.row_index import PassageIndex, RowIndex
 from storage.rows import read_table, write_table
 from storage.settings import Seed, Settings
 from storage.tables import Passages, Positives, Queries, Run
-from tasks.evaluation.max_passage import fold, graded
+from tasks.evaluation.max_passage import fold_blocks, graded
+from tasks.retrieval.run_lists import query_blocks
+from tasks.retrieval.shared_passages import share_passages
 from tasks.stage import stage
 from tasks.training.seeds import random_generator
 
@@ -72,7 +74,7 @@ def suited_queries(
     if settings.expert not in settings.names or len(settings.names) != len(runs):
         raise UserError(f"queries.view: expected one of {', '.join(settings.names)} for {len(runs)} runs")
     labels = read_table(positives, Positives)
-    index = PassageIndex.read(passages)
+    index = share_passages(out, passages, ordered=False)
     ranks_RQ = np.stack([reciprocal_ranks(run, labels, index, settings.cutoff) for run in runs])
     suits = ranks_RQ[settings.names.index(settings.expert)] >= ranks_RQ.max(0)
     kept = labels["query_id"].combine_chunks().unique().filter(pa.array(suits))
@@ -89,10 +91,12 @@ def reciprocal_ranks(run: Artifact[Run], labels: pa.Table, passages: PassageInde
     """Return the reciprocal rank of each labelled query's first relevant document, 0 below the cutoff. [Q]"""
     qrels = labels.select(["query_id", "doc_id"]).append_column("grade", pa.array(np.ones(len(labels), np.int32)))
     queries = RowIndex(qrels["query_id"].unique())
-    documents = fold(read_table(run, Run, ["query_id", "passage_id", "score"]), queries, passages, cutoff)[:, :, 0]
-    relevant = graded(qrels, queries, passages)[:, :, 0]
-    hits = ((documents[:, :, None] == relevant[:, None, :]) & (documents[:, :, None] >= 0)).any(2)
-    return np.where(hits.any(1), 1 / (hits.argmax(1) + 1), 0.0)
+    relevant, ranks = graded(qrels, queries, passages)[:, :, 0], np.zeros(len(queries))
+    for rows, matrix in fold_blocks(query_blocks(run), queries, passages, cutoff):
+        documents = matrix[:, :, 0]
+        hits = ((documents[:, :, None] == relevant[rows][:, None, :]) & (documents[:, :, None] >= 0)).any(2)
+        ranks[rows] = np.where(hits.any(1), 1 / (hits.argmax(1) + 1), 0.0)
+    return ranks
 
 
 def with_positive(queries: Artifact[Queries], positives: Artifact[Positives]) -> pa.Table:

@@ -89,7 +89,7 @@ def test_metrics_equal_trec_evals(seed: int, relevant_from: int) -> None:
     }
     qrels = qrels_of(grades)
     index = PassageIndex.of(passages_of(passages))
-    query_ids, (ours,) = measure_runs(qrels, index, [run_of(lists)], METRICS, relevant_from)
+    query_ids, (ours,) = measure_runs(qrels, index, [[run_of(lists)]], METRICS, relevant_from)
 
     folded = {
         query: {doc: max(found[each] for each in passages[doc]) for doc in docs if passages[doc][0] in found}
@@ -112,7 +112,7 @@ def test_negative_grades_have_no_gain() -> None:
     scores = {"a": 3.0, "b": 2.0, "d": 1.0, "c": 0.5}
     qrels, passages = qrels_of(grades), passages_of({doc: [doc] for doc in scores})
 
-    _, (ours,) = measure_runs(qrels, PassageIndex.of(passages), [run_of({"q": scores})], METRICS, 1)
+    _, (ours,) = measure_runs(qrels, PassageIndex.of(passages), [[run_of({"q": scores})]], METRICS, 1)
 
     theirs = pytrec_eval.RelevanceEvaluator(grades, {*ORACLE.values(), "recip_rank"}).evaluate({"q": scores})["q"]
     assert {name: ours[metric][0] for metric, name in ORACLE.items()} == pytest.approx(
