@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
-from storage.row_index import PassageIndex
-from storage.rows import read_table, write_table
+from storage.rows import parts, read_blocks, write_table
 from storage.tables import Checkpoint, Passages, Queries, Run
-from tasks.cross_encoder.pairs import Pairs, Scoring, score_shards
+from tasks.cross_encoder.pairs import Scoring
+from tasks.cross_encoder.shared_pairs import pair_scorer, share_pairs
 from tasks.retrieval.ranking import in_order, run_rows
+from tasks.runtime.shard import ShardJob, ShardTask
+from tasks.runtime.shards import run_shards
 from tasks.stage import stage
 
 
@@ -36,17 +40,30 @@ def rerank(
     settings: Reranking,
 ) -> None:
     """Write the first passages of each query's list in the order of the teacher's scores."""
-    rows = read_table(run, Run, ["query_id", "passage_id", "view", "rank"])
-    if len(views := pc.unique(rows["view"]).to_pylist()) > 1:
-        raise UserError(f"{run.reference}: expected the lists of one view, found {', '.join(views)}")
-    rows = rows.filter(pc.less_equal(rows["rank"], settings.depth))
-    pairs = Pairs.of(queries, passages, {run.reference: rows})
-    if not len(pairs.query_rows):
+    shards = share_pairs(out, queries, passages, {run.reference: _first_passages(run, settings.depth)})
+    if not shards:
         raise UserError(f"{run.reference}: it has no list of a query of {queries.reference}")
-    ids = PassageIndex.of(pairs.passages)
-    for span, scores, part in score_shards(out, pairs, teacher, settings):
-        query_rows, first = np.unique(pairs.query_rows[span], return_index=True)
-        lists = zip(np.split(pairs.passage_rows[span], first[1:]), np.split(scores, first[1:]), strict=True)
-        ranked = [in_order(ids, passage_rows, scores_of_query) for passage_rows, scores_of_query in lists]
-        query_ids = pairs.queries["query_id"].take(query_rows).to_pylist()
-        write_table(out, Run, run_rows(query_ids, ranked, ids, "reranked"), part)
+    run_shards(ShardJob(rerank_part, out, (teacher, queries), settings, "scoring", "pairs", on_gpus=True), shards)
+
+
+def rerank_part(
+    task: ShardTask, teacher: Artifact[Checkpoint] | Source, queries: Artifact[Queries], *, settings: Reranking
+) -> None:
+    """Write the re-ranked lists of a shard's queries."""
+    scorer = pair_scorer(task, teacher, queries, settings)
+    for query_ids, passage_rows, scores, name in scorer.parts(task):
+        first = [number for number, query in enumerate(query_ids) if not number or query != query_ids[number - 1]]
+        lists = zip(np.split(passage_rows, first[1:]), np.split(scores, first[1:]), strict=True)
+        ranked = [in_order(scorer.ids, *pair) for pair in lists]
+        write_table(task.out, Run, run_rows([query_ids[n] for n in first], ranked, scorer.ids, "reranked"), name)
+
+
+def _first_passages(run: Artifact[Run], depth: int) -> Iterator[pa.Table]:
+    """Yield the pairs of a run down to a depth. Raises UserError for lists of several views."""
+    views = set[str]()
+    for path in parts(run.path):
+        for rows in read_blocks(path, Run, ["query_id", "passage_id", "view", "rank"]):
+            views.update(pc.unique(rows["view"]).to_pylist())
+            if len(views) > 1:
+                raise UserError(f"{run.reference}: expected the lists of one view, found {', '.join(sorted(views))}")
+            yield rows.filter(pc.less_equal(rows["rank"], depth)).select(["query_id", "passage_id"])

@@ -8,9 +8,12 @@ import pyarrow as pa
 
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
-from storage.rows import read_table, write_table
+from storage.rows import write_table
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, TeacherScores
-from tasks.cross_encoder.pairs import Pairs, Scoring, score_shards
+from tasks.cross_encoder.pairs import Scoring
+from tasks.cross_encoder.shared_pairs import pair_scorer, share_pairs, table_blocks
+from tasks.runtime.shard import ShardJob, ShardTask
+from tasks.runtime.shards import run_shards
 from tasks.stage import stage
 
 
@@ -27,16 +30,21 @@ def score(
 ) -> None:
     """Write the score of every query with each of its positives and mined negatives, in the order of the queries."""
     sources = {
-        positives.reference: read_table(positives, Positives, ["query_id", "passage_id"]),
-        negatives.reference: read_table(negatives, Negatives, ["query_id", "passage_id"]),
+        positives.reference: table_blocks(positives, Positives),
+        negatives.reference: table_blocks(negatives, Negatives),
     }
-    pairs = Pairs.of(queries, passages, sources)
-    if not len(pairs.query_rows):
+    shards = share_pairs(out, queries, passages, sources)
+    if not shards:
         raise UserError(f"{queries.reference}: none of its queries has a positive or a negative to score")
-    for span, scores, part in score_shards(out, pairs, teacher, settings):
-        columns = {
-            "query_id": pairs.queries["query_id"].take(pairs.query_rows[span]),
-            "passage_id": pairs.passages["passage_id"].take(pairs.passage_rows[span]),
-            "score": scores,
-        }
-        write_table(out, TeacherScores, pa.table(columns), part)
+    run_shards(ShardJob(score_part, out, (teacher, queries), settings, "scoring", "pairs", on_gpus=True), shards)
+
+
+def score_part(
+    task: ShardTask, teacher: Artifact[Checkpoint] | Source, queries: Artifact[Queries], *, settings: Scoring
+) -> None:
+    """Write the scores of a shard's pairs."""
+    scorer = pair_scorer(task, teacher, queries, settings)
+    for query_ids, passage_rows, scores, name in scorer.parts(task):
+        passage_ids = scorer.ids.ids.take(pa.array(passage_rows))
+        columns = {"query_id": query_ids, "passage_id": passage_ids, "score": scores}
+        write_table(task.out, TeacherScores, pa.table(columns), name)

@@ -17,6 +17,7 @@ from storage.rows import parts, read_table
 from storage.store.store import Store
 from storage.tables import Negatives, Passages, Positives, Queries, Run, TeacherScores, passage_text
 from tasks.cross_encoder import pairs as pair_scoring
+from tasks.cross_encoder import shared_pairs
 from tasks.cross_encoder.pairs import Scoring
 from tasks.cross_encoder.rerank import Reranking, rerank
 from tasks.cross_encoder.score import score
@@ -116,7 +117,7 @@ def test_each_pair_once_in_the_order_of_the_queries(given: Given, teacher: Sourc
 def test_shards_hold_whole_queries(
     given: Given, teacher: Source, tmp_path: Path, queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pair_scoring, "QUERIES_PER_SHARD", queries)
+    monkeypatch.setattr(shared_pairs, "QUERIES_PER_PART", queries)
 
     score.body(tmp_path, teacher, *given.inputs(), settings=SETTINGS)
 
@@ -142,7 +143,7 @@ class Killed(BaseException):
 def test_a_killed_scoring_keeps_its_finished_shards(
     given: Given, teacher: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pair_scoring, "QUERIES_PER_SHARD", 2)
+    monkeypatch.setattr(shared_pairs, "QUERIES_PER_PART", 2)
     inputs, counted, forward = given.inputs(), [], cross_encoder.CrossEncoder.forward
     score.body(tmp_path / "whole", teacher, *inputs, settings=SETTINGS)
 
@@ -232,7 +233,7 @@ def slow_lists(teacher: Source, lists: dict[str, list[int]], depth: int) -> list
 def test_reranked_lists(
     given: Given, teacher: Source, tmp_path: Path, depth: int, queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pair_scoring, "QUERIES_PER_SHARD", queries)
+    monkeypatch.setattr(shared_pairs, "QUERIES_PER_PART", queries)
     settings = RERANKING.model_copy(update={"depth": depth})
 
     rerank.body(tmp_path, teacher, given.run(LISTS), given.queries, given.passages, settings=settings)
@@ -276,7 +277,7 @@ def test_equal_texts_have_equal_scores_anywhere_in_a_batch(given: Given, teacher
 def test_a_killed_reranking_keeps_its_finished_shards(
     given: Given, teacher: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pair_scoring, "QUERIES_PER_SHARD", 1)
+    monkeypatch.setattr(shared_pairs, "QUERIES_PER_PART", 1)
     inputs = given.run(LISTS), given.queries, given.passages
     rerank.body(tmp_path / "whole", teacher, *inputs, settings=RERANKING)
     rerank.body(tmp_path / "half", teacher, *inputs, settings=RERANKING)
