@@ -17,6 +17,7 @@ from storage.settings import Seed
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries
 from tasks.cross_encoder.pairs import Scoring, load_cross_encoder
 from tasks.finetuning.training_data import TrainingData
+from tasks.retrieval.shared_passages import Corpus
 from tasks.stage import stage
 from tasks.training.loop import OptimisationSettings, fit
 
@@ -48,7 +49,7 @@ def train_teacher(
     """Write the cross-encoder after training `start` for the given epochs over the queries that have a positive."""
     torch.manual_seed(settings.seed)
     tokenizer, encoder = load_initial_encoder(start.path, settings)
-    data = TrainingData.read(queries, passages, positives, negatives, settings)
+    data = TrainingData.read(queries, Corpus.share(out, passages), positives, negatives, settings)
     batches = Batches(data, tokenizer, settings)
     fit(Finetuning(encoder), batches.batch, batches.steps, out=out, settings=settings.fit, seed=settings.seed)
     with writing_files(out) as folder:
@@ -73,7 +74,7 @@ class Batches:
         query_numbers, passage_rows = self.data.examples(step)
         group = self.settings.passages_per_query
         queries = self.tokenizer.token_ids([self.data.queries[number] for number in query_numbers])
-        passages = self.tokenizer.token_ids(self.data.texts(passage_rows))
+        passages = self.tokenizer.token_ids(self.data.corpus.texts(passage_rows))
         pairs = [
             encode_pair(self.tokenizer, queries[number // group], passage, **self.settings.limits)
             for number, passage in enumerate(passages)

@@ -35,6 +35,7 @@ from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, 
 from tasks.finetuning.training_data import TrainingData
 from tasks.pretraining.initialise import Backbone, shape
 from tasks.retrieval.encode import Encoding
+from tasks.retrieval.shared_passages import Corpus
 from tasks.stage import stage
 from tasks.training.loop import OptimisationSettings, fit
 from tasks.training.meta_device import on_meta_device
@@ -116,7 +117,9 @@ def train(
         raise TypeError("a teacher's scores are read where there is a distillation, and only there")
     torch.manual_seed(settings.seed)
     made = begin(start.path, settings)
-    data = TrainingData.read(queries, passages, positives, negatives, settings, mined_only=scores is not None)
+    data = TrainingData.read(
+        queries, Corpus.share(out, passages), positives, negatives, settings, mined_only=scores is not None
+    )
     teacher = None if scores is None else Teacher.read(scores, data)
     batches = Batches(data, Tokenizer.load(start.path), settings, teacher)
     fit(Finetuning(made, settings.loss), batches.batch, batches.steps, out=out, settings=settings.fit,
@@ -186,10 +189,10 @@ class Batches:
         excluded = None
         if settings.mask_known_positives:
             relevant = [data.relevant(query) for query in queries]
-            excluded = known_positives(relevant, data.documents(passages), settings.passages_per_query)
+            excluded = known_positives(relevant, data.corpus.documents(passages), settings.passages_per_query)
         return Examples(
             queries=self._tokens([data.queries[query] for query in queries], "query", settings.query_max_tokens),
-            passages=self._tokens(data.texts(passages), "passage", settings.passage_max_tokens),
+            passages=self._tokens(data.corpus.texts(passages), "passage", settings.passage_max_tokens),
             group=settings.passages_per_query,
             excluded=excluded,
             progress=step / self.steps,
@@ -212,7 +215,7 @@ class Teacher:
     def read(scores: Artifact[TeacherScores], data: TrainingData) -> Teacher:
         """Read the scores of the queries that are trained on."""
         rows = read_table(scores, TeacherScores)
-        query_rows, passage_rows = data.query_index.rows(rows["query_id"]), data.passage_index.rows(rows["passage_id"])
+        query_rows, passage_rows = data.query_index.rows(rows["query_id"]), data.corpus.index.rows(rows["passage_id"])
         known = (query_rows >= 0) & (passage_rows >= 0)
         pairs = query_rows[known] * len(data.corpus) + passage_rows[known]
         return Teacher(data, pairs, rows["score"].to_numpy()[known], scores.reference)
@@ -223,7 +226,7 @@ class Teacher:
         pairs = np.repeat(np.asarray(queries, np.int64), group) * len(self.data.corpus) + np.asarray(passages, np.int64)
         indices = np.minimum(np.searchsorted(self.pairs, pairs), len(self.pairs) - 1)
         if (missing := np.flatnonzero(self.pairs[indices] != pairs)).size:
-            query, passage = queries[missing[0] // group], self.data.corpus["passage_id"][passages[missing[0]]]
+            query, passage = queries[missing[0] // group], self.data.corpus.index.ids[passages[missing[0]]]
             raise UserError(
                 f"{self.name}: no score of query {self.data.queries[query]!r} with passage {passage.as_py()!r}; a "
                 "distilled query needs mined negatives: score what it is trained with"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.row_index import RowIndex
-from storage.rows import in_one_chunk, read_table
-from storage.tables import Negatives, Passages, Positives, Queries, passage_text
+from storage.rows import read_table
+from storage.tables import Negatives, Passages, Positives, Queries
+from tasks.retrieval.shared_passages import Corpus
 from tasks.training.epochs import rows_of_step
 from tasks.training.seeds import random_generator
 
@@ -61,9 +62,7 @@ class Lists:
 class TrainingData:
     """The queries, passages and labels from which the examples of every step are taken."""
 
-    corpus: pa.Table
-    """doc_id, title and text of the passages."""
-    passage_index: RowIndex
+    corpus: Corpus
     query_index: RowIndex
     queries: Sequence[str]
     """The texts of the queries that have a positive."""
@@ -75,14 +74,13 @@ class TrainingData:
 
     @staticmethod
     def read(
-        queries: Artifact[Queries], passages: Artifact[Passages], positives: Artifact[Positives],
+        queries: Artifact[Queries], corpus: Corpus, positives: Artifact[Positives],
         negatives: Artifact[Negatives], settings: ExampleSettings, *, mined_only: bool = False,
     ) -> TrainingData:  # fmt: skip
-        """Read the queries that have a positive (with `mined_only`, also negatives) and all passages.
+        """Read the queries that have a positive (with `mined_only`, also negatives).
 
-        Raises UserError if no query is left, or if a label names a passage that is not in `passages`.
+        Raises UserError if no query is left, or if a label names a passage that is not in the corpus.
         """
-        corpus = in_one_chunk(read_table(passages, Passages, ["passage_id", "doc_id", "title", "text"]))
         names = ["query_id", "passage_id"]
         relevant, hard = read_table(positives, Positives, names), read_table(negatives, Negatives, names)
         topics = read_table(queries, Queries)
@@ -92,16 +90,14 @@ class TrainingData:
         if not len(topics):
             wanted = "a positive passage and negatives" if mined_only else "a positive passage"
             raise UserError(f"{queries.reference}: none of its queries has {wanted}; training needs some")
-        query_index, passage_index = RowIndex(topics["query_id"]), RowIndex(corpus["passage_id"])
+        query_index = RowIndex(topics["query_id"])
         lists: list[Lists] = []
         for rows, reference in ((relevant, positives.reference), (hard, negatives.reference)):
             query_rows = query_index.rows(rows["query_id"])
             passage_ids = rows["passage_id"].filter(pa.array(query_rows >= 0))
-            passage_rows = passage_index.require(passage_ids, partial(missing_passage, reference, passages))
+            passage_rows = corpus.index.require(passage_ids, partial(missing_passage, reference, corpus.passages))
             lists.append(Lists.of(query_rows[query_rows >= 0], passage_rows, len(topics)))
-        return TrainingData(
-            corpus, passage_index, query_index, topics["text"].to_pylist(), lists[0], lists[1], settings
-        )
+        return TrainingData(corpus, query_index, topics["text"].to_pylist(), lists[0], lists[1], settings)
 
     def examples(self, step: int) -> tuple[list[int], list[int]]:
         """Return the query numbers of a step, and the rows of their passages: group by group, the positive first."""
@@ -112,16 +108,6 @@ class TrainingData:
             positives = self.positives[query]
             passages += [int(positives[epoch % len(positives)]), *self.negatives_of(query, epoch)]
         return query_numbers, passages
-
-    def texts(self, passage_rows: Sequence[int]) -> list[str]:
-        """Return the texts of passages as a model reads them, with their titles."""
-        rows = self.corpus.select(["title", "text"]).take(list(passage_rows)).to_pydict()
-        return [passage_text(title, text) for title, text in zip(rows["title"], rows["text"], strict=True)]
-
-    def documents(self, passage_rows: Sequence[int]) -> list[str]:
-        """Return the document ids of passages."""
-        doc_ids: list[str] = self.corpus["doc_id"].take(list(passage_rows)).to_pylist()
-        return doc_ids
 
     def negatives_of(self, query: int, epoch: int) -> list[int]:
         """Return the rows of a query's negatives in an epoch.
@@ -135,7 +121,7 @@ class TrainingData:
             positions = (epoch * number + np.arange(number)) % len(mined)
             return [int(row) for row in mined[order[positions]]]
         relevant = self.relevant(query)
-        if number and len(relevant) == self.num_documents:
+        if number and len(relevant) == len(self.corpus.index.doc_ids):
             raise UserError(
                 f"query {self.queries[query]!r}: every document is relevant to it; leave it out of the qrels"
             )
@@ -143,17 +129,12 @@ class TrainingData:
         negatives: list[int] = []
         while len(negatives) < number:
             passage = int(random.integers(len(self.corpus)))
-            negatives += [] if self.documents([passage])[0] in relevant else [passage]
+            negatives += [] if self.corpus.documents([passage])[0] in relevant else [passage]
         return negatives
 
     def relevant(self, query: int) -> set[str]:
         """Return the ids of the documents of a query's positives."""
-        return set(self.documents(self.positives[query].tolist()))
-
-    @cached_property
-    def num_documents(self) -> int:
-        """The number of different documents of the corpus."""
-        return int(pc.count_distinct(self.corpus["doc_id"]).as_py())
+        return set(self.corpus.documents(self.positives[query].tolist()))
 
 
 def missing_passage(labels: str, passages: Artifact[Passages], passage_id: str) -> UserError:

@@ -18,10 +18,10 @@ from storage.rows import write_rows
 from storage.store.store import Store
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, Table, passage_text
 from tasks.cross_encoder.train_teacher import Batches, TeacherTraining, train_teacher
-from tasks.finetuning.training_data import TrainingData
 from tasks.session import Execution, Session, session
 from tasks.stage import stage
 from tasks.training.loop import OptimisationSettings
+from tests.tasks.finetuning.training_tables import read_data
 from tests.tiny import WORDS, save_backbone
 
 FITTING = OptimisationSettings(
@@ -82,7 +82,7 @@ def hash_of(place: Store, made: Any) -> str:
 
 def test_a_step_shows_queries_with_their_positive_and_negatives(store: Store) -> None:
     start, settings = given_start(), TRAINING.model_copy(update={"epochs": 3})
-    tokenizer, data = Tokenizer.load(start.path), TrainingData.read(*tables(), settings)
+    tokenizer, data = Tokenizer.load(start.path), read_data(*tables(), settings)
     batches, seen = Batches(data, tokenizer, settings), []
     assert batches.steps == 8  # ten queries have a positive, three times, by four
     texts = [passage_text(row["title"], row["text"]) for row in PASSAGES]
@@ -124,7 +124,7 @@ def test_a_tiny_teacher_learns(store: Store, tmp_path: Path) -> None:
     assert losses[0] == pytest.approx(np.log(4), abs=0.05)
     assert np.mean(losses[-5:]) < 0.3 * losses[0]
     teacher, tokenizer = cross_encoder.load(made.path), Tokenizer.load(made.path)
-    batch = Batches(TrainingData.read(*tables(), settings), tokenizer, settings).batch(0)
+    batch = Batches(read_data(*tables(), settings), tokenizer, settings).batch(0)
     with torch.inference_mode():
         scores = teacher(batch.pairs).view(10, 4)
     assert (scores.argmax(1) == 0).float().mean() >= 0.8

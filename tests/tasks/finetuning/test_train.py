@@ -28,7 +28,6 @@ from storage.tables import (
     TeacherScores,
 )  # fmt: skip
 from tasks.finetuning.train import Batches, Teacher, Training, check, train
-from tasks.finetuning.training_data import TrainingData
 from tasks.pretraining.initialise import Backbone, initialise
 from tasks.pretraining.pretrain import Pretraining, pretrain
 from tasks.retrieval.encode import Encoding
@@ -47,6 +46,7 @@ from tests.tasks.finetuning.training_tables import (
     passages_texts,
     positives,
     queries,
+    read_data,
 )
 from tests.tiny import LATE, RETRIEVERS
 
@@ -217,7 +217,7 @@ def test_teacher_scores_are_aligned_with_the_passages(given: Given) -> None:
     rows = [{"query_id": q, "passage_id": p, "score": score} for (q, p), score in scored.items()]
     rows.append({"query_id": "q9", "passage_id": "p0", "score": -1.0})
     distilled = TRAINING.model_copy(update={"distillation": Distillation(teacher_temperature=1.0, contrast_weight=0.0)})
-    data = TrainingData.read(*given.inputs()[1:5], distilled, mined_only=True)
+    data = read_data(*given.inputs()[1:5], distilled, mined_only=True)
     teacher = Teacher.read(given.written(TeacherScores, rows[::-1]), data)
     made = Batches(data, Tokenizer.load(given.start.path), distilled, teacher)
 

@@ -8,7 +8,7 @@ from storage.tables import (
     Negatives,
 )  # fmt: skip
 from tasks.finetuning.training_data import TrainingData
-from tests.tasks.finetuning.training_tables import NEGATIVES, POSITIVES, TEXTS, TRAINING, Given
+from tests.tasks.finetuning.training_tables import NEGATIVES, POSITIVES, TEXTS, TRAINING, Given, read_data
 
 
 def examples_of_epochs(data: TrainingData, epochs: int) -> list[dict[str, list[str]]]:
@@ -72,13 +72,13 @@ def test_labels_of_unknown_passages_are_refused(given: Given) -> None:
     wrong = given.written(Negatives, [{"query_id": "q0", "passage_id": "p99", "rank": 1, "score": 1.0}])
 
     with pytest.raises(UserError, match="passage 'p99' is not among"):
-        TrainingData.read(asked, texts, relevant, wrong, TRAINING)
+        read_data(asked, texts, relevant, wrong, TRAINING)
 
 
 def test_queries_without_mined_negatives_can_be_left_out(given: Given) -> None:
     _, *tables, _ = given.inputs()
 
-    data = TrainingData.read(*tables, TRAINING, mined_only=True)
+    data = read_data(*tables, TRAINING, mined_only=True)
 
     assert data.query_index.ids.to_pylist() == [query for query in POSITIVES if query in NEGATIVES]
 

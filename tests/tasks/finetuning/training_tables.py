@@ -19,7 +19,8 @@ from storage.tables import (
     passage_text,
 )  # fmt: skip
 from tasks.finetuning.train import Batches, Training
-from tasks.finetuning.training_data import TrainingData
+from tasks.finetuning.training_data import ExampleSettings, TrainingData
+from tasks.retrieval.shared_passages import Corpus
 from tasks.training.loop import OptimisationSettings
 from tests.tiny import WORDS
 
@@ -77,6 +78,15 @@ def queries(names: Iterable[str]) -> list[dict[str, Any]]:
     return [{"query_id": name, "text": TEXTS[int(name[1:])].split()[0] + " " + WORDS[int(name[1:])]} for name in names]
 
 
+def read_data(
+    queries: Artifact[Queries], passages: Artifact[Passages], positives: Artifact[Positives],
+    negatives: Artifact[Negatives], settings: ExampleSettings, mined_only: bool = False,
+) -> TrainingData:  # fmt: skip
+    """The training data of these tables, whose passages are shared in a folder next to theirs."""
+    corpus = Corpus.share(passages.path.with_name(f"{passages.path.name}-shared"), passages)
+    return TrainingData.read(queries, corpus, positives, negatives, settings, mined_only=mined_only)
+
+
 class Given:
     """Tables to training data, with changes to what stands above."""
 
@@ -92,7 +102,7 @@ class Given:
         )  # fmt: skip
 
     def data(self, settings: Training = TRAINING, **changes: Any) -> TrainingData:
-        return TrainingData.read(*self.inputs(**changes)[1:5], settings)
+        return read_data(*self.inputs(**changes)[1:5], settings)
 
     def batches(self, settings: Training = TRAINING, **changes: Any) -> Batches:
         return Batches(self.data(settings, **changes), Tokenizer.load(self.start.path), settings, None)
