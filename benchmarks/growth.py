@@ -7,7 +7,8 @@ measured lies in FOLDER (`artifacts/growth`, a few GB) until all is: a run that 
 it was at. The collection and the models are invented (`invented.py`); the models are so small that what grows shows,
 so their seconds say nothing of a real model's, but their growth does.
 
-Writes `benchmarks/results/growth.json`, its picture and `docs/scale.md`.
+Writes `benchmarks/results/growth.json`, its picture and `docs/scale.md`. `--only "pair contexts" evaluate`
+measures these stages and keeps what was measured of the others; what they need is built before, and not measured.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,17 +37,24 @@ from tasks.session import Execution, Session, session
 ROOT = Path(__file__).resolve().parent.parent
 START, SIZES = 256, (4_000, 16_000, 64_000)  # documents
 BESIDE = {"ingest_queries", "ingest_qrels", "initialise", "index"}  # built beside a stage in no time
+EXECUTION = Execution(workers=1, threads=1, device="cpu")
+BUILD, ONLY = "build", "--only"
 INTERVAL = 0.02  # seconds between two looks at the memory
 
 
-def main(folder: Path) -> None:
-    """Measure what is not measured yet, then write the result and all that is made of it."""
+def main(folder: Path, only: Sequence[str] = ()) -> None:
+    """Measure what is not measured yet, of some stages or of all, then write the result and what is made of it."""
     prepare(folder, (START, *SIZES))
-    started = time.monotonic()
-    found = {name: [measurement(folder, name, size) for size in (START, *SIZES)] for name in growing.STAGES}
+    started, before = time.monotonic(), results.read(results.path_of("growth", "cpu"))["stages"] if only else {}
+    if only:
+        for size in (START, *SIZES):
+            run_process(folder, json.dumps(only), size, BUILD)
+    stages = dict(before)
+    for name in only or growing.STAGES:
+        stages[name] = [measurement(folder, name, size) for size in (START, *SIZES)]
     machine = results.machine("cpu", PACKAGES)
-    minutes = sum(each["process_seconds"] for rows in found.values() for each in rows) / 60
-    result = {"start": START, "stages": found, "machine": machine, "minutes": round(minutes, 1)}
+    minutes = sum(each["process_seconds"] for rows in stages.values() for each in rows) / 60
+    result = {"start": START, "stages": stages, "machine": machine, "minutes": round(minutes, 1)}
     write_atomically(results.path_of("growth", "cpu"), json.dumps(result, indent=1) + "\n")
     scale.write()
     shutil.rmtree(folder)
@@ -71,16 +79,30 @@ def measurement(folder: Path, name: str, size: int) -> dict[str, Any]:
     """Return the measurement of a stage at a size, made in a process of its own now or in an earlier run."""
     record = folder / "measured" / f"{name}-{size}.json"
     if not record.exists():
-        command = [sys.executable, "-m", "benchmarks.growth", str(folder), name, str(size)]
         before = clock("cpu")
-        done = subprocess.run(command, env=os.environ | ONE_THREAD, cwd=ROOT, capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(f"{' '.join(command)} failed: {done.stderr[-2000:]}")
-        row = {**json.loads(done.stdout.splitlines()[-1]), "process_seconds": round(clock("cpu") - before, 2)}
+        last_line = run_process(folder, name, size)
+        row = {**json.loads(last_line), "process_seconds": round(clock("cpu") - before, 2)}
         record.parent.mkdir(exist_ok=True)
         write_atomically(record, json.dumps(row))
         print(name, ", ".join(f"{what} {value:,}" for what, value in row.items()), flush=True)
     return results.read(record)
+
+
+def run_process(folder: Path, *arguments: object) -> str:
+    """Run this module in a process of its own, for one stage at one size; return the last line that it prints."""
+    command = [sys.executable, "-m", "benchmarks.growth", str(folder), *map(str, arguments)]
+    done = subprocess.run(command, env=os.environ | ONE_THREAD, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed: {done.stderr[-2000:]}")
+    return str((done.stdout.splitlines() or [""])[-1])
+
+
+def build(folder: Path, names: Sequence[str], size: int) -> None:
+    """Build some stages, and what they need, without a measurement."""
+    chain = growing.Chain(folder / str(size), folder / "models")
+    with session(Session(Store(folder / str(size) / "store"), EXECUTION)):
+        for name in names:
+            growing.STAGES[name](chain)
 
 
 def measured(folder: Path, name: str, size: int) -> dict[str, Any]:
@@ -88,14 +110,13 @@ def measured(folder: Path, name: str, size: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     store = Store(folder / str(size) / "store")
     chain = growing.Chain(folder / str(size), folder / "models")
-    execution = Execution(workers=1, threads=1, device="cpu")
-    with session(Session(store, execution, planning=True)):
+    with session(Session(store, EXECUTION, planning=True)):
         made = growing.STAGES[name](chain)
     for left in (made.path, store.work(made.stage, made.key)):
         shutil.rmtree(left, ignore_errors=True)
     if made.stage == "generate_queries":
         shutil.rmtree(store.root / "ledger", ignore_errors=True)
-    with session(Session(store, execution)) as ran, Peak() as peak:
+    with session(Session(store, EXECUTION)) as ran, Peak() as peak:
         started = clock("cpu")
         growing.STAGES[name](chain)
         seconds = clock("cpu") - started
@@ -134,9 +155,12 @@ def anonymous() -> int:
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "artifacts" / "growth").resolve()
-    if len(sys.argv) > 2:
-        stage, documents = sys.argv[2], int(sys.argv[3])
-        print(json.dumps(measured(place, stage, documents)))
+    position = sys.argv.index(ONLY) if ONLY in sys.argv else len(sys.argv)
+    arguments, names = sys.argv[1:position], sys.argv[position + 1 :]
+    place = Path(arguments[0] if arguments else ROOT / "artifacts" / "growth").resolve()
+    if arguments[3:] == [BUILD]:
+        build(place, json.loads(arguments[1]), int(arguments[2]))
+    elif len(arguments) > 2:
+        print(json.dumps(measured(place, arguments[1], int(arguments[2]))))
     else:
-        main(place)
+        main(place, names)

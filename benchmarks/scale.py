@@ -111,6 +111,12 @@ def growing(growth: Result) -> Iterator[str]:
     yield from [f"- {name}: {slopes.REASONS.get(name, slopes.UNKNOWN)}" for name in slopes.faster(growth)] or [
         "- nothing"
     ]
+    yield from ["", "What takes more memory for more documents:", ""]
+    yield from [
+        f"- {name}: {slopes.MEMORY_REASONS.get(name, slopes.UNKNOWN)}"
+        for name in growth["stages"]
+        if slopes.bytes_each(growth, name, "peak_mib")
+    ] or ["- nothing"]
     versions = ", ".join(f"{package} {version}" for package, version in ran["versions"].items())
     yield ""
     yield (

@@ -23,6 +23,22 @@ REASONS = {
     "search: exact, lexical": EXHAUSTIVE,
 }
 """Why a stage grows faster than n log n, where that is how it is meant to be."""
+GROUPS = "buffers fill up: at most 10,000 rows or 50 million characters of a table are in memory"
+MEMORY_REASONS = {
+    "generate queries": "up to 200,000 passages' queries, one file of the table, are in memory",
+    "encode: dense": "buffers of batches fill up: at most 8,192 passages are in memory",
+    "encode: late": "buffers of batches fill up: at most 512 passages are in memory",
+    "pair contexts": GROUPS,
+    "pre-train, until the first step": GROUPS,
+    "search: BM25": "the lists of at most 1,024 queries are in memory, and Lucene's heap is Java's",
+    "search: exact, dense": "the lists of at most 1,024 queries are in memory",
+    "search: exact, lexical": "the lists of at most 1,024 queries are in memory",
+    "search: late, 128 queries": "a tile of at most 512 passages' tokens, and their bounds, are in memory",
+    "evaluate": "at most half a million rows of a run are in memory",
+    "train, until the first step": "the queries and, for each, the numbers of its passages are in memory",
+    "train, 32 steps": "the queries and, for each, the numbers of its passages are in memory",
+}
+"""Why the memory of a stage grows between the two largest sizes, although no process holds all passages."""
 UNKNOWN = "**no reason is known; look into it**"
 
 Points = list[tuple[int, float]]
