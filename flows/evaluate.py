@@ -32,6 +32,7 @@ from storage.store.store import Store
 from storage.tables import Metrics
 from tasks.report.page.statistics import intervals
 from tasks.report.page.suite_page import as_markdown, notes, page, terminal_table
+from tasks.runtime.environment import describe_execution
 from tasks.runtime.prefect_progress import best_effort
 from tasks.runtime.prefect_task import artifact_key
 from tasks.session import Session, session
@@ -74,6 +75,8 @@ def run(
         missing = sum(store.manifest(step.stage, step.key) is None for step in plan.done.values())
         counts = f"{len(plan.done)} stages, {len(plan.done) - missing} cached, {missing} to build"
         console.print(f"{request.suite.title}: {counts}; store {store.root}")
+        if missing:
+            console.print(describe_execution(request.suite.execution))
         current = Session(store, request.suite.execution, print_line=console.print, note=note)
         if missing:
             report = as_flow("evaluate", request.name, current, lambda: evaluate_and_publish(request, current))

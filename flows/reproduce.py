@@ -31,6 +31,7 @@ from storage.store.store import Store
 from storage.tables import Report
 from tasks.job import Job
 from tasks.report.report import is_of, publish, terminal_table
+from tasks.runtime.environment import describe_execution
 from tasks.runtime.signals import Terminated
 from tasks.session import Done, Session, session
 from tasks.stage import run_job
@@ -55,6 +56,8 @@ def run(name: str, folder: Path, changes: Sequence[str], until: str | None) -> N
         missing = [job for job in jobs.values() if store.manifest(job.stage.name, job.key) is None]
         counts = f"{len(jobs)} stages, {len(jobs) - len(missing)} cached, {len(missing)} to build"
         console.print(f"{recipe.title}: {counts}; store {store.root}")
+        if missing:
+            console.print(describe_execution(recipe.execution))
         current = Session(store, recipe.execution, print_line=console.print, note=note)
         if missing:
             page = as_flow("reproduce", title, current, lambda: build_and_show(jobs, title, current))

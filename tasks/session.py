@@ -14,19 +14,32 @@ from storage.settings import Settings
 from storage.store.run_notes import NotedRun
 from storage.store.store import Store
 from tasks.job import Job
+from tasks.machine import free_memory, num_cores
+
+MEMORY_OF_WORKER = 1 << 30  # bytes that a process of a CPU stage is assumed to need
+
+
+def default_workers() -> int:
+    """Return one worker for each core that this process may use, as far as the free memory suffices."""
+    memory = free_memory()
+    return max(1, num_cores() if memory is None else min(num_cores(), memory // MEMORY_OF_WORKER))
 
 
 class Execution(Settings):
-    """How stages run. None of these settings changes a result, so none is in a key."""
+    """How stages run. None of these settings changes a result, so none is in a key.
 
-    workers: int = Field(default=2, gt=0)
-    """Processes that split the corpus and mine."""
+    Defaults depend on the machine only where that changes no byte of an artifact. `threads` and `processes` change the
+    order in which a training adds floating-point numbers, and so the last digits; their defaults are the same anywhere.
+    """
+
+    workers: int = Field(default_factory=default_workers, gt=0)
+    """Processes of stages on the CPU, such as splitting and mining; by default one a core, if memory suffices."""
     threads: int = Field(default=2, gt=0)
-    """Threads of PyTorch and FAISS."""
+    """Threads of PyTorch and FAISS in each process."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     processes: int = Field(default=1, gt=0)
-    """Processes of each host that use one model together, each on its own GPU: to train, encode or generate queries."""
+    """Processes of each host that train together, each on its own GPU; 1 encodes and generates on all GPUs or cores."""
     hosts: int = Field(default=1, gt=0)
     """Hosts that train together; on all but the one that runs the stage runs `pretrieve join`."""
     rendezvous: str | None = None

@@ -103,7 +103,7 @@ class Suite(Settings):
     tolerance: Annotated[float, Field(ge=0)] = 0.001
     """The largest difference from an expected value."""
     collections: Annotated[list[Collection], Field(min_length=1)]
-    execution: Execution = Execution()
+    execution: Execution = Field(default_factory=Execution)
 
     @model_validator(mode="after")
     def _consistent(self) -> Suite:

@@ -24,6 +24,7 @@ from storage.errors import UserError
 from storage.store.run_notes import noted
 from storage.store.store import Store
 from tasks.pseudo_queries.compare_queries import compare_queries
+from tasks.runtime.environment import describe_execution
 from tasks.session import Session, session
 
 NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
@@ -78,6 +79,8 @@ def build(
         missing = sum(store.manifest(step.stage, step.key) is None for step in steps.values())
         counts = f"{len(steps)} stages, {len(steps) - missing} cached, {missing} to build"
         console.print(f"{recipe.title}: pseudo-queries: {counts}; store {store.root}")
+        if missing:
+            console.print(describe_execution(recipe.execution))
         say(_run(recipe, title, current, missing > 0).summary())
         current.note.finish()
 

@@ -75,7 +75,7 @@ class Recipe(Settings, Generic[P]):
     headline: Headline
     reported: dict[str, Any]
     """The paper's numbers for this recipe's runs, and the rows that print them (`storage/results/reported.py`)."""
-    execution: Execution = Execution()
+    execution: Execution = Field(default_factory=Execution)
 
     @model_validator(mode="after")
     def _compared_runs_exist(self) -> Recipe[P]:

@@ -1,19 +1,20 @@
-"""The device that a run works on."""
+"""The devices that a run works on."""
 
 from __future__ import annotations
 
 import torch
 
 from storage.errors import UserError
+from tasks.machine import num_gpus
 from tasks.runtime.distributed import local_rank
-from tasks.session import execution
+from tasks.session import Execution, execution
 
 
 def choose_device() -> torch.device:
-    """The device that `execution.device` names; `auto` is a GPU where there is one.
+    """Return the device that `execution.device` names; `auto` is a GPU where there is one.
 
-    Of processes that train together each has a GPU of its own, by its number on this host. PyTorch gets as many
-    threads as `execution.threads` says.
+    In processes that train together, each process has the GPU of its number on this host. PyTorch is set to
+    `execution.threads` threads.
     """
     torch.set_num_threads(execution().threads)
     wanted = execution().device
@@ -24,10 +25,22 @@ def choose_device() -> torch.device:
     return torch.device(wanted)
 
 
-def devices_for(processes: int) -> list[str]:
-    """What `execution.device` is for each of several processes of this host: GPUs of their own, or the CPU for all.
+def num_model_processes(wanted: Execution) -> int:
+    """Return the number of processes that encode or generate shards: their bytes do not depend on it.
 
-    Raises `UserError` where there are fewer GPUs than processes.
+    This is `processes` where the user sets it; else one a GPU or, on a CPU, as many as `workers` cores hold with
+    `threads` threads each.
+    """
+    if wanted.processes > 1 or wanted.device not in ("auto", "cpu", "cuda"):
+        return wanted.processes
+    gpus = 0 if wanted.device == "cpu" else num_gpus()
+    return gpus or max(1, wanted.workers // wanted.threads)
+
+
+def devices_for(processes: int) -> list[str]:
+    """Return the value of `execution.device` for each of several processes of this host.
+
+    Each has a GPU of its own, or all have the CPU. Raises `UserError` if there are fewer GPUs than processes.
     """
     wanted = execution().device
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
@@ -36,8 +49,8 @@ def devices_for(processes: int) -> list[str]:
         raise UserError(
             f"execution.device: {processes} processes take a GPU each; expected auto or cuda, found {wanted}"
         )
-    if (found := torch.cuda.device_count()) < processes:
+    if (available := torch.cuda.device_count()) < processes:
         raise UserError(
-            f"execution.processes: expected at most {found}, one for each GPU that is here, found {processes}"
+            f"execution.processes: expected at most {available}, one for each GPU that is here, found {processes}"
         )
     return [f"cuda:{number}" for number in range(processes)]

@@ -1,4 +1,4 @@
-"""What a manifest says of the machine that built an artifact, and what it took."""
+"""What a manifest states about the machine that built an artifact and the costs of the build."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import masked
+from tasks.machine import free_memory, num_cores, num_gpus
+from tasks.runtime.formatting import in_units
 from tasks.session import Execution
 
 PACKAGES = (
@@ -60,8 +62,20 @@ def describe_build(execution: Execution) -> dict[str, Any]:
     }
 
 
+def describe_execution(execution: Execution) -> str:
+    """Return a line with the processes and threads that a run uses, and the cores, memory and GPUs that it may use."""
+    memory = free_memory()
+    gpus = 0 if execution.device == "cpu" else num_gpus()
+    machine = [f"{num_cores()} cores", *([f"{in_units(memory)} of free memory"] if memory is not None else [])]
+    machine.append(f"{gpus} GPUs" if gpus else "no GPU is used" if execution.device == "cpu" else "no GPU")
+    line = f"execution: {execution.workers} workers, {execution.threads} threads ({', '.join(machine)})"
+    if gpus > execution.processes == 1 and execution.device in ("auto", "cuda"):
+        line += f"; training uses 1 GPU: execution.processes={gpus} uses all and changes last digits"
+    return line
+
+
 def cpu_seconds() -> float:
-    """What this process and its finished children have taken."""
+    """Return the CPU seconds that this process and its finished children have taken."""
     return sum(os.times()[:4])
 
 
@@ -89,8 +103,8 @@ def _processor() -> str:
 
 @cache
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            versions[package] = version(package)
+    return versions

@@ -33,7 +33,12 @@ def run_shards(job: ShardJob, shards: Sequence[Shard]) -> None:
 
         run_on_dask(request(job) | {"shards": [dataclasses.asdict(each) for each in waiting], "bar": words}, job.out)
         return
-    processes = min(execution().processes if job.on_gpus else execution().workers, len(waiting))
+    processes = execution().workers
+    if job.on_gpus:
+        from tasks.runtime.device import num_model_processes
+
+        processes = num_model_processes(execution())
+    processes = min(processes, len(waiting))
     with bar(**words) as counter:
         if processes > 1:
             from tasks.runtime.process_pool import run_in_processes
