@@ -50,6 +50,8 @@ def recipe() -> dict[str, Any]:
     plain = first["train"] | {"competition": None, "contrasts": ["sum"], "flops": None}
     lexical, late = first["train"]["retriever"]["lexical"], first["train"]["retriever"]["late"]
     mine = {"miner": "top", "depth": 20, "negatives": 4}
+    tokens = {"engine": "candidates", "factory": "Flat", "ef_search": None, "nprobe": None,
+              "tokens_per_query_token": 200, "candidates": 60}  # fmt: skip
     value["rounds"] += [
         {"name": "few", "queries": {"queries": 8, "samples": [0, 1]}, "mine_with": "bm25", "mine": mine,
          "start": "pretrained", "train": plain | {"retriever": {"dense": {"dim": None}}}},
@@ -57,6 +59,7 @@ def recipe() -> dict[str, Any]:
          "mine_with": "retriever_1", "mine": {"miner": "margin", "depth": 20, "negatives": 4, "margin": 0.0},
          "start": "pretrained", "rows": ["late"], "train": plain | {"retriever": {"late": late}}},
         {"name": "distilled", "mine_with": "suited",
+         "mine_approximate": [{"view": "late", "index": tokens, "recall_queries": 50}],
          "mine": {"miner": "cross_encoder", "depth": 20, "negatives": 4, "margin": 0.0}, "start": "pretrained",
          "rows": ["dense", "lexical"],
          "train": plain | {"retriever": {"dense": {"dim": 32}, "lexical": lexical},
@@ -76,9 +79,7 @@ def recipe() -> dict[str, Any]:
         {"name": "quick", "round": "distilled", "view": "dense",
          "index": {"engine": "faiss", "factory": "HNSW8", "ef_search": 64, "nprobe": None, "refine": 2}},
         {"name": "seismic", "round": "distilled", "view": "lexical", "index": {"engine": "seismic"}},
-        {"name": "candidates", "round": "suited", "view": "late",
-         "index": {"engine": "candidates", "factory": "Flat", "ef_search": None, "nprobe": None,
-                   "tokens_per_query_token": 200, "candidates": 60}},
+        {"name": "candidates", "round": "suited", "view": "late", "index": tokens},
     ]  # fmt: skip
     value["transfer"] = {"suite": "elsewhere.yaml", "rounds": ["bm25", "distilled"]}
     value["analyses"] = [
@@ -163,7 +164,9 @@ def test_the_report_compares_rankings_and_their_storage(finished: Path, report: 
 
     assert agreement["suited_late", "candidates"] == 1.0
     assert agreement["distilled_dense", "quick"] > 0.9
+    assert agreement["suited, late, exact", "suited, late, candidates, to mine for distilled"] > 0.99
     assert {"bm25", "retriever_1", "distilled", "quick", "seismic", "candidates"} <= set(stored)
+    assert stored["distilled: candidates to mine with"] == stored["candidates"]
     assert stored["distilled"] > 4 * 32
     assert [each["run"] for each in report["experts"]] == ["retriever_1", "retriever_2", "distilled"]
     assert {"retriever_1, mean weight of each expert", "retriever_1, WordPiece tokens with a weight"} <= set(

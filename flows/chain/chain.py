@@ -64,7 +64,7 @@ def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     inputs = ReportInputs(
         splits=splits,
         query_quality=None if pseudo_queries is None else generators.quality(spans, pseudo_queries),
-        overlaps=overlaps(recipe, first.runs),
+        overlaps=[*overlaps(recipe, first.runs), *rounds.mining_recall],
         checkpoints=pretraining | rounds.checkpoints,
         stored={"bm25": bm25.index} | rounds.vectors | rounds.approximate_indexes,
         analyses=analyse(analysed),

@@ -17,13 +17,12 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.tables import Analysis, Metrics, Overlap, Passages, Queries, Run
 from tasks.evaluation.evaluate import Evaluation, evaluate
-from tasks.evaluation.overlap import Overlapping, overlap
+from tasks.evaluation.overlap import PERSISTENCE, Overlapping, overlap
 from tasks.evaluation.query_wins import Winning, wins
 from tasks.retrieval.fuse import fuse
 from tasks.session import in_round
 
 EXAMPLES = 6  # queries that the headline's run wins, and as many that it loses
-PERSISTENCE = 0.99  # of rank-biased overlap; not printed; chosen because 85 % of its weight is on the first 100 ranks
 
 
 @dataclass(frozen=True)

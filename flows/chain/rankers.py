@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from flows.chain.model_weights import with_safetensors
@@ -82,13 +82,16 @@ class IndexedRetriever:
     passages: Artifact[Passages]
     vectors: Artifact[Vectors]
     index: Artifact[Index]
+    approximate: Mapping[str, Artifact[Index]] = field(default_factory=dict)
+    """The indexes that replace exact search, by view."""
 
     def rank(self, queries: Artifact[Queries], documents: int, view: str | None = None) -> Artifact[Run]:
         """Return a ranking of `documents` documents for each query, by one view or as the retriever ranks."""
         views, fusion = self.retriever.views, self.retriever.fusion
         if view is None and fusion is not None:
             return fuse(runs=[self.rank(queries, documents, fused) for fused in views], settings=fusion)
-        return self.search(self.index, queries, documents, view or (views[0] if len(views) == 1 else "sum"))
+        ranking_view = view or (views[0] if len(views) == 1 else "sum")
+        return self.search(self.approximate.get(ranking_view, self.index), queries, documents, ranking_view)
 
     def search(self, searched: Artifact[Index], queries: Artifact[Queries], documents: int, view: str) -> Artifact[Run]:
         """Search an index of the retriever's vectors by one view or by the sum of all."""

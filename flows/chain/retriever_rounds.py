@@ -7,18 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flows.chain.mining_rankings import MiningRankings, with_approximate_indexes
 from flows.chain.model_weights import model_weights
 from flows.chain.rankers import IndexedBm25, IndexedRetriever, Ranker, Retriever
 from flows.chain.teacher import TeacherStages
 from flows.chain.training_examples import TrainingExamples
-from flows.recipe.round_schema import Approximate, Ensemble, ExpertQueries, FewShotQueries, Member, Round, expanded
+from flows.recipe.approximate_schema import Approximate
+from flows.recipe.round_schema import Ensemble, ExpertQueries, FewShotQueries, Member, Round, expanded
 from flows.recipe.schema import STARTS, Recipe
 from flows.store_lookup import matching
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store import sources
 from storage.store.store import Store
-from storage.tables import Checkpoint, Index, Negatives, Passages, Queries, Run, Vectors, Weights
+from storage.tables import Checkpoint, Index, Negatives, Overlap, Passages, Queries, Run, Vectors, Weights
 from tasks.finetuning.import_negatives import import_negatives
 from tasks.finetuning.learn_fusion import learn_fusion
 from tasks.finetuning.mine import mine
@@ -46,7 +48,9 @@ class Rounds:
     retrievers: dict[str, IndexedRetriever] = field(default_factory=dict)
     """The same with their vectors and indexes of the passages."""
     approximate_indexes: dict[str, Artifact[Index]] = field(default_factory=dict)
-    """By the name of the ranking."""
+    """By the name of the ranking, or of the mining."""
+    mining_recall: list[Artifact[Overlap]] = field(default_factory=list)
+    """How far approximate rankings of train queries agree with exact ones."""
 
     def __post_init__(self) -> None:
         initial = self.initial_checkpoints.get("pretrained", self.initial_checkpoints["backbone"])
@@ -74,8 +78,7 @@ class Rounds:
 
     def retrieve(self, name: str, queries: Artifact[Queries], documents: int, view: str | None = None) -> Artifact[Run]:
         """Return the ranking by BM25 or by a round's retriever; by one of its views, or by all as the round ranks."""
-        ranker: Ranker = self.bm25 if name == "bm25" else self.retrievers[name]
-        return ranker.rank(queries, documents, view)
+        return self._ranker(name).rank(queries, documents, view)
 
     def retrieve_for_training(self, name: str, queries: Artifact[Queries], view: str | None = None) -> Artifact[Run]:
         """Return a ranking of the candidates for mining and labelling."""
@@ -133,14 +136,25 @@ class Rounds:
             )
         if round_.mine is None or round_.mine_with is None:
             raise TypeError(f"round {round_.name} mines nothing")
-        views: Sequence[str | None] = round_.mine_views or [None]
-        runs = [self.retrieve_for_training(round_.mine_with, queries, view) for view in views]
-        scores = None
+        runs, scores = self._mining_runs(round_, round_.mine_with, queries), None
         if round_.mine.miner == "cross_encoder":
             all_candidates = Top(miner="top", depth=round_.mine.depth, negatives=None, seed=round_.mine.seed)
             candidates = mine(runs=runs, positives=positives, passages=self.passages, settings=all_candidates)
             scores = self.teacher.scores(queries, candidates)
         return mine(runs=runs, positives=positives, passages=self.passages, scores=scores, settings=round_.mine)
+
+    def _mining_runs(self, round_: Round, name: str, queries: Artifact[Queries]) -> list[Artifact[Run]]:
+        """Return the rankings by BM25 or by a round's retriever that a round mines from."""
+        ranker = self._ranker(name)
+        if round_.mine_approximate:
+            ranker = with_approximate_indexes(self.retrievers[name], round_.mine_approximate)
+        rankings = MiningRankings(round_, ranker, queries, self.recipe.train_documents)
+        self.approximate_indexes |= rankings.approximate_indexes()
+        self.mining_recall += rankings.recall(self.recipe.seed)
+        return rankings.runs()
+
+    def _ranker(self, name: str) -> Ranker:
+        return self.bm25 if name == "bm25" else self.retrievers[name]
 
     def _initial_checkpoint(self, name: str) -> Artifact[Checkpoint]:
         """Return the checkpoint of a round's `start`: `STARTS`, an earlier round, a folder, a hub's model, or a key."""

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from flows.recipe.approximate_schema import Approximate, ApproximateMining
+from models.settings import omitted_at
 from storage.settings import Settings
 from tasks.cross_encoder.pairs import Scoring
 from tasks.cross_encoder.rerank import Reranking
@@ -19,14 +21,9 @@ from tasks.finetuning.miners.margin import Margin
 from tasks.finetuning.miners.top import Top
 from tasks.finetuning.miners.union import Union
 from tasks.finetuning.train import Training, View
-from tasks.retrieval.engines.candidates import Candidates
-from tasks.retrieval.engines.faiss import Faiss
-from tasks.retrieval.engines.seismic import Seismic
 from tasks.retrieval.fuse import Fusion
 
 Miner = Annotated[Top | Union | Margin | CrossEncoder, Field(discriminator="miner")]
-Engine = Annotated[Faiss | Seismic | Candidates, Field(discriminator="engine")]
-SEARCHED_VIEW = {"faiss": "dense", "seismic": "lexical", "candidates": "late"}
 
 
 class FewShotQueries(Settings):
@@ -75,6 +72,8 @@ class Round(Settings):
     """`bm25`, or the earlier round whose retriever mines; null where a file has the negatives, or none are needed."""
     mine_views: list[View] = Field(default_factory=list)
     """Mine from the separate rankings of these views, and not from the ranking by all views."""
+    mine_approximate: Annotated[list[ApproximateMining], omitted_at([])] = Field(default_factory=list)
+    """Approximate indexes to mine with, one for a view; the other views are searched exactly."""
     mine: Miner | None
     given: Given | None = None
     """Negatives of a file, in place of mining."""
@@ -99,6 +98,13 @@ class Round(Settings):
             raise ValueError(f"mine_views: the miner union reads two views or more, and no other does; found {views}")
         if self.train is None and (self.queries is not None or self.fuse is not None):
             raise ValueError("queries and fuse: expected null where nothing is trained")
+        return self
+
+    @model_validator(mode="after")
+    def _approximate_views_differ(self) -> Round:
+        views = [mining.view for mining in self.mine_approximate]
+        if len(set(views)) < len(views):
+            raise ValueError(f"mine_approximate: expected one index for a view, found {', '.join(views)}")
         return self
 
     @model_validator(mode="after")
@@ -185,15 +191,6 @@ class Ensemble(Settings):
         if (self.fuse.kind == "linear") != (self.learn is not None):
             raise ValueError("learn: expected settings where fuse.kind is linear, else null")
         return self
-
-
-class Approximate(Settings):
-    """A ranking from an approximate index of a round's vectors, evaluated next to the exact one."""
-
-    name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
-    round: str
-    view: View
-    index: Engine
 
 
 class Teacher(Settings):

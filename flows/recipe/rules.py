@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from flows.recipe.approximate_schema import SEARCHED_VIEW, Approximate, ApproximateMining
 from flows.recipe.round_schema import (
-    SEARCHED_VIEW,
-    Approximate,
     Ensemble,
     ExpertQueries,
     Member,
@@ -131,22 +130,39 @@ def approximate_indexes_fit(indexes: Sequence[Approximate], rounds: Sequence[Rou
     """An approximate index is of a view that its engine can index and that is also searched exactly, to compare."""
     known = retrievers(rounds)
     for index in indexes:
-        engine = index.index.engine
         if index.round not in known or known[index.round].run_of(index.view) is None:
             raise ValueError(
                 f"approximate: {index.name}: expected a round with {index.view} among its rows, to compare with"
             )
-        if index.view != SEARCHED_VIEW[engine]:
-            raise ValueError(f"approximate: {index.name}: {engine} searches {SEARCHED_VIEW[engine]}, not {index.view}")
-        views = training.retriever if (training := known[index.round].train) else None
-        if index.view == "lexical" and views and views.lexical and views.lexical.activation == "none":
-            raise ValueError(
-                f"approximate: {index.name}: seismic needs weights above 0, which activation none does not give"
-            )
-        if index.view == "late" and views and views.late and views.late.exact_match:
-            raise ValueError(
-                f"approximate: {index.name}: candidates compare all tokens; exact matches are searched exactly"
-            )
+        engine_fits(f"approximate: {index.name}", index, known[index.round])
+
+
+def approximate_mining_fits(rounds: Sequence[Round]) -> None:
+    """A round mines approximately by views that are ranked separately: those of an earlier round's retriever."""
+    for round_, earlier in with_earlier(rounds):
+        retriever, location = earlier.get(round_.mine_with or ""), f"rounds: {round_.name}.mine_approximate"
+        for mining in round_.mine_approximate:
+            retriever_has_views(location, [mining.view], retriever)
+            assert retriever is not None
+            are_separate = retriever.fuse is not None or len(retriever.views) == 1
+            if mining.view not in (round_.mine_views or (retriever.views if are_separate else ())):
+                raise ValueError(
+                    f"{location}: {round_.name} does not mine from a ranking by {mining.view}; name it in mine_views, "
+                    "or search exactly"
+                )
+            engine_fits(location, mining, retriever)
+
+
+def engine_fits(location: str, searched: Approximate | ApproximateMining, round_: Round) -> None:
+    """An approximate index is of the view that its engine searches, with weights or tokens that it can compare."""
+    engine, view = searched.index.engine, searched.view
+    if view != SEARCHED_VIEW[engine]:
+        raise ValueError(f"{location}: {engine} searches {SEARCHED_VIEW[engine]}, not {view}")
+    views = training.retriever if (training := round_.train) else None
+    if view == "lexical" and views and views.lexical and views.lexical.activation == "none":
+        raise ValueError(f"{location}: seismic needs weights above 0, which activation none does not give")
+    if view == "late" and views and views.late and views.late.exact_match:
+        raise ValueError(f"{location}: candidates compare all tokens; exact matches are searched exactly")
 
 
 def counterparts_are_rankings(counterparts: Sequence[str], run_names: Sequence[str], rounds: Sequence[Round]) -> None:

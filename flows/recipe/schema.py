@@ -12,8 +12,9 @@ import yaml
 from pydantic import Field, model_validator
 
 from flows.recipe import rules
+from flows.recipe.approximate_schema import Approximate
 from flows.recipe.pseudo_query_schema import PseudoQuerySettings
-from flows.recipe.round_schema import Approximate, Ensemble, Round, Teacher, retrievers, view_run
+from flows.recipe.round_schema import Ensemble, Round, Teacher, retrievers, view_run
 from flows.recipe.sections import (
     AnalysisSettings,
     Corpora,
@@ -147,6 +148,7 @@ class Recipe(Settings, Generic[P]):
         rules.teacher_is_trained_in_time(self.rounds, self.teacher)
         rules.fusion_members_exist(self.fusions, self.rounds)
         rules.approximate_indexes_fit(self.approximate, self.rounds)
+        rules.approximate_mining_fits(self.rounds)
         return self
 
     @model_validator(mode="after")

@@ -5,6 +5,7 @@ Letters of shapes: Q queries of a block, U pairs in the union of all runs, D dep
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field
 
 from storage.artifact import Artifact
@@ -24,6 +26,9 @@ from tasks.runtime.progress import bar
 from tasks.stage import stage
 
 CUTOFFS = (10, 100, 1000)
+PERSISTENCE = 0.99  # of rank-biased overlap; not printed; chosen because 85 % of its weight is on the first 100 ranks
+
+log = logging.getLogger(__name__)
 
 
 class Overlapping(Settings):
@@ -35,7 +40,7 @@ class Overlapping(Settings):
     """The number of passages of each list that are compared."""
     p: float = Field(gt=0, lt=1)
     """The persistence of rank-biased overlap (Webber et al. 2010): the probability that a reader continues to the next
-    rank. No paper prints one; `flows/chain/evaluation.py` says why 0.99 is chosen."""
+    rank. No paper prints one; recipes use `PERSISTENCE`."""
 
 
 @stage(version=1, table=Overlap)
@@ -48,7 +53,8 @@ def overlap(out: Path, runs: Sequence[Artifact[Run]], *, settings: Overlapping) 
     pairs = list(combinations(range(len(settings.names)), 2))
     overlaps: list[list[Values]] = [[] for _ in pairs]
     lists = [Lists(run) for run in runs]
-    query_ids = pa.concat_arrays([run.query_ids for run in lists]).unique()
+    counts = pc.value_counts(pa.concat_arrays([run.query_ids for run in lists]))
+    query_ids = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     with bar(what=f"comparing {len(pairs)} pairs of runs", unit="queries", total=len(query_ids)) as counter:
         for union in unions(lists, query_ids, settings.depth):
             ranks_RU = [union.spread(run, rows.ranks) for run, rows in enumerate(union.lists)]
@@ -58,10 +64,16 @@ def overlap(out: Path, runs: Sequence[Artifact[Run]], *, settings: Overlapping) 
                 depths = np.maximum(ranks_RU[a], ranks_RU[b])[both]
                 values.append(agreement(union.queries[both], depths, lengths_RQ[a], lengths_RQ[b], settings.p))
             counter.update(len(union.query_ids))
-    write_rows(out, Overlap, (
+    rows = [
         {"run_a": settings.names[a], "run_b": settings.names[b], **_means(values)}
         for (a, b), values in zip(pairs, overlaps, strict=True)
-    ))  # fmt: skip
+    ]
+    for row in rows:
+        log.info(
+            "%(run_a)s and %(run_b)s share %(overlap_10).3f of the first 10, %(overlap_100).3f of the first 100 and "
+            "%(overlap_1000).3f of the first 1,000 passages (%(queries)d queries)", row
+        )  # fmt: skip
+    write_rows(out, Overlap, rows)
 
 
 def agreement(queries_U: Indices, depths_U: Indices, lengths_Q: Indices, others_Q: Indices, p: float) -> Values:

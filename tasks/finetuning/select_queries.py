@@ -34,6 +34,14 @@ class FewShot(Settings):
     seed: Seed
 
 
+class RecallSample(Settings):
+    """The size of a sample of queries by which an approximate index is compared with exact search."""
+
+    queries: int = Field(gt=0)
+    """The number of queries; all if there are fewer."""
+    seed: Seed
+
+
 class ExpertQueries(Settings):
     """Selects the queries that a ranking answers best (CAME, section 5.3: Suit-Independent)."""
 
@@ -54,6 +62,14 @@ def sample_queries(out: Path, queries: Artifact[Queries], positives: Artifact[Po
             f"{queries.reference}: expected at least {settings.queries} queries with a positive, found {len(rows)}"
         )
     random = random_generator(settings.seed, settings.sample)
+    write_table(out, Queries, rows.take(np.sort(random.permutation(len(rows))[: settings.queries])))
+
+
+@stage(version=1, table=Queries)
+def sample_for_recall(out: Path, queries: Artifact[Queries], *, settings: RecallSample) -> None:
+    """Write a random sample of the queries, in the order of the table."""
+    rows = read_table(queries, Queries)
+    random = np.random.default_rng(settings.seed)
     write_table(out, Queries, rows.take(np.sort(random.permutation(len(rows))[: settings.queries])))
 
 

@@ -10,6 +10,8 @@ from storage.errors import UserError
 from storage.store.sources import weights
 from tasks.pretraining.pretrain import check
 
+SEISMIC = "{view: lexical, index: {engine: seismic}}"
+
 
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_every_shipped_recipe_loads_by_name_stem_and_path(name: str) -> None:
@@ -155,6 +157,11 @@ def test_values_the_paper_states_have_no_default(tmp_path: Path) -> None:
         ("small/came", "evaluate.metrics=[MRR@10, foo@3]", "match pattern"),
         ("small/retrievers", "approximate.2.round=coil", "exact matches are searched exactly"),
         ("small/retrievers", "rounds.1.train.retriever.lexical.activation=none", "which activation none does not give"),
+        ("small/came", "rounds.1.mine_approximate=[{view: dense, index: {engine: seismic}}]", "not dense"),
+        ("small/came", f"rounds.1.mine_approximate=[{SEISMIC}, {SEISMIC}]", "expected one index for a view"),
+        ("small/came", f"rounds.0.mine_approximate=[{SEISMIC}]", "expected views of no retriever, found lexical"),
+        ("small/cot_mae", f"rounds.2.mine_approximate=[{SEISMIC}]", "expected views of dense, found lexical"),
+        ("small/dup_mae", f"rounds.2.mine_approximate=[{SEISMIC}]", "does not mine from a ranking by lexical"),
         ("small/dup_mae", "teacher.train=null", "give the weights of a trained cross-encoder"),
         ("small/dup_mae", "teacher.mine_with=nobody", "expected bm25 or a round, found 'nobody'"),
         ("small/cot_mae", "pretrain=null", "without pretrain nothing reads them; expected null"),
