@@ -30,7 +30,7 @@ from storage.store.run_notes import noted
 from storage.store.store import Store
 from storage.tables import Report
 from tasks.job import Job
-from tasks.report.report import is_of, publish, terminal_table
+from tasks.report.publish import is_of, publish, terminal_table
 from tasks.runtime.environment import describe_execution
 from tasks.runtime.signals import Terminated
 from tasks.session import Done, Session, session

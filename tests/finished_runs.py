@@ -14,7 +14,8 @@ from storage.settings import Settings
 from storage.store.store import Store
 from storage.tables import Passages, Qrels, Queries, Run
 from tasks.evaluation.evaluate import Comparison, Evaluation, evaluate
-from tasks.report.report import Reporting, publish, report
+from tasks.report.publish import publish
+from tasks.report.report import Reporting, report
 from tasks.stage import stage
 
 QUERIES, DOCUMENTS = 24, 12

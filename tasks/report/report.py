@@ -1,8 +1,7 @@
 """The report of a run: its measurements, their significance, and their lineage.
 
-The artifact contains only what its inputs determine, so that equal runs give equal bytes. The copy that `publish`
-writes outside the store adds what differs from run to run: the time of each stage, and the losses of training, which
-are logs.
+The artifact contains only what its inputs determine, so that equal runs give equal bytes. `tasks/report/publish.py`
+adds what differs from run to run.
 """
 
 from __future__ import annotations
@@ -14,9 +13,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from pydantic import Field
-from rich.console import Group
-from rich.table import Table as TerminalTable
-from rich.text import Text
 
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -26,7 +22,6 @@ from storage.rows import read_table
 from storage.settings import Settings
 from storage.tables import Analysis, Checkpoint, Metrics, Overlap, Queries, Report
 from storage.vectors import VECTORS_JSON, describe_vectors
-from tasks.report.page.costs import costs, environments
 from tasks.report.page.html import page
 from tasks.report.page.paper_comparison import (
     Measured,
@@ -34,7 +29,7 @@ from tasks.report.page.paper_comparison import (
     systems_by_split,
     systems_on_other_collections,
 )
-from tasks.report.page.statistics import clearest_wins, grid, intervals, mark, marks, verdict
+from tasks.report.page.statistics import clearest_wins, grid, intervals
 from tasks.report.page.statistics import wins as wins_and_losses
 from tasks.report.page.training_curves import losses, observed, probes
 from tasks.retrieval.index import describe
@@ -118,8 +113,8 @@ def report(
     curves |= {f"{name}, retrieval probe": probes(checkpoint.path) for name, checkpoint in trained.items()}
     for name, checkpoint in trained.items():
         curves |= {f"{name}, {title}": lines for title, lines in observed(checkpoint.path).items()}
-    write_atomically(out / CURVES, _as_json({name: lines for name, lines in curves.items() if lines}))
-    write_atomically(out / "report.json", _as_json(content))
+    write_atomically(out / CURVES, as_json({name: lines for name, lines in curves.items() if lines}))
+    write_atomically(out / "report.json", as_json(content))
     write_atomically(out / "report.html", page(content))
 
 
@@ -192,64 +187,11 @@ def storage(name: str, folder: Path) -> dict[str, Any]:
     return {"name": name, "kind": index["engine"], "parts": {"index": index["bytes_per_passage"]}}
 
 
-def publish(folder: Path, artifact: Artifact[Report], stages: Sequence[Mapping[str, object]]) -> Path:
-    """Write the report with its stages to `folder` as `report.json` and `report.html`; return the latter's path."""
-    content = json.loads((artifact.path / "report.json").read_text())
-    content["inputs"]["report"] = artifact.key
-    content["curves"] = json.loads((artifact.path / CURVES).read_text())
-    content["costs"], content["environments"] = costs(stages), environments(stages)
-    content["stages"] = [{name: value for name, value in stage.items() if name != "built"} for stage in stages]
-    write_atomically(folder / "report.html", page(content))
-    write_atomically(folder / "report.json", _as_json(content))
-    return folder / "report.html"
-
-
-def is_of(path: Path, artifact: Artifact[Report]) -> bool:
-    """Return whether a `report.json` that `publish` wrote is of this report."""
-    try:
-        return bool(json.loads(path.read_bytes())["inputs"]["report"] == artifact.key)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def terminal_table(path: Path) -> Group:
-    """Return the systems by metrics of a `report.json`: best values in bold, with marks of significance."""
-    content = json.loads(path.read_text())
-    rows, head = content["rows"], content["headline"]
-    marked = marks(content["comparisons"], head["baseline"])
-    values = {(row["run"], row["metric"]): row["value"] for row in rows}
-    metrics = list(dict.fromkeys(row["metric"] for row in rows))
-    table = TerminalTable(box=None, padding=(0, 1, 0, 0))
-    table.add_column("system")
-    for metric in metrics:
-        table.add_column(metric.replace("@", "\n@"), justify="right", no_wrap=True)
-    for run in content["runs"]:
-        cells = [Text(run, "bold" if run == head["main"] else "")]
-        for metric in metrics:
-            best = max(values[other, metric] for other in content["runs"])
-            style = "bold" if values[run, metric] == best else ""
-            cells.append(Text(f"{values[run, metric]:.3f}{mark(marked.get((run, metric), 0)) or ' '}", style))
-        table.add_row(*cells)
-    return Group(Text(content["recipe"]["title"], "bold"), table, Text("\n".join(_notes(content))))
-
-
-def _notes(content: Mapping[str, Any]) -> list[str]:
-    head = content["headline"]
-    queries = max(row["queries"] for row in content["rows"])
-    split = content["rows"][0]["split"]
-    notes = [f"{queries:,} queries of split {split}; ▲ better, ▼ worse than {head['baseline']}"
-             " (paired t-test, Holm, p < 0.05)"]  # fmt: skip
-    if generator := content["recipe"]["generator"]:
-        notes.append(f"pseudo-queries generated by {generator}")
-    notes += [f"not run: {name}: {why}" for name, why in content["absent"].items()]
-    tested = [row for row in content["comparisons"] if row["metric"] == head["metric"]]
-    return notes + [verdict(row) for row in tested if (row["run"], row["baseline"]) == (head["main"], head["baseline"])]
-
-
 def _rows(path: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
     return rows
 
 
-def _as_json(value: object) -> str:
+def as_json(value: object) -> str:
+    """Return the text of a JSON file of a report."""
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

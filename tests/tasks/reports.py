@@ -13,7 +13,8 @@ from storage.artifact import Artifact
 from storage.rows import write_rows
 from storage.tables import Overlap, Queries
 from tasks.evaluation.significance import holm, paired_t_test
-from tasks.report.report import Reporting, publish, report
+from tasks.report.publish import publish
+from tasks.report.report import Reporting, report
 
 RUNS = {"bm25": 0.3, "retriever_1": 0.6, "retriever_2": 0.7}
 QUERIES = 60

@@ -100,11 +100,11 @@ def dots(table: Mapping[str, Any]) -> dict[str, Any]:
     on = axis(min(values), max(values))
     points = []
     for line in lines:
-        left = place(line["low"], on) if line["ours"] and line["low"] is not None else None
+        low = place(line["low"], on) if line["ours"] and line["low"] is not None else None
         points.append({
             "name": line["name"], "ours": line["ours"], "value": line["values"][metric],
-            "place": place(line["values"][metric], on), "left": left,
-            "span": None if left is None else place(line["high"], on) - left,
+            "place": place(line["values"][metric], on), "left": low,
+            "span": None if low is None else place(line["high"], on) - low,
         })  # fmt: skip
     return {**table, "axis": on, "dots": points}
 

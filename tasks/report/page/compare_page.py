@@ -114,7 +114,7 @@ def _metrics(split: Mapping[str, Any]) -> Table:
         name = named(row)
         table.add_row(
             name if name != before else "", row["metric"],
-            *(number(*each) for each in zip(row["values"], row["spreads"], strict=True)), signed(row["difference"]),
+            *(number(*values) for values in zip(row["values"], row["spreads"], strict=True)), signed(row["difference"]),
             verdict(row), chance(row["p_randomisation"]),
         )  # fmt: skip
         before = name

@@ -38,8 +38,8 @@ def _content(path: Path) -> dict[str, Any]:
         **content["recipe"], **_measured(content, head["baseline"]), "file": path.name, "runs": list(content["runs"]),
         "baseline": head["baseline"], "verdicts": [verdict(row) for row in tests],
         "beside": content.get("beside", []), "report": content["inputs"]["report"], "key": content["inputs"]["metrics"],
-        "splits": [_measured(each, head["baseline"]) for each in content.get("splits", [])],
-        "stages": len(content["stages"]), "duration": duration(sum(each["seconds"] for each in content["stages"])),
+        "splits": [_measured(split, head["baseline"]) for split in content.get("splits", [])],
+        "stages": len(content["stages"]), "duration": duration(sum(stage["seconds"] for stage in content["stages"])),
         "machine": _machine(content), "remark": remark.read_text().strip() if remark.is_file() else None,
     }  # fmt: skip
 

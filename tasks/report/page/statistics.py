@@ -90,7 +90,7 @@ def clearest_wins(
         clear = np.argsort(-ahead, kind="stable")[:EXAMPLES]
         rows.append({
             "run": run, "wins": int((ahead > 0).sum()), "shared": shared,
-            "queries": [texts.get(query_ids[place], query_ids[place]) for place in clear if ahead[place] > 0],
+            "queries": [texts.get(query_ids[row], query_ids[row]) for row in clear if ahead[row] > 0],
         })  # fmt: skip
     return rows
 

@@ -13,7 +13,8 @@ from rich.console import Console
 from storage.artifact import Artifact
 from storage.errors import UserError
 from tasks.report.page.html import page as page_of
-from tasks.report.report import contents, measured, publish, terminal_table
+from tasks.report.publish import publish, terminal_table
+from tasks.report.report import contents, measured
 from tests.tasks.report.measurements import SETTINGS, STAGES, comparison
 
 
