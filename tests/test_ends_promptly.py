@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from storage.store.store import Store
-from tests import warm
+from tests import prefect_database, warm
 from tests.attempts import RESUMES, Attempt
 from tests.services.servers import PATIENCE, free_port
 
@@ -25,14 +25,15 @@ TERMINATED = (-signal.SIGTERM, [f"pretrieve: ended by SIGTERM; {RESUMES}"])
 def attempt(tmp_path: Path) -> Iterator[Callable[..., Attempt]]:
     """attempt(*options, **environment) starts a run that ends with the test."""
     started: list[Attempt] = []
+    prefect_database.provide(tmp_path / ".prefect")
 
     def start(*options: str, **more: str) -> Attempt:
         started.append(Attempt(tmp_path, *options, **more))
         return started[-1]
 
     yield start
-    for one in started:
-        one.command.end()
+    for process in started:
+        process.command.end()
 
 
 @pytest.mark.slow

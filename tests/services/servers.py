@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from tests import warm
+from tests import prefect_database, warm
 from tests.warm import ROOT, WHEEL
 
 T = TypeVar("T")
@@ -117,6 +117,8 @@ def start_server(home: Path, port: int | None = None, **more: str) -> Service:
     command = [*PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     shown = {"PREFECT_UI_URL": f"http://127.0.0.1:{port}", "PREFECT_SERVER_UI_API_URL": "/api"}
     env = environment(home, **shown | more)
+    if "PREFECT_SERVER_DATABASE_CONNECTION_URL" not in more:
+        prefect_database.provide(Path(env["PREFECT_HOME"]))
     server = start("server", command, env, home / "logs" / "server.log")
     server.url = f"http://127.0.0.1:{port}/api"
     try:
