@@ -37,13 +37,13 @@ def show_comparison(first: str, second: str, store_folder: Path, html: Path | No
 def compared(first: str, second: str, store: Store) -> dict[str, Any]:
     """Return the content of a comparison, for the terminal and for the page."""
     sides = [seeds(names, store) for names in (first, second)]
-    one, other = ([flat(run.recipe) for run in side] for side in sides)
+    first_settings, second_settings = ([flat(run.recipe) for run in side] for side in sides)
     return {
         "sides": [
             {"name": name, "title": side[0].recipe["title"], "keys": [run.report.key for run in side]}
             for name, side in zip("AB", sides, strict=True)
         ],
-        "settings": differences(one, other),
+        "settings": differences(first_settings, second_settings),
         "artifacts": artifacts(*sides),
         "splits": splits(sides[0], sides[1]),
         "alone": [

@@ -21,7 +21,7 @@ class CostHistory:
 
     def __init__(self, store: Store) -> None:
         intact = [(folder, manifest) for folder, manifest in store.manifests() if manifest]
-        self.newest_first = sorted(intact, key=lambda one: str(one[1].built["at"]), reverse=True)
+        self.newest_first = sorted(intact, key=lambda entry: str(entry[1].built["at"]), reverse=True)
         self.notes: dict[str, None] = {}
         """Which artifacts the numbers are taken from."""
 

@@ -211,9 +211,9 @@ def _run(plan: Session, jobs: Mapping[str, Job], recipe: str, changes: list[str]
     check_models(plan)
     current = _building(plan, note)
     current.print_line(f"{len(jobs)} stages, {len(jobs) - missing} cached, {missing} to build; store {plan.store.root}")
-    asked = Request(recipe if recipe in shipped_recipes() else str(find_recipe(recipe).resolve()), list(changes))
+    request = Request(recipe if recipe in shipped_recipes() else str(find_recipe(recipe).resolve()), list(changes))
     with session(current):
-        run_all(jobs, asked, current)
+        run_all(jobs, request, current)
     return current
 
 

@@ -57,10 +57,9 @@ class Progress:
         rate, amount = self.received / max(now - self.began, 1e-9), self.complete + self.received
         if not self.total or amount > self.total or not rate:
             return f"{in_units(amount)}, {in_units(rate)}/s"
-        left = duration((self.total - amount) / rate)
-        return (
-            f"{in_units(amount)} of {in_units(self.total)} ({amount / self.total:.0%}), {in_units(rate)}/s, {left} left"
-        )
+        remaining = duration((self.total - amount) / rate)
+        size = f"{in_units(amount)} of {in_units(self.total)} ({amount / self.total:.0%})"
+        return f"{size}, {in_units(rate)}/s, {remaining} left"
 
 
 def size_of(download: Download) -> int | None:

@@ -176,14 +176,14 @@ def compared(
     suite: Suite, collections: Sequence[Collection], rows: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return the expected and the measured values of the models that have some, and whether they agree."""
-    found = {(row["dataset"], row["run"], row["metric"]): row["value"] for row in rows}
+    values = {(row["dataset"], row["run"], row["metric"]): row["value"] for row in rows}
     return [
-        {"dataset": of.name, "run": run, "metric": metric, "expected": expected, "found": found[of.name, run, metric],
-         "alike": abs(found[of.name, run, metric] - expected) <= suite.tolerance}
+        {"dataset": of.name, "run": run, "metric": metric, "expected": expected, "found": values[of.name, run, metric],
+         "alike": abs(values[of.name, run, metric] - expected) <= suite.tolerance}
         for of in collections
-        for run, values in of.expected.items()
-        for metric, expected in values.items()
-        if (of.name, run, metric) in found
+        for run, by_metric in of.expected.items()
+        for metric, expected in by_metric.items()
+        if (of.name, run, metric) in values
     ]  # fmt: skip
 
 

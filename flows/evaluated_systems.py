@@ -39,11 +39,11 @@ def named_systems(models: Sequence[str], suite: Suite, store: Store) -> list[Nam
     return systems
 
 
-def named_system(given: str, suite: Suite, store: Store) -> NamedSystem:
+def named_system(argument: str, suite: Suite, store: Store) -> NamedSystem:
     """Return `bm25`, a checkpoint given by key, or a model given by folder, package:NAME/FOLDER or hub name."""
-    name, equals, model = given.partition("=") if not Path(given).exists() else (given, "", "")
+    name, equals, model = argument.partition("=") if not Path(argument).exists() else (argument, "", "")
     if not equals:
-        name, model = "", given
+        name, model = "", argument
     if model == BM25:
         settings = suite.bm25
         return NamedSystem(name or BM25, f"Lucene's BM25 (k1 {settings.k1}, b {settings.b})", Bm25System(settings))

@@ -31,18 +31,18 @@ GENERATORS = ("train_generator", "finetune_generator")
 def export_checkpoint(key: str, folder: Path, store_folder: Path) -> None:
     """Copy the checkpoint's files to `folder` and write README.md, which says how the checkpoint was built."""
     store = Store.open(store_folder)
-    made, manifest = find(key, store)
+    artifact, manifest = find(key, store)
     if manifest.schema != "Checkpoint":
         raise UserError(
             f"{key}: {manifest.stage} made {manifest.schema}, not a checkpoint; `pretrieve plan` lists the keys"
         )
     must_be_free(folder)
-    store.check(Artifact(manifest.stage, manifest.key, made))
+    store.check(Artifact(manifest.stage, manifest.key, artifact))
     with new_folder(folder) as copied:
         for name in manifest.files:
             target = file_in(copied, name)
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(made / name, target)
+            shutil.copyfile(artifact / name, target)
         if (copied / "modules.json").is_file():
             add_files(copied, **_lengths(manifest, store))
         (copied / "README.md").write_text(model_card(manifest, store, copied))

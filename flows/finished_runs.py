@@ -88,8 +88,8 @@ class FinishedRun:
 
     def _metrics(self) -> Iterator[str]:
         for parameter in ("metrics", "transfer"):
-            given = self.report.inputs.get(parameter)
-            yield from [given] if isinstance(given, str) else given or []
+            references = self.report.inputs.get(parameter)
+            yield from [references] if isinstance(references, str) else references or []
 
     @cached_property
     def lineage(self) -> dict[str, list[str]]:

@@ -139,7 +139,7 @@ def _reasons(
         folder = store.folder(stage, key)
         existed = folder.exists()  # before the manifest is read, since a run may publish the artifact in between
         if manifest := store.manifest(stage, key):
-            waiting += [(given, reason) for given in manifest.references()]
+            waiting += [(reference, reason) for reference in manifest.references()]
         elif existed and folder.exists():
             damaged.append(
                 f"{folder}: this artifact is needed and damaged, so what it was built from is not "

@@ -107,7 +107,12 @@ def without_key(steps: Sequence[Done]) -> set[str]:
     """Return the stages that depend on something that is not here, so that their keys are not known yet."""
     unknown: set[str] = set()
     for step in steps:
-        inputs = [name for given in step.inputs if given for name in ([given] if isinstance(given, str) else given)]
+        inputs = [
+            name
+            for references in step.inputs
+            if references
+            for name in ([references] if isinstance(references, str) else references)
+        ]
         if any(name.startswith("absent:") or name in unknown for name in inputs):
             unknown.add(reference(step))
     return unknown

@@ -41,7 +41,9 @@ def show_recipes() -> None:
     recipes = [_described(name, file) for name, file in shipped_recipes().items()]
     for group in [SMALL, *(_heading(citation) for citation in PAPERS), OTHER, STUDY]:
         if members := [recipe for recipe in recipes if recipe.group == group]:
-            say(f"{group}\n" + "\n".join(recipe.line(max(len(one.name) for one in members)) for recipe in members))
+            say(
+                f"{group}\n" + "\n".join(recipe.line(max(len(member.name) for member in members)) for recipe in members)
+            )
             say("")
     if any(recipe.missing for recipe in recipes):
         say("`pretrieve fetch` downloads public collections; docs/operations.md says where the others come from.")
@@ -73,19 +75,19 @@ def _description(text: str) -> str:
 
 def _missing(content: dict[str, Any]) -> Iterator[str]:
     """Yield the paths of collections that a recipe reads and that are not on this machine."""
-    places = [content["dataset"]]
+    datasets = [content["dataset"]]
     if elsewhere := content["corpora"]["pretrain_from"]:
-        places.append(elsewhere)
-    yield from (place["path"] or "dataset.path" for place in places if not _is_here(place))
+        datasets.append(elsewhere)
+    yield from (dataset["path"] or "dataset.path" for dataset in datasets if not _is_here(dataset))
     if transfer := content.get("transfer"):
         collections = read_yaml(SUITES / f"{transfer['suite']}.yaml")["collections"]
         if missing := sum(not _is_here(collection) for collection in collections):
             yield f"{missing} of {len(collections)} collections of the suite {transfer['suite']}"
 
 
-def _is_here(place: dict[str, Any]) -> bool:
+def _is_here(dataset: dict[str, Any]) -> bool:
     try:
-        sources.locate(place["path"], place["reader"])
+        sources.locate(dataset["path"], dataset["reader"])
     except UserError:
         return False
     return True

@@ -80,8 +80,8 @@ def newest_vectors(checkpoint: Manifest, store: Store) -> Manifest | None:
 
 def parameter_inputs(manifest: Manifest) -> Iterator[tuple[str, str]]:
     """Yield each input of an artifact as parameter and reference; a parameter of several inputs has a pair for each."""
-    for parameter, given in manifest.inputs.items():
-        for reference in given if isinstance(given, list) else [given]:
+    for parameter, references in manifest.inputs.items():
+        for reference in references if isinstance(references, list) else [references]:
             if reference is not None:
                 yield parameter, reference
 

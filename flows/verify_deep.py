@@ -60,12 +60,12 @@ def verify_deep(names: Sequence[str], changes: Sequence[str], folder: Path, samp
     known = _artifacts(names or _of_reports(store), changes, store, must_work=bool(names))
     chosen, outcomes = drawn(known, sampling), Counter[str]()
     with tempfile.TemporaryDirectory(prefix="pretrieve-verify-") as scratch:
-        for number, one in enumerate(chosen, 1):
+        for number, candidate in enumerate(chosen, 1):
             outcome, words = rebuilt(
-                one, Session(Store(Path(scratch)), one.execution, print_line=unwrapped(stderr=True).print)
+                candidate, Session(Store(Path(scratch)), candidate.execution, print_line=unwrapped(stderr=True).print)
             )
             outcomes[outcome] += 1
-            say(f"{number} of {len(chosen)}: {one.job.label}: {words}")
+            say(f"{number} of {len(chosen)}: {candidate.job.label}: {words}")
     say(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()) or "nothing was built again")
     if outcomes[DIFFERS]:
         raise typer.Exit(1)
@@ -87,7 +87,7 @@ def _artifacts(
 
     Raises UserError for a recipe that cannot be planned here if it `must_work`; else this is only printed.
     """
-    found: dict[str, Rebuildable] = {}
+    rebuildable: dict[str, Rebuildable] = {}
     for name in names:
         try:
             recipe, path = load_recipe(name, changes)
@@ -99,8 +99,8 @@ def _artifacts(
             continue
         for reference, job in plan.jobs.items():
             if manifest := store.manifest(job.stage.name, job.key):
-                found[reference] = Rebuildable(job, manifest, as_built(manifest, recipe.execution))
-    return found
+                rebuildable[reference] = Rebuildable(job, manifest, as_built(manifest, recipe.execution))
+    return rebuildable
 
 
 def as_built(manifest: Manifest, here: Execution) -> Execution:
@@ -120,19 +120,21 @@ def drawn(known: Mapping[str, Rebuildable], sampling: Sampling) -> list[Rebuilda
 
     The draw depends on the seed and the keys only, so that it is the same on every machine.
     """
-    short = [reference for reference, one in known.items() if one.manifest.built["seconds"] <= sampling.seconds]
+    short = [
+        reference for reference, candidate in known.items() if candidate.manifest.built["seconds"] <= sampling.seconds
+    ]
     order = sorted(short, key=lambda reference: hashlib.sha256(f"{sampling.seed}:{reference}".encode()).digest())
     chosen = set(order[: sampling.number])
     unwrapped(stderr=True).print(
         f"{len(chosen)} of {len(short)} artifacts that took at most {duration(sampling.seconds)} each are built again; "
         f"{len(known) - len(short)} took longer (seed {sampling.seed})"
     )
-    return [one for reference, one in known.items() if reference in chosen]
+    return [candidate for reference, candidate in known.items() if reference in chosen]
 
 
-def rebuilt(one: Rebuildable, current: Session) -> tuple[str, str]:
+def rebuilt(candidate: Rebuildable, current: Session) -> tuple[str, str]:
     """Build an artifact again in a session with another store; return the outcome, in short and in full."""
-    job, manifest = one.job, one.manifest
+    job, manifest = candidate.job, candidate.manifest
     unwrapped(stderr=True).print(f"{job.label}: built in {duration(manifest.built['seconds'])} before …")
     try:
         with session(current):

@@ -54,8 +54,8 @@ class SparseRows:
 
     def taken(self, rows: Offsets) -> SparseRows:
         """Return the rows with these numbers."""
-        offsets, taken = _gathered(self.offsets, rows)
-        return SparseRows(offsets, self.ids[taken], self.values[taken])
+        offsets, selected = _gathered(self.offsets, rows)
+        return SparseRows(offsets, self.ids[selected], self.values[selected])
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class TokenRows:
 
     def taken(self, rows: Offsets) -> TokenRows:
         """Return the rows with these numbers."""
-        offsets, taken = _gathered(self.offsets, rows)
-        return TokenRows(offsets, self.vectors[taken], self.ids[taken] if len(self.ids) else self.ids)
+        offsets, selected = _gathered(self.offsets, rows)
+        return TokenRows(offsets, self.vectors[selected], self.ids[selected] if len(self.ids) else self.ids)
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ class StageDefinition(Generic[T]):
         if only and len(only) == len(self.parameters) == 1:
             return list(only)
         if only or not set(self._required) <= set(inputs) <= set(self.parameters):
-            given = [*("an input without a name" for _ in only), *inputs]
-            raise TypeError(f"{self.name} takes the inputs {self.parameters} by name, got {given}")
+            named = [*("an input without a name" for _ in only), *inputs]
+            raise TypeError(f"{self.name} takes the inputs {self.parameters} by name, got {named}")
         return [inputs.get(name) for name in self.parameters]
 
 

@@ -58,7 +58,10 @@ class PseudoQueryGenerators:
         """Return the recipe's generators; the first may be trained on the train split's examples."""
         if (settings := recipe.queries) is None:
             return PseudoQueryGenerators(recipe, [], store)
-        further = [Generator(one.generator, model_weights(one.model), one.generate) for one in settings.also]
+        further = [
+            Generator(generator.generator, model_weights(generator.model), generator.generate)
+            for generator in settings.also
+        ]
         return PseudoQueryGenerators(recipe, [*_first(recipe, settings, examples, passages), *further], store)
 
     def are_for(self, purpose: Literal["pretrain", "retrieve"]) -> bool:

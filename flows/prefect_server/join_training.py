@@ -36,9 +36,9 @@ def join(folder: Path) -> None:
             for job, execution in _jobs(store):
                 pulse = pulses.setdefault(job, RemoteHost(job, 0))
                 pulse.look()
-                if pulse.beats and job not in finished and (place := claim_free_slot(job, execution.hosts)):
+                if pulse.beats and job not in finished and (slot := claim_free_slot(job, execution.hosts)):
                     finished.add(job)
-                    take_part(job, execution, store, place)
+                    take_part(job, execution, store, slot)
             time.sleep(SECONDS_BETWEEN_BEATS)
 
 
@@ -51,28 +51,28 @@ def _jobs(store: Store) -> Iterator[tuple[Path, Execution]]:
                 yield path.parent, execution
 
 
-def take_part(job: Path, execution: Execution, store: Store, place: HostSlot) -> None:
+def take_part(job: Path, execution: Execution, store: Store, slot: HostSlot) -> None:
     """Run this host's processes of a job until the job ends, for whatever reason."""
     from tasks.runtime.device import devices_for  # imports torch
 
     name = job.parent.parent.name
-    console.print(f"{name}: this is host {place.number + 1} of {execution.hosts}; processes: {execution.processes}")
+    console.print(f"{name}: this is host {slot.number + 1} of {execution.hosts}; processes: {execution.processes}")
     try:
         with session(Session(store, execution)):
             devices_for(execution.processes)
             console.print(f"{name}: {exposure_warning(execution)}")
-            console.print(f"{name}: {_ended(Processes(job, store, place.number), place, RemoteHost(job, 0))}")
+            console.print(f"{name}: {_ended(Processes(job, store, slot.number), slot, RemoteHost(job, 0))}")
     except UserError as error:
         console.print(f"{name}: this host cannot take part: {error}")
     finally:
-        place.leave()
+        slot.leave()
 
 
-def _ended(processes: Processes, place: HostSlot, first: RemoteHost) -> str:
+def _ended(processes: Processes, slot: HostSlot, first: RemoteHost) -> str:
     """Wait until the processes end, and return how. Where the job ends or its first host is lost, end them."""
     try:
         while (completed := processes.wait(SECONDS_BETWEEN_BEATS)) is None:
-            place.beat()
+            slot.beat()
             first.look()
             if first.has_stopped:
                 processes.kill()

@@ -64,8 +64,8 @@ class ServicePaths:
 
 def known_secret(paths: ServicePaths) -> str | None:
     """Return user:password from PREFECT_SERVER_API_AUTH_STRING or from the store; None where neither has them."""
-    if given := os.environ.get(AUTH):
-        return given
+    if login := os.environ.get(AUTH):
+        return login
     return paths.password.read_text().strip() if paths.password.exists() else None
 
 

@@ -131,9 +131,13 @@ def _made_of(reference: str, store: Store) -> Iterator[tuple[str, Any]]:
         seen.add(each := waiting.pop())
         manifest: Manifest | None = store.manifest(*each.split("/", 1))
         if manifest:
-            made = {"version": manifest.version, "settings": manifest.settings, "inputs": manifest.inputs}
-            yield each, made | {"hash": manifest.hash}
-            waiting += [one for one in manifest.references() if one not in seen and one not in waiting]
+            built = {"version": manifest.version, "settings": manifest.settings, "inputs": manifest.inputs}
+            yield each, built | {"hash": manifest.hash}
+            waiting += [
+                input_reference
+                for input_reference in manifest.references()
+                if input_reference not in seen and input_reference not in waiting
+            ]
 
 
 def _tables(out: Path, version: Corpus, dropped: bool) -> None:

@@ -40,9 +40,9 @@ def _apply(change: str, content: dict[str, Any], path: Path, shape_of: ShapeOf) 
     Returns the change's name, the section that it is in, and the value.
     """
     name, equals, text = change.partition("=")
-    given = f"--set {change}" if len(change) <= CHANGE_SHOWN else f"--set {change[:CHANGE_SHOWN]}…"
+    shown = f"--set {change}" if len(change) <= CHANGE_SHOWN else f"--set {change[:CHANGE_SHOWN]}…"
     if not equals or not name:
-        raise UserError(f"{given}: expected section.key=value")
+        raise UserError(f"{shown}: expected section.key=value")
     *sections, key = name.split(".")
     inner: Any = content
     for depth, section in enumerate(sections):
@@ -55,19 +55,19 @@ def _apply(change: str, content: dict[str, Any], path: Path, shape_of: ShapeOf) 
             inner = inner[section]
         else:
             known = {*inner, *known_keys(sections[:depth], shape_of(content, path))} if isinstance(inner, dict) else ()
-            problem = f"{given}: {path} has no section {quoted(section)}"
+            problem = f"{shown}: {path} has no section {quoted(section)}"
             location = ".".join(sections[: depth + 1])
             raise UserError(f"{problem}; set {location} itself" if section in known else problem + hint(section, known))
     try:
         value = parse_yaml(text)
     except Invalid as error:
-        raise UserError(f"{given}: {quoted(text)} is not a YAML value: {error}") from None
+        raise UserError(f"{shown}: {quoted(text)} is not a YAML value: {error}") from None
     if isinstance(inner, dict):
         inner[key] = value
     elif (index := _index(key, inner)) is not None:
         inner[index] = value
     else:
-        raise UserError(f"{given}: expected a number below {len(inner)}, found {quoted(key)}")
+        raise UserError(f"{shown}: expected a number below {len(inner)}, found {quoted(key)}")
     return name, inner, value
 
 

@@ -33,21 +33,21 @@ def in_one_line(error: ValidationError, shape: type[Settings]) -> str:
         message = f"this key is missing{_example(location, shape)}"
     else:
         message = first["msg"].removeprefix("Value error, ")
-        given = first["input"]
+        value = first["input"]
         if location and (inner := INNER_KEY.match(message)):
             location += inner[1].split(".")
             message = message[inner.end() :]
-        message += "" if isinstance(given, (dict, list, Settings)) else f", found {quoted(given)}"
-        if isinstance(given, str) and first["type"] == "float_type":
+        message += "" if isinstance(value, (dict, list, Settings)) else f", found {quoted(value)}"
+        if isinstance(value, str) and first["type"] == "float_type":
             message += " (YAML reads 1e-4 as text: write 1.0e-4)"
         message += _example(location, shape)
     message = f"{_name(location)}: {message}" if location else message
     return message + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
 
 
-def hint(given: str, known: Collection[str]) -> str:
+def hint(name: str, known: Collection[str]) -> str:
     """Return the end of a message about an unknown name: the known name that resembles it, or all known names."""
-    return f"; {suggestion(given, sorted(known), cutoff=0.5)}" if known else ""
+    return f"; {suggestion(name, sorted(known), cutoff=0.5)}" if known else ""
 
 
 def _name(location: Sequence[int | str]) -> str:

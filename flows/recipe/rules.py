@@ -45,9 +45,9 @@ def contexts_fit_paper(contexts: Contexts | None, paper: str, reads: str) -> Non
         raise ValueError("contexts: expected pseudo_queries above 0, or some passages")
 
 
-def names_differ(rounds: Sequence[Round], taken: Sequence[str]) -> None:
+def names_differ(rounds: Sequence[Round], reserved: Sequence[str]) -> None:
     """No two rounds have a name in common, nor does a round and something else that recipes name."""
-    counts = Counter([round_.name for round_ in rounds] + list(taken))
+    counts = Counter([round_.name for round_ in rounds] + list(reserved))
     for round_ in rounds:
         if counts[round_.name] > 1:
             raise ValueError(f"rounds: the name {round_.name!r} is taken; give each round its own")

@@ -22,11 +22,11 @@ def read_columns(file: Path, num_columns: int) -> Iterator[tuple[str, list[str]]
         yield where, columns
 
 
-def wrong_columns(where: str, found: int, expected: int, text: str, lines: Iterator[tuple[str, str]]) -> str:
+def wrong_columns(where: str, columns: int, expected: int, text: str, lines: Iterator[tuple[str, str]]) -> str:
     """Return the message for a row with a wrong number of columns. A file's last row may be cut off."""
-    cut_off = found < expected and next(lines, None) is None
+    cut_off = columns < expected and next(lines, None) is None
     hint = "; the file ends here: if it is cut off, fetch it again" if cut_off else ""
-    return f"{where}: expected {expected} columns with tabs between, found {found}: {text[:60]!r}{hint}"
+    return f"{where}: expected {expected} columns with tabs between, found {columns}: {text[:60]!r}{hint}"
 
 
 def read_queries(file: Path) -> Iterator[QueryRow]:

@@ -135,15 +135,15 @@ def _packed(text: str, pieces: Sequence[Span], tokenizer: Tokenizer, max_tokens:
         yield current
 
 
-def _joined(text: str, left: Span, right: Span, tokenizer: Tokenizer, max_tokens: int) -> Span | None:
+def _joined(text: str, first: Span, second: Span, tokenizer: Tokenizer, max_tokens: int) -> Span | None:
     """Return both as one span if they fit, also by characters, since one unknown token may be as long as a text.
 
     Their counts add up if a blank separates them or if one has no token; otherwise they are tokenised together.
     """
-    start, end, count = left.start, right.end, left.num_tokens + right.num_tokens
-    if left.num_tokens and right.num_tokens:
+    start, end, count = first.start, second.end, first.num_tokens + second.num_tokens
+    if first.num_tokens and second.num_tokens:
         if end - start > max(BLOCK, LONGEST_WORD * max_tokens):
             return None
-        if text[left.end - 1] not in BLANKS and text[right.start] not in BLANKS:
+        if text[first.end - 1] not in BLANKS and text[second.start] not in BLANKS:
             (count,) = count_tokens([text[start:end]], tokenizer)
     return Span(start, end, count) if count <= max_tokens else None

@@ -81,13 +81,13 @@ def _require_equal_queries(one: QueryValues, other: QueryValues, names: tuple[st
 def _comparison(
     pair: tuple[str, str], metric: str, before: Sequence[QueryValues], after: Sequence[QueryValues], *, tested: bool
 ) -> dict[str, Any]:
-    one, other = (np.mean(np.stack(seeds), axis=0) for seeds in (before, after))
+    first, second = (np.mean(np.stack(seeds), axis=0) for seeds in (before, after))
     return {
-        "runs": list(pair), "metric": metric, "queries": len(one),
-        "values": [float(one.mean()), float(other.mean())], "spreads": [_spread(before), _spread(after)],
-        "difference": float(other.mean() - one.mean()),
-        "p": paired_t_test(other, one) if tested else None,
-        "p_randomisation": randomisation_test(other, one, resamples=RESAMPLES, seed=SEED) if tested else None,
+        "runs": list(pair), "metric": metric, "queries": len(first),
+        "values": [float(first.mean()), float(second.mean())], "spreads": [_spread(before), _spread(after)],
+        "difference": float(second.mean() - first.mean()),
+        "p": paired_t_test(second, first) if tested else None,
+        "p_randomisation": randomisation_test(second, first, resamples=RESAMPLES, seed=SEED) if tested else None,
         "p_holm": None,
     }  # fmt: skip
 

@@ -59,5 +59,5 @@ def _passages(path: Path, rows: pa.Table, queries: int) -> pa.Array:
 
 def _ranked(rows: pa.Table, first: int) -> pa.Table:
     """Return the rows with ranks that begin at `first`."""
-    place, field = rows.schema.get_field_index("rank"), PseudoQueries.schema.field("rank")
-    return rows.set_column(place, field, pa.array(rows["rank"].to_numpy() + first, pa.int32()))
+    rank_column, field = rows.schema.get_field_index("rank"), PseudoQueries.schema.field("rank")
+    return rows.set_column(rank_column, field, pa.array(rows["rank"].to_numpy() + first, pa.int32()))

@@ -30,10 +30,10 @@ def loop_of(words: list[str]) -> str | None:
         return None
     for size in range(1, LONGEST_LOOP + 1):
         repeated = 0  # consecutive words that equal the word `size` positions before
-        for place in range(size, len(words)):
-            repeated = repeated + 1 if words[place] == words[place - size] else 0
+        for position in range(size, len(words)):
+            repeated = repeated + 1 if words[position] == words[position - size] else 0
             if repeated == size * (TURNS - 1):
-                return " ".join(words[place - size + 1 : place + 1])
+                return " ".join(words[position - size + 1 : position + 1])
     return None
 
 

@@ -3,13 +3,17 @@
 Workers must see the store and the data at the same paths as this process, and have the same packages: distributed
 warns of other versions of its own and of Python. They only write files and rename them; this process holds the lock.
 
-The request is in the stage's folder as JSON. Neighbouring shards are a group, which a worker makes
-one after another, and looks before each whether the order still stands: so an interrupted run's groups end soon, also
-where this process was killed and the next run withdraws what it has left. When a worker dies, Dask gives its group to
-another, which skips what is finished.
+The request is in the stage's folder as JSON. Neighbouring shards are a group, which a worker builds one after another.
+Before each shard it checks that the request is still there, so the groups of an interrupted run end soon, also where
+this process was killed and the next run withdraws its requests. When a worker dies, Dask gives its group to another,
+which skips what is finished.
 
-Where a flow runs and a server is named, the groups are task runs of a flow of their own; the server embedded in a
-process is nobody else's to reach, so then they are plain Dask tasks.
+Where a flow runs and a server is named, the groups are task runs of a flow of their own. No other process can reach the
+server embedded in a run, so there they are plain Dask tasks.
+
+Submitting and retrying are Dask's and prefect-dask's. prefect-dask's task runner itself needs a flow whose context can
+be sent to workers, while a stage also runs without a flow, and its context holds the open store. Neither ends groups
+that are already running when the process that submitted them is killed.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from storage.store.store import SCRATCH
 from tasks.runtime.progress import bar
 from tasks.runtime.shard import ProcessFailed, Shard, write_shard_of_request
 
-GROUPS = 50  # of a stage at most: so many task runs, and so many workers that it keeps busy
+GROUPS = 50  # per stage at most: the number of its task runs, and of the workers that it keeps busy
 SECONDS_TO_CONNECT, SECONDS_TO_CLOSE = 20, 5
 SECONDS_BETWEEN_LOOKS = 0.5
 SECONDS_UNTIL_FILES_SHOW = 90  # a shared file system may show what another host has written only after a minute
@@ -44,14 +48,14 @@ _one_at_a_time = threading.Lock()  # a worker's threads share a model
 
 
 def run_on_dask(request: Mapping[str, Any], out: Path) -> None:
-    """Make the shards of a request: what `tasks.runtime.shards.request` says, and `shards` and `bar`.
+    """Build the shards of a request, which has the fields of `tasks.runtime.shards.request`, `shards` and `bar`.
 
     Raises `UserError` where no scheduler answers or a worker does not see the folder, what was wrong with a shard, and
     `Failed` where the cluster was lost or a group has lost several workers.
     """
     scratch = out / SCRATCH
-    for left in scratch.glob("dask-*"):  # by a run that was killed: its groups end
-        shutil.rmtree(left)
+    for leftover in scratch.glob("dask-*"):  # by a run that was killed: its groups end
+        shutil.rmtree(leftover)
     scratch.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=scratch, prefix="dask-"))
     try:
@@ -77,15 +81,17 @@ def make_shards(order: str) -> None:
     with _client(address) as client, bar(**request["bar"]) as counter:
         futures = [client.submit(_group_maker(first, last), order, first, last) for first, last in groups]
         try:
-            left = [(future, deque(shards[first:last])) for future, (first, last) in zip(futures, groups, strict=True)]
-            while left:
-                for future, waiting in left:
+            unfinished = [
+                (future, deque(shards[first:last])) for future, (first, last) in zip(futures, groups, strict=True)
+            ]
+            while unfinished:
+                for future, waiting in unfinished:
                     while waiting and waiting[0].is_finished(out):
                         counter.update(waiting.popleft().rows)
                     if future.done():
                         future.result()
-                left = [(future, waiting) for future, waiting in left if not future.done()]
-                time.sleep(SECONDS_BETWEEN_LOOKS if left else 0)
+                unfinished = [(future, waiting) for future, waiting in unfinished if not future.done()]
+                time.sleep(SECONDS_BETWEEN_LOOKS if unfinished else 0)
         except CancelledError as error:
             raise ProcessFailed(f"the Dask scheduler at {address} was lost; run again to go on") from error
         except KilledWorker as error:
@@ -119,7 +125,7 @@ def make_group(order: str, first: int, last: int) -> None:
 
 
 def _shards(request: Mapping[str, Any]) -> list[Shard]:
-    return [Shard(**each) for each in request["shards"]]
+    return [Shard(**shard) for shard in request["shards"]]
 
 
 def _shown_by_a_server() -> bool:

@@ -1,7 +1,10 @@
 """Energy that the machine uses during a block, where it is measured: processors by RAPL, NVIDIA's GPUs by NVML.
 
-Both count the work of all processes. RAPL's counters are Linux files that hold microjoules and
-begin again at 0 after some minutes or hours, so they are read again and again while the meter runs.
+Both count the work of all processes. RAPL's counters are Linux files in microjoules that begin again at 0 after some
+minutes or hours, so they are read repeatedly while the meter runs.
+
+CodeCarbon reads the same counters, but estimates power from a list of processors and a constant for memory where it may
+not read them, and looks up the country's carbon intensity. Here nothing is assumed: what is not measured is missing.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ SECONDS_BETWEEN_READINGS = 30.0  # the usual counter of 262 kJ begins again afte
 
 @dataclass(frozen=True)
 class Counter:
-    """Something that counts joules, and begins again at 0 when it has counted `range` of them."""
+    """A counter of joules that begins again at 0 after `range` of them."""
 
     part: str
     read: Callable[[], float]
@@ -30,12 +33,12 @@ class Counter:
 
 
 class Meter:
-    """Counts in a thread of its own while its block runs; `joules` are by part, and {} where the machine is silent."""
+    """Counts in a thread of its own while its block runs; `joules` are by part, {} where the machine has no counter."""
 
     def __init__(self, powercap: Path = POWERCAP) -> None:
         self.counters = [*_processors(powercap), *_gpus()]
-        self.joules: dict[str, float] = {each.part: 0.0 for each in self.counters}
-        self._last = [each.read() for each in self.counters]
+        self.joules: dict[str, float] = {counter.part: 0.0 for counter in self.counters}
+        self._last = [counter.read() for counter in self.counters]
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="energy", daemon=True)
 
@@ -53,9 +56,9 @@ class Meter:
             self.look()
 
     def look(self) -> None:
-        """Add what has been counted since the last look; a counter that cannot be read now is read at the next."""
+        """Add what was counted since the last reading; a counter that cannot be read now is read at the next."""
         for number, counter in enumerate(self.counters):
-            with contextlib.suppress(OSError, ValueError):  # what is measured must not end by its meter
+            with contextlib.suppress(OSError, ValueError):  # a meter must not end the stage that it measures
                 now = counter.read()
                 change = now - self._last[number]
                 self.joules[counter.part] += change if change >= 0 else change + counter.range
@@ -67,14 +70,14 @@ class Meter:
 
 
 def _processors(powercap: Path) -> Iterator[Counter]:
-    """RAPL's zones that this user may read; since 2020 most systems let only root."""
+    """Yield the RAPL zones that this user may read; since 2020 most systems let only root read them."""
     for zone in sorted(powercap.glob("intel-rapl:*")):
         with contextlib.suppress(OSError):
             name = (zone / "name").read_text().partition("-")[0].strip()
             if name in ZONES:
                 (zone / "energy_uj").read_text()
-                whole = _joules(zone / "max_energy_range_uj")
-                yield Counter(ZONES[name], partial(_joules, zone / "energy_uj"), whole)
+                range_joules = _joules(zone / "max_energy_range_uj")
+                yield Counter(ZONES[name], partial(_joules, zone / "energy_uj"), range_joules)
 
 
 def _joules(file: Path) -> float:
@@ -82,7 +85,7 @@ def _joules(file: Path) -> float:
 
 
 def _gpus() -> Iterator[Counter]:
-    """NVIDIA's GPUs from Volta on, where the package nvidia-ml-py is installed."""
+    """Yield the NVIDIA GPUs, from Volta on, where the package nvidia-ml-py is installed."""
     try:
         import pynvml
     except ImportError:

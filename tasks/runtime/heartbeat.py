@@ -165,7 +165,7 @@ class HostMonitor:
         begun = (self._folder / STARTED).exists()
         self._see_who_is_lost(begun)
         if not begun and time.monotonic() - self._since > SECONDS_UNTIL_ALL_JOINED:
-            came = 1 + sum(each.is_taken for each in self._others)
+            came = 1 + sum(other.is_taken for other in self._others)
             raise UserError(
                 f"execution.hosts: {self._wanted.hosts} hosts should meet at {self._wanted.rendezvous}, {came} came in "
                 f"{SECONDS_UNTIL_ALL_JOINED / 60:.0f} minutes; run `pretrieve join` on the others and start again, or "
@@ -174,16 +174,16 @@ class HostMonitor:
 
     def ask_who_is_lost(self) -> None:
         """When the training has failed: wait until every other host has left or is known to be lost, which raises."""
-        while any(each.is_taken for each in self._others):
+        while any(other.is_taken for other in self._others):
             self._own.beat()
             self._see_who_is_lost(False)
             time.sleep(SECONDS_BETWEEN_BEATS / 3)
 
     def _see_who_is_lost(self, begun: bool) -> None:
-        for each in self._others:
-            each.look()
-            if each.has_stopped and (each.is_taken or begun):
+        for other in self._others:
+            other.look()
+            if other.has_stopped and (other.is_taken or begun):
                 raise HostLost(
-                    f"host {each.host} was lost: it has not been heard of in the store for {SECONDS_UNTIL_LOST:.0f} s; "
-                    "run again to go on from the last checkpoint"
+                    f"host {other.host} was lost: it has not been heard of in the store for "
+                    f"{SECONDS_UNTIL_LOST:.0f} s; run again to go on from the last checkpoint"
                 )

@@ -65,7 +65,7 @@ def artifact_key(name: str) -> str:
 def manifest_table(manifest: Manifest) -> list[dict[str, str]]:
     """Return what is known of an artifact, the most useful first, in cells of a line or two."""
     built, listed = manifest.built, {**manifest.files, **manifest.logs}
-    found = [
+    rows = [
         *([] if manifest.rows is None else [("artifact", "rows", f"{manifest.rows:,}")]),
         ("artifact", "size", in_units(sum(file.bytes for file in listed.values()))),
         ("artifact", "built in", duration(built["seconds"])),
@@ -73,18 +73,18 @@ def manifest_table(manifest: Manifest) -> list[dict[str, str]]:
         ("artifact", "device", str(built.get("device", ""))),
         ("artifact", "key", manifest.key),
         ("artifact", "hash", manifest.hash),
-        *(("input", *each) for each in _inputs(manifest.inputs)),
-        *(("setting", *each) for each in flattened(manifest.settings)),
-        *(("file", *each) for each in _files(listed)),
+        *(("input", *row) for row in _inputs(manifest.inputs)),
+        *(("setting", *row) for row in flattened(manifest.settings)),
+        *(("file", *row) for row in _files(listed)),
     ]
-    return [{"part": part, "name": name, "value": _short(value)} for part, name, value in found]
+    return [{"part": part, "name": name, "value": _short(value)} for part, name, value in rows]
 
 
 def _inputs(inputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Each input as stage/key; of a list each under its number."""
     for name, value in inputs.items():
         if isinstance(value, list):
-            yield from ((f"{name}.{place}", each) for place, each in enumerate(value))
+            yield from ((f"{name}.{number}", member) for number, member in enumerate(value))
         elif value is not None:
             yield name, value
 

@@ -35,20 +35,22 @@ def run_in_processes(job: ShardJob, shards: Sequence[Shard], processes: int, don
     context = get_context("spawn")
     alive, ours = context.Pipe(duplex=False)
     number, rows = context.Value("i", 0), context.Value("q", 0)
-    given = (_requests(job, processes), alive, number, rows)
-    pool = ProcessPoolExecutor(processes, context, _begin, given)
+    arguments = (_requests(job, processes), alive, number, rows)
+    pool = ProcessPoolExecutor(processes, context, _begin, arguments)
     try:
-        left, waiting, told = iter(shards), set[Future[None]](), 0
+        remaining, waiting, reported = iter(shards), set[Future[None]](), 0
         while True:
-            waiting |= {pool.submit(_make, each) for each in islice(left, SHARDS_AHEAD * processes - len(waiting))}
+            waiting |= {
+                pool.submit(_make, shard) for shard in islice(remaining, SHARDS_AHEAD * processes - len(waiting))
+            }
             if not waiting:
                 break
             finished, waiting = wait(waiting, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
-            for each in finished:
-                each.result()
+            for future in finished:
+                future.result()
             passed = rows.get_obj().value  # without its lock, which a process that is killed may hold
-            done(passed - told)
-            told = passed
+            done(passed - reported)
+            reported = passed
     except BrokenProcessPool as error:
         raise ProcessFailed(
             f"one of {processes} processes was killed from outside, or had no memory left; run again to go on"
@@ -65,16 +67,16 @@ def _requests(job: ShardJob, processes: int) -> list[dict[str, Any]]:
         return [request(job) | {"threads": 1}] * processes  # the processes are the parallelism
     from tasks.runtime.device import devices_for
 
-    asked = request(job)
+    own_request = request(job)
     return [
-        asked | {"execution": asked["execution"] | {"device": device}, "threads": execution().threads}
+        own_request | {"execution": own_request["execution"] | {"device": device}, "threads": execution().threads}
         for device in devices_for(processes)
     ]
 
 
 def _begin(requests: Sequence[Mapping[str, Any]], alive: Connection, number: Any, rows: Any) -> None:
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, signal.SIG_IGN)
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, args=(alive,), daemon=True).start()
     with number.get_lock():
         _own.update(request=requests[number.value], rows=rows)

@@ -28,14 +28,14 @@ def progress(items: Iterable[T], *, what: str, unit: str, total: int | None = No
 def bar(*, what: str, unit: str, total: int | None = None, done: int = 0, shown: bool = True) -> tqdm[None]:
     """A bar for work that counts by itself: `update(n)`, `set_postfix(loss=...)`; not drawn where it is not shown."""
     terminal = sys.stderr.isatty()
-    made = tqdm(
+    progress_bar = tqdm(
         desc=f"  {what}", disable=not shown, unit=f" {unit}", total=total, initial=done, leave=False, smoothing=0.1,
         dynamic_ncols=terminal, ascii=not terminal, file=sys.stderr if terminal else Lines(),
         mininterval=0.2 if terminal else SECONDS_BETWEEN_LINES, delay=0 if terminal else SECONDS_BETWEEN_LINES,
     )  # fmt: skip
     if shown and (watcher := _watcher.get()):
-        watcher(made)
-    return made
+        watcher(progress_bar)
+    return progress_bar
 
 
 @contextlib.contextmanager

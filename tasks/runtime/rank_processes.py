@@ -33,7 +33,7 @@ DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 class Processes:
     """This host's processes of a job. They end when this process does, even by `kill -9`."""
 
-    def __init__(self, folder: Path, store: Store, place: int) -> None:
+    def __init__(self, folder: Path, store: Store, slot: int) -> None:
         """Start them, for this host's place among the hosts."""
         self._folder, self._all, self._ended = folder, list[subprocess.Popen[bytes]](), False
         # Local, since a shared file system may have no locks; and closed to other users.
@@ -42,7 +42,7 @@ class Processes:
         with DeferredSigterm():  # SIGTERM between two of them would leave the first without `end`
             try:
                 for number in range(execution().processes):
-                    env = _environment(place, number, Path(self._meeting.name) / "processes")
+                    env = _environment(slot, number, Path(self._meeting.name) / "processes")
                     # Ctrl-C and SIGTERM are for this process only, which then ends the others.
                     self._all.append(subprocess.Popen(command, env=env, start_new_session=True))
             except BaseException:
@@ -94,7 +94,7 @@ class Processes:
         self._ended = True
 
 
-def _environment(place: int, number: int, meeting: Path) -> dict[str, str]:
+def _environment(slot: int, number: int, meeting: Path) -> dict[str, str]:
     """The environment of this host's process of a number: ours, its rank, and the interface that it listens on.
 
     Each process has as many threads as `execution.threads` says. Modules are imported from where we import them, and
@@ -107,7 +107,7 @@ def _environment(place: int, number: int, meeting: Path) -> dict[str, str]:
         "PYTHONSAFEPATH": "1",  # else `-m` looks in the working folder first
         PARENT: str(os.getpid()),
         MEETING: str(meeting),
-        "RANK": str(place * wanted.processes + number),
+        "RANK": str(slot * wanted.processes + number),
         "LOCAL_RANK": str(number),
         "WORLD_SIZE": str(wanted.hosts * wanted.processes),
     }

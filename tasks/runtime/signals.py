@@ -108,22 +108,22 @@ def unwind_on_sigterm(last: Callable[[], object] = lambda: None) -> Iterator[Non
     if not _in_main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
-    told = False
+    raised = False
 
     def leave(*_: object) -> None:
-        nonlocal told
-        if not told:
-            told = True
+        nonlocal raised
+        if not raised:
+            raised = True
             raise Terminated
 
     signal.signal(signal.SIGTERM, leave)
     try:
         yield
     finally:
-        if told:
+        if raised:
             last()  # before the next signal would end the process
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if told:
+        if raised:
             signal.raise_signal(signal.SIGTERM)
 
 

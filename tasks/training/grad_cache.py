@@ -121,4 +121,4 @@ def gradient_norms(objective: nn.Module) -> dict[str, float]:
             parts.setdefault(name.partition(".")[0], []).append(parameter.grad)
     if len(parts) < 2:
         return {}
-    return {f"gradient_norm_{part}": nn.utils.get_total_norm(found).item() for part, found in parts.items()}
+    return {f"gradient_norm_{part}": nn.utils.get_total_norm(gradients).item() for part, gradients in parts.items()}
