@@ -76,10 +76,10 @@ def drawn(num_passages: int, num_queries: int) -> tuple[list[str], list[str]]:
     """Return sampled texts of passages and queries."""
     draw = random.Random(SEED)
     split = (re.split(r"(?<=[.!?])\s+", row["text"]) for row in texts(LEADS, "corpus"))
-    sentences = [each for lead in split for each in lead if len(each.split()) > 3]
+    sentences = [sentence for lead in split for sentence in lead if len(sentence.split()) > 3]
     passages = [" ".join(draw.choices(sentences, k=draw.randint(1, 4))) for _ in range(num_passages)]
     words = (sorted(set(re.findall("[a-z]{4,}", draw.choice(passages).lower()))) for _ in iter(int, 1))
-    long_enough = (each for each in words if len(each) >= 6)
+    long_enough = (word for word in words if len(word) >= 6)
     return passages, [" ".join(draw.sample(next(long_enough), draw.randint(4, 6))) for _ in range(num_queries)]
 
 
@@ -147,7 +147,7 @@ def anserini(indexed: Indexed, queries: Sequence[str]) -> Callable[[], Path]:
 
     def searched() -> Path:
         run.unlink(missing_ok=True)
-        java("io.anserini.search.SearchCollection").main([str(each) for each in [*arguments, *settings]])
+        java("io.anserini.search.SearchCollection").main([str(argument) for argument in [*arguments, *settings]])
         return run
 
     return searched

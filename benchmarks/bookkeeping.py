@@ -99,7 +99,7 @@ def helped() -> Case:
     def facts(made: Mapping[str, Any]) -> dict[str, float]:
         from flows.cli import app
 
-        names = [each.name or getattr(each.callback, "__name__", "") for each in app.registered_commands]
+        names = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
         slowest = max(_run(*ours, name, "--help") for name in [*names, "queries"])
         return {**_seconds(made, target=0.5), "CPU seconds of the slowest command's help": round(slowest, 2)}
 

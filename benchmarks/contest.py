@@ -52,14 +52,14 @@ def held(case: Case, device: str = "cpu") -> dict[str, Any]:
     medians = {name: statistics.median(each) for name, each in seconds.items()}
     return {
         "turns": case.repeats,
-        "seconds": {name: _rounded(each) for name, each in medians.items()},
+        "seconds": {name: _rounded(median) for name, median in medians.items()},
         "times_faster": {
             name: _ratios(each, seconds[OURS], case.targets.get(name)) for name, each in seconds.items() if name != OURS
         },
         "rates": {
             unit: {
-                name: _rounded((number(made[name]) if callable(number) else number) / each)
-                for name, each in medians.items()
+                name: _rounded((number(made[name]) if callable(number) else number) / median)
+                for name, median in medians.items()
             }
             for unit, number in case.units.items()
         },

@@ -134,7 +134,7 @@ def _by_query(made: Any, order: list[str]) -> Any:
     if isinstance(made, list):  # ir-measures'
         names, values = (
             ["RR@10", "nDCG@10", "R@1000"],
-            {(each.query_id, str(each.measure)): each.value for each in made},
+            {(measurement.query_id, str(measurement.measure)): measurement.value for measurement in made},
         )
         return np.array([[values[query, name] for name in names] for query in order])
     if "ids" in made:

@@ -126,8 +126,8 @@ def compared_queries(made: Mapping[str, Written]) -> dict[str, Any]:
     """Return the mean length of each contender's queries; different lengths would be different work."""
     assert all(len(queries) == QUERIES for written in made.values() for queries in written)
     lengths = {name: [len(query.split()) for queries in written for query in queries] for name, written in made.items()}
-    means = {name: round(statistics.mean(each), 1) for name, each in lengths.items()}
-    errors = (statistics.variance(each) / len(each) for each in lengths.values())
+    means = {name: round(statistics.mean(length), 1) for name, length in lengths.items()}
+    errors = (statistics.variance(length) / len(length) for length in lengths.values())
     assert max(means.values()) < 2 * min(means.values()), means  # few queries' errors allow more
     assert max(means.values()) - min(means.values()) < ALIKE * math.sqrt(2 * max(errors)), means
     return {"mean tokens of a query": means}
@@ -238,7 +238,7 @@ def ctranslate2(folder: Path, device: torch.device, settings: Settings) -> Calla
             tokens, beam_size=1, num_hypotheses=QUERIES, sampling_topk=settings.top_k, sampling_topp=settings.top_p,
             max_decoding_length=settings.max_new_tokens, max_batch_size=settings.batch_tokens, batch_type="tokens",
         )  # fmt: skip
-        return [[" ".join(words) for words in each.hypotheses] for each in results]
+        return [[" ".join(words) for words in result.hypotheses] for result in results]
 
     return write
 

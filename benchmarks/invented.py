@@ -48,7 +48,7 @@ GENERATOR = "t5"
 def make_collection(folder: Path, documents: int) -> None:
     """Write a collection of so many documents in BEIR's layout."""
     leads, random = _leads(), np.random.default_rng(documents)
-    sentences = [each for lead in leads for each in lead]
+    sentences = [sentence for lead in leads for sentence in lead]
     lengths = np.array([len(lead) for lead in leads])
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     asked: list[tuple[str, str, str]] = []
@@ -71,7 +71,9 @@ def make_models(folder: Path) -> None:
     """Write a random retriever for each of `VIEWS` and a random T5, with a small common vocabulary."""
     from transformers import BertTokenizer, T5Config, T5ForConditionalGeneration
 
-    common = Counter(word for lead in _leads() for each in lead for word in re.findall(r"\w+|[^\w\s]", each.lower()))
+    common = Counter(
+        word for lead in _leads() for element in lead for word in re.findall(r"\w+|[^\w\s]", element.lower())
+    )
     words = [*SPECIALS, *(word for word, _ in common.most_common(WORDS - len(SPECIALS)))]
     tokenizer = BertTokenizer(vocab={word: number for number, word in enumerate(words)})
     torch.manual_seed(0)

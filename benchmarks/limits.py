@@ -126,9 +126,9 @@ def picture(by_size: Mapping[int, list[Need]]) -> str:
     for number, need in enumerate(rows):
         top = TOP + number * (2 * BAR + 8)
         lines.append(f'<text class="ink" x="{EDGE}" y="{top + BAR + 2}">{escape(need.stage)}</text>')
-        for place, each in enumerate((need, later[need.stage])):
-            y, kind = top + place * BAR, "missed" if each.limits else "met" if place else "other"
-            width, words = max(2.0, _across(each.hours) - LEFT), f"{short(each.hours)} h"
+        for place, artifact in enumerate((need, later[need.stage])):
+            y, kind = top + place * BAR, "missed" if artifact.limits else "met" if place else "other"
+            width, words = max(2.0, _across(artifact.hours) - LEFT), f"{short(artifact.hours)} h"
             inside = LEFT + width > PICTURE - 90
             x, anchor, colour = (LEFT + width - 6, "end", "on") if inside else (LEFT + width + 6, "start", "soft")
             lines += [

@@ -77,7 +77,7 @@ def section(result: Mapping[str, Any]) -> Iterator[str]:
             *(f"{unit} a second: {_rates(rates)}" for unit, rates in case["rates"].items()),
             *(f"{what}: {_said(value)}" for what, value in case["found"].items()),
         ]
-        yield from [*(f"- {each}" for each in facts), *([""] if facts else [])]
+        yield from [*(f"- {fact}" for fact in facts), *([""] if facts else [])]
     ran = result["machine"]
     versions = ", ".join(f"{package} {version}" for package, version in ran["versions"].items())
     where = ran.get("gpu") or f"{ran['processor']}, {ran['cores']} cores"

@@ -246,7 +246,7 @@ def texts(number: int, vocabulary: int, *, full: bool) -> RawBatch:
     """Return texts and contexts of random tokens with evenly spread quantiles of the length distribution."""
     draws = np.random.default_rng(0)
     shares = [(place + 0.5) / number for place in draws.permutation(number).tolist()]
-    natural = [math.exp(NormalDist(math.log(MEDIAN), SPREAD).inv_cdf(each)) for each in shares]
+    natural = [math.exp(NormalDist(math.log(MEDIAN), SPREAD).inv_cdf(share)) for share in shares]
     lengths = [LONGEST - 2 if full else min(LONGEST - 2, round(each)) for each in natural]
     contexts = draws.integers(5, 13, size=number)
 

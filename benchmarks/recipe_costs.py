@@ -91,7 +91,7 @@ def scored(recipe: Recipe[Any], step: Done, estimate: CostEstimate) -> float:
     """Return the FLOPs of the pairs that a cross-encoder scores or re-ranks."""
     assert recipe.teacher
     if step.stage == "score":
-        mining = next(each.mine for each in recipe.rounds if each.name == step.round)
+        mining = next(round_.mine for round_ in recipe.rounds if round_.name == step.round)
         assert mining
         return QUERIES * (1 + (mining.negatives or mining.depth)) * estimate.costs.scoring(recipe.teacher.score).flops
     splits = recipe.dataset.eval_splits

@@ -74,7 +74,7 @@ def machine(device: str, packages: Sequence[str]) -> dict[str, Any]:
     found = {
         "cores": os.cpu_count(), "processor": _processor(), "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(), "load": round(os.getloadavg()[0], 1),
-        "versions": {each: importlib.metadata.version(each) for each in packages if _installed(each)},
+        "versions": {package: importlib.metadata.version(package) for package in packages if _installed(package)},
     }  # fmt: skip
     if device == "cuda":
         import torch

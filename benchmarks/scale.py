@@ -145,7 +145,7 @@ def reproductions(costs: Result, share: float, words: str) -> Iterator[str]:
         hours = [
             cost["flops"].get(kind, 0.0) / (part * PEAKS[CHIP] * 3600) for kind, part in zip(KINDS, shares, strict=True)
         ]
-        cells = [short(each) if each else "–" for each in hours] + [short(sum(hours))]
+        cells = [short(hour) if hour else "–" for hour in hours] + [short(sum(hours))]
         cells += [short(sum(hours) / number) for number in NUMBERS]
         yield f"| `{recipe}` | {' | '.join(cells)} |"
     yield from ["", "Beside what the papers used for pre-training, and how much of their chips' peak that was:", "",

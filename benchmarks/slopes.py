@@ -58,7 +58,7 @@ def seconds(result: Mapping[str, Any], name: str) -> Points:
     start, *rows = result["stages"][name]
     if name in TAKEN_OFF:
         _, *before = result["stages"][TAKEN_OFF[name]]
-        off = [each["seconds"] for each in before]
+        off = [row["seconds"] for row in before]
     else:
         off = [start["seconds"]] * len(rows)
     return [(row["documents"], row["seconds"] - less) for row, less in zip(rows, off, strict=True)]

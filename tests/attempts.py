@@ -48,11 +48,13 @@ class Attempt:
 
     def processes(self) -> list[psutil.Process]:
         """Itself and what it has started."""
-        return [each for each in psutil.process_iter() if _environment(each).get("ATTEMPT") == self.mark]
+        return [process for process in psutil.process_iter() if _environment(process).get("ATTEMPT") == self.mark]
 
     def server(self) -> psutil.Process:
         """Its embedded server."""
-        [found] = [each for each in self.processes() if "flows.prefect_server.embedded_server" in each.cmdline()]
+        [found] = [
+            process for process in self.processes() if "flows.prefect_server.embedded_server" in process.cmdline()
+        ]
         return found
 
     def built(self) -> list[str]:

@@ -43,10 +43,10 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
         alone = ["--nthreads", "1", "--no-nanny", "--memory-limit", "0", "--local-directory", str(folder)]
         yield Cluster(address, folder, scheduler, [start("worker", *alone) for _ in range(workers)])
     finally:
-        for each in started:
-            each.kill()
-        for each in started:
-            each.wait()
+        for process in started:
+            process.kill()
+        for process in started:
+            process.wait()
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -113,7 +113,7 @@ def test_an_interrupted_run_ends_at_once_and_so_do_its_groups(
         works.run(out, works.write_slowly, dask=two.address, rows=6000, told=str(told))
     wait_for(lambda: no_more(out))
     assert len(works.files(out)) < 500
-    assert {path.stem for path in told.glob("*.loaded")} == {str(each.pid) for each in two.workers}
+    assert {path.stem for path in told.glob("*.loaded")} == {str(worker.pid) for worker in two.workers}
     assert all(path.read_text() == "loaded\n" for path in told.glob("*.loaded"))
 
     works.run(out, works.write, rows=6000)

@@ -229,7 +229,7 @@ def test_verify_aside_moves_a_damaged_artifact(copied: Path) -> None:
 
 def test_a_read_only_store_is_reproduced_and_answers_by_a_retriever_and_by_an_index(unbroken: Path) -> None:
     stages: list[dict[str, str]] = report(unbroken)["stages"]  # type: ignore[assignment]
-    keys = {(each["stage"], each["round"]): each["key"] for each in stages}
+    keys = {(stage["stage"], stage["round"]): stage["key"] for stage in stages}
 
     with read_only(unbroken / "artifacts"):
         repeated = run(unbroken, "reproduce", "quickstart")

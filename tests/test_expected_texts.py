@@ -67,7 +67,7 @@ def test_what_a_slow_test_expects_is_a_text_of_the_product(path: Path) -> None:
     own = "\n".join(set(strings(path)) - expected)  # such as programs and stages of the test
 
     words = {words for text in expected for words in WORDS.findall(text)} - NO_TEXTS
-    assert {each for each in words if not is_text(each, product_text()) and not is_text(each, own)} == set()
+    assert {word for word in words if not is_text(word, product_text()) and not is_text(word, own)} == set()
 
 
 def test_a_changed_text_shows(tmp_path: Path) -> None:

@@ -138,4 +138,4 @@ def test_bfloat16_is_near_and_finite(name: str, tokenizer: Tokenizer) -> None:
 
     for loss, value in mixed.items():
         assert value.item() == pytest.approx(exact[loss].item(), rel=0.05, abs=0.02), loss
-    assert all(each.grad.isfinite().all() for each in made.parameters() if each.grad is not None)
+    assert all(parameter.grad.isfinite().all() for parameter in made.parameters() if parameter.grad is not None)

@@ -53,7 +53,7 @@ def ended(server: Service, flow_run: str, number: int) -> dict[str, str]:
 def manifests(place: Path) -> dict[str, dict[str, Any]]:
     """The manifests of the store by stage."""
     found = [json.loads(file.read_text()) for file in (place / "artifacts").glob("[!.]*/*/manifest.json")]
-    return {each["stage"]: each for each in found}
+    return {row["stage"]: row for row in found}
 
 
 def test_the_server_shows_every_stage_with_its_manifest_and_what_the_store_has_as_cached(

@@ -43,9 +43,9 @@ def recipe() -> dict[str, Any]:
     value["pretrain"] |= {"steps": 1, "batch": 4, "probe": None}
     value["execution"] = {"threads": 1, "workers": 1}
     first, second = value["rounds"]
-    for each in (first, second):
-        each["train"] |= {"steps": 2, "batch_queries": 4, "query_max_tokens": 12, "passage_max_tokens": 24}
-        each["train"]["retriever"] = each["train"]["retriever"] | {"shared_layers": 1}
+    for part in (first, second):
+        part["train"] |= {"steps": 2, "batch_queries": 4, "query_max_tokens": 12, "passage_max_tokens": 24}
+        part["train"]["retriever"] = part["train"]["retriever"] | {"shared_layers": 1}
     value["encode"] = {"query_max_tokens": 12, "passage_max_tokens": 24}
     plain = first["train"] | {"competition": None, "contrasts": ["sum"], "flops": None}
     lexical, late = first["train"]["retriever"]["lexical"], first["train"]["retriever"]["late"]
@@ -74,7 +74,7 @@ def recipe() -> dict[str, Any]:
         "rerank": reading | {"depth": 5},
         "train": reading | {"epochs": 1, "batch_queries": 16, "passages_per_query": 2, "fit": plain["fit"]},
     }  # fmt: skip
-    value["fusions"] = [each for each in value["fusions"] if each["fuse"]["kind"] in ("linear", "max_rr")]
+    value["fusions"] = [part for part in value["fusions"] if part["fuse"]["kind"] in ("linear", "max_rr")]
     value["approximate"] = [
         {"name": "quick", "round": "distilled", "view": "dense",
          "index": {"engine": "faiss", "factory": "HNSW8", "ef_search": 64, "nprobe": None, "refine": 2}},
@@ -159,7 +159,7 @@ def test_every_run_is_evaluated(report: dict[str, Any]) -> None:
 
 def test_the_report_compares_rankings_and_their_storage(finished: Path, report: dict[str, Any]) -> None:
     agreement = {(row["run_a"], row["run_b"]): row["overlap_10"] for row in report["overlap"]}
-    stored = {each["name"]: sum(each["parts"].values()) for each in report["storage"]}
+    stored = {row["name"]: sum(row["parts"].values()) for row in report["storage"]}
     page = (finished / "artifacts" / "reports" / "everything" / "report.html").read_text()
 
     assert agreement["suited_late", "candidates"] == 1.0
@@ -168,7 +168,7 @@ def test_the_report_compares_rankings_and_their_storage(finished: Path, report: 
     assert {"bm25", "retriever_1", "distilled", "quick", "seismic", "candidates"} <= set(stored)
     assert stored["distilled: candidates to mine with"] == stored["candidates"]
     assert stored["distilled"] > 4 * 32
-    assert [each["run"] for each in report["experts"]] == ["retriever_1", "retriever_2", "distilled"]
+    assert [expert["run"] for expert in report["experts"]] == ["retriever_1", "retriever_2", "distilled"]
     assert {"retriever_1, mean weight of each expert", "retriever_1, WordPiece tokens with a weight"} <= set(
         report["curves"]
     )
@@ -181,12 +181,16 @@ def test_other_splits_and_other_collections_have_their_tables(finished: Path, re
                  for row in each["rows"]}  # fmt: skip
     page = (finished / "artifacts" / "reports" / "everything" / "report.html").read_text()
 
-    assert [each["rows"][0]["split"] for each in report["splits"]] == ["test"]
+    assert [split["rows"][0]["split"] for split in report["splits"]] == ["test"]
     assert {row["run"] for row in report["splits"][0]["rows"]} == {row["run"] for row in report["rows"]}
     assert elsewhere["Rivers/short", "bm25", "nDCG@10"] == 1.0
     assert elsewhere["Rivers/long", "bm25", "nDCG@10"] < 1.0  # the question's own document is not found
     assert {run for _, run, _ in elsewhere} == {"bm25", "distilled"}
-    assert [each["name"] for each in report["analyses"]] == ["expert_disagreement", "divergence", "text_statistics"]
+    assert [analysis["name"] for analysis in report["analyses"]] == [
+        "expert_disagreement",
+        "divergence",
+        "text_statistics",
+    ]
     assert "Rivers" in page
 
 
@@ -201,7 +205,7 @@ def test_a_second_run_builds_nothing(finished: Path) -> None:
 
 
 def test_search_shows_the_scores_of_every_view(finished: Path, report: dict[str, Any]) -> None:
-    keys = {each["round"]: each["key"] for each in report["stages"] if each["stage"] == "train"}
+    keys = {stage["round"]: stage["key"] for stage in report["stages"] if stage["stage"] == "train"}
 
     answered = run(finished, "search", keys["retriever_2"], "a river in Africa", "--top", "2")
     by_one = run(finished, "search", keys["retriever_2"], "a river in Africa", "--top", "2", "--view", "lexical")
@@ -213,7 +217,7 @@ def test_search_shows_the_scores_of_every_view(finished: Path, report: dict[str,
 
 
 def test_a_retriever_that_is_exported_is_a_backbone_of_its_kind(finished: Path, report: dict[str, Any]) -> None:
-    key = next(each["key"] for each in report["stages"] if (each["stage"], each["round"]) == ("train", "distilled"))
+    key = next(stage["key"] for stage in report["stages"] if (stage["stage"], stage["round"]) == ("train", "distilled"))
 
     done = run(finished, "export", key, "model")
 

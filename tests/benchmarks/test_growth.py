@@ -134,7 +134,7 @@ def test_a_killed_run_resumes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_every_stage_has_a_panel() -> None:
     result = measured(**{"a <stage>": rows(2.0, 3.0, 6.0, 18.0), "short": rows(1.0, 1.0, 1.0, 1.0)})
     drawn = panels.picture(result)
-    texts = [each.text for each in xml.etree.ElementTree.fromstring(drawn).iter() if each.tag.endswith("text")]
+    texts = [element.text for element in xml.etree.ElementTree.fromstring(drawn).iter() if element.tag.endswith("text")]
     assert {
         "a <stage>",
         "short",
@@ -197,7 +197,9 @@ def growth_result() -> dict[str, Any]:
 def test_every_stage_was_measured_and_what_grows_fast_has_a_reason() -> None:
     found = growth_result()
     assert list(found["stages"]) == list(growing.STAGES)
-    assert all([row["documents"] for row in each] == [growth.START, *growth.SIZES] for each in found["stages"].values())
+    assert all(
+        [row["documents"] for row in stage] == [growth.START, *growth.SIZES] for stage in found["stages"].values()
+    )
     assert set(slopes.faster(found)) <= set(slopes.REASONS)
     for name in slopes.TAKEN_OFF:  # a step must not grow with the corpus
         step = slopes.slope(slopes.seconds(found, name))

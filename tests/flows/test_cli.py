@@ -169,7 +169,7 @@ def test_a_wrong_command_is_named_in_one_line(tmp_path: Path, arguments: list[st
     assert done.returncode == 2
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-    assert [each.name for each in tmp_path.iterdir() if each.name != ".cache"] == []  # which is the home's here
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".cache"] == []  # which is the home's here
 
 
 def test_an_unknown_stage_to_stop_after_names_the_nearest(tmp_path: Path) -> None:

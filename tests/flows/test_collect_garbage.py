@@ -120,7 +120,7 @@ def test_a_run_that_is_running_keeps_what_it_needs_whatever_is_given_up(
         sweep(capsys, store, "--unfinished")
 
         assert len(artifacts(store)) == 1
-        assert [each.state for each in read_notes(store.root)] == ["running"]
+        assert [note.state for note in read_notes(store.root)] == ["running"]
         note.finish()
     sweep(capsys, store)
     assert artifacts(store) == set()

@@ -38,7 +38,7 @@ def test_a_run_that_begins_between_listing_and_deleting_keeps_what_it_needs(stor
     made = finished_runs.split_corpus(settings=Made(queries=7))
     lone = finished_runs.split_corpus(settings=Made(queries=8))
     survey = take_survey(store, Policy(0, False))
-    assert {each.reference for each in survey.candidates} == {made.reference, lone.reference}
+    assert {candidate.reference for candidate in survey.candidates} == {made.reference, lone.reference}
 
     with noted(store, "reproduce", "one", [made.reference]):
         delete_candidates(survey, store)

@@ -20,7 +20,7 @@ def test_two_runs_are_compared(store: Store, tmp_path: Path, capsys: pytest.Capt
     content = compared("one", "two", store)
 
     assert content["settings"] == [("rounds.retriever_1.train.noise", "0.5", "3.0")]
-    counts = {each["stage"]: each["counts"] for each in content["artifacts"]["stages"]}
+    counts = {artifact["stage"]: artifact["counts"] for artifact in content["artifacts"]["stages"]}
     assert counts["search"] == [1, 2, 2]
     assert counts["ingest_qrels"] == [1, 0, 0]
     assert counts["evaluate"] == counts["report"] == [0, 1, 1]

@@ -58,10 +58,10 @@ def test_a_generator_is_trained_and_written(place: Path) -> None:
 
     assert result.exit_code == 0, result.output
     found = json.loads((place / "out" / "validation.json").read_text())
-    for each in found["epochs"]:
-        row = [f"{each[name]:.4f}" for name in ("validation_loss", "round_trip", "mrr")]
+    for epoch in found["epochs"]:
+        row = [f"{epoch[name]:.4f}" for name in ("validation_loss", "round_trip", "mrr")]
         assert any(
-            line.replace("│", " ").split()[:4] == [str(each["epoch"]), *row] for line in result.stdout.split("\n")
+            line.replace("│", " ").split()[:4] == [str(epoch["epoch"]), *row] for line in result.stdout.split("\n")
         )
     assert str(place / "out") in result.stdout.replace("\n", "")
     assert found["train"]["pairs"] + found["held_out"]["pairs"] == len(PAIRS)

@@ -78,7 +78,7 @@ def test_what_is_built_again_is_equal_and_nothing_is_written_into_the_store(stor
     known = artifacts(store, range(2, 4))
     before = tree(store.root)
 
-    outcomes = [rebuild(one, tmp_path)[0] for one in known.values()]
+    outcomes = [rebuild(candidate, tmp_path)[0] for candidate in known.values()]
 
     assert outcomes == ["equal"] * 4
     assert tree(store.root) == before
@@ -131,11 +131,14 @@ def test_a_damaged_input_is_named_and_stays(store: Store, tmp_path: Path) -> Non
 def test_the_sample_follows_from_seed_and_keys(store: Store) -> None:
     known = artifacts(store, range(1, 6))
 
-    samples = {seed: [one.job.key for one in drawn(known, Sampling(3, 60, seed))] for seed in range(4)}
+    samples = {seed: [candidate.job.key for candidate in drawn(known, Sampling(3, 60, seed))] for seed in range(4)}
 
     assert all(len(sample) == 3 for sample in samples.values())
     assert len({tuple(sample) for sample in samples.values()}) > 1
-    assert samples[0] == [one.job.key for one in drawn(dict(reversed(known.items())), Sampling(3, 60, 0))][::-1]
+    assert (
+        samples[0]
+        == [candidate.job.key for candidate in drawn(dict(reversed(known.items())), Sampling(3, 60, 0))][::-1]
+    )
     assert drawn(known, Sampling(3, 0.0, 0)) == []
 
 

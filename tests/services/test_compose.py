@@ -58,7 +58,7 @@ def test_no_secret_can_be_committed_or_get_into_the_image() -> None:
 
 def test_every_image_is_pinned() -> None:
     base = re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    for image in base + [each["image"] for each in DEFINED.values()]:
+    for image in base + [row["image"] for row in DEFINED.values()]:
         assert re.fullmatch(r"[a-z]+:\d+\.\d+[\w.-]*", image), image
 
 
@@ -81,7 +81,7 @@ def test_a_service_that_lasts_is_watched_and_started_again(name: str) -> None:
 
 
 def test_ports_are_this_machines_alone_and_databases_have_none() -> None:
-    published = {name: each["ports"] for name, each in DEFINED.items() if "ports" in each}
+    published = {name: row["ports"] for name, row in DEFINED.items() if "ports" in row}
 
     assert set(published) == {"server", "reports"}
     assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)

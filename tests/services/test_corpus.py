@@ -21,8 +21,8 @@ def test_workers_write_shares_of_a_corpus_and_its_page_is_shown(lab: Lab) -> Non
     assert sorted(children) == ["fill_ledger", "fill_ledger", "generate_queries", "train_generator"]
     written = [json.loads(path.read_text()) for path in lab.store.glob("fill_ledger/*/logs/written.json")]
     [joined] = [json.loads(path.read_text()) for path in lab.store.glob("generate_queries/*/logs/written.json")]
-    assert min(each["made"] for each in written) > 0
-    assert sum(each["made"] for each in written) == joined["kept"]
+    assert min(row["made"] for row in written) > 0
+    assert sum(row["made"] for row in written) == joined["kept"]
     assert joined["made"] == 0
     page = lab.store / "reports" / "quickstart-queries"
     assert (page / "report.html").exists()

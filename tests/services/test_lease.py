@@ -101,10 +101,10 @@ def builder(tmp_path: Path) -> Iterator[Callable[[str], Builder]]:
         return started[-1]
 
     yield start
-    for each in started:
-        each.process.kill()
-        each.process.wait()
-        assert PASSWORD not in each.said
+    for process in started:
+        process.process.kill()
+        process.process.wait()
+        assert PASSWORD not in process.said
     for path in (tmp_path / "store").rglob("*"):
         assert path.is_dir() or PASSWORD.encode() not in path.read_bytes()
 

@@ -26,8 +26,8 @@ def attempt(tmp_path: Path) -> Iterator[Callable[..., Attempt]]:
         return started[-1]
 
     yield start
-    for one in started:
-        one.command.end()
+    for process in started:
+        process.command.end()
 
 
 @pytest.fixture

@@ -80,7 +80,9 @@ def test_registering_again_changes_nothing_and_keeps_what_was_decided(server: Se
     assert {row["id"] for row in deployments(url).values()} >= {reproduce["id"]}
     assert len(post(url, "deployments")) == 7
     for name, count in (("reproduce/cpu", 2), ("evaluate/cpu", 1)):
-        schedules = {each["parameters"]["recipe"]: each for each in deployments(url)[name]["schedules"]}
+        schedules = {
+            deployment["parameters"]["recipe"]: deployment for deployment in deployments(url)[name]["schedules"]
+        }
         assert len(schedules) == count
         kept = schedules["quickstart"]
         assert (kept["schedule"]["interval"], kept["active"]) == (86400.0, True)
@@ -161,7 +163,7 @@ def test_a_failed_scheduled_run_posts_and_others_do_not(
     assert (message["path"], message["type"]) == ("/services/T0/xyzzy-secret", "application/json")
     for part in ("reproduce", ended[1]["name"], "Failed", 'no "such" {{ stage }}', f"/runs/flow-run/{scheduled}"):
         assert part in text
-    assert not any(by_hand in each["body"]["text"] for each in list(received.queue))
+    assert not any(by_hand in row["body"]["text"] for row in list(received.queue))
     # The address is a secret: in no log, and masked where the server shows it.
     shown = json.dumps([post(url, "automations"), post(url, "block_documents"), post(url, "logs")])
     for said in (shown, server.said(), cpu.said(), again.stdout, again.stderr):

@@ -29,7 +29,7 @@ def changes() -> list[str]:
     quickstart = yaml.safe_load((SHIPPED / "quickstart.yaml").read_text())
     paper = yaml.safe_load((SHIPPED / "cot_mae_query_as_context.yaml").read_text())["reported"]
     retriever = quickstart["rounds"][0]
-    pairs = [each for each in quickstart["evaluate"]["comparisons"] if each["run"] in ("bm25_doc2query", "retriever_1")]
+    pairs = [row for row in quickstart["evaluate"]["comparisons"] if row["run"] in ("bm25_doc2query", "retriever_1")]
     whole = {
         "rounds": [retriever],
         "evaluate.comparisons": pairs,

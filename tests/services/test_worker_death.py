@@ -17,7 +17,7 @@ KINDS = ["process", "worker", "both", "stopped"]
 
 def worker_of(child: dict[str, Any], lab: Lab) -> psutil.Process:
     """The worker that started a child's process."""
-    parents = {each.pid for each in process_of(child).parents()}
+    parents = {parent.pid for parent in process_of(child).parents()}
     [pid] = [worker.pid for worker in lab.workers.values() if worker.pid in parents]
     return psutil.Process(pid)
 

@@ -38,9 +38,9 @@ def classes() -> list[type[Any]]:
 
 
 def below(kind: type[Settings]) -> Iterator[type[Settings]]:
-    for each in kind.__subclasses__():
-        yield each
-        yield from below(each)
+    for subclass in kind.__subclasses__():
+        yield subclass
+        yield from below(subclass)
 
 
 def numbers() -> Iterator[tuple[type[Any], str, Callable[[float], Any]]]:

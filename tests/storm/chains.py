@@ -135,7 +135,7 @@ class ChainRuns:
     def _restarted(self, run: Run) -> Run:
         self.problem(f"{run.recipe}: a run that was not interrupted ended with {run.poll()}: {end_of(run)}")
         self.ended.append(run)
-        if sum("was not interrupted" in each for each in self.outcome.problems) > 20:
+        if sum("was not interrupted" in problem for problem in self.outcome.problems) > 20:
             raise GivenUp("too many runs failed")
         return self.start(run.recipe)
 

@@ -40,7 +40,9 @@ def call(chain: ChainRuns, name: str, number: int = 0) -> tuple[int | None, str]
     """The exit code of a command, and the end of what it printed as errors."""
     arguments = list(COMMANDS[name][0])
     if name == "export":
-        checkpoints = [each for each in chain.reference.artifacts if each.startswith(("train/", "pretrain/"))]
+        checkpoints = [
+            artifact for artifact in chain.reference.artifacts if artifact.startswith(("train/", "pretrain/"))
+        ]
         checkpoint = random.Random(number).choice(sorted(checkpoints))
         arguments += [checkpoint.partition("/")[2], f"exported-{number}"]
     run = command(chain.place, name, *arguments, environment=chain.environment, plain=True)

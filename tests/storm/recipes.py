@@ -91,7 +91,7 @@ def without_pseudo_queries() -> dict[str, Any]:
     value["pretrain"] |= {
         "paper": "cpdae", "objective": cpdae["pretrain"]["objective"] | {"max_tokens": 48}, "probe": None,
     }  # fmt: skip
-    few = next(each for each in value["rounds"] if each["name"] == "few")
+    few = next(round_ for round_ in value["rounds"] if round_["name"] == "few")
     first = few | {"name": "first", "queries": None}
     second = first | {"name": "second", "mine_with": "first"}
     for name in ("teacher", "fusions", "approximate", "transfer"):
@@ -115,14 +115,14 @@ def _small(value: dict[str, Any]) -> dict[str, Any]:
     value["search"] = {"documents": 12}
     value["pretrain"] |= {"steps": 40, "batch": 8, "probe": {"every": 20, "pairs": 10}}
     value["pretrain"]["objective"] |= {"max_tokens": 48}
-    for each in value["rounds"]:
-        retriever = each["train"]["retriever"]
+    for round_ in value["rounds"]:
+        retriever = round_["train"]["retriever"]
         for view in retriever.values():
             if isinstance(view, dict):
                 view.update({name: min(view[name], most) for name, most in LARGEST.items() if view.get(name)})
-        each["train"] = each["train"] | {"epochs": None, "steps": 30, "batch_queries": 8}
-        each["mine"] = each["mine"] and each["mine"] | {"depth": 10, "negatives": 4}
-        if "samples" in (each.get("queries") or {}):
-            each["queries"] = {"queries": 16, "samples": [0, 1]}
+        round_["train"] = round_["train"] | {"epochs": None, "steps": 30, "batch_queries": 8}
+        round_["mine"] = round_["mine"] and round_["mine"] | {"depth": 10, "negatives": 4}
+        if "samples" in (round_.get("queries") or {}):
+            round_["queries"] = {"queries": 16, "samples": [0, 1]}
     value.pop("transfer")
     return value

@@ -80,7 +80,7 @@ class Chain:
 
     def of(self, recipe: str) -> list[Interruption]:
         """Those of one recipe's runs, in the order of the stages."""
-        return [each for each in self.interruptions if each.recipe == recipe]
+        return [interruption for interruption in self.interruptions if interruption.recipe == recipe]
 
 
 def draw(

@@ -44,7 +44,7 @@ def write_documents(out: Path, *, settings: Corpus) -> None:
         [" ".join(draw.choices(WORDS, k=7)) + "." for _ in range(1 + n % 5)] for n in range(settings.documents)
     ]
     write_rows(out, Documents, [
-        {"doc_id": f"d{n}", "title": f"title {n}", "text": " ".join(each)} for n, each in enumerate(sentences)
+        {"doc_id": f"d{n}", "title": f"title {n}", "text": " ".join(sentence)} for n, sentence in enumerate(sentences)
     ])  # fmt: skip
 
 
@@ -110,8 +110,8 @@ def run_chain(store: Store, generator: Path, documents: int = 60) -> dict[str, s
             settings=Union(miner="union", depth=9, negatives=4, seed=1),
         ),
     ]
-    manifests = {each.stage: store.manifest(each.stage, each.key) for each in made}
-    return {name: each.hash for name, each in manifests.items() if each}
+    manifests = {artifact.stage: store.manifest(artifact.stage, artifact.key) for artifact in made}
+    return {name: manifest.hash for name, manifest in manifests.items() if manifest}
 
 
 def parts_of(store: Store) -> dict[str, int]:

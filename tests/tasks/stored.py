@@ -65,11 +65,13 @@ def names(count: int) -> PassageIndex:
 def pair_score(query: Encoded, passage: Encoded, view: str, exact_match: bool = False) -> float:
     """One query and one passage, in Python's numbers."""
     if view == "sum":
-        return sum(WEIGHTS[each] * pair_score(query, passage, each, exact_match) for each in passage.views)
+        return sum(WEIGHTS[view] * pair_score(query, passage, view, exact_match) for view in passage.views)
     if view == "dense":
         return dot(query.dense[0], passage.dense[0])
     if view == "lexical":
-        q, p = (dict(zip(each.lexical.ids.tolist(), each.lexical.values, strict=True)) for each in (query, passage))
+        q, p = (
+            dict(zip(tokens.lexical.ids.tolist(), tokens.lexical.values, strict=True)) for tokens in (query, passage)
+        )
         return sum(float(q[word]) * float(p[word]) for word in q if word in p)
     total = 0.0
     for i, q in enumerate(query.late.vectors):

@@ -129,7 +129,7 @@ def test_products_that_are_not_computed_count_as_if_they_were(
 ) -> None:
     recipe, _ = load_recipe(PAPERS[paper])
     objective = recipe.pretrain.objective
-    lengths = [each.name for each in dataclasses.fields(objective) if each.name.endswith("max_tokens")]
+    lengths = [field.name for field in dataclasses.fields(objective) if field.name.endswith("max_tokens")]
     short = dataclasses.replace(objective, **dict.fromkeys(lengths, LENGTH))
     settings = recipe.pretrain.model_copy(update={"objective": short})
     backbone = recipe.backbone.model_copy(update={"layers": None})

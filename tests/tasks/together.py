@@ -125,8 +125,10 @@ def write_gradients_and_vanish(out: Path, *, settings: Asked) -> None:
 def listening_addresses() -> list[str]:
     """The addresses on which this process, its parent and all descendants of the parent accept TCP connections."""
     parent = psutil.Process(os.getppid())
-    connections = [each for process in (parent, *parent.children(recursive=True)) for each in process.net_connections()]
-    return sorted({each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN})
+    connections = [
+        connection for process in (parent, *parent.children(recursive=True)) for connection in process.net_connections()
+    ]
+    return sorted({connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN})
 
 
 def linger(out: Path, *, settings: Asked) -> None:

@@ -24,7 +24,7 @@ def test_every_shipped_suite_loads_by_name_and_path(name: str) -> None:
 
     assert called == name
     assert load_suite(str(shipped_suites()[name]))[0] == suite
-    assert {each.reader for each in suite.collections} <= set(datasets.dataset_names())
+    assert {collection.reader for collection in suite.collections} <= set(datasets.dataset_names())
     assert suite.evaluate.seed == suite.seed  # as in recipes
 
 
@@ -36,14 +36,14 @@ def test_suites_are_no_recipes() -> None:
 
 def test_beir_has_the_columns_that_papers_average() -> None:
     public, whole = (
-        Counter(each.column for each in load_suite(name)[0].collections) for name in ("beir_public", "beir")
+        Counter(collection.column for collection in load_suite(name)[0].collections) for name in ("beir_public", "beir")
     )
 
     assert (len(public), len(whole)) == (14, 18)
     assert public["CQADupStack"] == whole["CQADupStack"] == 12
     assert set(whole) - set(public) == {"BioASQ", "Signal-1M", "TREC-NEWS", "Robust04"}
-    known = {each.name: each for each in load_suite("beir")[0].collections}
-    assert all(known[each.name] == each for each in load_suite("beir_public")[0].collections)
+    known = {collection.name: collection for collection in load_suite("beir")[0].collections}
+    assert all(known[collection.name] == collection for collection in load_suite("beir_public")[0].collections)
 
 
 def published(file: str) -> dict[str, Any]:
@@ -52,11 +52,11 @@ def published(file: str) -> dict[str, Any]:
     assert package is not None
     assert package.submodule_search_locations
     listed = Path(package.submodule_search_locations[0]) / "2cr" / file
-    return {each["name"]: each for each in yaml.safe_load(listed.read_text())["conditions"]}
+    return {row["name"]: row for row in yaml.safe_load(listed.read_text())["conditions"]}
 
 
 def test_what_beir_expects_of_bm25_is_what_pyserini_lists() -> None:
-    listed = {each["dataset"]: each["scores"][0] for each in published("beir.yaml")["bm25-flat"]["datasets"]}
+    listed = {row["dataset"]: row["scores"][0] for row in published("beir.yaml")["bm25-flat"]["datasets"]}
 
     for of in load_suite("beir")[0].collections:
         name = of.name.lower().replace("/", "-")
@@ -66,9 +66,7 @@ def test_what_beir_expects_of_bm25_is_what_pyserini_lists() -> None:
 
 
 def test_what_msmarco_expects_of_bm25_is_what_pyserini_lists() -> None:
-    listed = {
-        each["eval_key"]: each["scores"][0] for each in published("msmarco-v1-passage.yaml")["bm25-tuned"]["topics"]
-    }
+    listed = {row["eval_key"]: row["scores"][0] for row in published("msmarco-v1-passage.yaml")["bm25-tuned"]["topics"]}
     keys = {"dev": "msmarco-v1-passage.dev", "dl19": "dl19-passage", "dl20": "dl20-passage"}
 
     for of in load_suite("msmarco")[0].collections:

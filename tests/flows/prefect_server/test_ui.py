@@ -71,9 +71,9 @@ def test_a_line_goes_from_the_maker_to_the_last_reader_in_the_first_free_column(
 def test_the_drawing_has_a_row_for_each_stage_and_shows_what_was_built() -> None:
     root = ElementTree.fromstring(drawing(RUN))
 
-    words = [each.text for each in root.iter(f"{SVG}text")]
-    dots = [each.get("class") for each in root.findall(f"{SVG}circle")]
-    paths = [each.get("d") for each in root.iter(f"{SVG}path")]
+    words = [element.text for element in root.iter(f"{SVG}text")]
+    dots = [element.get("class") for element in root.findall(f"{SVG}circle")]
+    paths = [element.get("d") for element in root.iter(f"{SVG}path")]
     assert words[:10] == [
         "1",
         "ingest_corpus",

@@ -115,7 +115,7 @@ def test_a_corpus_is_built_brought_up_to_date_and_replaced(
     [ledger] = generation_caches(store.root)
     ledger.invalidation_files()[-1].unlink()
 
-    assert [each.number for each in versions_of(NAME, store)] == [1, 2, 3, 4]
+    assert [version.number for version in versions_of(NAME, store)] == [1, 2, 3, 4]
     assert find_version(NAME, store).number == 4
     assert find_version(f"{NAME}@2", store) == second.version
     assert find_version(third.version.queries.key[:8], store) == third.version
@@ -135,11 +135,11 @@ def test_a_corpus_is_built_brought_up_to_date_and_replaced(
             find_version(wrong, store)
 
     needed = report_needs(store).references
-    assert {each.queries.reference for each in versions_of(NAME, store)} <= needed
-    assert {each.quality.reference for each in versions_of(NAME, store)} <= needed
+    assert {version.queries.reference for version in versions_of(NAME, store)} <= needed
+    assert {version.quality.reference for version in versions_of(NAME, store)} <= needed
     before = ledger.files()
     collect_garbage(store.root, delete=True, older_than="0s")
-    assert all(store.manifest(each.queries.stage, each.queries.key) for each in versions_of(NAME, store))
+    assert all(store.manifest(version.queries.stage, version.queries.key) for version in versions_of(NAME, store))
     assert ledger.files() == before
     verify_store(store.root, aside=False)
     damage(before[0])

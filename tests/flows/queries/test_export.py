@@ -121,7 +121,7 @@ def test_beir_is_read_as_its_loader_does_and_by_our_reader(corpus: Corpus, tmp_p
     assert {each: (row["title"], row["text"]) for each, row in texts.items()} == {
         row["passage_id"]: (row["title"], row["text"]) for row in TEXTS
     }
-    assert {each: [queries[q] for q, p, score in qrels if p == each and int(score) == 1] for each in texts} == kept()
+    assert {text: [queries[q] for q, p, score in qrels if p == text and int(score) == 1] for text in texts} == kept()
     assert [(row["doc_id"], row["title"], row["text"]) for row in beir.texts(out, "corpus")] == [
         (row["passage_id"], row["title"], row["text"]) for row in TEXTS
     ]
@@ -181,7 +181,7 @@ def test_what_was_exported_can_be_imported(name: str, dropped: bool, corpus: Cor
         for row in read_rows(corpus.queries, PseudoQueries)
         if row["kept"] or (dropped and (row["query"] or name == "datasets"))
     ]
-    assert said["counts"]["queries"] == len(rows) == sum(each["queries"] for each in said["written_by"])
+    assert said["counts"]["queries"] == len(rows) == sum(row["queries"] for row in said["written_by"])
     if name == "datasets":
         assert [row["reason"] for row in rows] == (["", "", "empty", "", "", "", "relevance"] if dropped else [""] * 5)
 

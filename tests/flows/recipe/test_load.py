@@ -72,7 +72,7 @@ def test_set_changes_values_in_sections_and_rounds() -> None:
     recipe, _ = load_recipe("quickstart", changes)
 
     assert recipe.bm25.k1 == 1.5
-    assert [each.train.epochs for each in recipe.rounds] == [1, 7, 1, 1]  # though the file gives them by one alias
+    assert [round_.train.epochs for round_ in recipe.rounds] == [1, 7, 1, 1]  # though the file gives them by one alias
     assert recipe.execution.threads == 1
     assert recipe.dataset.path == "x y"
 

@@ -51,13 +51,13 @@ def test_what_a_claim_says_is_printed_is(claim: Claim) -> None:
     rows = [row for row in ROWS if row["paper"] == claim.paper and row["table"] in tables]
     of_paper = {as_fraction(row["value"], row["scale"]) for row in rows if row["metric"] == claim.printed_metric}
 
-    for each in claim.contrasts:
-        assert set(each.printed or []) <= of_paper, f"{claim.name}: {each.printed}"
-    assert (claim.printed_metric is not None) == any(each.printed for each in claim.contrasts)
+    for contrast in claim.contrasts:
+        assert set(contrast.printed or []) <= of_paper, f"{claim.name}: {contrast.printed}"
+    assert (claim.printed_metric is not None) == any(contrast.printed for contrast in claim.contrasts)
 
 
 def test_the_largest_effects_that_are_printed_come_first() -> None:
-    effects = [max(each.printed[0] - each.printed[1] for each in claim.contrasts if each.printed)
+    effects = [max(contrast.printed[0] - contrast.printed[1] for contrast in claim.contrasts if contrast.printed)
                for claim in STUDY.claims if claim.printed_metric]  # fmt: skip
 
     assert effects == sorted(effects, reverse=True)
@@ -72,10 +72,12 @@ def recipe(name: str) -> Recipe[Any]:
 def test_the_arms_of_a_claim_have_equal_budgets(claim: Claim) -> None:
     recipes = {arm.recipe: recipe(arm.recipe) for arm in claim.arms.values()}
     pretraining = {
-        each.pretrain and (each.pretrain.steps, each.pretrain.batch, each.pretrain.fit.learning_rate,
-                           each.pretrain.objective.max_tokens) for each in recipes.values()
+        recipe.pretrain and (recipe.pretrain.steps, recipe.pretrain.batch, recipe.pretrain.fit.learning_rate,
+                           recipe.pretrain.objective.max_tokens) for recipe in recipes.values()
     }  # fmt: skip
-    backbones = {(each.backbone.weights, each.backbone.start, each.backbone.dropout) for each in recipes.values()}
+    backbones = {
+        (recipe.backbone.weights, recipe.backbone.start, recipe.backbone.dropout) for recipe in recipes.values()
+    }
     trainings = set()
     for arm in claim.arms.values():
         for round_ in recipes[arm.recipe].rounds:

@@ -20,7 +20,7 @@ from tests.studies import BETTER, QUERIES, results, study, write
 def test_each_claim_gets_the_verdict_that_its_runs_give(tmp_path: Path) -> None:
     helps, unknown, cheap = judge_claims(study(), results(tmp_path))
 
-    assert [each.verdict for each in (helps, unknown, cheap)] == ["supported", "not run", "supported"]
+    assert [claim.verdict for claim in (helps, unknown, cheap)] == ["supported", "not run", "supported"]
     [contrast], [missing], [cost] = helps.contrasts, unknown.contrasts, cheap.contrasts
     assert isinstance(contrast, SystemComparison)
     assert contrast.difference is not None
@@ -113,15 +113,15 @@ def test_pictures_are_svg_without_script_for_light_and_dark(tmp_path: Path) -> N
     assert set(drawn) == {FOREST, "study_helps.svg", "study_unknown.svg", "study_cheap.svg"}
     for text in drawn.values():
         root = ET.fromstring(text)
-        width, height = (float(each) for each in root.get("viewBox", "").split()[2:])
+        width, height = (float(element) for element in root.get("viewBox", "").split()[2:])
         assert width <= 480  # a phone shows its words as they are
         assert "prefers-color-scheme: dark" in text
         assert not re.search(r"<script|http(?!://www\.w3\.org/2000/svg)", text)
-        for each in root.iter():
+        for element in root.iter():
             for name in ("x", "x1", "x2", "cx"):
-                assert 0 <= float(each.get(name, "0")) <= width
+                assert 0 <= float(element.get(name, "0")) <= width
             for name in ("y", "y1", "y2", "cy"):
-                assert 0 <= float(each.get(name, "0")) <= height
+                assert 0 <= float(element.get(name, "0")) <= height
     assert drawn[FOREST].count('class="supported"') == 1
     assert "helps: good − plain" in drawn[FOREST]
 
@@ -134,10 +134,12 @@ def test_an_interval_is_drawn_at_its_numbers(tmp_path: Path) -> None:
     near = replace(contrast, difference=replace(contrast.difference, value=0.08), low=-0.02, high=0.11)
     root = ET.fromstring(pictures([replace(helps, contrasts=[near])])[FOREST])
     space = "{http://www.w3.org/2000/svg}"
-    group = next(each for each in root.iter(f"{space}g"))
+    group = next(element for element in root.iter(f"{space}g"))
     low, value = float(group[1].get("x1", "")), float(group[2].get("cx", ""))
-    zero = next(float(each.get("x1", "")) for each in root.iter(f"{space}line") if each.get("class") == "zero")
-    printed = next(float(each.get("cx", "")) for each in root.iter(f"{space}circle") if each.get("class") == "printed")
+    zero = next(float(element.get("x1", "")) for element in root.iter(f"{space}line") if element.get("class") == "zero")
+    printed = next(
+        float(element.get("cx", "")) for element in root.iter(f"{space}circle") if element.get("class") == "printed"
+    )
 
     scale = (printed - zero) / 0.1  # the paper's difference
     assert (value - zero) / scale == pytest.approx(0.08, abs=0.002)
@@ -153,10 +155,10 @@ def test_a_far_value_is_drawn_at_the_edge_with_its_number() -> None:
     alone = ET.fromstring(forest("One", [replace(near, high=0.2)]))
     space = "{http://www.w3.org/2000/svg}"
 
-    words = [each.text for each in root.iter(f"{space}text")]
+    words = [element.text for element in root.iter(f"{space}text")]
     assert "near" in words
     assert "far, +0.400" in words
-    ours = [float(each.get("cx", "")) for each in root.iter(f"{space}circle") if each.get("class") is None]
+    ours = [float(element.get("cx", "")) for element in root.iter(f"{space}circle") if element.get("class") is None]
     assert ours[1] == WIDTH - RIGHT
     assert ours[0] == float(next(alone.iter(f"{space}circle")).get("cx", ""))  # one far value squeezes no other
 

@@ -105,7 +105,7 @@ def test_a_study_resumes_after_a_kill_and_repeats_runs_of_other_code(place: Path
         assert cut.poll() is None, files[1].read_text()
         time.sleep(0.05)
     cut.end()
-    assert [each.folder.parent.name for each in read_study_runs(place / "results")] == ["masked_lm"]
+    assert [run.folder.parent.name for run in read_study_runs(place / "results")] == ["masked_lm"]
     first = (place / "results" / "masked_lm" / "seed-1" / "scores.parquet").read_bytes()
 
     code, said = study(place, "run", "--hours", "1")
@@ -124,7 +124,7 @@ def test_a_study_resumes_after_a_kill_and_repeats_runs_of_other_code(place: Path
     logged = zip(one.curves["training"].to_pylist(), one.curves["name"].to_pylist(), strict=True)
     assert set(PANELS.values()) <= set(logged)  # what the page draws is there
     report = json.loads((place / "artifacts" / "report" / one.facts.report / "report.json").read_text())
-    [row] = [each for each in report["rows"] if (each["run"], each["metric"]) == ("retriever_1", "MRR@10")]
+    [row] = [row for row in report["rows"] if (row["run"], row["metric"]) == ("retriever_1", "MRR@10")]
     measured = one.measured("retriever_1", "MRR@10")
     assert measured is not None
     assert measured[1].mean() == pytest.approx(row["value"])

@@ -22,13 +22,13 @@ def test_states_and_gradients_are_those_of_a_whole_pass(padded: bool) -> None:
         model.zero_grad()
         (states * weights).sum().backward()
         passed.append(states)
-        grads.append({name: each.grad.clone() for name, each in model.bert.named_parameters() if each.grad is not None})
+        grads.append({name: grad.grad.clone() for name, grad in model.bert.named_parameters() if grad.grad is not None})
 
     torch.testing.assert_close(*passed, **PRECISION)
     assert set(grads[0]) == set(grads[1]) == {name for name, _ in model.bert.named_parameters()}
-    largest = max(float(each.abs().max()) for each in grads[1].values())
-    for name, each in grads[1].items():
-        assert float((grads[0][name] - each).abs().max()) < 1e-5 * largest, name
+    largest = max(float(grad.abs().max()) for grad in grads[1].values())
+    for name, grad in grads[1].items():
+        assert float((grads[0][name] - grad).abs().max()) < 1e-5 * largest, name
 
 
 def test_dropout_falls_on_them() -> None:

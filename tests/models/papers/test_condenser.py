@@ -99,7 +99,7 @@ def test_losses_slowly(tokenizer: Tokenizer, head_layers: int, head_from: int, p
     assert vectors == ()
     assert made.compare(vectors, given) == {}
     found = {name: loss.item() for name, loss in losses.items()}
-    assert found == pytest.approx({name: np.mean(each) for name, each in costs.items()}, rel=2e-5)
+    assert found == pytest.approx({name: np.mean(cost) for name, cost in costs.items()}, rel=2e-5)
     assert given.num_terms("mlm") == len(costs["mlm"])
 
 

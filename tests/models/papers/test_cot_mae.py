@@ -200,7 +200,7 @@ def test_a_later_token_changes_no_earlier_prediction_and_the_vector_changes_all(
 
     for place in range(1, len(ids)):
         changed = released(made, vector, [*ids[:place], 50, *ids[place + 1 :]])
-        same = [torch.equal(one, other) for one, other in zip(logits, changed, strict=True)]
+        same = [torch.equal(logit, other) for logit, other in zip(logits, changed, strict=True)]
         assert same[:place] == [True] * place
         assert place == len(ids) - 1 or not same[place]
     other = released(made, torch.randn(SHAPE["hidden_size"]), ids)

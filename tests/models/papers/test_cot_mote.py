@@ -135,7 +135,7 @@ def slow_bottleneck(logits: Array, embeddings: Array, kind: str | None) -> Array
 def slow_losses(made: Pretraining, given: Batch, settings: Settings, pooling: Pooling) -> dict[str, list[float]]:
     """The terms of each loss."""
     towers = {"query": numbers(made.encoder.query), "passage": numbers(made.encoder.passage)}
-    readers = {"query": "passage", "passage": "query"} if settings.switched else {each: each for each in towers}
+    readers = {"query": "passage", "passage": "query"} if settings.switched else {tower: tower for tower in towers}
     decoded = {"passage": "query", "query": settings.query_target}
     parts = {"query": given.query, "passage": given.passage}
     d = numbers(made.decoder)

@@ -33,7 +33,7 @@ def test_texts_without_words(tokenizer: Tokenizer, kind: Any) -> None:
 
     assert losses["mlm_passage"] == 0
     assert all(loss.isfinite() for loss in losses.values())
-    assert all(each.grad is None or each.grad.isfinite().all() for each in made.parameters())
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in made.parameters())
 
 
 def touched(made: Pretraining, given: Batch, role: str) -> set[str]:
@@ -120,7 +120,13 @@ def test_parameters_have_one_name_each() -> None:
     made = Pretraining(begin("mixture"), BOTH)
 
     parts = {name.partition(".")[0] for name, _ in made.named_parameters()}
-    heads = {id(each) for each in made.parameters()} - {id(each) for each in made.encoder.parameters()}
+    heads = {id(parameter) for parameter in made.parameters()} - {
+        id(parameter) for parameter in made.encoder.parameters()
+    }
     assert parts == {"model", "encoder", "decoder"}
-    assert heads == {id(each) for each in made.decoder.parameters()} == {id(e) for e in made.query_decoder.parameters()}
+    assert (
+        heads
+        == {id(parameter) for parameter in made.decoder.parameters()}
+        == {id(e) for e in made.query_decoder.parameters()}
+    )
     assert not made.eval().query_decoder.training

@@ -71,7 +71,7 @@ def test_the_query_is_the_sentence_and_the_passage_the_rest(tokenizer: Tokenizer
     made = make_batch(given, tokenizer, settings, np.random.default_rng(0))
 
     for row, (text, sentence) in enumerate(zip(given.texts, given.contexts, strict=True)):
-        query, passage = (each.ids[row][each.mask[row]].tolist() for each in (made.sentence, made.text))
+        query, passage = (tokens.ids[row][tokens.mask[row]].tolist() for tokens in (made.sentence, made.text))
         assert query == [CLS, *sentence, SEP]
         assert passage == [CLS, *(each for each in text if each not in sentence), SEP]
 
@@ -138,7 +138,7 @@ def test_the_loss_slowly(tokenizer: Tokenizer, temperature: float, pooling: Pool
     sides = []
     for side in (given.sentence, given.text):
         hidden = [bert_layers(w, ids[mask].tolist())[-1] for ids, mask in zip(side.ids, side.mask, strict=True)]
-        sides.append(np.stack([each[0] if pooling == "cls" else each.mean(0) for each in hidden]))
+        sides.append(np.stack([states[0] if pooling == "cls" else states.mean(0) for states in hidden]))
     for found, expected in zip(vectors, sides, strict=True):
         np.testing.assert_allclose(found.numpy(), expected, atol=1e-4)
     expected, other_way = slow_contrast(*sides, temperature), slow_contrast(*reversed(sides), temperature)
@@ -175,10 +175,10 @@ def test_the_contrast_reaches_the_encoder_through_the_vector_alone(tokenizer: To
 
     made.compare(made.encode(given)[0], given)["contrast"].backward(inputs=outputs)
 
-    for each, side in zip(outputs, (given.sentence, given.text), strict=True):
+    for output, side in zip(outputs, (given.sentence, given.text), strict=True):
         first = torch.zeros_like(side.mask)
         first[:, 0] = True
-        assert torch.equal(each.grad.abs().amax(1) > 0, first[side.mask])
+        assert torch.equal(output.grad.abs().amax(1) > 0, first[side.mask])
 
 
 def test_nothing_is_learned_beside_the_model() -> None:

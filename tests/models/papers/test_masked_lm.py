@@ -73,4 +73,6 @@ def test_the_loss_slowly(tokenizer: Tokenizer) -> None:
 def test_it_has_no_head_of_its_own() -> None:
     made = Pretraining(begun := start(), SETTINGS)
 
-    assert {id(each) for each in made.parameters()} == {id(each) for each in begun.model.parameters()}
+    assert {id(parameter) for parameter in made.parameters()} == {
+        id(parameter) for parameter in begun.model.parameters()
+    }

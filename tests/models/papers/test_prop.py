@@ -93,9 +93,9 @@ def test_a_pair_is_equally_long_and_the_likelier_set_stands_first(tokenizer: Tok
         for pair in range(50):
             first, second = sets[2 * pair], sets[2 * pair + 1]
             assert len(first) == len(second)
-            assert [(each[0], each[-1]) for each in (first, second)] == [(CLS, SEP)] * 2
+            assert [(part[0], part[-1]) for part in (first, second)] == [(CLS, SEP)] * 2
             assert min(first[1:-1] + second[1:-1]) > 4
-            chances = [sum(math.log(chance(text, word, 12.0)) for word in each[1:-1]) for each in (first, second)]
+            chances = [sum(math.log(chance(text, word, 12.0)) for word in part[1:-1]) for part in (first, second)]
             lengths.add(len(first) - 2)
             if given.ranked[row, pair]:
                 assert chances[0] > chances[1]

@@ -111,7 +111,7 @@ def slow_losses(
         ids = given.original[number, :length].tolist()
         decoded = log_softmax(slow_decoder(w, d, vector, ids, settings, visible[number]))
         terms["decoder"] += [-decoded[place - 1, ids[place]] for place in range(1, length - 1)]
-    return {name: float(np.mean(each)) for name, each in terms.items()}
+    return {name: float(np.mean(term)) for name, term in terms.items()}
 
 
 @BOTH

@@ -174,8 +174,8 @@ def test_both_readings_learn_and_through_the_vector_alone(tokenizer: Tokenizer) 
     assert len(outputs) == 2
     first = torch.zeros_like(given.text.mask)
     first[:, 0] = True
-    for each in outputs:
-        assert torch.equal(each.grad.abs().amax(1) > 0, first[given.text.mask])
+    for output in outputs:
+        assert torch.equal(output.grad.abs().amax(1) > 0, first[given.text.mask])
 
 
 def test_the_projection_is_no_part_of_the_model(tokenizer: Tokenizer) -> None:

@@ -131,7 +131,7 @@ def direct_pass(objective: Any, batch: Any, spans: list[tuple[int, int]]) -> Los
         encoded = objective.encode(batch.rows(*span))
         vectors.append(encoded[0])
         local.append(encoded[1])
-    losses = dict(objective.compare(tuple(torch.cat(each) for each in zip(*vectors, strict=True)), batch))
+    losses = dict(objective.compare(tuple(torch.cat(parts) for parts in zip(*vectors, strict=True)), batch))
     for name in local[0]:
         terms = [batch.rows(*span).num_terms(name) for span in spans]
         losses[name] = sum(loss[name] * n for loss, n in zip(local, terms, strict=True)) / sum(terms)

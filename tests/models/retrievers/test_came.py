@@ -78,7 +78,9 @@ def test_nothing_is_held_but_the_private_layers() -> None:
     experts = Experts(model, VIEWS, 2)
 
     assert set(experts.state_dict()) == {f"private.{view}.2.{name}" for view in ("late", "lexical") for name in layer}
-    assert not {id(each) for each in experts.parameters()} & {id(each) for each in model.parameters()}
+    assert not {id(parameter) for parameter in experts.parameters()} & {
+        id(parameter) for parameter in model.parameters()
+    }
     assert len(list(experts.parameters())) == 2 * len(layer)
 
 

@@ -115,7 +115,7 @@ def test_the_competition_by_the_formulas(
         scores, group, settings, temperature=temperature, excluded=excluded if masked else None, progress=0.0
     )
 
-    plain = {view: each.double().tolist() for view, each in scores.items()}
+    plain = {view: score.double().tolist() for view, score in scores.items()}
     expected, weights = slow_competition(plain, group, settings, temperature, excluded.tolist())
     assert tuple(losses) == views
     for view in views:
@@ -144,7 +144,7 @@ def test_weights_by_hand(scope: Scope, tau: float, ranks: tuple[int, ...], weigh
 def test_other_queries_passages_rank_in_the_batch_and_not_in_the_group() -> None:
     # Query 0's positive scores 2: its own negative is below, the other query's two passages are above for dense alone.
     scores = {"dense": torch.tensor([[2.0, 1.0, 3.0, 3.0]]), "late": torch.tensor([[2.0, 1.0, 0.0, 0.0]])}
-    scores = {view: torch.cat([each, torch.tensor([[0.0, 0.0, 1.0, 0.0]])]) for view, each in scores.items()}
+    scores = {view: torch.cat([score, torch.tensor([[0.0, 0.0, 1.0, 0.0]])]) for view, score in scores.items()}
 
     _, of_batch = compete(scores, 2)
     _, of_group = compete(scores, 2, replace(SETTINGS, scope="group"))
@@ -158,7 +158,7 @@ def test_other_queries_passages_rank_in_the_batch_and_not_in_the_group() -> None
 @pytest.mark.parametrize("scope", ["batch", "group"])
 def test_what_is_excluded_neither_ranks_nor_contrasts(scope: Scope) -> None:
     scores = {"dense": torch.tensor([[0.0, 5.0, -1.0]]), "late": torch.tensor([[0.0, -1.0, -2.0]])}
-    without = {view: each[:, [0, 2]] for view, each in scores.items()}
+    without = {view: score[:, [0, 2]] for view, score in scores.items()}
     settings, excluded = replace(SETTINGS, scope=scope), torch.tensor([[False, True, False]])
 
     losses, observed = compete(scores, 3, settings, excluded=excluded)
@@ -173,7 +173,7 @@ def test_what_is_excluded_neither_ranks_nor_contrasts(scope: Scope) -> None:
 def test_at_first_all_learn_alike() -> None:
     scores = random_scores(5, 3)
     settings = replace(SETTINGS, scale=3.0)
-    plain = {view: contrastive_loss(each, torch.arange(5) * 3, temperature=0.5) for view, each in scores.items()}
+    plain = {view: contrastive_loss(score, torch.arange(5) * 3, temperature=0.5) for view, score in scores.items()}
 
     before, of_all = compete(scores, 3, settings, progress=0.1999, temperature=0.5)
     after, of_competing = compete(scores, 3, settings, progress=0.2, temperature=0.5)

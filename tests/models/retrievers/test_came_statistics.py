@@ -15,9 +15,9 @@ from tests.models.retrievers.test_came_competition import SETTINGS, Scores, comp
 
 
 def test_weights_have_no_gradient() -> None:
-    scores = {view: each.requires_grad_() for view, each in random_scores(5, 3).items()}
+    scores = {view: score.requires_grad_() for view, score in random_scores(5, 3).items()}
     weights = {
-        view: [compete({each: scores[each][[row]].roll(-3 * row, 1) for each in VIEWS}, 3)[1][f"weight_{view}"]
+        view: [compete({score: scores[score][[row]].roll(-3 * row, 1) for score in VIEWS}, 3)[1][f"weight_{view}"]
                for row in range(5)]
         for view in VIEWS
     }  # fmt: skip
@@ -27,11 +27,11 @@ def test_weights_have_no_gradient() -> None:
 
     wanted = torch.zeros(5, 15)
     wanted[range(5), range(0, 15, 3)] = 1
-    for view, each in scores.items():
+    for view, score in scores.items():
         # The gradient of a constant times -log softmax.
-        expected = torch.tensor(weights[view])[:, None] * (each.detach().softmax(1) - wanted) / 5
-        assert each.grad is not None
-        torch.testing.assert_close(each.grad, expected, atol=1e-6, rtol=1e-5)
+        expected = torch.tensor(weights[view])[:, None] * (score.detach().softmax(1) - wanted) / 5
+        assert score.grad is not None
+        torch.testing.assert_close(score.grad, expected, atol=1e-6, rtol=1e-5)
 
 
 def test_what_is_observed_by_hand() -> None:
@@ -47,7 +47,7 @@ def test_what_is_observed_by_hand() -> None:
     weights = [slow_weights(list(ranks), 0.5) for ranks in [(1, 2, 8), (2, 2, 4), (5, 5, 5), (3, 2, 1)]]
     entropies = [-sum(weight * math.log(weight) for weight in each) for each in weights]
     assert observed["entropy"] == pytest.approx(sum(entropies) / 4, rel=1e-5)
-    assert observed["weight_dense"] == pytest.approx(sum(each[0] for each in weights) / 4, rel=1e-5)
+    assert observed["weight_dense"] == pytest.approx(sum(weight[0] for weight in weights) / 4, rel=1e-5)
     assert all(type(value) is float for value in observed.values())
 
 
@@ -79,7 +79,7 @@ def view_scores(model: bert.BertForMaskedLM, experts: Experts) -> Scores:
     torch.manual_seed(3)
     queries, passages = (pad(torch.randint(5, 60, (rows, 6)).tolist()) for rows in (2, 4))
     hidden_q, hidden_p = experts(model, queries), experts(model, passages)
-    terms = [model.vocabulary(each["lexical"]).relu().log1p().amax(1) for each in (hidden_q, hidden_p)]
+    terms = [model.vocabulary(row["lexical"]).relu().log1p().amax(1) for row in (hidden_q, hidden_p)]
     return {
         "dense": hidden_q["dense"][:, 0] @ hidden_p["dense"][:, 0].T,
         "late": torch.einsum("qih,pjh->qpij", hidden_q["late"], hidden_p["late"]).amax(3).sum(2),
@@ -89,7 +89,9 @@ def view_scores(model: bert.BertForMaskedLM, experts: Experts) -> Scores:
 
 def gradients(loss: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
     found = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
-    return [torch.zeros_like(each) if grad is None else grad for each, grad in zip(parameters, found, strict=True)]
+    return [
+        torch.zeros_like(parameter) if grad is None else grad for parameter, grad in zip(parameters, found, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("progress", [0.0, 1.0])
@@ -107,12 +109,12 @@ def test_an_experts_own_layers_learn_from_its_loss_and_shared_ones_from_all(prog
 
     for view in VIEWS:
         alone = gradients(losses[view], own[view])
-        assert any(each.abs().max() > 0 for each in alone)
-        for one, other in zip(gradients(total, own[view]), alone, strict=True):
-            torch.testing.assert_close(one, other, atol=1e-7, rtol=1e-5)
+        assert any(tensor.abs().max() > 0 for tensor in alone)
+        for gradient, other in zip(gradients(total, own[view]), alone, strict=True):
+            torch.testing.assert_close(gradient, other, atol=1e-7, rtol=1e-5)
         for other_view in set(VIEWS) - {view}:
-            assert all((each == 0).all() for each in gradients(losses[other_view], own[view]))
+            assert all((gradient == 0).all() for gradient in gradients(losses[other_view], own[view]))
     parts = [gradients(losses[view], trunk) for view in VIEWS]
-    assert all(any(each.abs().max() > 0 for each in part) for part in parts)
+    assert all(any(tensor.abs().max() > 0 for tensor in part) for part in parts)
     for whole, *each in zip(gradients(total, trunk), *parts, strict=True):
         torch.testing.assert_close(whole, torch.stack(each).sum(0), atol=1e-6, rtol=1e-4)

@@ -112,8 +112,8 @@ def test_chunks_with_dropout_are_a_direct_pass_under_the_same_seeds(kind: str) -
         assert losses[name].item() == pytest.approx(loss, abs=1e-5, rel=1e-5)
     expected = {name: each.grad for name, each in objective.named_parameters() if each.grad is not None}
     assert set(cached) == set(expected)
-    scale = max(float(each.abs().max()) for each in expected.values())
-    assert max(float((cached[name] - each).abs().max()) for name, each in expected.items()) < 1e-5 * scale
+    scale = max(float(tensor.abs().max()) for tensor in expected.values())
+    assert max(float((cached[name] - tensor).abs().max()) for name, tensor in expected.items()) < 1e-5 * scale
 
 
 @pytest.mark.parametrize("kind", RETRIEVERS)
@@ -134,8 +134,8 @@ def test_texts_in_the_order_of_their_lengths_have_the_same_losses_and_gradients(
 
     assert losses[1] == pytest.approx(losses[0], abs=1e-5, rel=1e-5)
     assert set(grads[0]) == set(grads[1])
-    scale = max(float(each.abs().max()) for each in grads[0].values())
-    assert max(float((grads[1][name] - each).abs().max()) for name, each in grads[0].items()) < 1e-5 * scale
+    scale = max(float(grad.abs().max()) for grad in grads[0].values())
+    assert max(float((grads[1][name] - grad).abs().max()) for name, grad in grads[0].items()) < 1e-5 * scale
 
 
 def test_a_chunk_is_read_without_the_padding_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def test_experts_learn_alike_and_then_compete(progress: float) -> None:
     for view in retriever.views:
         expected = 0.0
         for query in range(4):
-            powers = {each: exp(1 / ranks[each][query] / 0.5) for each in retriever.views}
+            powers = {view: exp(1 / ranks[view][query] / 0.5) for view in retriever.views}
             weight = 1.0 if progress < 0.2 else powers[view] / sum(powers.values())
             expected += weight * slow_contrast(scores[view][query : query + 1], [query * 3], 4.0, None) / 4
         assert losses[f"contrast_{view}"].item() == pytest.approx(expected, rel=1e-4)

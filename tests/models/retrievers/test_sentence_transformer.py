@@ -52,7 +52,7 @@ def saved(folder: Path, kind: str, *parts: str, max_tokens: int | None = None, *
         "gelu": lambda: modules.Dense(24, 20, bias=False, activation_function=torch.nn.GELU()),
         "normalise": modules.Normalize, "dropout": lambda: modules.Dropout(0.5),
     }  # fmt: skip
-    made = SentenceTransformer(modules=[first, pooling, *(then[each]() for each in parts)], device="cpu", **said)
+    made = SentenceTransformer(modules=[first, pooling, *(then[part]() for part in parts)], device="cpu", **said)
     made.save(str(folder / "saved"), create_model_card=False)
     return made
 
@@ -142,7 +142,7 @@ def test_the_layout_of_old_releases_opens(tmp_path: Path) -> None:
     """The encoder in a folder of its own, names by module, poolings as booleans."""
     oracle, folder = saved(tmp_path, "bert", mode="max"), tmp_path / "saved"
     (folder / "0_Transformer").mkdir()
-    for file in [each for each in folder.iterdir() if each.is_file()]:
+    for file in [path for path in folder.iterdir() if path.is_file()]:
         if file.name not in ("modules.json", "config_sentence_transformers.json"):
             file.rename(folder / "0_Transformer" / file.name)
     (folder / "modules.json").write_text(json.dumps([

@@ -96,13 +96,15 @@ def test_parameters_for_the_shape_of_bert_base() -> None:
 
     def added(kind: Towers) -> int:
         made = build_encoders(DenseEncoder(model, "cls"), kind)
-        return sum(each.numel() for each in made.parameters()) - sum(each.numel() for each in model.parameters())
+        return sum(parameter.numel() for parameter in made.parameters()) - sum(
+            parameter.numel() for parameter in model.parameters()
+        )
 
     # 12 layers with two matrices of 768 x 3072 and their biases; then a LayerNorm each; then everything again.
     assert added("siamese") == 0
     assert added("mixture_shared_norm") == 56_669_184
     assert added("mixture") == 56_687_616
-    assert added("separate") == sum(each.numel() for each in model.parameters())
+    assert added("separate") == sum(parameter.numel() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])

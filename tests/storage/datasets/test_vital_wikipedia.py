@@ -38,7 +38,7 @@ def write_wheel(folder: Path, value: Any, member: str = reader.MEMBER) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write_wheel(tmp_path, {each["title"]: each for each in ARTICLES})
+    return write_wheel(tmp_path, {row["title"]: row for row in ARTICLES})
 
 
 def of_all_splits(read: Callable[[Path, str], Any], path: Path) -> list[dict[str, Any]]:
@@ -50,7 +50,7 @@ def test_documents_are_leads_without_their_description(folder: Path) -> None:
 
     assert rows[0] == {"doc_id": "Ada_Lovelace", "title": "Ada Lovelace", "text": "Ada wrote a program."}
     assert len(rows) == len(ARTICLES)
-    assert not any(each["description"].strip() in str(rows) for each in ARTICLES)
+    assert not any(row["description"].strip() in str(rows) for row in ARTICLES)
 
 
 def test_queries_are_descriptions_of_three_words_that_no_two_articles_share(folder: Path) -> None:

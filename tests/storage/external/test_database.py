@@ -59,7 +59,7 @@ def test_rows_of_an_artifact_are_numbered_over_its_files(name: str, tmp_path: Pa
     folder = tmp_path / name
     names = [f"q{number}" for number in range(7)]
     for start in range(0, 7, 3):
-        rows = [{"query_id": each, "text": "t"} for each in names[start : start + 3]]
+        rows = [{"query_id": name, "text": "t"} for name in names[start : start + 3]]
         write_rows(folder, Queries, rows, f"part-{start:05d}")
 
     database.view("queries", Artifact("queries", "0", folder), Queries)

@@ -20,7 +20,7 @@ def test_shares_are_those_of_sha256() -> None:
 
 @pytest.mark.parametrize("fraction", [0.01, 0.3, 0.9])
 def test_a_slice_has_its_share_and_is_part_of_larger_slices(fraction: float) -> None:
-    kept = {each for each in IDS if in_slice(each, fraction)}
+    kept = {passage_id for passage_id in IDS if in_slice(passage_id, fraction)}
 
     # 4 standard deviations of a binomial count
     assert abs(len(kept) - fraction * len(IDS)) < 4 * (len(IDS) * fraction * (1 - fraction)) ** 0.5
@@ -28,11 +28,11 @@ def test_a_slice_has_its_share_and_is_part_of_larger_slices(fraction: float) -> 
 
 
 def test_none_keeps_all() -> None:
-    assert all(in_slice(each, None) for each in IDS[:100])
+    assert all(in_slice(passage_id, None) for passage_id in IDS[:100])
 
 
 def test_a_salt_draws_independently() -> None:
-    low = [each for each in IDS if share(each) < 0.3]
+    low = [passage_id for passage_id in IDS if share(passage_id) < 0.3]
     in_both = sum(share(each, salt="other") < 0.3 for each in low)
 
     assert abs(in_both / len(low) - 0.3) < 0.03

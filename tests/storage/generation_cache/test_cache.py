@@ -42,7 +42,7 @@ def test_its_key_is_of_all_that_decides_a_text(tmp_path: Path) -> None:
     others = [made_by(version=2), made_by(seed=43), made_by(generator="source/other")]
     ledger = GenerationCache.of(tmp_path, made_by())
 
-    assert len({ledger.key, *(GenerationCache.of(tmp_path, each).key for each in others)}) == 4
+    assert len({ledger.key, *(GenerationCache.of(tmp_path, other).key for other in others)}) == 4
     ledger.describe(made_by())
     written = json.loads((ledger.folder / "made_by.json").read_text())
     assert GenerationCache.of(tmp_path, written).key == ledger.key
@@ -60,7 +60,7 @@ def test_rows_of_buckets_are_read_from_any_files(ledger: GenerationCache) -> Non
         assert values(ledger.rows(first, last)) == sorted(expected, key=lambda each: (each[0], each[2], each[1]))
     some = [each for each in HASHES if bucket_of(each) < 40][:3]
     assert {each for each, *_ in values(ledger.rows(0, 255, pa.array(some)))} == set(some)
-    assert [each.key for each in generation_caches(ledger.folder.parent.parent)] == [ledger.key]
+    assert [cache.key for cache in generation_caches(ledger.folder.parent.parent)] == [ledger.key]
 
 
 def test_duplicate_rows_are_read_once_and_draws_are_distinct(ledger: GenerationCache) -> None:

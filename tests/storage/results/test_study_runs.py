@@ -37,7 +37,7 @@ def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
     assert found.measured("few", "recall@10") is None
     assert found.stages[0]["cpu_seconds"] == 1.5
     assert found.curves.to_pylist() == [{"training": "few", "name": "loss", "step": 1.0, "value": 2.0}]
-    assert [each.facts.seed for each in read_study_runs(tmp_path)] == [2]
+    assert [run.facts.seed for run in read_study_runs(tmp_path)] == [2]
 
 
 def test_the_same_makes_the_same_bytes(tmp_path: Path) -> None:

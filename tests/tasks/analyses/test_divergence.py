@@ -55,13 +55,13 @@ def test_sampled_pairs_are_relevant_and_have_distinct_documents(tables: Any) -> 
     others = sample_pairs(*tables, Reading(**SETTINGS | {"seed": 4}))
 
     relevant = {(row["query_id"], row["doc_id"]) for row in QRELS if row["grade"]}
-    assert {(each["query_id"], each["passage_id"].split("#")[0]) for each in every} <= relevant
-    assert all(each["passage_id"].endswith("#0") for each in every)  # the document's first passage
-    assert len({each["passage_id"] for each in every}) == len(every) >= 10
-    assert not {"q11", "q13", "q99"} & {each["query_id"] for each in every}
+    assert {(row["query_id"], row["passage_id"].split("#")[0]) for row in every} <= relevant
+    assert all(row["passage_id"].endswith("#0") for row in every)  # the document's first passage
+    assert len({row["passage_id"] for row in every}) == len(every) >= 10
+    assert not {"q11", "q13", "q99"} & {row["query_id"] for row in every}
     assert some == every[:8]  # a smaller draw lies within a larger one
-    assert {each["query_id"] for each in others} != {each["query_id"] for each in some}
-    assert {each["passage"] for each in every if each["passage_id"] == "d3#0"} == {f"king {TEXTS[6]}"}
+    assert {other["query_id"] for other in others} != {row["query_id"] for row in some}
+    assert {row["passage"] for row in every if row["passage_id"] == "d3#0"} == {f"king {TEXTS[6]}"}
 
 
 def test_lower_grades_are_not_relevant(tables: Any, written: Any) -> None:
@@ -70,15 +70,15 @@ def test_lower_grades_are_not_relevant(tables: Any, written: Any) -> None:
 
     found = sample_pairs(queries, qrels, passages, Reading(**SETTINGS | {"relevant_from": 2}))
 
-    assert {each["query_id"] for each in found} == {"q2", "q5"}
+    assert {row["query_id"] for row in found} == {"q2", "q5"}
 
 
 def test_the_analysis_equals_measures_of_the_vectors(tables: Any, made: Any, tmp_path: Any) -> None:
     settings, model = Reading(**SETTINGS), checkpoint(tmp_path / "dpr")
     drawn = sample_pairs(*tables, settings)
     encoder = TextEncoder(model.path)
-    queries = space.unit(encoder([each["query"] for each in drawn], "query", 8).dense)
-    passages = space.unit(encoder([each["passage"] for each in drawn], "passage", 16).dense)
+    queries = space.unit(encoder([row["query"] for row in drawn], "query", 8).dense)
+    passages = space.unit(encoder([row["passage"] for row in drawn], "passage", 16).dense)
     distances = space.cosine_distances(np.concatenate([queries, passages]))
     planes = [space.plane(distances, perplexity=4.0, seed=seed) for seed in (1, 2)]
 
@@ -87,10 +87,10 @@ def test_the_analysis_equals_measures_of_the_vectors(tables: Any, made: Any, tmp
     told = json.loads((found.path / "analysis.json").read_text())
     by_seed = [space.on_common_support(plane[:8], plane[8:]) for plane in planes]
     assert told["common_support"]["kl"] == pytest.approx({
-        "mean": (by_seed[0]["kl"] + by_seed[1]["kl"]) / 2, "spread": np.std([each["kl"] for each in by_seed], ddof=1)
+        "mean": (by_seed[0]["kl"] + by_seed[1]["kl"]) / 2, "spread": np.std([row["kl"] for row in by_seed], ddof=1)
     })  # fmt: skip
     own = [space.on_own_points(plane[:8], plane[8:]) for plane in planes]
-    assert told["own_points"]["js"]["mean"] == pytest.approx(np.mean([each["js"] for each in own if each]))
+    assert told["own_points"]["js"]["mean"] == pytest.approx(np.mean([row["js"] for row in own if row]))
     assert told["cosines"] == pytest.approx(space.mean_cosines(queries, passages))
     assert told["probe_accuracy"] == space.probe_accuracy(queries, passages)
     assert told["squared_mmd"] == pytest.approx(space.squared_mmd(queries, passages))
@@ -106,8 +106,8 @@ def test_the_analysis_equals_measures_of_the_vectors(tables: Any, made: Any, tmp
 
     rows = pq.read_table(found.path / "points.parquet").to_pylist()
     assert len(rows) == 2 * 16
-    assert [(row["x"], row["y"]) for row in rows[16:24]] == [tuple(each) for each in planes[1][:8].tolist()]
-    assert [row["query_id"] for row in rows[24:]] == [each["query_id"] for each in drawn]
+    assert [(row["x"], row["y"]) for row in rows[16:24]] == [tuple(point) for point in planes[1][:8].tolist()]
+    assert [row["query_id"] for row in rows[24:]] == [row["query_id"] for row in drawn]
     picture = np.array([*told["picture"]["queries"], *told["picture"]["passages"]])
     assert (picture.min(0) == 0).all()
     assert picture.max() == 1000

@@ -41,7 +41,7 @@ QUERIES = [
     for rank in range(place % 2 * 3)
     if row["doc_id"] != "d5"
 ] + [pseudo_query("d5#0", 0, ""), pseudo_query("d5#1", 0, "king", kept=False, reason="relevance")]
-QUERIES.sort(key=lambda row: [each["passage_id"] for each in PASSAGES].index(row["passage_id"]))
+QUERIES.sort(key=lambda row: [row["passage_id"] for row in PASSAGES].index(row["passage_id"]))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_a_document_has_its_own_query_and_another_passage(tables: Any) -> None:
     )
 
     texts = {row["passage_id"]: row["text"] for row in PASSAGES}
-    documents = [each["passage_id"].split("#")[0] for each in every]
+    documents = [row["passage_id"].split("#")[0] for row in every]
     several = {row["doc_id"] for row in PASSAGES if row["passage_id"].endswith("#1")}
     asked = {row["doc_id"] for row in QUERIES if row["kept"]}
     assert sorted(documents) == sorted(several & asked)
@@ -77,8 +77,8 @@ def test_a_document_has_its_own_query_and_another_passage(tables: Any) -> None:
         assert each["passage"] != each["text"]
         assert each["query"] in {row["query"] for row in QUERIES if row["passage_id"] == each["passage_id"]}
     assert some == every[:9]
-    assert [each["passage_id"] for each in some] != [each["passage_id"] for each in others]
-    assert len({each["query"].split()[-1] for each in every}) > 1  # not always the first query
+    assert [other["passage_id"] for other in some] != [row["passage_id"] for row in others]
+    assert len({row["query"].split()[-1] for row in every}) > 1  # not always the first query
 
 
 def slow_scores(folder: Path, contexts: list[str], texts: list[str], limit: int) -> list[float]:
@@ -93,7 +93,7 @@ def slow_scores(folder: Path, contexts: list[str], texts: list[str], limit: int)
 
 def test_a_cross_encoder_scores_pairs_and_strangers(tables: Any, made: Any, cross_encoder: Source) -> None:
     chosen = sample_documents(*tables, Reading(**SETTINGS))
-    texts = [each["text"] for each in chosen]
+    texts = [row["text"] for row in chosen]
     own = {kind: slow_scores(cross_encoder.path, [each[kind] for each in chosen], texts, limit)
            for kind, limit in (("passage", 12), ("query", 5))}  # fmt: skip
     strange = {kind: slow_scores(cross_encoder.path, [each[kind] for each in chosen], texts[1:] + texts[:1], limit)
@@ -108,12 +108,12 @@ def test_a_cross_encoder_scores_pairs_and_strangers(tables: Any, made: Any, cros
         assert figures["strangers_mean"] == pytest.approx(np.mean(strange[kind]), abs=1e-4)
         assert figures["cut"] == pytest.approx(cut, abs=1e-4)
         assert figures["related"]["share"] == np.mean(np.array(own[kind]) > cut)
-        assert [each["share"] for each in figures["above"]] == [np.mean(np.array(own[kind]) > 0), 0.0]
+        assert [row["share"] for row in figures["above"]] == [np.mean(np.array(own[kind]) > 0), 0.0]
         assert sum(found["histogram"]["pairs"][kind]) == sum(found["histogram"]["strangers"][kind]) == 9
     compared = found["comparisons"]["score"]
     assert compared["difference"] == pytest.approx(np.mean(own["query"]) - np.mean(own["passage"]), abs=1e-4)
     assert compared["p"] == pytest.approx(ttest_rel(own["query"], own["passage"]).pvalue, rel=1e-3)
-    scores = [each["scores"]["passage"] for each in found["examples"]]
+    scores = [example["scores"]["passage"] for example in found["examples"]]
     assert scores == pytest.approx(sorted(own["passage"])[:5], abs=1e-4)
     assert found["examples"][0]["text"] == chosen[int(np.argmin(own["passage"]))]["text"]
 
@@ -122,9 +122,9 @@ def test_a_bi_encoder_scores_by_the_cosine(tables: Any, made: Any, tmp_path: Pat
     retriever.save(tiny_retriever("dpr"), tmp_path)
     save_tokenizer(tmp_path)
     chosen, encoder = sample_documents(*tables, Reading(**SETTINGS)), TextEncoder(tmp_path)
-    asked = unit(encoder([each["query"] for each in chosen], "query", 5).dense)
-    own = unit(encoder([each["text"] for each in chosen], "passage", 12).dense)
-    other = unit(encoder([each["passage"] for each in chosen], "passage", 12).dense)
+    asked = unit(encoder([row["query"] for row in chosen], "query", 5).dense)
+    own = unit(encoder([row["text"] for row in chosen], "passage", 12).dense)
+    other = unit(encoder([row["passage"] for row in chosen], "passage", 12).dense)
 
     settings = Reading(**SETTINGS | {"scorer": "bi_encoder"})
     found = analysis_of(made(pair_relatedness, *tables, Artifact("train", "1", tmp_path), settings=settings))

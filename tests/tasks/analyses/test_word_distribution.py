@@ -75,7 +75,7 @@ def found(texts: Any, terms: Any, checkpoint: Any, made: Any, on_one_thread: Any
 
 
 def test_shares_equal_the_formula(checkpoint: Artifact[Any]) -> None:
-    heads = {name: each.double().numpy() for name, each in load_file(checkpoint.path / HEADS).items()}
+    heads = {name: tensor.double().numpy() for name, tensor in load_file(checkpoint.path / HEADS).items()}
     vectors = np.random.default_rng(1).normal(size=(3, len(heads["decoder.transform.dense.bias"])))
     counted = TermCounts(9, np.ones(V, np.int64), np.ones(V, np.int64))
 
@@ -87,7 +87,7 @@ def test_shares_equal_the_formula(checkpoint: Artifact[Any]) -> None:
 
 def slow_shares(vector: Array, heads: dict[str, Array]) -> Array:
     """sigmoid(W2 LN(GELU(W1 h + b1)) + b2), each by what all add up to."""
-    weights = {name.removeprefix("decoder."): each for name, each in heads.items()}
+    weights = {name.removeprefix("decoder."): head for name, head in heads.items()}
     inner = gelu(weights["transform.dense.weight"] @ vector + weights["transform.dense.bias"])
     middle = (inner - inner.mean()) / np.sqrt(((inner - inner.mean()) ** 2).mean() + 1e-12)
     normed = middle * weights["transform.LayerNorm.weight"] + weights["transform.LayerNorm.bias"]
@@ -127,10 +127,10 @@ def test_statistics_equal_the_reference() -> None:
         [sum(p * math.log(p / q) for p, q in zip(row, shares.mean(0), strict=True)) for row in shares]
     )
     assert figures["told_apart"] == pytest.approx(math.exp(information))
-    assert sum(each["words"] for each in figures["profile"]) == sum(map(len, own))
-    total = sum(each["words"] * each["mass"] for each in figures["profile"])
+    assert sum(row["words"] for row in figures["profile"]) == sum(map(len, own))
+    total = sum(row["words"] * row["mass"] for row in figures["profile"])
     assert total == pytest.approx(sum(map(len, own)))  # 1 is an even share
-    assert all(each["from"] <= 1.0001 * each["to"] for each in figures["profile"])
+    assert all(row["from"] <= 1.0001 * row["to"] for row in figures["profile"])
 
 
 def test_the_number_of_distinguished_texts() -> None:
@@ -150,15 +150,15 @@ def test_stretches_have_the_mass_of_their_words() -> None:
 
     drawn = stretches(text, encoding, shares, read=len(encoding.ids))
 
-    assert "".join(each["text"] for each in drawn) == text
-    words = {each["text"]: each["mass"] for each in drawn}
+    assert "".join(row["text"] for row in drawn) == text
+    words = {row["text"]: row["mass"] for row in drawn}
     assert words["Kings"] == pytest.approx((number["king"] + number["##s"]) / 1_000)
     assert words["mountaining"] == pytest.approx((number["mountain"] + number["##ing"]) / 1_000)
     assert words[","] == pytest.approx(number[","] / 1_000)
     assert words[" "] is None
-    levels = {each["text"]: each["level"] for each in drawn if each["mass"] is not None}
+    levels = {row["text"]: row["level"] for row in drawn if row["mass"] is not None}
     assert levels[max((word for word in words if words[word]), key=lambda word: words[word])] == 5
-    assert "".join(each["text"] for each in stretches(text, encoding, shares, read=3)) == "Kings,"
+    assert "".join(stretch["text"] for stretch in stretches(text, encoding, shares, read=3)) == "Kings,"
 
 
 def test_the_stage_analyses_the_requested_number_of_texts(found: dict[str, Any]) -> None:
@@ -166,11 +166,9 @@ def test_the_stage_analyses_the_requested_number_of_texts(found: dict[str, Any])
     assert len(found["pictures"]) == 2
     assert all(len(picture["top"]) == 5 for picture in found["pictures"])
     for picture in found["pictures"]:
-        assert "".join(each["text"] for each in picture["stretches"]).startswith(EVERY_TEXT)
-        assert [each["mass"] for each in picture["top"]] == sorted(
-            (each["mass"] for each in picture["top"]), reverse=True
-        )
-        assert not any(each["own"] and each["texts"] == 0 for each in picture["top"])
+        assert "".join(stretch["text"] for stretch in picture["stretches"]).startswith(EVERY_TEXT)
+        assert [row["mass"] for row in picture["top"]] == sorted((row["mass"] for row in picture["top"]), reverse=True)
+        assert not any(row["own"] and row["texts"] == 0 for row in picture["top"])
     assert found["profile"][-1]["words"] >= 30  # the word of every text
 
 

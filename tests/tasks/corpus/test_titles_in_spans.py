@@ -120,4 +120,4 @@ def test_documents_have_limits_of_their_own() -> None:
 
     together = split("every", 16, *documents)
 
-    assert together == [row for one in documents for row in split("every", 16, one)]
+    assert together == [row for document in documents for row in split("every", 16, document)]

@@ -66,7 +66,7 @@ def test_matching_equals_the_reference() -> None:
         cut = text[start : start + draw.randint(1, 5)].swapcase()
         other = "".join(draw.choice(LETTERS + OTHERS) for _ in range(draw.randint(0, 3)))
         answers = [each for each in (cut, other) if spaced(each).strip()]
-        assert has_answer(text, [spaced(each) for each in answers]) is reference(text, answers), (text, answers)
+        assert has_answer(text, [spaced(answer) for answer in answers]) is reference(text, answers), (text, answers)
         seen.add(reference(text, answers))
     assert seen == {True, False}
 
@@ -105,7 +105,7 @@ def test_answer_metrics_count_the_first_passage_with_an_answer(written, made) ->
         comparisons=[Comparison(run="a", baseline="b")],
     )  # fmt: skip
     qrels = written(Qrels, [{"query_id": "q3", "doc_id": "d1", "grade": 1}])
-    asked = written(Answers, [{"query_id": query, "answers": each} for query, each in answers.items()])
+    asked = written(Answers, [{"query_id": query, "answers": answer} for query, answer in answers.items()])
     out = made(evaluate, qrels=qrels, answers=asked, passages=written(Passages, rows), runs=runs, settings=settings)
 
     values = pq.read_table(out.path / "queries.parquet").to_pylist()

@@ -33,7 +33,7 @@ def test_a_large_difference_holds_or_contradicts_and_a_small_one_does_not_show()
         [contrast(0.1), contrast(-0.1), contrast(0.005), SystemComparison("a", "b", missing=["x (seed 1)"])]
     )
 
-    assert [each.verdict for each in found] == ["supported", "contradicted", "inconclusive", "not run"]
+    assert [claim.verdict for claim in found] == ["supported", "contradicted", "inconclusive", "not run"]
     assert found[0].difference is not None
     assert found[0].low is not None
     assert found[0].low < found[0].difference.value < (found[0].high or 0)

@@ -92,7 +92,7 @@ def test_metrics_equal_trec_evals(seed: int, relevant_from: int) -> None:
     query_ids, (ours,) = measure_runs(qrels, index, [[run_of(lists)]], METRICS, relevant_from)
 
     folded = {
-        query: {doc: max(found[each] for each in passages[doc]) for doc in docs if passages[doc][0] in found}
+        query: {doc: max(found[passage] for passage in passages[doc]) for doc in docs if passages[doc][0] in found}
         for query, found in lists.items()
     }
     wanted = {*ORACLE.values(), "recip_rank"}

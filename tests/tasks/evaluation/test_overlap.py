@@ -65,7 +65,7 @@ def slow(one: Found, other: Found, depth: int, p: float) -> dict[str, float]:
     values: dict[str, list[float]] = {"rbo": [reference_rbo(a, b, p) for a, b in both]}
     for k in (10, 100, 1000):
         values[f"overlap_{k}"] = [len(set(a[:k]) & set(b[:k])) / min(k, max(len(a), len(b))) for a, b in both]
-    return {"queries": len(both)} | {name: math.fsum(each) / len(each) for name, each in values.items()}
+    return {"queries": len(both)} | {name: math.fsum(value) / len(value) for name, value in values.items()}
 
 
 def drawn(random: np.random.Generator, longest: int, passages: int) -> dict[str, list[str]]:

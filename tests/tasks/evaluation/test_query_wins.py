@@ -65,8 +65,8 @@ def analysis_of(written: Any, metrics: Artifact[Any], out: Path, **changes: Any)
 def test_the_greatest_gains_and_losses_are_shown(written: Any, metrics: Artifact[Any], tmp_path: Path) -> None:
     found = analysis_of(written, metrics, tmp_path / "out")
 
-    assert [each["query_id"] for each in found["wins"]] == ["q0", "q3"]
-    assert [each["query_id"] for each in found["losses"]] == ["q2", "q4"]
+    assert [win["query_id"] for win in found["wins"]] == ["q0", "q3"]
+    assert [loss["query_id"] for loss in found["losses"]] == ["q2", "q4"]
     assert found["wins"][0]["values"] == {"dense": 1.0, "bm25": 0.0}
     all_of_them = analysis_of(written, metrics, tmp_path / "more", examples=5)
     assert [len(all_of_them[each]) for each in ("wins", "losses")] == [2, 2]  # q1 is neither

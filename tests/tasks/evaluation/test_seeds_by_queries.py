@@ -13,8 +13,8 @@ def test_two_seeds_of_three_queries() -> None:
     """Mean squares of a two-way table, by their definitions; the mean is .5."""
     table = np.array([[0.9, 0.1, 0.8], [0.7, 0.3, 0.2]])
     seeds, queries = [0.6, 0.4], [0.8, 0.2, 0.5]
-    of_seeds = 3 * sum((each - 0.5) ** 2 for each in seeds) / 1
-    of_queries = 2 * sum((each - 0.5) ** 2 for each in queries) / 2
+    of_seeds = 3 * sum((seed - 0.5) ** 2 for seed in seeds) / 1
+    of_queries = 2 * sum((query - 0.5) ** 2 for query in queries) / 2
     rest = sum((table[s, q] - seeds[s] - queries[q] + 0.5) ** 2 for s in range(2) for q in range(3)) / 2
     assert of_queries > rest > of_seeds  # so the seeds' component is below 0 and counts as 0
 

@@ -56,4 +56,4 @@ def test_queries_that_only_some_runs_have(written: Any) -> None:
 @pytest.mark.parametrize("queries", [["aba"], ["ab", "aca"], ["ab", "bc", "ca"]])
 def test_lists_that_cannot_be_read_in_step(written: Any, queries: list[str]) -> None:
     with pytest.raises(UserError, match="not in one common order"):
-        list(lists([run_of(written, each) for each in queries]))
+        list(lists([run_of(written, query) for query in queries]))

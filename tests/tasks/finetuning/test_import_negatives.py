@@ -29,7 +29,7 @@ Scores = dict[str, dict[str, float]]
 
 @pytest.fixture
 def labelled(written: Any) -> tuple[Artifact[Queries], Artifact[Positives]]:
-    queries = written(Queries, [{"query_id": each, "text": f"what is {each}?"} for each in QUERIES])
+    queries = written(Queries, [{"query_id": query_id, "text": f"what is {query_id}?"} for query_id in QUERIES])
     rows = [{"query_id": q, "passage_id": p, "doc_id": p} for q, found in POSITIVES.items() for p in found]
     return queries, written(Positives, rows)
 
@@ -37,7 +37,7 @@ def labelled(written: Any) -> tuple[Artifact[Queries], Artifact[Positives]]:
 @pytest.fixture
 def rows_of(labelled: Any, written: Any, made: Any, store: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module, "QUERIES_PER_PART", 2)
-    passages: Artifact[Passages] = written(Passages, [passage(each, f"text {each}") for each in IDS])
+    passages: Artifact[Passages] = written(Passages, [passage(passage_id, f"text {passage_id}") for passage_id in IDS])
 
     def run(path: Path, **changes: Any) -> list[dict[str, Any]]:
         settings = Given(**{**ALL, "file": str(path), **changes})
@@ -127,7 +127,7 @@ def test_queries_and_passages_that_are_not_there_are_left_out(
 def test_systems_margin_and_their_numbers_choose_as_beirs_training_script(imported: Imported, tmp_path: Path) -> None:
     draw = random.Random(3)
     lists = {q: {s: draw.sample(IDS, 20) for s in ("bm25", "tas_b", "minilm")} for q in ("900", "7", "5")}
-    scores = {q: {each: round(draw.uniform(-5, 10), 1) for each in IDS} for q in lists}
+    scores = {q: {passage_id: round(draw.uniform(-5, 10), 1) for passage_id in IDS} for q in lists}
     for query, found in POSITIVES.items():
         for number, each in enumerate(found):
             scores[query][each] = 8.0 + number
@@ -158,7 +158,7 @@ def beir(query: str, systems: dict[str, list[str]], scores: dict[str, float]) ->
 
 
 def test_draws_by_seed_and_query(imported: Imported, rows_of: Any, tmp_path: Path) -> None:
-    rows = [(query, found[0], each) for query, found in POSITIVES.items() for each in IDS]
+    rows = [(query, found[0], passage_id) for query, found in POSITIVES.items() for passage_id in IDS]
     file = triples(tmp_path / "t.tsv", rows)
 
     drawn = imported(file, per_query=6)
@@ -192,7 +192,7 @@ def test_a_document_stands_for_its_first_passage(
 
 
 def test_the_key_knows_the_file_by_its_content(labelled: Any, written: Any, tmp_path: Path) -> None:
-    passages = written(Passages, [passage(each, f"text {each}") for each in IDS])
+    passages = written(Passages, [passage(passage_id, f"text {passage_id}") for passage_id in IDS])
     keys = []
     for folder in ("here", "there"):
         (tmp_path / folder).mkdir()

@@ -63,7 +63,7 @@ def test_the_loss_of_a_batch_equals_the_formula(given: Given, masked: bool) -> N
     settings = TRAINING.model_copy(update={"mask_known_positives": masked, "batch_queries": 6, "temperature": 2.0})
     data = given.batches(settings)
     objective, batch = Finetuning(retriever.load(given.start.path), settings.loss), data.batch(0)
-    found = tuple(each.detach() for each in objective.encode(batch)[0])
+    found = tuple(tensor.detach() for tensor in objective.encode(batch)[0])
     loss = objective.compare(found, batch)["contrastive"].item()
 
     assert batch.order is not None

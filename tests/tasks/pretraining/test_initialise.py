@@ -68,7 +68,9 @@ def test_a_random_start_has_the_shape_and_the_vocabulary_alone(
     config = bert.BertConfig.load(made)
     assert config.num_hidden_layers == (1 if layers else 2)
     assert config.hidden_size == bert.BertConfig.load(weights).hidden_size
-    words, others = (load_file(each / bert.WEIGHTS)["bert.embeddings.word_embeddings.weight"] for each in (made, other))
+    words, others = (
+        load_file(tensor / bert.WEIGHTS)["bert.embeddings.word_embeddings.weight"] for tensor in (made, other)
+    )
     assert words.std().item() == pytest.approx(0.02, rel=0.1)
     assert not torch.equal(words, others)
     assert (made / "vocab.txt").read_bytes() == (weights / "vocab.txt").read_bytes()
@@ -82,7 +84,7 @@ def test_a_head_that_the_weights_lack_starts_by_the_seed(store: Store, weights: 
         for seed, pooling in ((1, "cls"), (1, "mean"), (2, "cls"))
     ]
 
-    heads = [load_file(initialise(source(weights), settings=each).path / bert.WEIGHTS)[name] for each in settings]
+    heads = [load_file(initialise(source(weights), settings=setting).path / bert.WEIGHTS)[name] for setting in settings]
 
     assert torch.equal(heads[0], heads[1])
     assert not torch.equal(heads[0], heads[2])

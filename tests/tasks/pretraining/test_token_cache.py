@@ -82,7 +82,7 @@ def test_batches_are_those_of_tokenising_at_each_step(
 
 
 def all_of(pieces: token_cache.Pieces) -> list[Any]:
-    return [[each.as_py() for each in pieces.of(name, range(ROWS))] for name in ("text", "queries", "passages")]
+    return [[row.as_py() for row in pieces.of(name, range(ROWS))] for name in ("text", "queries", "passages")]
 
 
 def test_what_is_whole_is_not_made_again(
@@ -141,6 +141,6 @@ def test_numbers_are_as_wide_as_the_vocabulary_asks(pairs: Artifact[Pairs], tmp_
     narrow = tokenised(tmp_path / "narrow", pairs, tiny_tokenizer(), contexts=False)
 
     texts = read_table(pairs, Pairs, ["text"])["text"].to_pylist()
-    assert [each.as_py() for each in found.of("text", range(ROWS))] == wide.token_ids(texts)
+    assert [row.as_py() for row in found.of("text", range(ROWS))] == wide.token_ids(texts)
     kinds = [each.of("text", [0])[0].type for each in (found, narrow)]
     assert kinds == [pa.list_(pa.uint32()), pa.list_(pa.uint16())]

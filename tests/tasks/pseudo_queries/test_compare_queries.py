@@ -65,8 +65,12 @@ def test_queries_are_matched_by_text_generator_and_words(found: dict[str, Any]) 
     assert found["examples"]["rewritten"] == [
         {"passage_id": "same", "generator": "t5", "rank": 1, "reason": "", "before": "two three", "after": "two, three"}
     ]
-    assert {each["after"] for each in found["examples"]["made"]} == {"what is fresh", "by another", "of the second"}
-    assert {each["before"] for each in found["examples"]["dropped"]} == {"of the first", "lost"}
+    assert {example["after"] for example in found["examples"]["made"]} == {
+        "what is fresh",
+        "by another",
+        "of the second",
+    }
+    assert {example["before"] for example in found["examples"]["dropped"]} == {"of the first", "lost"}
     (dropped,) = found["examples"]["filtered_out"]
     assert (dropped["before"], dropped["reason"]) == ("one", "round trip")
     assert found["examples"]["let_in"] == []
@@ -135,7 +139,7 @@ def test_counts_are_those_of_the_slow_definition(
     before, after = corpus(1), corpus(2)
     found = compared(written, tmp_path, before, after)
 
-    old, new = ({each["passage_id"]: each["passage_sha256"] for each in rows} for rows in (before, after))
+    old, new = ({row["passage_id"]: row["passage_sha256"] for row in rows} for rows in (before, after))
     lost = {key for key, text in old.items() if text not in new.values()}
     fresh = {key for key, text in new.items() if text not in old.values()}
     same = sum(old.get(key) == text for key, text in new.items())
@@ -144,7 +148,7 @@ def test_counts_are_those_of_the_slow_definition(
         "removed": len(lost - fresh),
     }  # fmt: skip
 
-    left = {side: [(each["passage_sha256"], each["generator"], each["rank"], each["query"]) for each in rows]
+    left = {side: [(row["passage_sha256"], row["generator"], row["rank"], row["query"]) for row in rows]
             for side, rows in (("before", before), ("after", after))}  # fmt: skip
     kept = Counter((text, by, query) for text, by, _, query in left["before"]) & Counter(
         (text, by, query) for text, by, _, query in left["after"]
@@ -153,7 +157,9 @@ def test_counts_are_those_of_the_slow_definition(
     assert found["queries"]["made"] + found["queries"]["rewritten"] == len(after) - kept.total()
     assert found["queries"]["dropped"] + found["queries"]["rewritten"] == len(before) - kept.total()
     assert 0 < found["queries"]["rewritten"] < len(before) - kept.total()
-    assert {name: sum(each[name] for each in found["generators"].values()) for name in NOTHING} == found["queries"]
+    assert {name: sum(generator[name] for generator in found["generators"].values()) for name in NOTHING} == found[
+        "queries"
+    ]
 
 
 def test_examples_do_not_depend_on_the_memory(written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

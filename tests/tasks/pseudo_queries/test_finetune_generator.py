@@ -179,14 +179,14 @@ def test_it_learns_and_says_so_by_epoch(whole: Path) -> None:
     found = json.loads((whole / "validation.json").read_text())
     curve = found["epochs"]
 
-    assert [each["epoch"] for each in curve] == [0, 1, 2, 3]
+    assert [row["epoch"] for row in curve] == [0, 1, 2, 3]
     assert curve[-1]["validation_loss"] < curve[0]["validation_loss"] - 0.5
     assert found["train"]["passages"] + found["held_out"]["passages"] == len(PAIRS)
     assert found["published"] == 3
     assert found["round_trip"] == {"asked": 4, "searched": found["held_out"]["passages"] + 5}
     logged = [json.loads(line) for line in (whole / "logs" / "metrics.jsonl").read_text().splitlines()]
     assert [(line["step"], line["validation_loss"]) for line in logged if "validation_loss" in line] == [
-        (each["step"], each["validation_loss"]) for each in curve
+        (row["step"], row["validation_loss"]) for row in curve
     ]
     assert json.loads(files(whole)["tokenizer.json"])["truncation"] is None  # as it was, not as training cut texts
     assert sorted(files(whole)) == [

@@ -61,7 +61,7 @@ def test_only_what_is_new_is_written(
 
     after = corpus(written(Passages, rows(changed)))
 
-    assert sorted(each.text for each in asked) == ["a new king", "an old film"]
+    assert sorted(request.text for request in asked) == ["a new king", "an old film"]
     assert counts(after) == ((COUNT - 3) * 3, 2 * 3)
     old, new = by_text(before), by_text(after)
     assert all(new[sha256] == old[sha256] for sha256 in new.keys() & old.keys())
@@ -76,7 +76,7 @@ def test_a_sixth_query_is_added_and_the_others_stay(
 
     made = corpus(passages, queries_per_passage=4)
 
-    assert {each.ranks for each in asked} == {range(3, 4)}
+    assert {request.ranks for request in asked} == {range(3, 4)}
     assert counts(made) == (COUNT * 3, COUNT)
     assert {sha256: queries[:3] for sha256, queries in by_text(made).items()} == three
     asked.clear()
@@ -89,7 +89,7 @@ def test_a_sixth_query_is_added_and_the_others_stay(
 def test_the_same_text_twice_is_written_once(corpus: Corpus, written: Any, asked: list[GenerationRequest]) -> None:
     made = corpus(written(Passages, rows([*texts(4), texts(4)[2]])))
 
-    assert Counter(each.text for each in asked) == Counter(texts(4))
+    assert Counter(request.text for request in asked) == Counter(texts(4))
     found = list(read_rows(made, PseudoQueries))
     assert [row["query"] for row in found[6:9]] == [row["query"] for row in found[12:15]]
     assert [row["passage_id"] for row in found[12:15]] == ["d4#0"] * 3

@@ -43,15 +43,15 @@ def test_replacing_writes_others_for_the_chosen_texts_alone(
     assert ledger.invalidated() is None
     after = by_text(corpus(passages, replaced=ledger.invalidate(Invalidations(texts={chosen: 1}))))
 
-    assert [(each.text, each.draw) for each in asked] == [(texts()[5], 1)]
+    assert [(request.text, request.draw) for request in asked] == [(texts()[5], 1)]
     assert {sha256 for sha256 in before if before[sha256] != after[sha256]} == {chosen}
     asked.clear()
     bucket = passage_sha256(texts()[2])[:2]
     corpus(passages, replaced=ledger.invalidate(Invalidations(buckets={bucket: 1})))
-    assert {each.text for each in asked} == {text for text in texts() if passage_sha256(text)[:2] == bucket}
+    assert {request.text for request in asked} == {text for text in texts() if passage_sha256(text)[:2] == bucket}
     asked.clear()
     corpus(passages, replaced=ledger.invalidate(Invalidations(all=1)))
-    assert sorted((each.text, each.draw) for each in asked) == sorted(
+    assert sorted((request.text, request.draw) for request in asked) == sorted(
         (text, 1 + (passage_sha256(text) == chosen) + (passage_sha256(text)[:2] == bucket)) for text in texts()
     )
     assert by_text(corpus(passages, replaced=None)) == before
@@ -68,7 +68,7 @@ def test_a_killed_run_keeps_the_buckets_it_has_written(
             if len(seen) == 2:
                 seen.append([])
                 raise KeyboardInterrupt
-            seen.append([each.text for each in given])
+            seen.append([request.text for request in given])
             return super().__call__(given)
 
     monkeypatch.setattr(module, "Sampler", Killed)

@@ -43,7 +43,7 @@ def queries_of(rows: Sequence[dict[str, Any]]) -> list[tuple[str, int, str]]:
 
 
 def write_lines(path: Path, *values: Any) -> Path:
-    text = "".join((each if isinstance(each, str) else json.dumps(each)) + "\n" for each in values)
+    text = "".join((value if isinstance(value, str) else json.dumps(value)) + "\n" for value in values)
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
     return path
 

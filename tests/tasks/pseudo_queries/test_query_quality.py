@@ -26,7 +26,7 @@ QUERIES = [
 
 @pytest.fixture(scope="module")
 def passages(written: Any) -> Artifact[Passages]:
-    return written(Passages, [passage(*each) for each in TEXTS.items()])
+    return written(Passages, [passage(*text) for text in TEXTS.items()])
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_each_generator_has_its_figures(passages: Any, written: Any, tmp_path: P
     ]  # fmt: skip
     found = quality(tmp_path, passages, written(PseudoQueries, rows), None)
 
-    assert {name: each["written"] for name, each in found["generators"].items()} == {"llm": 2, "t5": 2}
+    assert {name: row["written"] for name, row in found["generators"].items()} == {"llm": 2, "t5": 2}
     assert found["generators"]["t5"]["distinct_share"] == 1 / 2
     assert found["generators"]["llm"] | found["generators"]["llm"] == found["generators"]["llm"] | {
         "queries": 1, "dropped": {"empty": 1}, "mean_words": 5.0, "looped_share": 1.0, "long_share": 1.0
@@ -110,7 +110,7 @@ def test_each_generator_has_its_figures(passages: Any, written: Any, tmp_path: P
 
 
 def test_a_corpus_of_which_nothing_is_kept_has_no_shares(passages: Any, written: Any, tmp_path: Path) -> None:
-    rows = [pseudo_query(each, 0, "") for each in TEXTS]
+    rows = [pseudo_query(text, 0, "") for text in TEXTS]
     found = quality(tmp_path, passages, written(PseudoQueries, rows), None)
 
     assert (found["written"], found["queries"], found["passages_without_queries"]) == (3, 0, 3)
@@ -124,11 +124,11 @@ def test_a_corpus_of_which_nothing_is_kept_has_no_shares(passages: Any, written:
 def test_samples_stand_beside_their_passages(passages: Any, pseudo_queries: Any, run: Any, tmp_path: Path) -> None:
     samples = quality(tmp_path, passages, pseudo_queries, run)["samples"]
 
-    assert {each["passage_id"]: [query["query"] for query in each["queries"]] for each in samples} == {
+    assert {sample["passage_id"]: [query["query"] for query in sample["queries"]] for sample in samples} == {
         "a": ["red fox", "Red Fox?", "the green fox"],
         "b": ["whale whale", "red fox"],
     }
-    assert all(each["passage"] == TEXTS[each["passage_id"]] for each in samples)
+    assert all(sample["passage"] == TEXTS[sample["passage_id"]] for sample in samples)
 
 
 def test_a_sample_is_not_longer_than_can_be_read(written: Any, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_sample_is_not_longer_than_can_be_read(written: Any, tmp_path: Path) -
     (sample,) = quality(tmp_path, passages, written(PseudoQueries, rows), None)["samples"]
 
     assert len(sample["passage"]) == 2000
-    assert [len(each["query"]) for each in sample["queries"]] == [300] * 30
+    assert [len(query["query"]) for query in sample["queries"]] == [300] * 30
     assert sample["more"] == 70
 
 

@@ -118,7 +118,7 @@ def test_a_killed_run_goes_on_and_another_process_writes_the_same(
 def test_queries_of_other_passages_are_refused(
     encoder: Source, passages: Any, written: Any, others: list[str], tmp_path: Path
 ) -> None:
-    strangers = written(PseudoQueries, [pseudo_query(each, 0, "music") for each in others])
+    strangers = written(PseudoQueries, [pseudo_query(other, 0, "music") for other in others])
 
     with pytest.raises(UserError, match=rf"passage '\w+' is not among {passages.reference}, or out of order"):
         relevance.body(tmp_path, strangers, passages, encoder, settings=SETTINGS)

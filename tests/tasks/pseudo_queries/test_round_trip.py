@@ -50,15 +50,15 @@ def bm25(made: Any, on_one_thread: Any, passages: Artifact[Passages]) -> Artifac
 def queries(passages: Artifact[Passages], tmp_path_factory: pytest.TempPathFactory) -> Artifact[PseudoQueries]:
     """In three files, of which one begins amid a passage's queries and one has no row."""
     draw, rows = random.Random(2), []
-    for each in read_rows(passages, Passages):
+    for row in read_rows(passages, Passages):
         for rank in range(draw.randint(0, 4)):
-            text = " ".join(draw.choices(each["text"].split() or ["of"], k=draw.randint(0, 2)))
-            rows.append(pseudo_query(each["passage_id"], rank, text))
-        if each["text"] == COPIES:
-            rows += [pseudo_query(each["passage_id"], rank, "one walrus") for rank in (4, 5)]
-        if each["title"]:
-            rows.append(pseudo_query(each["passage_id"], 4, "gargoyle"))
-            rows.append(pseudo_query(each["passage_id"], 5, "a zeppelin", kept=False, reason="relevance"))
+            text = " ".join(draw.choices(row["text"].split() or ["of"], k=draw.randint(0, 2)))
+            rows.append(pseudo_query(row["passage_id"], rank, text))
+        if row["text"] == COPIES:
+            rows += [pseudo_query(row["passage_id"], rank, "one walrus") for rank in (4, 5)]
+        if row["title"]:
+            rows.append(pseudo_query(row["passage_id"], 4, "gargoyle"))
+            rows.append(pseudo_query(row["passage_id"], 5, "a zeppelin", kept=False, reason="relevance"))
     folder = tmp_path_factory.mktemp("queries")
     for number, some in ((1, rows[:33]), (4, []), (7, rows[33:])):
         write_rows(folder, PseudoQueries, some, f"part-{number:05d}")
@@ -129,7 +129,7 @@ def test_a_killed_run_keeps_its_finished_files(bm25: Any, passages: Any, queries
 def test_queries_of_other_passages_are_refused(
     bm25: Any, passages: Any, written: Any, others: list[str], tmp_path: Path
 ) -> None:
-    strangers = written(PseudoQueries, [pseudo_query(each, 0, "baran") for each in others])
+    strangers = written(PseudoQueries, [pseudo_query(other, 0, "baran") for other in others])
 
     with pytest.raises(UserError, match=f"passage '{others[1]}' is not among {passages.reference}, or out of"):
         round_trip.body(tmp_path, strangers, passages, bm25, settings=SETTINGS)

@@ -166,9 +166,9 @@ def test_what_it_took_is_the_sum_of_the_stages(page: Path, content: dict[str, An
     costs = content["costs"]
 
     assert (costs["seconds"], costs["here"], costs["cpu_seconds"]) == (91.0, 61.0, 220.0)
-    assert {each["device"]: each["seconds"] for each in costs["devices"]} == {"x86_64": 30.0, "NVIDIA H200": 60.0}
+    assert {cost["device"]: cost["seconds"] for cost in costs["devices"]} == {"x86_64": 30.0, "NVIDIA H200": 60.0}
     assert costs["energy_joules"] == {"GPUs": 7200.0}
-    assert [each["stages"] for each in content["environments"]] == [1, 1]
+    assert [environment["stages"] for environment in content["environments"]] == [1, 1]
     text = page.read_text()
     assert "<dt>energy, GPUs</dt><dd>2 Wh</dd>" in text
     assert "<dt>peak memory of a process</dt><dd>2.0 GiB</dd>" in text

@@ -89,7 +89,7 @@ def test_rows_have_no_zero_weights_and_no_masked_tokens() -> None:
     assert (rows.late.offsets.tolist(), rows.late.ids.tolist()) == ([0, 2, 3], [8, 9, 7])
     assert rows.late.vectors.tolist() == [[2, 3], [4, 5], [6, 7]]
     kinds = [rows.dense, rows.lexical.values, rows.late.vectors, rows.lexical.ids, rows.late.ids, rows.lexical.offsets]
-    assert [each.dtype.name for each in kinds] == ["float32"] * 3 + ["int32"] * 2 + ["int64"]
+    assert [kind.dtype.name for kind in kinds] == ["float32"] * 3 + ["int32"] * 2 + ["int64"]
     assert len(as_rows(Representation(tokens=made.tokens, token_mask=made.token_mask)).late.ids) == 0
     assert as_rows(Representation(dense=made.dense)).views == ("dense",)
 

@@ -77,7 +77,7 @@ def fused(written, made):
     def run(
         runs: Sequence[RankedLists], kind: str, depth: int | None, weights: Sequence[float] | None = None
     ) -> dict[str, list[tuple[str, float]]]:
-        tables = [written(Run, run_rows(each)) for each in runs]
+        tables = [written(Run, run_rows(run)) for run in runs]
         learned = None
         if weights is not None:
             learned = written(Run, [])
@@ -189,7 +189,7 @@ def test_missing_passages_get_the_runs_last_score(fused) -> None:
     runs, depth = whole_numbers(np.random.default_rng(7)), 9
     for number, run in enumerate(runs):
         # The others say 0 of everything, so a fused score is what this run is taken to say.
-        silent = [{query: [(p, 0.0) for p, _ in each[query][:depth]] for query in each} for each in runs]
+        silent = [{query: [(p, 0.0) for p, _ in run[query][:depth]] for query in run} for run in runs]
         silent[number] = {query: run[query][:depth] for query in run}
         for query, ranked in fused(silent, "sum", None).items():
             beginning = dict(run[query][:depth])

@@ -91,9 +91,9 @@ def joiner(store: Store, tmp_path: Path) -> Iterator[Callable[[], subprocess.Pop
         return started[-1]
 
     yield begin
-    for each in started:
-        each.kill()
-        each.wait()
+    for process in started:
+        process.kill()
+        process.wait()
 
 
 def wanted(processes: int = 1) -> Execution:

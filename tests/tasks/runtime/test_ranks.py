@@ -65,7 +65,7 @@ def test_two_processes_have_the_gradients_of_one_and_one_that_is_killed_is_told(
     for kind in asked.kinds:
         ours, expected = (load_file(tmp_path / name / f"{kind}.safetensors") for name in ("two", "one"))
         assert set(ours) == set(expected)
-        largest = max(float(each.abs().max()) for each in expected.values())
+        largest = max(float(tensor.abs().max()) for tensor in expected.values())
         for name, each in expected.items():
             difference = float((ours[name] - each).abs().max())
             assert difference < 1e-6 * largest, f"{kind} {name}"
@@ -85,7 +85,7 @@ def test_nothing_that_other_processes_send_is_unpickled() -> None:
 def test_chunks_are_dealt_as_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed, "size", lambda: 3)
 
-    assert [list(distributed.shard_of_rank(range(7), each)) for each in range(3)] == [[0, 1], [2, 3], [4, 5, 6]]
+    assert [list(distributed.shard_of_rank(range(7), number)) for number in range(3)] == [[0, 1], [2, 3], [4, 5, 6]]
     assert split_into_chunks(7, 2) == [(0, 2), (2, 4), (4, 6), (6, 7)]
     assert split_into_chunks(7, None) == [(0, 2), (2, 4), (4, 7)]  # one for each
     assert split_into_chunks(7, 6) == [(0, 2), (2, 4), (4, 7)]
@@ -154,7 +154,7 @@ def settings(steps: int) -> Training:
 
 def losses(folder: Path) -> list[dict[str, float]]:
     lines = [json.loads(line) for line in (folder / "logs" / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in each.items() if not name.endswith("per_second")} for each in lines]
+    return [{name: value for name, value in line.items() if not name.endswith("per_second")} for line in lines]
 
 
 def test_a_training_of_two_is_that_of_one_and_goes_on_after_a_kill_to_the_same_bytes(

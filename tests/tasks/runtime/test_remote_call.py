@@ -67,7 +67,7 @@ def test_what_json_cannot_say_comes_back() -> None:
 def test_a_recipes_trainings_come_back(name: str) -> None:
     recipe, _ = load_recipe(name)
 
-    for settings in (recipe.pretrain, *(each.train for each in recipe.rounds)):
+    for settings in (recipe.pretrain, *(round_.train for round_ in recipe.rounds)):
         back = called(settings=settings)[2]
         assert type(back) is type(settings)
         assert back == settings

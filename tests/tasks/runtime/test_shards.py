@@ -26,8 +26,8 @@ from tests.tiny import PIECES, save_t5
 def test_shards_are_neighbouring_rows() -> None:
     shards = row_shards(64, 10)
 
-    assert [each.of for each in shards] == [[n, min(n + 10, 64)] for n in range(0, 64, 10)]
-    assert [(each.number, each.rows, each.files) for each in shards[-1:]] == [(6, 4, ["part-00006.parquet"])]
+    assert [shard.of for shard in shards] == [[n, min(n + 10, 64)] for n in range(0, 64, 10)]
+    assert [(shard.number, shard.rows, shard.files) for shard in shards[-1:]] == [(6, 4, ["part-00006.parquet"])]
     assert row_shards(0, 10) == []
 
 
@@ -129,8 +129,8 @@ if __name__ == "__main__":
         assert process.poll() is None
         pids = [int(path.stem) for path in tmp_path.glob("*.pid")]
         wait_for(lambda: len(files(tmp_path / "out")) == 3)
-        for each in (signal.SIGINT, signal.SIGTERM):  # their parent's business alone
-            os.kill(pids[0], each)
+        for number in (signal.SIGINT, signal.SIGTERM):  # their parent's business alone
+            os.kill(pids[0], number)
         time.sleep(0.5)
         assert all(map(alive, [process.pid, *pids]))
         os.killpg(process.pid, end) if end != signal.SIGKILL else process.send_signal(end)

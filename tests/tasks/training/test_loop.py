@@ -39,8 +39,8 @@ def test_one_batch_can_be_learned_by_heart(kind: str, tokenizer: Tokenizer, tmp_
     run(objective(kind), lambda step: batch, 120, tmp_path, fitting=FITTING.model_copy(update={"learning_rate": 1e-2}))
 
     losses = [
-        sum(value for name, value in each.items() if name in ("mlm", "context", "contrastive"))
-        for each in lines(tmp_path)
+        sum(value for name, value in line.items() if name in ("mlm", "context", "contrastive"))
+        for line in lines(tmp_path)
     ]
     assert losses[0] > 2
     assert losses[-1] < 0.1 * losses[0]
@@ -113,7 +113,7 @@ def test_each_step_drops_other_numbers(dropout: float, tokenizer: Tokenizer, tmp
 
     run(objective("ar", dropout=dropout), lambda step: batch, 3, tmp_path)
 
-    first, second = ((each["mlm"], each["context"]) for each in lines(tmp_path)[:2])
+    first, second = ((line["mlm"], line["context"]) for line in lines(tmp_path)[:2])
     assert lines(tmp_path)[0]["learning_rate"] == 0  # so both steps have the same weights
     assert (first == second) == (dropout == 0)
 
@@ -148,7 +148,7 @@ def test_broken_off_and_taken_up_again_ends_as_unbroken(
     assert visited == [0, 1, 2, 3, 3, 4, 5, 6, 3, 4, 5, 6, 7, 8]
     assert equal(unbroken, resumed)
     assert lines(tmp_path / "broken") == lines(tmp_path / "unbroken")
-    assert [each["step"] for each in lines(tmp_path / "broken")] == list(range(1, 10))
+    assert [line["step"] for line in lines(tmp_path / "broken")] == list(range(1, 10))
 
 
 def test_a_half_written_checkpoint_is_no_checkpoint(
@@ -186,7 +186,7 @@ def test_a_torn_line_of_metrics_is_dropped(
 
     run(objective("ar"), batch_of, 3, tmp_path)
 
-    assert [each["step"] for each in lines(tmp_path)] == [1, 2, 3]
+    assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3]
 
 
 def test_a_batch_without_masked_tokens_trains_on(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_batch_without_masked_tokens_trains_on(tokenizer: Tokenizer, tmp_path:
     for chunk in (None, 2):
         out = tmp_path / str(chunk)
         run(objective("ae"), batch_of, 2, out, fitting=FITTING.model_copy(update={"chunk": chunk}))
-        assert [(each["mlm"], each["context"]) for each in lines(out)] == [(0, 0), (0, 0)]
+        assert [(line["mlm"], line["context"]) for line in lines(out)] == [(0, 0), (0, 0)]
 
 
 def test_a_loss_that_is_no_number_names_the_step(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_loss_that_is_no_number_names_the_step(tokenizer: Tokenizer, tmp_path:
     with pytest.raises(Diverged, match=r"step 3 of 5: the losses are .*'context': nan.*lower the learning rate"):
         run(made, poisoned, 5, tmp_path)
 
-    assert [each["step"] for each in lines(tmp_path)] == [1, 2]
+    assert [line["step"] for line in lines(tmp_path)] == [1, 2]
 
 
 def test_metrics_name_losses_rates_and_gradients_by_part(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_metrics_name_losses_rates_and_gradients_by_part(tokenizer: Tokenizer, t
     counted = batches("ar", tokenizer)(4)
     tokens = int(counted.text.mask.sum() + counted.context.mask.sum())  # type: ignore[attr-defined]
     assert speeds[4]["tokens_per_second"] / speeds[4]["rows_per_second"] == pytest.approx(tokens / 8)
-    rates = [each["learning_rate"] for each in lines(tmp_path)]
+    rates = [line["learning_rate"] for line in lines(tmp_path)]
     assert rates == pytest.approx([0, 3e-3, 3e-3 * 3 / 4, 3e-3 * 2 / 4, 3e-3 / 4])
     assert list((tmp_path / "logs" / "tensorboard").iterdir())
 

@@ -138,7 +138,7 @@ def test_the_maximum_before_the_activation_has_the_same_gradient() -> None:
 
     (torch.log1p(torch.relu(max_logits(first, words, pool))) * price).sum().backward()
     texts = torch.log1p(torch.relu(second @ words.T)).split([3, 3, 1])
-    (torch.stack([each.amax(0) for each in texts]) * price).sum().backward()
+    (torch.stack([text.amax(0) for text in texts]) * price).sum().backward()
 
     torch.testing.assert_close(first.grad, second.grad)
 

@@ -102,8 +102,8 @@ def test_each_step_draws_from_the_models_distribution(checkpoint: Path, monkeypa
     """Against one text at a time, without a cache, without compaction: whole samples are run at once."""
     monkeypatch.setattr(sampling, "LIVE_SHARE", 1.0)
     ours, asked = sampler(checkpoint), three(texts(8))
-    ids = ours.generator.read([each.text for each in asked])
-    bits = torch.from_numpy(np.stack([numbers(42, 0, each.text, each.ranks, 8) for each in asked]))
+    ids = ours.generator.read([request.text for request in asked])
+    bits = torch.from_numpy(np.stack([numbers(42, 0, request.text, request.ranks, 8) for request in asked]))
 
     written = ours.sample(ids, bits)
 
@@ -118,8 +118,8 @@ def drawn(of: Sampler, ids: list[int], samples: list[list[int]], bits: torch.Ten
     with torch.inference_mode():
         logits = of.generator.model(input_ids=torch.tensor([ids] * 3), decoder_input_ids=before).logits
     found = [
-        nucleus(each[len(starts) - 1 :], 10, 0.95).draw(numbers).tolist()
-        for each, numbers in zip(logits, bits, strict=True)
+        nucleus(logit[len(starts) - 1 :], 10, 0.95).draw(numbers).tolist()
+        for logit, numbers in zip(logits, bits, strict=True)
     ]
     return [tokens[: tokens.index(3)] if 3 in tokens else tokens for tokens in found]
 

@@ -15,7 +15,7 @@ def test_wins_need_all_others_to_be_worse() -> None:
 
     found = clearest_wins(by_query(values).take([5, 1, 0, 3, 2, 4, *range(6, 12)]), ["a", "b", "c"], "MRR@10", {})
 
-    assert [(each["wins"], each["shared"], each["queries"]) for each in found] == [
+    assert [(row["wins"], row["shared"], row["queries"]) for row in found] == [
         (1, 2, ["q0"]), (1, 2, ["q3"]), (0, 2, [])
     ]  # fmt: skip
 

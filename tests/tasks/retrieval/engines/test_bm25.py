@@ -171,7 +171,7 @@ def test_a_run_is_ordered_by_score_then_by_descending_id(run: pa.Table) -> None:
 def test_pseudo_queries_are_found_with_their_passage(written, made, passages: Artifact[Passages]) -> None:
     place = read_table(passages, Passages)["passage_id"].to_pylist().index
     rows = [("d0#0", 0, "chimney"), ("d3#1", 1, "second"), ("d3#1", 0, "gargoyle"), ("d3#1", 2, "")]
-    queries = [pseudo_query(*each) for each in sorted(rows, key=lambda each: place(each[0]))]
+    queries = [pseudo_query(*row) for row in sorted(rows, key=lambda row: place(row[0]))]
     dropped = pseudo_query("d3#1", 3, "zeppelin", kept=False, reason="relevance")
     expanded = made(
         index, passages=passages, pseudo_queries=written(PseudoQueries, [*queries, dropped]), settings=SETTINGS

@@ -45,7 +45,7 @@ def search_index(built: Artifact[Any], passages: Artifact[Passages], depth: int)
 
 
 def as_lists(hits: list[Hits]) -> list[list[tuple[int, float]]]:
-    return [list(zip(each.rows.tolist(), each.scores.tolist(), strict=True)) for each in hits]
+    return [list(zip(hit.rows.tolist(), hit.scores.tolist(), strict=True)) for hit in hits]
 
 
 @pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (2.0, 1.0), (0.0, 0.5), (1.2, 0.0)])

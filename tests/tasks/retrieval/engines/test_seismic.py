@@ -101,7 +101,7 @@ def test_recall_grows_with_each_setting(
         monkeypatch.setattr("tasks.retrieval.two_stage.EXTRA_CANDIDATES", 0)
         shallow = SMALL.model_copy(update={"n_postings": 100, "summary_energy": 0.1})
     settings = (shallow, shallow.model_copy(update=change))
-    before, after = (clustered.recall(find(each, depth=depth), expected(depth=depth)) for each in settings)
+    before, after = (clustered.recall(find(setting, depth=depth), expected(depth=depth)) for setting in settings)
     assert before < after
 
 
