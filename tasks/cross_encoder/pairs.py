@@ -62,9 +62,10 @@ class Scorer:
         the same text.
         """
         scores = np.empty(len(pairs), np.float32)
-        for batch in batches([len(ids) for ids, _ in pairs], TOKENS_PER_BATCH[self.device.type]):
+        limit = TOKENS_PER_BATCH["cpu" if self.device.type == "cpu" else "cuda"]
+        for batch in batches([len(ids) for ids, _ in pairs], limit):
             tokens = pad_pairs(self.tokenizer, [pairs[number] for number in batch]).to(self.device)
-            with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self.device.type == "cuda"):
+            with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.device.type != "cpu"):
                 scores[batch] = self.encoder(tokens).cpu().numpy()
             done(len(batch))
         first: dict[tuple[tuple[int, ...], int], int] = {}

@@ -55,7 +55,7 @@ class TextEncoder:
         self.device, self.opened = choose_device(), opened(folder)
         self.retriever = self.opened.retriever.to(self.device)
         limits = LEXICAL_TOKENS_PER_BATCH if "lexical" in self.retriever.views else TOKENS_PER_BATCH
-        self.tokens_per_batch = limits[self.device.type]
+        self.tokens_per_batch = limits["cpu" if self.device.type == "cpu" else "cuda"]
 
     def __call__(
         self, texts: Sequence[str], role: Role, max_tokens: int, done: Callable[[int], object] = lambda number: None
@@ -72,7 +72,7 @@ class TextEncoder:
 
     @torch.inference_mode()
     def _encode_batch(self, ids: list[list[int]], role: Role) -> Encoded:
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self.device.type == "cuda"):
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.device.type != "cpu"):
             return as_rows(self.retriever(self.opened.pad_batch(ids).to(self.device), role))
 
 

@@ -109,7 +109,7 @@ def _part(grad: Tensor, span: Span, size: int) -> Tensor:
 def _encode(objective: Objective, batch: Batch, seed: tuple[int, int, int]) -> tuple[Vectors, Losses]:
     torch.manual_seed(mix_seeds(*seed))
     device = choose_device()
-    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.type == "cuda"):
+    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type != "cpu"):
         return objective.encode(batch)
 
 

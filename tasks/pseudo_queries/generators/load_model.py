@@ -70,7 +70,7 @@ def open_model(checkpoint: Path, config: Any, dtype: str, device: torch.device) 
     """
     kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     if dtype == "auto":
-        dtype = "bfloat16" if device.type == "cuda" else "float32"
+        dtype = "float32" if device.type == "cpu" else "bfloat16"
     with _naming(checkpoint, "weights, such as model.safetensors"):
         check_safetensors(checkpoint)
         model, loaded = kind.from_pretrained(

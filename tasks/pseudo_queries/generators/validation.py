@@ -190,7 +190,7 @@ class Validation:
         pairs = sorted(self.held_out.pairs(range(len(self.held_out.queries))), key=lambda pair: len(pair[0]))
         total, tokens = 0.0, 0
         self.objective.eval()
-        with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.type == "cuda"):
+        with torch.no_grad(), torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type != "cpu"):
             for first in range(0, len(pairs), self.rows):
                 batch = self.tokenizer.batch(pairs[first : first + self.rows]).to(device)
                 count = batch.num_terms("cross_entropy")

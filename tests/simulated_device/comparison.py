@@ -1,0 +1,53 @@
+"""A step of an objective on the CPU and on the simulated device."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.objective import Batch
+from storage.store.store import Store
+from tasks.session import Execution, Session, session
+from tasks.training.grad_cache import gradients
+from tests.simulated_device.tensor import SimulatedTensor, traffic
+
+SEED = (3, 5)
+Step = tuple[dict[str, float], dict[str, Tensor]]
+
+
+def on_cpu(objective: nn.Module, batch: Batch, chunk: int | None) -> Step:
+    """Return the losses and gradients of a step on the CPU."""
+    with session(Session(Store(Path("unused")), Execution(workers=1, threads=1, device="cpu"))):
+        losses = gradients(objective, batch, chunk, SEED)
+    return {name: loss.item() for name, loss in losses.items()}, _gradients(objective)
+
+
+def on_device(objective: nn.Module, batch: Batch, chunk: int | None, device: torch.device) -> Step:
+    """Return the losses and gradients of a step on the simulated device; `traffic` counts only the step itself."""
+    objective, batch = objective.to(device), batch.to(device)
+    traffic.clear()
+    losses = gradients(objective, batch, chunk, SEED)
+    counted = dataclasses.replace(traffic, **{name: counts.copy() for name, counts in vars(traffic).items()})
+    step = {name: loss.item() for name, loss in losses.items()}, _gradients(objective)
+    vars(traffic).update(vars(counted))
+    return step
+
+
+def assert_equal(step: Step, expected: Step, *, tolerance: float) -> None:
+    """Check losses and gradients; a gradient's tolerance is a share of the greatest gradient."""
+    assert set(step[0]) == set(expected[0])
+    for name, loss in expected[0].items():
+        assert step[0][name] == pytest.approx(loss, rel=tolerance, abs=tolerance), name
+    assert set(step[1]) == set(expected[1])
+    greatest = max(gradient.abs().max().item() for gradient in expected[1].values())
+    for name, gradient in expected[1].items():
+        assert (step[1][name] - gradient).abs().max().item() <= tolerance * greatest, name
+
+
+def _gradients(module: nn.Module) -> dict[str, Tensor]:
+    grads = {name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None}
+    return {name: grad.host if isinstance(grad, SimulatedTensor) else grad for name, grad in grads.items()}

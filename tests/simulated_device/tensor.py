@@ -1,0 +1,162 @@
+"""The tensors of the simulated device `simulated`, and what they refuse and count.
+
+A simulated tensor is a wrapper around a CPU tensor, on which its operations run. As on a GPU, an operation refuses
+tensors of the CPU, except for scalars (0 dimensions). Operations whose result the host must wait for are counted as
+synchronisations, and copies between host and device as transfers, each with the line of the product that caused it.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map
+
+aten = torch.ops.aten
+NAME = "simulated"
+ROOT = Path(__file__).parents[2]
+PRODUCT = tuple(str(ROOT / folder) for folder in ("models", "tasks", "storage", "flows"))
+
+SYNCHRONISING = {
+    aten._local_scalar_dense, aten.is_nonzero, aten.equal, aten.nonzero, aten.masked_select, aten.bincount,
+    aten.unique_consecutive, aten.unique_dim, aten._unique, aten._unique2, aten.histc,
+}  # fmt: skip
+"""Operations whose result, or its shape, the host reads."""
+SELECTING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
+"""They synchronise if an index is a mask, whose number of true values the host must know."""
+
+
+class DeviceMismatch(RuntimeError):
+    """An operation mixes tensors of the simulated device and of the CPU."""
+
+
+@dataclass
+class Traffic:
+    """What the host waited for, and the bytes between host and device, by the line of the product."""
+
+    synchronisations: Counter[str] = field(default_factory=Counter)
+    to_device: Counter[str] = field(default_factory=Counter)
+    to_host: Counter[str] = field(default_factory=Counter)
+
+    def clear(self) -> None:
+        """Start counting at 0."""
+        for counts in vars(self).values():
+            counts.clear()
+
+
+traffic = Traffic()
+
+
+class SimulatedTensor(Tensor):
+    """A tensor of the simulated device; `host` has its values, which the product must never touch."""
+
+    host: Tensor
+    __torch_function__: ClassVar[Any] = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, host: Tensor) -> SimulatedTensor:
+        with torch.inference_mode(False):  # a view of a normal tensor must be a normal tensor
+            made: SimulatedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+                cls, host.shape, strides=host.stride(), storage_offset=host.storage_offset(), dtype=host.dtype,
+                device=torch.device(NAME, 0),
+            )  # fmt: skip
+        made.host = host
+        return made
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        return f"SimulatedTensor({self.host})"
+
+    def tolist(self) -> Any:
+        """Return the values as lists, which waits for the device."""
+        return self.cpu().tolist()
+
+    def numpy(self, *args: Any, **keywords: Any) -> Any:
+        """Refuse, as tensors of a GPU do."""
+        raise TypeError(f"can't convert {self.device} device type tensor to numpy; use Tensor.cpu() first")
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, op: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
+            return op.decompose(*args, **(kwargs or {}))  # in inference mode no autograd kernel has decomposed it
+        if op.overloadpacket in (aten.copy_, aten._to_copy):
+            return copy(op, *args, **(kwargs or {}))
+        return run(op, args, kwargs or {})
+
+
+def run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Run an operation on the CPU tensors of its arguments; its results are tensors of the simulated device."""
+    on_cpu = torch.device(kwargs["device"]).type == "cpu" if kwargs.get("device") is not None else False
+    if "device" in kwargs:
+        kwargs = {**kwargs, "device": torch.device("cpu")}
+    inputs = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, Tensor)]
+    if any(not isinstance(value, SimulatedTensor) and value.ndim for value in inputs):
+        kinds = ", ".join(f"{tuple(value.shape)} on {value.device}" for value in inputs)
+        raise DeviceMismatch(f"{op}: expected all tensors on one device, got {kinds} at {_line()}")
+    if _synchronises(op.overloadpacket, args):
+        traffic.synchronisations[f"{_line()} {op.overloadpacket.__name__}"] += 1
+    results = op(*tree_map(_host, tuple(args)), **tree_map(_host, kwargs))
+    owners = {id(value.host): value for value in inputs if isinstance(value, SimulatedTensor)}
+
+    def wrapped(value: Any) -> Any:
+        if not isinstance(value, Tensor) or on_cpu:
+            return value
+        owner = owners.get(id(value))
+        if owner is None:
+            return SimulatedTensor(value)
+        if owner.shape != value.shape or owner.stride() != value.stride():
+            raise NotImplementedError(
+                f"{op} changes the shape of a tensor in place, which the simulation cannot follow"
+            )
+        return owner
+
+    return tree_map(wrapped, results)
+
+
+def copy(op: Any, first: Any, second: Any = None, non_blocking: bool = False, **options: Any) -> Any:
+    """Copy within the device, to it, or from it; the latter two are counted."""
+    if op.overloadpacket is aten.copy_:
+        _count(second, first, non_blocking)
+        _host(first).copy_(_host(second))
+        return first
+    device = options.pop("device", None)
+    copied = aten._to_copy.default(_host(first), **options)
+    result = copied if device is not None and device.type == "cpu" else SimulatedTensor(copied)
+    _count(first, result, non_blocking)
+    return result
+
+
+def _count(source: Tensor, target: Tensor, non_blocking: bool) -> None:
+    leaves, arrives = isinstance(source, SimulatedTensor), isinstance(target, SimulatedTensor)
+    size = source.numel() * source.element_size()
+    if arrives and not leaves:
+        traffic.to_device[_line()] += size
+    if leaves and not arrives:
+        traffic.to_host[_line()] += size
+        if not non_blocking:
+            traffic.synchronisations[f"{_line()} copy to the host"] += 1
+
+
+def _synchronises(packet: Any, args: Sequence[Any]) -> bool:
+    if packet in SELECTING:
+        return any(isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+    return packet in SYNCHRONISING or (packet is aten.repeat_interleave and isinstance(args[0], Tensor))
+
+
+def _host(value: Any) -> Any:
+    return value.host if isinstance(value, SimulatedTensor) else value
+
+
+def _line() -> str:
+    """Return the innermost line of the product that is being run; `backward` in autograd's own threads."""
+    for frame in reversed(traceback.extract_stack(limit=60)):
+        if frame.filename.startswith(PRODUCT):
+            return f"{Path(frame.filename).relative_to(ROOT)}:{frame.name}"
+    return "elsewhere"

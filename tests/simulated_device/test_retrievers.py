@@ -1,0 +1,67 @@
+"""Fine-tuning of every kind of retriever on the simulated device, with the complete batch and in chunks."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from models.retrievers.came import Competition
+from models.retrievers.examples import Examples
+from models.retrievers.objective import Distillation, Finetuning, Flops, ObjectiveSettings
+from tests.models.retrievers.test_objective import examples, exclusions
+from tests.simulated_device.comparison import assert_equal, on_cpu, on_device
+from tests.simulated_device.tensor import traffic
+from tests.tiny import RETRIEVERS, tiny_retriever
+
+PLAIN = ObjectiveSettings(contrasts=["sum"], temperature=4.0)
+SETTINGS = dict.fromkeys(RETRIEVERS, PLAIN) | {
+    "splade": replace(PLAIN, flops=Flops(queries=0.3, passages=0.2, ramp=0.5)),
+    "hybrid": replace(PLAIN, contrasts=["sum", "dense", "lexical"]),
+    "coil": replace(PLAIN, contrast_loss="pairwise"),
+    "duplex": replace(PLAIN, distillation=Distillation(teacher_temperature=1.0, contrast_weight=0.1)),
+    "mixture": replace(
+        PLAIN, contrasts=[], competition=Competition(temperature=0.5, scope="batch", standardised=0.2, scale=1.0)
+    ),
+}  # fmt: skip
+MOST_SYNCHRONISATIONS: dict[str, dict[int | None, int]] = {
+    "dpr": {None: 6, 3: 18},
+    "splade": {None: 10, 3: 24},
+    "colbert": {None: 4, 3: 12},
+    "coil": {None: 6, 3: 14},
+    "hybrid": {None: 12, 3: 26},
+    "duplex": {None: 12, 3: 26},
+    "mixture": {None: 14, 3: 28},
+}  # fmt: skip
+"""In a step with the complete batch of 4 queries, and with chunks of 3; lower them when a step waits less."""
+
+
+def batch_for(kind: str) -> Examples:
+    """Return four sorted queries with two passages each, with exclusions or a teacher's scores."""
+    teacher = torch.linspace(-1, 1, 8).view(4, 2) if kind == "duplex" else None
+    return examples(2, excluded=exclusions(4, 2), teacher=teacher).sorted_by_length()
+
+
+@pytest.mark.parametrize("kind", RETRIEVERS)
+@pytest.mark.parametrize("chunk", [None, 3])
+@pytest.mark.usefixtures("full_precision")
+def test_a_step_equals_that_of_the_cpu(kind: str, chunk: int | None, simulated: torch.device) -> None:
+    objectives = [Finetuning(tiny_retriever(kind), SETTINGS[kind]) for _ in range(2)]
+
+    step = on_device(objectives[0], batch_for(kind), chunk, simulated)
+
+    assert_equal(step, on_cpu(objectives[1], batch_for(kind), chunk), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("kind", RETRIEVERS)
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_a_step_in_bfloat16_copies_nothing_and_rarely_waits(
+    kind: str, chunk: int | None, simulated: torch.device
+) -> None:
+    objective = Finetuning(tiny_retriever(kind), SETTINGS[kind])
+
+    losses, _ = on_device(objective, batch_for(kind), chunk, simulated)
+
+    assert not traffic.to_device
+    assert traffic.synchronisations.total() <= MOST_SYNCHRONISATIONS[kind][chunk], traffic.synchronisations
+    expected, _ = on_cpu(Finetuning(tiny_retriever(kind), SETTINGS[kind]), batch_for(kind), chunk)
+    assert losses == pytest.approx(expected, rel=0.05, abs=0.05)
