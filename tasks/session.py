@@ -47,7 +47,7 @@ class Execution(Settings):
     trusted_network: bool = False
     """Whether only trusted machines reach the hosts' ports, which have no passwords; several hosts need it."""
     dask: str | None = None
-    """Address of a Dask scheduler whose workers split, write queries, encode and mine; null for processes of ours."""
+    """Address of a Dask scheduler whose workers write the shards of all stages; null for processes of ours."""
 
     @model_validator(mode="after")
     def _several_hosts_need_trust(self) -> Self:

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.rows import parts, read_rows
+from storage.rows import blocks_with_keys, parts, read_rows
 from storage.store.store import SCRATCH
-from storage.tables import Run
+from storage.tables import Passages, Run
 from tasks.finetuning.miners import Row
 from tasks.runtime.shard import Shard, part
 
@@ -46,12 +46,12 @@ def lists(runs: Sequence[Artifact[Run]], shard: Shard | None = None) -> Iterator
             yield query_id, ranked
 
 
-def relevant_passages(positives: pa.Table, passages: pa.Table) -> dict[str, set[str]]:
+def relevant_passages(positives: pa.Table, passages: Artifact[Passages]) -> dict[str, set[str]]:
     """Return, for each query that has a positive, all passages of all its positives' documents."""
-    passages = passages.filter(pc.is_in(passages["doc_id"], value_set=positives["doc_id"].combine_chunks()))
     of_document: dict[str, list[str]] = {}
-    for row in passages.to_pylist():
-        of_document.setdefault(row["doc_id"], []).append(row["passage_id"])
+    for block in blocks_with_keys(passages, Passages, "doc_id", positives["doc_id"].to_pylist(), ["passage_id"]):
+        for row in block.to_pylist():
+            of_document.setdefault(row["doc_id"], []).append(row["passage_id"])
     relevant: dict[str, set[str]] = {}
     for row in positives.to_pylist():
         relevant.setdefault(row["query_id"], set()).update(of_document.get(row["doc_id"], ()))

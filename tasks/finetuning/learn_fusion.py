@@ -60,7 +60,7 @@ def learn_fusion(
     a relevant document. A positive that is in no list is omitted.
     """
     wanted = read_table(positives, Positives)
-    relevant = relevant_passages(wanted, read_table(passages, Passages, ["passage_id", "doc_id"]))
+    relevant = relevant_passages(wanted, passages)
     lists, query_ids = [Lists(run) for run in runs], wanted["query_id"].combine_chunks().unique()
     files = []
     with bar(what="reading scores of positives", unit="queries", total=len(query_ids)) as counter:

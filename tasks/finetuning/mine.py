@@ -88,7 +88,7 @@ class MiningContext:
     ) -> None:  # fmt: skip
         labels = read_table(positives, Positives)
         self.settings = settings
-        self.relevant = relevant_passages(labels, read_table(passages, Passages, ["passage_id", "doc_id"]))
+        self.relevant = relevant_passages(labels, passages)
         self.positives = positives_of_queries(labels)
         self.selector: NegativeSelector = miner(settings, runs, scores).Selector(settings, scores)
 

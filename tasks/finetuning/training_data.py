@@ -6,21 +6,20 @@ its number and the seed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.row_index import RowIndex
-from storage.rows import read_table
-from storage.tables import Negatives, Passages, Positives, Queries
+from storage.rows import parts, read_blocks, read_table
+from storage.tables import Negatives, Passages, Positives, Queries, Table
 from tasks.retrieval.shared_passages import Corpus
 from tasks.training.epochs import rows_of_step
 from tasks.training.seeds import random_generator
@@ -51,11 +50,19 @@ class Lists:
         return self.passage_rows[self.offsets[query] : self.offsets[query + 1]]
 
     @staticmethod
-    def of(queries: RowNumbers, passage_rows: RowNumbers, num_queries: int) -> Lists:
-        """Return the lists of pairs of a query number and a passage row; the order within a query is kept."""
-        order = np.argsort(queries, kind="stable")
-        offsets = np.searchsorted(queries[order], np.arange(num_queries + 1))
-        return Lists(offsets, passage_rows[order])
+    def read(labels: Artifact[Any], table: type[Table], queries: RowIndex, corpus: Corpus) -> Lists:
+        """Return the passages that a table names for each of these queries, in its order, with a block in memory."""
+        query_rows, passage_rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for block in _blocks(labels, table, ["query_id", "passage_id"]):
+            rows = queries.rows(block["query_id"])
+            passage_ids = block["passage_id"].filter(pa.array(rows >= 0))
+            error = partial(missing_passage, labels.reference, corpus.passages)
+            query_rows.append(rows[rows >= 0])
+            passage_rows.append(corpus.index.require(passage_ids, error))
+        numbers = np.concatenate(query_rows)
+        order = np.argsort(numbers, kind="stable")
+        offsets = np.searchsorted(numbers[order], np.arange(len(queries) + 1))
+        return Lists(offsets, np.concatenate(passage_rows)[order])
 
 
 @dataclass(frozen=True)
@@ -81,23 +88,16 @@ class TrainingData:
 
         Raises UserError if no query is left, or if a label names a passage that is not in the corpus.
         """
-        names = ["query_id", "passage_id"]
-        relevant, hard = read_table(positives, Positives, names), read_table(negatives, Negatives, names)
-        topics = read_table(queries, Queries)
-        topics = topics.filter(pc.is_in(topics["query_id"], value_set=relevant["query_id"].combine_chunks()))
+        topics = _with_labels(read_table(queries, Queries), positives, Positives)
         if mined_only:
-            topics = topics.filter(pc.is_in(topics["query_id"], value_set=hard["query_id"].combine_chunks()))
+            topics = _with_labels(topics, negatives, Negatives)
         if not len(topics):
             wanted = "a positive passage and negatives" if mined_only else "a positive passage"
             raise UserError(f"{queries.reference}: none of its queries has {wanted}; training needs some")
         query_index = RowIndex(topics["query_id"])
-        lists: list[Lists] = []
-        for rows, reference in ((relevant, positives.reference), (hard, negatives.reference)):
-            query_rows = query_index.rows(rows["query_id"])
-            passage_ids = rows["passage_id"].filter(pa.array(query_rows >= 0))
-            passage_rows = corpus.index.require(passage_ids, partial(missing_passage, reference, corpus.passages))
-            lists.append(Lists.of(query_rows[query_rows >= 0], passage_rows, len(topics)))
-        return TrainingData(corpus, query_index, topics["text"].to_pylist(), lists[0], lists[1], settings)
+        relevant = Lists.read(positives, Positives, query_index, corpus)
+        hard = Lists.read(negatives, Negatives, query_index, corpus)
+        return TrainingData(corpus, query_index, topics["text"].to_pylist(), relevant, hard, settings)
 
     def examples(self, step: int) -> tuple[list[int], list[int]]:
         """Return the query numbers of a step, and the rows of their passages: group by group, the positive first."""
@@ -135,6 +135,20 @@ class TrainingData:
     def relevant(self, query: int) -> set[str]:
         """Return the ids of the documents of a query's positives."""
         return set(self.corpus.documents(self.positives[query].tolist()))
+
+
+def _with_labels(queries: pa.Table, labels: Artifact[Any], table: type[Table]) -> pa.Table:
+    """Return the queries that a table names."""
+    index, is_labelled = RowIndex(queries["query_id"]), np.zeros(len(queries), bool)
+    for block in _blocks(labels, table, ["query_id"]):
+        rows = index.rows(block["query_id"])
+        is_labelled[rows[rows >= 0]] = True
+    return queries.filter(pa.array(is_labelled))
+
+
+def _blocks(labels: Artifact[Any], table: type[Table], columns: Sequence[str]) -> Iterator[pa.Table]:
+    for path in parts(labels.path):
+        yield from read_blocks(path, table, columns)
 
 
 def missing_passage(labels: str, passages: Artifact[Passages], passage_id: str) -> UserError:

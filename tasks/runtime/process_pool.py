@@ -63,13 +63,13 @@ def run_in_processes(job: ShardJob, shards: Sequence[Shard], processes: int, don
 
 def _requests(job: ShardJob, processes: int) -> list[dict[str, Any]]:
     """Return the request of each process: equal, except that each has its own GPU where GPUs are used."""
-    if not job.on_gpus:
-        return [request(job) | {"threads": 1}] * processes  # the processes are the parallelism
+    requested = request(job)
+    if not job.on_gpus:  # the processes are the parallelism
+        return [requested | {"execution": requested["execution"] | {"threads": 1}, "threads": 1}] * processes
     from tasks.runtime.device import devices_for
 
-    own_request = request(job)
     return [
-        own_request | {"execution": own_request["execution"] | {"device": device}, "threads": execution().threads}
+        requested | {"execution": requested["execution"] | {"device": device}, "threads": execution().threads}
         for device in devices_for(processes)
     ]
 
