@@ -77,7 +77,7 @@ class Pairing(Contexts):
     seed: Seed
 
 
-@stage(version=2, table=Pairs)
+@stage(version=3, table=Pairs)
 def pair_contexts(
     out: Path,
     passages: Artifact[Passages],
