@@ -25,7 +25,10 @@ REASONS = {
 """Why a stage grows faster than n log n, where that is how it is meant to be."""
 GROUPS = "buffers fill up: at most 10,000 rows or 50 million characters of a table are in memory"
 MEMORY_REASONS = {
-    "generate queries": "up to 200,000 passages' queries, one file of the table, are in memory",
+    "generate queries": (
+        "the queries of up to 200,000 passages, one file of the table, and the passages of one of the generation "
+        "cache's 256 buckets are in memory"
+    ),
     "encode: dense": "buffers of batches fill up: at most 8,192 passages are in memory",
     "encode: late": "buffers of batches fill up: at most 512 passages are in memory",
     "pair contexts": GROUPS,
