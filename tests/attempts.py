@@ -52,10 +52,10 @@ class Attempt:
 
     def server(self) -> psutil.Process:
         """Its embedded server."""
-        [found] = [
+        [results] = [
             process for process in self.processes() if "flows.prefect_server.embedded_server" in process.cmdline()
         ]
-        return found
+        return results
 
     def built(self) -> list[str]:
         """The stages of the folder's store that are complete."""

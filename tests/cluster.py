@@ -59,7 +59,7 @@ def environment(**more: str) -> dict[str, str]:
 def wait_for(what: Callable[[], Any], seconds: float = 600) -> Any:
     """What the function answers once it is true."""
     deadline = time.monotonic() + seconds
-    while not (found := what()):
+    while not (results := what()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    return found
+    return results

@@ -82,8 +82,8 @@ def run(
 
     `last` names its last row.
     """
-    made = Made(queries=queries)
-    passages, topics, qrels = split_corpus(settings=made), ingest_queries(settings=made), ingest_qrels(settings=made)
+    built = Made(queries=queries)
+    passages, topics, qrels = split_corpus(settings=built), ingest_queries(settings=built), ingest_qrels(settings=built)
     runs = {
         "bm25": search(queries=topics, passages=passages, settings=Ranking(noise=2.0, seed=0)),
         "retriever_1": search(queries=topics, passages=passages, settings=Ranking(noise=noise, seed=seed)),
@@ -105,7 +105,7 @@ def run(
         text=yaml.safe_dump(recipe, sort_keys=False), runs={"bm25": "Lucene's BM25"}, absent={}, main=last,
         baseline="bm25", metric="MRR@10", reported={}, trained=[], stored=[], views={},
     )  # fmt: skip
-    found = report(
+    results = report(
         metrics=[metrics],
         queries=topics,
         agreements=[],
@@ -115,5 +115,5 @@ def run(
         transfer=[],
         settings=reporting,
     )
-    publish(store.root / "reports" / name, found, [])
-    return found
+    publish(store.root / "reports" / name, results, [])
+    return results

@@ -170,11 +170,11 @@ def test_models_need_only_torch_and_transformers() -> None:
     """The optional extra is imported only in the functions that use it."""
     allowed = {"models", "torch", "transformers", "tokenizers", "safetensors", "numpy", "pydantic"}
     standard = __import__("sys").stdlib_module_names
-    found = {
+    results = {
         (module.split(".")[0], loaded) for file in (ROOT / "models").rglob("*.py") for module, loaded in imports(file)
     }
 
-    assert {(root, loaded) for root, loaded in found if root not in allowed | standard} == {
+    assert {(root, loaded) for root, loaded in results if root not in allowed | standard} == {
         ("sentence_transformers", False)
     }
 

@@ -34,14 +34,14 @@ def measured(place: Dataset, split: str, k1: float, b: float) -> dict[str, float
     passages = collection.split(place, "corpus", pieces, Splitting(max_tokens=None, titles=False))
     topics = collection.topics(place, "corpus", split)
     indexed = index(passages=passages, settings=Bm25(engine="bm25", k1=k1, b=b))
-    found = search(
+    result = search(
         index=indexed, queries=topics.queries, passages=passages, settings=Search(documents=1000, view="bm25")
     )
     settings = Evaluation(
         dataset=place.reader, split=split, titles=False, relevant_from=1, ignore_identical_ids=False, names=["bm25"],
         metrics=list(PUBLISHED), comparisons=[], seed=1, resamples=10_000,
     )  # fmt: skip
-    metrics = evaluate(qrels=topics.qrels, answers=topics.answers, passages=passages, runs=[found], settings=settings)
+    metrics = evaluate(qrels=topics.qrels, answers=topics.answers, passages=passages, runs=[result], settings=settings)
     return {row["metric"]: row["value"] for row in pq.read_table(metrics.path / "rows.parquet").to_pylist()}
 
 

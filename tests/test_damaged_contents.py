@@ -57,8 +57,8 @@ def export_run(store: Store) -> tuple[Path, list[str]]:
 
 
 def export(store: Store) -> tuple[Path, list[str]]:
-    made = weights()
-    return made.path / "model.safetensors", ["export", made.key, "OUT"]
+    built = weights()
+    return built.path / "model.safetensors", ["export", built.key, "OUT"]
 
 
 @pytest.mark.parametrize("reads", [search, compare, export_run, export])
@@ -82,22 +82,22 @@ def test_a_flipped_bit_is_named_before_anything_is_read(
 
 
 def test_a_cached_run_does_not_publish_a_damaged_report(store: Store) -> None:
-    made = run(store, "one")
-    flip(made.path / "logs" / "curves.json")
+    built = run(store, "one")
+    flip(built.path / "logs" / "curves.json")
 
     with pytest.raises(DamagedArtifact, match=r"curves\.json: expected sha256"):
-        published("one", made, store, [])
+        published("one", built, store, [])
 
 
 def test_where_the_store_cannot_be_written_the_artifact_stays_and_this_is_said(store: Store) -> None:
-    made = weights()
-    flip(made.path / "model.safetensors")
+    built = weights()
+    flip(built.path / "model.safetensors")
     (store.root / ".damaged").touch()
 
     with pytest.raises(DamagedArtifact, match="the artifact stays, since the store cannot be written"):
-        store.check(made)
+        store.check(built)
 
-    assert (made.path / "model.safetensors").exists()
+    assert (built.path / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("options", [[], ["--aside"]])

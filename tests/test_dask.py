@@ -62,8 +62,8 @@ if __name__ == "__main__":
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two workers for all tests, of which the last kill one after the other."""
-    with cluster(tmp_path_factory.mktemp("dask") / "cluster") as found:
-        yield found
+    with cluster(tmp_path_factory.mktemp("dask") / "cluster") as results:
+        yield results
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +77,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[
             yield folder, sharded.run_chain(store, generator, DOCUMENTS)
 
 
-def on(found: Cluster, store: Store) -> Session:
-    return Session(store, Execution(threads=1, device="cpu", dask=found.address))
+def on(results: Cluster, store: Store) -> Session:
+    return Session(store, Execution(threads=1, device="cpu", dask=results.address))
 
 
 def test_two_workers_make_what_one_process_makes(
@@ -87,10 +87,10 @@ def test_two_workers_make_what_one_process_makes(
     folder, expected = here
     store = Store(tmp_path)
     with session(on(two, store)):
-        found = sharded.run_chain(store, folder / "generator", DOCUMENTS)
+        result = sharded.run_chain(store, folder / "generator", DOCUMENTS)
 
-    assert found == expected
-    assert set(found) == set(sharded.SHARDED)
+    assert result == expected
+    assert set(result) == set(sharded.SHARDED)
     assert min(sharded.parts_of(store).values()) > 8
 
 
@@ -181,12 +181,12 @@ def test_a_worker_is_killed_in_the_middle_of_a_flow(
     logs = [path.read_text() for path in two.folder.glob("*.log")]
 
     assert json.loads(said.splitlines()[-1]) == expected
-    [made] = (tmp_path / "store" / "encode").iterdir()
-    assert len(finished) < len(list(made.rglob("*.npy")))
+    [built] = (tmp_path / "store" / "encode").iterdir()
+    assert len(finished) < len(list(built.rglob("*.npy")))
     shard = Counter(Path(name).name[:5] for name in finished)
-    whole = [name for name in finished if shard[Path(name).name[:5]] == len(list(made.rglob("00000*.npy")))]
+    whole = [name for name in finished if shard[Path(name).name[:5]] == len(list(built.rglob("00000*.npy")))]
     assert whole
-    assert all((made / name).stat().st_ino == finished[name] for name in whole)
+    assert all((built / name).stat().st_ino == finished[name] for name in whole)
     count = wait_for(lambda: completed(server))
     assert count["shards"] == 3 * len(sharded.SHARDED)
     assert sum(count.values()) < 30  # the stages, and for each flow of shards a task run that stands for it

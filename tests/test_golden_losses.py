@@ -71,46 +71,46 @@ def objective_of(recipe: Any) -> nn.Module:
     encoder = towers.build_encoders(encoder, recipe.backbone.towers)
     torch.manual_seed(0)
     paper = import_module(f"models.papers.{settings.paper}")
-    made: nn.Module = paper.Pretraining(Initialisation(encoder, drawn(0, "texts").terms), settings.objective)
-    return made.train()
+    built: nn.Module = paper.Pretraining(Initialisation(encoder, drawn(0, "texts").terms), settings.objective)
+    return built.train()
 
 
 def batch_of(recipe: Any, step: int, tokenizer: Tokenizer) -> Batch:
     settings = recipe.pretrain
     paper = import_module(f"models.papers.{settings.paper}")
-    given = drawn(step, settings.objective.reads)
-    made: Batch = paper.make_batch(given, tokenizer, settings.objective, np.random.default_rng((7, step)))
-    return made
+    inputs = drawn(step, settings.objective.reads)
+    built: Batch = paper.make_batch(inputs, tokenizer, settings.objective, np.random.default_rng((7, step)))
+    return built
 
 
 def trained(recipe: Any, tokenizer: Tokenizer, chunk: int | None, steps: int = STEPS) -> list[Step]:
     """The losses of the first steps of plain gradient descent."""
-    made, found = objective_of(recipe), []
-    optimiser = torch.optim.SGD(made.parameters(), lr=0.02)
+    built, results = objective_of(recipe), []
+    optimiser = torch.optim.SGD(built.parameters(), lr=0.02)
     for step in range(steps):
         optimiser.zero_grad()
-        losses = gradients(made, batch_of(recipe, step, tokenizer), chunk, (3, step))
+        losses = gradients(built, batch_of(recipe, step, tokenizer), chunk, (3, step))
         optimiser.step()
-        found.append({name: losses[name].item() for name in sorted(losses)})
-    return found
+        results.append({name: losses[name].item() for name in sorted(losses)})
+    return results
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_first_losses(name: str, tokenizer: Tokenizer) -> None:
     recipe, path = load_recipe(name)
 
-    found = trained(recipe, tokenizer, recipe.pretrain.fit.chunk)
+    results = trained(recipe, tokenizer, recipe.pretrain.fit.chunk)
 
     file = GOLDEN / f"{path.stem}.txt"
     if os.environ.get("PRETRIEVE_WRITE_GOLDEN") and not file.exists():
-        lines = (" ".join(f"{loss} {value:.6f}" for loss, value in step.items()) for step in found)
+        lines = (" ".join(f"{loss} {value:.6f}" for loss, value in step.items()) for step in results)
         file.write_text("".join(f"{line}\n" for line in lines))
     assert file.exists(), f"{file}: missing; write it by running this test with PRETRIEVE_WRITE_GOLDEN=1"
     expected = [line.split() for line in file.read_text().splitlines()]
-    assert [list(step) for step in found] == [line[::2] for line in expected]
+    assert [list(step) for step in results] == [line[::2] for line in expected]
     values = [[float(value) for value in line[1::2]] for line in expected]
     # Six digits are written, and CPUs differ by less: at most 1e-6 with any instruction set of PyTorch, oneDNN and MKL.
-    np.testing.assert_allclose([list(step.values()) for step in found], values, rtol=1e-5)
+    np.testing.assert_allclose([list(step.values()) for step in results], values, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -124,12 +124,12 @@ def test_equal_seeds_give_equal_losses(name: str, tokenizer: Tokenizer) -> None:
 def test_bfloat16_is_near_and_finite(name: str, tokenizer: Tokenizer) -> None:
     """Mixed precision as on a GPU, here on the CPU: the same losses to about its two digits, finite gradients."""
     recipe, _ = load_recipe(name)
-    made, batch = objective_of(recipe), batch_of(recipe, 0, tokenizer)
+    built, batch = objective_of(recipe), batch_of(recipe, 0, tokenizer)
 
     def losses() -> dict[str, torch.Tensor]:
         torch.manual_seed(1)
-        vectors, local = made.encode(batch)  # type: ignore[operator]
-        return {**local, **made.compare(vectors, batch)}  # type: ignore[operator]
+        vectors, local = built.encode(batch)  # type: ignore[operator]
+        return {**local, **built.compare(vectors, batch)}  # type: ignore[operator]
 
     exact = losses()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -138,4 +138,4 @@ def test_bfloat16_is_near_and_finite(name: str, tokenizer: Tokenizer) -> None:
 
     for loss, value in mixed.items():
         assert value.item() == pytest.approx(exact[loss].item(), rel=0.05, abs=0.02), loss
-    assert all(parameter.grad.isfinite().all() for parameter in made.parameters() if parameter.grad is not None)
+    assert all(parameter.grad.isfinite().all() for parameter in built.parameters() if parameter.grad is not None)

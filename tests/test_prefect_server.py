@@ -26,8 +26,8 @@ def run(place: Path, server: Service) -> str:
         PREFECT_API_URL=server.url,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    [made] = [row["id"] for row in flow_runs(server) if row["id"] not in before]
-    return str(made)
+    [built] = [row["id"] for row in flow_runs(server) if row["id"] not in before]
+    return str(built)
 
 
 def flow_runs(server: Service) -> list[dict[str, Any]]:
@@ -44,16 +44,16 @@ def ended(server: Service, flow_run: str, number: int) -> dict[str, str]:
 
     def states() -> dict[str, str]:
         rows = of_run(server, flow_run, "task_runs")
-        found = {row["name"]: row["state_name"] for row in rows if row["state_name"] in ("Completed", "Cached")}
-        return found if len(found) >= number else {}
+        results = {row["name"]: row["state_name"] for row in rows if row["state_name"] in ("Completed", "Cached")}
+        return results if len(results) >= number else {}
 
     return wait_for(states, 5, f"{number} task runs have ended")
 
 
 def manifests(place: Path) -> dict[str, dict[str, Any]]:
     """The manifests of the store by stage."""
-    found = [json.loads(file.read_text()) for file in (place / "artifacts").glob("[!.]*/*/manifest.json")]
-    return {row["stage"]: row for row in found}
+    results = [json.loads(file.read_text()) for file in (place / "artifacts").glob("[!.]*/*/manifest.json")]
+    return {row["stage"]: row for row in results}
 
 
 def test_the_server_shows_every_stage_with_its_manifest_and_what_the_store_has_as_cached(

@@ -78,8 +78,8 @@ def test_reading_commands_work_on_a_read_only_store_and_writing_ones_are_refused
     before = tree(store.root)
     with read_only(store.root):
         for name, words in READING.items():
-            given = [word.format(**filled, out=tmp_path / "out") for word in words]
-            ended = command(capsys, *given, "--store", store.root)
+            inputs = [word.format(**filled, out=tmp_path / "out") for word in words]
+            ended = command(capsys, *inputs, "--store", store.root)
             assert ended.code == 0, (name, ended.err)
         for name, words in WRITING.items():
             ended = command(capsys, *words, "--store", store.root)
@@ -93,20 +93,20 @@ def test_reading_commands_work_on_a_read_only_store_and_writing_ones_are_refused
 
 
 def test_a_finished_run_is_published_outside_a_read_only_store(store: Store) -> None:
-    made = finished_runs.run(store, "one")
+    built = finished_runs.run(store, "one")
     with read_only(store.root):
-        known = published("one", made, store, [])
-        new = published("another", made, store, [])
+        known = published("one", built, store, [])
+        new = published("another", built, store, [])
 
     assert known == store.root / "reports" / "one" / "report.html"
     assert store.root not in new.parents
-    assert json.loads(new.with_suffix(".json").read_text())["inputs"]["report"] == made.key
+    assert json.loads(new.with_suffix(".json").read_text())["inputs"]["report"] == built.key
 
 
 def test_a_stage_that_is_cached_needs_no_lock(store: Store) -> None:
-    made = given_checkpoint()
+    model = given_checkpoint()
     with read_only(store.root):
-        assert given_checkpoint() == made
+        assert given_checkpoint() == model
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")

@@ -23,8 +23,8 @@ def commands(document: Path, program: str) -> list[str]:
     fenced = re.findall(r"^```[a-z]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     inline = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
     lines = [line for block in fenced for line in block.replace("\\\n", " ").splitlines()] + inline
-    found = [re.sub(r"^(\$ |[A-Z_]+=\S+ |\.venv/bin/(?=pretrieve))*", "", line.strip()) for line in lines]
-    return [line.split("  #")[0] for line in found if line.startswith(f"{program} ")]
+    results = [re.sub(r"^(\$ |[A-Z_]+=\S+ |\.venv/bin/(?=pretrieve))*", "", line.strip()) for line in lines]
+    return [line.split("  #")[0] for line in results if line.startswith(f"{program} ")]
 
 
 ALL = [(document.name, line) for document in DOCUMENTS for line in commands(document, "pretrieve")]

@@ -111,10 +111,10 @@ def plain(text: str) -> object:
     return yaml.safe_load(text)
 
 
-def same(found: object, printed: str) -> bool:
+def same(results: object, printed: str) -> bool:
     """Equal in value and kind: 1 is not true, and 1.0e-4 no text."""
     expected = plain(printed)
-    return type(found) is type(expected) and found == expected
+    return type(results) is type(expected) and results == expected
 
 
 TABLE = constants()
@@ -145,9 +145,9 @@ def test_each_value_that_a_comment_calls_printed_is_in_the_table(recipe: Path) -
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_each_row_of_the_table_is_met_and_cited(recipe: Path) -> None:
     for row in (row for row in TABLE if row.is_in(recipe)):
-        found = [line for line in lines(recipe) if fnmatchcase(line.key, row.key)]
-        assert found, f"{recipe.name} has no {row.key}"
-        for line in found:
+        results = [line for line in lines(recipe) if fnmatchcase(line.key, row.key)]
+        assert results, f"{recipe.name} has no {row.key}"
+        for line in results:
             place = f"{recipe.name} line {line.number}: {line.key}"
             assert same(line.value, row.value), f"{place}: {line.value!r}, printed {row.value} ({row.where})"
             assert row.where in line.sources, f"{place}: its comment does not name {row.where}"
@@ -189,9 +189,9 @@ def test_the_paper_prints_what_is_quoted(row: Constant) -> None:
 def paper(folder: Path, title: str) -> str:
     """The text of the paper that has this title at its head."""
     texts = [squeezed(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.txt"))]
-    found = [text for text in texts if title in text[:500]]
-    assert len(found) == 1, f"{folder}: expected one text titled {title!r}, found {len(found)}"
-    return found[0]
+    results = [text for text in texts if title in text[:500]]
+    assert len(results) == 1, f"{folder}: expected one text titled {title!r}, found {len(results)}"
+    return results[0]
 
 
 def squeezed(text: str) -> str:

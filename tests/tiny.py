@@ -150,8 +150,8 @@ RETRIEVERS = {
 def tiny_retriever(kind: str, *, seed: int = 0, dropout: float = 0.0, spread: float = 0.2) -> Retriever:
     """A retriever of one of the kinds, over the tiny BERT."""
     encoder = DenseEncoder(tiny_bert(seed=seed, dropout=dropout, spread=spread), "cls")
-    made = Retriever(encoder, RETRIEVERS[kind], tiny_tokenizer())
+    model = Retriever(encoder, RETRIEVERS[kind], tiny_tokenizer())
     with torch.no_grad():
-        for parameter in made.own().values():  # copies of layers are all alike at first, projections small
+        for parameter in model.own().values():  # copies of layers are all alike at first, projections small
             parameter.add_(torch.randn_like(parameter) * spread)
-    return made
+    return model

@@ -40,15 +40,15 @@ def test_ratios_are_of_turns_and_the_first_turn_is_not_counted(by_the_clock: Cal
 
         return work
 
-    found = held(Case(
+    results = held(Case(
         "work", {OURS: contender("ours", ours), "peer": contender("peer", theirs)}, {"peer": 1.5}, repeats=3,
         compared=lambda made: {"made": dict(made)}, units={"rows": 10, "letters": len},
     ))  # fmt: skip
 
-    assert found["times_faster"]["peer"] == {"median": 3.0, "lowest": 1.0, "highest": 5.0, "target": 1.5}
-    assert found["seconds"] == {OURS: 2.0, "peer": 3.0}
-    assert found["rates"] == {"rows": {OURS: 5.0, "peer": 3.333}, "letters": {OURS: 2.0, "peer": 1.333}}
-    assert found["found"] == {"made": {OURS: "ours", "peer": "peer"}}
+    assert results["times_faster"]["peer"] == {"median": 3.0, "lowest": 1.0, "highest": 5.0, "target": 1.5}
+    assert results["seconds"] == {OURS: 2.0, "peer": 3.0}
+    assert results["rates"] == {"rows": {OURS: 5.0, "peer": 3.333}, "letters": {OURS: 2.0, "peer": 1.333}}
+    assert results["found"] == {"made": {OURS: "ours", "peer": "peer"}}
     assert order == ["ours", "peer", "ours", "peer", "peer", "ours", "ours", "peer"]  # each begins in its turn
 
 

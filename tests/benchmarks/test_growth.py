@@ -45,16 +45,16 @@ def test_an_exponent_is_the_slope_without_the_start_up() -> None:
 
 
 def test_an_uneven_growth_has_the_exponents_of_its_steps_as_bounds() -> None:
-    found = slopes.slope([(1, 1.0), (4, 4.0), (16, 64.0)])
-    assert found
-    assert (found.exponent, found.lowest, found.highest) == pytest.approx((1.5, 1.0, 2.0))
+    result = slopes.slope([(1, 1.0), (4, 4.0), (16, 64.0)])
+    assert result
+    assert (result.exponent, result.lowest, result.highest) == pytest.approx((1.5, 1.0, 2.0))
 
 
 def test_what_is_too_short_has_no_exponent() -> None:
     assert slopes.slope([(4_000, 0.01), (16_000, 0.04), (64_000, 0.16)]) is None
-    found = slopes.slope([(4_000, 0.01), (16_000, 0.25), (64_000, 1.0)])
-    assert found
-    assert (found.exponent, found.lowest, found.highest) == pytest.approx((1.0, 1.0, 1.0))
+    result = slopes.slope([(4_000, 0.01), (16_000, 0.25), (64_000, 1.0)])
+    assert result
+    assert (result.exponent, result.lowest, result.highest) == pytest.approx((1.0, 1.0, 1.0))
 
 
 def test_the_time_of_steps_excludes_that_before_them() -> None:
@@ -87,26 +87,26 @@ def test_an_invented_collection_has_the_requested_size_and_can_be_read(tmp_path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("growth")
-    (made / "models").mkdir()  # they take seconds to make, and what is measured here needs none
-    growth.prepare(made, (64,))
-    return made
+    built = tmp_path_factory.mktemp("growth")
+    (built / "models").mkdir()  # they take seconds to make, and what is measured here needs none
+    growth.prepare(built, (64,))
+    return built
 
 
 def test_a_stage_is_measured_anew_though_the_store_has_it(folder: Path) -> None:
     first = growth.measured(folder, "ingest", 64)
     assert first["documents"] == 64
     assert first["peak_mib"] > 10
-    (made,) = (folder / "64" / "store" / "ingest_corpus").iterdir()
-    (made / "of the first").touch()
-    work = Store(folder / "64" / "store").work("ingest_corpus", made.name)
+    (built,) = (folder / "64" / "store" / "ingest_corpus").iterdir()
+    (built / "of the first").touch()
+    work = Store(folder / "64" / "store").work("ingest_corpus", built.name)
     work.mkdir(parents=True)
     (work / "part-00000.parquet").write_bytes(b"left by a run that was killed")
 
     again = growth.measured(folder, "ingest", 64)
 
     assert again["bytes"] == pytest.approx(first["bytes"], rel=0.01)  # but for what its manifest says of the time
-    assert not (made / "of the first").exists()
+    assert not (built / "of the first").exists()
     assert not work.exists()
 
 
@@ -172,8 +172,8 @@ def test_a_measured_rate_takes_the_place_of_the_assumed_one() -> None:
 
 
 def test_what_is_beyond_a_limit_is_named() -> None:
-    found = growth_result()
-    small, large = (limits.needs(found, 1e9, PEAK, PEAK / 10, size) for size in limits.SIZES)
+    result = growth_result()
+    small, large = (limits.needs(result, 1e9, PEAK, PEAK / 10, size) for size in limits.SIZES)
     bm25 = {need.stage: need for need in large}["index: BM25"]
     assert "Lucene: 2,147,483,519 in an index" in bm25.limits
     assert not [limit for need in small for limit in need.limits if limit.startswith("Lucene")]
@@ -195,14 +195,14 @@ def growth_result() -> dict[str, Any]:
 
 
 def test_every_stage_was_measured_and_what_grows_fast_has_a_reason() -> None:
-    found = growth_result()
-    assert list(found["stages"]) == list(growing.STAGES)
+    results = growth_result()
+    assert list(results["stages"]) == list(growing.STAGES)
     assert all(
-        [row["documents"] for row in stage] == [growth.START, *growth.SIZES] for stage in found["stages"].values()
+        [row["documents"] for row in stage] == [growth.START, *growth.SIZES] for stage in results["stages"].values()
     )
-    assert set(slopes.faster(found)) <= set(slopes.REASONS)
+    assert set(slopes.faster(results)) <= set(slopes.REASONS)
     for name in slopes.TAKEN_OFF:  # a step must not grow with the corpus
-        step = slopes.slope(slopes.seconds(found, name))
+        step = slopes.slope(slopes.seconds(results, name))
         assert step is None or step.exponent < 0.3
 
 

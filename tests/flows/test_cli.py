@@ -94,11 +94,11 @@ BAD = {
 
 def bad_collection(folder: Path, what: str) -> Path:
     """A collection with one of the faults."""
-    made = collection(folder, **BAD[what][0])
+    built = collection(folder, **BAD[what][0])
     if what == "truncated gzip":
         whole = gzip.compress(("".join(ONE.replace("d0", f"d{n}") for n in range(1000))).encode())
-        (made / "corpus.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-    return made
+        (built / "corpus.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    return built
 
 
 @pytest.fixture(scope="module")

@@ -35,15 +35,15 @@ def derived(out: Path, passages: Artifact[Any], *, settings: Made) -> None:
 
 def test_a_run_that_begins_between_listing_and_deleting_keeps_what_it_needs(store: Store) -> None:
     """The note is written, and the store looked at, after gc has decided what to delete."""
-    made = finished_runs.split_corpus(settings=Made(queries=7))
+    artifact = finished_runs.split_corpus(settings=Made(queries=7))
     lone = finished_runs.split_corpus(settings=Made(queries=8))
     survey = take_survey(store, Policy(0, False))
-    assert {candidate.reference for candidate in survey.candidates} == {made.reference, lone.reference}
+    assert {candidate.reference for candidate in survey.candidates} == {artifact.reference, lone.reference}
 
-    with noted(store, "reproduce", "one", [made.reference]):
+    with noted(store, "reproduce", "one", [artifact.reference]):
         delete_candidates(survey, store)
 
-        assert made.path.exists()
+        assert artifact.path.exists()
         assert not lone.path.exists()
 
 
@@ -127,15 +127,15 @@ def test_a_report_that_is_published_between_listing_and_deleting_keeps_what_it_n
 
 
 def test_what_was_rebuilt_since_it_was_listed_is_kept(store: Store) -> None:
-    made = finished_runs.split_corpus(settings=Made(queries=7))
+    artifact = finished_runs.split_corpus(settings=Made(queries=7))
     survey = take_survey(store, Policy(0, False))
 
-    (made.path / "manifest.json").unlink()
+    (artifact.path / "manifest.json").unlink()
     with session(Session(store, Execution(device="cpu"))):
         finished_runs.split_corpus(settings=Made(queries=7))
     delete_candidates(survey, store)
 
-    assert artifacts(store) == {made.reference}
+    assert artifacts(store) == {artifact.reference}
 
 
 def test_what_is_being_built_stays_and_without_a_note_nothing_is_deleted(
@@ -157,15 +157,15 @@ def test_what_is_being_built_stays_and_without_a_note_nothing_is_deleted(
 
 
 def test_a_folder_that_another_process_moves_away_meanwhile_ends_nothing(store: Store) -> None:
-    made = [finished_runs.split_corpus(settings=Made(queries=n)) for n in range(1, 4)]
+    built = [finished_runs.split_corpus(settings=Made(queries=n)) for n in range(1, 4)]
     listed = store.manifests
 
     def moving() -> Any:
         for folder, manifest in listed():
-            shutil.rmtree(made[0].path, ignore_errors=True)
+            shutil.rmtree(built[0].path, ignore_errors=True)
             yield folder, manifest
 
     store.manifests = moving  # type: ignore[method-assign]
     survey = take_survey(store, Policy(0, False))
 
-    assert {candidate.path for candidate in survey.candidates} == {each.path for each in made[1:]}
+    assert {candidate.path for candidate in survey.candidates} == {each.path for each in built[1:]}

@@ -52,14 +52,14 @@ def test_two_runs_are_compared(store: Store, tmp_path: Path, capsys: pytest.Capt
 
 
 def test_a_run_is_named_by_recipe_key_or_folder(store: Store, tmp_path: Path) -> None:
-    made = run(store, "one")
-    names = ["one", made.key, made.key[:10], str(made.path), str(store.root / "reports" / "one")]
+    built = run(store, "one")
+    names = ["one", built.key, built.key[:10], str(built.path), str(store.root / "reports" / "one")]
     for name in names:
         content = compared("one", name, store)
         assert content["settings"] == []
         assert content["artifacts"]["first"] == [[], []]
     # a folder says which store it is in
-    assert compared(str(made.path), str(made.path), Store(tmp_path / "elsewhere"))["splits"]
+    assert compared(str(built.path), str(built.path), Store(tmp_path / "elsewhere"))["splits"]
 
 
 def test_what_cannot_be_compared_is_named(store: Store) -> None:

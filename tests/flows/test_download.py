@@ -41,7 +41,7 @@ def test_a_download_resumes_where_the_connection_broke(triples: Publisher, tmp_p
 
     assert (tmp_path / TRIPLES_NAME).read_bytes() == TRIPLES
     starts = [
-        int(found[0]) if (found := re.findall(r"\d+", requested or "")) else 0 for _, requested in triples.requests
+        int(results[0]) if (results := re.findall(r"\d+", requested or "")) else 0 for _, requested in triples.requests
     ]
     assert len(starts) == 4
     assert starts == sorted(set(starts))

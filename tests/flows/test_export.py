@@ -38,13 +38,13 @@ def rewrite(artifact: Artifact[Any], **changes: Any) -> None:
 def test_nothing_is_written_outside_the_folder(
     name: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = given_checkpoint()
-    files = json.loads((made.path / "manifest.json").read_text())["files"]
-    (made.path.parent / "outside").write_bytes(b"weights")
-    rewrite(made, files=files | {name: files["model.safetensors"]})
+    model = given_checkpoint()
+    files = json.loads((model.path / "manifest.json").read_text())["files"]
+    (model.path.parent / "outside").write_bytes(b"weights")
+    rewrite(model, files=files | {name: files["model.safetensors"]})
     before = {name for name in tree(tmp_path) if not name.startswith("store")}
 
-    ended = command(capsys, "export", made.key, tmp_path / "model", "--store", store.root)
+    ended = command(capsys, "export", model.key, tmp_path / "model", "--store", store.root)
 
     assert ended.code == 2
     assert len(ended.err.splitlines()) == 1
@@ -92,12 +92,12 @@ def test_a_folder_that_was_filled_meanwhile_is_left_as_it_is(tmp_path: Path) -> 
 def test_an_impossible_place_is_named_in_one_line(
     place: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = given_checkpoint()
+    model = given_checkpoint()
     finished_runs.run(store, "one")
     (tmp_path / "file").write_text("a letter")
     (tmp_path / "loop").symlink_to("loop")
 
-    for words in (["export", made.key, tmp_path / place], ["export-run", "one", "--to", tmp_path / place]):
+    for words in (["export", model.key, tmp_path / place], ["export-run", "one", "--to", tmp_path / place]):
         ended = command(capsys, *words, "--store", store.root)
 
         assert ended.code == 2, ended.err

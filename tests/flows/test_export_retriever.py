@@ -54,15 +54,15 @@ def given_passages(out: Path) -> None:
 @stage(version=1, table=Checkpoint)
 def given_retriever(out: Path, *, settings: Kind) -> None:
     """Random weights; where queries have an encoder of their own, it differs from the passages'."""
-    made = tiny_retriever(settings.views)
+    model = tiny_retriever(settings.views)
     if settings.sharing != "siamese" or settings.pooling != "cls":
         encoder = towers.build_encoders(DenseEncoder(tiny_bert(spread=0.2), settings.pooling), settings.sharing)
         if settings.sharing != "siamese":
             with torch.no_grad():
                 for parameter in encoder.query.bert.encoder.layer[0].intermediate.parameters():  # type: ignore[union-attr,index]
                     parameter.add_(torch.randn_like(parameter))
-        made = retriever.Retriever(encoder, RETRIEVERS[settings.views], tiny_tokenizer())
-    retriever.save(made, out)
+        model = retriever.Retriever(encoder, RETRIEVERS[settings.views], tiny_tokenizer())
+    retriever.save(model, out)
     if settings.pretrained:
         (out / "retriever.json").unlink()
     save_tokenizer(out)
@@ -112,33 +112,33 @@ def test_sentence_transformers_ranks_as_search_does(
     kind: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(RETRIEVERS, "projected", retriever.RetrieverSettings(dense=retriever.Dense(dim=12)))
-    passages, made = given_passages(), given_retriever(settings=KINDS[kind])
-    encode(passages=passages, checkpoint=made, settings=LENGTHS)
+    passages, built = given_passages(), given_retriever(settings=KINDS[kind])
+    encode(passages=passages, checkpoint=built, settings=LENGTHS)
 
-    exported = command(capsys, "export", made.key, tmp_path / "model", "--store", store.root)
+    exported = command(capsys, "export", built.key, tmp_path / "model", "--store", store.root)
 
     assert exported.code == 0, exported.err
-    expected = searched(QUESTIONS, made.key, store)
+    expected = searched(QUESTIONS, built.key, store)
     ranking = ranked_by_the_package(tmp_path / "model", QUESTIONS, passages)
     assert [[name for name, _ in row] for row in ranking] == [[name for name, _ in row] for row in expected]
     for ours, theirs in zip(expected, ranking, strict=True):
         assert [score for _, score in theirs] == pytest.approx([score for _, score in ours], rel=1e-4, abs=1e-4)
     assert "encode_query" in (tmp_path / "model" / "README.md").read_text()
-    assert load.read_settings(tmp_path / "model") == load.read_settings(made.path)  # it is still one of this project's
+    assert load.read_settings(tmp_path / "model") == load.read_settings(built.path)  # it is still one of this project's
     assert not load.is_foreign(tmp_path / "model")
 
 
 def test_lengths_are_those_of_the_training_where_nothing_was_encoded(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = given_retriever(settings=Kind())
-    path = made.path / "manifest.json"
-    assert command(capsys, "export", made.key, tmp_path / "plain", "--store", store.root).code == 0
+    built = given_retriever(settings=Kind())
+    path = built.path / "manifest.json"
+    assert command(capsys, "export", built.key, tmp_path / "plain", "--store", store.root).code == 0
     assert json.loads((tmp_path / "plain" / "sentence_bert_config.json").read_text()) == {}
     assert "query_max_tokens" not in json.loads(path.read_text())["settings"]
 
-    encode(passages=given_passages(), checkpoint=made, settings=LENGTHS)
-    assert command(capsys, "export", made.key, tmp_path / "encoded", "--store", store.root).code == 0
+    encode(passages=given_passages(), checkpoint=built, settings=LENGTHS)
+    assert command(capsys, "export", built.key, tmp_path / "encoded", "--store", store.root).code == 0
     lengths = json.loads((tmp_path / "encoded" / "sentence_bert_config.json").read_text())
     assert lengths == {"query_length": 6, "document_length": 9}
 
@@ -147,11 +147,11 @@ def test_lengths_are_those_of_the_training_where_nothing_was_encoded(
 def test_a_retriever_with_other_representations_does_not_claim_to_open_in_the_package(
     views: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = given_retriever(settings=Kind(views=views))
+    built = given_retriever(settings=Kind(views=views))
 
-    exported = command(capsys, "export", made.key, tmp_path / "model", "--store", store.root)
+    exported = command(capsys, "export", built.key, tmp_path / "model", "--store", store.root)
 
     assert exported.code == 0, exported.err
     assert not (tmp_path / "model" / "modules.json").exists()
     assert "sentence-transformers does not" in (tmp_path / "model" / "README.md").read_text()
-    assert load.load(tmp_path / "model").retriever.views == load.load(made.path).retriever.views
+    assert load.load(tmp_path / "model").retriever.views == load.load(built.path).retriever.views

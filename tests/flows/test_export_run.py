@@ -32,7 +32,7 @@ def read(path: Path) -> tuple[dict[str, object], list[str]]:
 
 
 def test_trec_eval_measures_the_file_as_the_report_does(store: Store, tmp_path: Path) -> None:
-    found = run(store, "one", noise=1.5)
+    result = run(store, "one", noise=1.5)
     export_runs("one", [], tmp_path / "out", store.root, packed=True, actor="A. Person")
 
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
@@ -64,7 +64,7 @@ def test_trec_eval_measures_the_file_as_the_report_does(store: Store, tmp_path: 
     (stage,) = header["method"]["retrieval"]  # type: ignore[index]
     assert stage["params"]["search"] == {"noise": 1.5, "seed": 1}
     assert stage["artifact"].startswith("search/")
-    assert found.stage == "report"
+    assert result.stage == "report"
 
 
 def only(store: Store, stage: str) -> Artifact:

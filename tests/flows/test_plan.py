@@ -142,8 +142,8 @@ def test_hours_come_from_a_pretraining_of_the_same_start_which_is_named(
     small = [*changes, "pretrain.steps=3", "pretrain.batch=4", "pretrain.mix=null", "pretrain.probe=null"]
     recipe, _ = load_recipe("cot_mae", small)
     start = initialise(sources.weights(recipe.backbone.weights), settings=recipe.backbone)
-    made = pretrain(pairs=given_pairs(), start=start, settings=recipe.pretrain)
-    log = [json.loads(line) for line in (made.path / "logs" / "metrics.jsonl").read_text().splitlines()]
+    built = pretrain(pairs=given_pairs(), start=start, settings=recipe.pretrain)
+    log = [json.loads(line) for line in (built.path / "logs" / "metrics.jsonl").read_text().splitlines()]
     rate = sorted(row["tokens_per_second"] for row in log)[1]
 
     rows, below = plan(capsys, store.root, "cot_mae", changes)
@@ -153,7 +153,7 @@ def test_hours_come_from_a_pretraining_of_the_same_start_which_is_named(
     assert float(rows["pretrain", ""]["hours"].strip("~").replace(",", "")) == pytest.approx(
         tokens / rate / 3600, rel=0.01
     )
-    assert f"hours of pretrain: as {made.reference} took, at {rate:,.0f} tokens a second, from the same" in below
+    assert f"hours of pretrain: as {built.reference} took, at {rate:,.0f} tokens a second, from the same" in below
     assert rows["initialise", ""]["state"] == "cached"
     assert not rows["train", "retriever_1"]["hours"]
     # Another start: nothing is known of its pre-training; but its own making has the same inputs.

@@ -68,25 +68,25 @@ def built(store: Store) -> dict[str, Artifact[Any]]:
 def test_a_key_of_any_kind_is_searched(
     name: str, views: list[str], built: dict[str, Artifact[Any]], store: Store
 ) -> None:
-    found = answer("river", open_key(built[name].key[:10], store), top=3, view=None)
+    results = answer("river", open_key(built[name].key[:10], store), top=3, view=None)
 
-    assert [each.rank for each in found] == list(range(1, len(found) + 1))
-    assert list(found[0].scores) == views
-    first = [each.scores[views[0]] for each in found]
+    assert [each.rank for each in results] == list(range(1, len(results) + 1))
+    assert list(results[0].scores) == views
+    first = [each.scores[views[0]] for each in results]
     assert first == sorted(first, reverse=True)
-    assert len(found) == (1 if name == "bm25" else 3)
+    assert len(results) == (1 if name == "bm25" else 3)
     if "sum" in views:
-        for each in found:
+        for each in results:
             assert each.scores["sum"] == pytest.approx(sum(each.scores[view] for view in views[1:]), rel=1e-5)
 
 
 def test_a_view_may_be_named_and_more_results_requested_than_there_are(built: dict[str, Artifact[Any]]) -> None:
     searched = Searched(built["passages"], None, built["vectors"], built["retriever"])
 
-    found = answer("tree", searched, top=99, view="late")
+    results = answer("tree", searched, top=99, view="late")
 
-    assert len(found) == len(TEXTS)
-    assert next(iter(found[0].scores)) == "late"
+    assert len(results) == len(TEXTS)
+    assert next(iter(results[0].scores)) == "late"
     with pytest.raises(UserError, match="--view words: expected one of dense, lexical, late, sum"):
         answer("tree", searched, top=1, view="words")
 
@@ -112,10 +112,10 @@ def test_what_cannot_be_searched_is_named(built: dict[str, Artifact[Any]], store
 
 
 def test_a_retriever_that_has_encoded_nothing(store: Store) -> None:
-    made = given_retriever()
+    built = given_retriever()
 
     with pytest.raises(UserError, match="no passages were encoded with this checkpoint"):
-        open_key(made.key, store)
+        open_key(built.key, store)
 
 
 def test_a_long_text_is_cut_in_any_script() -> None:

@@ -65,11 +65,11 @@ def test_plan_shows_a_title_and_a_name_as_they_are(tmp_path: Path) -> None:
 def test_a_stores_commands_show_settings_and_paths_as_they_are(
     tmp_path: Path, store: Store, odd: str, shown: str
 ) -> None:
-    made, name = initialise(settings=Named(name=odd)), odd.replace("/", "-")
+    artifact, name = initialise(settings=Named(name=odd)), odd.replace("/", "-")
     where = ["--store", str(store.root)]
 
-    assert shown[:20] in printed("show", made.key, *where)  # the rest is wrapped
-    assert shown.replace("/", "-") in printed("export", made.key, str(tmp_path / name), *where)
+    assert shown[:20] in printed("show", artifact.key, *where)  # the rest is wrapped
+    assert shown.replace("/", "-") in printed("export", artifact.key, str(tmp_path / name), *where)
     (other := tmp_path / f"store {name}").mkdir()
     store.root.rename(other / "store")
     for command in (["verify"], ["gc"], ["queries", "list"]):
@@ -79,9 +79,11 @@ def test_a_stores_commands_show_settings_and_paths_as_they_are(
 @pytest.mark.parametrize(("odd", "shown"), [(ODD, ODD), (ESCAPES, SHOWN)])
 def test_search_shows_passages_as_they_are(store: Store, odd: str, shown: str) -> None:
     passages, retriever = split_corpus(settings=Named(name=odd)), given_retriever()
-    made = encode(passages=passages, checkpoint=retriever, settings=Encoding(query_max_tokens=8, passage_max_tokens=12))
+    built = encode(
+        passages=passages, checkpoint=retriever, settings=Encoding(query_max_tokens=8, passage_max_tokens=12)
+    )
 
-    assert shown[:12] in printed("search", made.key, "word", "--store", str(store.root))
+    assert shown[:12] in printed("search", built.key, "word", "--store", str(store.root))
 
 
 @pytest.mark.parametrize("odd", [ODD, ESCAPES])

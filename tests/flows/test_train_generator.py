@@ -57,14 +57,14 @@ def test_a_generator_is_trained_and_written(place: Path) -> None:
     result = run(place, *options)
 
     assert result.exit_code == 0, result.output
-    found = json.loads((place / "out" / "validation.json").read_text())
-    for epoch in found["epochs"]:
+    results = json.loads((place / "out" / "validation.json").read_text())
+    for epoch in results["epochs"]:
         row = [f"{epoch[name]:.4f}" for name in ("validation_loss", "round_trip", "mrr")]
         assert any(
             line.replace("│", " ").split()[:4] == [str(epoch["epoch"]), *row] for line in result.stdout.split("\n")
         )
     assert str(place / "out") in result.stdout.replace("\n", "")
-    assert found["train"]["pairs"] + found["held_out"]["pairs"] == len(PAIRS)
+    assert results["train"]["pairs"] + results["held_out"]["pairs"] == len(PAIRS)
     card = (place / "out" / "README.md").read_text()
     assert "AutoModelForSeq2SeqLM" in card
     assert weights(str(place / "start")).key in card

@@ -53,7 +53,7 @@ def artifacts(store: Store, numbers: range) -> dict[str, Rebuildable]:
             for number in numbers:
                 again(count(settings=Count(number=number)), settings=Count(number=number))
     manifests = {reference: store.manifest(job.stage.name, job.key) for reference, job in current.jobs.items()}
-    return {each: Rebuildable(current.jobs[each], made, execution) for each, made in manifests.items() if made}
+    return {each: Rebuildable(current.jobs[each], built, execution) for each, built in manifests.items() if built}
 
 
 def rebuild(one: Rebuildable, tmp_path: Path) -> tuple[str, str]:
@@ -86,10 +86,10 @@ def test_what_is_built_again_is_equal_and_nothing_is_written_into_the_store(stor
 
 def test_it_is_built_with_the_threads_and_processes_that_it_was_built_with(store: Store, tmp_path: Path) -> None:
     with session(Session(store, Execution(threads=3, device="cpu"))) as current:
-        made = threads()
-    manifest = store.manifest("threads", made.key)
+        built = threads()
+    manifest = store.manifest("threads", built.key)
     assert manifest
-    job, here = current.jobs[made.reference], Execution(threads=1, device="cpu")
+    job, here = current.jobs[built.reference], Execution(threads=1, device="cpu")
 
     assert rebuild(Rebuildable(job, manifest, as_built(manifest, here)), tmp_path)[0] == "equal"
     assert rebuild(Rebuildable(job, manifest, here), tmp_path / "other")[0] == "differs"
@@ -109,9 +109,9 @@ def test_another_result_is_named_with_the_machine_that_built_it(
     manifest = other_content(store.folder(one.manifest.stage, one.manifest.key), **built)
     assert find_damage(store.folder(manifest.stage, manifest.key)) == []  # only a rebuild shows it
 
-    found, said = rebuild(Rebuildable(one.job, manifest, one.execution), tmp_path)
+    results, said = rebuild(Rebuildable(one.job, manifest, one.execution), tmp_path)
 
-    assert found == outcome
+    assert results == outcome
     assert f"expected {manifest.hash}; 1 files differ: part-00000.parquet" in said
     assert words in said
 

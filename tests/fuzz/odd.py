@@ -58,11 +58,11 @@ odd_values = st.recursive(
 
 def places_of(value: Any) -> list[tuple[Any, ...]]:
     """The paths of all values in sections and lists."""
-    found: list[tuple[Any, ...]] = [()]
+    results: list[tuple[Any, ...]] = [()]
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, each in inner:
-        found += [(key, *rest) for rest in places_of(each)]
-    return found
+        results += [(key, *rest) for rest in places_of(each)]
+    return results
 
 
 @st.composite

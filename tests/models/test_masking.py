@@ -123,11 +123,11 @@ def test_eighty_ten_ten(tokenizer: Tokenizer) -> None:
 def test_replacements_are_any_piece_alike(tokenizer: Tokenizer) -> None:
     row, random = np.array([CLS, *[PIECES.index("river")] * 50, SEP]), np.random.default_rng(0)
     masked, _ = mask_words([row] * 2000, tokenizer, 1.0, random)
-    found = np.concatenate([each[1:-1] for each in masked])
-    counts = np.bincount(found, minlength=len(PIECES))
+    results = np.concatenate([each[1:-1] for each in masked])
+    counts = np.bincount(results, minlength=len(PIECES))
     counts = np.delete(counts, [MASK, PIECES.index("river")])
 
-    expected = len(found) * 0.1 / len(PIECES)
+    expected = len(results) * 0.1 / len(PIECES)
     assert ((counts - expected) ** 2 / expected).sum() < len(counts) + 5 * np.sqrt(2 * len(counts))
 
 

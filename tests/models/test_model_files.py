@@ -95,14 +95,14 @@ def config(**changes: Any) -> Callable[[Path], object]:
     return broken
 
 
-def filled(found: dict[str, torch.Tensor], value: float) -> dict[str, torch.Tensor]:
-    name = next(name for name in found if name.endswith("word_embeddings.weight"))
-    found[name][7, 3] = value
-    return found
+def filled(results: dict[str, torch.Tensor], value: float) -> dict[str, torch.Tensor]:
+    name = next(name for name in results if name.endswith("word_embeddings.weight"))
+    results[name][7, 3] = value
+    return results
 
 
-def integers(found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor.to(torch.int8) for name, tensor in found.items()}
+def integers(results: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.to(torch.int8) for name, tensor in results.items()}
 
 
 def only_a_pickle(folder: Path) -> None:

@@ -60,8 +60,8 @@ class Browser:
 
     def open_form(self, deployment: str) -> None:
         """The form that starts a run of `flow/deployment`."""
-        found = httpx.get(f"{self.api}/deployments/name/{deployment}", timeout=120).raise_for_status().json()
-        self.open(f"deployments/deployment/{found['id']}")
+        results = httpx.get(f"{self.api}/deployments/name/{deployment}", timeout=120).raise_for_status().json()
+        self.open(f"deployments/deployment/{results['id']}")
         self.page.get_by_role("button", name="Run", exact=True).click()
         self.page.get_by_role("menuitem", name="Custom run").click()
         self.page.get_by_role("heading", name="Parameters").wait_for()

@@ -33,8 +33,8 @@ def example() -> dict[str, str]:
 
 def filled_in() -> dict[str, str]:
     """A .env as the example says to make one: a new password for each that is empty."""
-    made = {name: value or secrets.token_hex(24) for name, value in example().items()}
-    return made | {"PREFECT_AUTH": f"operator:{secrets.token_hex(24)}"}
+    built = {name: value or secrets.token_hex(24) for name, value in example().items()}
+    return built | {"PREFECT_AUTH": f"operator:{secrets.token_hex(24)}"}
 
 
 def interpolated(value: Any, variables: dict[str, str]) -> Any:
@@ -46,8 +46,8 @@ def interpolated(value: Any, variables: dict[str, str]) -> Any:
     if not isinstance(value, str):
         return value
 
-    def replaced(found: re.Match[str]) -> str:
-        name, kind, rest = found.groups()
+    def replaced(results: re.Match[str]) -> str:
+        name, kind, rest = results.groups()
         if name is None:
             return "$"
         if variables.get(name):
@@ -61,8 +61,8 @@ def interpolated(value: Any, variables: dict[str, str]) -> Any:
 
 def services(variables: dict[str, str]) -> dict[str, dict[str, Any]]:
     """The file's services, interpolated."""
-    found: dict[str, dict[str, Any]] = interpolated(yaml.safe_load(FILE.read_text())["services"], variables)
-    return found
+    results: dict[str, dict[str, Any]] = interpolated(yaml.safe_load(FILE.read_text())["services"], variables)
+    return results
 
 
 def image_environment() -> dict[str, str]:
@@ -125,7 +125,7 @@ class Stack:
 
     def environment(self, name: str, health: str = "") -> dict[str, str]:
         """What a service's process is started with: the image's variables, then the file's, and nothing of ours."""
-        given = image_environment() | self.defined[name].get("environment", {})
+        inputs = image_environment() | self.defined[name].get("environment", {})
         home = self.home / name
         home.mkdir(parents=True, exist_ok=True)
         base = {
@@ -134,7 +134,7 @@ class Stack:
         }  # fmt: skip
         if health:
             base["PREFECT_WORKER_WEBSERVER_PORT"] = str(self.ports[health])
-        return base | {key: self.here(str(value)) for key, value in given.items() if key != "PIP_EXTRA_INDEX_URL"}
+        return base | {key: self.here(str(value)) for key, value in inputs.items() if key != "PIP_EXTRA_INDEX_URL"}
 
     def start(self, name: str, health: str = "") -> Service:
         """Start a service of our image with its command."""

@@ -42,12 +42,12 @@ def worker(server: Service, tmp_path: Path) -> Iterator[Callable[..., Service]]:
 @pytest.fixture(scope="session")
 def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A server on PostgreSQL for all tests that ask for a lab."""
-    with site(tmp_path_factory.mktemp("site")) as made:
-        yield made
+    with site(tmp_path_factory.mktemp("site")) as built:
+        yield built
 
 
 @pytest.fixture
 def lab(shared_site: Site, tmp_path: Path) -> Iterator[Lab]:
     """Workers and a store of a test's own, on the shared site."""
-    with laboratory(tmp_path, shared_site) as made:
-        yield made
+    with laboratory(tmp_path, shared_site) as built:
+        yield built

@@ -109,9 +109,9 @@ class Lab:
                     return child
             return None
 
-        found = wait_for(working, minutes, f"{stage} of run {run} trains")
-        assert found
-        return found
+        result = wait_for(working, minutes, f"{stage} of run {run} trains")
+        assert result
+        return result
 
     def work_folder(self, child: dict[str, Any]) -> Path:
         """Where a child builds, or has left what it had."""
@@ -164,8 +164,8 @@ class Lab:
 
     def manifests(self) -> dict[str, dict[str, Any]]:
         """Every published artifact's manifest by stage/key."""
-        found = [json.loads(path.read_text()) for path in self.store.glob("[!.]*/*/manifest.json")]
-        return {f"{manifest['stage']}/{manifest['key']}": manifest for manifest in found}
+        results = [json.loads(path.read_text()) for path in self.store.glob("[!.]*/*/manifest.json")]
+        return {f"{manifest['stage']}/{manifest['key']}": manifest for manifest in results}
 
 
 def process_of(run: dict[str, Any]) -> psutil.Process:
@@ -178,13 +178,13 @@ def site(home: Path) -> Iterator[Site]:
     """A site for a block."""
     # Not SQLite, which locks up for minutes when several workers and runs write on a busy machine.
     with postgres() as (address, password):
-        made = Site(home, f"postgresql+asyncpg://prefect:{password}@{address}/prefect")
-        made.start()
+        built = Site(home, f"postgresql+asyncpg://prefect:{password}@{address}/prefect")
+        built.start()
         try:
-            register(made.server.url, home)
-            yield made
+            register(built.server.url, home)
+            yield built
         finally:
-            made.server.stop()
+            built.server.stop()
 
 
 @contextmanager

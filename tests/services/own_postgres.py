@@ -30,8 +30,8 @@ def postgres(
     if os.geteuid() == 0:
         shutil.chown(folder, "postgres")
         shutil.chown(file, "postgres")
-    made = [str(binaries / "initdb"), "--pgdata", str(folder / "data"), "--username", user, "--auth", "scram-sha-256"]
-    subprocess.run([*_as_postgres(), *made, "--pwfile", str(file)], check=True, capture_output=True, cwd="/")
+    built = [str(binaries / "initdb"), "--pgdata", str(folder / "data"), "--username", user, "--auth", "scram-sha-256"]
+    subprocess.run([*_as_postgres(), *built, "--pwfile", str(file)], check=True, capture_output=True, cwd="/")
     options = ["-c", f"port={port}", "-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={folder}"]
     quick = ["-c", "fsync=off", "-c", "max_connections=200"]
     command = [*_as_postgres(), str(binaries / "postgres"), "-D", str(folder / "data"), *options, *quick]

@@ -14,9 +14,9 @@ PASSWORD = "s3cret-word"
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as results:
+        results.bind(("127.0.0.1", 0))
+        return int(results.getsockname()[1])
 
 
 @dataclass

@@ -196,16 +196,16 @@ def post(url: str, what: str, **filters: Any) -> list[dict[str, Any]]:
 
 def start_run(url: str, deployment: str, *, tags: Sequence[str] = (), **parameters: Any) -> str:
     """Ask for a run of `flow/deployment`; its id."""
-    found = call("GET", f"{url}/deployments/name/{deployment}").raise_for_status().json()
+    results = call("GET", f"{url}/deployments/name/{deployment}").raise_for_status().json()
     body = {"parameters": parameters, "state": {"type": "SCHEDULED"}, "tags": list(tags)}
-    created = call("POST", f"{url}/deployments/{found['id']}/create_flow_run", json=body)
+    created = call("POST", f"{url}/deployments/{results['id']}/create_flow_run", json=body)
     return str(created.raise_for_status().json()["id"])
 
 
 def run_of(url: str, run: str) -> dict[str, Any]:
     """A flow run as the server knows it."""
-    found: dict[str, Any] = call("GET", f"{url}/flow_runs/{run}").raise_for_status().json()
-    return found
+    results: dict[str, Any] = call("GET", f"{url}/flow_runs/{run}").raise_for_status().json()
+    return results
 
 
 def wait_for_end(url: str, run: str, minutes: float) -> dict[str, Any]:

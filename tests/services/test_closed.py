@@ -82,15 +82,15 @@ class Started:
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
     """`pretrieve up`, with a report in its folder."""
     home = tmp_path_factory.mktemp("closed")
-    made = Started(home, free_port(), free_port(), "")
+    built = Started(home, free_port(), free_port(), "")
     try:
-        done = made.run("up", "--port", str(made.port), "--reports-port", str(made.reports))
+        done = built.run("up", "--port", str(built.port), "--reports-port", str(built.reports))
         assert done.returncode == 0, done.stderr
-        made.said = done.stdout + done.stderr
+        built.said = done.stdout + done.stderr
         (home / "artifacts" / "reports" / "page.html").write_text("a report")
-        yield made
+        yield built
     finally:
-        made.run("down", "--force")
+        built.run("down", "--force")
         store = str(home / "artifacts")
         for process in with_environment(PRETRIEVE_STORE=store):
             process.kill()

@@ -125,10 +125,10 @@ def stack() -> Iterator[Stack]:
     """Every service of the file, started in the order that it asks for, each healthy by its own health check."""
     if not WHEEL.exists():
         pytest.skip("`make data` fetches the Wikipedia leads")
-    made = DEFINED["postgres"]["environment"]
+    built = DEFINED["postgres"]["environment"]
     with (
         tempfile.TemporaryDirectory(prefix="compose-") as home,  # pytest's folders are closed to PostgreSQL's user
-        postgres(made["POSTGRES_USER"], made["POSTGRES_PASSWORD"], made["POSTGRES_DB"]) as (address, _),
+        postgres(built["POSTGRES_USER"], built["POSTGRES_PASSWORD"], built["POSTGRES_DB"]) as (address, _),
     ):
         stack = Stack(Path(home), VARIABLES, {"postgres": int(address.rpartition(":")[2])})
         try:
@@ -193,10 +193,10 @@ def test_setup_has_registered_everything(stack: Stack) -> None:
 
 
 def test_a_run_goes_through_both_pools(stack: Stack) -> None:
-    found = httpx.get(f"{stack.api}/deployments/name/reproduce/cpu", auth=stack.auth, timeout=120).json()
+    results = httpx.get(f"{stack.api}/deployments/name/reproduce/cpu", auth=stack.auth, timeout=120).json()
     wanted = {"recipe": "quickstart", "changes": [*CHANGES, *long_training(3)], "until": "train_generator"}
-    made = ask(stack, f"deployments/{found['id']}/create_flow_run", parameters=wanted, state={"type": "SCHEDULED"})
-    run = made.raise_for_status().json()["id"]
+    built = ask(stack, f"deployments/{results['id']}/create_flow_run", parameters=wanted, state={"type": "SCHEDULED"})
+    run = built.raise_for_status().json()["id"]
 
     def ended() -> list[dict[str, Any]] | None:
         rows = ask(stack, "flow_runs/filter").raise_for_status().json()

@@ -37,13 +37,13 @@ def deployments(url: str) -> dict[str, dict[str, Any]]:
 
 
 def test_every_deployment_is_there_with_pool_limit_and_form(server: Service) -> None:
-    found = deployments(server.url)
+    results = deployments(server.url)
 
-    assert set(found) == {
+    assert set(results) == {
         "reproduce/cpu", "generate_queries/cpu", "pretrain/cpu", "finetune/cpu", "evaluate/cpu", "run_stage/gpu",
         "evaluate_models/gpu",
     }  # fmt: skip
-    for row in found.values():
+    for row in results.values():
         [listed] = [each for each in DEPLOYMENTS if each["entrypoint"] == row["entrypoint"]]
         limit = row["global_concurrency_limit"]
         assert row["work_pool_name"] == row["name"] == listed["work_pool"]["name"]
@@ -55,7 +55,7 @@ def test_every_deployment_is_there_with_pool_limit_and_form(server: Service) -> 
         parameter = "suite" if row["entrypoint"].endswith("evaluate_models") else "recipe"
         assert parameter in row["parameter_openapi_schema"]["properties"]
         assert row["job_variables"] == {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}}
-    [weekly] = found["reproduce/cpu"]["schedules"]
+    [weekly] = results["reproduce/cpu"]["schedules"]
     assert (weekly["slug"], weekly["active"], weekly["schedule"]["timezone"]) == ("weekly", False, "UTC")
     assert (ROOT / "configs" / f"{weekly['parameters']['recipe']}.yaml").is_file()
 
@@ -178,8 +178,8 @@ def test_a_failed_scheduled_run_posts_and_others_do_not(
 def beats_of(url: str, run: str) -> list[dict[str, Any]]:
     """The signs of life of a run."""
     wanted = {"event": {"name": ["prefect.flow-run.heartbeat"]}, "resource": {"id": [f"prefect.flow-run.{run}"]}}
-    found = httpx.post(f"{url}/events/filter", json={"filter": wanted}, timeout=120).raise_for_status().json()
-    events: list[dict[str, Any]] = found["events"]
+    results = httpx.post(f"{url}/events/filter", json={"filter": wanted}, timeout=120).raise_for_status().json()
+    events: list[dict[str, Any]] = results["events"]
     return events
 
 

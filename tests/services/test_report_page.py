@@ -30,8 +30,8 @@ def chromium() -> Iterator[Browser]:
 
 
 def wide(page: Page) -> int:
-    found: int = page.evaluate("document.documentElement.scrollWidth")
-    return found
+    results: int = page.evaluate("document.documentElement.scrollWidth")
+    return results
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1440])
@@ -77,9 +77,9 @@ def test_every_text_can_be_read_in_light_and_dark(chromium: Browser, report: str
     for scheme in ("light", "dark"):
         page = chromium.new_page(color_scheme=scheme)
         page.goto(report)
-        found = page.evaluate(CONTRAST)
-        assert found, scheme
-        faint = {words: ratio for words, ratio in found.items() if ratio < 4.5}  # WCAG 2.2, 1.4.3
+        results = page.evaluate(CONTRAST)
+        assert results, scheme
+        faint = {words: ratio for words, ratio in results.items() if ratio < 4.5}  # WCAG 2.2, 1.4.3
         assert not faint, (scheme, faint)
         page.close()
 

@@ -61,8 +61,8 @@ def killed_after_shards(lab: Lab, run: str) -> dict[str, Any]:
 
 def shards(store: Path) -> dict[str, tuple[int, int]]:
     """The files of the ledger, one a finished shard, with what shows that a file was written anew."""
-    found = store.glob("ledger/*/*.parquet")
-    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in found}
+    results = store.glob("ledger/*/*.parquet")
+    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in results}
 
 
 def measured(folder: Path) -> list[dict[str, Any]]:
@@ -73,8 +73,8 @@ def measured(folder: Path) -> list[dict[str, Any]]:
 
 def hashes(store: Path) -> dict[str, str]:
     """The hash of every artifact by stage/key."""
-    found = [json.loads(path.read_text()) for path in store.glob("[!.]*/*/manifest.json")]
-    return {f"{manifest['stage']}/{manifest['key']}": manifest["hash"] for manifest in found}
+    results = [json.loads(path.read_text()) for path in store.glob("[!.]*/*/manifest.json")]
+    return {f"{manifest['stage']}/{manifest['key']}": manifest["hash"] for manifest in results}
 
 
 def begin_unbroken(lab: Lab, folder: Path) -> Service:
@@ -86,10 +86,10 @@ def begin_unbroken(lab: Lab, folder: Path) -> Service:
 
 def states(lab: Lab, run: str) -> dict[str, set[str]]:
     """By name, the states in which the tasks of a run have ended, over all its attempts."""
-    found: dict[str, set[str]] = {}
+    results: dict[str, set[str]] = {}
     for row in post(lab.url, "task_runs", flow_runs={"id": {"any_": [run]}}):
-        found.setdefault(row["name"], set()).add(row["state_name"])
-    return found
+        results.setdefault(row["name"], set()).add(row["state_name"])
+    return results
 
 
 def test_a_failed_reproduction_is_resumed_in_the_browser(lab: Lab, tmp_path: Path) -> None:

@@ -62,12 +62,12 @@ class SimulatedTensor(Tensor):
     @staticmethod
     def __new__(cls, host: Tensor) -> SimulatedTensor:
         with torch.inference_mode(False):  # a view of a normal tensor must be a normal tensor
-            made: SimulatedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            built: SimulatedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
                 cls, host.shape, strides=host.stride(), storage_offset=host.storage_offset(), dtype=host.dtype,
                 device=torch.device(NAME, 0),
             )  # fmt: skip
-        made.host = host
-        return made
+        built.host = host
+        return built
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         return f"SimulatedTensor({self.host})"

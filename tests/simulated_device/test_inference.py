@@ -65,9 +65,9 @@ def test_exact_search_equals_that_of_the_cpu(
     with cpu():
         expected = exact_search(folder, view)(queries, 10)
 
-    found = exact_search(folder, view)(queries, 10)
+    result = exact_search(folder, view)(queries, 10)
 
-    assert same(found, expected)
+    assert same(result, expected)
     assert traffic.synchronisations.total() <= 3 * TILES + 1, traffic.synchronisations
 
 

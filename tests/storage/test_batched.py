@@ -8,11 +8,11 @@ from storage.batched import portions
 
 @given(st.lists(st.text(max_size=6)), st.integers(0, 12), st.none() | st.integers(1, 4))
 def test_portions_hold_what_they_may(items: list[str], limit: int, number: int | None) -> None:
-    found = list(portions(iter(items), size=len, limit=limit, number=number))
+    results = list(portions(iter(items), size=len, limit=limit, number=number))
 
-    assert [each for some in found for each in some] == items
-    assert all(sum(map(len, some)) <= limit or len(some) == 1 for some in found)
-    assert all(0 < len(some) <= (number or len(some)) for some in found)
+    assert [each for some in results for each in some] == items
+    assert all(sum(map(len, some)) <= limit or len(some) == 1 for some in results)
+    assert all(0 < len(some) <= (number or len(some)) for some in results)
 
 
 def test_portions_are_as_large_as_they_may_be() -> None:

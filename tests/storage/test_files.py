@@ -50,10 +50,10 @@ def test_a_kill_while_a_library_saves_weights_leaves_nothing_that_is_published(s
     assert library.returncode == -signal.SIGXFSZ
     assert [re.sub("[^.]{6}$", "", path.name) for path in work.iterdir()] == [".tmp"]  # the library's own name
 
-    made = save()
+    built = save()
 
-    assert {path.name for path in made.path.iterdir()} == {"manifest.json", "model.safetensors", "query"}
-    hashes = [place.manifest(made.stage, made.key) for place in (store, Store(tmp_path / "unbroken"))]
+    assert {path.name for path in built.path.iterdir()} == {"manifest.json", "model.safetensors", "query"}
+    hashes = [place.manifest(built.stage, built.key) for place in (store, Store(tmp_path / "unbroken"))]
     assert hashes[0] is not None
     assert hashes[1] is not None
     assert hashes[0].hash == hashes[1].hash
@@ -63,14 +63,14 @@ def test_a_kill_while_a_library_saves_weights_leaves_nothing_that_is_published(s
 def test_the_modes_of_files_follow_the_umask(umask: int, mode: int, store: Store) -> None:
     before = os.umask(umask)
     try:
-        made = save()
+        built = save()
     finally:
         os.umask(before)
 
-    files = [path for path in made.path.rglob("*") if path.is_file()]
+    files = [path for path in built.path.rglob("*") if path.is_file()]
     assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in files} == {path.name: mode for path in files}
     assert len(files) == 3
-    assert find_damage(made.path) == []
+    assert find_damage(built.path) == []
 
 
 def test_a_block_that_fails_leaves_no_file(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ def test_rows_of_the_wanted_keys_come_in_order(qrels: Artifact[Qrels]) -> None:
 
 
 def test_the_first_row_of_a_key_is_kept(qrels: Artifact[Qrels]) -> None:
-    found = first_rows(qrels, Qrels, "query_id", ["q3", "q0"], ["doc_id"])
+    results = first_rows(qrels, Qrels, "query_id", ["q3", "q0"], ["doc_id"])
 
-    assert found == {"q0": {"query_id": "q0", "doc_id": "d0"}, "q3": {"query_id": "q3", "doc_id": "d3"}}
-    assert list(found) == ["q0", "q3"]
+    assert results == {"q0": {"query_id": "q0", "doc_id": "d0"}, "q3": {"query_id": "q3", "doc_id": "d3"}}
+    assert list(results) == ["q0", "q3"]
     assert first_rows(qrels, Qrels, "query_id", [], ["doc_id"]) == {}

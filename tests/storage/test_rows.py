@@ -72,10 +72,10 @@ def test_rows_by_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for part in range(2):
         rows = ({"query_id": f"q{part * 7 + n}", "text": str(part * 7 + n)} for n in range(7))
         write_rows(tmp_path, Queries, rows, f"part-{part:05d}")
-    given = artifact(tmp_path)
+    inputs = artifact(tmp_path)
 
-    assert rows_at(given, Queries, [12, 0, 7, 5], ["text"])["text"].to_pylist() == ["12", "0", "7", "5"]
-    assert rows_at(given, Queries, [], ["text"]).num_rows == 0
+    assert rows_at(inputs, Queries, [12, 0, 7, 5], ["text"])["text"].to_pylist() == ["12", "0", "7", "5"]
+    assert rows_at(inputs, Queries, [], ["text"]).num_rows == 0
 
 
 @given(st.lists(st.integers(0, 25), max_size=6), st.integers(0, 70), st.none() | st.integers(0, 70))

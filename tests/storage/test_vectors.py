@@ -49,24 +49,24 @@ def same(one: Encoded, other: Encoded) -> bool:
 
 @pytest.mark.parametrize("lengths", [[3, 0, 5, 1], [0, 0], []])
 def test_a_shard_comes_back_as_it_was(tmp_path: Path, lengths: list[int]) -> None:
-    made = encoded(lengths)
-    write_shard(tmp_path, 12, made)
-    assert same(read_shard(tmp_path, 12), made)
-    assert len(made) == len(lengths)
+    built = encoded(lengths)
+    write_shard(tmp_path, 12, built)
+    assert same(read_shard(tmp_path, 12), built)
+    assert len(built) == len(lengths)
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")) == [
         "dense/00012.npy", "late/00012.ids.npy", "late/00012.offsets.npy", "late/00012.vectors.npy",
         "lexical/00012.ids.npy", "lexical/00012.offsets.npy", "lexical/00012.values.npy",
     ]  # fmt: skip
-    assert (tmp_path / "dense/00012.npy").read_bytes()[128:] == made.dense.tobytes()  # after the header, nothing else
+    assert (tmp_path / "dense/00012.npy").read_bytes()[128:] == built.dense.tobytes()  # after the header, nothing else
 
 
 def test_one_view_is_read_alone_and_mapped(tmp_path: Path) -> None:
     write_shard(tmp_path, 0, encoded([2, 3]))
-    found = read_shard(tmp_path, 0, "late")
-    assert found.views == ("late",)
+    result = read_shard(tmp_path, 0, "late")
+    assert result.views == ("late",)
     assert stored_views(tmp_path) == ("dense", "lexical", "late")
-    assert isinstance(found.late.vectors, np.memmap)
-    assert isinstance(found.late.rows(1, 2).vectors, np.memmap)  # no copy
+    assert isinstance(result.late.vectors, np.memmap)
+    assert isinstance(result.late.rows(1, 2).vectors, np.memmap)  # no copy
 
 
 @pytest.mark.parametrize("ids", [True, False])
@@ -88,11 +88,11 @@ def test_rows_are_taken_cut_and_joined(ids: bool) -> None:
 @pytest.mark.parametrize("view", ["dense", "lexical", "late"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_vectors_that_are_not_finite_are_refused(tmp_path: Path, view: str, value: float) -> None:
-    made = encoded([2, 1])
-    array = made.dense if view == "dense" else made.lexical.values if view == "lexical" else made.late.vectors
+    built = encoded([2, 1])
+    array = built.dense if view == "dense" else built.lexical.values if view == "lexical" else built.late.vectors
     array.flat[-1] = value
     with pytest.raises(UserError, match=rf"shard 7 of the {view} view .* not finite"):
-        write_shard(tmp_path, 7, made)
+        write_shard(tmp_path, 7, built)
     assert not list(tmp_path.rglob("*.npy"))
 
 

@@ -83,13 +83,13 @@ def truth(scores: Sequence[float], depth: int, ids: PassageIndex) -> Hits:
     return Hits(hits.rows[:depth], hits.scores[:depth])
 
 
-def recall(found: Sequence[Hits], expected: Sequence[Hits]) -> float:
+def recall(results: Sequence[Hits], expected: Sequence[Hits]) -> float:
     """The share of the expected passages that was found."""
-    pairs = list(zip(found, expected, strict=True))
+    pairs = list(zip(results, expected, strict=True))
     return sum(len(np.intersect1d(f.rows, e.rows)) for f, e in pairs) / sum(len(e.rows) for _, e in pairs)
 
 
-def same(found: Sequence[Hits], expected: Sequence[Hits]) -> bool:
+def same(results: Sequence[Hits], expected: Sequence[Hits]) -> bool:
     """Whether the lists are equal to the last bit."""
-    pairs = list(zip(found, expected, strict=True))
+    pairs = list(zip(results, expected, strict=True))
     return all(np.array_equal(f.rows, e.rows) and np.array_equal(f.scores, e.scores) for f, e in pairs)

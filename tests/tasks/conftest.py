@@ -14,7 +14,7 @@ from tasks.session import Execution, Session, session
 from tasks.stage import Stage
 
 Written = Callable[[type[Table], Iterable[Mapping[str, Any]]], Artifact[Any]]
-Made = Callable[..., Artifact[Any]]
+RunStage = Callable[..., Artifact[Any]]
 
 
 @pytest.fixture(scope="session")
@@ -30,8 +30,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """made(stage, settings=..., **inputs) -> what the stage's body writes; call it where a session is current."""
+def run_stage(tmp_path_factory: pytest.TempPathFactory) -> RunStage:
+    """run_stage(stage, settings=..., **inputs) -> the artifact that it builds; call it where a session is current."""
 
     def make(stage: Stage[Any], *inputs: Any, settings: Settings | None = None, **named: Any) -> Artifact[Any]:
         folder = tmp_path_factory.mktemp(stage.name)

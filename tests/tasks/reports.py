@@ -57,12 +57,15 @@ def metrics(
     """What `evaluate` writes: better runs have more queries with a relevant document first, or at rank 3."""
     folder.mkdir(parents=True)
     values = {(run, metric): _values(part) for metric in names for run, part in runs.items()}
-    by_query = [{"run": run, "query_id": f"q{place}", "metric": metric, "value": value}
-                for (run, metric), found in values.items() for place, value in enumerate(found.tolist())]  # fmt: skip
+    by_query = [
+        {"run": run, "query_id": f"q{number}", "metric": metric, "value": value}
+        for (run, metric), of_queries in values.items()
+        for number, value in enumerate(of_queries.tolist())
+    ]
     rows = [
-        {"run": run, "dataset": dataset, "split": split, "titles": True, "metric": metric, "value": float(found.mean()),
-         "queries": QUERIES, "spread": None}
-        for (run, metric), found in values.items()
+        {"run": run, "dataset": dataset, "split": split, "titles": True, "metric": metric,
+         "value": float(of_queries.mean()), "queries": QUERIES, "spread": None}
+        for (run, metric), of_queries in values.items()
     ]  # fmt: skip
     tests = []
     for metric in names:
@@ -78,10 +81,10 @@ def metrics(
 
 
 def _values(part: float) -> np.ndarray:
-    found = np.zeros(QUERIES)
-    found[: int(part * QUERIES)] = 1 / 3
-    found[: int(part * QUERIES / 2)] = 1.0
-    return found
+    results = np.zeros(QUERIES)
+    results[: int(part * QUERIES)] = 1 / 3
+    results[: int(part * QUERIES / 2)] = 1.0
+    return results
 
 
 def case(query: str) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def run_chain(store: Store, generator: Path, documents: int = 60) -> dict[str, s
         documents=write_documents(settings=size), tokenizer=tokenizer, settings=Splitting(max_tokens=20, titles=True)
     )  # fmt: skip
     runs = [write_run(passages, settings=size), write_run(passages, settings=Corpus(documents=documents - 9))]
-    made = [
+    built = [
         passages,
         generate_queries(
             passages=passages,
@@ -110,7 +110,7 @@ def run_chain(store: Store, generator: Path, documents: int = 60) -> dict[str, s
             settings=Union(miner="union", depth=9, negatives=4, seed=1),
         ),
     ]
-    manifests = {artifact.stage: store.manifest(artifact.stage, artifact.key) for artifact in made}
+    manifests = {artifact.stage: store.manifest(artifact.stage, artifact.key) for artifact in built}
     return {name: manifest.hash for name, manifest in manifests.items() if manifest}
 
 

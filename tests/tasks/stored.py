@@ -58,8 +58,8 @@ def store(folder: Path, passages: Encoded, *, rows: int, exact_match: bool = Fal
 
 def names(count: int) -> PassageIndex:
     """Ids whose order is not that of their places: p10 is before p9."""
-    found = [f"p{n}" for n in range(count)]
-    return PassageIndex.of(pa.table({"passage_id": found, "doc_id": found}))
+    results = [f"p{n}" for n in range(count)]
+    return PassageIndex.of(pa.table({"passage_id": results, "doc_id": results}))
 
 
 def pair_score(query: Encoded, passage: Encoded, view: str, exact_match: bool = False) -> float:

@@ -134,13 +134,13 @@ def test_products_that_are_not_computed_count_as_if_they_were(
     settings = recipe.pretrain.model_copy(update={"objective": short})
     backbone = recipe.backbone.model_copy(update={"layers": None})
 
-    found = Costs(shape_only(tmp_path), backbone).pretraining(settings)
+    result = Costs(shape_only(tmp_path), backbone).pretraining(settings)
     monkeypatch.setattr(flops, "Uncomputed", contextlib.nullcontext)
     computed = Costs(tmp_path, backbone).pretraining(settings)
 
-    assert found == computed
-    assert found.flops > 3 * by_hand(LENGTH)
-    assert found.tokens >= LENGTH
+    assert result == computed
+    assert result.flops > 3 * by_hand(LENGTH)
+    assert result.tokens >= LENGTH
 
 
 def test_a_tokenizer_is_made_where_the_backbones_is_absent(tmp_path: Path) -> None:
@@ -148,10 +148,10 @@ def test_a_tokenizer_is_made_where_the_backbones_is_absent(tmp_path: Path) -> No
     own = Costs(shape_only(tmp_path), recipe.backbone)
     (tmp_path / "tokenizer.json").unlink()
 
-    made = Costs(tmp_path, recipe.backbone)
+    built = Costs(tmp_path, recipe.backbone)
 
-    assert made.tokenizer.vocab_size == own.tokenizer.vocab_size == len(PIECES)
-    assert made.pretraining(recipe.pretrain) == own.pretraining(recipe.pretrain)
+    assert built.tokenizer.vocab_size == own.tokenizer.vocab_size == len(PIECES)
+    assert built.pretraining(recipe.pretrain) == own.pretraining(recipe.pretrain)
 
 
 def test_settings_that_do_not_fit_are_told_before_anything_runs(tmp_path: Path) -> None:

@@ -103,14 +103,14 @@ def test_a_failed_build_keeps_its_shards_and_publishes_nothing(store: Store) -> 
 
 
 def test_a_damaged_input_is_named_never_used_and_rebuilt(store: Store) -> None:
-    made = count(settings=Count(number=2))
-    part = made.path / "part-00000.parquet"
+    built = count(settings=Count(number=2))
+    part = built.path / "part-00000.parquet"
     content = bytearray(part.read_bytes())
     content[len(content) // 2] ^= 1
     part.write_bytes(content)
 
     with pytest.raises(DamagedArtifact, match=r"part-00000\.parquet"):
-        double(queries=made)
+        double(queries=built)
     assert calls == ["count"]
     with session(in_new_session(store)):
         double(queries=count(settings=Count(number=2)))
@@ -128,9 +128,9 @@ def test_stages_are_listed_once_under_the_round_that_first_called_them(store: St
 
 
 def test_the_manifest_says_how_it_was_made(store: Store) -> None:
-    made = double(queries=count(settings=Count(number=2)))
+    built = double(queries=count(settings=Count(number=2)))
 
-    manifest = store.manifest(made.stage, made.key)
+    manifest = store.manifest(built.stage, built.key)
     before = store.manifest(*made_of(manifest))
 
     assert manifest is not None

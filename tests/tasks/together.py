@@ -60,8 +60,8 @@ def found_gradients(kind: str, chunk: int | None) -> dict[str, torch.Tensor]:
     torch.manual_seed(3)
     objective, batch = pretraining() if kind == "cot_mae" else training(kind)
     losses = gradients(objective, batch, chunk, (3, 5))
-    found = {name: each.grad for name, each in objective.named_parameters() if each.grad is not None}
-    return found | {f"loss {name}": loss.detach().float() for name, loss in losses.items()}
+    results = {name: each.grad for name, each in objective.named_parameters() if each.grad is not None}
+    return results | {f"loss {name}": loss.detach().float() for name, loss in losses.items()}
 
 
 def pretraining() -> tuple[torch.nn.Module, Batch]:

@@ -67,8 +67,8 @@ def test_passages_keep_their_titles_whatever_spans_have(
     spans, passages = spans_and_passages(collection, store, *changes, planning=False)
 
     texts = {
-        name: [passage_text(row["title"], row["text"]) for row in read_rows(given, Passages) if row["doc_id"] == "d"]
-        for name, given in (("spans", spans), ("passages", passages))
+        name: [passage_text(row["title"], row["text"]) for row in read_rows(inputs, Passages) if row["doc_id"] == "d"]
+        for name, inputs in (("spans", spans), ("passages", passages))
     }
     assert texts["spans"] == expected
     assert texts["passages"] == [f"Oxen at work {text}" for text in ("Oxen pull a plough. They eat grass and hay. ",

@@ -121,10 +121,10 @@ def test_a_process_without_its_parent_is_recognised_by_its_environment(innocent:
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
     orphan = subprocess.Popen(["sleep", "600"], env=os.environ | {"PRETRIEVE_MARK": mark}, start_new_session=True)
     try:
-        found = with_environment(PRETRIEVE_MARK=mark)
+        results = with_environment(PRETRIEVE_MARK=mark)
 
-        assert [process.pid for process in found] == [orphan.pid]
-        end(found, found)
+        assert [process.pid for process in results] == [orphan.pid]
+        end(results, results)
         assert not psutil.pid_exists(orphan.pid)
         assert innocent.poll() is None
     finally:

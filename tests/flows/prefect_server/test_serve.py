@@ -132,19 +132,19 @@ def test_a_store_keeps_a_password_for_its_owner_only(tmp_path: Path, monkeypatch
     close_folders(paths)
     assert known_secret(paths) is None
 
-    made = secret(paths)
+    built = secret(paths)
 
-    assert made.startswith("pretrieve:")
-    assert len(made) >= len("pretrieve:") + 43
-    assert secret(paths) == known_secret(paths) == made
+    assert built.startswith("pretrieve:")
+    assert len(built) >= len("pretrieve:") + 43
+    assert secret(paths) == known_secret(paths) == built
     address = login_address(paths, OWN)
-    assert made.partition(":")[2] not in address
+    assert built.partition(":")[2] not in address
     for file in (paths.password, paths.login):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(paths.folder.stat().st_mode) == stat.S_IMODE(paths.home.stat().st_mode) == 0o700
     monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "mine:own")
     assert secret(paths) == known_secret(paths) == "mine:own"
-    assert paths.password.read_text() == made
+    assert paths.password.read_text() == built
 
 
 def test_the_server_protects_itself_whatever_the_shell_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

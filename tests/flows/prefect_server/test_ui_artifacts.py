@@ -65,9 +65,9 @@ def run(folder: Path) -> Session:
     @flow(persist_result=False)
     def small() -> None:
         with session(current):
-            made = slow()
+            built = slow()
         page = current.store.root / "reports" / "small" / "slow" / "report.html"
-        write_atomically(page.with_suffix(".json"), (made.path / "report.json").read_text())
+        write_atomically(page.with_suffix(".json"), (built.path / "report.json").read_text())
         show_metrics(page.with_suffix(".json"))
         show_lineage("small/slow", list(current.done.values()))
         link_report(page)

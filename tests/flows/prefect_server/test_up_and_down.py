@@ -47,9 +47,9 @@ def begin() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 @pytest.fixture
 def paths(tmp_path: Path) -> ServicePaths:
     """A store's, with a folder for services."""
-    made = ServicePaths(tmp_path.resolve())
-    made.folder.mkdir(parents=True)
-    return made
+    built = ServicePaths(tmp_path.resolve())
+    built.folder.mkdir(parents=True)
+    return built
 
 
 def note(paths: ServicePaths, name: str, process: subprocess.Popen[bytes], port: int = 1) -> None:

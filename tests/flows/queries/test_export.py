@@ -155,9 +155,9 @@ def test_duckdb_reads_the_table_in_one_line(corpus: Corpus, tmp_path: Path) -> N
     duckdb = pytest.importorskip("duckdb")
     export_queries(corpus, "datasets", tmp_path / "out", dropped=True)
 
-    found = duckdb.sql(f"SELECT query FROM '{tmp_path}/out/queries/*.parquet' WHERE reason = 'relevance'").fetchall()
+    results = duckdb.sql(f"SELECT query FROM '{tmp_path}/out/queries/*.parquet' WHERE reason = 'relevance'").fetchall()
 
-    assert found == [("dropped one",)]
+    assert results == [("dropped one",)]
 
 
 def test_the_card_says_what_every_column_means() -> None:

@@ -164,12 +164,12 @@ def test_a_far_value_is_drawn_at_the_edge_with_its_number() -> None:
 
 
 def test_the_documents_are_the_page_the_readme_and_the_pictures(tmp_path: Path) -> None:
-    made = documents(study(), results(tmp_path))
+    built = documents(study(), results(tmp_path))
 
-    assert {IMAGES / FOREST, README, RESULTS_PAGE} < set(made)
-    assert "## A study" in made[RESULTS_PAGE]
-    assert made[RESULTS_PAGE].index("## A study") < made[RESULTS_PAGE].index("## `vital_wikipedia`")
-    assert "A study. Verdicts of 3 claims: 2 supported" in made[README]
+    assert {IMAGES / FOREST, README, RESULTS_PAGE} < set(built)
+    assert "## A study" in built[RESULTS_PAGE]
+    assert built[RESULTS_PAGE].index("## A study") < built[RESULTS_PAGE].index("## `vital_wikipedia`")
+    assert "A study. Verdicts of 3 claims: 2 supported" in built[README]
     empty = documents(study(), tmp_path / "nothing")
     assert "A study. " not in empty[README]
     assert "3 not run" in empty[RESULTS_PAGE]

@@ -9,12 +9,12 @@ from tasks.report.page.markdown import results_page, results_part
 
 
 def test_a_document_is_what_the_results_say() -> None:
-    made = documents()
+    built = documents()
 
-    for path, text in made.items():
+    for path, text in built.items():
         assert path.is_file(), f"{path.relative_to(ROOT)} is missing: run make results"
         assert path.read_text() == text, f"{path.relative_to(ROOT)} is old: run make results"
-    assert {path for path in IMAGES.glob("study_*.svg") if path not in made} == set()
+    assert {path for path in IMAGES.glob("study_*.svg") if path not in built} == set()
 
 
 def test_every_value_of_a_report_is_in_the_page_with_its_mark() -> None:
@@ -23,9 +23,9 @@ def test_every_value_of_a_report_is_in_the_page_with_its_mark() -> None:
         lines = {line.split("`")[1]: line.split(" | ")[1:] for line in page.splitlines() if line.startswith("| `")}
         metrics = list(dict.fromkeys(row["metric"] for row in report["rows"]))
         for row in report["rows"]:
-            found = [test for test in report["comparisons"] if (test["run"], test["baseline"], test["metric"])
+            results = [test for test in report["comparisons"] if (test["run"], test["baseline"], test["metric"])
                      == (row["run"], report["headline"]["baseline"], row["metric"])]  # fmt: skip
-            sign = "" if not found or found[0]["p_holm"] >= 0.05 else "▲" if found[0]["difference"] > 0 else "▼"
+            sign = "" if not results or results[0]["p_holm"] >= 0.05 else "▲" if results[0]["difference"] > 0 else "▼"
             shown = lines[row["run"]][metrics.index(row["metric"])]
             assert shown.strip(" |") == f"{row['value']:.3f}{sign}"
 

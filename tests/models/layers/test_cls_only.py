@@ -34,8 +34,8 @@ def test_states_and_gradients_are_those_of_a_whole_pass(padded: bool) -> None:
 def test_dropout_falls_on_them() -> None:
     model, (ids, mask) = tiny_bert(dropout=0.3).train(), batch()
     torch.manual_seed(4)
-    found = [cls_states(model.bert, ids, mask) for _ in range(2)]
-    assert (found[0] - found[1]).abs().max() > 0.1
+    results = [cls_states(model.bert, ids, mask) for _ in range(2)]
+    assert (results[0] - results[1]).abs().max() > 0.1
 
 
 def test_a_dense_retriever_of_cls_reads_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ def test_a_dense_retriever_of_cls_reads_nothing_else(monkeypatch: pytest.MonkeyP
         hidden = retriever.encoder.passage.bert(ids, mask)
         del rows[-1]
         expected = hidden[:, 0] if pooling == "cls" else (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-        found = retriever(Tokens(ids, mask), "passage").dense
-        torch.testing.assert_close(found, expected, **PRECISION)
+        result = retriever(Tokens(ids, mask), "passage").dense
+        torch.testing.assert_close(result, expected, **PRECISION)
         torch.testing.assert_close(retriever.encoder(Tokens(ids, mask), "passage").dense, expected, **PRECISION)
     assert rows == [4, 4, *[int(mask.sum())] * 3, 4]

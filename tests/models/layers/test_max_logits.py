@@ -38,11 +38,11 @@ def test_numbers_and_gradients_are_those_of_all_logits(share: float) -> None:
     ours, theirs = parts(), parts()
     price = torch.randn(len(POOL), V, dtype=torch.double) * (torch.rand(len(POOL), V) < share)
 
-    found, wanted = max_logits(ours[0], ours[1], POOL, ours[2]), slow(*theirs)
-    (found * price).sum().backward()
+    result, wanted = max_logits(ours[0], ours[1], POOL, ours[2]), slow(*theirs)
+    (result * price).sum().backward()
     (wanted * price).sum().backward()
 
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(result, wanted)
     for mine, other in zip(ours, theirs, strict=True):
         assert mine.grad is not None
         torch.testing.assert_close(mine.grad, other.grad)
@@ -56,11 +56,11 @@ def test_the_gradient_is_the_slope() -> None:
 def test_without_a_bias_and_in_single_precision() -> None:
     states, words, _ = parts(torch.float)
 
-    found = max_logits(states, words, POOL)
+    results = max_logits(states, words, POOL)
 
-    assert found.dtype == torch.float
-    torch.testing.assert_close(found, slow(states, words, torch.zeros(V)))
-    assert not found[[1, 4]].any()
+    assert results.dtype == torch.float
+    torch.testing.assert_close(results, slow(states, words, torch.zeros(V)))
+    assert not results[[1, 4]].any()
     assert max_logits(states[:0], words, POOL[:0]).shape == (0, V)
     assert not max_logits(states[:0], words, POOL[[1]]).any()
 
@@ -68,8 +68,8 @@ def test_without_a_bias_and_in_single_precision() -> None:
 @pytest.mark.parametrize("frozen", [0, 1])
 def test_what_is_frozen_has_no_gradient(frozen: int) -> None:
     ours, theirs = parts(), parts()
-    for given in (ours, theirs):
-        given[frozen].requires_grad_(False)
+    for inputs in (ours, theirs):
+        inputs[frozen].requires_grad_(False)
 
     max_logits(ours[0], ours[1], POOL).exp().sum().backward()
     slow(theirs[0], theirs[1], torch.zeros(V)).exp().sum().backward()
@@ -97,12 +97,12 @@ def test_maxima_of_given_logits() -> None:
     ours, theirs = (torch.randn(int(POOL.sum()), V, generator=torch.Generator().manual_seed(1)) for _ in range(2))
     price = torch.randn(len(POOL), V)
 
-    found = max_of_logits(ours.requires_grad_(), POOL)
+    result = max_of_logits(ours.requires_grad_(), POOL)
     wanted = slow(theirs.requires_grad_(), torch.eye(V), torch.zeros(V))
-    (found * price).sum().backward()
+    (result * price).sum().backward()
     (wanted * price).sum().backward()
 
-    assert torch.equal(found, wanted)
+    assert torch.equal(result, wanted)
     assert torch.equal(ours.grad, theirs.grad)  # type: ignore[arg-type]
     assert not max_of_logits(ours[:0], POOL[[1]]).any()
 
@@ -126,12 +126,12 @@ def test_under_autocast_the_products_are_lower_and_the_sums_are_not() -> None:
     states, words, bias = parts(torch.float)
     price = torch.randn(len(POOL), V)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = max_logits(states, words, POOL, bias)
-        (found * price).sum().backward()
+        result = max_logits(states, words, POOL, bias)
+        (result * price).sum().backward()
     exact = slow(states.detach().bfloat16(), words.detach().bfloat16(), torch.zeros(V, dtype=torch.bfloat16)).float()
 
-    assert found.dtype == torch.float
-    assert torch.equal(found.detach(), exact + bias.detach() * POOL.any(1, keepdim=True))
+    assert result.dtype == torch.float
+    assert torch.equal(result.detach(), exact + bias.detach() * POOL.any(1, keepdim=True))
     whole = parts(torch.float)
     (slow(*whole) * price).sum().backward()
     for mine, other in zip((states, words, bias), whole, strict=True):

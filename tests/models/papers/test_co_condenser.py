@@ -43,27 +43,27 @@ def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS, seed: int = 0) ->
 def objective(
     settings: Settings = SETTINGS, *, pooling: Pooling = "cls", dropout: float = 0.0, spread: float = 0.2
 ) -> Pretraining:
-    made = Pretraining(start(pooling=pooling, dropout=dropout, spread=spread), settings)
+    model = Pretraining(start(pooling=pooling, dropout=dropout, spread=spread), settings)
     with torch.no_grad():
-        for parameter in made.head.parameters():
+        for parameter in model.head.parameters():
             parameter.add_(torch.randn_like(parameter) * spread)
-    return made
+    return model
 
 
-def losses_of(made: Pretraining, given: Batch) -> Losses:
-    vectors, local = made.encode(given)
-    return {**local, **made.compare(vectors, given)}
+def losses_of(model: Pretraining, inputs: Batch) -> Losses:
+    vectors, local = model.encode(inputs)
+    return {**local, **model.compare(vectors, inputs)}
 
 
 # Batches
 
 
 def test_both_sides_are_masked_crops_of_their_own_length(tokenizer: Tokenizer) -> None:
-    given = drawn(40)
+    inputs = drawn(40)
 
-    made = make_batch(given, tokenizer, SETTINGS, np.random.default_rng(0))
+    batch = make_batch(inputs, tokenizer, SETTINGS, np.random.default_rng(0))
 
-    for side, sources, longest in ((made.text, given.texts, 20), (made.context, given.contexts, 10)):
+    for side, sources, longest in ((batch.text, inputs.texts, 20), (batch.context, inputs.contexts, 10)):
         assert side.tokens.ids.shape == side.labels.shape == (40, longest)
         for ids, mask, labels, source in zip(side.tokens.ids, side.tokens.mask, side.labels, sources, strict=True):
             original = torch.where(labels == IGNORED, ids, labels)[mask].tolist()
@@ -89,15 +89,15 @@ def test_rows_of_a_batch_and_equal_seeds(tokenizer: Tokenizer) -> None:
 
 
 def slow_text(
-    made: Pretraining, masked: list[int], asked: list[int], pooling: Pooling
+    model: Pretraining, masked: list[int], asked: list[int], pooling: Pooling
 ) -> tuple[Array, list[float], list[float]]:
     """h_0^L, and the cross-entropies of phi(h_i^L) and of phi(h_i^N) at the masked positions."""
-    w, h = numbers(made.model), numbers(made.head)
+    w, h = numbers(model.model), numbers(model.head)
     states = bert_layers(w, masked)
     vector = states[-1][0] if pooling == "cls" else states[-1].mean(0)
-    x = states[made.settings.head_from].copy()
+    x = states[model.settings.head_from].copy()
     x[0] = vector
-    for layer in range(made.settings.head_layers):
+    for layer in range(model.settings.head_layers):
         x = bert_layer(x, h, f"layers.{layer}", [set(range(len(masked)))] * len(masked))
     late, headed = (
         [-log_softmax(vocabulary(hidden, w))[n, label] for n, label in enumerate(asked) if label != IGNORED]
@@ -127,19 +127,19 @@ def test_losses_slowly(
     settings = dataclasses.replace(
         SETTINGS, temperature=temperature, masked_lm_weight=weight, head_from=head_from, head_layers=1 + head_from
     )
-    made, given = objective(settings, pooling=pooling).eval(), batch(tokenizer, settings)
+    model, inputs = objective(settings, pooling=pooling).eval(), batch(tokenizer, settings)
 
-    (vectors,), local = made.encode(given)
-    found = {**local, **made.compare((vectors,), given)}
+    (vectors,), local = model.encode(inputs)
+    results = {**local, **model.compare((vectors,), inputs)}
 
     expected: list[Array] = []
     late: list[float] = []
     headed: list[float] = []
-    for row in range(len(given)):
-        for side in (given.text, given.context):
+    for row in range(len(inputs)):
+        for side in (inputs.text, inputs.context):
             mask = side.tokens.mask[row]
             vector, *costs = slow_text(
-                made, side.tokens.ids[row][mask].tolist(), side.labels[row][mask].tolist(), pooling
+                model, side.tokens.ids[row][mask].tolist(), side.labels[row][mask].tolist(), pooling
             )
             expected.append(vector)
             late += costs[0]
@@ -147,54 +147,54 @@ def test_losses_slowly(
     np.testing.assert_allclose(vectors.numpy(), np.stack(expected), atol=1e-4)
     contrast = slow_contrast(expected, temperature)
     assert contrast > 0.01
-    assert {name: loss.item() for name, loss in found.items()} == pytest.approx(
+    assert {name: loss.item() for name, loss in results.items()} == pytest.approx(
         {"mlm": weight * np.mean(late), "head": weight * np.mean(headed), "contrast": contrast}, rel=3e-5
     )
 
 
 def test_partners_of_two_pairs_are_one_zero_three_two(tokenizer: Tokenizer) -> None:
-    made, given = objective(dataclasses.replace(SETTINGS, temperature=0.5)), batch(tokenizer).rows(0, 2)
+    model, inputs = objective(dataclasses.replace(SETTINGS, temperature=0.5)), batch(tokenizer).rows(0, 2)
     vectors = torch.randn(4, SHAPE["hidden_size"], generator=torch.Generator().manual_seed(0))
 
-    found = made.compare((vectors,), given)["contrast"]
+    result = model.compare((vectors,), inputs)["contrast"]
 
     scores = vectors @ vectors.T / 0.5
     scores.fill_diagonal_(-math.inf)
-    torch.testing.assert_close(found, cross_entropy(scores, torch.tensor([1, 0, 3, 2])))
+    torch.testing.assert_close(result, cross_entropy(scores, torch.tensor([1, 0, 3, 2])))
 
 
 def test_contrast_by_hand(tokenizer: Tokenizer) -> None:
-    made, given = objective(), batch(tokenizer).rows(0, 2)
+    model, inputs = objective(), batch(tokenizer).rows(0, 2)
     alike, other = torch.eye(4)[[0, 0, 1, 1]] * math.sqrt(math.log(2)), torch.eye(4)
 
     # e^(ln 2) for the partner beside 1 and 1; without likeness each of three has a third.
-    assert made.compare((alike,), given)["contrast"].item() == pytest.approx(math.log(2), rel=1e-6)
-    assert made.compare((other,), given)["contrast"].item() == pytest.approx(math.log(3), rel=1e-6)
+    assert model.compare((alike,), inputs)["contrast"].item() == pytest.approx(math.log(2), rel=1e-6)
+    assert model.compare((other,), inputs)["contrast"].item() == pytest.approx(math.log(3), rel=1e-6)
 
 
 def test_no_text_meets_itself(tokenizer: Tokenizer) -> None:
-    made, given = objective(), batch(tokenizer)
+    model, inputs = objective(), batch(tokenizer)
     vectors = torch.randn(10, 16, generator=torch.Generator().manual_seed(0))
     longer = torch.cat([vectors, 9 * torch.eye(10)], dim=1)  # each gets a length that no other has a share in
 
-    contrasts = [made.compare((each,), given)["contrast"] for each in (vectors, longer)]
+    contrasts = [model.compare((each,), inputs)["contrast"] for each in (vectors, longer)]
 
     torch.testing.assert_close(*contrasts)
 
 
 def test_the_losses_are_the_same_where_partners_change_places(tokenizer: Tokenizer) -> None:
-    made, given = objective(), batch(tokenizer)
+    model, inputs = objective(), batch(tokenizer)
 
-    found, swapped = (losses_of(made, each) for each in (given, Batch(given.context, given.text)))
+    results, swapped = (losses_of(model, each) for each in (inputs, Batch(inputs.context, inputs.text)))
 
-    assert set(found) == NAMES
-    torch.testing.assert_close(found, swapped, atol=1e-5, rtol=1e-5)
+    assert set(results) == NAMES
+    torch.testing.assert_close(results, swapped, atol=1e-5, rtol=1e-5)
 
 
 def test_the_weight_is_of_the_recoveries_alone(tokenizer: Tokenizer) -> None:
-    given = batch(tokenizer)
+    inputs = batch(tokenizer)
     single, double = (
-        losses_of(objective(dataclasses.replace(SETTINGS, masked_lm_weight=weight)), given) for weight in (1.0, 2.0)
+        losses_of(objective(dataclasses.replace(SETTINGS, masked_lm_weight=weight)), inputs) for weight in (1.0, 2.0)
     )
 
     for name, share in {"mlm": 2, "head": 2, "contrast": 1}.items():
@@ -202,10 +202,10 @@ def test_the_weight_is_of_the_recoveries_alone(tokenizer: Tokenizer) -> None:
 
 
 def test_what_each_loss_asks_of_the_last_layer(tokenizer: Tokenizer) -> None:
-    made, given = objective(), batch(tokenizer)
+    model, given = objective(), batch(tokenizer)
     outputs: list[Tensor] = []
-    made.model.bert.encoder.layer[-1].register_forward_hook(lambda module, inputs, out: outputs.append(out))
-    losses = losses_of(made, given)
+    model.model.bert.encoder.layer[-1].register_forward_hook(lambda module, inputs, out: outputs.append(out))
+    losses = losses_of(model, given)
 
     for hidden_NH, side in zip(outputs, (given.text, given.context), strict=True):  # each side once
         mask, first = side.tokens.mask, torch.zeros_like(side.tokens.mask)
@@ -220,20 +220,20 @@ def test_what_each_loss_asks_of_the_last_layer(tokenizer: Tokenizer) -> None:
 
 
 def test_the_vocabulary_head_sees_asked_positions_alone(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, given, seen = objective(), batch(tokenizer), []
-    head = made.model.vocabulary
-    monkeypatch.setattr(made.model, "vocabulary", lambda hidden: seen.append(len(hidden)) or head(hidden))
+    model, inputs, seen = objective(), batch(tokenizer), []
+    head = model.model.vocabulary
+    monkeypatch.setattr(model.model, "vocabulary", lambda hidden: seen.append(len(hidden)) or head(hidden))
 
-    made.encode(given)
+    model.encode(inputs)
 
-    assert seen == [given.num_terms("mlm")] * 2
+    assert seen == [inputs.num_terms("mlm")] * 2
 
 
 def test_condensers_head_can_be_continued() -> None:
     single = condenser.Pretraining(
         start(), condenser.Settings(head_layers=2, head_from=1, mask_rate=0.15, max_tokens=20)
     )
-    shapes = [{name: value.shape for name, value in made.named_parameters()} for made in (single, objective())]
+    shapes = [{name: value.shape for name, value in built.named_parameters()} for built in (single, objective())]
 
     assert shapes[0] == shapes[1]
     assert any(name.startswith("head.layers.1.") for name in shapes[0])

@@ -29,23 +29,23 @@ def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS, seed: int = 0) ->
 
 
 def objective(settings: Settings = SETTINGS, *, pooling: Pooling = "cls", dropout: float = 0.0) -> Pretraining:
-    made = Pretraining(start(pooling=pooling, dropout=dropout), settings)
+    model = Pretraining(start(pooling=pooling, dropout=dropout), settings)
     with torch.no_grad():
-        for parameter in made.head.parameters():
+        for parameter in model.head.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
-    return made
+    return model
 
 
 # Batches
 
 
 def test_whole_words_of_a_crop_are_hidden(tokenizer: Tokenizer) -> None:
-    given = texts(60)
+    inputs = texts(60)
 
-    made = make_batch(RawBatch(given), tokenizer, SETTINGS, np.random.default_rng(0))
+    batch = make_batch(RawBatch(inputs), tokenizer, SETTINGS, np.random.default_rng(0))
 
     for ids, mask, labels, text in zip(
-        made.text.tokens.ids, made.text.tokens.mask, made.text.labels, given, strict=True
+        batch.text.tokens.ids, batch.text.tokens.mask, batch.text.labels, inputs, strict=True
     ):
         hidden = (labels != IGNORED)[mask].numpy()
         original = torch.where(labels == IGNORED, ids, labels)[mask].numpy()
@@ -80,13 +80,13 @@ def test_rows_of_a_batch_and_equal_seeds(tokenizer: Tokenizer) -> None:
 @torch.no_grad()
 def test_losses_slowly(tokenizer: Tokenizer, head_layers: int, head_from: int, pooling: Pooling) -> None:
     settings = dataclasses.replace(SETTINGS, head_layers=head_layers, head_from=head_from)
-    made, given = objective(settings, pooling=pooling).eval(), batch(tokenizer, settings)
+    model, inputs = objective(settings, pooling=pooling).eval(), batch(tokenizer, settings)
 
-    vectors, losses = made.encode(given)
+    vectors, losses = model.encode(inputs)
 
-    w, h = numbers(made.model), numbers(made.head)
+    w, h = numbers(model.model), numbers(model.head)
     costs: dict[str, list[float]] = {"mlm": [], "head": []}
-    for ids, mask, labels in zip(given.text.tokens.ids, given.text.tokens.mask, given.text.labels, strict=True):
+    for ids, mask, labels in zip(inputs.text.tokens.ids, inputs.text.tokens.mask, inputs.text.labels, strict=True):
         masked = ids[mask].tolist()
         states = bert_layers(w, masked)
         x = states[head_from].copy()  # h_1^M ... h_n^M
@@ -97,19 +97,19 @@ def test_losses_slowly(tokenizer: Tokenizer, head_layers: int, head_from: int, p
             chances = log_softmax(vocabulary(hidden, w))
             costs[name] += [-chances[n, label] for n, label in enumerate(labels[mask].tolist()) if label != IGNORED]
     assert vectors == ()
-    assert made.compare(vectors, given) == {}
-    found = {name: loss.item() for name, loss in losses.items()}
-    assert found == pytest.approx({name: np.mean(cost) for name, cost in costs.items()}, rel=2e-5)
-    assert given.num_terms("mlm") == len(costs["mlm"])
+    assert model.compare(vectors, inputs) == {}
+    results = {name: loss.item() for name, loss in losses.items()}
+    assert results == pytest.approx({name: np.mean(cost) for name, cost in costs.items()}, rel=2e-5)
+    assert inputs.num_terms("mlm") == len(costs["mlm"])
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_the_last_layer_reaches_the_head_through_the_vector_alone(tokenizer: Tokenizer, pooling: Pooling) -> None:
-    made, given = objective(pooling=pooling), batch(tokenizer)
+    model, given = objective(pooling=pooling), batch(tokenizer)
     outputs: list[Tensor] = []
-    for layer in made.model.bert.encoder.layer:
+    for layer in model.model.bert.encoder.layer:
         layer.register_forward_hook(lambda module, inputs, out: outputs.append(out))
-    losses = made.encode(given)[1]
+    losses = model.encode(given)[1]
     early, late = outputs  # each layer has run once, over the real tokens
 
     (of_head,) = torch.autograd.grad(losses["head"], late, retain_graph=True)
@@ -124,11 +124,11 @@ def test_the_last_layer_reaches_the_head_through_the_vector_alone(tokenizer: Tok
 
 
 def test_texts_of_a_batch_do_not_meet(tokenizer: Tokenizer) -> None:
-    made, given = objective(), batch(tokenizer)
+    model, given = objective(), batch(tokenizer)
     embedded: list[Tensor] = []
-    made.model.bert.embeddings.register_forward_hook(lambda module, inputs, out: embedded.append(out))
+    model.model.bert.embeddings.register_forward_hook(lambda module, inputs, out: embedded.append(out))
 
-    _, _, headed_BLH = made.head(made.model, given.text.tokens)
+    _, _, headed_BLH = model.head(model.model, given.text.tokens)
 
     (of_row,) = torch.autograd.grad(headed_BLH[2].square().sum(), embedded[0])
     assert of_row[2].abs().max() > 1e-4
@@ -139,16 +139,16 @@ def test_texts_of_a_batch_do_not_meet(tokenizer: Tokenizer) -> None:
 def test_the_vocabulary_head_is_shared_and_sees_asked_positions_alone(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, given, seen = objective(), batch(tokenizer), []
-    head = made.model.vocabulary
-    monkeypatch.setattr(made.model, "vocabulary", lambda hidden: seen.append(len(hidden)) or head(hidden))
+    model, inputs, seen = objective(), batch(tokenizer), []
+    head = model.model.vocabulary
+    monkeypatch.setattr(model.model, "vocabulary", lambda hidden: seen.append(len(hidden)) or head(hidden))
 
-    made.encode(given)[1]["head"].backward()
+    model.encode(inputs)[1]["head"].backward()
 
-    assert seen == [given.num_terms("mlm")] * 2
-    assert {name.partition(".")[0] for name, _ in made.head.named_parameters()} == {"layers"}
-    assert made.model.cls.predictions.transform.dense.weight.grad is not None
-    assert all(parameter.grad is not None for parameter in made.head.parameters())
+    assert seen == [inputs.num_terms("mlm")] * 2
+    assert {name.partition(".")[0] for name, _ in model.head.named_parameters()} == {"layers"}
+    assert model.model.cls.predictions.transform.dense.weight.grad is not None
+    assert all(parameter.grad is not None for parameter in model.head.parameters())
 
 
 def test_the_head_starts_as_bert_does_and_leaves_the_model_as_it_is() -> None:
@@ -165,9 +165,9 @@ def test_the_head_starts_as_bert_does_and_leaves_the_model_as_it_is() -> None:
 
 
 def test_the_model_alone_sees_what_it_sees_with_the_head(tokenizer: Tokenizer) -> None:
-    made, given = objective(), batch(tokenizer).text.tokens
+    model, inputs = objective(), batch(tokenizer).text.tokens
 
-    vectors_BH, late_BLH, _ = made.head(made.model, given)
+    vectors_BH, late_BLH, _ = model.head(model.model, inputs)
 
-    assert torch.equal(late_BLH, made.model.bert(given.ids, given.mask))
+    assert torch.equal(late_BLH, model.model.bert(inputs.ids, inputs.mask))
     assert torch.equal(vectors_BH, late_BLH[:, 0])

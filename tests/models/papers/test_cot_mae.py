@@ -35,11 +35,11 @@ def batch(tokenizer: Tokenizer, settings: Settings, seed: int = 0) -> Batch:
 
 
 def objective(settings: Settings, *, pooling: Pooling = "cls", layers: int = 1, dropout: float = 0.0) -> Pretraining:
-    made = Pretraining(start(pooling=pooling, dropout=dropout), dataclasses.replace(settings, decoder_layers=layers))
+    model = Pretraining(start(pooling=pooling, dropout=dropout), dataclasses.replace(settings, decoder_layers=layers))
     with torch.no_grad():
-        for parameter in made.decoder.parameters():
+        for parameter in model.decoder.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
-    return made
+    return model
 
 
 # Batches
@@ -50,9 +50,9 @@ def test_a_crop_is_one_piece_of_the_text_for_ids_and_labels_alike(tokenizer: Tok
     texts = [np.random.default_rng(n).choice(WHOLE, size=n).tolist() for n in range(40)]
     settings = dataclasses.replace(AE, max_tokens=max_tokens, context_max_tokens=max_tokens)
 
-    made = make_batch(RawBatch(texts, texts), tokenizer, settings, np.random.default_rng(1))
+    batch = make_batch(RawBatch(texts, texts), tokenizer, settings, np.random.default_rng(1))
 
-    for tokens, labels in ((made.text, made.text_labels), (made.context, made.context_labels)):
+    for tokens, labels in ((batch.text, batch.text_labels), (batch.context, batch.context_labels)):
         assert tokens.ids.shape == labels.shape
         assert tokens.ids.shape[1] <= max_tokens
         for row, mask, label, text in zip(tokens.ids, tokens.mask, labels, texts, strict=True):
@@ -68,9 +68,9 @@ def test_every_crop_is_drawn(tokenizer: Tokenizer) -> None:
     text = list(range(5, 15))
     settings = dataclasses.replace(AR, context_max_tokens=8)
 
-    made = make_batch(RawBatch([text] * 400, [text] * 400), tokenizer, settings, np.random.default_rng(0))
+    batch = make_batch(RawBatch([text] * 400, [text] * 400), tokenizer, settings, np.random.default_rng(0))
 
-    firsts = np.bincount(made.context.ids[:, 1] - 5, minlength=5)
+    firsts = np.bincount(batch.context.ids[:, 1] - 5, minlength=5)
     assert len(firsts) == 5
     assert (firsts > 50).all()  # 80 each are expected
 
@@ -104,13 +104,13 @@ def test_rows_of_a_batch(tokenizer: Tokenizer) -> None:
 # Decoders, slowly
 
 
-def slow_released_decoder(made: Pretraining, vector: Tensor, ids: list[int], window: int) -> Array:
+def slow_released_decoder(model: Pretraining, vector: Tensor, ids: list[int], window: int) -> Array:
     """Logits at every position of GPT-2's blocks over [vector, y_1 ... y_n]."""
-    w, d = numbers(made.model), numbers(made.decoder)
+    w, d = numbers(model.model), numbers(model.decoder)
     x = embedded(w, ids)
     x[0] = vector.double().numpy()
     visible = [{0, *range(max(1, row - window + 1), row + 1)} for row in range(len(ids))]
-    for block in range(len(made.decoder.blocks)):
+    for block in range(len(model.decoder.blocks)):
         name = f"blocks.{block}"
         mixed = attend(norm(x, d, f"{name}.attention_norm"), d, f"{name}.attention", visible)
         x = x + dense(mixed, d, f"{name}.attention_output")
@@ -118,13 +118,13 @@ def slow_released_decoder(made: Pretraining, vector: Tensor, ids: list[int], win
     return vocabulary(norm(x, d, "norm"), w)
 
 
-def slow_printed_decoder(made: Pretraining, vector: Tensor, ids: list[int]) -> Array:
+def slow_printed_decoder(model: Pretraining, vector: Tensor, ids: list[int]) -> Array:
     """Logits at every position of BERT's layers over [vector, y~_1 ... y~_n]."""
-    w, d = numbers(made.model), numbers(made.decoder)
+    w, d = numbers(model.model), numbers(model.decoder)
     x = embedded(w, ids)
     x[0] = vector.double().numpy()
     visible = [set(range(len(ids)))] * len(ids)
-    for layer in range(len(made.decoder.layers)):
+    for layer in range(len(model.decoder.layers)):
         name = f"layers.{layer}"
         mixed = dense(attend(x, d, f"{name}.attention.self", visible), d, f"{name}.attention.output.dense")
         x = norm(x + mixed, d, f"{name}.attention.output.LayerNorm")
@@ -137,16 +137,16 @@ def slow_printed_decoder(made: Pretraining, vector: Tensor, ids: list[int]) -> A
 @pytest.mark.parametrize(("window", "width"), [(3, None), (3, 48), (1, None), (24, 128)])
 @torch.no_grad()
 def test_the_released_decoder(tokenizer: Tokenizer, window: int, width: int | None, layers: int) -> None:
-    made = objective(dataclasses.replace(AR, window=window, decoder_width=width), layers=layers).eval()
-    assert {block.widen.out_features for block in made.decoder.blocks} == {width or SHAPE["intermediate_size"]}
+    model = objective(dataclasses.replace(AR, window=window, decoder_width=width), layers=layers).eval()
+    assert {block.widen.out_features for block in model.decoder.blocks} == {width or SHAPE["intermediate_size"]}
     context, vectors = pad([[CLS, 20, 21, 22, 60, 61, SEP], [CLS, 30, SEP]]), torch.randn(2, SHAPE["hidden_size"])
 
-    logits, labels = made.decoder(vectors, context, torch.where(context.mask, context.ids, IGNORED))
+    logits, labels = model.decoder(vectors, context, torch.where(context.mask, context.ids, IGNORED))
 
     # By hand: what comes next, the query's first token and [SEP] too; nothing where padding is.
     assert labels.tolist() == [20, 21, 22, 60, 61, SEP, 30, SEP]
     expected = [
-        slow_released_decoder(made, vector, ids[mask].tolist(), window)[:-1]
+        slow_released_decoder(model, vector, ids[mask].tolist(), window)[:-1]
         for vector, ids, mask in zip(vectors, context.ids, context.mask, strict=True)
     ]
     np.testing.assert_allclose(logits.numpy(), np.concatenate(expected), atol=2e-4, rtol=1e-4)
@@ -155,16 +155,16 @@ def test_the_released_decoder(tokenizer: Tokenizer, window: int, width: int | No
 @pytest.mark.parametrize("layers", [1, 2])
 @torch.no_grad()
 def test_the_printed_decoder(tokenizer: Tokenizer, layers: int) -> None:
-    made = objective(AE, layers=layers).eval()
+    model = objective(AE, layers=layers).eval()
     context, vectors = pad([[CLS, 20, MASK, 22, 60, MASK, SEP], [CLS, 33, SEP]]), torch.randn(2, SHAPE["hidden_size"])
     labels = torch.full_like(context.ids, IGNORED)
     labels[0, 2], labels[0, 5], labels[1, 1] = 21, 61, 30
 
-    logits, asked = made.decoder(vectors, context, labels)
+    logits, asked = model.decoder(vectors, context, labels)
 
     assert asked.tolist() == [21, 61, 30]
     long, short = (
-        slow_printed_decoder(made, vector, ids[mask].tolist())
+        slow_printed_decoder(model, vector, ids[mask].tolist())
         for vector, ids, mask in zip(vectors, context.ids, context.mask, strict=True)
     )
     np.testing.assert_allclose(logits.numpy(), np.stack([long[2], long[5], short[1]]), atol=2e-4, rtol=1e-4)
@@ -186,38 +186,38 @@ def test_window_by_hand() -> None:
     assert [set(np.flatnonzero(row.numpy()).tolist()) for row in window_mask(4, 1)] == [{0}, {0, 1}, {0, 2}, {0, 3}]
 
 
-def released(made: Pretraining, vector: Tensor, ids: list[int]) -> Tensor:
+def released(model: Pretraining, vector: Tensor, ids: list[int]) -> Tensor:
     context = pad([ids])
-    logits, _ = made.decoder(vector[None], context, context.ids)
+    logits, _ = model.decoder(vector[None], context, context.ids)
     return logits
 
 
 @torch.no_grad()
 def test_a_later_token_changes_no_earlier_prediction_and_the_vector_changes_all() -> None:
-    made, vector = objective(AR, layers=2).eval(), torch.randn(SHAPE["hidden_size"])
+    model, vector = objective(AR, layers=2).eval(), torch.randn(SHAPE["hidden_size"])
     ids = [CLS, *range(20, 28), SEP]
-    logits = released(made, vector, ids)
+    logits = released(model, vector, ids)
 
     for place in range(1, len(ids)):
-        changed = released(made, vector, [*ids[:place], 50, *ids[place + 1 :]])
+        changed = released(model, vector, [*ids[:place], 50, *ids[place + 1 :]])
         same = [torch.equal(logit, other) for logit, other in zip(logits, changed, strict=True)]
         assert same[:place] == [True] * place
         assert place == len(ids) - 1 or not same[place]
-    other = released(made, torch.randn(SHAPE["hidden_size"]), ids)
+    other = released(model, torch.randn(SHAPE["hidden_size"]), ids)
     assert ((logits - other).abs().amax(1) > 1e-3).all()
 
 
 def test_what_lies_before_the_window_reaches_one_layer_through_the_vector_alone() -> None:
-    made = objective(AR).eval()
+    model = objective(AR).eval()
     context, vectors = pad([[CLS, *range(20, 28), SEP]]), torch.randn(1, SHAPE["hidden_size"], requires_grad=True)
     inputs: list[Tensor] = []
 
     def kept(ids: Tensor) -> Tensor:
-        inputs.append(made.model.bert.embeddings(ids).detach().requires_grad_())
+        inputs.append(model.model.bert.embeddings(ids).detach().requires_grad_())
         return inputs[-1]
 
-    made.decoder.embeddings = kept
-    logits, _ = made.decoder(vectors, context, context.ids)
+    model.decoder.embeddings = kept
+    logits, _ = model.decoder(vectors, context, context.ids)
     for row in range(len(logits)):
         of_tokens, of_vector = torch.autograd.grad(logits[row].square().sum(), (inputs[0], vectors), retain_graph=True)
         reached = set(torch.nonzero(of_tokens[0].abs().amax(-1)).flatten().tolist())
@@ -231,18 +231,18 @@ def test_what_lies_before_the_window_reaches_one_layer_through_the_vector_alone(
 @pytest.mark.parametrize("settings", [AR, AE], ids=["ar", "ae"])
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_losses_are_the_sum_of_the_two_heads(tokenizer: Tokenizer, settings: Settings, pooling: Pooling) -> None:
-    made, given = objective(settings, pooling=pooling).eval(), batch(tokenizer, settings)
+    model, inputs = objective(settings, pooling=pooling).eval(), batch(tokenizer, settings)
 
-    vectors, losses = made.encode(given)
+    vectors, losses = model.encode(inputs)
 
-    hidden = made.model.bert(given.text.ids, given.text.mask)
-    asked = given.text_labels != IGNORED
-    mlm = masked_lm_loss(made.model.vocabulary(hidden[asked]), given.text_labels[asked])
-    lengths = given.text.mask.sum(1)
+    hidden = model.model.bert(inputs.text.ids, inputs.text.mask)
+    asked = inputs.text_labels != IGNORED
+    mlm = masked_lm_loss(model.model.vocabulary(hidden[asked]), inputs.text_labels[asked])
+    lengths = inputs.text.mask.sum(1)
     means = torch.stack([row[:length].mean(0) for row, length in zip(hidden, lengths, strict=True)])
-    decoded = made.decoder(hidden[:, 0] if pooling == "cls" else means, given.context, given.context_labels)
+    decoded = model.decoder(hidden[:, 0] if pooling == "cls" else means, inputs.context, inputs.context_labels)
     assert vectors == ()
-    assert made.compare(vectors, given) == {}
+    assert model.compare(vectors, inputs) == {}
     torch.testing.assert_close(losses, {"mlm": mlm, "context": masked_lm_loss(*decoded)}, atol=1e-5, rtol=1e-5)
 
 
@@ -250,14 +250,14 @@ def test_losses_are_the_sum_of_the_two_heads(tokenizer: Tokenizer, settings: Set
 def test_the_context_loss_reaches_the_encoder_through_the_vector_alone(
     tokenizer: Tokenizer, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, given = objective(settings), batch(tokenizer, settings)
-    hidden = made.model.bert(given.text.ids, given.text.mask).detach().requires_grad_()
-    monkeypatch.setattr(made.model.bert, "forward", lambda ids, mask: hidden)
+    model, inputs = objective(settings), batch(tokenizer, settings)
+    hidden = model.model.bert(inputs.text.ids, inputs.text.mask).detach().requires_grad_()
+    monkeypatch.setattr(model.model.bert, "forward", lambda ids, mask: hidden)
 
-    _, losses = made.encode(given)
+    _, losses = model.encode(inputs)
     (of_context,) = torch.autograd.grad(losses["context"], hidden, retain_graph=True)
     (of_mlm,) = torch.autograd.grad(losses["mlm"], hidden)
 
     assert (of_context[:, 0].abs().amax(1) > 1e-6).all()
     assert not of_context[:, 1:].any()
-    assert torch.equal(of_mlm.abs().amax(-1) > 0, given.text_labels != IGNORED)
+    assert torch.equal(of_mlm.abs().amax(-1) > 0, inputs.text_labels != IGNORED)

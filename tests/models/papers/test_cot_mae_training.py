@@ -15,14 +15,14 @@ from tests.tiny import SHAPE, tiny_bert
 
 @pytest.mark.parametrize("settings", [AR, AE], ids=["ar", "ae"])
 def test_the_decoder_shares_head_and_embeddings_and_owns_neither(tokenizer: Tokenizer, settings: Settings) -> None:
-    made, given = objective(settings), batch(tokenizer, settings)
+    model, inputs = objective(settings), batch(tokenizer, settings)
 
-    made.encode(given)[1]["context"].backward()
+    model.encode(inputs)[1]["context"].backward()
 
-    assert not [name for name, _ in made.decoder.named_parameters() if "predictions" in name or "embeddings" in name]
-    assert made.model.cls.predictions.transform.dense.weight.grad is not None
-    assert made.model.bert.embeddings.position_embeddings.weight.grad is not None
-    assert all(parameter.grad is not None for parameter in made.decoder.parameters())
+    assert not [name for name, _ in model.decoder.named_parameters() if "predictions" in name or "embeddings" in name]
+    assert model.model.cls.predictions.transform.dense.weight.grad is not None
+    assert model.model.bert.embeddings.position_embeddings.weight.grad is not None
+    assert all(parameter.grad is not None for parameter in model.decoder.parameters())
 
 
 def test_a_decoder_starts_as_the_release_does() -> None:
@@ -43,14 +43,14 @@ def test_a_decoder_starts_as_the_release_does() -> None:
 
 @pytest.mark.parametrize("settings", [AR, AE], ids=["ar", "ae"])
 def test_dropout_works_in_training_alone(tokenizer: Tokenizer, settings: Settings) -> None:
-    made = objective(settings, dropout=0.1)
-    vectors, given = torch.randn(4, SHAPE["hidden_size"]), batch(tokenizer, settings)
+    model = objective(settings, dropout=0.1)
+    vectors, inputs = torch.randn(4, SHAPE["hidden_size"]), batch(tokenizer, settings)
 
     def logits() -> Tensor:
-        decoded: tuple[Tensor, Tensor] = made.decoder(vectors, given.context, given.context_labels)
+        decoded: tuple[Tensor, Tensor] = model.decoder(vectors, inputs.context, inputs.context_labels)
         return decoded[0]
 
-    made.train()
+    model.train()
     assert not torch.allclose(logits(), logits(), atol=1e-3)
-    made.eval()
+    model.eval()
     assert torch.equal(logits(), logits())

@@ -72,23 +72,23 @@ def objective(
     spread: float = 0.1,
 ) -> Pretraining:
     """Towers and decoder after each parameter went its own way."""
-    made = Pretraining(begin(towers, pooling=pooling, dropout=dropout), settings)
+    model = Pretraining(begin(towers, pooling=pooling, dropout=dropout), settings)
     torch.manual_seed(3)
     with torch.no_grad():
-        for parameter in made.parameters():
+        for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * spread)
-    return made
+    return model
 
 
 # Batches
 
 
 def test_both_texts_are_cropped_and_masked_each_for_itself(tokenizer: Tokenizer) -> None:
-    given = drawn(60)
+    inputs = drawn(60)
 
-    made = make_batch(given, tokenizer, BOTH, np.random.default_rng(1))
+    batch = make_batch(inputs, tokenizer, BOTH, np.random.default_rng(1))
 
-    for part, texts, longest in ((made.passage, given.texts, 20), (made.query, given.contexts, 10)):
+    for part, texts, longest in ((batch.passage, inputs.texts, 20), (batch.query, inputs.contexts, 10)):
         unmasked, targets = part.unmasked()
         assert part.tokens.ids.shape[1] == longest
         assert torch.equal(unmasked.mask, part.tokens.mask)
@@ -113,10 +113,10 @@ def test_both_texts_are_cropped_and_masked_each_for_itself(tokenizer: Tokenizer)
     ],
 )
 def test_what_is_decoded(tokenizer: Tokenizer, target: Any, targets: dict[str, str]) -> None:
-    made = batch(tokenizer, dataclasses.replace(DENSE, query_target=target))
+    built = batch(tokenizer, dataclasses.replace(DENSE, query_target=target))
 
-    assert made.targets == targets
-    assert made.rows(1, 3).targets == targets
+    assert built.targets == targets
+    assert built.rows(1, 3).targets == targets
 
 
 # Losses, slowly
@@ -132,20 +132,20 @@ def slow_bottleneck(logits: Array, embeddings: Array, kind: str | None) -> Array
     return np.array(sum(weight / total * embeddings[word] for word, weight in enumerate(weights)))
 
 
-def slow_losses(made: Pretraining, given: Batch, settings: Settings, pooling: Pooling) -> dict[str, list[float]]:
+def slow_losses(model: Pretraining, inputs: Batch, settings: Settings, pooling: Pooling) -> dict[str, list[float]]:
     """The terms of each loss."""
-    towers = {"query": numbers(made.encoder.query), "passage": numbers(made.encoder.passage)}
+    towers = {"query": numbers(model.encoder.query), "passage": numbers(model.encoder.passage)}
     readers = {"query": "passage", "passage": "query"} if settings.switched else {tower: tower for tower in towers}
     decoded = {"passage": "query", "query": settings.query_target}
-    parts = {"query": given.query, "passage": given.passage}
-    d = numbers(made.decoder)
-    found: dict[str, list[float]] = {}
+    parts = {"query": inputs.query, "passage": inputs.passage}
+    d = numbers(model.decoder)
+    results: dict[str, list[float]] = {}
     for role, part in parts.items():
         w = towers[readers[role]]
         for row, (ids, mask, labels) in enumerate(zip(part.tokens.ids, part.tokens.mask, part.labels, strict=True)):
             hidden = bert_layers(w, ids[mask].tolist())[-1]
             logits = vocabulary(hidden, w)
-            found.setdefault(f"mlm_{role}", []).extend(
+            results.setdefault(f"mlm_{role}", []).extend(
                 -log_softmax(logits)[place, label] for place, label in enumerate(labels[mask].tolist()) if label >= 0
             )
             if decoded[role] == "none":
@@ -159,8 +159,8 @@ def slow_losses(made: Pretraining, given: Batch, settings: Settings, pooling: Po
             }
             for view in settings.bottlenecks:
                 terms = slow_decoder(w, d, vectors[view], text, settings.window)
-                found.setdefault(f"decode_{role}_{view}", []).extend(terms)
-    return found
+                results.setdefault(f"decode_{role}_{view}", []).extend(terms)
+    return results
 
 
 @pytest.mark.parametrize(
@@ -171,17 +171,17 @@ def slow_losses(made: Pretraining, given: Batch, settings: Settings, pooling: Po
 def test_losses_slowly(tokenizer: Tokenizer, variant: str, towers: Towers) -> None:
     pooling: Pooling = "mean" if variant == "swap" else "cls"
     settings = dataclasses.replace(BOTH, **VARIANTS[variant])
-    made, given = objective(settings, towers, pooling=pooling).eval(), batch(tokenizer, settings)
+    model, inputs = objective(settings, towers, pooling=pooling).eval(), batch(tokenizer, settings)
 
-    vectors, losses = made.encode(given)
+    vectors, losses = model.encode(inputs)
 
-    expected = slow_losses(made, given, settings, pooling)
-    found = {name: loss.item() for name, loss in losses.items()}
-    assert found == pytest.approx({name: np.mean(terms) for name, terms in expected.items()}, rel=3e-5)
+    expected = slow_losses(model, inputs, settings, pooling)
+    results = {name: loss.item() for name, loss in losses.items()}
+    assert results == pytest.approx({name: np.mean(terms) for name, terms in expected.items()}, rel=3e-5)
     for name, terms in expected.items():
-        assert given.num_terms(name) == len(terms) == sum(given.rows(n, n + 1).num_terms(name) for n in range(5))
+        assert inputs.num_terms(name) == len(terms) == sum(inputs.rows(n, n + 1).num_terms(name) for n in range(5))
     assert vectors == ()
-    assert made.compare(vectors, given) == {}
+    assert model.compare(vectors, inputs) == {}
 
 
 def test_a_lexical_vector_by_hand() -> None:
@@ -216,7 +216,7 @@ def test_maxima_are_over_what_stands_between_the_specials() -> None:
 def test_the_decoder_hears_of_a_text_through_its_vector_alone(
     tokenizer: Tokenizer, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, given = objective(settings), batch(tokenizer, settings)
+    model, inputs = objective(settings), batch(tokenizer, settings)
     hidden: list[Tensor] = []
 
     def kept(forward: Any) -> Any:
@@ -226,11 +226,11 @@ def test_the_decoder_hears_of_a_text_through_its_vector_alone(
 
         return of
 
-    for tower in (made.encoder.query, made.encoder.passage):
+    for tower in (model.encoder.query, model.encoder.passage):
         monkeypatch.setattr(tower.bert, "forward", kept(tower.bert.forward))
-    _, losses = made.encode(given)
+    _, losses = model.encode(inputs)
 
-    for role, part, other in (("query", given.query, 1), ("passage", given.passage, 0)):
+    for role, part, other in (("query", inputs.query, 1), ("passage", inputs.passage, 0)):
         own = 1 - other
         decode, mlm = losses[f"decode_{role}_{settings.bottlenecks[0]}"], losses[f"mlm_{role}"]
         (of_mlm,) = torch.autograd.grad(mlm, hidden[own], retain_graph=True)
@@ -263,11 +263,11 @@ def test_words_are_chosen_not_changed() -> None:
 def test_the_vocabulary_head_sees_what_is_asked_and_nothing_twice(
     tokenizer: Tokenizer, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, given = objective(settings), batch(tokenizer, settings)
+    model, inputs = objective(settings), batch(tokenizer, settings)
     seen: dict[str, list[int]] = {}
     for name, owner in (
-        ("query", made.encoder.query), ("passage", made.encoder.passage),
-        ("decode_query", made.query_decoder), ("decode_passage", made.decoder),
+        ("query", model.encoder.query), ("passage", model.encoder.passage),
+        ("decode_query", model.query_decoder), ("decode_passage", model.decoder),
     ):  # fmt: skip
 
         def counted(hidden: Tensor, name: str = name, head: Any = owner.vocabulary) -> Tensor:
@@ -276,12 +276,12 @@ def test_the_vocabulary_head_sees_what_is_asked_and_nothing_twice(
 
         monkeypatch.setattr(owner, "vocabulary", counted)
 
-    made.encode(given)
+    model.encode(inputs)
 
-    for role, part in (("query", given.query), ("passage", given.passage)):
-        words = int(part.tokens.mask.sum()) - 2 * len(given)
-        assert seen[role] == [given.num_terms(f"mlm_{role}") if settings is DENSE else words]
-        assert seen[f"decode_{role}"] == [int(given.query.tokens.mask.sum()) - len(given)] * len(settings.bottlenecks)
+    for role, part in (("query", inputs.query), ("passage", inputs.passage)):
+        words = int(part.tokens.mask.sum()) - 2 * len(inputs)
+        assert seen[role] == [inputs.num_terms(f"mlm_{role}") if settings is DENSE else words]
+        assert seen[f"decode_{role}"] == [int(inputs.query.tokens.mask.sum()) - len(inputs)] * len(settings.bottlenecks)
 
 
 def test_masked_texts_are_rows(tokenizer: Tokenizer) -> None:

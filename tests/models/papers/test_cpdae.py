@@ -45,48 +45,48 @@ def batch(tokenizer: Tokenizer, settings: Settings = WORDS, seed: int = 0) -> Ba
 
 
 def objective(settings: Settings = WORDS, *, dropout: float = 0.0, pooling: str = "cls") -> Pretraining:
-    made = Pretraining(start(dropout=dropout, pooling=pooling, terms=TERMS), settings)
+    model = Pretraining(start(dropout=dropout, pooling=pooling, terms=TERMS), settings)
     with torch.no_grad():
-        for parameter in made.decoder.parameters():
+        for parameter in model.decoder.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
-    return made
+    return model
 
 
-def losses_of(made: Pretraining, given: Batch) -> Losses:
-    vectors, local = made.encode(given)
-    return {**local, **made.compare(vectors, given)}
+def losses_of(model: Pretraining, inputs: Batch) -> Losses:
+    vectors, local = model.encode(inputs)
+    return {**local, **model.compare(vectors, inputs)}
 
 
 # Batches
 
 
 def test_views_are_two_masks_of_one_crop_and_the_words_are_the_crops(tokenizer: Tokenizer) -> None:
-    given = batch(tokenizer, dataclasses.replace(WORDS, mask_rate=0.5))
+    inputs = batch(tokenizer, dataclasses.replace(WORDS, mask_rate=0.5))
 
-    whole = torch.where(given.labels != IGNORED, given.labels, given.views.ids)
+    whole = torch.where(inputs.labels != IGNORED, inputs.labels, inputs.views.ids)
     assert torch.equal(whole[:, 0], whole[:, 1])
-    assert (given.labels[:, 0] != given.labels[:, 1]).any(1).all()
+    assert (inputs.labels[:, 0] != inputs.labels[:, 1]).any(1).all()
     assert whole.shape == (5, 2, 20)
     for row, length in enumerate((20, 11, 20, 6, 20)):
-        text, words = whole[row, 0][given.views.mask[row, 0]].tolist(), given.words[row]
+        text, words = whole[row, 0][inputs.views.mask[row, 0]].tolist(), inputs.words[row]
         assert (text[0], text[-1], len(text)) == (CLS, SEP, length)
         assert words[words != IGNORED].tolist() == sorted(set(text) - {CLS, SEP, UNK})
     assert UNK in whole
     for name in ("mlm", "reconstruction"):
-        assert given.num_terms(name) == sum(given.rows(n, n + 1).num_terms(name) for n in range(5))
-    assert given.num_terms("reconstruction") == 5
+        assert inputs.num_terms(name) == sum(inputs.rows(n, n + 1).num_terms(name) for n in range(5))
+    assert inputs.num_terms("reconstruction") == 5
 
 
 def test_masks_are_berts(tokenizer: Tokenizer) -> None:
     texts = [np.random.default_rng(n).integers(5, V, size=18).tolist() for n in range(300)]
 
-    given = make_batch(RawBatch(texts), tokenizer, WORDS, np.random.default_rng(0))
+    inputs = make_batch(RawBatch(texts), tokenizer, WORDS, np.random.default_rng(0))
 
-    asked = given.labels != IGNORED
+    asked = inputs.labels != IGNORED
     assert (asked.sum(-1) == 3).all()  # round(0.15 * 18) tokens, not words
     places = asked.flatten(0, 1).sum(0)[1:-1]
     assert places.min() > 60  # 100 each are expected
-    masked = (given.views.ids[asked] == MASK).double().mean().item()
+    masked = (inputs.views.ids[asked] == MASK).double().mean().item()
     assert masked == pytest.approx(0.8, abs=0.04)
     both = (asked[:, 0] & asked[:, 1]).sum(1).double().mean().item()
     assert both == pytest.approx(0.5, abs=0.15)  # 3 * 3 / 18 if the two masks know nothing of each other
@@ -95,8 +95,8 @@ def test_masks_are_berts(tokenizer: Tokenizer) -> None:
 # Losses, slowly
 
 
-def slow_logits(made: Pretraining, vector: Array) -> Array:
-    w = numbers(made.decoder)
+def slow_logits(model: Pretraining, vector: Array) -> Array:
+    w = numbers(model.decoder)
     hidden = norm(gelu(dense(vector[None], w, "transform.dense")), w, "transform.LayerNorm")
     return dense(hidden, w, "vocabulary")[0]
 
@@ -110,21 +110,21 @@ def sigmoid(z: Array) -> Array:
     return 1 / (1 + np.exp(-z))
 
 
-def slow_losses(made: Pretraining, given: Batch, settings: Settings) -> dict[str, float]:
+def slow_losses(model: Pretraining, inputs: Batch, settings: Settings) -> dict[str, float]:
     """All from the formulas: texts one by one, words one by one."""
-    w, occurring = numbers(made.model), [n for n in range(V) if COUNTS[n]]
+    w, occurring = numbers(model.model), [n for n in range(V) if COUNTS[n]]
     idf = [math.log(51 / max(1, COUNTS[n])) for n in range(V)]
     mean = sum(idf[n] for n in occurring) / len(occurring)
     mlm, rec, z, h = [], [], [], []
-    for text in range(len(given)):
+    for text in range(len(inputs)):
         for view in range(2):
-            mask = given.views.mask[text, view]
-            ids, labels = given.views.ids[text, view][mask].tolist(), given.labels[text, view][mask].tolist()
+            mask = inputs.views.mask[text, view]
+            ids, labels = inputs.views.ids[text, view][mask].tolist(), inputs.labels[text, view][mask].tolist()
             last = bert_layers(w, ids)[-1]
             logs = log_softmax(vocabulary(last, w))
             mlm += [-logs[place, label] for place, label in enumerate(labels) if label != IGNORED]
-            h.append(last[0] if made.pooling == "cls" else last.mean(0))
-            z.append(slow_logits(made, h[-1]))
+            h.append(last[0] if model.pooling == "cls" else last.mean(0))
+            z.append(slow_logits(model, h[-1]))
             words = {label if label != IGNORED else number for number, label in zip(ids, labels, strict=True)}
             words -= {CLS, SEP, UNK}
             chances = sigmoid(z[-1])
@@ -133,9 +133,9 @@ def slow_losses(made: Pretraining, given: Batch, settings: Settings) -> dict[str
                 terms = [term * idf[n] / mean for n, term in enumerate(terms)]
             by = {"sum": 1, "per_positive": len(words), "mean": V}[settings.reconstruction_reduction]
             rec.append(sum(terms) / by)
-    found = {"mlm": np.mean(mlm), "reconstruction": np.mean(rec)}
+    results = {"mlm": np.mean(mlm), "reconstruction": np.mean(rec)}
     if settings.contrast == "none":
-        return found
+        return results
     shares = [sigmoid(each) / sigmoid(each).sum() for each in z]
 
     def similarity(i: int, k: int) -> float:
@@ -149,7 +149,7 @@ def slow_losses(made: Pretraining, given: Batch, settings: Settings) -> dict[str
         others = sum(math.exp(similarity(i, k)) for k in range(len(z)) if k != i)
         anchors.append(-math.log(math.exp(similarity(i, partner)) / others))
     total = sum(anchors) / (1 if settings.contrast_reduction == "sum" else len(anchors))
-    return {**found, "contrast": settings.contrast_weight * total}
+    return {**results, "contrast": settings.contrast_weight * total}
 
 
 @pytest.mark.parametrize(
@@ -166,11 +166,11 @@ def slow_losses(made: Pretraining, given: Batch, settings: Settings) -> dict[str
     ],
 )
 def test_losses_by_the_formulas(tokenizer: Tokenizer, settings: Settings, pooling: str) -> None:
-    made, given = objective(settings, pooling=pooling).eval(), batch(tokenizer)
+    model, inputs = objective(settings, pooling=pooling).eval(), batch(tokenizer)
 
-    losses = losses_of(made, given)
+    losses = losses_of(model, inputs)
 
-    expected = slow_losses(made, given, settings)
+    expected = slow_losses(model, inputs, settings)
     assert set(losses) == set(expected)
     for name, loss in losses.items():
         assert loss.item() == pytest.approx(expected[name], rel=2e-5, abs=1e-5), name
@@ -193,9 +193,9 @@ def test_the_reconstructions_gradient_is_chance_minus_target() -> None:
 
 def test_a_reconstruction_of_nothing_is_finite(tokenizer: Tokenizer) -> None:
     settings = dataclasses.replace(WORDS, reconstruction_reduction="per_positive")
-    given = make_batch(RawBatch([[], []]), tokenizer, settings, np.random.default_rng(0))
+    inputs = make_batch(RawBatch([[], []]), tokenizer, settings, np.random.default_rng(0))
 
-    losses = losses_of(objective(settings), given)
+    losses = losses_of(objective(settings), inputs)
 
     assert all(loss.isfinite() for loss in losses.values())
     assert losses["mlm"] == 0
@@ -222,12 +222,12 @@ def logits(rows: int = 7, spread: float = 3.0) -> Tensor:
 def test_reconstruction_and_contrast_reach_the_encoder_through_the_vector_alone(
     tokenizer: Tokenizer, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, given = objective(settings), batch(tokenizer)
-    hidden = made.model.bert(given.views.ids.flatten(0, 1), given.views.mask.flatten(0, 1)).detach().requires_grad_()
+    model, inputs = objective(settings), batch(tokenizer)
+    hidden = model.model.bert(inputs.views.ids.flatten(0, 1), inputs.views.mask.flatten(0, 1)).detach().requires_grad_()
     passes: list[int] = []
-    monkeypatch.setattr(made.model.bert, "forward", lambda ids, mask: passes.append(len(ids)) or hidden)
+    monkeypatch.setattr(model.model.bert, "forward", lambda ids, mask: passes.append(len(ids)) or hidden)
 
-    losses = losses_of(made, given)
+    losses = losses_of(model, inputs)
     of_mlm, of_words, of_contrast = (
         torch.autograd.grad(losses[name], hidden, retain_graph=True)[0]
         for name in ("mlm", "reconstruction", "contrast")
@@ -237,4 +237,4 @@ def test_reconstruction_and_contrast_reach_the_encoder_through_the_vector_alone(
     for each in (of_words, of_contrast):
         assert (each[:, 0].abs().amax(1) > 1e-7).all()
         assert not each[:, 1:].any()
-    assert torch.equal(of_mlm.abs().amax(-1) > 0, given.labels.flatten(0, 1) != IGNORED)
+    assert torch.equal(of_mlm.abs().amax(-1) > 0, inputs.labels.flatten(0, 1) != IGNORED)

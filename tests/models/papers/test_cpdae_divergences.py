@@ -22,51 +22,51 @@ def test_divergences_in_blocks_are_those_of_all_pairs(
     at_once: int, spread: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpdae, "NUMBERS_AT_ONCE", at_once)
-    given = logits(spread=spread).requires_grad_()
+    inputs = logits(spread=spread).requires_grad_()
     weights = torch.randn(7, 7, generator=torch.Generator().manual_seed(2))
 
-    found = divergences(given)
-    (found * weights).sum().backward()
+    result = divergences(inputs)
+    (result * weights).sum().backward()
 
-    z = given.detach().double().requires_grad_()
+    z = inputs.detach().double().requires_grad_()
     shares = z.sigmoid() / z.sigmoid().sum(1, keepdim=True)
     p, q = shares[:, None], shares[None]
     m = (p + q) / 2
     direct = (torch.xlogy(p, p / m) + torch.xlogy(q, q / m)).sum(-1) / 2
     direct = torch.where(torch.eye(7, dtype=torch.bool), 0.0, direct)
     (direct * weights).sum().backward()
-    torch.testing.assert_close(found.double(), direct, atol=3e-6, rtol=1e-5)
-    torch.testing.assert_close(given.grad.double(), z.grad, atol=3e-6, rtol=1e-4)
+    torch.testing.assert_close(result.double(), direct, atol=3e-6, rtol=1e-5)
+    torch.testing.assert_close(inputs.grad.double(), z.grad, atol=3e-6, rtol=1e-4)
 
 
 def test_divergences_are_symmetric_and_bounded() -> None:
-    given = torch.full((4, V), -40.0)
-    given[0, 5] = given[1, 6] = given[2, 5] = 40.0  # all mass on one word
-    given[3] = logits(1)
+    inputs = torch.full((4, V), -40.0)
+    inputs[0, 5] = inputs[1, 6] = inputs[2, 5] = 40.0  # all mass on one word
+    inputs[3] = logits(1)
 
-    found = divergences(given)
+    results = divergences(inputs)
 
-    assert torch.equal(found, found.T)
-    torch.testing.assert_close(found.diagonal(), torch.zeros(4), atol=1e-6, rtol=0)
-    assert found[0, 1].item() == pytest.approx(math.log(2), abs=1e-6)
-    assert found[0, 2].item() == pytest.approx(0, abs=1e-6)
-    assert (found < math.log(2) + 1e-6).all()
-    assert (found > -1e-6).all()
+    assert torch.equal(results, results.T)
+    torch.testing.assert_close(results.diagonal(), torch.zeros(4), atol=1e-6, rtol=0)
+    assert results[0, 1].item() == pytest.approx(math.log(2), abs=1e-6)
+    assert results[0, 2].item() == pytest.approx(0, abs=1e-6)
+    assert (results < math.log(2) + 1e-6).all()
+    assert (results > -1e-6).all()
 
 
 def test_equation_seven_is_twice_the_similarity_and_a_constant() -> None:
     p, q = (np.random.default_rng(n).dirichlet(np.ones(V)) for n in range(2))
     printed = -(p * np.log(p)).sum() - (q * np.log(q)).sum() + ((p + q) * np.log(p + q)).sum()
 
-    found = divergences(torch.tensor(np.log([p, q]) - 15))  # where sigmoid is exp, z~ is the softmax
+    results = divergences(torch.tensor(np.log([p, q]) - 15))  # where sigmoid is exp, z~ is the softmax
 
-    assert printed == pytest.approx(-2 * found[0, 1].item() + 2 * math.log(2), abs=1e-5)
+    assert printed == pytest.approx(-2 * results[0, 1].item() + 2 * math.log(2), abs=1e-5)
 
 
 def contrast(given: Tensor, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> float:
-    made = objective(settings)
-    monkeypatch.setattr(made.decoder, "forward", lambda vectors: given)
-    return made.compare((given,), None)["contrast"].item()
+    model = objective(settings)
+    monkeypatch.setattr(model.decoder, "forward", lambda vectors: given)
+    return model.compare((given,), None)["contrast"].item()
 
 
 @pytest.mark.parametrize("anchors", ["first", "both"])

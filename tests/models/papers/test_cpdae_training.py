@@ -24,28 +24,28 @@ def test_equal_seeds_draw_equally(tokenizer: Tokenizer) -> None:
 
 
 def test_the_decoder_starts_at_the_words_and_their_mean_chance() -> None:
-    given = start(spread=0, terms=TERMS)
-    made = Pretraining(given, WORDS)
+    inputs = start(spread=0, terms=TERMS)
+    model = Pretraining(inputs, WORDS)
 
-    words = given.model.bert.embeddings.word_embeddings.weight
-    assert torch.equal(made.decoder.vocabulary.weight, words)
-    assert made.decoder.vocabulary.weight.data_ptr() != words.data_ptr()
+    words = inputs.model.bert.embeddings.word_embeddings.weight
+    assert torch.equal(model.decoder.vocabulary.weight, words)
+    assert model.decoder.vocabulary.weight.data_ptr() != words.data_ptr()
     chance = COUNTS.sum() / 50 / V
-    torch.testing.assert_close(made.decoder.vocabulary.bias.sigmoid(), torch.full((V,), chance), rtol=1e-4, atol=1e-6)
-    assert made.decoder.transform.dense.weight.std().item() == pytest.approx(0.02, rel=0.1)
-    assert not made.decoder.transform.dense.bias.any()
-    assert {name.partition(".")[0] for name, _ in made.named_parameters()} == {"model", "decoder"}
+    torch.testing.assert_close(model.decoder.vocabulary.bias.sigmoid(), torch.full((V,), chance), rtol=1e-4, atol=1e-6)
+    assert model.decoder.transform.dense.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert not model.decoder.transform.dense.bias.any()
+    assert {name.partition(".")[0] for name, _ in model.named_parameters()} == {"model", "decoder"}
 
 
 def test_the_decoder_sums_in_float32_whatever_the_encoder_computes_in(tokenizer: Tokenizer) -> None:
-    made, given = objective(), batch(tokenizer)
+    model, inputs = objective(), batch(tokenizer)
     vectors = torch.randn(10, SHAPE["hidden_size"])
-    words = given.words.repeat_interleave(2, 0)
-    expected = reconstruction_losses(made.decoder(vectors), words, made.weights)
+    words = inputs.words.repeat_interleave(2, 0)
+    expected = reconstruction_losses(model.decoder(vectors), words, model.weights)
 
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        decoded = made.decoder(vectors)
-        found = reconstruction_losses(decoded, words, made.weights)
+        decoded = model.decoder(vectors)
+        result = reconstruction_losses(decoded, words, model.weights)
 
     assert decoded.dtype == torch.float32
-    assert torch.equal(found, expected)
+    assert torch.equal(result, expected)

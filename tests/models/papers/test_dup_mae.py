@@ -53,30 +53,30 @@ def batch(tokenizer: Tokenizer, settings: Settings, sizes: Sequence[int] = (30, 
 
 
 def objective(settings: Settings, *, dropout: float = 0.0) -> Pretraining:
-    made = Pretraining(start(dropout=dropout), settings)
+    model = Pretraining(start(dropout=dropout), settings)
     with torch.no_grad():
-        for name, parameter in made.named_parameters():
+        for name, parameter in model.named_parameters():
             if not name.startswith("model."):
                 parameter.add_(torch.randn_like(parameter) * 0.2)
-    return made
+    return model
 
 
 # The losses, slowly
 
 
-def slow_bow(w: dict[str, Array], given: Batch, settings: Settings, projection: Array | None) -> float:
+def slow_bow(w: dict[str, Array], inputs: Batch, settings: Settings, projection: Array | None) -> float:
     """Equations 6-8: one text, one word and one token at a time."""
     of_texts = []
-    for number, mask in enumerate(given.text.mask):
+    for number, mask in enumerate(inputs.text.mask):
         length = int(mask.sum())
-        hidden = bert_layers(w, given.text.ids[number, :length].tolist())[-1]
+        hidden = bert_layers(w, inputs.text.ids[number, :length].tolist())[-1]
         scores = vocabulary(hidden, w) if projection is None else hidden @ projection.T
         pool = [
             place for place in range(1, length)
-            if not (settings.exclude_masked and given.labels[number, place] != IGNORED)
+            if not (settings.exclude_masked and inputs.labels[number, place] != IGNORED)
         ]  # fmt: skip
         mu = np.array([max(scores[place, word] for place in pool) for word in range(len(PIECES))])
-        text = given.original[number, 1 : length - 1].tolist()
+        text = inputs.original[number, 1 : length - 1].tolist()
         weight = {"mean_over_length": 1 / len(text), "sum_over_set": 1.0, "mean_over_set": 1 / len(set(text))}
         logs = log_softmax(mu)
         of_texts.append(-sum(weight[settings.bow_target] * logs[word] for word in set(text)))
@@ -87,35 +87,35 @@ def slow_bow(w: dict[str, Array], given: Batch, settings: Settings, projection: 
 @pytest.mark.usefixtures("fixed_masks")
 @torch.no_grad()
 def test_losses_are_the_formulas(tokenizer: Tokenizer, settings: Settings) -> None:
-    made, given = objective(settings).eval(), batch(tokenizer, settings)
+    model, inputs = objective(settings).eval(), batch(tokenizer, settings)
 
-    vectors, losses = made.encode(given)
+    vectors, losses = model.encode(inputs)
 
     assert vectors == ()
-    assert made.compare(vectors, given) == {}
-    w = numbers(made.model)
-    decoder = numbers(made.decoder if settings.cls_decoding else objective(RELEASED).decoder)
-    expected = slow_losses(w, decoder, given, settings, "cls")
+    assert model.compare(vectors, inputs) == {}
+    w = numbers(model.model)
+    decoder = numbers(model.decoder if settings.cls_decoding else objective(RELEASED).decoder)
+    expected = slow_losses(w, decoder, inputs, settings, "cls")
     if not settings.cls_decoding:
         del expected["decoder"]
     if settings.bow_weight is not None:
-        projection = numbers(made.projection)["weight"] if settings.ot_head == "own" else None
-        expected["bow"] = settings.bow_weight * slow_bow(w, given, settings, projection)
+        projection = numbers(model.projection)["weight"] if settings.ot_head == "own" else None
+        expected["bow"] = settings.bow_weight * slow_bow(w, inputs, settings, projection)
     assert {name: loss.item() for name, loss in losses.items()} == pytest.approx(expected, abs=1e-4, rel=1e-5)
 
 
 @torch.no_grad()
 def test_the_rest_is_retro_mae(tokenizer: Tokenizer) -> None:
-    made, given = objective(CLS_ALONE), batch(tokenizer, CLS_ALONE)
+    model, inputs = objective(CLS_ALONE), batch(tokenizer, CLS_ALONE)
     settings = retro_mae.Settings(text_mask_rate=0.3, decoder_mask_rate=0.5, query_stream="embedded", max_tokens=20)
     other = retro_mae.Pretraining(start(), settings)
-    other.load_state_dict(made.state_dict())
+    other.load_state_dict(model.state_dict())
 
     torch.manual_seed(5)
-    losses = made.encode(given)[1]
+    losses = model.encode(inputs)[1]
     torch.manual_seed(5)
 
-    assert losses == other.encode(given)[1]
+    assert losses == other.encode(inputs)[1]
     drawn = RawBatch([[20, 21, 60, 61, 30]])
     plain = retro_mae.make_batch(drawn, tokenizer, settings, np.random.default_rng(3))
     ours = make_batch(drawn, tokenizer, CLS_ALONE, np.random.default_rng(3))
@@ -160,20 +160,20 @@ def test_maxima_and_their_cross_entropy_by_hand() -> None:
 def test_the_bag_reaches_pooled_tokens_alone(
     tokenizer: Tokenizer, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, given = objective(settings), batch(tokenizer, settings)
-    hidden = made.model.bert(given.text.ids, given.text.mask).detach().requires_grad_()
-    monkeypatch.setattr(made.model.bert, "forward", lambda ids, mask: hidden)
+    model, inputs = objective(settings), batch(tokenizer, settings)
+    hidden = model.model.bert(inputs.text.ids, inputs.text.mask).detach().requires_grad_()
+    monkeypatch.setattr(model.model.bert, "forward", lambda ids, mask: hidden)
 
-    (of_bow,) = torch.autograd.grad(made.encode(given)[1]["bow"], hidden)
+    (of_bow,) = torch.autograd.grad(model.encode(inputs)[1]["bow"], hidden)
 
-    allowed = given.text.mask.clone()
+    allowed = inputs.text.mask.clone()
     allowed[:, 0] = False
     if settings.exclude_masked:
-        allowed &= given.labels == IGNORED
+        allowed &= inputs.labels == IGNORED
     reached = of_bow.abs().amax(-1) > 0
     assert not (reached & ~allowed).any()
     assert reached.any(1).all()
-    masked = (given.labels != IGNORED) & reached
+    masked = (inputs.labels != IGNORED) & reached
     assert masked.any() == (not settings.exclude_masked)
 
 
@@ -182,18 +182,18 @@ def test_the_bag_reaches_pooled_tokens_alone(
 def test_no_position_passes_a_vocabulary_head_twice(
     tokenizer: Tokenizer, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, given = objective(settings), batch(tokenizer, settings)
+    model, given = objective(settings), batch(tokenizer, settings)
     passed = {"head": [], "own": []}
-    head = made.model.vocabulary
+    head = model.model.vocabulary
 
     def counted(hidden: Tensor) -> Tensor:
         passed["head"].append(len(hidden))
         return head(hidden)
 
-    monkeypatch.setattr(made.model, "vocabulary", counted)
-    if hasattr(made, "projection"):
-        made.projection.register_forward_pre_hook(lambda module, inputs: passed["own"].append(len(inputs[0])))
-    made.encode(given)
+    monkeypatch.setattr(model.model, "vocabulary", counted)
+    if hasattr(model, "projection"):
+        model.projection.register_forward_pre_hook(lambda module, inputs: passed["own"].append(len(inputs[0])))
+    model.encode(given)
 
     ordinary, masked = int(given.text.mask[:, 1:].sum()), given.num_terms("mlm")
     tied = settings.ot_decoding and settings.ot_head == "tied"
@@ -216,22 +216,22 @@ def test_only_what_is_trained_is_there() -> None:
 
 
 def test_means(tokenizer: Tokenizer) -> None:
-    given = batch(tokenizer, RELEASED)
+    inputs = batch(tokenizer, RELEASED)
 
-    part = given.rows(1, 3)
+    part = inputs.rows(1, 3)
 
     assert isinstance(part, Batch)
     assert part.num_terms("bow") == 2
     assert part.num_terms("decoder") == 9 + 18
-    assert part.num_terms("mlm") == int((given.labels[1:3] != IGNORED).sum())
+    assert part.num_terms("mlm") == int((inputs.labels[1:3] != IGNORED).sum())
 
 
 def test_a_text_all_masked_still_has_its_end_to_pool(tokenizer: Tokenizer) -> None:
     settings = dataclasses.replace(TIED_EXCLUDED, text_mask_rate=1.0)
-    made, given = objective(settings), batch(tokenizer, settings)
+    model, inputs = objective(settings), batch(tokenizer, settings)
 
-    assert ((given.labels != IGNORED) == (given.words >= 0)).all()
-    assert made.encode(given)[1]["bow"].isfinite()
+    assert ((inputs.labels != IGNORED) == (inputs.words >= 0)).all()
+    assert model.encode(inputs)[1]["bow"].isfinite()
 
 
 @EACH
@@ -239,10 +239,10 @@ def test_a_text_all_masked_still_has_its_end_to_pool(tokenizer: Tokenizer) -> No
 def test_texts_without_words_have_finite_losses_and_gradients(
     tokenizer: Tokenizer, settings: Settings, sizes: Sequence[int]
 ) -> None:
-    made, given = objective(settings), batch(tokenizer, settings, sizes)
+    model, inputs = objective(settings), batch(tokenizer, settings, sizes)
 
-    losses = made.encode(given)[1]
+    losses = model.encode(inputs)[1]
     torch.stack(list(losses.values())).sum().backward()
 
     assert all(loss.isfinite() for loss in losses.values())
-    assert all(parameter.grad.isfinite().all() for parameter in made.parameters() if parameter.grad is not None)
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)

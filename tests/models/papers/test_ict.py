@@ -66,39 +66,39 @@ def test_a_sentence_is_taken_out(sentence: list[int], text: list[int], rest: lis
 
 
 def test_the_query_is_the_sentence_and_the_passage_the_rest(tokenizer: Tokenizer) -> None:
-    given, settings = drawn(80), dataclasses.replace(SETTINGS, removal_rate=1.0, max_tokens=64)
+    inputs, settings = drawn(80), dataclasses.replace(SETTINGS, removal_rate=1.0, max_tokens=64)
 
-    made = make_batch(given, tokenizer, settings, np.random.default_rng(0))
+    batch = make_batch(inputs, tokenizer, settings, np.random.default_rng(0))
 
-    for row, (text, sentence) in enumerate(zip(given.texts, given.contexts, strict=True)):
-        query, passage = (tokens.ids[row][tokens.mask[row]].tolist() for tokens in (made.sentence, made.text))
+    for row, (text, sentence) in enumerate(zip(inputs.texts, inputs.contexts, strict=True)):
+        query, passage = (tokens.ids[row][tokens.mask[row]].tolist() for tokens in (batch.sentence, batch.text))
         assert query == [CLS, *sentence, SEP]
         assert passage == [CLS, *(each for each in text if each not in sentence), SEP]
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.9])
 def test_so_many_sentences_leave_their_texts(tokenizer: Tokenizer, rate: float) -> None:
-    given, settings = drawn(2000), dataclasses.replace(SETTINGS, removal_rate=rate, max_tokens=64)
+    inputs, settings = drawn(2000), dataclasses.replace(SETTINGS, removal_rate=rate, max_tokens=64)
 
-    made = make_batch(given, tokenizer, settings, np.random.default_rng(0))
+    batch = make_batch(inputs, tokenizer, settings, np.random.default_rng(0))
 
-    lengths = made.text.mask.sum(1).tolist()
-    kept = [length == len(text) + 2 for length, text in zip(lengths, given.texts, strict=True)]
+    lengths = batch.text.mask.sum(1).tolist()
+    kept = [length == len(text) + 2 for length, text in zip(lengths, inputs.texts, strict=True)]
     assert 1 - np.mean(kept) == pytest.approx(rate, abs=0.03)  # three standard deviations at most
-    for row, (text, sentence) in enumerate(zip(given.texts, given.contexts, strict=True)):
+    for row, (text, sentence) in enumerate(zip(inputs.texts, inputs.contexts, strict=True)):
         assert lengths[row] == len(text) + 2 - (0 if kept[row] else len(sentence))
 
 
 def test_both_are_cropped_to_their_lengths(tokenizer: Tokenizer) -> None:
-    given, settings = drawn(60), dataclasses.replace(SETTINGS, max_tokens=9, sentence_max_tokens=4, removal_rate=1.0)
+    inputs, settings = drawn(60), dataclasses.replace(SETTINGS, max_tokens=9, sentence_max_tokens=4, removal_rate=1.0)
 
-    made = make_batch(given, tokenizer, settings, np.random.default_rng(0))
+    batch = make_batch(inputs, tokenizer, settings, np.random.default_rng(0))
 
-    assert made.text.ids.shape == (60, 9)
-    assert made.sentence.ids.shape == (60, 4)
-    for row, (text, sentence) in enumerate(zip(given.texts, given.contexts, strict=True)):
+    assert batch.text.ids.shape == (60, 9)
+    assert batch.sentence.ids.shape == (60, 4)
+    for row, (text, sentence) in enumerate(zip(inputs.texts, inputs.contexts, strict=True)):
         rest = [each for each in text if each not in sentence]
-        for side, source in ((made.text, rest), (made.sentence, sentence)):
+        for side, source in ((batch.text, rest), (batch.sentence, sentence)):
             read = side.ids[row][side.mask[row]].tolist()
             assert (read[0], read[-1]) == (CLS, SEP)
             assert " ".join(map(str, read[1:-1])) in " ".join(map(str, source))
@@ -129,18 +129,18 @@ def slow_contrast(sentences: Array, texts: Array, temperature: float) -> float:
 @pytest.mark.parametrize("temperature", [1.0, 4.0])
 @torch.no_grad()
 def test_the_loss_slowly(tokenizer: Tokenizer, temperature: float, pooling: Pooling) -> None:
-    made = objective(dataclasses.replace(SETTINGS, temperature=temperature), pooling=pooling).eval()
-    given, w = batch(tokenizer), numbers(made.model)
+    model = objective(dataclasses.replace(SETTINGS, temperature=temperature), pooling=pooling).eval()
+    inputs, w = batch(tokenizer), numbers(model.model)
 
-    vectors, local = made.encode(given)
-    losses = made.compare(vectors, given)
+    vectors, local = model.encode(inputs)
+    losses = model.compare(vectors, inputs)
 
     sides = []
-    for side in (given.sentence, given.text):
+    for side in (inputs.sentence, inputs.text):
         hidden = [bert_layers(w, ids[mask].tolist())[-1] for ids, mask in zip(side.ids, side.mask, strict=True)]
         sides.append(np.stack([states[0] if pooling == "cls" else states.mean(0) for states in hidden]))
-    for found, expected in zip(vectors, sides, strict=True):
-        np.testing.assert_allclose(found.numpy(), expected, atol=1e-4)
+    for results, expected in zip(vectors, sides, strict=True):
+        np.testing.assert_allclose(results.numpy(), expected, atol=1e-4)
     expected, other_way = slow_contrast(*sides, temperature), slow_contrast(*reversed(sides), temperature)
     assert local == {}
     assert {name: loss.item() for name, loss in losses.items()} == {"contrast": pytest.approx(expected, rel=3e-5)}
@@ -148,19 +148,23 @@ def test_the_loss_slowly(tokenizer: Tokenizer, temperature: float, pooling: Pool
 
 
 def test_the_loss_by_hand(tokenizer: Tokenizer) -> None:
-    made, given = objective(dataclasses.replace(SETTINGS, temperature=0.5)), batch(tokenizer).rows(0, 2)
+    model, inputs = objective(dataclasses.replace(SETTINGS, temperature=0.5)), batch(tokenizer).rows(0, 2)
     sentences, texts = torch.eye(2), torch.tensor([[math.log(3) / 2, 0.0], [0.0, 0.0]])
 
     # The first gives its text 3 of 3 + 1, the second 1 of 1 + 1.
     expected = -(math.log(3 / 4) + math.log(1 / 2)) / 2
-    assert made.compare((sentences, texts), given)["contrast"].item() == pytest.approx(expected, rel=1e-6)
+    assert model.compare((sentences, texts), inputs)["contrast"].item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_sentences_and_texts_both_learn_what_the_softmax_says(tokenizer: Tokenizer) -> None:
-    made, given, random = objective(dataclasses.replace(SETTINGS, temperature=2.0)), batch(tokenizer), torch.Generator()
+    model, inputs, random = (
+        objective(dataclasses.replace(SETTINGS, temperature=2.0)),
+        batch(tokenizer),
+        torch.Generator(),
+    )
     sentences, texts = (torch.randn(6, 8, generator=random.manual_seed(n)).requires_grad_() for n in range(2))
 
-    made.compare((sentences, texts), given)["contrast"].backward()
+    model.compare((sentences, texts), inputs)["contrast"].backward()
 
     scores = (sentences @ texts.T / 2).detach().double().numpy()
     excess = (np.exp(log_softmax(scores)) - np.eye(6)) / (6 * 2)  # (p_ij - [i = j]) / (B tau)
@@ -169,11 +173,11 @@ def test_sentences_and_texts_both_learn_what_the_softmax_says(tokenizer: Tokeniz
 
 
 def test_the_contrast_reaches_the_encoder_through_the_vector_alone(tokenizer: Tokenizer) -> None:
-    made, given = objective(), batch(tokenizer)
+    model, given = objective(), batch(tokenizer)
     outputs: list[Tensor] = []
-    made.model.bert.encoder.layer[-1].register_forward_hook(lambda module, inputs, out: outputs.append(out))
+    model.model.bert.encoder.layer[-1].register_forward_hook(lambda module, inputs, out: outputs.append(out))
 
-    made.compare(made.encode(given)[0], given)["contrast"].backward(inputs=outputs)
+    model.compare(model.encode(given)[0], given)["contrast"].backward(inputs=outputs)
 
     for output, side in zip(outputs, (given.sentence, given.text), strict=True):
         first = torch.zeros_like(side.mask)
@@ -182,6 +186,6 @@ def test_the_contrast_reaches_the_encoder_through_the_vector_alone(tokenizer: To
 
 
 def test_nothing_is_learned_beside_the_model() -> None:
-    made = objective()
+    model = objective()
 
-    assert all(name.startswith("model.") for name, _ in made.named_parameters())
+    assert all(name.startswith("model.") for name, _ in model.named_parameters())

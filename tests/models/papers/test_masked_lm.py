@@ -32,12 +32,12 @@ def objective(settings: Settings = SETTINGS, *, dropout: float = 0.0) -> Pretrai
 
 @pytest.mark.parametrize("whole_words", [True, False])
 def test_what_is_hidden(tokenizer: Tokenizer, whole_words: bool) -> None:
-    settings, given = dataclasses.replace(SETTINGS, whole_words=whole_words), texts(100)
+    settings, inputs = dataclasses.replace(SETTINGS, whole_words=whole_words), texts(100)
 
-    made = make_batch(RawBatch(given), tokenizer, settings, np.random.default_rng(0))
+    batch = make_batch(RawBatch(inputs), tokenizer, settings, np.random.default_rng(0))
 
     split_words = 0
-    for ids, mask, labels, text in zip(made.text.ids, made.text.mask, made.text_labels, given, strict=True):
+    for ids, mask, labels, text in zip(batch.text.ids, batch.text.mask, batch.text_labels, inputs, strict=True):
         hidden = (labels != IGNORED)[mask].numpy()
         original = torch.where(labels == IGNORED, ids, labels)[mask].numpy()
         assert len(original) == min(20, len(text) + 2)
@@ -55,24 +55,24 @@ def test_what_is_hidden(tokenizer: Tokenizer, whole_words: bool) -> None:
 
 @torch.no_grad()
 def test_the_loss_slowly(tokenizer: Tokenizer) -> None:
-    made, given = Pretraining(start(), SETTINGS).eval(), batch(tokenizer)
+    model, inputs = Pretraining(start(), SETTINGS).eval(), batch(tokenizer)
 
-    vectors, losses = made.encode(given)
+    vectors, losses = model.encode(inputs)
 
-    w, costs = numbers(made.model), []
-    for ids, mask, labels in zip(given.text.ids, given.text.mask, given.text_labels, strict=True):
+    w, costs = numbers(model.model), []
+    for ids, mask, labels in zip(inputs.text.ids, inputs.text.mask, inputs.text_labels, strict=True):
         scores = log_softmax(vocabulary(bert_layers(w, ids[mask].tolist())[-1], w))
         costs += [-scores[place, label] for place, label in enumerate(labels[mask].tolist()) if label != IGNORED]
     assert vectors == ()
-    assert made.compare(vectors, given) == {}
+    assert model.compare(vectors, inputs) == {}
     assert losses.keys() == {"mlm"}
     assert losses["mlm"].item() == pytest.approx(np.mean(costs), rel=1e-5)
-    assert given.num_terms("mlm") == len(costs) == sum(given.rows(n, n + 1).num_terms("mlm") for n in range(8))
+    assert inputs.num_terms("mlm") == len(costs) == sum(inputs.rows(n, n + 1).num_terms("mlm") for n in range(8))
 
 
 def test_it_has_no_head_of_its_own() -> None:
-    made = Pretraining(begun := start(), SETTINGS)
+    model = Pretraining(begun := start(), SETTINGS)
 
-    assert {id(parameter) for parameter in made.parameters()} == {
+    assert {id(parameter) for parameter in model.parameters()} == {
         id(parameter) for parameter in begun.model.parameters()
     }

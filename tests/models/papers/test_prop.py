@@ -52,12 +52,12 @@ def chance(text: list[int], word: int, smoothing: float) -> float:
 def test_words_are_drawn_from_the_smoothed_language_model(tokenizer: Tokenizer, smoothing: float) -> None:
     model, random = LanguageModel(TERMS, tokenizer, smoothing), np.random.default_rng(0)
 
-    found = np.bincount(model.sample(TEXT, (2, 100_000), random).ravel(), minlength=V) / 200_000
+    results = np.bincount(model.sample(TEXT, (2, 100_000), random).ravel(), minlength=V) / 200_000
 
     expected = np.array([chance(TEXT.tolist(), word, smoothing) for word in range(V)])
     assert expected.sum() == pytest.approx(1)
-    np.testing.assert_array_less(np.abs(found - expected), 5 * np.sqrt(expected / 200_000) + 1e-12)
-    assert not found[[PAD, UNK, CLS, SEP, MASK, 30]].any()
+    np.testing.assert_array_less(np.abs(results - expected), 5 * np.sqrt(expected / 200_000) + 1e-12)
+    assert not results[[PAD, UNK, CLS, SEP, MASK, 30]].any()
     words = np.arange(5, V)
     with np.errstate(divide="ignore"):  # piece 30 occurs nowhere
         np.testing.assert_allclose(np.exp(model.log_probabilities(TEXT, words)), expected[words], rtol=1e-12)
@@ -82,13 +82,13 @@ def test_lengths_are_poissons_without_zero() -> None:
 
 
 def test_a_pair_is_equally_long_and_the_likelier_set_stands_first(tokenizer: Tokenizer) -> None:
-    given = batch(tokenizer, dataclasses.replace(SETTINGS, pairs=50))
+    inputs = batch(tokenizer, dataclasses.replace(SETTINGS, pairs=50))
 
-    whole = torch.where(given.text_labels != IGNORED, given.text_labels, given.text.ids)
+    whole = torch.where(inputs.text_labels != IGNORED, inputs.text_labels, inputs.text.ids)
     lengths, ties = set(), 0
     for row in range(5):
-        text = [word for word in whole[row][given.text.mask[row]].tolist() if word > 4]
-        sets = [ids[mask].tolist() for ids, mask in zip(given.sets.ids[row], given.sets.mask[row], strict=True)]
+        text = [word for word in whole[row][inputs.text.mask[row]].tolist() if word > 4]
+        sets = [ids[mask].tolist() for ids, mask in zip(inputs.sets.ids[row], inputs.sets.mask[row], strict=True)]
         assert len(sets) == 100
         for pair in range(50):
             first, second = sets[2 * pair], sets[2 * pair + 1]
@@ -97,7 +97,7 @@ def test_a_pair_is_equally_long_and_the_likelier_set_stands_first(tokenizer: Tok
             assert min(first[1:-1] + second[1:-1]) > 4
             chances = [sum(math.log(chance(text, word, 12.0)) for word in part[1:-1]) for part in (first, second)]
             lengths.add(len(first) - 2)
-            if given.ranked[row, pair]:
+            if inputs.ranked[row, pair]:
                 assert chances[0] > chances[1]
             else:
                 ties += 1
@@ -120,18 +120,18 @@ def test_equal_sets_are_no_pair_in_whatever_order(tokenizer: Tokenizer) -> None:
 
 
 def test_texts_are_masked_token_by_token_and_sets_are_not(tokenizer: Tokenizer) -> None:
-    given = batch(tokenizer)
+    inputs = batch(tokenizer)
 
-    assert (given.text_labels != IGNORED).sum(1).tolist() == [3, 1, 3, 1, 3]
-    assert not (given.sets.ids == MASK).any()
-    assert given.sets.ids.shape == given.sets.mask.shape == (5, 8, given.sets.ids.shape[2])
-    assert given.sets.ids.shape[2] <= 8
+    assert (inputs.text_labels != IGNORED).sum(1).tolist() == [3, 1, 3, 1, 3]
+    assert not (inputs.sets.ids == MASK).any()
+    assert inputs.sets.ids.shape == inputs.sets.mask.shape == (5, 8, inputs.sets.ids.shape[2])
+    assert inputs.sets.ids.shape[2] <= 8
     for name in ("mlm", "ranking"):
-        assert given.num_terms(name) == sum(given.rows(n, n + 1).num_terms(name) for n in range(5))
-    assert given.num_terms("ranking") == int(given.ranked.sum())
-    part = given.rows(1, 3)
-    assert torch.equal(part.sets.ids, given.sets.ids[1:3])
-    assert torch.equal(part.ranked, given.ranked[1:3])
+        assert inputs.num_terms(name) == sum(inputs.rows(n, n + 1).num_terms(name) for n in range(5))
+    assert inputs.num_terms("ranking") == int(inputs.ranked.sum())
+    part = inputs.rows(1, 3)
+    assert torch.equal(part.sets.ids, inputs.sets.ids[1:3])
+    assert torch.equal(part.ranked, inputs.ranked[1:3])
 
 
 def test_equal_seeds_draw_equally(tokenizer: Tokenizer) -> None:
@@ -145,23 +145,23 @@ def test_equal_seeds_draw_equally(tokenizer: Tokenizer) -> None:
 # Losses
 
 
-def slow_losses(made: Pretraining, given: Batch, margin: float) -> dict[str, float]:
+def slow_losses(model: Pretraining, inputs: Batch, margin: float) -> dict[str, float]:
     """Texts, pairs and tokens one by one."""
-    w, mlm, ranking = numbers(made.model), [], []
+    w, mlm, ranking = numbers(model.model), [], []
 
     def vector(ids: list[int]) -> np.ndarray:
         last = bert_layers(w, ids)[-1]
-        return last[0] if made.pooling == "cls" else last.mean(0)
+        return last[0] if model.pooling == "cls" else last.mean(0)
 
-    for row in range(len(given)):
-        mask = given.text.mask[row]
-        ids, labels = given.text.ids[row][mask].tolist(), given.text_labels[row][mask].tolist()
+    for row in range(len(inputs)):
+        mask = inputs.text.mask[row]
+        ids, labels = inputs.text.ids[row][mask].tolist(), inputs.text_labels[row][mask].tolist()
         logs = log_softmax(vocabulary(bert_layers(w, ids)[-1], w))
         mlm += [-logs[place, label] for place, label in enumerate(labels) if label != IGNORED]
-        for pair in range(given.ranked.shape[1]):
-            if given.ranked[row, pair]:
+        for pair in range(inputs.ranked.shape[1]):
+            if inputs.ranked[row, pair]:
                 likelier, other = (
-                    vector(ids) @ vector(given.sets.ids[row, n][given.sets.mask[row, n]].tolist())
+                    vector(ids) @ vector(inputs.sets.ids[row, n][inputs.sets.mask[row, n]].tolist())
                     for n in (2 * pair, 2 * pair + 1)
                 )
                 p = 1 / (1 + math.exp(other - likelier))
@@ -171,15 +171,15 @@ def slow_losses(made: Pretraining, given: Batch, margin: float) -> dict[str, flo
 
 @pytest.mark.parametrize(("margin", "pooling"), [(1.0, "cls"), (0.3, "cls"), (1.0, "mean")])
 def test_losses_by_the_formulas(tokenizer: Tokenizer, margin: float, pooling: str) -> None:
-    made = objective(dataclasses.replace(SETTINGS, margin=margin), pooling=pooling).eval()
-    given = batch(tokenizer)
-    given.ranked[1, 2] = given.ranked[3, 0] = False
+    model = objective(dataclasses.replace(SETTINGS, margin=margin), pooling=pooling).eval()
+    inputs = batch(tokenizer)
+    inputs.ranked[1, 2] = inputs.ranked[3, 0] = False
 
-    vectors, losses = made.encode(given)
+    vectors, losses = model.encode(inputs)
 
     assert vectors == ()
-    assert made.compare(vectors, given) == {}
-    expected = slow_losses(made, given, margin)
+    assert model.compare(vectors, inputs) == {}
+    expected = slow_losses(model, inputs, margin)
     assert {name: loss.item() for name, loss in losses.items()} == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
@@ -199,37 +199,37 @@ def test_the_hinge_by_hand() -> None:
 def test_unranked_pairs_and_other_texts_sets_have_no_gradient(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, given = objective(), batch(tokenizer)
-    given = dataclasses.replace(given, ranked=torch.arange(20).reshape(5, 4) % 3 == 0)
-    hidden = made.model.bert(given.text.ids, given.text.mask).detach().requires_grad_()
-    of_sets = made.model.bert(given.sets.ids.flatten(0, 1), given.sets.mask.flatten(0, 1)).detach().requires_grad_()
-    monkeypatch.setattr(made.model.bert, "forward", lambda ids, mask: hidden if len(ids) == 5 else of_sets)
+    model, inputs = objective(), batch(tokenizer)
+    inputs = dataclasses.replace(inputs, ranked=torch.arange(20).reshape(5, 4) % 3 == 0)
+    hidden = model.model.bert(inputs.text.ids, inputs.text.mask).detach().requires_grad_()
+    of_sets = model.model.bert(inputs.sets.ids.flatten(0, 1), inputs.sets.mask.flatten(0, 1)).detach().requires_grad_()
+    monkeypatch.setattr(model.model.bert, "forward", lambda ids, mask: hidden if len(ids) == 5 else of_sets)
 
-    losses = made.encode(given)[1]
+    losses = model.encode(inputs)[1]
     to_text, to_sets = torch.autograd.grad(losses["ranking"], (hidden, of_sets), retain_graph=True)
     (of_mlm,) = torch.autograd.grad(losses["mlm"], hidden)
 
     assert not to_text[:, 1:].any()
     assert not to_sets[:, 1:].any()
     reached = to_sets[:, 0].abs().amax(1).reshape(5, 4, 2) > 0
-    assert torch.equal(reached, given.ranked[..., None].expand(-1, -1, 2))
+    assert torch.equal(reached, inputs.ranked[..., None].expand(-1, -1, 2))
     for row in range(5):  # a set's gradient points along its own text
         for each in to_sets[8 * row : 8 * row + 8, 0]:
             if each.any():
                 assert abs(torch.cosine_similarity(each, hidden[row, 0], dim=0).item()) == pytest.approx(1, abs=1e-5)
-    assert torch.equal(of_mlm.abs().amax(-1) > 0, given.text_labels != IGNORED)
+    assert torch.equal(of_mlm.abs().amax(-1) > 0, inputs.text_labels != IGNORED)
 
 
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("chunk", [1, 2, 4])
 def test_chunks_change_neither_losses_nor_gradients(tokenizer: Tokenizer, chunk: int) -> None:
-    made, given = objective().train(), batch(tokenizer)
-    given.ranked[0] = given.ranked[2, :3] = False  # a chunk may have no pair at all
+    model, inputs = objective().train(), batch(tokenizer)
+    inputs.ranked[0] = inputs.ranked[2, :3] = False  # a chunk may have no pair at all
 
     def gradients(chunk: int | None) -> tuple[Losses, list[torch.Tensor]]:
-        made.zero_grad()
-        losses = loop.gradients(made, given, chunk, (3, 5))
-        return losses, [parameter.grad.clone() for parameter in made.parameters()]
+        model.zero_grad()
+        losses = loop.gradients(model, inputs, chunk, (3, 5))
+        return losses, [parameter.grad.clone() for parameter in model.parameters()]
 
     (losses, grads), (of_chunks, grads_of_chunks) = gradients(None), gradients(chunk)
 

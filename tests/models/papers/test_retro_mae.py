@@ -42,11 +42,11 @@ def batch(
 
 
 def objective(settings: Settings = SUM, *, pooling: Pooling = "cls", dropout: float = 0.0) -> Pretraining:
-    made = Pretraining(start(pooling=pooling, dropout=dropout), settings)
+    model = Pretraining(start(pooling=pooling, dropout=dropout), settings)
     with torch.no_grad():
-        for parameter in made.decoder.parameters():
+        for parameter in model.decoder.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
-    return made
+    return model
 
 
 def fixed_mask(words_BL: Tensor, budgets_B: Tensor, real_BL: Tensor) -> Tensor:
@@ -95,20 +95,20 @@ def slow_decoder(
 
 
 def slow_losses(
-    w: dict[str, Array], d: dict[str, Array], given: Batch, settings: Settings, pooling: Pooling
+    w: dict[str, Array], d: dict[str, Array], inputs: Batch, settings: Settings, pooling: Pooling
 ) -> dict[str, float]:
     """L_enc and L_dec, text by text, with the masks of `fixed_mask`."""
-    visible = fixed_mask(given.words, given.budgets, given.text.mask).numpy()
+    visible = fixed_mask(inputs.words, inputs.budgets, inputs.text.mask).numpy()
     terms: dict[str, list[float]] = {"mlm": [], "decoder": []}
-    for number, mask in enumerate(given.text.mask):
+    for number, mask in enumerate(inputs.text.mask):
         length = int(mask.sum())
-        hidden = bert_layers(w, given.text.ids[number, :length].tolist())[-1]
+        hidden = bert_layers(w, inputs.text.ids[number, :length].tolist())[-1]
         logs = log_softmax(vocabulary(hidden, w))
-        for place, label in enumerate(given.labels[number, :length].tolist()):
+        for place, label in enumerate(inputs.labels[number, :length].tolist()):
             if label != IGNORED:
                 terms["mlm"].append(-logs[place, label])
         vector = hidden[0] if pooling == "cls" else hidden.mean(0)
-        ids = given.original[number, :length].tolist()
+        ids = inputs.original[number, :length].tolist()
         decoded = log_softmax(slow_decoder(w, d, vector, ids, settings, visible[number]))
         terms["decoder"] += [-decoded[place - 1, ids[place]] for place in range(1, length - 1)]
     return {name: float(np.mean(term)) for name, term in terms.items()}
@@ -119,13 +119,13 @@ def slow_losses(
 @pytest.mark.usefixtures("fixed_masks")
 @torch.no_grad()
 def test_losses_are_the_formulas(tokenizer: Tokenizer, settings: Settings, pooling: Pooling) -> None:
-    made, given = objective(settings, pooling=pooling).eval(), batch(tokenizer)
+    model, inputs = objective(settings, pooling=pooling).eval(), batch(tokenizer)
 
-    vectors, losses = made.encode(given)
+    vectors, losses = model.encode(inputs)
 
     assert vectors == ()
-    assert made.compare(vectors, given) == {}
-    expected = slow_losses(numbers(made.model), numbers(made.decoder), given, settings, pooling)
+    assert model.compare(vectors, inputs) == {}
+    expected = slow_losses(numbers(model.model), numbers(model.decoder), inputs, settings, pooling)
     assert {name: loss.item() for name, loss in losses.items()} == pytest.approx(expected, abs=1e-4, rel=1e-5)
 
 
@@ -136,7 +136,7 @@ def test_losses_are_the_formulas(tokenizer: Tokenizer, settings: Settings, pooli
 def test_a_prediction_hangs_on_the_columns_that_its_row_sees_and_never_on_its_own_token(
     tokenizer: Tokenizer, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, given = objective(settings).eval(), batch(tokenizer, sizes=(9, 5))
+    model, inputs = objective(settings).eval(), batch(tokenizer, sizes=(9, 5))
     masks: list[Tensor] = []
 
     def kept(*parts: Tensor) -> Tensor:
@@ -145,10 +145,10 @@ def test_a_prediction_hangs_on_the_columns_that_its_row_sees_and_never_on_its_ow
 
     monkeypatch.setattr(retro_mae, "position_specific_mask", kept)
     vectors = torch.randn(2, SHAPE["hidden_size"], requires_grad=True)
-    length = given.original.shape[1]
+    length = inputs.original.shape[1]
     queries = {"sum": summed_queries, "embedded": embedded_queries}[settings.query_stream]
-    context = context_stream(vectors, made.model, given.original).detach().requires_grad_()
-    logits = made.model.vocabulary(made.decoder(queries(vectors, made.model, length), context, given))
+    context = context_stream(vectors, model.model, inputs.original).detach().requires_grad_()
+    logits = model.model.vocabulary(model.decoder(queries(vectors, model.model, length), context, inputs))
 
     places = [(text, place) for text, size in enumerate((9, 5)) for place in range(1, size + 1)]
     assert len(logits) == len(places)
@@ -164,59 +164,59 @@ def test_a_prediction_hangs_on_the_columns_that_its_row_sees_and_never_on_its_ow
 def test_the_decoder_reaches_the_encoder_through_the_vector_alone(
     tokenizer: Tokenizer, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, given = objective(settings), batch(tokenizer)
-    hidden = made.model.bert(given.text.ids, given.text.mask).detach().requires_grad_()
-    monkeypatch.setattr(made.model.bert, "forward", lambda ids, mask: hidden)
+    model, inputs = objective(settings), batch(tokenizer)
+    hidden = model.model.bert(inputs.text.ids, inputs.text.mask).detach().requires_grad_()
+    monkeypatch.setattr(model.model.bert, "forward", lambda ids, mask: hidden)
 
-    _, losses = made.encode(given)
+    _, losses = model.encode(inputs)
     (of_decoder,) = torch.autograd.grad(losses["decoder"], hidden, retain_graph=True)
     (of_mlm,) = torch.autograd.grad(losses["mlm"], hidden)
 
     assert (of_decoder[:, 0].abs().amax(1) > 1e-6).all()
     assert not of_decoder[:, 1:].any()
-    assert torch.equal(of_mlm.abs().amax(-1) > 0, given.labels != IGNORED)
+    assert torch.equal(of_mlm.abs().amax(-1) > 0, inputs.labels != IGNORED)
 
 
 def test_both_streams_carry_gradients_to_the_vector_and_the_context_to_the_embeddings(tokenizer: Tokenizer) -> None:
-    made, given = objective(), batch(tokenizer)
-    length, vectors = given.original.shape[1], torch.randn(4, SHAPE["hidden_size"], requires_grad=True)
+    model, inputs = objective(), batch(tokenizer)
+    length, vectors = inputs.original.shape[1], torch.randn(4, SHAPE["hidden_size"], requires_grad=True)
 
-    queries = summed_queries(vectors, made.model, length)
-    context = context_stream(vectors, made.model, given.original)
+    queries = summed_queries(vectors, model.model, length)
+    context = context_stream(vectors, model.model, inputs.original)
 
     for stream, rows in ((queries, length - 1), (context, 1)):
         (of_vectors,) = torch.autograd.grad(stream.sum(), vectors, retain_graph=True)
         assert (of_vectors == rows).all()
-    words = made.model.bert.embeddings.word_embeddings.weight
+    words = model.model.bert.embeddings.word_embeddings.weight
     (of_words,) = torch.autograd.grad(context.square().sum(), words)
     reached = set(torch.nonzero(of_words.abs().amax(1)).flatten().tolist())
-    assert reached == set(given.original[:, 1:].flatten().tolist()) - {PAD}
+    assert reached == set(inputs.original[:, 1:].flatten().tolist()) - {PAD}
 
 
 @pytest.mark.usefixtures("fixed_masks")
 @torch.no_grad()
 def test_the_decoder_reads_the_text_as_it_was_and_asks_for_unknown_pieces_too(tokenizer: Tokenizer) -> None:
-    made = objective().eval()
-    given = make_batch(RawBatch([[20, UNK, 40, 41, 42]]), tokenizer, SUM, np.random.default_rng(0))
-    other = dataclasses.replace(given, labels=torch.full_like(given.labels, IGNORED))
+    model = objective().eval()
+    inputs = make_batch(RawBatch([[20, UNK, 40, 41, 42]]), tokenizer, SUM, np.random.default_rng(0))
+    other = dataclasses.replace(inputs, labels=torch.full_like(inputs.labels, IGNORED))
 
-    assert given.num_terms("decoder") == 5
-    assert torch.equal(made.encode(given)[1]["decoder"], made.encode(other)[1]["decoder"])
-    changed = dataclasses.replace(given, original=given.original.clone())
+    assert inputs.num_terms("decoder") == 5
+    assert torch.equal(model.encode(inputs)[1]["decoder"], model.encode(other)[1]["decoder"])
+    changed = dataclasses.replace(inputs, original=inputs.original.clone())
     changed.original[0, 3] = 50
-    assert abs(made.encode(given)[1]["decoder"] - made.encode(changed)[1]["decoder"]) > 1e-3
-    assert torch.equal(made.encode(given)[1]["mlm"], made.encode(changed)[1]["mlm"])
+    assert abs(model.encode(inputs)[1]["decoder"] - model.encode(changed)[1]["decoder"]) > 1e-3
+    assert torch.equal(model.encode(inputs)[1]["mlm"], model.encode(changed)[1]["mlm"])
 
 
 def test_the_vocabulary_head_sees_asked_positions_alone(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, given, seen = objective(), batch(tokenizer), []
-    head = made.model.vocabulary
+    model, inputs, seen = objective(), batch(tokenizer), []
+    head = model.model.vocabulary
 
     def counted(hidden: Tensor) -> Tensor:
         seen.append(len(hidden))
         return head(hidden)
 
-    monkeypatch.setattr(made.model, "vocabulary", counted)
-    made.encode(given)
+    monkeypatch.setattr(model.model, "vocabulary", counted)
+    model.encode(inputs)
 
-    assert sorted(seen) == sorted([given.num_terms("mlm"), given.num_terms("decoder")])
+    assert sorted(seen) == sorted([inputs.num_terms("mlm"), inputs.num_terms("decoder")])

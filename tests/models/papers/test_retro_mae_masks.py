@@ -23,19 +23,19 @@ from tests.tiny import PIECES
 
 def test_a_batch_holds_one_crop_thrice(tokenizer: Tokenizer) -> None:
     sizes = tuple(range(40))
-    made = batch(tokenizer, sizes=sizes)
+    built = batch(tokenizer, sizes=sizes)
 
     for number, size in enumerate(sizes):
         length = min(size + 2, SUM.max_tokens)
-        real, labels, original = made.text.mask[number], made.labels[number], made.original[number]
-        words = made.words[number]
+        real, labels, original = built.text.mask[number], built.labels[number], built.original[number]
+        words = built.words[number]
         asked = labels != IGNORED
         assert real.sum() == length
         assert original[[0, length - 1]].tolist() == [CLS, SEP]
-        assert torch.equal(torch.where(asked, labels, made.text.ids[number]), original)
+        assert torch.equal(torch.where(asked, labels, built.text.ids[number]), original)
         assert torch.equal(words >= 0, real & (torch.arange(len(real)) % (length - 1) != 0))
         assert asked.sum() <= mask_budget(length, 0.3)
-        assert made.budgets[number] == mask_budget(length, 0.5)
+        assert built.budgets[number] == mask_budget(length, 0.5)
         pieces = [PIECES[piece] for piece in original[1 : length - 1].tolist()]
         starts = [place == 0 or not piece.startswith("##") for place, piece in enumerate(pieces)]
         assert words[1 : length - 1].tolist() == [sum(starts[: place + 1]) - 1 for place in range(len(starts))]
@@ -57,10 +57,10 @@ def test_the_first_tokens_of_a_long_text_are_kept_as_released(tokenizer: Tokeniz
 def test_special_tokens_count_for_both_budgets(tokenizer: Tokenizer) -> None:
     ids = [PIECES.index(piece) for piece in ("king", "river", "stone", "bread", "tree", "music", "winter", "ocean")]
 
-    made = make_batch(RawBatch([ids]), tokenizer, SUM, np.random.default_rng(0))
+    batch = make_batch(RawBatch([ids]), tokenizer, SUM, np.random.default_rng(0))
 
-    assert (made.labels != IGNORED).sum() == 3  # 0.3 * 10, not 0.3 * 8
-    assert made.budgets.tolist() == [5]
+    assert (batch.labels != IGNORED).sum() == 3  # 0.3 * 10, not 0.3 * 8
+    assert batch.budgets.tolist() == [5]
 
 
 def test_rows_of_a_batch(tokenizer: Tokenizer) -> None:
@@ -83,8 +83,8 @@ def test_rows_of_a_batch(tokenizer: Tokenizer) -> None:
 @torch.no_grad()
 def test_each_row_sees_what_one_of_the_masks_leaves(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Equation 5, column by column."""
-    made = batch(tokenizer)
-    length, drawn = made.words.shape[1], []
+    built = batch(tokenizer)
+    length, drawn = built.words.shape[1], []
 
     def kept(words: Tensor, budgets: Tensor, num_masks: int) -> Tensor:
         drawn.append(sample_masks(words, budgets, num_masks))
@@ -92,13 +92,13 @@ def test_each_row_sees_what_one_of_the_masks_leaves(tokenizer: Tokenizer, monkey
 
     monkeypatch.setattr(retro_mae, "sample_masks", kept)
     torch.manual_seed(0)
-    visible = position_specific_mask(made.words, made.budgets, made.text.mask)
+    visible = position_specific_mask(built.words, built.budgets, built.text.mask)
 
     assert visible.shape == (4, length - 1, length)
     assert drawn[0].shape[1] == length
     for text in range(4):
         hidden = [set(np.flatnonzero(mask).tolist()) for mask in drawn[0][text].numpy()]
-        real = range(int(made.text.mask[text].sum()))
+        real = range(int(built.text.mask[text].sum()))
         picked = set()
         for row in range(1, length):
             seen = set(np.flatnonzero(visible[text, row - 1].numpy()).tolist())

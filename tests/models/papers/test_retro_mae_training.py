@@ -19,11 +19,11 @@ from tests.tiny import SHAPE, start, tiny_bert
 @pytest.mark.usefixtures("fixed_masks")
 @torch.no_grad()
 def test_padding_changes_nothing(tokenizer: Tokenizer) -> None:
-    made, given = objective().eval(), batch(tokenizer)
+    model, inputs = objective().eval(), batch(tokenizer)
 
-    losses = made.encode(given)[1]
+    losses = model.encode(inputs)[1]
 
-    alone = [given.rows(n, n + 1) for n in range(4)]
+    alone = [inputs.rows(n, n + 1) for n in range(4)]
     cut = [
         dataclasses.replace(
             each, **{name: getattr(each, name)[:, : each.text.mask.sum()] for name in ("labels", "original", "words")},
@@ -34,22 +34,22 @@ def test_padding_changes_nothing(tokenizer: Tokenizer) -> None:
         for each in alone
     ]  # fmt: skip
     for name in ("mlm", "decoder"):
-        mean = sum(made.encode(each)[1][name] * each.num_terms(name) for each in cut) / given.num_terms(name)
+        mean = sum(model.encode(each)[1][name] * each.num_terms(name) for each in cut) / inputs.num_terms(name)
         torch.testing.assert_close(losses[name], mean, atol=1e-5, rtol=1e-5)
 
 
 @torch.no_grad()
 def test_equal_seeds_give_equal_losses(tokenizer: Tokenizer) -> None:
-    made = objective(EMBEDDED, dropout=0.1)
+    model = objective(EMBEDDED, dropout=0.1)
 
     def losses(seed: int) -> dict[str, float]:
         torch.manual_seed(seed)
-        return {name: loss.item() for name, loss in made.encode(batch(tokenizer))[1].items()}
+        return {name: loss.item() for name, loss in model.encode(batch(tokenizer))[1].items()}
 
-    made.train()
+    model.train()
     assert losses(1) == losses(1)
     assert losses(1) != losses(2)
-    made.eval()
+    model.eval()
     assert losses(1)["mlm"] == losses(2)["mlm"]
     assert losses(1)["decoder"] != losses(2)["decoder"]  # other masks
 
@@ -79,21 +79,21 @@ def test_dropout_of_the_query_stream(tokenizer: Tokenizer) -> None:
 
 def test_texts_without_words_ask_nothing(tokenizer: Tokenizer) -> None:
     for sizes in ((0, 0), (0, 6)):
-        made, given = objective(), batch(tokenizer, sizes=sizes)
-        losses = made.encode(given)[1]
+        model, inputs = objective(), batch(tokenizer, sizes=sizes)
+        losses = model.encode(inputs)[1]
         torch.stack(list(losses.values())).sum().backward()
 
-        assert all(parameter.grad.isfinite().all() for parameter in made.parameters() if parameter.grad is not None)
-        assert (losses["decoder"] == 0) == (given.num_terms("decoder") == 0)
+        assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
+        assert (losses["decoder"] == 0) == (inputs.num_terms("decoder") == 0)
 
 
 def test_the_decoder_starts_as_bert_does_and_owns_neither_head_nor_embeddings() -> None:
-    made = Pretraining(start(), SUM)
+    model = Pretraining(start(), SUM)
 
-    shapes = {name: value.shape for name, value in made.decoder.named_parameters()}
-    layer = {f"layer.{name}": value.shape for name, value in made.model.bert.encoder.layer[0].named_parameters()}
+    shapes = {name: value.shape for name, value in model.decoder.named_parameters()}
+    layer = {f"layer.{name}": value.shape for name, value in model.model.bert.encoder.layer[0].named_parameters()}
     assert shapes == layer
-    for name, value in made.decoder.named_parameters():
+    for name, value in model.decoder.named_parameters():
         if value.ndim > 1:
             assert value.std().item() == pytest.approx(0.02, rel=0.1)
         else:

@@ -31,11 +31,11 @@ def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS) -> Batch:
 def objective(
     settings: Settings = SETTINGS, *, pooling: Pooling = "cls", dropout: float = 0.0, spread: float = 0.2
 ) -> Pretraining:
-    made = Pretraining(start(pooling=pooling, dropout=dropout, spread=spread), settings)
+    model = Pretraining(start(pooling=pooling, dropout=dropout, spread=spread), settings)
     with torch.no_grad():
-        for parameter in made.decoder.parameters():
+        for parameter in model.decoder.parameters():
             parameter.add_(torch.randn_like(parameter) * spread)
-    return made
+    return model
 
 
 def slow_decoder(w: dict[str, Array], d: dict[str, Array], vector: Array, ids: list[int], window: int) -> list[float]:
@@ -53,11 +53,11 @@ def slow_decoder(w: dict[str, Array], d: dict[str, Array], vector: Array, ids: l
 
 
 def test_the_encoder_reads_a_masked_crop(tokenizer: Tokenizer) -> None:
-    given = texts(60)
+    inputs = texts(60)
 
-    made = make_batch(RawBatch(given), tokenizer, SETTINGS, np.random.default_rng(0))
+    batch = make_batch(RawBatch(inputs), tokenizer, SETTINGS, np.random.default_rng(0))
 
-    for ids, mask, labels, text in zip(made.text.ids, made.text.mask, made.text_labels, given, strict=True):
+    for ids, mask, labels, text in zip(batch.text.ids, batch.text.mask, batch.text_labels, inputs, strict=True):
         original = torch.where(labels == IGNORED, ids, labels)[mask].tolist()
         assert len(original) == min(20, len(text) + 2)
         assert " ".join(map(str, original[1:-1])) in " ".join(map(str, text))
@@ -72,14 +72,14 @@ def test_the_encoder_reads_a_masked_crop(tokenizer: Tokenizer) -> None:
 @torch.no_grad()
 def test_losses_slowly(tokenizer: Tokenizer, window: int, pooling: Pooling, layers: int) -> None:
     settings = dataclasses.replace(SETTINGS, window=window, decoder_layers=layers)
-    made, given = objective(settings, pooling=pooling).eval(), batch(tokenizer, settings)
+    model, inputs = objective(settings, pooling=pooling).eval(), batch(tokenizer, settings)
 
-    vectors, losses = made.encode(given)
+    vectors, losses = model.encode(inputs)
 
-    w, d = numbers(made.model), numbers(made.decoder)
+    w, d = numbers(model.model), numbers(model.decoder)
     recovered: list[float] = []
     decoded: list[float] = []
-    for ids, mask, labels in zip(given.text.ids, given.text.mask, given.text_labels, strict=True):
+    for ids, mask, labels in zip(inputs.text.ids, inputs.text.mask, inputs.text_labels, strict=True):
         masked, asked = ids[mask].tolist(), labels[mask].tolist()
         hidden = bert_layers(w, masked)[-1]
         scores = log_softmax(vocabulary(hidden, w))
@@ -87,27 +87,27 @@ def test_losses_slowly(tokenizer: Tokenizer, window: int, pooling: Pooling, laye
         original = [number if label == IGNORED else label for number, label in zip(masked, asked, strict=True)]
         decoded += slow_decoder(w, d, hidden[0] if pooling == "cls" else hidden.mean(0), original, window)
     assert vectors == ()
-    assert made.compare(vectors, given) == {}
-    found = {name: loss.item() for name, loss in losses.items()}
-    assert found == pytest.approx({"mlm": np.mean(recovered), "decoder": np.mean(decoded)}, rel=2e-5)
+    assert model.compare(vectors, inputs) == {}
+    results = {name: loss.item() for name, loss in losses.items()}
+    assert results == pytest.approx({"mlm": np.mean(recovered), "decoder": np.mean(decoded)}, rel=2e-5)
     for loss, terms in (("mlm", recovered), ("decoder", decoded)):
-        assert given.num_terms(loss) == len(terms) == sum(given.rows(n, n + 1).num_terms(loss) for n in range(8))
+        assert inputs.num_terms(loss) == len(terms) == sum(inputs.rows(n, n + 1).num_terms(loss) for n in range(8))
 
 
 def test_the_decoder_hears_of_the_text_through_the_vector_and_the_last_few_tokens_alone(tokenizer: Tokenizer) -> None:
-    made, given = objective(), batch(tokenizer)
-    hidden = made.model.bert(given.text.ids, given.text.mask).detach().requires_grad_()
+    model, given = objective(), batch(tokenizer)
+    hidden = model.model.bert(given.text.ids, given.text.mask).detach().requires_grad_()
     inputs: list[Tensor] = []
-    made.model.bert.forward = lambda ids, mask: hidden
+    model.model.bert.forward = lambda ids, mask: hidden
 
     def kept(ids: Tensor) -> Tensor:
-        inputs.append(made.model.bert.embeddings(ids).detach().requires_grad_())
+        inputs.append(model.model.bert.embeddings(ids).detach().requires_grad_())
         return inputs[-1]
 
-    made.decoder.embeddings = kept
+    model.decoder.embeddings = kept
     logits: list[Tensor] = []
-    made.decoder.register_forward_hook(lambda module, given, out: logits.append(out[0]))
-    _, losses = made.encode(given)
+    model.decoder.register_forward_hook(lambda module, given, out: logits.append(out[0]))
+    _, losses = model.encode(given)
 
     (of_hidden,) = torch.autograd.grad(losses["decoder"], hidden, retain_graph=True)
     assert (of_hidden[:, 0].abs().amax(1) > 1e-6).all()
@@ -121,11 +121,11 @@ def test_the_decoder_hears_of_the_text_through_the_vector_and_the_last_few_token
 
 
 def test_the_vocabulary_head_sees_asked_positions_alone(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, given, seen = objective(), batch(tokenizer), []
-    head = made.model.vocabulary
-    for owner in (made.model, made.decoder):
+    model, inputs, seen = objective(), batch(tokenizer), []
+    head = model.model.vocabulary
+    for owner in (model.model, model.decoder):
         monkeypatch.setattr(owner, "vocabulary", lambda hidden: seen.append(len(hidden)) or head(hidden))
 
-    made.encode(given)
+    model.encode(inputs)
 
-    assert seen == [given.num_terms("mlm"), given.num_terms("decoder")]
+    assert seen == [inputs.num_terms("mlm"), inputs.num_terms("decoder")]

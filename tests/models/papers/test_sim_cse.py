@@ -38,22 +38,22 @@ def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS, seed: int = 0) ->
 def objective(
     settings: Settings = SETTINGS, *, pooling: Pooling = "cls", dropout: float = 0.0, spread: float = 0.2
 ) -> Pretraining:
-    made = Pretraining(start(pooling=pooling, dropout=dropout, spread=spread), settings)
+    model = Pretraining(start(pooling=pooling, dropout=dropout, spread=spread), settings)
     with torch.no_grad():
-        for parameter in made.projection.parameters():
+        for parameter in model.projection.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
-    return made
+    return model
 
 
 # Batches
 
 
 def test_texts_are_cropped_and_not_masked(tokenizer: Tokenizer) -> None:
-    given = texts(60)
+    inputs = texts(60)
 
-    made = make_batch(RawBatch(given), tokenizer, SETTINGS, np.random.default_rng(0))
+    batch = make_batch(RawBatch(inputs), tokenizer, SETTINGS, np.random.default_rng(0))
 
-    for ids, mask, text in zip(made.text.ids, made.text.mask, given, strict=True):
+    for ids, mask, text in zip(batch.text.ids, batch.text.mask, inputs, strict=True):
         read = ids[mask].tolist()
         assert (read[0], read[-1], len(read)) == (CLS, SEP, min(20, len(text) + 2))
         assert " ".join(map(str, read[1:-1])) in " ".join(map(str, text))
@@ -71,45 +71,45 @@ def test_rows_of_a_batch_and_equal_seeds(tokenizer: Tokenizer) -> None:
 
 
 def test_the_network_drops_what_the_settings_say_and_is_saved_as_it_was(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    made = objective(dataclasses.replace(SETTINGS, dropout=0.3), dropout=0.2)
+    model = objective(dataclasses.replace(SETTINGS, dropout=0.3), dropout=0.2)
 
-    dropped = [module.p for module in made.model.modules() if isinstance(module, nn.Dropout)]
-    dropped += [module.dropout for module in made.model.modules() if isinstance(module, SelfAttention)]
-    bert.save(made.model, tmp_path)
+    dropped = [module.p for module in model.model.modules() if isinstance(module, nn.Dropout)]
+    dropped += [module.dropout for module in model.model.modules() if isinstance(module, SelfAttention)]
+    bert.save(model.model, tmp_path)
     saved = json.loads((tmp_path / bert.CONFIG).read_text())
 
     assert dropped == [0.3] * (1 + 3 * SHAPE["num_hidden_layers"])
     assert saved["hidden_dropout_prob"] == saved["attention_probs_dropout_prob"] == 0.2
-    assert made.model.config.hidden_dropout_prob == made.model.config.attention_probs_dropout_prob == 0.2
+    assert model.model.config.hidden_dropout_prob == model.model.config.attention_probs_dropout_prob == 0.2
 
 
 def test_attention_drops_too(tokenizer: Tokenizer) -> None:
-    made, given = objective(dropout=0.0).train(), batch(tokenizer)
-    for module in made.model.modules():
+    model, inputs = objective(dropout=0.0).train(), batch(tokenizer)
+    for module in model.model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
 
-    (first, second), _ = made.encode(given)
+    (first, second), _ = model.encode(inputs)
 
     assert ((first - second).abs().amax(1) > 1e-4).all()
 
 
 def test_readings_differ_in_training_alone_and_are_drawn_from_the_seed(tokenizer: Tokenizer) -> None:
-    made, given = objective(dropout=0.0), batch(tokenizer)
+    model, inputs = objective(dropout=0.0), batch(tokenizer)
 
     def readings(seed: int) -> tuple[Tensor, ...]:
         torch.manual_seed(seed)
-        vectors, local = made.encode(given)
+        vectors, local = model.encode(inputs)
         assert local == {}
         return vectors
 
-    made.train()
+    model.train()
     (first, second), again, other = readings(0), readings(0), readings(1)
     assert ((first - second).abs().amax(1) > 1e-3).all()
     assert torch.equal(first, again[0])
     assert torch.equal(second, again[1])
     assert not torch.allclose(first, other[0], atol=1e-3)
-    made.eval()
+    model.eval()
     assert torch.equal(*readings(0))
 
 
@@ -119,13 +119,13 @@ def test_readings_differ_in_training_alone_and_are_drawn_from_the_seed(tokenizer
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @torch.no_grad()
 def test_readings_slowly(tokenizer: Tokenizer, pooling: Pooling) -> None:
-    made, given = objective(pooling=pooling).eval(), batch(tokenizer)
+    model, inputs = objective(pooling=pooling).eval(), batch(tokenizer)
 
-    (first, second), _ = made.encode(given)
+    (first, second), _ = model.encode(inputs)
 
-    w, own = numbers(made.model), numbers(made)
+    w, own = numbers(model.model), numbers(model)
     expected = []
-    for ids, mask in zip(given.text.ids, given.text.mask, strict=True):
+    for ids, mask in zip(inputs.text.ids, inputs.text.mask, strict=True):
         hidden = bert_layers(w, ids[mask].tolist())[-1]
         expected.append(np.tanh(dense(hidden[0] if pooling == "cls" else hidden.mean(0), own, "projection")))
     np.testing.assert_allclose(first.numpy(), np.stack(expected), atol=1e-4)
@@ -143,11 +143,11 @@ def slow_contrast(first: Array, second: Array, temperature: float) -> float:
 
 @pytest.mark.parametrize("temperature", [1.0, 0.05])
 def test_the_loss_slowly(tokenizer: Tokenizer, temperature: float) -> None:
-    made, given = objective(dataclasses.replace(SETTINGS, temperature=temperature)), batch(tokenizer)
+    model, inputs = objective(dataclasses.replace(SETTINGS, temperature=temperature)), batch(tokenizer)
     random = torch.Generator().manual_seed(0)
     first, second = (torch.randn(6, SHAPE["hidden_size"], generator=random) * 3 for _ in range(2))
 
-    losses = made.compare((first, second), given)
+    losses = model.compare((first, second), inputs)
 
     expected = slow_contrast(first.double().numpy(), second.double().numpy(), temperature)
     other_way = slow_contrast(second.double().numpy(), first.double().numpy(), temperature)
@@ -156,20 +156,22 @@ def test_the_loss_slowly(tokenizer: Tokenizer, temperature: float) -> None:
 
 
 def test_a_vectors_length_does_not_count(tokenizer: Tokenizer) -> None:
-    made, given, random = objective(), batch(tokenizer), torch.Generator().manual_seed(0)
+    model, inputs, random = objective(), batch(tokenizer), torch.Generator().manual_seed(0)
     first, second, lengths = (torch.rand(6, size, generator=random) for size in (32, 32, 1))
 
-    found = [made.compare(each, given)["contrast"] for each in ((first, second), (first * (lengths + 0.1), second * 7))]
+    results = [
+        model.compare(each, inputs)["contrast"] for each in ((first, second), (first * (lengths + 0.1), second * 7))
+    ]
 
-    torch.testing.assert_close(*found, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
 
 
 def test_both_readings_learn_and_through_the_vector_alone(tokenizer: Tokenizer) -> None:
-    made, given = objective().train(), batch(tokenizer)
+    model, given = objective().train(), batch(tokenizer)
     outputs: list[Tensor] = []
-    made.model.bert.encoder.layer[-1].register_forward_hook(lambda module, inputs, out: outputs.append(out))
+    model.model.bert.encoder.layer[-1].register_forward_hook(lambda module, inputs, out: outputs.append(out))
 
-    made.compare(made.encode(given)[0], given)["contrast"].backward(inputs=outputs)
+    model.compare(model.encode(given)[0], given)["contrast"].backward(inputs=outputs)
 
     assert len(outputs) == 2
     first = torch.zeros_like(given.text.mask)
@@ -179,8 +181,8 @@ def test_both_readings_learn_and_through_the_vector_alone(tokenizer: Tokenizer) 
 
 
 def test_the_projection_is_no_part_of_the_model(tokenizer: Tokenizer) -> None:
-    made = objective()
-    heads = {name for name, _ in made.named_parameters() if not name.startswith("model.")}
+    model = objective()
+    heads = {name for name, _ in model.named_parameters() if not name.startswith("model.")}
 
     assert heads == {"projection.weight", "projection.bias"}
     fresh = Pretraining(start(), SETTINGS).projection
@@ -190,13 +192,13 @@ def test_the_projection_is_no_part_of_the_model(tokenizer: Tokenizer) -> None:
 
 @pytest.mark.usefixtures("store")
 def test_chunks_without_dropout_are_the_whole_batch(tokenizer: Tokenizer) -> None:
-    made, given = objective(spread=0.1).eval(), batch(tokenizer)
-    found: list[tuple[Losses, dict[str, Tensor]]] = []
+    model, inputs = objective(spread=0.1).eval(), batch(tokenizer)
+    results: list[tuple[Losses, dict[str, Tensor]]] = []
     for chunk in (None, 2):
-        made.zero_grad()
-        losses = {name: loss.detach() for name, loss in loop.gradients(made, given, chunk, (3, 5)).items()}
-        found.append(
-            (losses, {name: each.grad.clone() for name, each in made.named_parameters() if each.grad is not None})
+        model.zero_grad()
+        losses = {name: loss.detach() for name, loss in loop.gradients(model, inputs, chunk, (3, 5)).items()}
+        results.append(
+            (losses, {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None})
         )
 
-    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-4)

@@ -156,7 +156,7 @@ def test_chunks_have_the_gradients_of_a_direct_pass(
     size = len(batch)
     spans = [(n, min(size, n + chunk)) for n in range(0, size, chunk)] if has_chance else [(0, size)]
 
-    losses, found = gradients(objective, batch, chunk, (3, 5)), by_name(objective)
+    losses, results = gradients(objective, batch, chunk, (3, 5)), by_name(objective)
     objective.zero_grad()
     direct = direct_pass(objective, batch, spans)
     sum(direct.values()).backward()  # type: ignore[union-attr]
@@ -166,9 +166,9 @@ def test_chunks_have_the_gradients_of_a_direct_pass(
     assert {name: loss.item() for name, loss in losses.items()} == pytest.approx(
         {name: loss.item() for name, loss in direct.items()}, rel=1e-5, abs=1e-5
     )
-    assert set(found) == set(expected)
+    assert set(results) == set(expected)
     for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, atol=1e-5 * max(1.0, largest), rtol=1e-4)
+        torch.testing.assert_close(results[name], gradient, atol=1e-5 * max(1.0, largest), rtol=1e-4)
 
 
 def unlearned(history: list[dict[str, float]], share: float, floors: Mapping[str, float]) -> set[str]:

@@ -41,11 +41,11 @@ def disturb(module: nn.Module) -> None:
 def test_all_experts_start_as_the_plain_bert(shared_layers: int) -> None:
     model = three_layers()
 
-    found = Experts(model, VIEWS, shared_layers)(model, TEXTS)
+    results = Experts(model, VIEWS, shared_layers)(model, TEXTS)
 
     expected = model.bert(TEXTS.ids, TEXTS.mask)
-    assert tuple(found) == VIEWS
-    assert all((hidden - expected).abs().max() == 0 for hidden in found.values())
+    assert tuple(results) == VIEWS
+    assert all((hidden - expected).abs().max() == 0 for hidden in results.values())
 
 
 @pytest.mark.parametrize("shared_layers", [0, 1, 2])
@@ -56,9 +56,9 @@ def test_an_expert_reads_the_shared_layers_and_its_own(views: tuple[str, ...], s
     experts = Experts(model, views, shared_layers)
     disturb(experts)
 
-    found = experts(model, TEXTS)
+    results = experts(model, TEXTS)
 
-    assert tuple(found) == views
+    assert tuple(results) == views
     owner = min(views)  # the first of dense, late, lexical
     for view in views:
         single = three_layers()  # the same weights, then this expert's
@@ -66,9 +66,9 @@ def test_an_expert_reads_the_shared_layers_and_its_own(views: tuple[str, ...], s
             _, of, inner = name.split(".", 2)
             if of == view:
                 single.bert.encoder.layer.state_dict()[inner].copy_(tensor)
-        torch.testing.assert_close(found[view], single.bert(TEXTS.ids, TEXTS.mask), atol=0, rtol=0)
+        torch.testing.assert_close(results[view], single.bert(TEXTS.ids, TEXTS.mask), atol=0, rtol=0)
         plain = model.bert(TEXTS.ids, TEXTS.mask)
-        assert torch.equal(found[view], plain) == (view == owner)
+        assert torch.equal(results[view], plain) == (view == owner)
 
 
 def test_nothing_is_held_but_the_private_layers() -> None:
@@ -143,11 +143,11 @@ def test_dropout_is_that_of_bert(shared_layers: int) -> None:
     torch.manual_seed(1)
     expected = model.bert(TEXTS.ids, TEXTS.mask)
     torch.manual_seed(1)
-    found = experts(model, TEXTS)
+    results = experts(model, TEXTS)
 
-    assert torch.equal(found["dense"], expected)
+    assert torch.equal(results["dense"], expected)
     # Below, one drawn mask serves all; above, each expert draws its own.
-    assert torch.equal(found["late"], expected) == (shared_layers == 3)
+    assert torch.equal(results["late"], expected) == (shared_layers == 3)
     assert torch.equal(experts.eval()(model.eval(), TEXTS)["late"], model.bert(TEXTS.ids, TEXTS.mask))
 
 

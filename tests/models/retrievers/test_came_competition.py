@@ -53,9 +53,9 @@ def slow_competition(
         contrasted = [column for column in range(num_passages) if not excluded[query][column]]
         own = [column for column in contrasted if positive <= column < positive + group]
         candidates = contrasted if settings.scope == "batch" else own
-        found = slow_weights([slow_rank(scores[view][query], positive, candidates) for view in scores],
+        results = slow_weights([slow_rank(scores[view][query], positive, candidates) for view in scores],
                              settings.temperature)  # fmt: skip
-        for view, weight in zip(scores, found, strict=True):
+        for view, weight in zip(scores, results, strict=True):
             loss = slow_loss(scores[view][query], positive, contrasted, temperature)
             losses[view] += settings.scale * weight * loss / num_queries
             weights[view] += settings.scale * weight / num_queries
@@ -64,8 +64,8 @@ def slow_competition(
 
 def random_scores(queries: int, group: int, *, rounded: bool = False, views: tuple[str, ...] = VIEWS) -> Scores:
     random = torch.Generator().manual_seed(queries * 100 + group)
-    found = {view: torch.randn(queries, queries * group, generator=random) * 2 for view in views}
-    return {view: each.round() if rounded else each for view, each in found.items()}
+    results = {view: torch.randn(queries, queries * group, generator=random) * 2 for view in views}
+    return {view: each.round() if rounded else each for view, each in results.items()}
 
 
 def random_excluded(queries: int, group: int) -> Tensor:
@@ -84,15 +84,15 @@ def compete(
 
 def ranked(*ranks: tuple[int, ...], passages: int = 8) -> Scores:
     """Scores of one view after another in which each query's positive, first of its group, has these ranks."""
-    found = {}
+    results = {}
     for view, of_queries in zip(VIEWS, ranks, strict=False):
         rows = torch.zeros(len(of_queries), len(of_queries) * passages)
         for query, rank in enumerate(of_queries):
             own = query * passages
             rows[query, own + 1 : own + rank] = 1.0
             rows[query, own + rank : own + passages] = -1.0
-        found[view] = rows
-    return found
+        results[view] = rows
+    return results
 
 
 @pytest.mark.parametrize("scope", ["batch", "group"])
@@ -209,8 +209,8 @@ def test_a_high_temperature_gives_all_the_same() -> None:
 def test_a_low_temperature_gives_the_best_expert_all() -> None:
     _, observed = compete(ranked((1, 4), (2, 3), (3, 2)), 8, replace(SETTINGS, temperature=1e-3))
 
-    found = {name: value for name, value in observed.items() if not name.startswith("wins")}
-    assert found == {"weight_dense": 0.5, "weight_late": 0.0, "weight_lexical": 0.5, "entropy": 0.0, "ties": 0.0}
+    results = {name: value for name, value in observed.items() if not name.startswith("wins")}
+    assert results == {"weight_dense": 0.5, "weight_late": 0.0, "weight_lexical": 0.5, "entropy": 0.0, "ties": 0.0}
 
 
 @pytest.mark.parametrize("progress", [0.0, 1.0])

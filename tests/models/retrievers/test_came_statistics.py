@@ -88,9 +88,10 @@ def view_scores(model: bert.BertForMaskedLM, experts: Experts) -> Scores:
 
 
 def gradients(loss: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
-    found = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+    results = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
     return [
-        torch.zeros_like(parameter) if grad is None else grad for parameter, grad in zip(parameters, found, strict=True)
+        torch.zeros_like(parameter) if grad is None else grad
+        for parameter, grad in zip(parameters, results, strict=True)
     ]
 
 

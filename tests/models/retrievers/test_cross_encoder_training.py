@@ -29,13 +29,13 @@ def test_the_loss_is_the_formulas(tokenizer: Tokenizer) -> None:
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("chunk", [1, 2, 5, 9])
 def test_chunks_have_the_gradients_of_the_whole_batch(tokenizer: Tokenizer, chunk: int) -> None:
-    found = []
+    results = []
     for size in (None, chunk):
         objective = Finetuning(tiny_cross_encoder().train())
         losses = gradients(objective, groups(tokenizer), size, (1, 2))
-        found.append(({name: p.grad for name, p in objective.named_parameters()}, losses["listwise"].item()))
+        results.append(({name: p.grad for name, p in objective.named_parameters()}, losses["listwise"].item()))
 
-    (whole, loss), (cut, same) = found
+    (whole, loss), (cut, same) = results
     assert same == pytest.approx(loss, abs=1e-6)
     for name, grad in whole.items():
         torch.testing.assert_close(grad, cut[name], atol=1e-6, rtol=1e-4, msg=lambda text, n=name: f"{n}: {text}")

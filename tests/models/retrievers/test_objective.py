@@ -49,14 +49,14 @@ def slow_scores(retriever: Retriever, batch: Examples) -> dict[str, Tensor]:
     with torch.no_grad():
         queries, passages = retriever(batch.queries, "query"), retriever(batch.passages, "passage")
     size = (len(batch.queries.ids), len(batch.passages.ids))
-    found: dict[str, Tensor] = {}
+    results: dict[str, Tensor] = {}
     for view in retriever.views:
-        found[view] = torch.tensor(
+        results[view] = torch.tensor(
             [[_slow(view, queries, passages, q, p) for p in range(size[1])] for q in range(size[0])]
         )
     weights = {view: getattr(retriever.settings, view).weight for view in retriever.views}
-    found["sum"] = sum((weights[view] * found[view] for view in retriever.views), torch.zeros(size))
-    return found
+    results["sum"] = sum((weights[view] * results[view] for view in retriever.views), torch.zeros(size))
+    return results
 
 
 def _slow(view: str, queries: Any, passages: Any, q: int, p: int) -> float:
@@ -127,9 +127,9 @@ def test_texts_in_the_order_of_their_lengths_have_the_same_losses_and_gradients(
     teacher = torch.randn(7, 2, generator=torch.Generator().manual_seed(4))
     batch = examples(2, queries=7, excluded=exclusions(7, 2), teacher=teacher)
     losses, grads = [], []
-    for given, size in ((batch, None), (batch.sorted_by_length(), chunk)):
+    for inputs, size in ((batch, None), (batch.sorted_by_length(), chunk)):
         objective.zero_grad()
-        losses.append({name: loss.item() for name, loss in gradients(objective, given, size, (3, 5)).items()})
+        losses.append({name: loss.item() for name, loss in gradients(objective, inputs, size, (3, 5)).items()})
         grads.append({name: each.grad.clone() for name, each in objective.named_parameters() if each.grad is not None})
 
     assert losses[1] == pytest.approx(losses[0], abs=1e-5, rel=1e-5)

@@ -28,8 +28,8 @@ from tests.tiny import (
 )
 
 
-def parts(found: Representation) -> dict[str, torch.Tensor]:
-    return {name: part for name, part in vars(found).items() if part is not None}
+def parts(results: Representation) -> dict[str, torch.Tensor]:
+    return {name: part for name, part in vars(results).items() if part is not None}
 
 
 def equal(one: Representation, other: Representation) -> bool:
@@ -46,45 +46,45 @@ def written(made: Retriever, folder: Path) -> Path:
 
 @pytest.mark.parametrize("kind", RETRIEVERS)
 def test_a_saved_retriever_comes_back(kind: str, tmp_path: Path) -> None:
-    made, tokens = tiny_retriever(kind).eval(), random_tokens(5, 1)
-    again = load(written(made, tmp_path / "saved"))
+    model, tokens = tiny_retriever(kind).eval(), random_tokens(5, 1)
+    again = load(written(model, tmp_path / "saved"))
 
-    assert again.settings == made.settings
+    assert again.settings == model.settings
     assert not again.training
     for role in ("query", "passage"):
-        assert equal(made(tokens, role), again(tokens, role))
-    assert made.settings.views == again.views
+        assert equal(model(tokens, role), again(tokens, role))
+    assert model.settings.views == again.views
 
 
 @pytest.mark.parametrize("kind", RETRIEVERS)
 def test_its_folder_opens_in_transformers(kind: str, tmp_path: Path) -> None:
-    made, tokens = tiny_retriever(kind).eval(), random_tokens(5, 1)
+    model, tokens = tiny_retriever(kind).eval(), random_tokens(5, 1)
 
-    theirs = transformers.AutoModelForMaskedLM.from_pretrained(written(made, tmp_path / "saved")).eval()
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(written(model, tmp_path / "saved")).eval()
 
     with torch.no_grad():
         hidden = theirs.bert(tokens.ids, tokens.mask).last_hidden_state
-        ours = made.encoder.passage.bert(tokens.ids, tokens.mask)
+        ours = model.encoder.passage.bert(tokens.ids, tokens.mask)
     torch.testing.assert_close(ours[tokens.mask], hidden[tokens.mask], atol=1e-5, rtol=1e-5)
 
 
 def test_the_sum_is_weighted() -> None:
-    made = tiny_retriever("hybrid").eval()
-    queries, passages = made(random_tokens(3, 1), "query"), made(random_tokens(4, 2), "passage")
+    model = tiny_retriever("hybrid").eval()
+    queries, passages = model(random_tokens(3, 1), "query"), model(random_tokens(4, 2), "passage")
 
-    scores = made.scores(queries, passages)
+    scores = model.scores(queries, passages)
 
     assert list(scores) == ["dense", "lexical", "sum"]
     torch.testing.assert_close(scores["sum"], 0.5 * scores["dense"] + 2.0 * scores["lexical"])
 
 
 def test_a_plain_folder_is_dense(tmp_path: Path) -> None:
-    made = load(save_backbone(tmp_path))
+    built = load(save_backbone(tmp_path))
 
-    assert made.settings == RetrieverSettings(dense=dense.Settings(dim=None))
-    assert made.own() == {}
+    assert built.settings == RetrieverSettings(dense=dense.Settings(dim=None))
+    assert built.own() == {}
     tokens = random_tokens(3, 1)
-    torch.testing.assert_close(made(tokens, "query").dense, towers.load(tmp_path)(tokens, "query").dense)
+    torch.testing.assert_close(built(tokens, "query").dense, towers.load(tmp_path)(tokens, "query").dense)
 
 
 def test_the_same_views_go_on_and_others_start_anew(tmp_path: Path) -> None:
@@ -103,11 +103,11 @@ def test_the_same_views_go_on_and_others_start_anew(tmp_path: Path) -> None:
 
 
 def test_new_experts_read_what_the_bert_reads(tmp_path: Path) -> None:
-    made = load_for_training(written(tiny_retriever("dpr"), tmp_path / "saved"), RETRIEVERS["mixture"]).eval()
+    built = load_for_training(written(tiny_retriever("dpr"), tmp_path / "saved"), RETRIEVERS["mixture"]).eval()
     plain, tokens = load(tmp_path / "saved"), random_tokens(4, 3)
 
     hidden = plain.encoder.passage.bert(tokens.ids, tokens.mask)
-    for states in made._hidden(made.encoder.passage, tokens, "query").values():
+    for states in built._hidden(built.encoder.passage, tokens, "query").values():
         assert torch.equal(states, hidden)
 
 
@@ -120,21 +120,21 @@ def test_towers_that_share_attention_have_no_experts() -> None:
 
 def test_each_tower_has_experts_of_its_own(tmp_path: Path) -> None:
     encoder = towers.build_encoders(DenseEncoder(tiny_bert(), "cls"), "separate")
-    made = Retriever(encoder, RETRIEVERS["mixture"], tiny_tokenizer())
+    model = Retriever(encoder, RETRIEVERS["mixture"], tiny_tokenizer())
     with torch.no_grad():
-        for name, each in made.named_parameters():
+        for name, each in model.named_parameters():
             each.add_(0.1 if "query" in name else 0.0)
 
     tokens = random_tokens(3, 1)
-    assert not equal(made.eval()(tokens, "query"), made(tokens, "passage"))
-    again = load(written(made, tmp_path / "saved"))
+    assert not equal(model.eval()(tokens, "query"), model(tokens, "passage"))
+    again = load(written(model, tmp_path / "saved"))
     for role in ("query", "passage"):
-        assert equal(made(tokens, role), again(tokens, role))
+        assert equal(model(tokens, role), again(tokens, role))
 
 
 @pytest.mark.parametrize("kind", RETRIEVERS)
 def test_padding_changes_no_view(kind: str) -> None:
-    made = tiny_retriever(kind).eval()
+    model = tiny_retriever(kind).eval()
     queries, passages = random_tokens(3, 1), random_tokens(4, 2)
 
     def padded(tokens: Tokens) -> Tokens:
@@ -142,8 +142,8 @@ def test_padding_changes_no_view(kind: str) -> None:
             torch.nn.functional.pad(tokens.ids, (0, 5)), torch.nn.functional.pad(tokens.mask, (0, 5), value=False)
         )
 
-    short = made.scores(made(queries, "query"), made(passages, "passage"))
-    long = made.scores(made(padded(queries), "query"), made(padded(passages), "passage"))
+    short = model.scores(model(queries, "query"), model(passages, "passage"))
+    long = model.scores(model(padded(queries), "query"), model(padded(passages), "passage"))
     for view, scores in short.items():
         torch.testing.assert_close(long[view], scores, atol=1e-4, rtol=1e-4)
 
@@ -185,28 +185,28 @@ def test_dup_maes_own_matrix_is_taken_from_its_pretraining(tmp_path: Path) -> No
     (folder / retrievers.SETTINGS).unlink()
     save_file({"projection.weight": pretrained}, folder / retrievers.HEADS)
 
-    made = load_for_training(folder, views).eval()
+    built = load_for_training(folder, views).eval()
 
     tokens = random_tokens(2, 1)
-    hidden = made.encoder.passage.bert(tokens.ids, tokens.mask)
+    hidden = built.encoder.passage.bert(tokens.ids, tokens.mask)
     for row in range(2):
         expected = (hidden[row][tokens.mask[row]] @ pretrained.T).amax(0)
-        torch.testing.assert_close(made(tokens, "passage").lexical[row], expected)
+        torch.testing.assert_close(built(tokens, "passage").lexical[row], expected)
 
 
 def test_a_bias_of_the_dense_projection_is_saved_and_starts_the_projection_anew(tmp_path: Path) -> None:
     plain, biased = (RetrieverSettings(dense=dense.Settings(dim=6, bias=bias)) for bias in (False, True))
-    made = Retriever(DenseEncoder(tiny_bert(), "cls"), biased, tiny_tokenizer()).eval()
-    torch.nn.init.normal_(made.own()["heads.dense.projection.bias"])
-    folder, tokens = written(made, tmp_path / "saved"), random_tokens(4, 1)
+    model = Retriever(DenseEncoder(tiny_bert(), "cls"), biased, tiny_tokenizer()).eval()
+    torch.nn.init.normal_(model.own()["heads.dense.projection.bias"])
+    folder, tokens = written(model, tmp_path / "saved"), random_tokens(4, 1)
 
     assert load(folder).settings == biased
-    assert equal(load(folder)(tokens, "query"), made(tokens, "query"))
+    assert equal(load(folder)(tokens, "query"), model(tokens, "query"))
     assert torch.equal(load_for_training(folder, biased).own()["heads.dense.projection.weight"],
-                       made.own()["heads.dense.projection.weight"])  # fmt: skip
+                       model.own()["heads.dense.projection.weight"])  # fmt: skip
     assert list(load_for_training(folder, plain).own()) == ["heads.dense.projection.weight"]
     described = json.loads(
-        (written(Retriever(made.encoder, plain, tiny_tokenizer()), folder) / "retriever.json").read_text()
+        (written(Retriever(model.encoder, plain, tiny_tokenizer()), folder) / "retriever.json").read_text()
     )
     assert described == {"dense": {"dim": 6, "weight": 1.0}, "late": None, "lexical": None, "shared_layers": None}
 

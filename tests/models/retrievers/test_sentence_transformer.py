@@ -32,11 +32,11 @@ def encoder(folder: Path, kind: str) -> Path:
     if kind == "bert":
         return save_backbone(folder, spread=0.2)
     if kind == "distilbert":
-        made: Any = DistilBertModel(DistilBertConfig(**shape, dim=32, n_layers=2, n_heads=4, hidden_dim=48))
+        built: Any = DistilBertModel(DistilBertConfig(**shape, dim=32, n_layers=2, n_heads=4, hidden_dim=48))
     else:  # its positions begin after the padding's number
-        made = RobertaModel(RobertaConfig(**shape, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        built = RobertaModel(RobertaConfig(**shape, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
                                           intermediate_size=48, pad_token_id=0))  # fmt: skip
-    made.save_pretrained(folder)
+    built.save_pretrained(folder)
     save_tokenizer(folder)
     return folder
 
@@ -52,17 +52,17 @@ def saved(folder: Path, kind: str, *parts: str, max_tokens: int | None = None, *
         "gelu": lambda: modules.Dense(24, 20, bias=False, activation_function=torch.nn.GELU()),
         "normalise": modules.Normalize, "dropout": lambda: modules.Dropout(0.5),
     }  # fmt: skip
-    made = SentenceTransformer(modules=[first, pooling, *(then[part]() for part in parts)], device="cpu", **said)
-    made.save(str(folder / "saved"), create_model_card=False)
-    return made
+    built = SentenceTransformer(modules=[first, pooling, *(then[part]() for part in parts)], device="cpu", **said)
+    built.save(str(folder / "saved"), create_model_card=False)
+    return built
 
 
 def vectors(folder: Path, texts: list[str], role: Any, max_tokens: int = 64) -> np.ndarray:
     """Ours, of the texts in one batch."""
-    found = load.load(folder)
+    result = load.load(folder)
     with torch.inference_mode():
-        batch = found.pad_batch(found.encode(texts, role, max_tokens))
-        dense = found.retriever(batch, role).dense
+        batch = result.pad_batch(result.encode(texts, role, max_tokens))
+        dense = result.retriever(batch, role).dense
     assert dense is not None
     return dense.numpy()
 

@@ -25,13 +25,13 @@ NORM = {"output.LayerNorm.weight", "output.LayerNorm.bias"}
 
 def encoder(kind: Towers, *, pooling: Pooling = "cls", apart: bool = False) -> DenseEncoder:
     """Towers of a kind; where `apart`, after each parameter went its own way."""
-    made = build_encoders(DenseEncoder(tiny_bert(), pooling), kind)
+    built = build_encoders(DenseEncoder(tiny_bert(), pooling), kind)
     if apart:
         torch.manual_seed(5)
         with torch.no_grad():
-            for parameter in made.parameters():
+            for parameter in built.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.1)
-    return made.eval()
+    return built.eval()
 
 
 def own_names(made: DenseEncoder) -> set[str]:
@@ -54,34 +54,34 @@ def test_what_queries_have_of_their_own() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_both_routes_start_as_the_given_bert(kind: Towers) -> None:
-    reference, made = tiny_bert().eval(), encoder(kind)
+    reference, built = tiny_bert().eval(), encoder(kind)
 
     hidden = reference.bert(TEXTS.ids, TEXTS.mask)
 
     for role in get_args(Role):
-        tower = made.tower(role)
+        tower = built.tower(role)
         assert (tower.bert(TEXTS.ids, TEXTS.mask) - hidden).abs().max() == 0
         assert (tower.vocabulary(hidden) - reference.vocabulary(hidden)).abs().max() == 0
-        torch.testing.assert_close(made(TEXTS, role).dense, hidden[:, 0])
-    assert sharing(made) == kind
+        torch.testing.assert_close(built(TEXTS, role).dense, hidden[:, 0])
+    assert sharing(built) == kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_on_passages_alone(kind: Towers) -> None:
-    made, before = encoder(kind).train(), encoder(kind)
-    optimiser = torch.optim.AdamW(made.parameters(), lr=0.01, weight_decay=0.0)
+    built, before = encoder(kind).train(), encoder(kind)
+    optimiser = torch.optim.AdamW(built.parameters(), lr=0.01, weight_decay=0.0)
 
-    made(TEXTS, "passage").dense.square().sum().backward()
+    built(TEXTS, "passage").dense.square().sum().backward()
     optimiser.step()
 
     # The vocabulary head and what no text reaches have no part in it.
     changed = {
         name
-        for (name, value), old in zip(made.query.named_parameters(), before.query.parameters(), strict=True)
+        for (name, value), old in zip(built.query.named_parameters(), before.query.parameters(), strict=True)
         if not torch.equal(value, old)
     }
-    layers = {name for name, _ in made.query.named_parameters() if name.startswith("bert.encoder.layer")}
-    expected = layers - own_names(made)
+    layers = {name for name, _ in built.query.named_parameters() if name.startswith("bert.encoder.layer")}
+    expected = layers - own_names(built)
     assert changed & layers - {name for name in layers if name.endswith("key.bias")} == {
         name
         for name in expected
@@ -95,8 +95,8 @@ def test_parameters_for_the_shape_of_bert_base() -> None:
         model = bert.BertForMaskedLM(bert.BertConfig(30522, 768, 12, 12, 3072))
 
     def added(kind: Towers) -> int:
-        made = build_encoders(DenseEncoder(model, "cls"), kind)
-        return sum(parameter.numel() for parameter in made.parameters()) - sum(
+        built = build_encoders(DenseEncoder(model, "cls"), kind)
+        return sum(parameter.numel() for parameter in built.parameters()) - sum(
             parameter.numel() for parameter in model.parameters()
         )
 
@@ -111,18 +111,18 @@ def test_parameters_for_the_shape_of_bert_base() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_files_keep_weights_and_sharing(kind: Towers, pooling: Pooling, tmp_path: Path) -> None:
-    made = encoder(kind, pooling=pooling, apart=True)
+    built = encoder(kind, pooling=pooling, apart=True)
 
-    towers.save(made, tmp_path)
+    towers.save(built, tmp_path)
     loaded = towers.load(tmp_path)
 
     assert sharing(loaded) == kind
-    assert own_names(loaded) == own_names(made)
+    assert own_names(loaded) == own_names(built)
     assert not loaded.training
     for role in get_args(Role):
-        assert torch.equal(loaded(TEXTS, role).dense, made(TEXTS, role).dense)
-        assert equal(loaded.tower(role), made.tower(role))
-    assert (kind == "siamese") == torch.equal(made(TEXTS, "query").dense, made(TEXTS, "passage").dense)
+        assert torch.equal(loaded(TEXTS, role).dense, built(TEXTS, role).dense)
+        assert equal(loaded.tower(role), built.tower(role))
+    assert (kind == "siamese") == torch.equal(built(TEXTS, "query").dense, built(TEXTS, "passage").dense)
     assert (tmp_path / "query").exists() == (kind != "siamese")
 
 
@@ -133,12 +133,12 @@ def equal(one: nn.Module, other: nn.Module) -> bool:
 
 @torch.no_grad()
 def test_each_tower_opens_in_transformers(tmp_path: Path) -> None:
-    towers.save(made := encoder("mixture", apart=True), tmp_path)
+    towers.save(built := encoder("mixture", apart=True), tmp_path)
 
     for role, folder in (("passage", tmp_path), ("query", tmp_path / "query")):
         theirs = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
         hidden = theirs(TEXTS.ids, attention_mask=TEXTS.mask.long()).last_hidden_state
-        torch.testing.assert_close(made(TEXTS, role).dense, hidden[:, 0], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(built(TEXTS, role).dense, hidden[:, 0], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["mixture", "separate"])
@@ -156,9 +156,9 @@ def test_a_mixture_trains_what_is_shared_by_both(tmp_path: Path) -> None:
     def gradient(role: Role) -> Tensor:
         loaded.zero_grad()
         loaded(some(role), role).dense.square().sum().backward()
-        found = loaded.passage.bert.encoder.layer[0].attention.self.query.weight.grad
-        assert found is not None
-        return found.clone()
+        result = loaded.passage.bert.encoder.layer[0].attention.self.query.weight.grad
+        assert result is not None
+        return result.clone()
 
     def some(role: Role) -> Tokens:
         return TEXTS.rows(0, 1) if role == "query" else TEXTS.rows(1, 3)

@@ -88,9 +88,9 @@ def test_rows_have_the_fields_of_their_table(name: str, tmp_path: Path) -> None:
     fields = {"texts": ["doc_id", "title", "text"], "queries": ["query_id", "text"],
               "qrels": ["query_id", "doc_id", "grade"], "answers": ["query_id", "answers"]}  # fmt: skip
 
-    for function, given in rows(name, tmp_path).items():
-        assert all(list(row) == fields[function] for row in given)
-        assert given or function == "answers"
+    for function, inputs in rows(name, tmp_path).items():
+        assert all(list(row) == fields[function] for row in inputs)
+        assert inputs or function == "answers"
 
 
 @pytest.mark.parametrize("name", MINIATURES)

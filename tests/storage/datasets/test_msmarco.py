@@ -200,9 +200,9 @@ def test_the_real_topics_are_as_many_as_is_known(split: str) -> None:
     folder = Path(os.environ["PRETRIEVE_COLLECTIONS"]) / "msmarco-topics"
     qrels = list(reader.qrels(folder, split))
     judged = {row["query_id"] for row in qrels}
-    found = {row["query_id"] for row in reader.queries(folder, split)}
+    result = {row["query_id"] for row in reader.queries(folder, split)}
 
-    assert judged <= found
+    assert judged <= result
     assert len(judged) == reader.NUM_ROWS["queries", split]
     assert len(qrels) == reader.NUM_ROWS["qrels", split]
     relevant = {row["query_id"] for row in qrels if row["grade"] >= relevant_from("msmarco", split)}

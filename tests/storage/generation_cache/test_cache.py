@@ -112,10 +112,10 @@ def test_invalidations_add_up(ledger: GenerationCache) -> None:
 
     assert len({*keys, last.key}) == 4
     assert ledger.invalidated() == last
-    found = Invalidations.read(last)
-    assert found.draw(one) == 3 + (one[:2] == other[:2])
-    assert found.draw(other) == 2
-    assert Invalidations.read(GenerationCache(ledger.folder).invalidated()) == found
+    result = Invalidations.read(last)
+    assert result.draw(one) == 3 + (one[:2] == other[:2])
+    assert result.draw(other) == 2
+    assert Invalidations.read(GenerationCache(ledger.folder).invalidated()) == result
     assert Invalidations.last(last) == Invalidations(buckets={other[:2]: 1})
     last.path.write_text("{")
     with pytest.raises(UserError, match="do not match the hash in its name"):

@@ -26,17 +26,17 @@ def write(results: Path, facts: Facts = FACTS) -> Path:
 def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
     folder = write(tmp_path)
 
-    found = read_study_run(tmp_path, "study/cpdae", 2)
+    result = read_study_run(tmp_path, "study/cpdae", 2)
 
-    assert found is not None
-    assert folder == tmp_path / "cpdae" / "seed-2" == found.folder
-    assert found.facts == FACTS
-    assert found.facts.command == "pretrieve reproduce study/cpdae --set seed=2"
-    queries, values = found.measured("few", "MRR@10") or ([], [])
+    assert result is not None
+    assert folder == tmp_path / "cpdae" / "seed-2" == result.folder
+    assert result.facts == FACTS
+    assert result.facts.command == "pretrieve reproduce study/cpdae --set seed=2"
+    queries, values = result.measured("few", "MRR@10") or ([], [])
     assert (queries.to_pylist(), values.tolist()) == (["q1", "q2"], [1.0, 0.5])
-    assert found.measured("few", "recall@10") is None
-    assert found.stages[0]["cpu_seconds"] == 1.5
-    assert found.curves.to_pylist() == [{"training": "few", "name": "loss", "step": 1.0, "value": 2.0}]
+    assert result.measured("few", "recall@10") is None
+    assert result.stages[0]["cpu_seconds"] == 1.5
+    assert result.curves.to_pylist() == [{"training": "few", "name": "loss", "step": 1.0, "value": 2.0}]
     assert [run.facts.seed for run in read_study_runs(tmp_path)] == [2]
 
 

@@ -111,25 +111,25 @@ CONTENTS = ("the rows",)  # seen where contents are read: by `verify`, and befor
 
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_each_kind_of_damage_is_named_and_the_artifact_is_built_again(kind: str, store: Store) -> None:
-    made = count(settings=Count(number=2))
+    built = count(settings=Count(number=2))
     change, message = DAMAGES[kind]
-    change(made)
+    change(built)
 
-    (problem, *_) = [problem for problem in find_damage(made.path) if re.search(message, problem)]
+    (problem, *_) = [problem for problem in find_damage(built.path) if re.search(message, problem)]
 
-    assert str(made.path) in problem
+    assert str(built.path) in problem
     assert len(problem.splitlines()) == 1
-    assert (store.manifest(made.stage, made.key) is None) == (kind not in CONTENTS)
+    assert (store.manifest(built.stage, built.key) is None) == (kind not in CONTENTS)
     if kind in CONTENTS:
         with pytest.raises(DamagedArtifact, match=message):
-            store.check(made)
+            store.check(built)
     said: list[str] = []
     with session(Session(store, print_line=said.append)) as again:
         assert read_table(count(settings=Count(number=2)), Queries).num_rows == 2
     assert [done.cached for done in again.done.values()] == [False]
     assert kind in CONTENTS or problem in said[1]
     assert len(list((store.root / ".damaged").iterdir())) == 1
-    assert find_damage(made.path) == []
+    assert find_damage(built.path) == []
 
 
 @contextlib.contextmanager
@@ -145,14 +145,14 @@ def no_file_can_be_opened() -> Iterator[None]:
 
 
 def test_an_artifact_that_cannot_be_read_now_is_not_taken_for_damaged(store: Store) -> None:
-    made = count(settings=Count(number=2))
+    built = count(settings=Count(number=2))
 
-    for use in (lambda: store.manifest(made.stage, made.key), lambda: store.quarantine_if_damaged(made.path)):
+    for use in (lambda: store.manifest(built.stage, built.key), lambda: store.quarantine_if_damaged(built.path)):
         with no_file_can_be_opened(), pytest.raises(UserError, match="more files are open than may be") as error:
             use()
-        assert str(made.path) in str(error.value)
+        assert str(built.path) in str(error.value)
 
-    assert store.check(made) == made.path
+    assert store.check(built) == built.path
     assert not (store.root / ".damaged").exists()
 
 
@@ -162,10 +162,10 @@ def test_files_of_operating_systems_are_no_damage_and_are_not_published(name: st
         key = count(settings=Count(number=2)).key
     work = store.begin(count.name, key)
     for folder in (work, store.folder(count.name, key)):
-        made = count(settings=Count(number=2)) if folder != work else None
+        built = count(settings=Count(number=2)) if folder != work else None
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("of the operating system")
-        assert made is None or store.check(made) == folder
+        assert built is None or store.check(built) == folder
 
     manifest = store.manifest(count.name, key)
     assert manifest is not None
@@ -175,7 +175,7 @@ def test_files_of_operating_systems_are_no_damage_and_are_not_published(name: st
 def test_a_folder_that_cannot_be_listed_is_one_line_and_no_damage(
     store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = count(settings=Count(number=2))
+    built = count(settings=Count(number=2))
 
     def fail(folder: Any) -> Any:
         if broken in (Path(folder), Path(folder).resolve()):
@@ -184,9 +184,9 @@ def test_a_folder_that_cannot_be_listed_is_one_line_and_no_damage(
 
     scandir = os.scandir
     monkeypatch.setattr(os, "scandir", fail)
-    broken = made.path
-    for use in (lambda: store.manifest(made.stage, made.key), lambda: store.quarantine_if_damaged(made.path)):
-        with pytest.raises(UserError, match=f"{made.path}: the folder cannot be listed .Input/output error.; check"):
+    broken = built.path
+    for use in (lambda: store.manifest(built.stage, built.key), lambda: store.quarantine_if_damaged(built.path)):
+        with pytest.raises(UserError, match=f"{built.path}: the folder cannot be listed .Input/output error.; check"):
             use()
     broken = store.root
     ended = command(capsys, "verify", "--aside", "--store", store.root)
@@ -194,7 +194,7 @@ def test_a_folder_that_cannot_be_listed_is_one_line_and_no_damage(
     assert (ended.code, len(ended.err.splitlines())) == (2, 1)
     assert f"{store.root}: input/output error; check the disk or the network file system" in ended.err
     broken = Path("none")
-    assert store.check(made) == made.path
+    assert store.check(built) == built.path
 
 
 def test_two_folders_that_were_swapped_are_both_named_and_built_again(store: Store) -> None:
@@ -212,44 +212,44 @@ def test_two_folders_that_were_swapped_are_both_named_and_built_again(store: Sto
 
 
 def test_one_damaged_manifest_leaves_the_others(store: Store) -> None:
-    made, other = count(settings=Count(number=2)), count(settings=Count(number=3))
-    (made.path / "manifest.json").write_bytes(b"\xff" * 100)
+    built, other = count(settings=Count(number=2)), count(settings=Count(number=3))
+    (built.path / "manifest.json").write_bytes(b"\xff" * 100)
 
-    found = dict(store.manifests())
+    results = dict(store.manifests())
 
-    assert found[made.path] is None
-    assert found[other.path] is not None
+    assert results[built.path] is None
+    assert results[other.path] is not None
 
 
 def test_the_manifest_of_an_earlier_version_is_accepted(store: Store) -> None:
-    made = count(settings=Count(number=2))
-    before = store.manifest(made.stage, made.key)
-    edited(made)
+    built = count(settings=Count(number=2))
+    before = store.manifest(built.stage, built.key)
+    edited(built)
 
-    manifest = store.manifest(made.stage, made.key)
+    manifest = store.manifest(built.stage, built.key)
 
     assert manifest is not None
     assert before is not None
     assert manifest == before
     assert (before.sha256 is None, manifest.sha256) == (False, None)
-    assert find_damage(made.path) == []
+    assert find_damage(built.path) == []
 
 
 @pytest.mark.parametrize("signed", [True, False])
 def test_no_flipped_bit_changes_a_manifest_unnoticed(signed: bool, store: Store) -> None:
     """Those of earlier versions have no sha256: only what they say of the build may change, which no result reads."""
-    made = count(settings=Count(number=2))
+    built = count(settings=Count(number=2))
     if not signed:
-        edited(made)
-    path = made.path / "manifest.json"
-    content, before = path.read_bytes(), store.manifest(made.stage, made.key)
+        edited(built)
+    path = built.path / "manifest.json"
+    content, before = path.read_bytes(), store.manifest(built.stage, built.key)
     assert before is not None
     unnoticed = []
     for place in range(0, len(content), 3):
         flipped = bytearray(content)
         flipped[place] ^= 1 << random.Random(place).randrange(8)
         path.write_bytes(flipped)
-        if not find_damage(made.path):
+        if not find_damage(built.path):
             unnoticed.append(Manifest.from_json(path.read_bytes()))
 
     assert all(dataclasses.replace(manifest, built=before.built) == before for manifest in unnoticed)

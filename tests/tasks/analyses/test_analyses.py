@@ -42,8 +42,8 @@ class Settings(base.Settings):
 def test_settings_and_results_are_written(tmp_path: Path) -> None:
     write(tmp_path, Settings(analysis="some", seed=3), {"text": "ü", "share": 0.5})
 
-    found = json.loads((tmp_path / "analysis.json").read_text())
-    assert found == {"analysis": "some", "seed": 3, "text": "ü", "share": 0.5}
+    results = json.loads((tmp_path / "analysis.json").read_text())
+    assert results == {"analysis": "some", "seed": 3, "text": "ü", "share": 0.5}
 
 
 def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:

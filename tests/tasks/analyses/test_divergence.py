@@ -68,12 +68,12 @@ def test_lower_grades_are_not_relevant(tables: Any, written: Any) -> None:
     queries, _, passages = tables
     qrels = written(Qrels, [judged(n, n, grade=n % 3) for n in range(8)])
 
-    found = sample_pairs(queries, qrels, passages, Reading(**SETTINGS | {"relevant_from": 2}))
+    results = sample_pairs(queries, qrels, passages, Reading(**SETTINGS | {"relevant_from": 2}))
 
-    assert {row["query_id"] for row in found} == {"q2", "q5"}
+    assert {row["query_id"] for row in results} == {"q2", "q5"}
 
 
-def test_the_analysis_equals_measures_of_the_vectors(tables: Any, made: Any, tmp_path: Any) -> None:
+def test_the_analysis_equals_measures_of_the_vectors(tables: Any, run_stage: Any, tmp_path: Any) -> None:
     settings, model = Reading(**SETTINGS), checkpoint(tmp_path / "dpr")
     drawn = sample_pairs(*tables, settings)
     encoder = TextEncoder(model.path)
@@ -82,9 +82,9 @@ def test_the_analysis_equals_measures_of_the_vectors(tables: Any, made: Any, tmp
     distances = space.cosine_distances(np.concatenate([queries, passages]))
     planes = [space.plane(distances, perplexity=4.0, seed=seed) for seed in (1, 2)]
 
-    found = made(divergence, *tables, model, settings=settings)
+    result = run_stage(divergence, *tables, model, settings=settings)
 
-    told = json.loads((found.path / "analysis.json").read_text())
+    told = json.loads((result.path / "analysis.json").read_text())
     by_seed = [space.on_common_support(plane[:8], plane[8:]) for plane in planes]
     assert told["common_support"]["kl"] == pytest.approx({
         "mean": (by_seed[0]["kl"] + by_seed[1]["kl"]) / 2, "spread": np.std([row["kl"] for row in by_seed], ddof=1)
@@ -104,7 +104,7 @@ def test_the_analysis_equals_measures_of_the_vectors(tables: Any, made: Any, tmp
     assert f"{told['cosines']['pairs']:.3f}" in seen.text
     assert "log-densities differ in sign" in section("divergence", told | {"own_points": None}).text
 
-    rows = pq.read_table(found.path / "points.parquet").to_pylist()
+    rows = pq.read_table(result.path / "points.parquet").to_pylist()
     assert len(rows) == 2 * 16
     assert [(row["x"], row["y"]) for row in rows[16:24]] == [tuple(point) for point in planes[1][:8].tolist()]
     assert [row["query_id"] for row in rows[24:]] == [row["query_id"] for row in drawn]
@@ -114,16 +114,16 @@ def test_the_analysis_equals_measures_of_the_vectors(tables: Any, made: Any, tmp
     assert np.corrcoef(picture[:, 0], planes[0][:, 0])[0, 1] > 0.999
 
 
-def test_equal_inputs_give_equal_bytes(tables: Any, made: Any, tmp_path: Any) -> None:
+def test_equal_inputs_give_equal_bytes(tables: Any, run_stage: Any, tmp_path: Any) -> None:
     model = checkpoint(tmp_path / "dpr")
-    one, other = (made(divergence, *tables, model, settings=Reading(**SETTINGS)) for _ in range(2))
+    one, other = (run_stage(divergence, *tables, model, settings=Reading(**SETTINGS)) for _ in range(2))
 
     for name in ("analysis.json", "points.parquet"):
         assert (one.path / name).read_bytes() == (other.path / name).read_bytes()
 
 
-def test_impossible_analyses_are_refused(tables: Any, made: Any, tmp_path: Any) -> None:
+def test_impossible_analyses_are_refused(tables: Any, run_stage: Any, tmp_path: Any) -> None:
     with pytest.raises(UserError, match=r"at least 16 queries .* perplexity of 30, found 8; lower perplexity"):
-        made(divergence, *tables, None, settings=Reading(**SETTINGS | {"perplexity": 30.0}))
+        run_stage(divergence, *tables, None, settings=Reading(**SETTINGS | {"perplexity": 30.0}))
     with pytest.raises(UserError, match="retriever_1: its retriever has no dense view"):
-        made(divergence, *tables, checkpoint(tmp_path / "splade", "splade"), settings=Reading(**SETTINGS))
+        run_stage(divergence, *tables, checkpoint(tmp_path / "splade", "splade"), settings=Reading(**SETTINGS))

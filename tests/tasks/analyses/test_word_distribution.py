@@ -61,15 +61,17 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Artifact[Any]:
 
 
 @pytest.fixture(scope="module")
-def terms(texts: Artifact[Pairs], checkpoint: Artifact[Any], made: Any, on_one_thread: Any) -> Artifact[Terms]:
-    artifact: Artifact[Terms] = made(count_terms, pairs=texts, tokenizer=checkpoint)
+def terms(texts: Artifact[Pairs], checkpoint: Artifact[Any], run_stage: Any, on_one_thread: Any) -> Artifact[Terms]:
+    artifact: Artifact[Terms] = run_stage(count_terms, pairs=texts, tokenizer=checkpoint)
     return artifact
 
 
 @pytest.fixture(scope="module")
-def found(texts: Any, terms: Any, checkpoint: Any, made: Any, on_one_thread: Any) -> dict[str, Any]:
+def found(texts: Any, terms: Any, checkpoint: Any, run_stage: Any, on_one_thread: Any) -> dict[str, Any]:
     """What the stage writes."""
-    artifact = made(word_distribution, pairs=texts, terms=terms, checkpoint=checkpoint, settings=Reading(**SETTINGS))
+    artifact = run_stage(
+        word_distribution, pairs=texts, terms=terms, checkpoint=checkpoint, settings=Reading(**SETTINGS)
+    )
     content: dict[str, Any] = json.loads((artifact.path / "analysis.json").read_text())
     return content
 
@@ -99,11 +101,11 @@ def test_statistics_equal_the_reference() -> None:
     random, often = np.random.default_rng(2), [0, 1, 2, 4, 8, 16, 20, 20, 3, 10]
     shares = random.dirichlet(np.ones(10), size=6)
     own = [np.sort(random.choice(np.arange(1, 10), size=n, replace=False)) for n in (4, 5, 2, 6, 3, 4)]
-    found = VocabularyMass(TermCounts(20, np.array(often), np.array(often)), common=0.4, size=10)
+    result = VocabularyMass(TermCounts(20, np.array(often), np.array(often)), common=0.4, size=10)
     for row, words in zip(shares, own, strict=True):
-        found.add(row, words)
+        result.add(row, words)
 
-    figures = found.statistics()
+    figures = result.statistics()
 
     on_own, top, common_mass, common_words, correlations = [], [], [], [], []
     for row, words in zip(shares, own, strict=True):

@@ -25,8 +25,8 @@ TEXTS = st.lists(ODD | st.text(max_size=5), max_size=60).map("".join)
 
 
 def cut(text: str, max_tokens: int, tokenizer: Tokenizer = TOKENIZER) -> list[Span]:
-    (found,) = spans([text], tokenizer, limits=[max_tokens], language="en")
-    return found
+    (results,) = spans([text], tokenizer, limits=[max_tokens], language="en")
+    return results
 
 
 def pieces(text: str, max_tokens: int) -> list[str]:
@@ -41,14 +41,14 @@ GLUED = "dodmarketstatehoodhayclaphannibalsubsidyeconomicnikovweeksradeproductpl
 @given(TEXTS, st.integers(8, 40))
 @example(GLUED, 8)
 def test_spans_tile_the_text_and_fit(text: str, max_tokens: int) -> None:
-    found = cut(text, max_tokens)
+    results = cut(text, max_tokens)
 
-    assert "".join(text[span.start : span.end] for span in found) == text
-    assert [span.start for span in found] == [0, *(span.end for span in found[:-1])]
-    for span in found:
+    assert "".join(text[span.start : span.end] for span in results) == text
+    assert [span.start for span in results] == [0, *(span.end for span in results[:-1])]
+    for span in results:
         counted = len(TOKENIZER.encode(text[span.start : span.end], add_special_tokens=False))
         assert counted == span.num_tokens <= max_tokens
-        assert counted or len(found) == 1
+        assert counted or len(results) == 1
 
 
 @settings(max_examples=50, deadline=None)
@@ -101,10 +101,10 @@ def test_a_long_sentence_is_cut_between_words() -> None:
 def test_a_long_word_is_cut_between_its_pieces() -> None:
     word = "antidisestablishmentarianism" * 3
 
-    found = cut(word, 8)
+    results = cut(word, 8)
 
-    assert len(found) > 2
-    assert all(0 < span.num_tokens <= 8 for span in found)
+    assert len(results) > 2
+    assert all(0 < span.num_tokens <= 8 for span in results)
 
 
 def test_a_character_of_several_tokens_is_not_cut() -> None:
@@ -112,18 +112,18 @@ def test_a_character_of_several_tokens_is_not_cut() -> None:
 
 
 def test_the_tokenizers_own_limit_does_not_matter() -> None:
-    found = cut("word " * 1000, 300)  # the file of this tokenizer says to cut at 128 tokens
+    results = cut("word " * 1000, 300)  # the file of this tokenizer says to cut at 128 tokens
 
-    assert [span.num_tokens for span in found] == [300, 300, 300, 100]
+    assert [span.num_tokens for span in results] == [300, 300, 300, 100]
 
 
 @pytest.mark.parametrize("text", ["x" * 50_000, "ab\u200b" * 20_000, "漢字" * 200 + "x" * 50_000 + "."])
 def test_a_word_without_end_is_many_spans(text: str) -> None:
-    found = cut(text, 16)  # WordPiece makes one unknown piece of it
+    results = cut(text, 16)  # WordPiece makes one unknown piece of it
 
-    assert "".join(text[span.start : span.end] for span in found) == text
-    assert max(span.end - span.start for span in found) <= 10_000
-    assert all(0 < span.num_tokens <= 16 for span in found)
+    assert "".join(text[span.start : span.end] for span in results) == text
+    assert max(span.end - span.start for span in results) <= 10_000
+    assert all(0 < span.num_tokens <= 16 for span in results)
 
 
 def test_what_has_no_tokens_is_no_span_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

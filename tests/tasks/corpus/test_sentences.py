@@ -14,10 +14,10 @@ ODD = st.sampled_from([
 
 
 def test_a_long_text_has_the_sentences_of_its_paragraphs() -> None:
-    found = sentences(PARAGRAPH * 500, "en")  # 34,000 characters
+    results = sentences(PARAGRAPH * 500, "en")  # 34,000 characters
 
-    assert "".join(found) == PARAGRAPH * 500
-    assert [each.strip() for each in found if each.strip()] == [
+    assert "".join(results) == PARAGRAPH * 500
+    assert [each.strip() for each in results if each.strip()] == [
         "The first one is here.", "Is the second one?", "Mr. Smith wrote a third.",
     ] * 500  # fmt: skip
 
@@ -25,10 +25,10 @@ def test_a_long_text_has_the_sentences_of_its_paragraphs() -> None:
 def test_paragraphs_of_a_script_with_long_letters_keep_their_ends() -> None:
     text = "漢字。\n\n" * 2000  # 10,000 characters are 22,000 bytes
 
-    found = sentences(text, "ja")
+    results = sentences(text, "ja")
 
-    assert "".join(found) == text
-    assert len(found) >= 2000
+    assert "".join(results) == text
+    assert len(results) >= 2000
 
 
 @settings(max_examples=200, deadline=None)
@@ -57,7 +57,7 @@ def test_the_segmenter_sees_a_block_at_a_time(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_sentence_without_end_is_cut_at_blanks() -> None:
-    found = sentences("word " * 5000, "en")
+    results = sentences("word " * 5000, "en")
 
-    assert len(found) == 3
-    assert all(each.endswith("word ") for each in found)
+    assert len(results) == 3
+    assert all(each.endswith("word ") for each in results)

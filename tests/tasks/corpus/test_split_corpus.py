@@ -120,17 +120,17 @@ def test_a_resumed_run_makes_only_the_missing_parts(
     split(tmp_path / "unbroken", documents, settings)
     shutil.copytree(tmp_path / "unbroken", tmp_path / "resumed")
     (tmp_path / "resumed" / "part-00001.parquet").unlink()
-    made: list[str] = []
+    built: list[str] = []
 
     def watched(rows: Any, **keywords: Any) -> Any:
-        made.extend(row["doc_id"] for row in rows)
+        built.extend(row["doc_id"] for row in rows)
         return split_documents(rows, **keywords)
 
     split_documents = module.split_documents
     monkeypatch.setattr(module, "split_documents", watched)
     split(tmp_path / "resumed", documents, settings)
 
-    assert made == [f"d{i}" for i in range(20, 40)]
+    assert built == [f"d{i}" for i in range(20, 40)]
     assert files(tmp_path / "resumed") == files(tmp_path / "unbroken")
 
 

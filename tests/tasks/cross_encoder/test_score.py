@@ -71,8 +71,8 @@ class Given:
             Run,
             [
                 {"query_id": query, "passage_id": f"p{n}", "view": view, "rank": rank + 1, "score": -float(rank)}
-                for query, found in lists.items()
-                for rank, n in enumerate(found)
+                for query, results in lists.items()
+                for rank, n in enumerate(results)
             ],
         )
 
@@ -88,8 +88,8 @@ def pairs_of(folder: Path) -> list[tuple[str, str]]:
 
 
 def scores_of(folder: Path) -> list[float]:
-    found: list[float] = read_table(Artifact[TeacherScores]("score", "x", folder), TeacherScores)["score"].to_pylist()
-    return found
+    results: list[float] = read_table(Artifact[TeacherScores]("score", "x", folder), TeacherScores)["score"].to_pylist()
+    return results
 
 
 def slow_score(teacher: Source, query: str, passage: str) -> float:

@@ -74,8 +74,8 @@ def trained(place: Store, settings: TeacherTraining = TRAINING) -> Any:
         return train_teacher(**dict(zip(train_teacher.parameters, inputs, strict=True)), settings=settings)
 
 
-def hash_of(place: Store, made: Any) -> str:
-    manifest = place.manifest(made.stage, made.key)
+def hash_of(place: Store, run_stage: Any) -> str:
+    manifest = place.manifest(run_stage.stage, run_stage.key)
     assert manifest is not None
     return manifest.hash
 
@@ -118,12 +118,12 @@ def test_a_tiny_teacher_learns(store: Store, tmp_path: Path) -> None:
     start = Source("start", save_backbone(tmp_path, spread=0.2))
 
     inputs = dict(zip(train_teacher.parameters, (start, *tables()), strict=True))
-    made = train_teacher(**inputs, settings=settings)
+    built = train_teacher(**inputs, settings=settings)
 
-    losses = [json.loads(line)["listwise"] for line in (made.path / "logs" / "metrics.jsonl").read_text().splitlines()]
+    losses = [json.loads(line)["listwise"] for line in (built.path / "logs" / "metrics.jsonl").read_text().splitlines()]
     assert losses[0] == pytest.approx(np.log(4), abs=0.05)
     assert np.mean(losses[-5:]) < 0.3 * losses[0]
-    teacher, tokenizer = cross_encoder.load(made.path), Tokenizer.load(made.path)
+    teacher, tokenizer = cross_encoder.load(built.path), Tokenizer.load(built.path)
     batch = Batches(read_data(*tables(), settings), tokenizer, settings).batch(0)
     with torch.inference_mode():
         scores = teacher(batch.pairs).view(10, 4)

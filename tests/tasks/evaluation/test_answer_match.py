@@ -16,18 +16,18 @@ OTHERS = [" ", "\u00a0", "\n", "-", ".", "'", "“", "$", "…", "\u200b", "\x07
 
 def tokens(text: str) -> list[str]:
     """Runs of letters, digits and marks, or one other symbol that is no blank and no control; lower case."""
-    found, last = [], False
+    results, last = [], False
     for character in unicodedata.normalize("NFD", text):
         kind = unicodedata.category(character)[0]
         if kind in "LNM":
             if last:
-                found[-1] += character
+                results[-1] += character
             else:
-                found.append(character)
+                results.append(character)
         elif kind not in "ZC":
-            found.append(character)
+            results.append(character)
         last = kind in "LNM"
-    return [each.lower() for each in found]
+    return [each.lower() for each in results]
 
 
 def reference(text: str, answers: list[str]) -> bool:
@@ -71,7 +71,7 @@ def test_matching_equals_the_reference() -> None:
     assert seen == {True, False}
 
 
-def test_answer_metrics_count_the_first_passage_with_an_answer(written, made) -> None:
+def test_answer_metrics_count_the_first_passage_with_an_answer(written, run_stage) -> None:
     """Random passages of one document or several, tied scores, queries that a run lacks, and titles that have the
     answer: against a loop over every list."""
     draw = random.Random(7)
@@ -95,7 +95,7 @@ def test_answer_metrics_count_the_first_passage_with_an_answer(written, made) ->
     runs = [
         written(Run, [
             {"query_id": q, "passage_id": p, "view": "dense", "rank": 1, "score": s}
-            for q, found in each.items() for p, s in found.items()
+            for q, results in each.items() for p, s in results.items()
         ])
         for each in lists
     ]  # fmt: skip
@@ -106,16 +106,18 @@ def test_answer_metrics_count_the_first_passage_with_an_answer(written, made) ->
     )  # fmt: skip
     qrels = written(Qrels, [{"query_id": "q3", "doc_id": "d1", "grade": 1}])
     asked = written(Answers, [{"query_id": query, "answers": answer} for query, answer in answers.items()])
-    out = made(evaluate, qrels=qrels, answers=asked, passages=written(Passages, rows), runs=runs, settings=settings)
+    out = run_stage(
+        evaluate, qrels=qrels, answers=asked, passages=written(Passages, rows), runs=runs, settings=settings
+    )
 
     values = pq.read_table(out.path / "queries.parquet").to_pylist()
-    found = {(row["run"], row["metric"], row["query_id"]): row["value"] for row in values}
+    results = {(row["run"], row["metric"], row["query_id"]): row["value"] for row in values}
     for name, each in zip("ab", lists, strict=True):
         for query, wanted in answers.items():
             ranked = sorted(each.get(query, {}).items(), key=lambda pair: (pair[1], pair[0]), reverse=True)
             for cutoff in (2, 5):
                 hit = any(reference(texts[passage], wanted) for passage, _ in ranked[:cutoff])
-                assert found[name, f"answer@{cutoff}", query] == hit, (name, query, cutoff)
+                assert results[name, f"answer@{cutoff}", query] == hit, (name, query, cutoff)
     rows = pq.read_table(out.path / "rows.parquet").to_pylist()
     assert [(row["run"], row["metric"], row["queries"]) for row in rows] == [
         (run, metric, queries)

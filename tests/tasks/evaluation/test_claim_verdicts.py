@@ -29,18 +29,18 @@ def contrast(effect: float, *, noise: float = 0.2, seed: int = 0) -> SystemCompa
 
 
 def test_a_large_difference_holds_or_contradicts_and_a_small_one_does_not_show() -> None:
-    found = with_verdicts(
+    results = with_verdicts(
         [contrast(0.1), contrast(-0.1), contrast(0.005), SystemComparison("a", "b", missing=["x (seed 1)"])]
     )
 
-    assert [claim.verdict for claim in found] == ["supported", "contradicted", "inconclusive", "not run"]
-    assert found[0].difference is not None
-    assert found[0].low is not None
-    assert found[0].low < found[0].difference.value < (found[0].high or 0)
-    assert found[2].detectable is not None
-    assert found[2].detectable > 0.02
-    assert (found[0].p_randomisation or 1) < 0.001
-    assert found[3].p_holm is None
+    assert [claim.verdict for claim in results] == ["supported", "contradicted", "inconclusive", "not run"]
+    assert results[0].difference is not None
+    assert results[0].low is not None
+    assert results[0].low < results[0].difference.value < (results[0].high or 0)
+    assert results[2].detectable is not None
+    assert results[2].detectable > 0.02
+    assert (results[0].p_randomisation or 1) < 0.001
+    assert results[3].p_holm is None
 
 
 def test_holms_correction_is_over_all_contrasts_so_that_what_holds_stays() -> None:
@@ -64,11 +64,11 @@ def test_holms_correction_is_over_all_contrasts_so_that_what_holds_stays() -> No
 
 
 def test_p_over_the_seeds_alone_is_that_of_their_means() -> None:
-    found = contrast(0.03, seed=4)
-    means = np.array(found.by_seed)
+    result = contrast(0.03, seed=4)
+    means = np.array(result.by_seed)
     by_hand = means.mean() / (means.std(ddof=1) / math.sqrt(3))
 
-    assert found.p_seeds == pytest.approx(2 * t.sf(abs(by_hand), 2))
+    assert result.p_seeds == pytest.approx(2 * t.sf(abs(by_hand), 2))
     assert compare_systems("a", "b", [np.ones(3)], [np.zeros(3)]).p_seeds is None
     assert compare_systems("a", "b", [np.ones(3)] * 2, [np.zeros(3)] * 2).p_seeds is None
 
@@ -105,26 +105,26 @@ def test_four_studies_of_five_show_the_smallest_difference() -> None:
     """Whole tables of seeds and queries, decided as a contrast is."""
     random, queries, seeds, family = np.random.default_rng(5), 400, 3, 4
     variance, effect = 0.4 * 0.38**2, minimum_detectable_effect("MRR@10", 400, 3, 4)
-    found = 0
+    result = 0
     for _ in range(600):
         table = (
             effect + random.normal(0, math.sqrt((1 - REST) * variance), (1, queries))
             + random.normal(0, SEED_SIGMA * math.sqrt(2), (seeds, 1))
             + random.normal(0, math.sqrt(REST * variance), (seeds, queries))
         )  # fmt: skip
-        found += mean_difference(table).p() < 0.05 / family and table.mean() > 0
+        result += mean_difference(table).p() < 0.05 / family and table.mean() > 0
 
-    assert 0.75 < found / 600 < 0.85
+    assert 0.75 < result / 600 < 0.85
 
 
 def test_cheaper_is_a_ratio_with_an_interval_over_the_seeds() -> None:
-    found = compare_costs("a", "b", ([1.0, 1.1, 2.1], [2.0, 2.0, 4.0]), (1e9, 4e9))
+    result = compare_costs("a", "b", ([1.0, 1.1, 2.1], [2.0, 2.0, 4.0]), (1e9, 4e9))
 
     ratios = [0.5, 0.55, 0.525]
-    assert found.ratio == pytest.approx(math.prod(ratios) ** (1 / 3))
-    assert found.verdict == "supported"
-    assert (found.high or 1) < 0.6
+    assert result.ratio == pytest.approx(math.prod(ratios) ** (1 / 3))
+    assert result.verdict == "supported"
+    assert (result.high or 1) < 0.6
     assert compare_costs("a", "b", ([2.0, 2.0], [1.0, 1.01]), (1.0, 1.0)).verdict == "contradicted"
     assert compare_costs("a", "b", ([1.0, 2.0, 1.0], [1.1, 1.5, 1.0]), (1.0, 1.0)).verdict == "inconclusive"
     assert compare_costs("a", "b", ([1.0], [2.0]), (1.0, 1.0)).verdict == "inconclusive"  # one seed has no interval
-    assert replace(found, verdict="not run").missing == ()
+    assert replace(result, verdict="not run").missing == ()

@@ -30,7 +30,7 @@ def passages_of(documents: dict[str, list[str]]) -> pa.Table:
 
 
 def run_of(lists: dict[str, dict[str, float]]) -> pa.Table:
-    rows = [(query, passage, score) for query, found in lists.items() for passage, score in found.items()]
+    rows = [(query, passage, score) for query, results in lists.items() for passage, score in results.items()]
     return pa.table(
         {
             "query_id": pa.array([row[0] for row in rows], pa.string()),
@@ -92,8 +92,8 @@ def test_metrics_equal_trec_evals(seed: int, relevant_from: int) -> None:
     query_ids, (ours,) = measure_runs(qrels, index, [[run_of(lists)]], METRICS, relevant_from)
 
     folded = {
-        query: {doc: max(found[passage] for passage in passages[doc]) for doc in docs if passages[doc][0] in found}
-        for query, found in lists.items()
+        query: {doc: max(results[passage] for passage in passages[doc]) for doc in docs if passages[doc][0] in results}
+        for query, results in lists.items()
     }
     wanted = {*ORACLE.values(), "recip_rank"}
     oracle = pytrec_eval.RelevanceEvaluator(grades, wanted, relevance_level=relevant_from).evaluate(folded)
@@ -134,7 +134,7 @@ def test_documents_with_the_querys_id_are_removed() -> None:
     assert folded(fold(others, queries, passages, 9), passages) == [["c", "b"], ["a"]]
 
 
-def test_the_stage_writes_values_means_and_comparisons(written, made) -> None:
+def test_the_stage_writes_values_means_and_comparisons(written, run_stage) -> None:
     draw = random.Random(3)
     docs = [f"d{n}" for n in range(40)]
     text = {"title": "", "text": "x", "start": 0, "end": 1, "num_tokens": 1}
@@ -142,8 +142,8 @@ def test_the_stage_writes_values_means_and_comparisons(written, made) -> None:
     qrels = written(Qrels, [{"query_id": f"q{n}", "doc_id": docs[n], "grade": 1} for n in range(30)])
 
     def run(noise: float, queries: range) -> object:
-        found = {f"q{n}": {d: draw.random() * noise + (d == docs[n]) for d in docs} for n in queries}
-        table = run_of(found).append_column("view", pa.array(["dense"] * 40 * len(queries)))
+        results = {f"q{n}": {d: draw.random() * noise + (d == docs[n]) for d in docs} for n in queries}
+        table = run_of(results).append_column("view", pa.array(["dense"] * 40 * len(queries)))
         return written(Run, table.append_column("rank", pa.array([1] * len(table), pa.int32())).to_pylist())
 
     settings = Evaluation(
@@ -152,7 +152,7 @@ def test_the_stage_writes_values_means_and_comparisons(written, made) -> None:
         comparisons=[Comparison(run="good", baseline="bad"), Comparison(run="half", baseline="bad")],
     )  # fmt: skip
     runs = [run(0.5, range(30)), run(4, range(30)), run(0.5, range(15, 30))]
-    out = made(evaluate, qrels=qrels, passages=passages, runs=runs, settings=settings)
+    out = run_stage(evaluate, qrels=qrels, passages=passages, runs=runs, settings=settings)
 
     values = {(row["run"], row["metric"]): row for row in pq.read_table(out.path / "rows.parquet").to_pylist()}
     assert values["good", "MRR@10"] == {
@@ -187,30 +187,32 @@ def test_invalid_settings_are_refused() -> None:
 
 @pytest.mark.parametrize("metric", ["MRR@10", "answer@20"])
 @pytest.mark.parametrize("absent", [True, False])
-def test_a_split_without_judgements_or_answers_is_refused(written, made, metric: str, absent: bool) -> None:
+def test_a_split_without_judgements_or_answers_is_refused(written, run_stage, metric: str, absent: bool) -> None:
     empty = [None, None] if absent else [written(Qrels, []), written(Answers, [])]
     settings = Evaluation(
         **JUDGED, split="test", metrics=[metric], names=["a"], comparisons=[], seed=1, resamples=10_000
     )
     with pytest.raises(UserError, match=f"{metric}: no .*'test' of toy"):
-        made(evaluate, *empty, written(Passages, []), [written(Run, [])], settings=settings)
+        run_stage(evaluate, *empty, written(Passages, []), [written(Run, [])], settings=settings)
 
 
-def test_averaged_rows_are_means_of_runs(written, made) -> None:
+def test_averaged_rows_are_means_of_runs(written, run_stage) -> None:
     docs = [f"d{n}" for n in range(6)]
     text = {"title": "", "text": "x", "start": 0, "end": 1, "num_tokens": 1}
     passages = written(Passages, [{"passage_id": doc, "doc_id": doc, **text} for doc in docs])
     qrels = written(Qrels, [{"query_id": f"q{n}", "doc_id": docs[n], "grade": 1} for n in range(6)])
 
-    def run(found: set[int]) -> object:
-        rows = [{"query_id": f"q{n}", "passage_id": docs[n], "view": "dense", "rank": 1, "score": 1.0} for n in found]
+    def run(results: set[int]) -> object:
+        rows = [{"query_id": f"q{n}", "passage_id": docs[n], "view": "dense", "rank": 1, "score": 1.0} for n in results]
         return written(Run, rows)
 
     settings = Evaluation(
         **JUDGED, split="dev", metrics=["MRR@10"], names=["few_0", "few_1", "bm25"], seed=1, resamples=10_000,
         averaged={"few": ["few_0", "few_1"]}, comparisons=[Comparison(run="few", baseline="bm25")],
     )  # fmt: skip
-    out = made(evaluate, qrels=qrels, passages=passages, runs=[run({0, 1, 2}), run({0}), run({5})], settings=settings)
+    out = run_stage(
+        evaluate, qrels=qrels, passages=passages, runs=[run({0, 1, 2}), run({0}), run({5})], settings=settings
+    )
 
     rows = {row["run"]: row for row in pq.read_table(out.path / "rows.parquet").to_pylist()}
     by_query = {
@@ -241,7 +243,7 @@ def test_averaged_rows_name_known_runs(averaged: dict[str, list[str]]) -> None:
         )
 
 
-def test_the_mean_of_one_run_has_no_spread(written, made) -> None:
+def test_the_mean_of_one_run_has_no_spread(written, run_stage) -> None:
     passages = written(Passages, [
         {"passage_id": "d", "doc_id": "d", "title": "", "text": "x", "start": 0, "end": 1, "num_tokens": 1}
     ])  # fmt: skip
@@ -251,6 +253,6 @@ def test_the_mean_of_one_run_has_no_spread(written, made) -> None:
         **JUDGED, split="dev", metrics=["MRR@10"], names=["few_0"], seed=1, resamples=10_000, comparisons=[],
         averaged={"few": ["few_0"]},
     )  # fmt: skip
-    out = made(evaluate, qrels=qrels, passages=passages, runs=[run], settings=settings)
+    out = run_stage(evaluate, qrels=qrels, passages=passages, runs=[run], settings=settings)
     rows = {row["run"]: row for row in pq.read_table(out.path / "rows.parquet").to_pylist()}
     assert (rows["few"]["value"], rows["few"]["spread"]) == (1.0, None)

@@ -35,8 +35,8 @@ def test_folding_equals_the_reference(seed: int, order: str) -> None:
     owner = {f"{doc}#{n}": doc for doc in DOCS for n in range(number)}
     query_order, rows = ["q2", "q1", "absent", "q3"], []
     for query in draw.sample(["q1", "q2", "q3", "nobody's"], 4):
-        found = draw.choices(list(owner), k=25) if number > 1 else draw.sample(list(owner), 8)
-        listed = [(query, passage, draw.choice([-1.5, 0.0, 0.25, 0.5, draw.random()])) for passage in found]
+        results = draw.choices(list(owner), k=25) if number > 1 else draw.sample(list(owner), 8)
+        listed = [(query, passage, draw.choice([-1.5, 0.0, 0.25, 0.5, draw.random()])) for passage in results]
         rows += listed if order == "any" else sorted(listed, key=lambda row: -row[2])
     if order == "any":
         draw.shuffle(rows)

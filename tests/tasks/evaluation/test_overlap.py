@@ -16,17 +16,19 @@ Found = Mapping[str, Sequence[str]]
 
 
 @pytest.fixture
-def compared(written, made):
-    def rows(found: Found) -> list[dict[str, Any]]:
+def compared(written, run_stage):
+    def rows(results: Found) -> list[dict[str, Any]]:
         return [
             {"query_id": query, "passage_id": passage, "view": "dense", "rank": rank, "score": -rank}
-            for query, ranked in found.items()
+            for query, ranked in results.items()
             for rank, passage in enumerate(ranked, start=1)
         ]
 
     def compare(*runs: Found, depth: int = 1000, p: float = 0.9) -> list[dict[str, Any]]:
         settings = Overlapping(names=[f"run {n}" for n in range(len(runs))], depth=depth, p=p)
-        return list(read_rows(made(overlap, [written(Run, rows(run)) for run in runs], settings=settings), Overlap))
+        return list(
+            read_rows(run_stage(overlap, [written(Run, rows(run)) for run in runs], settings=settings), Overlap)
+        )
 
     return compare
 
@@ -86,12 +88,12 @@ def test_overlaps_equal_the_definition(
     random = np.random.default_rng(longest)
     runs = [drawn(random, longest, passages) for _ in range(3)]
 
-    found = compared(*runs, depth=depth, p=p)
+    results = compared(*runs, depth=depth, p=p)
 
-    assert [(row.pop("run_a"), row.pop("run_b")) for row in found] == [
+    assert [(row.pop("run_a"), row.pop("run_b")) for row in results] == [
         ("run 0", "run 1"), ("run 0", "run 2"), ("run 1", "run 2"),
     ]  # fmt: skip
-    for row, (a, b) in zip(found, [(0, 1), (0, 2), (1, 2)], strict=True):
+    for row, (a, b) in zip(results, [(0, 1), (0, 2), (1, 2)], strict=True):
         assert row == pytest.approx(slow(runs[a], runs[b], depth, p), rel=1e-12, abs=1e-14)
 
 

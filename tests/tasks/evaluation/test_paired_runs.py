@@ -22,9 +22,9 @@ def metrics(folder: Path, values: dict[tuple[str, str], np.ndarray], queries: li
         pa.concat_tables(
             pa.table({
                 "run": [run] * len(queries), "query_id": [queries[place] for place in order],
-                "metric": [metric] * len(queries), "value": found[order],
+                "metric": [metric] * len(queries), "value": results[order],
             })
-            for (run, metric), found in values.items()
+            for (run, metric), results in values.items()
         ),
         folder / "queries.parquet",
     )  # fmt: skip

@@ -37,8 +37,8 @@ def rows(ranked: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
 def metrics(tmp_path: Path) -> Artifact[Any]:
     values = [
         {"run": run, "query_id": f"q{place}", "metric": metric, "value": 1 - value if metric == "nDCG@10" else value}
-        for run, found in VALUES.items()
-        for place, value in enumerate(found)
+        for run, results in VALUES.items()
+        for place, value in enumerate(results)
         for metric in ("MRR@10", "nDCG@10")
     ]
     pq.write_table(pa.Table.from_pylist(values), tmp_path / "queries.parquet")
@@ -58,24 +58,24 @@ def analysis_of(written: Any, metrics: Artifact[Any], out: Path, **changes: Any)
     bm25 = written(Run, rows({"q0": {"c-0": 9.0, "a-0": 8.0}, "q2": {"c-0": 1.0}, "q4": {"c-0": 1.0}}))
     out.mkdir()
     wins.body(out, asked, judged, texts, metrics, dense, bm25, settings=SETTINGS.model_copy(update=changes))
-    found: dict[str, Any] = json.loads((out / "analysis.json").read_text())
-    return found
+    results: dict[str, Any] = json.loads((out / "analysis.json").read_text())
+    return results
 
 
 def test_the_greatest_gains_and_losses_are_shown(written: Any, metrics: Artifact[Any], tmp_path: Path) -> None:
-    found = analysis_of(written, metrics, tmp_path / "out")
+    results = analysis_of(written, metrics, tmp_path / "out")
 
-    assert [win["query_id"] for win in found["wins"]] == ["q0", "q3"]
-    assert [loss["query_id"] for loss in found["losses"]] == ["q2", "q4"]
-    assert found["wins"][0]["values"] == {"dense": 1.0, "bm25": 0.0}
+    assert [win["query_id"] for win in results["wins"]] == ["q0", "q3"]
+    assert [loss["query_id"] for loss in results["losses"]] == ["q2", "q4"]
+    assert results["wins"][0]["values"] == {"dense": 1.0, "bm25": 0.0}
     all_of_them = analysis_of(written, metrics, tmp_path / "more", examples=5)
     assert [len(all_of_them[each]) for each in ("wins", "losses")] == [2, 2]  # q1 is neither
-    assert found["wins"][0]["query"] == "query 0"
+    assert results["wins"][0]["query"] == "query 0"
 
 
 def test_ranks_are_those_of_documents_with_ties_by_id(written: Any, metrics: Artifact[Any], tmp_path: Path) -> None:
-    best, _ = (found := analysis_of(written, metrics, tmp_path / "out"))["wins"]
-    lost, unjudged = found["losses"]
+    best, _ = (results := analysis_of(written, metrics, tmp_path / "out"))["wins"]
+    lost, unjudged = results["losses"]
 
     assert best["ranks"] == {"dense": 1, "bm25": 2}
     assert best["relevant"] == {"doc_id": "a", "title": "title of a", "text": "text of a-1"}
@@ -111,8 +111,8 @@ def test_identical_ids_are_removed_and_unranked_documents_show_their_first_passa
     settings = SETTINGS.model_copy(update={"ignore_identical_ids": True})
     (tmp_path / "out").mkdir()
     wins.body(tmp_path / "out", asked, judged, texts, same, run, run, settings=settings)
-    (found,) = json.loads((tmp_path / "out" / "analysis.json").read_text())["wins"]
+    (results,) = json.loads((tmp_path / "out" / "analysis.json").read_text())["wins"]
 
-    assert found["first"]["dense"]["doc_id"] == "b"
-    assert found["first"]["dense"]["text"] == long[: MAX_CHARACTERS - 1] + "…"
-    assert found["relevant"] == {"doc_id": "z", "title": "title of z", "text": "first"}
+    assert results["first"]["dense"]["doc_id"] == "b"
+    assert results["first"]["dense"]["text"] == long[: MAX_CHARACTERS - 1] + "…"
+    assert results["relevant"] == {"doc_id": "z", "title": "title of z", "text": "first"}

@@ -18,11 +18,11 @@ def test_two_seeds_of_three_queries() -> None:
     rest = sum((table[s, q] - seeds[s] - queries[q] + 0.5) ** 2 for s in range(2) for q in range(3)) / 2
     assert of_queries > rest > of_seeds  # so the seeds' component is below 0 and counts as 0
 
-    found = mean_difference(table)
+    result = mean_difference(table)
 
-    assert found.value == pytest.approx(0.5)
-    assert found.error == pytest.approx(math.sqrt(of_queries / 6))
-    assert found.degrees == pytest.approx(2)
+    assert result.value == pytest.approx(0.5)
+    assert result.error == pytest.approx(math.sqrt(of_queries / 6))
+    assert result.degrees == pytest.approx(2)
 
 
 def test_both_variance_components_contribute() -> None:
@@ -36,24 +36,24 @@ def test_both_variance_components_contribute() -> None:
     )
     square = of_seeds + of_queries - rest
 
-    found = mean_difference(table)
+    result = mean_difference(table)
 
-    assert found.error == pytest.approx(math.sqrt(square / 200))
-    assert found.degrees == pytest.approx(square**2 / (of_seeds**2 / 3 + of_queries**2 / 49 + rest**2 / 147))
-    assert found.p() == pytest.approx(2 * t.sf(abs(mean) / found.error, found.degrees))
-    low, high = found.interval()
+    assert result.error == pytest.approx(math.sqrt(square / 200))
+    assert result.degrees == pytest.approx(square**2 / (of_seeds**2 / 3 + of_queries**2 / 49 + rest**2 / 147))
+    assert result.p() == pytest.approx(2 * t.sf(abs(mean) / result.error, result.degrees))
+    low, high = result.interval()
     assert (low + high) / 2 == pytest.approx(mean)
-    assert (high - low) / 2 == pytest.approx(t.ppf(0.975, found.degrees) * found.error)
+    assert (high - low) / 2 == pytest.approx(t.ppf(0.975, result.degrees) * result.error)
 
 
 def test_one_seed_gives_the_paired_t_test() -> None:
     values = np.random.default_rng(1).normal(0.05, 0.3, 40)
 
-    found = mean_difference(values[None, :])
+    result = mean_difference(values[None, :])
 
     theirs = ttest_1samp(values, 0.0)
-    assert found.p() == pytest.approx(theirs.pvalue)
-    assert found.interval() == pytest.approx(tuple(theirs.confidence_interval(0.95)))
+    assert result.p() == pytest.approx(theirs.pvalue)
+    assert result.interval() == pytest.approx(tuple(theirs.confidence_interval(0.95)))
 
 
 def test_the_interval_covers_the_mean_in_95_percent() -> None:
@@ -74,9 +74,9 @@ def test_the_minimum_detectable_effect_has_80_percent_power() -> None:
     random = np.random.default_rng(3)
     shown = mean_difference(random.normal(0, 0.3, (1, 400))).detectable(0.01)
 
-    found = [mean_difference(random.normal(shown, 0.3, (1, 400))).p() < 0.01 for _ in range(1000)]
+    results = [mean_difference(random.normal(shown, 0.3, (1, 400))).p() < 0.01 for _ in range(1000)]
 
-    assert 0.76 < np.mean(found) < 0.84
+    assert 0.76 < np.mean(results) < 0.84
 
 
 @pytest.mark.parametrize("degrees", [2.0, 2.4, 17.0])

@@ -30,8 +30,8 @@ def passages_of(written: Any, documents: int = 30) -> Artifact[Passages]:
 class RandomTables:
     """Random runs, positives and scores of a teacher, and what mining makes of them."""
 
-    def __init__(self, written: Any, made: Any, seed: int, num_runs: int) -> None:
-        self.made, random = made, np.random.default_rng(seed)
+    def __init__(self, written: Any, run_stage: Any, seed: int, num_runs: int) -> None:
+        self.made, random = run_stage, np.random.default_rng(seed)
         self.passages = passages_of(written)
         names = [f"d{doc}#{n}" for doc in range(30) for n in range(2)]
         self.positives = {f"q{n}": [f"d{doc}#0" for doc in random.choice(30, size=1 + n % 3, replace=False)]
@@ -41,22 +41,22 @@ class RandomTables:
             lists = {}
             for n in range(12):
                 if random.random() < 0.85:
-                    found = random.permutation(names)[: random.integers(1, 40)].tolist()
+                    results = random.permutation(names)[: random.integers(1, 40)].tolist()
                     lists[f"q{n}"] = list(
-                        zip(found, np.sort(random.normal(3, 2, len(found)))[::-1].tolist(), strict=True)
+                        zip(results, np.sort(random.normal(3, 2, len(results)))[::-1].tolist(), strict=True)
                     )
             self.runs.append(lists)
         self.teacher = {(query, name): float(random.normal()) for query in self.positives for name in names}
         self.run_tables = [
             written(Run, [
                 {"query_id": query, "passage_id": name, "view": "late", "rank": rank, "score": score}
-                for query, found in lists.items() for rank, (name, score) in enumerate(found, start=1)
+                for query, results in lists.items() for rank, (name, score) in enumerate(results, start=1)
             ])
             for lists in self.runs
         ]  # fmt: skip
         self.labels = written(Positives, [
             {"query_id": query, "passage_id": name, "doc_id": name.partition("#")[0]}
-            for query, found in self.positives.items() for name in found
+            for query, results in self.positives.items() for name in results
         ])  # fmt: skip
         self.scores = written(TeacherScores, [
             {"query_id": query, "passage_id": name, "score": score} for (query, name), score in self.teacher.items()
@@ -67,10 +67,10 @@ class RandomTables:
         table = self.made(
             mine, runs=self.run_tables, positives=self.labels, passages=self.passages, scores=scores, settings=settings
         )
-        found: dict[str, list[tuple[str, int, float]]] = {}
+        results: dict[str, list[tuple[str, int, float]]] = {}
         for row in read_rows(table, Negatives):
-            found.setdefault(row["query_id"], []).append((row["passage_id"], row["rank"], row["score"]))
-        return found
+            results.setdefault(row["query_id"], []).append((row["passage_id"], row["rank"], row["score"]))
+        return results
 
     def left(self, query: str, run: int, depth: int) -> list[tuple[str, int, float]]:
         """By the rules: no passage of a relevant document, then the cut."""

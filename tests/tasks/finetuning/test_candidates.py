@@ -23,10 +23,10 @@ def test_no_positive_and_as_many_as_possible(
     names: list[str], positives: set[str], depth: int, keep: int | None
 ) -> None:
     left = [name for name in names if name not in positives]
-    found = [row["passage_id"] for row in sample(remove_positives(ranked(names), positives, depth), keep, "1 q")]
-    assert set(found) <= set(left[:depth])
-    assert len(found) == min(len(left), depth, keep or depth)
-    assert found == sorted(found, key=names.index)  # in the order of rank, so no passage twice
+    results = [row["passage_id"] for row in sample(remove_positives(ranked(names), positives, depth), keep, "1 q")]
+    assert set(results) <= set(left[:depth])
+    assert len(results) == min(len(left), depth, keep or depth)
+    assert results == sorted(results, key=names.index)  # in the order of rank, so no passage twice
 
 
 def test_samples_differ_by_query_and_not_by_run() -> None:
@@ -46,11 +46,11 @@ def test_queries_that_only_some_runs_have(written: Any) -> None:
     """An order that agrees with all runs; where they leave it open, the first to be named comes first."""
     runs = [run_of(written, queries) for queries in ("z", "az", "bz", "cdz", "ez", "dfz")]
 
-    found = {query: [len(rows) for rows in each] for query, each in lists(runs)}
+    results = {query: [len(rows) for rows in each] for query, each in lists(runs)}
 
-    assert list(found) == ["a", "b", "c", "e", "d", "f", "z"]
-    assert found["d"] == [0, 0, 0, 1, 0, 1]
-    assert found["z"] == [1] * 6
+    assert list(results) == ["a", "b", "c", "e", "d", "f", "z"]
+    assert results["d"] == [0, 0, 0, 1, 0, 1]
+    assert results["z"] == [1] * 6
 
 
 @pytest.mark.parametrize("queries", [["aba"], ["ab", "aca"], ["ab", "bc", "ca"]])

@@ -30,18 +30,18 @@ Scores = dict[str, dict[str, float]]
 @pytest.fixture
 def labelled(written: Any) -> tuple[Artifact[Queries], Artifact[Positives]]:
     queries = written(Queries, [{"query_id": query_id, "text": f"what is {query_id}?"} for query_id in QUERIES])
-    rows = [{"query_id": q, "passage_id": p, "doc_id": p} for q, found in POSITIVES.items() for p in found]
+    rows = [{"query_id": q, "passage_id": p, "doc_id": p} for q, results in POSITIVES.items() for p in results]
     return queries, written(Positives, rows)
 
 
 @pytest.fixture
-def rows_of(labelled: Any, written: Any, made: Any, store: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def rows_of(labelled: Any, written: Any, run_stage: Any, store: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module, "QUERIES_PER_PART", 2)
     passages: Artifact[Passages] = written(Passages, [passage(passage_id, f"text {passage_id}") for passage_id in IDS])
 
     def run(path: Path, **changes: Any) -> list[dict[str, Any]]:
         settings = Given(**{**ALL, "file": str(path), **changes})
-        artifact = made(import_negatives, passages, *labelled, negatives(str(path)), settings=settings)
+        artifact = run_stage(import_negatives, passages, *labelled, negatives(str(path)), settings=settings)
         return list(read_rows(artifact, Negatives))
 
     return run
@@ -52,10 +52,10 @@ def imported(rows_of: Any) -> Imported:
     """imported(file, **settings) -> each query's negatives, in the table's order."""
 
     def run(path: Path, **changes: Any) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
+        results: dict[str, list[str]] = {}
         for row in rows_of(path, **changes):
-            found.setdefault(row["query_id"], []).append(row["passage_id"])
-        return found
+            results.setdefault(row["query_id"], []).append(row["passage_id"])
+        return results
 
     return run
 
@@ -79,7 +79,7 @@ def by_system(path: Path, *queries: tuple[str, dict[str, list[str]]], scores: Sc
     return write(path, [
         json.dumps({
             "qid": query if scores else int(query), "pos": [item(query, each) for each in POSITIVES.get(query, [])],
-            "neg": {name: [item(query, each) for each in found] for name, found in systems.items()},
+            "neg": {name: [item(query, each) for each in results] for name, results in systems.items()},
         })
         for query, systems in queries
     ])  # fmt: skip
@@ -89,9 +89,9 @@ def by_system(path: Path, *queries: tuple[str, dict[str, list[str]]], scores: Sc
 def test_triples_in_any_order(name: str, rows_of: Any, tmp_path: Path) -> None:
     rows = [("7", "4", "9"), ("5", "59", "8"), ("7", "5", "9"), ("7", "4", "1"), ("7", "5", "1"), ("900", "3", "2")]
 
-    found = rows_of(triples(tmp_path / name, rows))
+    results = rows_of(triples(tmp_path / name, rows))
 
-    assert [(row["query_id"], row["passage_id"], row["rank"]) for row in found] == [
+    assert [(row["query_id"], row["passage_id"], row["rank"]) for row in results] == [
         ("900", "2", 1), ("7", "9", 1), ("7", "1", 2), ("5", "8", 1),
     ]  # fmt: skip  # in the queries' order, and once though 7 has two positives
 
@@ -100,9 +100,9 @@ def test_triples_in_any_order(name: str, rows_of: Any, tmp_path: Path) -> None:
 def test_lists_of_several_systems_become_one_by_rank(name: str, rows_of: Any, tmp_path: Path) -> None:
     file = by_system(tmp_path / name, ("7", {"bm25": ["1", "2", "9"], "dense": ["9", "6"]}), ("31", {"bm25": ["1"]}))
 
-    found = rows_of(file)
+    results = rows_of(file)
 
-    assert [(row["passage_id"], row["rank"]) for row in found] == [("1", 1), ("2", 2), ("6", 2), ("9", 3)]
+    assert [(row["passage_id"], row["rank"]) for row in results] == [("1", 1), ("2", 2), ("6", 2), ("9", 3)]
 
 
 def test_no_positive_is_a_negative_whatever_the_file_says(imported: Imported, tmp_path: Path) -> None:
@@ -128,15 +128,15 @@ def test_systems_margin_and_their_numbers_choose_as_beirs_training_script(import
     draw = random.Random(3)
     lists = {q: {s: draw.sample(IDS, 20) for s in ("bm25", "tas_b", "minilm")} for q in ("900", "7", "5")}
     scores = {q: {passage_id: round(draw.uniform(-5, 10), 1) for passage_id in IDS} for q in lists}
-    for query, found in POSITIVES.items():
-        for number, each in enumerate(found):
+    for query, results in POSITIVES.items():
+        for number, each in enumerate(results):
             scores[query][each] = 8.0 + number
         scores[query][lists[query]["bm25"][0]] = 5.0  # just as far below as is asked for
     file = by_system(tmp_path / "n.jsonl", *lists.items(), scores=scores)
 
-    found = imported(file, margin=3, per_system=5)
+    results = imported(file, margin=3, per_system=5)
 
-    assert {query: set(kept) for query, kept in found.items()} == {q: beir(q, lists[q], scores[q]) for q in lists}
+    assert {query: set(kept) for query, kept in results.items()} == {q: beir(q, lists[q], scores[q]) for q in lists}
     only = imported(file, systems=["tas_b"])
     assert only["7"] == [each for each in lists["7"]["tas_b"] if each not in POSITIVES["7"]]
 
@@ -158,12 +158,12 @@ def beir(query: str, systems: dict[str, list[str]], scores: dict[str, float]) ->
 
 
 def test_draws_by_seed_and_query(imported: Imported, rows_of: Any, tmp_path: Path) -> None:
-    rows = [(query, found[0], passage_id) for query, found in POSITIVES.items() for passage_id in IDS]
+    rows = [(query, results[0], passage_id) for query, results in POSITIVES.items() for passage_id in IDS]
     file = triples(tmp_path / "t.tsv", rows)
 
     drawn = imported(file, per_query=6)
 
-    assert {query: len(found) for query, found in drawn.items()} == {"900": 6, "7": 6, "5": 6}
+    assert {query: len(results) for query, results in drawn.items()} == {"900": 6, "7": 6, "5": 6}
     assert drawn == imported(triples(tmp_path / "u.tsv", rows[::-1][:60][::-1] + rows[:120]), per_query=6)
     assert drawn != imported(file, per_query=6, seed=2)
     ranks = {query: [row["rank"] for row in rows_of(file, per_query=6) if row["query_id"] == query] for query in drawn}
@@ -172,14 +172,14 @@ def test_draws_by_seed_and_query(imported: Imported, rows_of: Any, tmp_path: Pat
 
 
 def test_a_document_stands_for_its_first_passage(
-    labelled: Any, written: Any, made: Any, store: Any, tmp_path: Path
+    labelled: Any, written: Any, run_stage: Any, store: Any, tmp_path: Path
 ) -> None:
     passages = written(Passages, [passage(f"{doc}#{n}", "text") for doc in IDS for n in range(3)])
     rows = [{"query_id": "7", "passage_id": "4#2", "doc_id": "4"}]
     file = triples(tmp_path / "t.tsv", [("7", "4", "9"), ("7", "4", "4"), ("7", "4", "8#2")])
     settings = Given(**ALL, file=str(file))
 
-    found = made(
+    result = run_stage(
         import_negatives,
         passages=passages,
         queries=labelled[0],
@@ -188,7 +188,7 @@ def test_a_document_stands_for_its_first_passage(
         settings=settings,
     )
 
-    assert [row["passage_id"] for row in read_rows(found, Negatives)] == ["9#0", "8#2"]
+    assert [row["passage_id"] for row in read_rows(result, Negatives)] == ["9#0", "8#2"]
 
 
 def test_the_key_knows_the_file_by_its_content(labelled: Any, written: Any, tmp_path: Path) -> None:

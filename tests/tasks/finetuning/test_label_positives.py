@@ -48,11 +48,11 @@ PASSAGES = passages("a#0", "a#1", "a#2", "b#0", "b#1", "c#0")
 
 
 @pytest.mark.usefixtures("store")
-def test_the_positive_is_the_passage_that_bm25_ranks_highest(written: Any, made: Any) -> None:
+def test_the_positive_is_the_passage_that_bm25_ranks_highest(written: Any, run_stage: Any) -> None:
     judged = written(Qrels, qrels(("q1", "a", 1), ("q1", "b", 2), ("q2", "b", 1), ("q2", "a", 0), ("q3", "c", 1)))
-    found = written(Run, run(q1=["c#0", "a#2", "a#1", "b#1"], q2=["a#0", "b#0", "b#1"]))
+    result = written(Run, run(q1=["c#0", "a#2", "a#1", "b#1"], q2=["a#0", "b#0", "b#1"]))
 
-    labelled = made(label_passages, qrels=judged, passages=written(Passages, PASSAGES), bm25_run=found)
+    labelled = run_stage(label_passages, qrels=judged, passages=written(Passages, PASSAGES), bm25_run=result)
 
     assert values(labelled, Positives) == [
         ("q1", "a#2", "a"),
@@ -71,12 +71,12 @@ def test_the_positive_is_the_passage_that_bm25_ranks_highest(written: Any, made:
 )
 @pytest.mark.usefixtures("store")
 def test_every_relevant_pair_has_one_positive_of_its_document(
-    written: Any, made: Any, grades: dict[tuple[str, str], int], lists: dict[str, list[str]]
+    written: Any, run_stage: Any, grades: dict[tuple[str, str], int], lists: dict[str, list[str]]
 ) -> None:
     lists = {query_id: ranked[: len(ranked) // 2] for query_id, ranked in lists.items()}
     judged = written(Qrels, qrels(*((*pair, grade) for pair, grade in grades.items())))
 
-    labelled = made(
+    labelled = run_stage(
         label_passages, qrels=judged, passages=written(Passages, PASSAGES), bm25_run=written(Run, run(**lists))
     )
 
@@ -88,10 +88,10 @@ def test_every_relevant_pair_has_one_positive_of_its_document(
 
 
 @pytest.mark.usefixtures("store")
-def test_a_relevant_document_without_passages_is_no_positive(written: Any, made: Any) -> None:
+def test_a_relevant_document_without_passages_is_no_positive(written: Any, run_stage: Any) -> None:
     judged = [("q1", "z", 1), ("q1", PASSAGES[0]["doc_id"], 1)]
 
-    labelled = made(
+    labelled = run_stage(
         label_passages,
         qrels=written(Qrels, qrels(*judged)),
         passages=written(Passages, PASSAGES),
@@ -100,7 +100,7 @@ def test_a_relevant_document_without_passages_is_no_positive(written: Any, made:
 
     assert [doc_id for _, _, doc_id in values(labelled, Positives)] == [PASSAGES[0]["doc_id"]]
     with pytest.raises(UserError, match="no relevant document has a passage in"):
-        made(
+        run_stage(
             label_passages,
             qrels=written(Qrels, qrels(*judged[:1])),
             passages=written(Passages, PASSAGES),
@@ -109,7 +109,7 @@ def test_a_relevant_document_without_passages_is_no_positive(written: Any, made:
 
 
 @pytest.mark.usefixtures("store")
-def test_adopts_queries_that_speak_of_one_document(written: Any, made: Any) -> None:
+def test_adopts_queries_that_speak_of_one_document(written: Any, run_stage: Any) -> None:
     split = written(Passages, passages("a#0", "a#1", "b#0", "c?d#0"))
     generated = written(PseudoQueries, [
         pseudo_query("a#0", 0, "What is  A?"),
@@ -120,8 +120,8 @@ def test_adopts_queries_that_speak_of_one_document(written: Any, made: Any) -> N
         pseudo_query("c?d#0", 0, "What is C?"),
     ])  # fmt: skip
 
-    queries = made(adopt_pseudo_queries, passages=split, pseudo_queries=generated)
-    positives = made(adopt_positives, passages=split, pseudo_queries=generated)
+    queries = run_stage(adopt_pseudo_queries, passages=split, pseudo_queries=generated)
+    positives = run_stage(adopt_positives, passages=split, pseudo_queries=generated)
 
     assert values(queries, Queries) == [
         ("a#0?0", "What is  A?"),
@@ -136,9 +136,9 @@ def test_adopts_queries_that_speak_of_one_document(written: Any, made: Any) -> N
 
 
 @pytest.mark.usefixtures("store")
-def test_refuses_pseudo_queries_of_which_none_speaks_of_one_document(written: Any, made: Any) -> None:
+def test_refuses_pseudo_queries_of_which_none_speaks_of_one_document(written: Any, run_stage: Any) -> None:
     split = written(Passages, passages("a#0", "b#0"))
     generated = written(PseudoQueries, [pseudo_query(each, 0, "it") for each in ("a#0", "b#0")])
 
     with pytest.raises(UserError, match="every pseudo-query belongs to several documents"):
-        made(adopt_pseudo_queries, passages=split, pseudo_queries=generated)
+        run_stage(adopt_pseudo_queries, passages=split, pseudo_queries=generated)

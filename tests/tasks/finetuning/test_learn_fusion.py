@@ -79,12 +79,12 @@ def slow_loss(
 
 
 @pytest.fixture
-def learn(written, made):
+def learn(written, run_stage):
     def learned(runs: Sequence[RankedLists], pairs: Sequence[tuple[str, str]], depth: int | None, steps: int = 100):
         tables = [written(Run, run_rows(run)) for run in runs]
         positives, passages = written(Positives, positive_rows(pairs)), written(Passages, passage_rows(12))
         settings = LearnFusion(depth=depth, steps=steps)
-        return made(learn_fusion, runs=tables, positives=positives, passages=passages, settings=settings)
+        return run_stage(learn_fusion, runs=tables, positives=positives, passages=passages, settings=settings)
 
     return learned
 
@@ -105,9 +105,9 @@ def test_weights_equal_scipys_optimum(scales: Sequence[float], depth: int | None
     best = minimize(lambda w: slow_loss(w, rescaled, pairs, depth)[0], np.ones(len(scales)), method="BFGS", tol=1e-7)
 
     with caplog.at_level(logging.INFO, logger="tasks.finetuning.learn_fusion"):
-        found = weights_of(learn(runs, pairs, depth))
+        result = weights_of(learn(runs, pairs, depth))
 
-    assert np.multiply(found, scales) == pytest.approx(best.x, abs=2e-5)
+    assert np.multiply(result, scales) == pytest.approx(best.x, abs=2e-5)
     used = slow_loss(np.ones(len(scales)), runs, pairs, depth)[1]
     assert 0 < used < len(pairs)
     assert f"{used} positives to learn from, {len(pairs) - used} omitted" in caplog.text

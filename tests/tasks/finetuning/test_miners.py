@@ -17,34 +17,36 @@ from tests.tasks.finetuning.mining_tables import RandomTables, passages_of, rank
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 
-def without_scores(found: list[tuple[str, int, float]]) -> list[tuple[str, int]]:
-    return [(name, rank) for name, rank, _ in found]
+def without_scores(results: list[tuple[str, int, float]]) -> list[tuple[str, int]]:
+    return [(name, rank) for name, rank, _ in results]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_union_of_several_lists(written: Any, made: Any, seed: int) -> None:
-    tables = RandomTables(written, made, seed, 3)
+def test_the_union_of_several_lists(written: Any, run_stage: Any, seed: int) -> None:
+    tables = RandomTables(written, run_stage, seed, 3)
 
-    found = tables.mined(Union(miner="union", depth=7, negatives=None, seed=1))
+    results = tables.mined(Union(miner="union", depth=7, negatives=None, seed=1))
 
     for query in tables.positives:
         best: dict[str, int] = {}
         for run in range(3):
             for name, rank, _ in tables.left(query, run, 7):
                 best[name] = min(rank, best.get(name, rank))
-        assert {name: rank for name, rank, _ in found.get(query, [])} == best
-        ranks = [rank for _, rank, _ in found.get(query, [])]
+        assert {name: rank for name, rank, _ in results.get(query, [])} == best
+        ranks = [rank for _, rank, _ in results.get(query, [])]
         assert ranks == sorted(ranks)
-        for name, rank, score in found.get(query, []):
+        for name, rank, score in results.get(query, []):
             assert any((name, rank) == (row[0], row[1]) and score == pytest.approx(row[2], rel=1e-6)
                        for run in range(3) for row in tables.left(query, run, 7))  # fmt: skip
 
 
 @pytest.mark.parametrize(("margin", "share"), [(0.5, None), (0.0, None), (None, 0.8)])
-def test_a_margin_below_the_lowest_positive(written: Any, made: Any, margin: float | None, share: float | None) -> None:
-    tables = RandomTables(written, made, 5, 1)
+def test_a_margin_below_the_lowest_positive(
+    written: Any, run_stage: Any, margin: float | None, share: float | None
+) -> None:
+    tables = RandomTables(written, run_stage, 5, 1)
 
-    found = tables.mined(Margin(miner="margin", depth=60, negatives=None, seed=1, margin=margin, share=share))
+    result = tables.mined(Margin(miner="margin", depth=60, negatives=None, seed=1, margin=margin, share=share))
 
     some = 0
     for query, wanted in tables.positives.items():
@@ -54,31 +56,31 @@ def test_a_margin_below_the_lowest_positive(written: Any, made: Any, margin: flo
             highest = lowest - margin if margin is not None else lowest * (share or 1) if lowest > 0 else lowest
             expected = [row for row in tables.left(query, 0, 60) if row[2] <= highest]
             some += bool(expected)
-        assert without_scores(found.get(query, [])) == without_scores(expected)
+        assert without_scores(result.get(query, [])) == without_scores(expected)
     assert some
 
 
-def test_the_cross_encoder_miner_uses_a_margin_of_teacher_scores(written: Any, made: Any) -> None:
-    tables = RandomTables(written, made, 6, 1)
+def test_the_cross_encoder_miner_uses_a_margin_of_teacher_scores(written: Any, run_stage: Any) -> None:
+    tables = RandomTables(written, run_stage, 6, 1)
 
-    found = tables.mined(CrossEncoder(miner="cross_encoder", depth=9, negatives=None, seed=1, margin=0.4))
+    results = tables.mined(CrossEncoder(miner="cross_encoder", depth=9, negatives=None, seed=1, margin=0.4))
 
     for query, wanted in tables.positives.items():
         highest = np.float32(min(np.float32(tables.teacher[query, name]) for name in wanted)) - 0.4
         expected = [row for row in tables.left(query, 0, 9) if np.float32(tables.teacher[query, row[0]]) <= highest]
-        assert without_scores(found.get(query, [])) == without_scores(expected)
-    assert any(found.values())
+        assert without_scores(results.get(query, [])) == without_scores(expected)
+    assert any(results.values())
 
 
-def test_a_candidate_without_a_teacher_score_is_refused(written: Any, made: Any) -> None:
-    tables = RandomTables(written, made, 2, 1)
+def test_a_candidate_without_a_teacher_score_is_refused(written: Any, run_stage: Any) -> None:
+    tables = RandomTables(written, run_stage, 2, 1)
     scores = written(TeacherScores, [
         {"query_id": query, "passage_id": name, "score": 0.0}
-        for query, found in tables.positives.items() for name in found
+        for query, results in tables.positives.items() for name in results
     ])  # fmt: skip
 
     with pytest.raises(UserError, match=r"no score of query 'q.*' with passage 'd.*'"):
-        made(mine, runs=tables.run_tables, positives=tables.labels, passages=tables.passages, scores=scores,
+        run_stage(mine, runs=tables.run_tables, positives=tables.labels, passages=tables.passages, scores=scores,
              settings=CrossEncoder(miner="cross_encoder", depth=3, negatives=None, seed=1, margin=0.0))  # fmt: skip
 
 
@@ -98,7 +100,7 @@ def test_either_margin_or_share(given_both: dict[str, float]) -> None:
     ],
 )
 def test_a_share_of_the_positive(
-    written: Any, made: Any, scores: list[float], share: float, kept: list[str]
+    written: Any, run_stage: Any, scores: list[float], share: float, kept: list[str]
 ) -> None:  # fmt: skip
     rows = [
         {"query_id": "q", "passage_id": f"d{n}#0", "view": "late", "rank": n + 1, "score": score}
@@ -107,29 +109,33 @@ def test_a_share_of_the_positive(
     labels = written(Positives, [{"query_id": "q", "passage_id": "d1#0", "doc_id": "d1"}])
     settings = Margin(miner="margin", depth=9, negatives=None, seed=1, share=share)
 
-    found = made(mine, runs=[written(Run, rows)], positives=labels, passages=passages_of(written), settings=settings)
+    result = run_stage(
+        mine, runs=[written(Run, rows)], positives=labels, passages=passages_of(written), settings=settings
+    )
 
-    assert [row["passage_id"] for row in read_rows(found, Negatives)] == kept
+    assert [row["passage_id"] for row in read_rows(result, Negatives)] == kept
 
 
-def test_a_run_that_found_no_positive_gives_no_margin(written: Any, made: Any) -> None:
+def test_a_run_that_found_no_positive_gives_no_margin(written: Any, run_stage: Any) -> None:
     """Another passage of the document was found, but it is not the positive."""
     rows = [{**row, "passage_id": name} for row, name in zip(ranked(["", ""]), ["d1#1", "d2#0"], strict=True)]
     labels = written(Positives, [{"query_id": "q", "passage_id": "d1#0", "doc_id": "d1"}])
     settings = Margin(miner="margin", depth=9, negatives=None, seed=1, margin=0.0)
 
-    found = made(mine, runs=[written(Run, rows)], positives=labels, passages=passages_of(written), settings=settings)
+    result = run_stage(
+        mine, runs=[written(Run, rows)], positives=labels, passages=passages_of(written), settings=settings
+    )
 
-    assert not list(read_rows(found, Negatives))
+    assert not list(read_rows(result, Negatives))
 
 
-def test_a_positive_without_a_teacher_score_is_refused(written: Any, made: Any) -> None:
+def test_a_positive_without_a_teacher_score_is_refused(written: Any, run_stage: Any) -> None:
     rows = [{**row, "passage_id": name} for row, name in zip(ranked(["", ""]), ["d1#0", "d2#0"], strict=True)]
     labels = written(Positives, [{"query_id": "q", "passage_id": "d1#0", "doc_id": "d1"}])
     settings = CrossEncoder(miner="cross_encoder", depth=9, negatives=None, seed=1, margin=0.0)
     for seen in ([{"query_id": "q", "passage_id": "d2#0", "score": 1.0}], []):
         with pytest.raises(UserError, match="no score of query 'q' with passage 'd1#0'"):
-            made(
+            run_stage(
                 mine,
                 runs=[written(Run, rows)],
                 positives=labels,
@@ -139,19 +145,19 @@ def test_a_positive_without_a_teacher_score_is_refused(written: Any, made: Any) 
             )
 
 
-def test_the_margin_is_below_the_lowest_of_several_positives(written: Any, made: Any) -> None:
+def test_the_margin_is_below_the_lowest_of_several_positives(written: Any, run_stage: Any) -> None:
     names = ["d1#0", "d3#0", "d2#0", "d4#0"]  # of scores 1, 1/2, 1/3, 1/4; d1 and d2 are relevant
     labels = written(Positives, [{"query_id": "q", "passage_id": f"d{n}#0", "doc_id": f"d{n}"} for n in (1, 2)])
     settings = Margin(miner="margin", depth=9, negatives=None, seed=1, margin=0.0)
 
-    found = made(
+    result = run_stage(
         mine, runs=[written(Run, ranked(names))], positives=labels, passages=passages_of(written), settings=settings
     )
 
-    assert [row["passage_id"] for row in read_rows(found, Negatives)] == ["d4#0"]
+    assert [row["passage_id"] for row in read_rows(result, Negatives)] == ["d4#0"]
 
 
-def test_of_equal_ranks_the_union_takes_the_first_runs(written: Any, made: Any) -> None:
+def test_of_equal_ranks_the_union_takes_the_first_runs(written: Any, run_stage: Any) -> None:
     lists = [[("d1#0", 9.0), ("d2#0", 8.0)], [("d3#0", 7.0), ("d2#0", 6.0)], [("d2#0", 5.0), ("d1#0", 4.0)]]
     runs = [
         written(Run, [
@@ -164,5 +170,5 @@ def test_of_equal_ranks_the_union_takes_the_first_runs(written: Any, made: Any) 
     for count, expected in ((2, [("d1#0", 9.0), ("d3#0", 7.0), ("d2#0", 8.0)]),
                             (3, [("d1#0", 9.0), ("d3#0", 7.0), ("d2#0", 5.0)])):  # fmt: skip
         settings = Union(miner="union", depth=9, negatives=None, seed=1)
-        found = made(mine, runs=runs[:count], positives=labels, passages=passages_of(written), settings=settings)
-        assert [(row["passage_id"], row["score"]) for row in read_rows(found, Negatives)] == expected
+        result = run_stage(mine, runs=runs[:count], positives=labels, passages=passages_of(written), settings=settings)
+        assert [(row["passage_id"], row["score"]) for row in read_rows(result, Negatives)] == expected

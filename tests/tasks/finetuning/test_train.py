@@ -63,13 +63,13 @@ def test_the_loss_of_a_batch_equals_the_formula(given: Given, masked: bool) -> N
     settings = TRAINING.model_copy(update={"mask_known_positives": masked, "batch_queries": 6, "temperature": 2.0})
     data = given.batches(settings)
     objective, batch = Finetuning(retriever.load(given.start.path), settings.loss), data.batch(0)
-    found = tuple(tensor.detach() for tensor in objective.encode(batch)[0])
-    loss = objective.compare(found, batch)["contrastive"].item()
+    results = tuple(tensor.detach() for tensor in objective.encode(batch)[0])
+    loss = objective.compare(results, batch)["contrastive"].item()
 
     assert batch.order is not None
     assert all((tokens.mask.sum(1).diff() >= 0).all() for tokens in (batch.queries, batch.passages))
     queries, passages = (torch.argsort(order) for order in batch.order)
-    vectors = found[0][queries], found[1][passages]
+    vectors = results[0][queries], results[1][passages]
     tokenizer = data.tokenizer
     names = {tuple(ids): n for n, ids in enumerate(tokenizer.encode(passages_texts(), 20))}
     asked = {tuple(ids): n for n, ids in enumerate(tokenizer.encode(data.data.queries, 12))}
@@ -116,11 +116,11 @@ def test_a_tiny_retriever_learns_twenty_texts(store: Store, backbone: Path, writ
 @torch.inference_mode()
 def reciprocal_rank(folder: Path, asked: list[dict[str, Any]]) -> float:
     encoder, tokenizer = load(folder), Tokenizer.load(folder)
-    found = encoder(tokenizer.pad_batch(tokenizer.encode([row["text"] for row in asked], 12)), "query").dense
+    result = encoder(tokenizer.pad_batch(tokenizer.encode([row["text"] for row in asked], 12)), "query").dense
     texts = encoder(tokenizer.pad_batch(tokenizer.encode(passages_texts(), 20)), "passage").dense
-    assert found is not None
+    assert result is not None
     assert texts is not None
-    scores = found @ texts.T
+    scores = result @ texts.T
     ranks = (scores >= scores.diagonal()[:, None]).sum(1)
     return float((1 / ranks).mean())
 
@@ -202,11 +202,13 @@ def test_every_kind_of_retriever_learns_twenty_texts(
 
     train.body(tmp_path, *inputs, settings=TRAINING.model_copy(update=changes))
 
-    made, tokenizer = load(tmp_path), Tokenizer.load(tmp_path)
+    built, tokenizer = load(tmp_path), Tokenizer.load(tmp_path)
     with torch.inference_mode():
-        found = made(tokenizer.pad_batch(tokenizer.encode([row["text"] for row in asked], 12)), "query")
-        scores = made.scores(found, made(tokenizer.pad_batch(tokenizer.encode(passages_texts(), 20)), "passage"))["sum"]
-    assert made.settings == RETRIEVERS[kind]
+        result = built(tokenizer.pad_batch(tokenizer.encode([row["text"] for row in asked], 12)), "query")
+        scores = built.scores(result, built(tokenizer.pad_batch(tokenizer.encode(passages_texts(), 20)), "passage"))[
+            "sum"
+        ]
+    assert built.settings == RETRIEVERS[kind]
     assert float((scores.argmax(1) == torch.arange(20)).float().mean()) > 0.9
 
 
@@ -219,17 +221,17 @@ def test_teacher_scores_are_aligned_with_the_passages(given: Given) -> None:
     distilled = TRAINING.model_copy(update={"distillation": Distillation(teacher_temperature=1.0, contrast_weight=0.0)})
     data = read_data(*given.inputs()[1:5], distilled, mined_only=True)
     teacher = Teacher.read(given.written(TeacherScores, rows[::-1]), data)
-    made = Batches(data, Tokenizer.load(given.start.path), distilled, teacher)
+    built = Batches(data, Tokenizer.load(given.start.path), distilled, teacher)
 
     for step in range(6):
         chosen, shown_places = data.examples(step)
-        found = made.batch(step).teacher
-        assert found is not None
+        result = built.batch(step).teacher
+        assert result is not None
         expected = [
             [scored[data.query_index.ids[query].as_py(), f"p{place}"] for place in shown_places[n * 3 : n * 3 + 3]]
             for n, query in enumerate(chosen)
         ]
-        assert found.tolist() == expected
+        assert result.tolist() == expected
 
 
 def test_a_pair_that_the_teacher_has_not_scored(given: Given) -> None:
@@ -253,14 +255,14 @@ def test_a_batch_has_the_progress_of_the_training(given: Given) -> None:
 
 def test_new_heads_are_drawn_by_the_seed(given: Given, store: Store, tmp_path: Path) -> None:
     settings = TRAINING.model_copy(update={"retriever": RETRIEVERS["coil"], "epochs": None, "steps": 1})
-    found = []
+    results = []
     for number in range(2):
         torch.manual_seed(number)
         (tmp_path / str(number)).mkdir()
         train.body(tmp_path / str(number), *given.inputs(), settings=settings)
-        found.append((tmp_path / str(number) / "retriever.safetensors").read_bytes())
+        results.append((tmp_path / str(number) / "retriever.safetensors").read_bytes())
 
-    assert found[0] == found[1]
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize(

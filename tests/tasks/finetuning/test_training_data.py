@@ -13,28 +13,28 @@ from tests.tasks.finetuning.training_tables import NEGATIVES, POSITIVES, TEXTS, 
 
 def examples_of_epochs(data: TrainingData, epochs: int) -> list[dict[str, list[str]]]:
     """Return for each epoch the passages of each query."""
-    found: list[dict[str, list[str]]] = [{} for _ in range(epochs)]
+    results: list[dict[str, list[str]]] = [{} for _ in range(epochs)]
     count, group = 0, data.settings.passages_per_query
     names = data.query_index.ids.to_pylist()
     for step in range(len(names) * epochs // data.settings.batch_queries):
         chosen, passages = data.examples(step)
         for place, query in enumerate(chosen):
-            assert names[query] not in found[count // len(names)]
+            assert names[query] not in results[count // len(names)]
             own = passages[place * group : (place + 1) * group]
-            found[count // len(names)][names[query]] = [f"p{number}" for number in own]
+            results[count // len(names)][names[query]] = [f"p{number}" for number in own]
             count += 1
-    return found
+    return results
 
 
 def test_positives_and_negatives_rotate_with_the_epochs(given: Given) -> None:
     epochs = examples_of_epochs(given.data(), 10)
 
-    for query, found in POSITIVES.items():
-        assert [epoch[query][0] for epoch in epochs] == [found[n % len(found)] for n in range(10)]
-    for query, found in NEGATIVES.items():
+    for query, results in POSITIVES.items():
+        assert [epoch[query][0] for epoch in epochs] == [results[n % len(results)] for n in range(10)]
+    for query, results in NEGATIVES.items():
         flat = [passage for epoch in epochs for passage in epoch[query][1:]]
-        laps = [flat[start : start + len(found)] for start in range(0, len(flat) - len(found) + 1, len(found))]
-        assert all(sorted(lap) == sorted(found) for lap in laps), query
+        laps = [flat[start : start + len(results)] for start in range(0, len(flat) - len(results) + 1, len(results))]
+        assert all(sorted(lap) == sorted(results) for lap in laps), query
         assert all(lap == laps[0] for lap in laps)
     assert [passage for epoch in epochs for passage in epoch["q0"][1:]][:5] != NEGATIVES["q0"]  # shuffled
 

@@ -58,19 +58,19 @@ def passages() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def positives(given: dict[str, list[str]]) -> list[dict[str, Any]]:
+def positives(inputs: dict[str, list[str]]) -> list[dict[str, Any]]:
     return [
         {"query_id": query, "passage_id": passage, "doc_id": DOCUMENTS[int(passage[1:])]}
-        for query, found in given.items()
-        for passage in found
+        for query, results in inputs.items()
+        for passage in results
     ]
 
 
-def negatives(given: dict[str, list[str]]) -> list[dict[str, Any]]:
+def negatives(inputs: dict[str, list[str]]) -> list[dict[str, Any]]:
     return [
         {"query_id": query, "passage_id": passage, "rank": rank + 1, "score": 1.0}
-        for query, found in given.items()
-        for rank, passage in enumerate(found)
+        for query, results in inputs.items()
+        for rank, passage in enumerate(results)
     ]
 
 

@@ -47,13 +47,18 @@ def tokenizer(tmp_path: Path) -> Source:
     ],
 )
 def test_shards_have_the_rows_of_one(
-    contexts: dict[str, Any], size: int, written: Any, made: Any, tokenizer: Source, monkeypatch: pytest.MonkeyPatch
+    contexts: dict[str, Any],
+    size: int,
+    written: Any,
+    run_stage: Any,
+    tokenizer: Source,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = Pairing.model_validate({**contexts, "max_tokens": 20, "language": "en", "seed": 1})
     inputs = {"passages": written(Passages, PASSAGES), "pseudo_queries": written(PseudoQueries, QUERIES)}
-    complete = made(pair_contexts, **inputs, tokenizer=tokenizer, settings=settings)
+    complete = run_stage(pair_contexts, **inputs, tokenizer=tokenizer, settings=settings)
     monkeypatch.setattr(context_shards, "ROWS_PER_SHARD", size)
-    sharded = made(pair_contexts, **inputs, tokenizer=tokenizer, settings=settings)
+    sharded = run_stage(pair_contexts, **inputs, tokenizer=tokenizer, settings=settings)
 
     assert list(read_rows(sharded, Pairs)) == list(read_rows(complete, Pairs))
     assert len(parts(complete.path)) == 1
@@ -80,27 +85,27 @@ def test_a_missing_shard_is_written_again_and_no_other(
 
 @pytest.mark.parametrize("order", [["d0#0", "d3#2", "d1#0", "d8#0"], ["d0#0", "unknown", "d8#0"]])
 def test_queries_out_of_order_are_refused_in_many_shards(
-    order: list[str], written: Any, made: Any, tokenizer: Source, monkeypatch: pytest.MonkeyPatch
+    order: list[str], written: Any, run_stage: Any, tokenizer: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(context_shards, "ROWS_PER_SHARD", 1)
     settings = Pairing(pseudo_queries=2, passages=[], alone=None, max_tokens=20, language="en", seed=1)
     queries = written(PseudoQueries, [pseudo_query(passage, 0, "a") for passage in order])
 
     with pytest.raises(ValueError, match=r"the pseudo-queries of (unknown|d1#0) are out of the passages' order"):
-        made(pair_contexts, passages=written(Passages, PASSAGES), pseudo_queries=queries, tokenizer=tokenizer,
+        run_stage(pair_contexts, passages=written(Passages, PASSAGES), pseudo_queries=queries, tokenizer=tokenizer,
              settings=settings)  # fmt: skip
 
 
 def test_terms_are_counted_in_shards(
-    written: Any, made: Any, tokenizer: Source, monkeypatch: pytest.MonkeyPatch
+    written: Any, run_stage: Any, tokenizer: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [
         {"passage_id": str(n), "text": row["text"], "queries": [], "passages": []} for n, row in enumerate(PASSAGES)
     ]
     pairs = written(Pairs, rows)
-    complete = made(count_terms.count_terms, pairs=pairs, tokenizer=tokenizer)
+    complete = run_stage(count_terms.count_terms, pairs=pairs, tokenizer=tokenizer)
     monkeypatch.setattr(count_terms, "TEXTS_PER_SHARD", 5)
-    sharded = made(count_terms.count_terms, pairs=pairs, tokenizer=tokenizer)
+    sharded = run_stage(count_terms.count_terms, pairs=pairs, tokenizer=tokenizer)
 
     assert (sharded.path / "part-00000.parquet").read_bytes() == (complete.path / "part-00000.parquet").read_bytes()
     assert sum(row["occurrences"] for row in read_rows(sharded, Terms)) > len(PASSAGES)

@@ -32,21 +32,23 @@ def titles(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def spans(titles: str, written: Any, made: Any, store: Store) -> Artifact[Passages]:
+def spans(titles: str, written: Any, run_stage: Any, store: Store) -> Artifact[Passages]:
     documents = written(Documents, [{"doc_id": "d", "title": TITLE, "text": TEXT}])
-    artifact: Artifact[Passages] = made(split_corpus, documents=documents, tokenizer=MODEL, settings=SETTINGS[titles])
+    artifact: Artifact[Passages] = run_stage(
+        split_corpus, documents=documents, tokenizer=MODEL, settings=SETTINGS[titles]
+    )
     return artifact
 
 
 @pytest.fixture
-def paired(spans: Artifact[Passages], made: Any) -> Any:
+def paired(spans: Artifact[Passages], run_stage: Any) -> Any:
     """paired(*kinds) -> the texts and the contexts of these kinds."""
 
     def make(*kinds: str) -> tuple[list[str], list[list[str]]]:
         alone = None if kinds == ("sentences",) else "leave_out"
         chosen = Contexts.model_validate({"pseudo_queries": 0, "passages": list(kinds), "alone": alone})
         settings = Pairing(**chosen.model_dump(), max_tokens=MAX_TOKENS, language="en", seed=1)
-        rows = list(read_rows(made(pair_contexts, passages=spans, tokenizer=MODEL, settings=settings), Pairs))
+        rows = list(read_rows(run_stage(pair_contexts, passages=spans, tokenizer=MODEL, settings=settings), Pairs))
         return [row["text"] for row in rows], [row["passages"] for row in rows]
 
     return make

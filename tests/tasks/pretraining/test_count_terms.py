@@ -19,20 +19,20 @@ TEXTS = ["river river castles", "the river", "king of stone stone stone", ""]
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("batch", [1000, 2])
 def test_pieces_are_counted(
-    written: Any, made: Any, tmp_path: Any, batch: int, monkeypatch: pytest.MonkeyPatch
+    written: Any, run_stage: Any, tmp_path: Any, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "TEXTS_PER_BATCH", batch)
     save_tokenizer(tmp_path)
     pairs = written(Pairs, [{"passage_id": str(n), "text": text, "queries": [], "passages": []}
                             for n, text in enumerate(TEXTS)])  # fmt: skip
 
-    found = list(read_rows(made(count_terms, pairs=pairs, tokenizer=Source("tiny", tmp_path)), Terms))
+    results = list(read_rows(run_stage(count_terms, pairs=pairs, tokenizer=Source("tiny", tmp_path)), Terms))
 
     split = Tokenizer.load(tmp_path).token_ids(TEXTS)
     occurrences = Counter(piece for text in split for piece in text)
     texts = Counter(piece for text in split for piece in set(text))
-    assert [row["piece"] for row in found] == list(range(len(PIECES)))
-    assert {row["piece"]: row["occurrences"] for row in found if row["occurrences"]} == dict(occurrences)
-    assert {row["piece"]: row["texts"] for row in found if row["texts"]} == dict(texts)
-    river = found[PIECES.index("river")]
+    assert [row["piece"] for row in results] == list(range(len(PIECES)))
+    assert {row["piece"]: row["occurrences"] for row in results if row["occurrences"]} == dict(occurrences)
+    assert {row["piece"]: row["texts"] for row in results if row["texts"]} == dict(texts)
+    river = results[PIECES.index("river")]
     assert (river["texts"], river["occurrences"]) == (2, 3)

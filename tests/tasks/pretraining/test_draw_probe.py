@@ -31,15 +31,15 @@ def passages(number: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("store")
-def test_queries_of_different_documents_with_their_first_passage(written: Any, made: Any) -> None:
+def test_queries_of_different_documents_with_their_first_passage(written: Any, run_stage: Any) -> None:
     queries = [{"query_id": f"q{n}", "text": f"question {n}"} for n in range(12)]
     # Two queries a document, two documents for the last query, and one judged not relevant.
     qrels = [{"query_id": f"q{n}", "doc_id": f"d{n // 2}", "grade": 1} for n in range(12)]
     qrels += [{"query_id": "q11", "doc_id": "d7", "grade": 1}, {"query_id": "q0", "doc_id": "d6", "grade": 0}]
-    given = written(Queries, queries), written(Qrels, qrels), written(Passages, passages(8))
+    inputs = written(Queries, queries), written(Qrels, qrels), written(Passages, passages(8))
 
     for number, expected in ((4, 4), (100, 6)):
-        rows = list(read_rows(made(draw_probe, *given, settings=Drawing(pairs=number, seed=3)), Pairs))
+        rows = list(read_rows(run_stage(draw_probe, *inputs, settings=Drawing(pairs=number, seed=3)), Pairs))
         assert expected <= len(rows) <= number
         asked = [int(row["queries"][0].split()[1]) for row in rows]
         documents = [row["passage_id"].partition("#") for row in rows]
@@ -50,24 +50,26 @@ def test_queries_of_different_documents_with_their_first_passage(written: Any, m
 
 
 @pytest.mark.usefixtures("store")
-def test_too_few_to_probe_with(written: Any, made: Any) -> None:
-    given = (
+def test_too_few_to_probe_with(written: Any, run_stage: Any) -> None:
+    inputs = (
         written(Queries, [{"query_id": "q", "text": "t"}]),
         written(Qrels, [{"query_id": "q", "doc_id": "d0", "grade": 1}]),
     )
 
     with pytest.raises(UserError, match=r"found 1; set pretrain\.probe to null"):
-        made(draw_probe, *given, written(Passages, passages(3)), settings=Drawing(pairs=4, seed=3))
+        run_stage(draw_probe, *inputs, written(Passages, passages(3)), settings=Drawing(pairs=4, seed=3))
 
 
 @pytest.mark.usefixtures("store")
-def test_pairs_themselves_where_nobody_asked(written: Any, made: Any) -> None:
+def test_pairs_themselves_where_nobody_asked(written: Any, run_stage: Any) -> None:
     rows = [{"passage_id": f"p{n}", "text": f"t{n}", "queries": [f"q{n}"], "passages": []} for n in range(9)]
 
-    found = list(read_rows(made(draw_probe_of_pairs, written(Pairs, rows), settings=Drawing(pairs=4, seed=1)), Pairs))
+    results = list(
+        read_rows(run_stage(draw_probe_of_pairs, written(Pairs, rows), settings=Drawing(pairs=4, seed=1)), Pairs)
+    )
 
-    assert len(found) == 4
-    assert all(row in rows for row in found)
+    assert len(results) == 4
+    assert all(row in rows for row in results)
 
 
 def test_ranks_by_hand() -> None:

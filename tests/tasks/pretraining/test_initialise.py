@@ -35,22 +35,22 @@ def weights(tmp_path: Path) -> Path:
 
 
 def test_the_weights_as_they_are(store: Store, weights: Path) -> None:
-    made = initialise(source(weights), settings=ALL).path
+    built = initialise(source(weights), settings=ALL).path
 
-    assert {name: value.tolist() for name, value in load_file(made / bert.WEIGHTS).items()} == {
+    assert {name: value.tolist() for name, value in load_file(built / bert.WEIGHTS).items()} == {
         name: value.tolist() for name, value in load_file(weights / bert.WEIGHTS).items()
     }
-    assert load_pooling(made) == "mean"
-    assert Tokenizer.load(made).token_ids(["kings"]) == Tokenizer.load(weights).token_ids(["kings"])
-    config = bert.BertConfig.load(made)
+    assert load_pooling(built) == "mean"
+    assert Tokenizer.load(built).token_ids(["kings"]) == Tokenizer.load(weights).token_ids(["kings"])
+    config = bert.BertConfig.load(built)
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
-    assert load(made).passage.bert.embeddings.dropout.p == 0.1
+    assert load(built).passage.bert.embeddings.dropout.p == 0.1
 
 
 def test_some_layers(store: Store, weights: Path) -> None:
-    made = initialise(source(weights), settings=ALL.model_copy(update={"layers": [1]})).path
+    built = initialise(source(weights), settings=ALL.model_copy(update={"layers": [1]})).path
 
-    whole, part = bert.load(weights), bert.load(made)
+    whole, part = bert.load(weights), bert.load(built)
     assert part.config.num_hidden_layers == 1
     ids = torch.tensor([[2, 20, 30, 3]])
     expected = whole.eval().bert.encoder.layer[1](whole.bert.embeddings(ids)[0], Packing(ids > 0))
@@ -62,18 +62,18 @@ def test_a_random_start_has_the_shape_and_the_vocabulary_alone(
     store: Store, weights: Path, layers: list[int] | None
 ) -> None:
     wanted = ALL.model_copy(update={"start": "random", "layers": layers})
-    made = initialise(source(weights), settings=wanted).path
+    built = initialise(source(weights), settings=wanted).path
     other = initialise(source(weights), settings=wanted.model_copy(update={"seed": 2})).path
 
-    config = bert.BertConfig.load(made)
+    config = bert.BertConfig.load(built)
     assert config.num_hidden_layers == (1 if layers else 2)
     assert config.hidden_size == bert.BertConfig.load(weights).hidden_size
     words, others = (
-        load_file(tensor / bert.WEIGHTS)["bert.embeddings.word_embeddings.weight"] for tensor in (made, other)
+        load_file(tensor / bert.WEIGHTS)["bert.embeddings.word_embeddings.weight"] for tensor in (built, other)
     )
     assert words.std().item() == pytest.approx(0.02, rel=0.1)
     assert not torch.equal(words, others)
-    assert (made / "vocab.txt").read_bytes() == (weights / "vocab.txt").read_bytes()
+    assert (built / "vocab.txt").read_bytes() == (weights / "vocab.txt").read_bytes()
 
 
 def test_a_head_that_the_weights_lack_starts_by_the_seed(store: Store, weights: Path) -> None:
@@ -142,25 +142,25 @@ def test_a_tokenizer_of_another_model(store: Store, weights: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["mixture", "mixture_shared_norm", "separate"])
 def test_two_towers_start_alike_and_are_taken_up_again(store: Store, weights: Path, kind: str) -> None:
-    made = initialise(source(weights), settings=ALL.model_copy(update={"towers": kind})).path
+    built = initialise(source(weights), settings=ALL.model_copy(update={"towers": kind})).path
 
-    encoder = load(made)
+    encoder = load(built)
     assert towers.sharing(encoder) == kind
     ids = torch.tensor([[2, 20, 30, 3]])
     assert torch.equal(encoder.query.bert(ids, ids > 0), encoder.passage.bert(ids, ids > 0))
-    assert Tokenizer.load(made / "query").token_ids(["kings"]) == Tokenizer.load(made).token_ids(["kings"])
-    assert "Queries have their own encoder" in " ".join(additional_files(file.name for file in made.iterdir()))
-    again = initialise(source(made), settings=ALL.model_copy(update={"towers": kind})).path
+    assert Tokenizer.load(built / "query").token_ids(["kings"]) == Tokenizer.load(built).token_ids(["kings"])
+    assert "Queries have their own encoder" in " ".join(additional_files(file.name for file in built.iterdir()))
+    again = initialise(source(built), settings=ALL.model_copy(update={"towers": kind})).path
     assert towers.sharing(load(again)) == kind
     with pytest.raises(UserError, match=f"has towers that are {kind}; expected towers: {kind}"):
-        initialise(source(made), settings=ALL)
+        initialise(source(built), settings=ALL)
 
 
 def test_heads_of_an_earlier_pretraining_come_along(store: Store, weights: Path) -> None:
     save_file({"decoder.weight": torch.ones(2)}, weights / HEADS)
 
-    made = initialise(source(weights), settings=ALL).path
+    built = initialise(source(weights), settings=ALL).path
     fresh = initialise(source(weights), settings=ALL.model_copy(update={"start": "random"})).path
 
-    assert load_file(made / HEADS)["decoder.weight"].tolist() == [1, 1]
+    assert load_file(built / HEADS)["decoder.weight"].tolist() == [1, 1]
     assert not (fresh / HEADS).exists()

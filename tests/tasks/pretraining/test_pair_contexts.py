@@ -23,7 +23,9 @@ QUERIES = Contexts(pseudo_queries=2, passages=[], alone=None)
 
 
 def queries(**texts: list[str]) -> list[dict[str, Any]]:
-    return [pseudo_query(passage, rank, text) for passage, found in texts.items() for rank, text in enumerate(found)]
+    return [
+        pseudo_query(passage, rank, text) for passage, results in texts.items() for rank, text in enumerate(results)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -37,18 +39,18 @@ Pairs_ = Callable[..., list[tuple[Any, ...]]]
 
 
 @pytest.fixture
-def pairs(written: Any, made: Any, pieces: Source, store: Store) -> Pairs_:
+def pairs(written: Any, run_stage: Any, pieces: Source, store: Store) -> Pairs_:
     """pairs(contexts, passages, pseudo_queries) -> the rows that the stage writes."""
 
     def make(
         contexts: Contexts, passages: list[dict[str, Any]], asked: list[dict[str, Any]] | None, **more: Any
     ) -> Any:
         settings = Pairing(**contexts.model_dump(), **{"max_tokens": 144, "language": "en", "seed": 1, **more})
-        given = None if asked is None else written(PseudoQueries, asked)
-        result = made(
+        inputs = None if asked is None else written(PseudoQueries, asked)
+        result = run_stage(
             pair_contexts,
             passages=written(Passages, passages),
-            pseudo_queries=given,
+            pseudo_queries=inputs,
             tokenizer=pieces,
             settings=settings,
         )
@@ -58,9 +60,9 @@ def pairs(written: Any, made: Any, pieces: Source, store: Store) -> Pairs_:
 
 
 def test_keeps_the_first_queries_of_passages_that_have_any(pairs: Pairs_, caplog: pytest.LogCaptureFixture) -> None:
-    found = pairs(QUERIES, PASSAGES, queries(p1=["a", "b", "c"], p2=["d"], p4=["e", "f"]))
+    results = pairs(QUERIES, PASSAGES, queries(p1=["a", "b", "c"], p2=["d"], p4=["e", "f"]))
 
-    assert found == [
+    assert results == [
         ("p1", "text 1", ["a", "b"], []), ("p2", "Title text 2", ["d"], []), ("p4", "text 4", ["e", "f"], []),
     ]  # fmt: skip
     assert "2 of 5 passages lack a pseudo-query or a neighbour and are omitted" in caplog.text
@@ -103,9 +105,9 @@ def neighbours(*kinds: str, alone: str = "leave_out") -> Contexts:
 def test_a_nearby_passage_is_the_one_before_or_after(pairs: Pairs_) -> None:
     texts = [f"passage {place}." for place in range(40)]
 
-    found = pairs(neighbours("nearby"), document("d", texts), None)
+    result = pairs(neighbours("nearby"), document("d", texts), None)
 
-    offsets = [texts.index(contexts[0]) - place for place, (_, _, _, contexts) in enumerate(found)]
+    offsets = [texts.index(contexts[0]) - place for place, (_, _, _, contexts) in enumerate(result)]
     assert offsets[0] == 1
     assert offsets[-1] == -1
     assert set(offsets) == {-1, 1}
@@ -115,9 +117,9 @@ def test_a_nearby_passage_is_the_one_before_or_after(pairs: Pairs_) -> None:
 def test_a_random_passage_is_any_other_within_reach(pairs: Pairs_) -> None:
     texts = [f"passage {place}." for place in range(400)]
 
-    found = pairs(neighbours("random"), document("d", texts), None)
+    result = pairs(neighbours("random"), document("d", texts), None)
 
-    offsets = [texts.index(contexts[0]) - place for place, (_, _, _, contexts) in enumerate(found)]
+    offsets = [texts.index(contexts[0]) - place for place, (_, _, _, contexts) in enumerate(result)]
     assert 0 not in offsets
     assert 80 < max(offsets) <= 100
     assert -100 <= min(offsets) < -80
@@ -162,10 +164,10 @@ def test_several_kinds_beside_pseudo_queries(pairs: Pairs_) -> None:
     wanted = Contexts(pseudo_queries=1, passages=["random", "nearby", "overlap"], alone="leave_out")
     asked = [pseudo_query(f"d#{place}", 0, f"query {place}") for place in range(3)]
 
-    found = pairs(wanted, document("d", ["one.", "two.", "three."]), asked)
+    results = pairs(wanted, document("d", ["one.", "two.", "three."]), asked)
 
-    assert [row[2] for row in found] == [["query 0"], ["query 1"], ["query 2"]]
-    assert all(len(row[3]) == 3 for row in found)
+    assert [row[2] for row in results] == [["query 0"], ["query 1"], ["query 2"]]
+    assert all(len(row[3]) == 3 for row in results)
 
 
 def test_a_passage_that_is_left_out_for_want_of_a_neighbour_takes_its_queries_along(pairs: Pairs_) -> None:
@@ -173,9 +175,9 @@ def test_a_passage_that_is_left_out_for_want_of_a_neighbour_takes_its_queries_al
     asked = [pseudo_query(row["passage_id"], 0, row["passage_id"]) for row in rows[:-1]]
     wanted = Contexts(pseudo_queries=1, passages=["nearby"], alone="leave_out")
 
-    found = pairs(wanted, rows, asked)
+    results = pairs(wanted, rows, asked)
 
-    assert found == [
+    assert results == [
         ("b#0", "one.", ["b#0"], ["two."]), ("b#1", "two.", ["b#1"], ["one."]), ("c#0", "three.", ["c#0"], ["four."]),
     ]  # fmt: skip
 

@@ -105,30 +105,30 @@ def test_a_pretrained_checkpoint_is_made_and_made_the_same_again(store: Store, t
     for place in (store, Store(tmp_path / "other")):
         with session(Session(place, Execution(workers=1, threads=1, device="cpu"))):
             start = given_start()
-            made = pretrain(pairs=given_pairs(), start=start, settings=wanted)
-        manifest = place.manifest(made.stage, made.key)
+            built = pretrain(pairs=given_pairs(), start=start, settings=wanted)
+        manifest = place.manifest(built.stage, built.key)
         assert manifest is not None
         hashes.append(manifest.hash)
 
     assert hashes[0] == hashes[1]
-    assert load_pooling(made.path) == "mean"
-    assert not (made.path / "scratch").exists()
+    assert load_pooling(built.path) == "mean"
+    assert not (built.path / "scratch").exists()
     assert not any("scratch" in name for name in manifest.files)
     assert "logs/metrics.jsonl" in manifest.logs
-    before, after = bert.load(start.path).state_dict(), bert.load(made.path).state_dict()
+    before, after = bert.load(start.path).state_dict(), bert.load(built.path).state_dict()
     assert {name for name in before if torch.equal(before[name], after[name])} == set()
 
 
 def test_half_a_pretraining_goes_on_where_it_was(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     start, given = given_start(), given_pairs()
     whole = pretrain(pairs=given, start=start, settings=settings())
-    made, visits = cot_mae.make_batch, []
+    built, visits = cot_mae.make_batch, []
 
     def breaking(*arguments: Any) -> Batch:
         visits.append(1)
         if len(visits) == 6:
             raise KeyboardInterrupt
-        return made(*arguments)
+        return built(*arguments)
 
     monkeypatch.setattr("tasks.training.loop.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     monkeypatch.setattr(cot_mae, "make_batch", breaking)
@@ -146,21 +146,21 @@ def test_half_a_pretraining_goes_on_where_it_was(store: Store, monkeypatch: pyte
 def test_each_visit_draws_one_of_the_contexts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     from models.tokens import Tokenizer
 
-    start, given, drawn = given_start(), given_pairs(), Counter[tuple[int, int]]()
+    start, inputs, drawn = given_start(), given_pairs(), Counter[tuple[int, int]]()
     tokenizer = Tokenizer.load(start.path)
     rows = pairs()
     texts = {tuple(ids): n for n, ids in enumerate(tokenizer.token_ids([row["text"] for row in rows]))}
     contexts = [tokenizer.token_ids(row["queries"]) for row in rows]
-    made = cot_mae.make_batch
+    built = cot_mae.make_batch
 
-    def watching(given: RawBatch, *others: Any) -> Batch:
-        for text, context in zip(given.texts, given.contexts, strict=True):
+    def watching(inputs: RawBatch, *others: Any) -> Batch:
+        for text, context in zip(inputs.texts, inputs.contexts, strict=True):
             row = texts[tuple(text)]
             drawn[row, contexts[row].index(context)] += 1
-        return made(given, *others)
+        return built(inputs, *others)
 
     monkeypatch.setattr(cot_mae, "make_batch", watching)
-    pretrain(pairs=given, start=start, settings=settings(steps=75, batch=8))  # each row 30 times
+    pretrain(pairs=inputs, start=start, settings=settings(steps=75, batch=8))  # each row 30 times
 
     assert [sum(drawn[row, n] for n in range(3)) for row in range(20)] == [30] * 20
     assert all(170 < sum(drawn[row, n] for row in range(20)) < 230 for n in range(3))  # 200 are expected
@@ -186,10 +186,10 @@ def test_settings_are_the_papers_own() -> None:
 
 
 def test_an_artifact_is_a_hugging_face_folder(store: Store) -> None:
-    made: Artifact[Checkpoint] = pretrain(pairs=given_pairs(), start=given_start(), settings=settings(steps=1))
+    built: Artifact[Checkpoint] = pretrain(pairs=given_pairs(), start=given_start(), settings=settings(steps=1))
 
     names = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt"}
-    assert names <= {file.name for file in made.path.iterdir()}
+    assert names <= {file.name for file in built.path.iterdir()}
 
 
 def test_decoder_and_heads_are_saved_and_taken_up_again(store: Store) -> None:
@@ -241,9 +241,9 @@ def test_contexts_of_both_kinds_are_mixed_by_step_or_by_example() -> None:
 def test_the_probe_is_logged_at_the_start_and_every_so_many_steps(store: Store) -> None:
     wanted = settings(probe={"every": 5, "pairs": 20})
 
-    made = pretrain(pairs=given_pairs(), start=given_start(), probe=given_pairs(), settings=wanted)
+    built = pretrain(pairs=given_pairs(), start=given_start(), probe=given_pairs(), settings=wanted)
 
-    lines = [json.loads(line) for line in (made.path / "logs" / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (built.path / "logs" / "metrics.jsonl").read_text().splitlines()]
     probed = {line["step"]: line["probe_MRR@10"] for line in lines if "probe_MRR@10" in line}
     assert list(probed) == [0, 5, 10]
     assert len(set(probed.values())) > 1
@@ -252,4 +252,4 @@ def test_the_probe_is_logged_at_the_start_and_every_so_many_steps(store: Store) 
     # The probe only looks: without it the same weights come out.
     without = pretrain(pairs=given_pairs(), start=given_start(), settings=settings())
     name = "model.safetensors"
-    assert (made.path / name).read_bytes() == (without.path / name).read_bytes()
+    assert (built.path / name).read_bytes() == (without.path / name).read_bytes()

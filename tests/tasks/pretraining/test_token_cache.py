@@ -102,24 +102,24 @@ def test_what_is_whole_is_not_made_again(
     monkeypatch.setattr(tokenizer, "token_ids", breaking)
     with pytest.raises(KeyboardInterrupt):
         tokenised(tmp_path / "killed", pairs, tokenizer, contexts=True)
-    made = {path: path.stat().st_mtime_ns for path in folder.glob("0*.arrow")}
+    built = {path: path.stat().st_mtime_ns for path in folder.glob("0*.arrow")}
     (folder / ".000000000020-000000000023.arrow.7-0.tmp").write_bytes(b"of a run that was killed")
     monkeypatch.setattr(tokenizer, "token_ids", pieces)
     again = tokenised(tmp_path / "killed", pairs, tokenizer, contexts=True)
 
-    assert 0 < len(made) < 5 == len(list(folder.glob("0*.arrow")))
-    assert all(path.stat().st_mtime_ns == time for path, time in made.items())
+    assert 0 < len(built) < 5 == len(list(folder.glob("0*.arrow")))
+    assert all(path.stat().st_mtime_ns == time for path, time in built.items())
     assert all_of(again) == all_of(whole)
 
 
 def test_processes_share_the_work(pairs: Artifact[Pairs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = tokenised(tmp_path / "alone", pairs, tiny_tokenizer(), contexts=True)
-    here, made = tmp_path / "together", []
+    here, built = tmp_path / "together", []
 
     def second() -> None:
         """What the other process does while the first waits."""
-        made.append(len(list((here / SHARDS).glob("0*.arrow"))))
-        if len(made) == 1:
+        built.append(len(list((here / SHARDS).glob("0*.arrow"))))
+        if len(built) == 1:
             monkeypatch.setattr(distributed, "rank", lambda: 1)
             tokenised(here, pairs, tiny_tokenizer(), contexts=True)
 
@@ -127,7 +127,7 @@ def test_processes_share_the_work(pairs: Artifact[Pairs], tmp_path: Path, monkey
     monkeypatch.setattr(distributed, "barrier", second)
     first = tokenised(here, pairs, tiny_tokenizer(), contexts=True)
 
-    assert made == [2, 5]
+    assert built == [2, 5]
     assert all_of(first) == all_of(alone)
 
 
@@ -137,10 +137,10 @@ def test_numbers_are_as_wide_as_the_vocabulary_asks(pairs: Artifact[Pairs], tmp_
     fast.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     wide = Tokenizer(fast)
 
-    found = tokenised(tmp_path / "wide", pairs, wide, contexts=False)
+    results = tokenised(tmp_path / "wide", pairs, wide, contexts=False)
     narrow = tokenised(tmp_path / "narrow", pairs, tiny_tokenizer(), contexts=False)
 
     texts = read_table(pairs, Pairs, ["text"])["text"].to_pylist()
-    assert [row.as_py() for row in found.of("text", range(ROWS))] == wide.token_ids(texts)
-    kinds = [each.of("text", [0])[0].type for each in (found, narrow)]
+    assert [row.as_py() for row in results.of("text", range(ROWS))] == wide.token_ids(texts)
+    kinds = [each.of("text", [0])[0].type for each in (results, narrow)]
     assert kinds == [pa.list_(pa.uint32()), pa.list_(pa.uint16())]

@@ -27,8 +27,8 @@ def generator(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 @pytest.fixture
 def passages(written: Any) -> Artifact[Passages]:
-    found: Artifact[Passages] = written(Passages, rows(texts()))
-    return found
+    results: Artifact[Passages] = written(Passages, rows(texts()))
+    return results
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[GenerationRequest]:
     seen: list[GenerationRequest] = []
 
     class Watched(Sampler):
-        def __call__(self, given: Sequence[GenerationRequest]) -> Iterator[list[tuple[int, list[str]]]]:
-            seen.extend(given)
-            return super().__call__(given)
+        def __call__(self, inputs: Sequence[GenerationRequest]) -> Iterator[list[tuple[int, list[str]]]]:
+            seen.extend(inputs)
+            return super().__call__(inputs)
 
     monkeypatch.setattr(module, "Sampler", Watched)
     return seen

@@ -34,8 +34,8 @@ def texts(count: int = COUNT) -> list[str]:
     return [" ".join(random.choice(WORDS, size=random.integers(3, 20))) for _ in range(count)]
 
 
-def rows(given: Sequence[str]) -> list[dict[str, Any]]:
-    return [passage(f"d{number}#0", text) for number, text in enumerate(given)]
+def rows(inputs: Sequence[str]) -> list[dict[str, Any]]:
+    return [passage(f"d{number}#0", text) for number, text in enumerate(inputs)]
 
 
 Corpus = Callable[..., Artifact[PseudoQueries]]
@@ -43,19 +43,19 @@ Corpus = Callable[..., Artifact[PseudoQueries]]
 
 def by_text(corpus: Artifact[PseudoQueries]) -> dict[str, list[str]]:
     """The queries of each text, by rank."""
-    found: dict[str, list[str]] = {}
+    results: dict[str, list[str]] = {}
     for row in read_rows(corpus, PseudoQueries):
-        assert row["rank"] == len(found.setdefault(row["passage_sha256"], []))
-        found[row["passage_sha256"]].append(row["query"])
-    return found
+        assert row["rank"] == len(results.setdefault(row["passage_sha256"], []))
+        results[row["passage_sha256"]].append(row["query"])
+    return results
 
 
-def places(found: list[dict[str, Any]]) -> list[tuple[str, int]]:
+def places(results: list[dict[str, Any]]) -> list[tuple[str, int]]:
     """Of each row."""
-    return [(row["passage_id"], row["rank"]) for row in found]
+    return [(row["passage_id"], row["rank"]) for row in results]
 
 
 def counts(corpus: Artifact[PseudoQueries]) -> tuple[int, int]:
     """How many rows were kept and how many made."""
-    found = json.loads((corpus.path / "logs" / "written.json").read_text())
-    return found["kept"], found["made"]
+    results = json.loads((corpus.path / "logs" / "written.json").read_text())
+    return results["kept"], results["made"]

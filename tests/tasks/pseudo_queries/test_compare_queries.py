@@ -23,8 +23,8 @@ def row(passage_id: str, text: str, rank: int, query: str, **changes: Any) -> Ro
 
 def compared(written: Any, out: Path, before: list[Row], after: list[Row]) -> dict[str, Any]:
     compare_queries.body(out, written(PseudoQueries, before), written(PseudoQueries, after))
-    found: dict[str, Any] = json.loads((out / "comparison.json").read_text())
-    return found
+    results: dict[str, Any] = json.loads((out / "comparison.json").read_text())
+    return results
 
 
 BEFORE = [
@@ -96,26 +96,26 @@ def test_a_generator_put_in_front_moves_no_other(written: Any, tmp_path: Path) -
 def test_an_insertion_that_shifts_ids_keeps_what_was_written(written: Any, tmp_path: Path) -> None:
     before = [row(f"d#{n}", f"text {n}", 0, f"query {n}") for n in range(4)]
     after = [row("d#0", "in front", 0, "new"), *(row(f"d#{n + 1}", f"text {n}", 0, f"query {n}") for n in range(4))]
-    found = compared(written, tmp_path, before, after)
+    results = compared(written, tmp_path, before, after)
 
-    assert found["passages"] == {"same": 0, "moved": 4, "changed": 0, "new": 1, "removed": 0}
-    assert found["queries"] == NOTHING | {"kept": 4, "made": 1}
+    assert results["passages"] == {"same": 0, "moved": 4, "changed": 0, "new": 1, "removed": 0}
+    assert results["queries"] == NOTHING | {"kept": 4, "made": 1}
 
 
 def test_a_corpus_and_itself_are_the_same(written: Any, tmp_path: Path) -> None:
-    found = compared(written, tmp_path, AFTER, AFTER)
+    results = compared(written, tmp_path, AFTER, AFTER)
 
-    assert found["passages"] == {"same": 4, "moved": 0, "changed": 0, "new": 0, "removed": 0}
-    assert found["queries"] == NOTHING | {"kept": 6}
-    assert found["before"] | {"key": ""} == found["after"] | {"key": ""}
+    assert results["passages"] == {"same": 4, "moved": 0, "changed": 0, "new": 0, "removed": 0}
+    assert results["queries"] == NOTHING | {"kept": 6}
+    assert results["before"] | {"key": ""} == results["after"] | {"key": ""}
 
 
 def test_nothing_beside_something(written: Any, tmp_path: Path) -> None:
     empty = [row("a", "t", 0, "")]
-    found = compared(written, tmp_path, empty, [row("a", "t", 0, "one")])
+    results = compared(written, tmp_path, empty, [row("a", "t", 0, "one")])
 
-    assert found["passages"] == {"same": 1, "moved": 0, "changed": 0, "new": 0, "removed": 0}
-    assert (found["queries"], found["before"]["mean_words"]) == (NOTHING | {"made": 1}, None)
+    assert results["passages"] == {"same": 1, "moved": 0, "changed": 0, "new": 0, "removed": 0}
+    assert (results["queries"], results["before"]["mean_words"]) == (NOTHING | {"made": 1}, None)
 
 
 def corpus(seed: int) -> list[Row]:
@@ -137,13 +137,13 @@ def test_counts_are_those_of_the_slow_definition(
 ) -> None:
     monkeypatch.setattr(database, "MEMORY_LIMIT", memory)
     before, after = corpus(1), corpus(2)
-    found = compared(written, tmp_path, before, after)
+    results = compared(written, tmp_path, before, after)
 
     old, new = ({row["passage_id"]: row["passage_sha256"] for row in rows} for rows in (before, after))
     lost = {key for key, text in old.items() if text not in new.values()}
     fresh = {key for key, text in new.items() if text not in old.values()}
     same = sum(old.get(key) == text for key, text in new.items())
-    assert found["passages"] == {
+    assert results["passages"] == {
         "same": same, "moved": len(new) - same - len(fresh), "changed": len(lost & fresh), "new": len(fresh - lost),
         "removed": len(lost - fresh),
     }  # fmt: skip
@@ -153,11 +153,11 @@ def test_counts_are_those_of_the_slow_definition(
     kept = Counter((text, by, query) for text, by, _, query in left["before"]) & Counter(
         (text, by, query) for text, by, _, query in left["after"]
     )
-    assert found["queries"]["kept"] == kept.total()
-    assert found["queries"]["made"] + found["queries"]["rewritten"] == len(after) - kept.total()
-    assert found["queries"]["dropped"] + found["queries"]["rewritten"] == len(before) - kept.total()
-    assert 0 < found["queries"]["rewritten"] < len(before) - kept.total()
-    assert {name: sum(generator[name] for generator in found["generators"].values()) for name in NOTHING} == found[
+    assert results["queries"]["kept"] == kept.total()
+    assert results["queries"]["made"] + results["queries"]["rewritten"] == len(after) - kept.total()
+    assert results["queries"]["dropped"] + results["queries"]["rewritten"] == len(before) - kept.total()
+    assert 0 < results["queries"]["rewritten"] < len(before) - kept.total()
+    assert {name: sum(generator[name] for generator in results["generators"].values()) for name in NOTHING} == results[
         "queries"
     ]
 
@@ -168,4 +168,4 @@ def test_examples_do_not_depend_on_the_memory(written: Any, tmp_path: Path, monk
     spilt = compared(written, tmp_path / "spilt", corpus(1), corpus(2))
 
     assert spilt["examples"] == whole["examples"]
-    assert {kind for kind, found in whole["examples"].items() if len(found) == 5} > {"made", "dropped", "new"}
+    assert {kind for kind, results in whole["examples"].items() if len(results) == 5} > {"made", "dropped", "new"}

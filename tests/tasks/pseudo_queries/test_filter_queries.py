@@ -66,7 +66,7 @@ def slowly_cut(rows: list[dict[str, Any]], settings: dict[str, Any]) -> list[dic
     if "percentile" in least:
         scores = [row["relevance"] for row in rows if row["query"]]
         least = {"threshold": slow_percentile(scores, least["percentile"])}
-    found = []
+    results = []
     for row in rows:
         reason = ""
         if not row["query"]:
@@ -75,8 +75,8 @@ def slowly_cut(rows: list[dict[str, Any]], settings: dict[str, Any]) -> list[dic
             reason = "round trip"
         elif row["relevance"] < least["threshold"]:
             reason = "relevance"
-        found.append(row | {"kept": reason == "", "reason": reason})
-    return found
+        results.append(row | {"kept": reason == "", "reason": reason})
+    return results
 
 
 @pytest.mark.parametrize("block", [10_000, 7])
@@ -88,9 +88,9 @@ def test_cuts(
 
     filter_queries.body(tmp_path, queries, settings=cut(**settings))
 
-    found = rows_of(tmp_path)
-    assert found == slowly_cut(rows_of(queries.path), settings)
-    assert len({row["reason"] for row in found}) > 2
+    results = rows_of(tmp_path)
+    assert results == slowly_cut(rows_of(queries.path), settings)
+    assert len({row["reason"] for row in results}) > 2
     assert list(contents(tmp_path)) == list(contents(queries.path))
 
 
@@ -143,10 +143,10 @@ def test_percentiles_are_those_of_the_sorted_numbers(percent: float) -> None:
         spread = np.concatenate([draw.normal(3, 4, size), draw.normal(0, 1e-39, size), [0.0, -0.0, 3.5, 3.5, -1e38]])
         for numbers in (spread, np.round(spread[:size]), np.full(size, -2.5)):
             column = draw.permutation(numbers).astype(np.float32)
-            found = percentile(lambda column=column: np.array_split(column, 3), percent)
-            assert found == slow_percentile(column.tolist(), percent)
+            result = percentile(lambda column=column: np.array_split(column, 3), percent)
+            assert result == slow_percentile(column.tolist(), percent)
             interpolated = np.percentile(column.astype(np.float64), percent)
-            assert (column >= found).sum() == (column >= interpolated - 1e-12 * abs(interpolated)).sum()
+            assert (column >= result).sum() == (column >= interpolated - 1e-12 * abs(interpolated)).sum()
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,8 @@ def test_sections_that_ask_for_what_is_not_there(changes: dict[str, Any], messag
     }  # fmt: skip
     Filtering.model_validate_json(json.dumps(section | {"cut": None}))
 
-    found = Filtering.model_validate_json(json.dumps(section))
-    assert found.relevance
-    assert found.relevance.scoring.model_dump() == {"query_max_tokens": 64, "max_tokens": 512}
+    result = Filtering.model_validate_json(json.dumps(section))
+    assert result.relevance
+    assert result.relevance.scoring.model_dump() == {"query_max_tokens": 64, "max_tokens": 512}
     with pytest.raises(ValidationError, match=message):
         Filtering.model_validate_json(json.dumps(section | changes))

@@ -89,7 +89,7 @@ def test_the_loss_is_the_mean_over_all_held_out_tokens(start: Path, tmp_path: Pa
     held_out = Side([passage for passage, _ in PAIRS[:5]], [(n, f"{PAIRS[n][1]} {'castle ' * n}") for n in range(5)])
     validation = validation_of(start, tmp_path, held_out, rows=2)
     validation.objective.train()
-    found = validation.loss()
+    result = validation.loss()
 
     tokenizer = AutoTokenizer.from_pretrained(start)
     model = AutoModelForSeq2SeqLM.from_pretrained(start).eval()
@@ -103,7 +103,7 @@ def test_the_loss_is_the_mean_over_all_held_out_tokens(start: Path, tmp_path: Pa
             lost.append(-(logits[token].double() - logits.double().logsumexp(0)).item())
 
     assert len({len(query.split()) for _, query in held_out.pairs(range(5))}) > 2
-    assert found == pytest.approx(sum(lost) / len(lost), rel=1e-5)
+    assert result == pytest.approx(sum(lost) / len(lost), rel=1e-5)
     assert validation.objective.training  # the dropout is back
 
 
@@ -138,16 +138,16 @@ def test_what_was_looked_at_is_not_looked_at_again_and_the_chosen_model_stays(
     side = Side([passage for passage, _ in PAIRS[:3]], [(n, PAIRS[n][1]) for n in range(3)])
     validation = validation_of(start, tmp_path, side, 2, keep=keep)
 
-    found = [validation(steps) for steps in range(9)]
+    results = [validation(steps) for steps in range(9)]
     again = validation_of(start, tmp_path, side, 2, keep=keep)
     resumed = [again(steps) for steps in range(3, 9)]
 
-    assert [{name: values[name] for name in ("round_trip@10", "MRR@10")} for values in found if values] == [
+    assert [{name: values[name] for name in ("round_trip@10", "MRR@10")} for values in results if values] == [
         {"round_trip@10": 1 / 3, "MRR@10": 0.5 / 3}, {"round_trip@10": 2 / 3, "MRR@10": 1.25 / 3},
         {"round_trip@10": 1 / 3, "MRR@10": pytest.approx(0.1 / 3)},
     ]  # fmt: skip
-    assert [bool(values) for values in found] == [step in (0, 4, 8) for step in range(9)]
-    assert resumed == found[3:]
+    assert [bool(values) for values in results] == [step in (0, 4, 8) for step in range(9)]
+    assert resumed == results[3:]
     assert asked == ["000", "001", "002"]
     assert [path.name for path in (tmp_path / "models").iterdir()] == [left]
     assert again.chosen().name == left
@@ -176,14 +176,14 @@ def whole(start: Path, tmp_path_factory: pytest.TempPathFactory, on_one_thread: 
 
 @pytest.mark.slow
 def test_it_learns_and_says_so_by_epoch(whole: Path) -> None:
-    found = json.loads((whole / "validation.json").read_text())
-    curve = found["epochs"]
+    results = json.loads((whole / "validation.json").read_text())
+    curve = results["epochs"]
 
     assert [row["epoch"] for row in curve] == [0, 1, 2, 3]
     assert curve[-1]["validation_loss"] < curve[0]["validation_loss"] - 0.5
-    assert found["train"]["passages"] + found["held_out"]["passages"] == len(PAIRS)
-    assert found["published"] == 3
-    assert found["round_trip"] == {"asked": 4, "searched": found["held_out"]["passages"] + 5}
+    assert results["train"]["passages"] + results["held_out"]["passages"] == len(PAIRS)
+    assert results["published"] == 3
+    assert results["round_trip"] == {"asked": 4, "searched": results["held_out"]["passages"] + 5}
     logged = [json.loads(line) for line in (whole / "logs" / "metrics.jsonl").read_text().splitlines()]
     assert [(line["step"], line["validation_loss"]) for line in logged if "validation_loss" in line] == [
         (row["step"], row["validation_loss"]) for row in curve
@@ -246,11 +246,11 @@ def test_a_run_that_was_killed_while_it_validated_ends_with_the_same_bytes(
     monkeypatch.setattr(Collection, "ranks", lambda self, queries: looked.append(queries) or ranks(self, queries))
 
     with session(Session(Store(tmp_path / "store"), Execution(workers=1, threads=1, device="cpu"))):
-        made = finetune_generator(start=inputs[0], pairs=inputs[1], settings=SETTINGS)
+        built = finetune_generator(start=inputs[0], pairs=inputs[1], settings=SETTINGS)
 
     assert len(looked) == 2  # epochs 2 and 3
-    found, expected = files(made.path), files(whole)
-    assert {name: found[name] for name in found if name != "manifest.json"} == {
+    results, expected = files(built.path), files(whole)
+    assert {name: results[name] for name in results if name != "manifest.json"} == {
         name: expected[name] for name in expected if name != "manifest.json"
     }
 

@@ -22,17 +22,17 @@ from tests.tasks.pseudo_queries.small_corpus import COUNT, Corpus, by_text, coun
 
 
 def test_every_passage_has_its_rows_in_order_with_what_made_them(corpus: Corpus, passages: Artifact[Passages]) -> None:
-    made = corpus(passages)
+    built = corpus(passages)
 
-    found = list(read_rows(made, PseudoQueries))
-    assert places(found) == [(f"d{number}#0", rank) for number in range(COUNT) for rank in range(3)]
-    assert [row["passage_sha256"] for row in found[::3]] == [passage_sha256(text) for text in texts()]
-    assert {(row["doc_id"], row["generator"], row["revision"], row["seed"], row["draw"]) for row in found[:3]} == {
+    results = list(read_rows(built, PseudoQueries))
+    assert places(results) == [(f"d{number}#0", rank) for number in range(COUNT) for rank in range(3)]
+    assert [row["passage_sha256"] for row in results[::3]] == [passage_sha256(text) for text in texts()]
+    assert {(row["doc_id"], row["generator"], row["revision"], row["seed"], row["draw"]) for row in results[:3]} == {
         ("d0", "tiny", "tiny-t5", 42, 0)
     }
-    assert all((row["kept"], row["reason"]) == (bool(row["query"]), "" if row["query"] else "empty") for row in found)
-    assert any(row["kept"] for row in found)
-    assert counts(made) == (0, COUNT * 3)
+    assert all((row["kept"], row["reason"]) == (bool(row["query"]), "" if row["query"] else "empty") for row in results)
+    assert any(row["kept"] for row in results)
+    assert counts(built) == (0, COUNT * 3)
 
 
 def test_a_text_gets_its_queries_whatever_the_order_the_shards_and_the_parts(
@@ -42,14 +42,14 @@ def test_a_text_gets_its_queries_whatever_the_order_the_shards_and_the_parts(
     shuffled = written(Passages, rows([texts()[place] for place in np.random.default_rng(3).permutation(COUNT)]))
     monkeypatch.setattr(ledger_join, "SORTED_AT_ONCE", 5)
     monkeypatch.setattr(ledger_join, "PASSAGES_PER_PART", 5)
-    made = corpus(passages)
+    built = corpus(passages)
     (tmp_path / "store" / "ledger").rename(tmp_path / "gone")  # so that all are written again
 
     again = corpus(shuffled, shard_passages=3, batch_tokens=40)
 
-    assert [path.name for path in parts(made.path)] == [f"part-0000{n}.parquet" for n in range(3)]
+    assert [path.name for path in parts(built.path)] == [f"part-0000{n}.parquet" for n in range(3)]
     assert counts(again) == (0, COUNT * 3)
-    assert by_text(again) == by_text(made)
+    assert by_text(again) == by_text(built)
 
 
 def test_only_what_is_new_is_written(
@@ -74,11 +74,11 @@ def test_a_sixth_query_is_added_and_the_others_stay(
     three = by_text(corpus(passages))
     asked.clear()
 
-    made = corpus(passages, queries_per_passage=4)
+    built = corpus(passages, queries_per_passage=4)
 
     assert {request.ranks for request in asked} == {range(3, 4)}
-    assert counts(made) == (COUNT * 3, COUNT)
-    assert {sha256: queries[:3] for sha256, queries in by_text(made).items()} == three
+    assert counts(built) == (COUNT * 3, COUNT)
+    assert {sha256: queries[:3] for sha256, queries in by_text(built).items()} == three
     asked.clear()
     assert {sha256: queries[:2] for sha256, queries in three.items()} == by_text(
         corpus(passages, queries_per_passage=2)
@@ -87,28 +87,28 @@ def test_a_sixth_query_is_added_and_the_others_stay(
 
 
 def test_the_same_text_twice_is_written_once(corpus: Corpus, written: Any, asked: list[GenerationRequest]) -> None:
-    made = corpus(written(Passages, rows([*texts(4), texts(4)[2]])))
+    built = corpus(written(Passages, rows([*texts(4), texts(4)[2]])))
 
     assert Counter(request.text for request in asked) == Counter(texts(4))
-    found = list(read_rows(made, PseudoQueries))
-    assert [row["query"] for row in found[6:9]] == [row["query"] for row in found[12:15]]
-    assert [row["passage_id"] for row in found[12:15]] == ["d4#0"] * 3
+    results = list(read_rows(built, PseudoQueries))
+    assert [row["query"] for row in results[6:9]] == [row["query"] for row in results[12:15]]
+    assert [row["passage_id"] for row in results[12:15]] == ["d4#0"] * 3
 
 
-def test_two_generators_stand_side_by_side(corpus: Corpus, passages: Artifact[Passages], made: Any) -> None:
+def test_two_generators_stand_side_by_side(corpus: Corpus, passages: Artifact[Passages], run_stage: Any) -> None:
     first, second = corpus(passages), corpus(passages, generator="other", seed=7, queries_per_passage=2)
 
-    joined = made(join_queries, [first, second], settings=Joining(queries_per_passage=[3, 2]))
+    joined = run_stage(join_queries, [first, second], settings=Joining(queries_per_passage=[3, 2]))
 
-    found = list(read_rows(joined, PseudoQueries))
-    expected = {row["passage_id"]: [] for row in found}
+    results = list(read_rows(joined, PseudoQueries))
+    expected = {row["passage_id"]: [] for row in results}
     for corpora in (first, second):
         for row in read_rows(corpora, PseudoQueries):
             expected[row["passage_id"]].append((row["generator"], row["query"]))
-    assert places(found) == [(f"d{number}#0", rank) for number in range(COUNT) for rank in range(5)]
-    assert [(row["generator"], row["query"]) for row in found] == [one for each in expected.values() for one in each]
+    assert places(results) == [(f"d{number}#0", rank) for number in range(COUNT) for rank in range(5)]
+    assert [(row["generator"], row["query"]) for row in results] == [one for each in expected.values() for one in each]
     with pytest.raises(ValueError, match="expected 2 rows of each passage"):
-        made(join_queries, [second, first], settings=Joining(queries_per_passage=[2, 2]))
+        run_stage(join_queries, [second, first], settings=Joining(queries_per_passage=[2, 2]))
 
 
 def test_a_generator_that_writes_nothing_is_refused(

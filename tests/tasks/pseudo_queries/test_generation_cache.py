@@ -64,12 +64,12 @@ def test_a_killed_run_keeps_the_buckets_it_has_written(
     seen: list[list[str]] = []
 
     class Killed(Sampler):
-        def __call__(self, given: Sequence[GenerationRequest]) -> Iterator[list[tuple[int, list[str]]]]:
+        def __call__(self, inputs: Sequence[GenerationRequest]) -> Iterator[list[tuple[int, list[str]]]]:
             if len(seen) == 2:
                 seen.append([])
                 raise KeyboardInterrupt
-            seen.append([request.text for request in given])
-            return super().__call__(given)
+            seen.append([request.text for request in inputs])
+            return super().__call__(inputs)
 
     monkeypatch.setattr(module, "Sampler", Killed)
     with pytest.raises(KeyboardInterrupt):
@@ -97,9 +97,9 @@ def test_a_damaged_file_of_the_ledger_is_set_aside_and_written_again(
 
     again = corpus(passages)
 
-    kept, made = counts(again)
+    kept, built = counts(again)
     assert kept > 0
-    assert made > 0
+    assert built > 0
     assert by_text(again) == before
     assert [path.name for path in (ledger.folder / "damaged").iterdir()] == [damaged.name]
 
@@ -107,14 +107,14 @@ def test_a_damaged_file_of_the_ledger_is_set_aside_and_written_again(
 def test_shares_fill_the_ledger_and_the_corpus_finds_it_full(
     corpus: Corpus, passages: Artifact[Passages], generator: Source, tmp_path: Path
 ) -> None:
-    made = []
+    built = []
     for number in (0, 1):
         share, out = SETTINGS.model_copy(update={"share": (number, 2)}), tmp_path / f"share-{number}"
         fill_ledger.body(out, passages, generator, None, settings=share)
-        made.append(json.loads((out / "logs" / "written.json").read_text())["made"])
+        built.append(json.loads((out / "logs" / "written.json").read_text())["made"])
 
-    assert min(made) > 0
-    assert sum(made) == COUNT * 3
+    assert min(built) > 0
+    assert sum(built) == COUNT * 3
     assert counts(corpus(passages)) == (COUNT * 3, 0)
 
 
@@ -122,8 +122,8 @@ def test_what_was_written_before_a_passage_is_refused_is_kept(
     corpus: Corpus, passages: Artifact[Passages], store: Store, generator: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Refusing(Sampler):
-        def __call__(self, given: Sequence[GenerationRequest]) -> Iterator[list[tuple[int, list[str]]]]:
-            yield next(iter(super().__call__(given)))
+        def __call__(self, inputs: Sequence[GenerationRequest]) -> Iterator[list[tuple[int, list[str]]]]:
+            yield next(iter(super().__call__(inputs)))
             raise UserError("the next does not fit the memory")
 
     one = {"shard_passages": 100, "batch_tokens": 40}
@@ -132,8 +132,8 @@ def test_what_was_written_before_a_passage_is_refused_is_kept(
         with pytest.raises(UserError, match="does not fit"):
             corpus(passages, **one)
 
-    kept, made = counts(corpus(passages, **one))
+    kept, built = counts(corpus(passages, **one))
 
     assert kept > 0
-    assert made > 0
-    assert kept + made == COUNT * 3
+    assert built > 0
+    assert kept + built == COUNT * 3

@@ -29,10 +29,10 @@ def passages(written: Any, monkeypatch: pytest.MonkeyPatch) -> Artifact[Passages
 
 
 @pytest.fixture
-def imported(passages: Artifact[Passages], made: Any, store: Any) -> Any:
+def imported(passages: Artifact[Passages], run_stage: Any, store: Any) -> Any:
     def run(path: Path) -> list[dict[str, Any]]:
         file = source_of(path, pseudo_query_files.files(path))
-        artifact = made(import_queries, passages=passages, file=file, settings=Importing(name="others"))
+        artifact = run_stage(import_queries, passages=passages, file=file, settings=Importing(name="others"))
         return list(read_rows(artifact, PseudoQueries))
 
     return run
@@ -76,11 +76,11 @@ def test_rows_say_whose_they_are(imported: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["d2q.jsonl", "d2q.json", "d2q.jsonl.gz"])
 def test_passages_keep_their_order_and_queries_the_files(name: str, imported: Any, tmp_path: Path) -> None:
     ids = [row["passage_id"] for row in PASSAGES]
-    given = {each: [f"q{i} of {each}" for i in range(n % 4)] for n, each in enumerate(ids)}
-    file = write_lines(tmp_path / name, *(predicted(each, *given[each]) for each in sorted(given, reverse=True)))
+    inputs = {each: [f"q{i} of {each}" for i in range(n % 4)] for n, each in enumerate(ids)}
+    file = write_lines(tmp_path / name, *(predicted(each, *inputs[each]) for each in sorted(inputs, reverse=True)))
 
     assert queries_of(imported(file)) == [
-        (passage_id, rank, query) for passage_id, queries in given.items() for rank, query in enumerate(queries)
+        (passage_id, rank, query) for passage_id, queries in inputs.items() for rank, query in enumerate(queries)
     ]
 
 
@@ -109,10 +109,12 @@ def test_our_table_keeps_scores_and_what_was_dropped(imported: Any, written: Any
     ]
     kept = ("query", "round_trip", "relevance", "kept", "reason", "generator", "revision", "ledger", "seed", "draw")
 
-    found = imported(written(PseudoQueries, rows).path)
+    results = imported(written(PseudoQueries, rows).path)
 
-    assert [{name: row[name] for name in kept} for row in found] == [{name: row[name] for name in kept} for row in rows]
-    assert [row["rank"] for row in found] == [0, 1, 2]
+    assert [{name: row[name] for name in kept} for row in results] == [
+        {name: row[name] for name in kept} for row in rows
+    ]
+    assert [row["rank"] for row in results] == [0, 1, 2]
 
 
 def test_names_the_first_unknown_passages_and_how_many_there_are(imported: Any, tmp_path: Path) -> None:

@@ -40,37 +40,42 @@ def run(written: Any) -> Artifact[Run]:
     return written(
         Run,
         [
-            {"query_id": query, "passage_id": found, "view": "bm25", "rank": rank, "score": 1.0 / rank}
-            for query, found, rank in rows
+            {"query_id": query, "passage_id": results, "view": "bm25", "rank": rank, "score": 1.0 / rank}
+            for query, results, rank in rows
         ],
     )
 
 
 def quality(out: Path, *inputs: Artifact[Any] | None, settings: Sampling = ALL) -> dict[str, Any]:
     query_quality.body(out, *inputs, settings=settings)
-    found: dict[str, Any] = json.loads((out / "quality.json").read_text())
-    return found
+    results: dict[str, Any] = json.loads((out / "quality.json").read_text())
+    return results
 
 
 def test_figures_by_hand(passages: Any, pseudo_queries: Any, run: Any, tmp_path: Path) -> None:
-    found = quality(tmp_path, passages, pseudo_queries, run)
+    results = quality(tmp_path, passages, pseudo_queries, run)
 
     # a?0 at rank 1, a?1 at rank 10; a?2 too low, b?0 and b?2 find nothing of their own
-    assert found["round_trip"] == {
+    assert results["round_trip"] == {
         "of": "a draw of passages", "queries": 5, "success@1": 0.2, "success@10": 0.4, "mrr@10": pytest.approx(0.22),
         "cut": None, "ranks": [[0, 3, 0], [1, 1, 0], [10, 1, 0]],
     }  # fmt: skip
-    assert found["distinct_share"] == 3 / 5  # "red fox" three times, whatever its case
-    assert found["distinct_share_in_passage"] == 4 / 5
-    assert found["copied_share"] == 8 / 11  # not "green", and nothing of b's "red fox"
-    assert found["copied_tenths"] == [1, 0, 0, 0, 0, 0, 1, 0, 0, 3]
-    assert found["verbatim_share"] == 2 / 5  # "whale whale" has the words of its passage, and is no piece of it
-    assert found["mean_words"] == 11 / 5
-    assert found["words"] == {"2": 4, "3": 1}
-    assert found["first_words"] == [["red", 3], ["the", 1], ["whale", 1]]
-    assert found["question_share"] == 1 / 5
-    assert (found["passages"], found["written"], found["queries"], found["passages_without_queries"]) == (3, 5, 5, 1)
-    assert (found["relevance"], found["dropped"], found["long"]["queries"]) == (None, {}, 0)
+    assert results["distinct_share"] == 3 / 5  # "red fox" three times, whatever its case
+    assert results["distinct_share_in_passage"] == 4 / 5
+    assert results["copied_share"] == 8 / 11  # not "green", and nothing of b's "red fox"
+    assert results["copied_tenths"] == [1, 0, 0, 0, 0, 0, 1, 0, 0, 3]
+    assert results["verbatim_share"] == 2 / 5  # "whale whale" has the words of its passage, and is no piece of it
+    assert results["mean_words"] == 11 / 5
+    assert results["words"] == {"2": 4, "3": 1}
+    assert results["first_words"] == [["red", 3], ["the", 1], ["whale", 1]]
+    assert results["question_share"] == 1 / 5
+    assert (results["passages"], results["written"], results["queries"], results["passages_without_queries"]) == (
+        3,
+        5,
+        5,
+        1,
+    )
+    assert (results["relevance"], results["dropped"], results["long"]["queries"]) == (None, {}, 0)
 
 
 def test_scores_of_all_that_were_scored_with_the_cuts(passages: Any, written: Any, tmp_path: Path) -> None:
@@ -79,18 +84,18 @@ def test_scores_of_all_that_were_scored_with_the_cuts(passages: Any, written: An
         pseudo_query("a", rank, f"query {rank}", round_trip=trip, relevance=score, kept=not reason, reason=reason)
         for rank, (trip, score, reason) in enumerate(scores)
     ]
-    found = quality(tmp_path, passages, written(PseudoQueries, [*rows, pseudo_query("b", 0, "")]), None)
+    results = quality(tmp_path, passages, written(PseudoQueries, [*rows, pseudo_query("b", 0, "")]), None)
 
-    assert found["dropped"] == {"empty": 1, "relevance": 1, "round trip": 2}
-    assert found["round_trip"] == {
+    assert results["dropped"] == {"empty": 1, "relevance": 1, "round trip": 2}
+    assert results["round_trip"] == {
         "of": "every query", "queries": 5, "success@1": 0.2, "success@10": 0.8, "cut": 2,
         "mrr@10": pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 2) / 5),
         "ranks": [[0, 0, 1], [1, 1, 0], [2, 1, 1], [3, 0, 1]],
     }  # fmt: skip
-    assert found["relevance"]["cut"] == -0.5
-    assert found["relevance"]["mean"] == pytest.approx(5.75 / 5)
-    assert found["relevance"]["counts"] == [[-1.25, 0, 1], [-0.5, 1, 0], [1.0, 0, 1], [2.5, 1, 0], [4.0, 0, 1]]
-    assert found["kept_share"] == 2 / 6
+    assert results["relevance"]["cut"] == -0.5
+    assert results["relevance"]["mean"] == pytest.approx(5.75 / 5)
+    assert results["relevance"]["counts"] == [[-1.25, 0, 1], [-0.5, 1, 0], [1.0, 0, 1], [2.5, 1, 0], [4.0, 0, 1]]
+    assert results["kept_share"] == 2 / 6
 
 
 def test_each_generator_has_its_figures(passages: Any, written: Any, tmp_path: Path) -> None:
@@ -98,27 +103,27 @@ def test_each_generator_has_its_figures(passages: Any, written: Any, tmp_path: P
         pseudo_query("a", 0, "red fox"), pseudo_query("a", 1, "red red red fox runs", generator="llm"),
         pseudo_query("b", 0, "red fox"), pseudo_query("b", 1, "", generator="llm"),
     ]  # fmt: skip
-    found = quality(tmp_path, passages, written(PseudoQueries, rows), None)
+    results = quality(tmp_path, passages, written(PseudoQueries, rows), None)
 
-    assert {name: row["written"] for name, row in found["generators"].items()} == {"llm": 2, "t5": 2}
-    assert found["generators"]["t5"]["distinct_share"] == 1 / 2
-    assert found["generators"]["llm"] | found["generators"]["llm"] == found["generators"]["llm"] | {
+    assert {name: row["written"] for name, row in results["generators"].items()} == {"llm": 2, "t5": 2}
+    assert results["generators"]["t5"]["distinct_share"] == 1 / 2
+    assert results["generators"]["llm"] | results["generators"]["llm"] == results["generators"]["llm"] | {
         "queries": 1, "dropped": {"empty": 1}, "mean_words": 5.0, "looped_share": 1.0, "long_share": 1.0
     }  # fmt: skip
-    assert found["loops"]["examples"] == [{"query": "red red red fox runs", "loop": "red"}]
-    assert found["long"] == {"words": 3, "queries": 1, "examples": [{"query": "red red red fox runs", "words": 5}]}
+    assert results["loops"]["examples"] == [{"query": "red red red fox runs", "loop": "red"}]
+    assert results["long"] == {"words": 3, "queries": 1, "examples": [{"query": "red red red fox runs", "words": 5}]}
 
 
 def test_a_corpus_of_which_nothing_is_kept_has_no_shares(passages: Any, written: Any, tmp_path: Path) -> None:
     rows = [pseudo_query(text, 0, "") for text in TEXTS]
-    found = quality(tmp_path, passages, written(PseudoQueries, rows), None)
+    results = quality(tmp_path, passages, written(PseudoQueries, rows), None)
 
-    assert (found["written"], found["queries"], found["passages_without_queries"]) == (3, 0, 3)
-    assert {name for name, value in found.items() if value is None} == {
+    assert (results["written"], results["queries"], results["passages_without_queries"]) == (3, 0, 3)
+    assert {name for name, value in results.items() if value is None} == {
         "mean_words", "distinct_share", "distinct_share_in_passage", "copied_share", "verbatim_share",
         "question_share", "long_share", "looped_share", "round_trip", "relevance",
     }  # fmt: skip
-    assert (found["words_quantiles"], found["samples"]) == ({}, [])
+    assert (results["words_quantiles"], results["samples"]) == ({}, [])
 
 
 def test_samples_stand_beside_their_passages(passages: Any, pseudo_queries: Any, run: Any, tmp_path: Path) -> None:
@@ -142,16 +147,16 @@ def test_a_sample_is_not_longer_than_can_be_read(written: Any, tmp_path: Path) -
 
 
 def test_the_round_trip_is_of_the_drawn_passages(
-    passages: Any, pseudo_queries: Any, run: Any, made: Any, tmp_path: Path
+    passages: Any, pseudo_queries: Any, run: Any, run_stage: Any, tmp_path: Path
 ) -> None:
     shares = {}
     for seed in range(8):
         settings = Sampling(passages=1, samples=0, seed=seed)
-        queries = made(pseudo_queries_as_queries, pseudo_queries, settings=settings)
+        queries = run_stage(pseudo_queries_as_queries, pseudo_queries, settings=settings)
         drawn = {query.split("?")[0] for query in ids(queries)}
         assert len(drawn) == 1
-        found = quality(tmp_path / str(seed), passages, pseudo_queries, run, settings=settings)
-        shares[drawn.pop()] = found["round_trip"]["success@10"]
+        results = quality(tmp_path / str(seed), passages, pseudo_queries, run, settings=settings)
+        shares[drawn.pop()] = results["round_trip"]["success@10"]
 
     assert shares == {"a": 2 / 3, "b": 0.0}
 
@@ -160,8 +165,14 @@ def ids(queries: Artifact[Queries]) -> list[str]:
     return [row["query_id"] for row in read_rows(queries, Queries)]
 
 
-def test_queries_keep_the_text_and_get_the_passage_and_rank_as_id(pseudo_queries: Any, made: Any) -> None:
-    assert ids(made(pseudo_queries_as_queries, pseudo_queries, settings=ALL)) == ["a?0", "a?1", "a?2", "b?0", "b?2"]
+def test_queries_keep_the_text_and_get_the_passage_and_rank_as_id(pseudo_queries: Any, run_stage: Any) -> None:
+    assert ids(run_stage(pseudo_queries_as_queries, pseudo_queries, settings=ALL)) == [
+        "a?0",
+        "a?1",
+        "a?2",
+        "b?0",
+        "b?2",
+    ]
 
 
 def test_pseudo_queries_of_other_passages_are_an_error(
@@ -177,11 +188,11 @@ def test_languages_are_told_of_what_is_long_enough(written: Any, tmp_path: Path)
     passages = written(Passages, [passage("a", "The red fox is a small animal that lives in the woods of Europe.")])
     texts = ["where does the red fox live", "wo lebt der rote fuchs in europa", "red fox"]
     rows = [pseudo_query("a", rank, text) for rank, text in enumerate(texts)]
-    found = quality(tmp_path, passages, written(PseudoQueries, rows), None)["languages"]
+    results = quality(tmp_path, passages, written(PseudoQueries, rows), None)["languages"]
 
-    assert found["of"] == {"de": 1, "en": 1, "too short": 1}
-    assert (found["queries"], found["compared"], found["foreign"]) == (3, 2, 1)
-    assert found["examples"] == [{"query": texts[1], "language": "de", "passage": "en"}]
+    assert results["of"] == {"de": 1, "en": 1, "too short": 1}
+    assert (results["queries"], results["compared"], results["foreign"]) == (3, 2, 1)
+    assert results["examples"] == [{"query": texts[1], "language": "de", "passage": "en"}]
 
 
 def test_distinct_texts_are_counted_on_disk_as_in_memory(

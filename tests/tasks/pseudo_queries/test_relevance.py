@@ -84,13 +84,13 @@ def test_every_query_that_is_not_empty_is_scored(
 
     relevance.body(tmp_path, queries, passages, encoder, settings=SETTINGS)
 
-    found = rows_of(tmp_path)
-    assert [row | {"relevance": None} for row in found] == QUERIES
-    assert [row["relevance"] is None for row in found] == [not row["query"] for row in QUERIES]
-    written = [row for row in found if row["query"]]
+    results = rows_of(tmp_path)
+    assert [row | {"relevance": None} for row in results] == QUERIES
+    assert [row["relevance"] is None for row in results] == [not row["query"] for row in QUERIES]
+    written = [row for row in results if row["query"]]
     assert [row["relevance"] for row in written] == pytest.approx(list(slow_scores(encoder, written)), abs=1e-5)
     assert np.std([row["relevance"] for row in written]) > 0.1
-    assert 0 < len(written) < len(found)
+    assert 0 < len(written) < len(results)
     assert list(contents(tmp_path)) == list(contents(queries.path))
 
 

@@ -42,8 +42,8 @@ def passages(written: Any) -> Artifact[Passages]:
 
 
 @pytest.fixture(scope="module")
-def bm25(made: Any, on_one_thread: Any, passages: Artifact[Passages]) -> Artifact[Index]:
-    return made(index, passages=passages, settings=Bm25(engine="bm25", k1=0.9, b=0.4))  # type: ignore[no-any-return]
+def bm25(run_stage: Any, on_one_thread: Any, passages: Artifact[Passages]) -> Artifact[Index]:
+    return run_stage(index, passages=passages, settings=Bm25(engine="bm25", k1=0.9, b=0.4))  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +90,10 @@ def test_ranks_are_those_of_the_list(bm25: Any, passages: Any, queries: Any, tmp
     assert after == [row | {"round_trip": rank} for row, rank in zip(before, ranks, strict=True)]
     assert list(contents(tmp_path)) == list(contents(queries.path))
     assert {0, 1, 2, 3, None} <= {row["round_trip"] for row in after}
-    found = {(row["passage_id"], row["query"]): row["round_trip"] for row in after}
-    assert [found[f"d{n}#0", "one walrus"] for n in (12, 30, 5)] == [1, 2, 3]  # as Anserini puts ties
-    assert found["d21#0", "gargoyle"] == 1
-    assert found["d21#0", "a zeppelin"] == 0
+    results = {(row["passage_id"], row["query"]): row["round_trip"] for row in after}
+    assert [results[f"d{n}#0", "one walrus"] for n in (12, 30, 5)] == [1, 2, 3]  # as Anserini puts ties
+    assert results["d21#0", "gargoyle"] == 1
+    assert results["d21#0", "a zeppelin"] == 0
 
 
 def test_the_same_bytes_block_by_block_and_in_another_process(

@@ -81,19 +81,19 @@ def tables(written: Any) -> Tables:
 
 
 @pytest.fixture(scope="module")
-def generator(on_one_thread: Any, made: Any, tables: Tables, start: Artifact[Checkpoint]) -> Artifact[Checkpoint]:
-    found: Artifact[Checkpoint] = made(train_generator, *tables, start, settings=SETTINGS)
-    return found
+def generator(on_one_thread: Any, run_stage: Any, tables: Tables, start: Artifact[Checkpoint]) -> Artifact[Checkpoint]:
+    results: Artifact[Checkpoint] = run_stage(train_generator, *tables, start, settings=SETTINGS)
+    return results
 
 
 def weights(path: Path) -> dict[str, torch.Tensor]:
     return load_file(path / "model.safetensors")
 
 
-def test_it_learns_a_few_pairs_by_heart(generator: Any, tables: Tables, made: Any) -> None:
-    found = made(generate_queries, passages=tables[2], generator=generator, filled=[], settings=GREEDY)
+def test_it_learns_a_few_pairs_by_heart(generator: Any, tables: Tables, run_stage: Any) -> None:
+    result = run_stage(generate_queries, passages=tables[2], generator=generator, filled=[], settings=GREEDY)
 
-    assert [row["query"] for row in read_rows(found, PseudoQueries)] == list(PAIRS.values())
+    assert [row["query"] for row in read_rows(result, PseudoQueries)] == list(PAIRS.values())
 
 
 def test_hugging_face_opens_it_and_generates(generator: Any) -> None:
@@ -106,9 +106,9 @@ def test_hugging_face_opens_it_and_generates(generator: Any) -> None:
     assert tokenizer.decode(written[0], skip_special_tokens=True) == PAIRS[text]
 
 
-def test_the_same_inputs_make_the_same_files(generator: Any, made: Any, tables: Tables, start: Any) -> None:
+def test_the_same_inputs_make_the_same_files(generator: Any, run_stage: Any, tables: Tables, start: Any) -> None:
     short = SETTINGS.model_copy(update={"steps": 12})
-    first, second = (made(train_generator, *tables, start, settings=short).path for _ in range(2))
+    first, second = (run_stage(train_generator, *tables, start, settings=short).path for _ in range(2))
 
     names = sorted(path.name for path in first.iterdir() if path.is_file())
     assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= set(names)
@@ -117,10 +117,10 @@ def test_the_same_inputs_make_the_same_files(generator: Any, made: Any, tables: 
 
 @pytest.mark.usefixtures("on_one_thread")
 def test_a_killed_training_ends_with_the_weights_of_an_unbroken_one(
-    made: Any, tables: Tables, start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_stage: Any, tables: Tables, start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = SETTINGS.model_copy(update={"steps": 12, "dropout": 0.1})
-    whole = made(train_generator, *tables, start, settings=settings)
+    whole = run_stage(train_generator, *tables, start, settings=settings)
     monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     batch = Examples.batch
 
@@ -145,12 +145,12 @@ def test_a_killed_training_ends_with_the_weights_of_an_unbroken_one(
 def test_the_vocabulary_is_the_frequent_pieces_with_their_embeddings(start: Any) -> None:
     groups = [(["winter winter film river", "film sing"], 1), (["morning"], 3)]
 
-    found = frequent_pieces(start.path, groups, len(SPECIAL) + 52 + 2)
+    result = frequent_pieces(start.path, groups, len(SPECIAL) + 52 + 2)
 
-    assert found.pieces[: len(SPECIAL)] == list(SPECIAL)
-    assert found.pieces[-2:] == ["morning", *[word for word in WORDS if word in ("film", "winter")][:1]]
+    assert result.pieces[: len(SPECIAL)] == list(SPECIAL)
+    assert result.pieces[-2:] == ["morning", *[word for word in WORDS if word in ("film", "winter")][:1]]
     whole = load_file(start.path / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
-    assert torch.equal(embeddings_of(found, start.path)[-2], whole[PIECES.index("morning")])
+    assert torch.equal(embeddings_of(result, start.path)[-2], whole[PIECES.index("morning")])
 
 
 def test_the_small_tokenizer_spells_what_it_lacks(start: Any, tmp_path: Path) -> None:

@@ -26,11 +26,11 @@ def metrics(tmp_path: Path) -> Artifact[Any]:
             "split": "test",
             "titles": False,
             "metric": "MRR@10",
-            "value": sum(found) / 4,
+            "value": sum(results) / 4,
             "queries": 4,
             "spread": None,
         }
-        for run, found in VALUES.items()
+        for run, results in VALUES.items()
     ]
     pq.write_table(pa.Table.from_pylist(means), folder / "rows.parquet")
     pq.write_table(pa.Table.from_pylist([comparison()]), folder / "comparisons.parquet")

@@ -131,8 +131,8 @@ def test_agreement_and_storage_are_shown(made: Artifact[Any]) -> None:
 def test_the_spread_of_a_mean_over_samples_stands_beside_it(
     make: Callable[[Path], Artifact[Any]], tmp_path: Path
 ) -> None:
-    made = make(tmp_path / "made")
-    content = json.loads((made.path / "report.json").read_text())
+    built = make(tmp_path / "made")
+    content = json.loads((built.path / "report.json").read_text())
     content["rows"][1]["spread"] = 0.0125
 
     assert "0.750</strong>&nbsp;±&nbsp;0.013" in page_of(content) or "±&nbsp;0.012" in page_of(content)

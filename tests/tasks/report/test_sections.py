@@ -24,8 +24,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def content(page: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(page.with_suffix(".json").read_text())
-    return found
+    results: dict[str, Any] = json.loads(page.with_suffix(".json").read_text())
+    return results
 
 
 def values(page: Path, split: str, run: str, metric: str) -> np.ndarray:
@@ -92,16 +92,16 @@ def test_ours_stand_below_the_systems_that_they_reproduce(content: dict[str, Any
 
 
 def test_the_papers_systems_stand_below_our_runs_on_other_collections(content: dict[str, Any]) -> None:
-    found = {row["name"]: row["values"] for row in content["among_elsewhere"]}
+    results = {row["name"]: row["values"] for row in content["among_elsewhere"]}
 
-    assert found["CoT-MAE, w/ query-as-context"] == {"SciFact": 0.642, "CQADupStack": 0.337, "Quora": 0.859}
+    assert results["CoT-MAE, w/ query-as-context"] == {"SciFact": 0.642, "CQADupStack": 0.337, "Quora": 0.859}
 
 
 def test_the_grid_counts_every_query_at_its_two_ranks(page: Path) -> None:
     by_query = pq.read_table(page.parent.parent / "dev" / "queries.parquet")
     ours, theirs = (values(page, "dev", run, "MRR@10") for run in ("retriever_2", "bm25"))
-    found = grid(by_query, "retriever_2", "bm25", "MRR@10")
-    assert found is not None
+    results = grid(by_query, "retriever_2", "bm25", "MRR@10")
+    assert results is not None
 
     def tick(value: float) -> str:
         return "none" if value == 0 else str(round(1 / value))
@@ -109,10 +109,10 @@ def test_the_grid_counts_every_query_at_its_two_ranks(page: Path) -> None:
     slow: dict[tuple[str, str], int] = {}
     for one, other in zip(ours, theirs, strict=True):
         slow[tick(one), tick(other)] = slow.get((tick(one), tick(other)), 0) + 1
-    ticks = found["ticks"]
-    assert {(ticks[cell["run"]], ticks[cell["baseline"]]): cell["queries"] for cell in found["cells"]} == slow
+    ticks = results["ticks"]
+    assert {(ticks[cell["run"]], ticks[cell["baseline"]]): cell["queries"] for cell in results["cells"]} == slow
     assert ticks == ["none", "10", "9", "8", "7", "6", "5", "4", "3", "2", "1"]
-    drawn = scatter(found)
+    drawn = scatter(results)
     assert drawn["better"] == (ours > theirs).sum()
     assert drawn["better"] + drawn["equal"] + drawn["worse"] == QUERIES
     assert grid(by_query, "retriever_2", "nobody", "MRR@10") is None
@@ -121,12 +121,12 @@ def test_the_grid_counts_every_query_at_its_two_ranks(page: Path) -> None:
 def test_metrics_of_many_values_are_counted_in_tenths(page: Path) -> None:
     by_query = pq.read_table(page.parent.parent / "dl19" / "queries.parquet")
 
-    found = grid(by_query, "retriever_2", "bm25", "nDCG@10")
+    results = grid(by_query, "retriever_2", "bm25", "nDCG@10")
 
-    assert found is not None
-    assert found["ticks"][3] == "0.3"
+    assert results is not None
+    assert results["ticks"][3] == "0.3"
     ours, theirs = (values(page, "dl19", run, "nDCG@10") for run in ("retriever_2", "bm25"))
-    thirds = next(cell for cell in found["cells"] if (cell["run"], cell["baseline"]) == (3, 0))
+    thirds = next(cell for cell in results["cells"] if (cell["run"], cell["baseline"]) == (3, 0))
     assert thirds["queries"] == ((ours == 1 / 3) & (theirs == 0)).sum()
 
 
@@ -134,10 +134,10 @@ def test_a_value_counts_at_the_nearest_tenth() -> None:
     rows = [{"run": run, "query_id": "q", "metric": "nDCG@10", "value": value} for run, value in
             (("dense", 0.27), ("bm25", 0.04))]  # fmt: skip
 
-    found = grid(pa.Table.from_pylist(rows), "dense", "bm25", "nDCG@10")
+    results = grid(pa.Table.from_pylist(rows), "dense", "bm25", "nDCG@10")
 
-    assert found is not None
-    assert found["cells"] == [{"run": 3, "baseline": 0, "queries": 1}]
+    assert results is not None
+    assert results["cells"] == [{"run": 3, "baseline": 0, "queries": 1}]
 
 
 def test_every_part_is_in_the_contents_once_and_is_there(page: Path) -> None:
@@ -192,10 +192,10 @@ def test_runs_of_a_further_split_are_marked_by_its_own_tests(page: Path, content
     ],
 )
 def test_an_axis_holds_its_values_between_round_numbers(low: float, high: float, ticks: list[str] | None) -> None:
-    found = axis(low, high)
+    results = axis(low, high)
 
-    assert found["low"] <= low <= high <= found["high"]
-    assert ticks is None or [tick["words"] for tick in found["ticks"]] == ticks
-    assert place(found["low"], found) == 0
-    assert place(found["high"], found) == 1
-    assert float(found["ticks"][0]["words"]) == pytest.approx(found["low"])
+    assert results["low"] <= low <= high <= results["high"]
+    assert ticks is None or [tick["words"] for tick in results["ticks"]] == ticks
+    assert place(results["low"], results) == 0
+    assert place(results["high"], results) == 1
+    assert float(results["ticks"][0]["words"]) == pytest.approx(results["low"])

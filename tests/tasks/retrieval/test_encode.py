@@ -75,14 +75,14 @@ def test_encoding_does_not_depend_on_other_texts(kind: str, texts: list[str], tm
 
 
 def test_rows_have_no_zero_weights_and_no_masked_tokens() -> None:
-    made = Representation(
+    built = Representation(
         dense=torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.bfloat16),
         lexical=torch.tensor([[0.0, -1.5, 0.0, 2.0], [0.0, 0.0, 0.0, 0.0]]),
         tokens=torch.arange(12.0).view(2, 3, 2),
         token_mask=torch.tensor([[False, True, True], [True, False, False]]),
         token_ids=torch.tensor([[7, 8, 9], [7, 0, 0]]),
     )
-    rows = as_rows(made)
+    rows = as_rows(built)
     assert rows.dense.tolist() == [[1, 2], [3, 4]]
     assert (rows.lexical.offsets.tolist(), rows.lexical.ids.tolist()) == ([0, 2, 2], [1, 3])
     assert rows.lexical.values.tolist() == [-1.5, 2.0]
@@ -90,8 +90,8 @@ def test_rows_have_no_zero_weights_and_no_masked_tokens() -> None:
     assert rows.late.vectors.tolist() == [[2, 3], [4, 5], [6, 7]]
     kinds = [rows.dense, rows.lexical.values, rows.late.vectors, rows.lexical.ids, rows.late.ids, rows.lexical.offsets]
     assert [kind.dtype.name for kind in kinds] == ["float32"] * 3 + ["int32"] * 2 + ["int64"]
-    assert len(as_rows(Representation(tokens=made.tokens, token_mask=made.token_mask)).late.ids) == 0
-    assert as_rows(Representation(dense=made.dense)).views == ("dense",)
+    assert len(as_rows(Representation(tokens=built.tokens, token_mask=built.token_mask)).late.ids) == 0
+    assert as_rows(Representation(dense=built.dense)).views == ("dense",)
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_no_passages_have_no_shards(written, tmp_path: Path) -> None:
 
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 200))
 def test_batches_contain_every_text_and_fit(lengths: list[int], tokens: int) -> None:
-    found = list(batches(lengths, tokens))
-    assert sorted(place for batch in found for place in batch) == list(range(len(lengths)))
-    for batch in found:
+    results = list(batches(lengths, tokens))
+    assert sorted(place for batch in results for place in batch) == list(range(len(lengths)))
+    for batch in results:
         assert len(batch) == 1 or len(batch) * max(lengths[place] for place in batch) <= tokens

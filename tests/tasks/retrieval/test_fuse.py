@@ -23,7 +23,7 @@ def random_run(
     random: np.random.Generator, *, queries: int = 9, passages: int = 25, longest: int = 18
 ) -> dict[str, Any]:
     """A run of some of the queries in an order of its own, with short lists, equal scores and lists of one score."""
-    found = {}
+    results = {}
     for query in random.permutation(queries)[: queries - 2].tolist():
         chosen = random.choice(passages, random.integers(1, longest + 1), replace=False).tolist()
         scores = random.normal(size=len(chosen)) * 10.0 ** random.integers(-2, 3)
@@ -31,20 +31,20 @@ def random_run(
             scores = np.round(scores)
         if query % 4 == 0:
             scores[:] = scores[0]
-        found[f"q{query}"] = in_run_order({f"p{n}é": score for n, score in zip(chosen, scores, strict=True)})
-    return found
+        results[f"q{query}"] = in_run_order({f"p{n}é": score for n, score in zip(chosen, scores, strict=True)})
+    return results
 
 
 def read(run: Any) -> dict[str, list[tuple[str, float]]]:
     """A fused run, whose views and ranks are as they should be."""
-    found = {}
+    results = {}
     for query, ranked in groupby(read_rows(run, Run), key=lambda row: row["query_id"]):
         ranked = list(ranked)
-        assert query not in found
+        assert query not in results
         assert [row["rank"] for row in ranked] == list(range(1, len(ranked) + 1))
         assert {row["view"] for row in ranked} == {"fused"}
-        found[query] = [(row["passage_id"], row["score"]) for row in ranked]
-    return found
+        results[query] = [(row["passage_id"], row["score"]) for row in ranked]
+    return results
 
 
 def reference_fusion(
@@ -73,7 +73,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def fused(written, made):
+def fused(written, run_stage):
     def run(
         runs: Sequence[RankedLists], kind: str, depth: int | None, weights: Sequence[float] | None = None
     ) -> dict[str, list[tuple[str, float]]]:
@@ -82,7 +82,7 @@ def fused(written, made):
         if weights is not None:
             learned = written(Run, [])
             (learned.path / "weights.json").write_text(json.dumps({"weights": weights}))
-        return read(made(fuse, runs=tables, weights=learned, settings=Fusion(kind=kind, depth=depth)))
+        return read(run_stage(fuse, runs=tables, weights=learned, settings=Fusion(kind=kind, depth=depth)))
 
     return run
 
@@ -95,10 +95,10 @@ def test_fusion_equals_the_reference(kind: str, depth: int | None, fused) -> Non
     runs = [random_run(random) for _ in range(3)]
     weights = [0.3, -1.7, 2.9] if kind == "linear" else None
 
-    found, expected = fused(runs, kind, depth, weights), reference_fusion(runs, kind, depth, weights)
+    result, expected = fused(runs, kind, depth, weights), reference_fusion(runs, kind, depth, weights)
 
-    assert list(found) == list(expected)  # in the order of the first run, then what only others have
-    assert found == expected
+    assert list(result) == list(expected)  # in the order of the first run, then what only others have
+    assert result == expected
 
 
 def test_fusion_of_two_small_runs(fused) -> None:
@@ -130,10 +130,10 @@ def test_ties_are_those_of_float32_scores(fused) -> None:
 def test_one_run_keeps_its_order(kind: str, fused) -> None:
     run = random_run(np.random.default_rng(3))
 
-    found = fused([run], kind, None)
+    results = fused([run], kind, None)
 
-    assert {q: [p for p, _ in each] for q, each in found.items()} == {q: [p for p, _ in run[q]] for q in run}
-    assert (found == run) == (kind == "sum")
+    assert {q: [p for p, _ in each] for q, each in results.items()} == {q: [p for p, _ in run[q]] for q in run}
+    assert (results == run) == (kind == "sum")
 
 
 def test_a_linear_fusion_of_equal_weights_is_the_sum(fused) -> None:
@@ -198,7 +198,7 @@ def test_missing_passages_get_the_runs_last_score(fused) -> None:
             assert set(missing) == {min(beginning.values())}
 
 
-def test_runs_without_rows(fused, written, made) -> None:
+def test_runs_without_rows(fused, written, run_stage) -> None:
     run = {"q": [("b", 2.0), ("a", 1.0)]}
 
     assert fused([{}, run], "sum", None) == run

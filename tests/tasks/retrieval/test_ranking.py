@@ -29,10 +29,10 @@ def test_ties_are_ordered_by_the_bytes_of_the_id() -> None:
 
 def test_lists_end_with_the_last_requested_document() -> None:
     ids = table(["a#0", "a#1", "b#0", "c#0", "b#1"])
-    found = hits([0, 1, 2, 4, 3], [5, 4, 3, 2, 1])
-    assert first_documents(ids, found, 2).rows.tolist() == [0, 1, 2]
-    assert first_documents(ids, found, 3).rows.tolist() == [0, 1, 2, 4, 3]
-    assert first_documents(ids, found, 9).rows.tolist() == [0, 1, 2, 4, 3]
+    results = hits([0, 1, 2, 4, 3], [5, 4, 3, 2, 1])
+    assert first_documents(ids, results, 2).rows.tolist() == [0, 1, 2]
+    assert first_documents(ids, results, 3).rows.tolist() == [0, 1, 2, 4, 3]
+    assert first_documents(ids, results, 9).rows.tolist() == [0, 1, 2, 4, 3]
 
 
 def test_rows_of_a_run() -> None:
@@ -63,8 +63,8 @@ def test_lists_are_deepened_until_they_have_the_documents(
     def lookup(queries: Sequence[int], depth: int) -> list[Hits]:
         return [Hits(whole[query].rows[:depth], whole[query].scores[:depth]) for query in queries]
 
-    for found, all_of_it in zip(search_documents(lookup, len(lengths), wanted, ids), whole, strict=True):
-        assert found.rows.tolist() == first_documents(ids, all_of_it, wanted).rows.tolist()
+    for results, all_of_it in zip(search_documents(lookup, len(lengths), wanted, ids), whole, strict=True):
+        assert results.rows.tolist() == first_documents(ids, all_of_it, wanted).rows.tolist()
 
 
 def test_the_first_depth_is_the_mean_number_of_passages() -> None:

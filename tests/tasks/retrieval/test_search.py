@@ -45,26 +45,28 @@ def queries(written) -> Artifact[Queries]:
 class SearchableIndex:
     """A retriever's checkpoint, vectors and index, for exact search."""
 
-    def __init__(self, folder: Path, made, kind: str, passages: Artifact[Passages]) -> None:
+    def __init__(self, folder: Path, run_stage, kind: str, passages: Artifact[Passages]) -> None:
         retriever.save(tiny_retriever(kind), folder)
         save_tokenizer(folder)
         self.checkpoint: Artifact[Checkpoint] = Artifact("train", kind, folder)
         settings = Encoding(query_max_tokens=8, passage_max_tokens=24)
-        self.vectors: Artifact[Vectors] = made(encode, passages=passages, checkpoint=self.checkpoint, settings=settings)
-        self.index: Artifact[Index] = made(index, passages=passages, vectors=self.vectors, settings=EXACT)
-        self.passages, self.made = passages, made
+        self.vectors: Artifact[Vectors] = run_stage(
+            encode, passages=passages, checkpoint=self.checkpoint, settings=settings
+        )
+        self.index: Artifact[Index] = run_stage(index, passages=passages, vectors=self.vectors, settings=EXACT)
+        self.passages, self.made = passages, run_stage
 
     def inputs(self, queries: Artifact[Queries]) -> tuple[Artifact, ...]:
         return self.index, self.vectors, queries, self.checkpoint, self.passages
 
     def run(self, queries: Artifact[Queries], view: str, documents: int = 60) -> pa.Table:
-        found = self.made(search, *self.inputs(queries), settings=Search(view=view, documents=documents))
-        return read_table(found, Run)
+        result = self.made(search, *self.inputs(queries), settings=Search(view=view, documents=documents))
+        return read_table(result, Run)
 
 
 @pytest.fixture(scope="module")
-def mixture(made, passages: Artifact[Passages], tmp_path_factory: pytest.TempPathFactory) -> SearchableIndex:
-    return SearchableIndex(tmp_path_factory.mktemp("mixture"), made, "mixture", passages)
+def mixture(run_stage, passages: Artifact[Passages], tmp_path_factory: pytest.TempPathFactory) -> SearchableIndex:
+    return SearchableIndex(tmp_path_factory.mktemp("mixture"), run_stage, "mixture", passages)
 
 
 def test_a_rebuilt_index_has_the_same_description(mixture: SearchableIndex, tmp_path: Path) -> None:
@@ -79,9 +81,9 @@ def test_a_rebuilt_index_has_the_same_description(mixture: SearchableIndex, tmp_
 
 @pytest.mark.parametrize("kind", RETRIEVERS)
 def test_scores_of_a_run_equal_those_of_training(
-    kind: str, made, passages: Artifact[Passages], queries: Artifact[Queries], tmp_path: Path
+    kind: str, run_stage, passages: Artifact[Passages], queries: Artifact[Queries], tmp_path: Path
 ) -> None:
-    searched = SearchableIndex(tmp_path, made, kind, passages)
+    searched = SearchableIndex(tmp_path, run_stage, kind, passages)
     model, tokenizer = retriever.load(tmp_path), Tokenizer.load(tmp_path)
     with torch.inference_mode():
         read = [model(tokenizer.pad_batch(tokenizer.encode(texts, tokens)), role)
@@ -90,24 +92,24 @@ def test_scores_of_a_run_equal_those_of_training(
     assert set(trained) == {*RETRIEVERS[kind].views, "sum"}
     for view, scores_QP in trained.items():
         rows = searched.run(queries, view).to_pylist()
-        found = np.full_like(scores_QP, np.nan)
+        results = np.full_like(scores_QP, np.nan)
         for row in rows:
-            found[int(row["query_id"][1:]), int(row["passage_id"][1:])] = row["score"]
-        there = ~np.isnan(found)
+            results[int(row["query_id"][1:]), int(row["passage_id"][1:])] = row["score"]
+        there = ~np.isnan(results)
         assert there.sum() >= 60 * len(QUESTIONS)  # every document
-        assert np.abs(found - scores_QP)[there].max() < 1e-5 * np.abs(scores_QP).max()
+        assert np.abs(results - scores_QP)[there].max() < 1e-5 * np.abs(scores_QP).max()
         assert {row["view"] for row in rows} == {view}
 
 
 def test_lists_end_with_the_last_requested_document(mixture: SearchableIndex, queries: Artifact[Queries]) -> None:
     rows = mixture.run(queries, "sum", documents=20).to_pylist()
     for number in range(len(QUESTIONS)):
-        found = [row for row in rows if row["query_id"] == f"q{number}"]
-        documents = [int(row["passage_id"][1:]) % 60 for row in found]
+        results = [row for row in rows if row["query_id"] == f"q{number}"]
+        documents = [int(row["passage_id"][1:]) % 60 for row in results]
         assert len(set(documents)) == 20
         assert documents.count(documents[-1]) == 1
-        assert [row["rank"] for row in found] == list(range(1, len(found) + 1))
-        keys = [(row["score"], row["passage_id"]) for row in found]
+        assert [row["rank"] for row in results] == list(range(1, len(results) + 1))
+        keys = [(row["score"], row["passage_id"]) for row in results]
         assert keys == sorted(keys, reverse=True)
 
 
@@ -135,10 +137,16 @@ def test_shards_give_the_same_run_and_are_not_searched_again(
     ("hybrid", "bm25", "dense or lexical or sum"),
 ])  # fmt: skip
 def test_an_unknown_view_is_refused_with_the_known_ones(
-    kind: str, view: str, there: str, made, passages: Artifact[Passages], queries: Artifact[Queries], tmp_path: Path
+    kind: str,
+    view: str,
+    there: str,
+    run_stage,
+    passages: Artifact[Passages],
+    queries: Artifact[Queries],
+    tmp_path: Path,
 ) -> None:
     with pytest.raises(UserError, match=rf"search\.view: expected {there} for engine exact and .*, found {view}"):
-        SearchableIndex(tmp_path, made, kind, passages).run(queries, view)
+        SearchableIndex(tmp_path, run_stage, kind, passages).run(queries, view)
 
 
 def test_an_index_without_vectors_needs_no_encoder(

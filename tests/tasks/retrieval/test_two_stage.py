@@ -52,8 +52,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Artifact[Checkpoint]
 
 
 @pytest.fixture(scope="module")
-def vectors(made, passages: Artifact[Passages], checkpoint: Artifact[Checkpoint]) -> Artifact[Vectors]:
-    return made(
+def vectors(run_stage, passages: Artifact[Passages], checkpoint: Artifact[Checkpoint]) -> Artifact[Vectors]:
+    return run_stage(
         encode, passages=passages, checkpoint=checkpoint, settings=Encoding(query_max_tokens=8, passage_max_tokens=24)
     )
 
@@ -61,17 +61,17 @@ def vectors(made, passages: Artifact[Passages], checkpoint: Artifact[Checkpoint]
 @pytest.mark.parametrize("view", ENGINES)
 @pytest.mark.parametrize("documents", [5, 60])
 def test_exhaustive_settings_give_the_lists_of_exact_search(
-    made, passages, queries, checkpoint, vectors, view: str, documents: int
+    run_stage, passages, queries, checkpoint, vectors, view: str, documents: int
 ) -> None:
     if view == "lexical":
         pytest.importorskip("seismic", reason="pyseismic-lsr has no wheel for this machine")
 
     def run(settings: EngineSettings):
-        built = made(index, passages=passages, vectors=vectors, settings=settings)
+        built = run_stage(index, passages=passages, vectors=vectors, settings=settings)
         assert (float(describe(built.path)["bytes_per_passage"]) > 0) == (settings.engine != "exact")
         asked = Search(view=view, documents=documents)
         return read_table(
-            made(
+            run_stage(
                 search,
                 index=built,
                 vectors=vectors,

@@ -62,10 +62,10 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_shard_is_made_again_and_no_other(tmp_path: Path, damage: str) -> None:
-    out, printed, made = tmp_path / "stage-key", list[str](), list[int]()
+    out, printed, built = tmp_path / "stage-key", list[str](), list[int]()
 
     def noting(task: ShardTask, *, settings: Asked) -> None:
-        made.append(task.shard.number)
+        built.append(task.shard.number)
         write(task, settings=settings)
 
     with session(Session(Store(tmp_path / "store"), EXECUTION, print_line=printed.append)):
@@ -75,7 +75,7 @@ def test_a_damaged_shard_is_made_again_and_no_other(tmp_path: Path, damage: str)
         DAMAGES[damage](out / "part-00002.parquet")
         run_shards(ShardJob(noting, out, (), Asked(), what="testing", unit="rows"), row_shards(35, 10))
 
-    assert made == [0, 1, 2, 3, 2]
+    assert built == [0, 1, 2, 3, 2]
     assert files(out) == whole
     said = "1 of 4 files that an earlier attempt left are damaged or unfinished (first part-00002.parquet)"
     assert printed == ([] if damage == "gone" else [f"stage-key: {said}; they are built again"])

@@ -56,9 +56,9 @@ def threads(key: str) -> list[threading.Thread]:
 
 def watch() -> ProgressReporter:
     """One whose thread has ended before it began."""
-    made = ProgressReporter(KEY, None, None)
-    made.end(well=False)
-    return made
+    built = ProgressReporter(KEY, None, None)
+    built.end(well=False)
+    return built
 
 
 def test_a_bar_is_given_to_who_watches_and_one_that_is_not_drawn_is_not() -> None:

@@ -75,11 +75,11 @@ def test_nothing_that_other_processes_send_is_unpickled() -> None:
     forbidden = re.compile(r"(gather|broadcast|scatter|send|recv)_object|distributed\.(elastic|launch|run|rpc)")
     files = [path for folder in ("flows", "models", "storage", "tasks") for path in (ROOT / folder).rglob("*.py")]
 
-    found = {
+    result = {
         path.name for path in files if forbidden.search(re.sub(r'""".*?"""', "", path.read_text(), flags=re.DOTALL))
     }
 
-    assert found == set()
+    assert result == set()
 
 
 def test_chunks_are_dealt_as_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,15 +160,15 @@ def losses(folder: Path) -> list[dict[str, float]]:
 def test_a_training_of_two_is_that_of_one_and_goes_on_after_a_kill_to_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = []
+    built = []
     for processes in (1, 2):
         execution = Execution(workers=1, threads=1, device="cpu", processes=processes)
         with session(Session(Store(tmp_path / str(processes)), execution)) as current:
             inputs = given()
             artifact = train(**dict(zip(train.parameters, inputs, strict=True)), settings=settings(6))
-        made.append((artifact.path, current.store.manifest(artifact.stage, artifact.key)))
+        built.append((artifact.path, current.store.manifest(artifact.stage, artifact.key)))
         assert not list((current.store.root / ".work").iterdir())
-    (one, as_one), (two, as_two) = made
+    (one, as_one), (two, as_two) = built
 
     assert as_one
     assert as_two

@@ -77,10 +77,10 @@ def test_two_processes_share_the_shards_and_each_loads_once(on_gpus: bool, tmp_p
     run(tmp_path / "one", works.write)
     run(tmp_path / "two", works.write_slowly, processes=2, on_gpus=on_gpus, told=str(tmp_path))
 
-    made = {path.stem: path.read_text().split() for path in tmp_path.glob("*.made")}
-    assert sorted(number for each in made.values() for number in each) == list("0123456")
-    assert len(made) == 2
-    assert str(os.getpid()) not in made
+    built = {path.stem: path.read_text().split() for path in tmp_path.glob("*.made")}
+    assert sorted(number for each in built.values() for number in each) == list("0123456")
+    assert len(built) == 2
+    assert str(os.getpid()) not in built
     assert [path.read_text() for path in tmp_path.glob("*.loaded")] == ["loaded\n"] * 2
     assert files(tmp_path / "one") == files(tmp_path / "two")
 
@@ -146,15 +146,15 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_all_stages_make_the_same_bytes_in_one_process_and_in_two(tmp_path: Path, monkeypatch: Any) -> None:
     sharded.cut_small(monkeypatch)
-    generator, found = save_t5(tmp_path / "generator", PIECES), []
+    generator, results = save_t5(tmp_path / "generator", PIECES), []
     for processes in (1, 2):
         execution = Execution(workers=processes, threads=1, device="cpu", processes=processes)
         with session(Session(store := Store(tmp_path / str(processes)), execution)):
-            found.append(sharded.run_chain(store, generator))
+            results.append(sharded.run_chain(store, generator))
         assert min(sharded.parts_of(store).values()) > 5
 
-    assert found[0] == found[1]
-    assert set(found[0]) == set(sharded.SHARDED)
+    assert results[0] == results[1]
+    assert set(results[0]) == set(sharded.SHARDED)
 
 
 def test_each_process_has_a_gpu_of_its_own(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:

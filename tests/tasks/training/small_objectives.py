@@ -28,12 +28,12 @@ BatchOf = Callable[[int], Batch]
 
 
 def objective(kind: str, *, dropout: float = 0.0, spread: float = 0.0) -> nn.Module:
-    given = start(dropout=dropout, spread=spread)
+    inputs = start(dropout=dropout, spread=spread)
     if kind == "contrast":
-        retriever = Retriever(given.encoder, RetrieverSettings(dense=dense.Settings(dim=None)), tiny_tokenizer())
+        retriever = Retriever(inputs.encoder, RetrieverSettings(dense=dense.Settings(dim=None)), tiny_tokenizer())
         return Finetuning(retriever, finetuning.ObjectiveSettings(contrasts=["sum"], temperature=1.0))
     torch.manual_seed(1)
-    return Pretraining(given, settings(kind))
+    return Pretraining(inputs, settings(kind))
 
 
 def settings(kind: str) -> Settings:
@@ -63,8 +63,8 @@ def batches(kind: str, tokenizer: Tokenizer, rows: int = 8) -> BatchOf:
 
 def lines(out: Path) -> list[dict[str, float]]:
     """The metrics without what the clock says."""
-    found = [json.loads(line) for line in (out / "logs" / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in each.items() if not name.endswith("per_second")} for each in found]
+    results = [json.loads(line) for line in (out / "logs" / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in each.items() if not name.endswith("per_second")} for each in results]
 
 
 def run(

@@ -54,7 +54,7 @@ def batch_of(step: int) -> Examples:
 
 def train(out: Path, until: int = STEPS) -> tuple[dict[str, Tensor], list[str]]:
     """Train to the end, or to a kill after `until` steps; the weights, and what is printed."""
-    made, printed = Slope(), []
+    built, printed = Slope(), []
 
     def breaking(step: int) -> Examples:
         if step == until:
@@ -63,10 +63,10 @@ def train(out: Path, until: int = STEPS) -> tuple[dict[str, Tensor], list[str]]:
 
     with session(Session(Store(out.parent / "store"), Execution(threads=1, device="cpu"), print_line=printed.append)):
         try:
-            fit(made, breaking, STEPS, out=out, settings=FITTING, seed=3)
+            fit(built, breaking, STEPS, out=out, settings=FITTING, seed=3)
         except BrokenOff:
             assert until < STEPS
-    return made.state_dict(), printed
+    return built.state_dict(), printed
 
 
 @pytest.fixture(autouse=True)
@@ -160,16 +160,16 @@ def test_a_damaged_line_of_the_log_is_dropped(tmp_path: Path) -> None:
 
 
 def test_weights_that_the_last_update_makes_infinite_are_not_published(tmp_path: Path) -> None:
-    made = Slope()
+    built = Slope()
     with torch.no_grad():
-        made.bias.fill_(3e38)  # the update adds as much
+        built.bias.fill_(3e38)  # the update adds as much
     fitting = FITTING.model_copy(update={"learning_rate": 3e38, "warmup_ratio": 0.0, "max_gradient_norm": None})
 
     def still(batch: Examples) -> tuple[tuple[Tensor, ...], Losses]:
-        return (), {"slope": -(made.bias * 1e-3).sum()}
+        return (), {"slope": -(built.bias * 1e-3).sum()}
 
-    made.encode = still  # type: ignore[method-assign]
+    built.encode = still  # type: ignore[method-assign]
     with pytest.raises(Diverged, match=r"step 1 of 1: bias: infinite or not a number; lower the learning rate"):
-        fit(made, batch_of, 1, out=tmp_path, settings=fitting, seed=3)
-    assert not math.isfinite(made.bias.sum().item())
+        fit(built, batch_of, 1, out=tmp_path, settings=fitting, seed=3)
+    assert not math.isfinite(built.bias.sum().item())
     assert not (tmp_path / STATE).exists()

@@ -31,10 +31,10 @@ def furthest(grads: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chunk", [1, 3, 8])
 def test_chunks_change_neither_losses_nor_gradients(kind: str, chunk: int, tokenizer: Tokenizer) -> None:
-    made, batch = objective(kind, spread=0.05).train(), batches(kind, tokenizer)(0)
+    model, batch = objective(kind, spread=0.05).train(), batches(kind, tokenizer)(0)
 
-    losses, grads = gradient(made, batch, None)
-    of_chunks, grads_of_chunks = gradient(made, batch, chunk)
+    losses, grads = gradient(model, batch, None)
+    of_chunks, grads_of_chunks = gradient(model, batch, chunk)
 
     assert set(of_chunks) == set(losses)
     for name, loss in losses.items():
@@ -44,17 +44,17 @@ def test_chunks_change_neither_losses_nor_gradients(kind: str, chunk: int, token
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_chunks_with_dropout_are_a_direct_pass_under_the_same_seeds(kind: str, tokenizer: Tokenizer) -> None:
-    made, batch = objective(kind, dropout=0.3).train(), batches(kind, tokenizer)(0)
-    losses, grads = gradient(made, batch, 3)
+    model, batch = objective(kind, dropout=0.3).train(), batches(kind, tokenizer)(0)
+    losses, grads = gradient(model, batch, 3)
 
-    made.zero_grad()
+    model.zero_grad()
     parts = [batch.rows(start, min(8, start + 3)) for start in (0, 3, 6)]
     passed = []
     for number, part in enumerate(parts):
         torch.manual_seed(mix_seeds(3, 5, number))
-        passed.append(made.encode(part))
+        passed.append(model.encode(part))
     vectors = tuple(torch.cat(each) for each in zip(*(vectors for vectors, _ in passed), strict=True))
-    direct = dict(made.compare(vectors, batch))
+    direct = dict(model.compare(vectors, batch))
     for part, (_, local) in zip(parts, passed, strict=True):
         for name, loss in local.items():
             direct[name] = direct.get(name, 0) + loss * num_terms(part, name) / num_terms(batch, name)
@@ -62,9 +62,9 @@ def test_chunks_with_dropout_are_a_direct_pass_under_the_same_seeds(kind: str, t
 
     for name, loss in direct.items():
         assert losses[name].item() == pytest.approx(loss.item(), abs=1e-6, rel=1e-6)
-    expected = {name: value.grad for name, value in made.named_parameters() if value.grad is not None}
+    expected = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
     assert furthest(grads, expected) < 1e-6
-    undropped = gradient(made.eval(), batch, 3)[0]
+    undropped = gradient(model.eval(), batch, 3)[0]
     assert any(abs(undropped[name].item() - loss.item()) > 1e-4 for name, loss in losses.items())
 
 
@@ -73,9 +73,9 @@ def test_chunks_with_dropout_are_a_direct_pass_under_the_same_seeds(kind: str, t
 ])  # fmt: skip
 def test_no_forward_pass_is_discarded(kind: str, chunk: int | None, passes: int, tokenizer: Tokenizer) -> None:
     """Each chunk is encoded once; a contrast encodes all chunks but the first again, to propagate its gradients."""
-    made, batch = objective(kind).train(), batches(kind, tokenizer)(0)
+    model, batch = objective(kind).train(), batches(kind, tokenizer)(0)
 
-    assert encodings(made, batch, chunk) == passes
+    assert encodings(model, batch, chunk) == passes
 
 
 @pytest.mark.parametrize("kind", KINDS)

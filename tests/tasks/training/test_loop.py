@@ -47,8 +47,8 @@ def test_one_batch_can_be_learned_by_heart(kind: str, tokenizer: Tokenizer, tmp_
 
 
 def test_the_loop_is_the_textbooks(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    batch_of, made, reference = batches("ae", tokenizer), objective("ae"), objective("ae")
-    fitted = run(made, batch_of, 12, tmp_path)
+    batch_of, model, reference = batches("ae", tokenizer), objective("ae"), objective("ae")
+    fitted = run(model, batch_of, 12, tmp_path)
 
     decays = set(get_parameter_names(reference, [nn.LayerNorm], ["bias"]))
     named = dict(reference.named_parameters())
@@ -86,14 +86,16 @@ def test_the_schedule_is_hugging_faces(steps: int, ratio: float) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_decay_as_in_hugging_face(kind: str) -> None:
-    made = objective(kind)
+    model = objective(kind)
 
-    decaying, others = parameter_groups(made, 0.01)
+    decaying, others = parameter_groups(model, 0.01)
 
-    names = {id(parameter): name for name, parameter in made.named_parameters()}
-    found = {names[id(parameter)] for parameter in decaying["params"]}
-    assert found == {name for name in get_parameter_names(made, [nn.LayerNorm], ["bias"]) if not name.endswith("bias")}
-    assert len(found) + len(others["params"]) == len(names)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    results = {names[id(parameter)] for parameter in decaying["params"]}
+    assert results == {
+        name for name in get_parameter_names(model, [nn.LayerNorm], ["bias"]) if not name.endswith("bias")
+    }
+    assert len(results) + len(others["params"]) == len(names)
     assert (decaying["weight_decay"], others["weight_decay"]) == (0.01, 0.0)
 
 
@@ -200,16 +202,16 @@ def test_a_batch_without_masked_tokens_trains_on(tokenizer: Tokenizer, tmp_path:
 
 
 def test_a_loss_that_is_no_number_names_the_step(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    made, batch_of = objective("ar"), batches("ar", tokenizer)
+    model, batch_of = objective("ar"), batches("ar", tokenizer)
 
     def poisoned(step: int) -> Batch:
         if step == 2:
             with torch.no_grad():
-                made.decoder.norm.weight.fill_(math.nan)
+                model.decoder.norm.weight.fill_(math.nan)
         return batch_of(step)
 
     with pytest.raises(Diverged, match=r"step 3 of 5: the losses are .*'context': nan.*lower the learning rate"):
-        run(made, poisoned, 5, tmp_path)
+        run(model, poisoned, 5, tmp_path)
 
     assert [line["step"] for line in lines(tmp_path)] == [1, 2]
 

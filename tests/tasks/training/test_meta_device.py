@@ -9,20 +9,20 @@ from tasks.training.meta_device import on_meta_device
 
 
 def modules() -> nn.Module:
-    made = nn.Sequential(nn.Embedding(7, 4, padding_idx=0), nn.Linear(4, 3), nn.LayerNorm(3))
-    nn.init.normal_(made[1].weight, std=0.02)
-    made[0].weight.data.uniform_(-1, 1)
-    return made
+    built = nn.Sequential(nn.Embedding(7, 4, padding_idx=0), nn.Linear(4, 3), nn.LayerNorm(3))
+    nn.init.normal_(built[1].weight, std=0.02)
+    built[0].weight.data.uniform_(-1, 1)
+    return built
 
 
 def test_shapes_are_those_of_real_modules() -> None:
     real = {name: tensor.shape for name, tensor in modules().state_dict().items()}
 
     with on_meta_device():
-        made = modules()
+        built = modules()
 
-    assert {name: tensor.shape for name, tensor in made.state_dict().items()} == real
-    assert {tensor.device.type for tensor in made.state_dict().values()} == {"meta"}
+    assert {name: tensor.shape for name, tensor in built.state_dict().items()} == real
+    assert {tensor.device.type for tensor in built.state_dict().values()} == {"meta"}
     assert modules()[1].weight.std() > 0  # outside of the block they are drawn
 
 
@@ -38,7 +38,7 @@ with on_meta_device():
                                          intermediate_size=4, max_position_embeddings=4))
 print(*sorted({"torch._dynamo", "transformers", "pandas", "scipy", "ranx", "prefect"} & set(sys.modules)))
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
 
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.strip() == ""
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == ""

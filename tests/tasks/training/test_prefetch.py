@@ -11,14 +11,14 @@ from tasks.training.prefetch import prefetch
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("steps", [range(3, 7), range(3, 4), range(3, 3)])
 def test_each_step_has_its_batch(ahead: bool, steps: range) -> None:
-    made: list[int] = []
+    built: list[int] = []
 
     def batch_of(step: int) -> Any:
-        made.append(step)
+        built.append(step)
         return f"batch {step}"
 
     assert list(prefetch(batch_of, steps, ahead=ahead)) == [f"batch {step}" for step in steps]
-    assert made == list(steps)
+    assert built == list(steps)
 
 
 def test_the_next_is_made_while_one_is_worked_with_and_no_more() -> None:

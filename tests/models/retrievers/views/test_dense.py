@@ -58,15 +58,15 @@ def test_autocast_rounds_nothing(tokenizer: Tokenizer) -> None:
     hidden = torch.randn(3, 5, 32)
 
     def scores() -> torch.Tensor:
-        made = view(hidden, TOKENS, "query", model)
-        return view.similarity(made, made)
+        built = view(hidden, TOKENS, "query", model)
+        return view.similarity(built, built)
 
     exact = scores()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(scores(), exact)
     assert exact.dtype == torch.float32
-    made = Representation(dense=torch.full((1, 2), 300.0, dtype=torch.float16))
-    assert view.similarity(made, made).item() == 180_000  # more than half precision holds
+    built = Representation(dense=torch.full((1, 2), 300.0, dtype=torch.float16))
+    assert view.similarity(built, built).item() == 180_000  # more than half precision holds
 
 
 def test_settings_that_are_refused(tokenizer: Tokenizer) -> None:

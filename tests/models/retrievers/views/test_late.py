@@ -54,9 +54,9 @@ def slow(queries: Representation, passages: Representation, exact: bool) -> Tens
         for passage in lists(passages):
             score = 0.0
             for a, word in query:
-                found = [sum(x * y for x, y in zip(a, b, strict=True))
+                results = [sum(x * y for x, y in zip(a, b, strict=True))
                          for b, other in passage if not exact or other == word]  # fmt: skip
-                best = max(found, default=0.0)
+                best = max(results, default=0.0)
                 score += max(best, 0.0) if exact else best
             row.append(score)
         rows.append(row)
@@ -76,10 +76,10 @@ def test_scores_by_the_formula(
     queries = random_texts(sizes[0], sizes[1], 1, negative=negative)
     passages = random_texts(sizes[2], sizes[3], 2, negative=negative)
 
-    found = make(tokenizer, exact_match=exact).similarity(queries, passages)
+    results = make(tokenizer, exact_match=exact).similarity(queries, passages)
 
-    torch.testing.assert_close(found, slow(queries, passages, exact), rtol=1e-5, atol=1e-5)
-    assert not found[:, -1].any()  # a passage without any token that is compared
+    torch.testing.assert_close(results, slow(queries, passages, exact), rtol=1e-5, atol=1e-5)
+    assert not results[:, -1].any()  # a passage without any token that is compared
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -156,15 +156,15 @@ def test_vectors_by_the_formula(tokenizer: Tokenizer, bias: bool, normalise: boo
         torch.nn.init.normal_(view.projection.bias)
     hidden = model.bert(tokens.ids, tokens.mask)
 
-    found = view(hidden, tokens, "passage", model)
+    result = view(hidden, tokens, "passage", model)
 
     wanted = torch.einsum("blh,dh->bld", hidden.double(), view.projection.weight.double())
     wanted = wanted + view.projection.bias.double() if bias else wanted
     wanted = wanted / (wanted**2).sum(2, keepdim=True).sqrt() if normalise else wanted
-    assert found.tokens is not None
-    torch.testing.assert_close(found.tokens[tokens.mask].double(), wanted[tokens.mask], rtol=1e-4, atol=1e-6)
-    assert (found.dense, found.lexical, found.token_ids) == (None, None, None)
-    assert torch.equal(cast(Tensor, found.token_mask), tokens.mask)
+    assert result.tokens is not None
+    torch.testing.assert_close(result.tokens[tokens.mask].double(), wanted[tokens.mask], rtol=1e-4, atol=1e-6)
+    assert (result.dense, result.lexical, result.token_ids) == (None, None, None)
+    assert torch.equal(cast(Tensor, result.token_mask), tokens.mask)
 
 
 TEXT = [CLS, 60, DOT, 61, COMMA, SEP]
@@ -252,8 +252,8 @@ def test_what_a_checkpoint_keeps_and_autocast_does_not_round(tokenizer: Tokenize
     hidden, tokens = torch.randn(1, 6, 32), pad([TEXT])
 
     def scores() -> Tensor:
-        made = view(hidden, tokens, "passage", model)
-        return view.similarity(made, made)
+        built = view(hidden, tokens, "passage", model)
+        return view.similarity(built, built)
 
     assert set(view.state_dict()) == {"projection.weight", "projection.bias"}
     exact = scores()

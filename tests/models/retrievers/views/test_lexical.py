@@ -31,9 +31,9 @@ def random_tokens(count: int, seed: int) -> Tokens:
 
 
 def weights(view: View, model: BertForMaskedLM, tokens: Tokens, role: Role = "passage") -> Tensor:
-    found = view(model.bert(tokens.ids, tokens.mask), tokens, role, model)
-    assert (found.dense, found.tokens, found.token_mask, found.token_ids) == (None,) * 4
-    return cast(Tensor, found.lexical)
+    result = view(model.bert(tokens.ids, tokens.mask), tokens, role, model)
+    assert (result.dense, result.tokens, result.token_mask, result.token_ids) == (None,) * 4
+    return cast(Tensor, result.lexical)
 
 
 def slow(hidden_BLH: Tensor, tokens: Tokens, chosen: Settings, model: BertForMaskedLM, top: int | None) -> Tensor:
@@ -72,10 +72,10 @@ def test_weights_by_the_formula(
     chosen = settings(activation=activation, head=head, pool_specials=pool_specials, top_passages=top)
     hidden = model.bert(tokens.ids, tokens.mask)
 
-    found = weights(View(model.config, chosen, tokenizer), model, tokens)
+    result = weights(View(model.config, chosen, tokenizer), model, tokens)
 
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, slow(hidden, tokens, chosen, model, top), rtol=1e-5, atol=1e-5)
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result, slow(hidden, tokens, chosen, model, top), rtol=1e-5, atol=1e-5)
     everything = weights(View(model.config, chosen, tokenizer), model, tokens, "query")
     torch.testing.assert_close(everything, slow(hidden, tokens, chosen, model, None), rtol=1e-5, atol=1e-5)
 
@@ -102,11 +102,11 @@ def test_a_text_with_nothing_to_pool_is_zero_and_has_no_gradient(tokenizer: Toke
     )
     hidden = torch.randn(3, 3, 32, requires_grad=True)
 
-    found = view(hidden, tokens, "passage", model).lexical
-    found.sum().backward()
+    results = view(hidden, tokens, "passage", model).lexical
+    results.sum().backward()
 
-    assert found[0].any()
-    assert not found[1:].any()
+    assert results[0].any()
+    assert not results[1:].any()
     assert hidden.grad is not None
     assert hidden.grad[0, 1].any()
     assert not hidden.grad[1:].any()
@@ -177,7 +177,7 @@ def test_dup_maes_score_is_gathered_at_what_the_passage_keeps(tokenizer: Tokeniz
     view = View(model.config, settings(activation=activation, pool_specials=False, top_passages=top), tokenizer)
     asked, kept = weights(view, model, queries, "query"), weights(view, model, passages)
 
-    found = view.similarity(Representation(lexical=asked), Representation(lexical=kept))
+    results = view.similarity(Representation(lexical=asked), Representation(lexical=kept))
 
     # Equation 12: sums over the passage's N largest, where the query keeps everything.
     mu_q, mu_d = weights(whole, model, queries, "query"), weights(whole, model, passages)
@@ -185,9 +185,9 @@ def test_dup_maes_score_is_gathered_at_what_the_passage_keeps(tokenizer: Tokeniz
     for query in range(3):
         for passage in range(5):
             wanted = sum(mu_q[query, v].item() * x for v, x in zip(places[passage], values[passage], strict=True))
-            assert found[query, passage].item() == pytest.approx(wanted, rel=1e-4, abs=1e-4)
+            assert results[query, passage].item() == pytest.approx(wanted, rel=1e-4, abs=1e-4)
     if top == V:
-        torch.testing.assert_close(found, mu_q @ mu_d.T)
+        torch.testing.assert_close(results, mu_q @ mu_d.T)
 
 
 def test_queries_keep_their_own_number(tokenizer: Tokenizer) -> None:
@@ -211,20 +211,20 @@ def test_flops_and_how_many_pieces_weigh_by_hand() -> None:
 def test_autocast_rounds_no_weight_and_no_score(tokenizer: Tokenizer) -> None:
     model = tiny_bert()
     view = View(model.config, settings(), tokenizer)
-    made = Representation(lexical=torch.rand(4, V) * 3)
-    exact = view.similarity(made, made)
+    built = Representation(lexical=torch.rand(4, V) * 3)
+    exact = view.similarity(built, built)
     tokens = random_tokens(3, seed=9)
 
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(view.similarity(made, made), exact)
+        assert torch.equal(view.similarity(built, built), exact)
         hidden = model.bert(tokens.ids, tokens.mask)
-        found = view(hidden, tokens, "passage", model).lexical
+        result = view(hidden, tokens, "passage", model).lexical
         states = model.cls.predictions.transform(hidden[tokens.mask])
         products = states @ model.bert.embeddings.word_embeddings.weight.T
 
     assert products.dtype == torch.bfloat16
     wanted = torch.stack([each.float().amax(0) for each in products.split(tokens.mask.sum(1).tolist())])
-    assert torch.equal(found, torch.log1p(torch.relu(wanted + model.cls.predictions.bias)))
+    assert torch.equal(result, torch.log1p(torch.relu(wanted + model.cls.predictions.bias)))
 
 
 def test_settings_that_are_refused(tokenizer: Tokenizer) -> None:

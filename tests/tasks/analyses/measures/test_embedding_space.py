@@ -43,11 +43,11 @@ def slow_js(p: Sequence[float], q: Sequence[float]) -> float:
 
 def test_distances_are_one_minus_the_cosine(draw: np.random.Generator) -> None:
     queries, passages = clouds(draw, 5, 1.0)
-    found = space.cosine_distances(np.concatenate([queries, passages]))
+    results = space.cosine_distances(np.concatenate([queries, passages]))
 
-    assert (found >= 0).all()
-    assert (found.diagonal() == 0).all()
-    assert found[1, 7] == pytest.approx(1 - sum(a * b for a, b in zip(queries[1], passages[2], strict=True)))
+    assert (results >= 0).all()
+    assert (results.diagonal() == 0).all()
+    assert results[1, 7] == pytest.approx(1 - sum(a * b for a, b in zip(queries[1], passages[2], strict=True)))
     assert (space.unit(np.zeros((1, 3))) == 0).all()
 
 
@@ -69,18 +69,18 @@ def test_both_readings_equal_their_formulas(apart: float, draw: np.random.Genera
 def test_kl_of_similar_densities_is_four_times_js(draw: np.random.Generator) -> None:
     # As both values that the paper prints, 7.24e-5 beside 1.81e-5 and 1.42e-4 beside 3.54e-5.
     one = draw.random(500)
-    found = space.divergences(one, one * (1 + draw.normal(size=500) * 0.01))
+    results = space.divergences(one, one * (1 + draw.normal(size=500) * 0.01))
 
-    assert found["kl"] / found["js"] == pytest.approx(4, rel=0.02)
+    assert results["kl"] / results["js"] == pytest.approx(4, rel=0.02)
 
 
 def test_distant_clouds_have_maximal_js_and_finite_kl(draw: np.random.Generator) -> None:
     near, far = draw.normal(size=(30, 2)), draw.normal(size=(30, 2)) + 1000
 
-    found = space.on_common_support(near, far)
+    results = space.on_common_support(near, far)
 
-    assert found["js"] == pytest.approx(math.log(2))
-    assert 100 < found["kl"] < math.inf
+    assert results["js"] == pytest.approx(math.log(2))
+    assert 100 < results["kl"] < math.inf
     assert space.on_common_support(near, near) == pytest.approx({"kl": 0, "js": 0}, abs=1e-12)
 
 
@@ -95,9 +95,9 @@ def test_mean_cosines_are_means_over_pairs(draw: np.random.Generator) -> None:
     queries, passages = clouds(draw, 7, 1.0)
     others = [(i, j) for i in range(7) for j in range(7) if i != j]
 
-    found = space.mean_cosines(queries, passages)
+    result = space.mean_cosines(queries, passages)
 
-    assert found == pytest.approx({
+    assert result == pytest.approx({
         "queries": np.mean([queries[i] @ queries[j] for i, j in others]),
         "passages": np.mean([passages[i] @ passages[j] for i, j in others]),
         "between": np.mean([queries[i] @ passages[j] for i, j in others]),

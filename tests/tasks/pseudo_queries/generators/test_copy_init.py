@@ -43,10 +43,10 @@ def test_it_goes_on_with_the_word_that_followed_in_the_text(layers: int) -> None
 
 
 def test_wider_or_narrower_embeddings_keep_what_is_alike() -> None:
-    given = torch.randn(50, 24, generator=torch.Generator().manual_seed(3)) @ torch.diag(torch.arange(24.0, 0, -1))
-    centred = given - given.mean(0)
+    inputs = torch.randn(50, 24, generator=torch.Generator().manual_seed(3)) @ torch.diag(torch.arange(24.0, 0, -1))
+    centred = inputs - inputs.mean(0)
 
-    wider, same, narrower = (resized(given, width, seed=1) for width in (32, 24, 12))
+    wider, same, narrower = (resized(inputs, width, seed=1) for width in (32, 24, 12))
 
     assert wider.shape == (50, 32)
     assert torch.allclose(same @ same.T, centred @ centred.T, atol=1e-2)

@@ -18,10 +18,10 @@ def test_tokens_that_may_be_drawn_are_those_of_hugging_face_with_their_probabili
     logits = torch.randn(200, 50, generator=torch.Generator().manual_seed(1)) * 3
     scores = TopPLogitsWarper(0.8)(None, TopKLogitsWarper(12)(None, TemperatureLogitsWarper(1.5)(None, logits)))
 
-    found = nucleus(logits, top_k=12, top_p=0.8, temperature=1.5)
+    result = nucleus(logits, top_k=12, top_p=0.8, temperature=1.5)
 
-    shares = found.shares / found.shares.sum(1, keepdim=True)
-    ours = torch.zeros(200, 50, dtype=torch.float64).scatter(1, found.tokens, shares)
+    shares = result.shares / result.shares.sum(1, keepdim=True)
+    ours = torch.zeros(200, 50, dtype=torch.float64).scatter(1, result.tokens, shares)
     assert torch.allclose(ours, scores.double().softmax(1), atol=1e-6)
     assert bool(((ours > 0) == torch.isfinite(scores)).all())
 
@@ -46,10 +46,10 @@ def test_draws_of_neighbouring_numbers_and_of_other_candidates_are_independent()
     even = torch.full((count, 2), 0.5, dtype=torch.float64)
     first = Candidates(torch.tensor([4, 5]).expand(count, -1), even)
     second = Candidates(torch.tensor([6, 7]).expand(count, -1), even)
-    given = bits(count)
+    inputs = bits(count)
 
-    for other in (second.draw(given) - 6, first.draw(given.roll(1)) - 4, first.draw(given + 1) - 4):
-        agreement = (first.draw(given) - 4 == other).double().mean()
+    for other in (second.draw(inputs) - 6, first.draw(inputs.roll(1)) - 4, first.draw(inputs + 1) - 4):
+        agreement = (first.draw(inputs) - 4 == other).double().mean()
         assert abs(agreement - 0.5) < 4 * 0.5 / count**0.5
 
 
@@ -58,16 +58,16 @@ def test_a_last_bit_of_the_logits_moves_few_draws() -> None:
     generator = torch.Generator().manual_seed(3)
     logits = torch.randn(20_000, 200, generator=generator) * 3
     others = logits + 1e-3 * torch.randn(logits.shape, generator=generator)
-    given = bits(len(logits))
+    inputs = bits(len(logits))
     uniforms = torch.rand(len(logits), 1, generator=generator, dtype=torch.float64)
 
-    def inverted(found: Candidates) -> torch.Tensor:
-        sums = found.shares.cumsum(1)
-        return found.tokens.gather(1, (sums <= uniforms * sums[:, -1:]).sum(1, keepdim=True)).squeeze(1)
+    def inverted(results: Candidates) -> torch.Tensor:
+        sums = results.shares.cumsum(1)
+        return results.tokens.gather(1, (sums <= uniforms * sums[:, -1:]).sum(1, keepdim=True)).squeeze(1)
 
     before, after = (nucleus(each, 50, 0.95) for each in (logits, others))
 
-    moved = (before.draw(given) != after.draw(given)).double().mean()
+    moved = (before.draw(inputs) != after.draw(inputs)).double().mean()
     assert moved < 1e-3
     assert moved < 0.1 * (inverted(before) != inverted(after)).double().mean()
 
@@ -81,9 +81,9 @@ def test_the_likeliest_is_drawn_where_only_it_may_come() -> None:
 
 @pytest.mark.parametrize("other", [(43, 0, "the city"), (42, 1, "the city"), (42, 0, "the river")])
 def test_every_sample_has_numbers_of_its_own(other: tuple[int, int, str]) -> None:
-    found = numbers(42, 0, "the city", range(6), 8)
+    results = numbers(42, 0, "the city", range(6), 8)
 
-    assert len(np.unique(found)) == 48
-    assert not np.isin(numbers(*other, range(6), 8), found).any()
-    assert np.array_equal(numbers(42, 0, "the city", range(5, 6), 8), found[5:])
-    assert np.array_equal(numbers(42, 0, "the city", range(6), 5), found[:, :5])
+    assert len(np.unique(results)) == 48
+    assert not np.isin(numbers(*other, range(6), 8), results).any()
+    assert np.array_equal(numbers(42, 0, "the city", range(5, 6), 8), results[5:])
+    assert np.array_equal(numbers(42, 0, "the city", range(6), 5), results[:, :5])

@@ -133,9 +133,9 @@ def test_a_file_that_is_no_such_file_is_named(folders: Path, file: str, tmp_path
 
 def test_a_number_type_is_the_settings_or_the_devices(folders: Path) -> None:
     config = open_config(folders / "t5")
-    found = [open_model(folders / "t5", config, dtype, CPU).dtype for dtype in ("auto", "bfloat16", "float16")]
+    results = [open_model(folders / "t5", config, dtype, CPU).dtype for dtype in ("auto", "bfloat16", "float16")]
 
-    assert found == [torch.float32, torch.bfloat16, torch.float16]
+    assert results == [torch.float32, torch.bfloat16, torch.float16]
 
 
 def test_a_model_without_an_end_or_padding_is_opened(folders: Path, tmp_path: Path) -> None:

@@ -117,18 +117,18 @@ def drawn(of: Sampler, ids: list[int], samples: list[list[int]], bits: torch.Ten
     before = torch.tensor([[*starts, *tokens, *[0] * (8 - len(tokens))][:-1] for tokens in samples])
     with torch.inference_mode():
         logits = of.generator.model(input_ids=torch.tensor([ids] * 3), decoder_input_ids=before).logits
-    found = [
+    results = [
         nucleus(logit[len(starts) - 1 :], 10, 0.95).draw(numbers).tolist()
         for logit, numbers in zip(logits, bits, strict=True)
     ]
-    return [tokens[: tokens.index(3)] if 3 in tokens else tokens for tokens in found]
+    return [tokens[: tokens.index(3)] if 3 in tokens else tokens for tokens in results]
 
 
 def test_a_sixth_sample_is_the_same_alone_as_with_the_other_five(checkpoint: Path) -> None:
-    ours, given = sampler(checkpoint), texts(6)
+    ours, inputs = sampler(checkpoint), texts(6)
 
-    whole = samples(ours, [GenerationRequest(text, range(6), draw=0) for text in given])
-    sixth = samples(ours, [GenerationRequest(text, range(5, 6), draw=0) for text in given])
+    whole = samples(ours, [GenerationRequest(text, range(6), draw=0) for text in inputs])
+    sixth = samples(ours, [GenerationRequest(text, range(5, 6), draw=0) for text in inputs])
 
     assert sixth == [queries[5:] for queries in whole]
     assert len({query for queries in whole for query in queries}) > 20

@@ -41,9 +41,9 @@ def sampler(folder: Path, told: Callable[[str], None] = print, **changes: Any) -
 
 
 def samples(of: Sampler, asked: Sequence[GenerationRequest]) -> list[list[str]]:
-    found = sorted(pair for batch in of(asked) for pair in batch)
-    assert [place for place, _ in found] == list(range(len(asked))), "each passage once"
-    return [queries for _, queries in found]
+    results = sorted(pair for batch in of(asked) for pair in batch)
+    assert [place for place, _ in results] == list(range(len(asked))), "each passage once"
+    return [queries for _, queries in results]
 
 
 def test_order_changes_nothing_and_other_batches_hardly_a_query(
@@ -58,8 +58,8 @@ def test_order_changes_nothing_and_other_batches_hardly_a_query(
 
     assert shuffled == [whole[place] for place in order]
     assert len({query for queries in whole for query in queries}) > 400
-    for expected, found in ((whole, smaller), (whole[::2], every_other)):
-        pairs = [pair for each in zip(expected, found, strict=True) for pair in zip(*each, strict=True)]
+    for expected, results in ((whole, smaller), (whole[::2], every_other)):
+        pairs = [pair for each in zip(expected, results, strict=True) for pair in zip(*each, strict=True)]
         assert sum(first == second for first, second in pairs) >= 0.999 * len(pairs)
 
 
@@ -73,16 +73,16 @@ def out_of_cpu_memory() -> None:
 
 def limited(of: Sampler, rows: int, fail: Callable[[], None]) -> list[int]:
     """Have the model fail with more rows; the list tells how many it was given."""
-    given, start = [], of.generator.start
+    inputs, start = [], of.generator.start
 
     def failing(ids: Sequence[list[int]]) -> Any:
-        given.append(len(ids))
+        inputs.append(len(ids))
         if len(ids) > rows:
             fail()
         return start(ids)
 
     of.generator.start = failing  # type: ignore[method-assign]
-    return given
+    return inputs
 
 
 @pytest.mark.parametrize("fail", [out_of_gpu_memory, out_of_cpu_memory])
@@ -92,19 +92,19 @@ def test_a_batch_that_does_not_fit_is_halved_and_stays_so(
     told: list[str] = []
     few = [GenerationRequest(f"{WORDS[place]} " * 20, range(2), draw=0) for place in range(20)]
     ours = sampler(checkpoint, told.append)
-    given = limited(ours, 6, fail)
+    inputs = limited(ours, 6, fail)
 
-    found = samples(ours, few)
+    results = samples(ours, few)
 
-    assert given == [20, 10, 5, 5, 5, 5]
-    assert found == samples(sampler(checkpoint), few)
+    assert inputs == [20, 10, 5, 5, 5, 5]
+    assert results == samples(sampler(checkpoint), few)
     assert told == [
         "out of memory: 2 queries for each of 20 passages of 22 tokens; batches have at most 220 tokens from now on",
         "out of memory: 2 queries for each of 10 passages of 22 tokens; batches have at most 110 tokens from now on",
     ]
-    given.clear()
-    assert samples(ours, few[:7]) == found[:7]
-    assert given == [5, 2], "the next call remembers"
+    inputs.clear()
+    assert samples(ours, few[:7]) == results[:7]
+    assert inputs == [5, 2], "the next call remembers"
 
 
 def test_a_passage_that_does_not_fit_alone_is_named(checkpoint: Path) -> None:

@@ -40,12 +40,12 @@ def logits(generator: Seq2Seq, watch: Callable[[Seq2SeqState], None] = lambda st
     """Those of a start and of a step after each selection."""
     state, first = generator.start(IDS)
     state.repeat(3)
-    found, random = [first], torch.Generator().manual_seed(0)
+    results, random = [first], torch.Generator().manual_seed(0)
     for kept in KEPT:
         state.select(torch.tensor(kept))
-        found.append(state.step(torch.randint(5, 35, (len(kept), 1), generator=random)))
+        results.append(state.step(torch.randint(5, 35, (len(kept), 1), generator=random)))
         watch(state)
-    return found
+    return results
 
 
 def test_what_is_read_together_is_what_rows_of_their_own_read(

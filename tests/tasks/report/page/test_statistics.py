@@ -13,29 +13,29 @@ from tests.tasks.report.measurements import by_query, comparison
 def test_wins_need_all_others_to_be_worse() -> None:
     values = {"a": [1.0, 0.5, 0.0, 0.2], "b": [0.5, 0.5, 0.0, 0.9], "c": [0.9, 0.1, 0.0, 0.1]}
 
-    found = clearest_wins(by_query(values).take([5, 1, 0, 3, 2, 4, *range(6, 12)]), ["a", "b", "c"], "MRR@10", {})
+    results = clearest_wins(by_query(values).take([5, 1, 0, 3, 2, 4, *range(6, 12)]), ["a", "b", "c"], "MRR@10", {})
 
-    assert [(row["wins"], row["shared"], row["queries"]) for row in found] == [
+    assert [(row["wins"], row["shared"], row["queries"]) for row in results] == [
         (1, 2, ["q0"]), (1, 2, ["q3"]), (0, 2, [])
     ]  # fmt: skip
 
 
 def test_the_interval_is_students(metrics: Artifact[Any]) -> None:
-    found = {row["run"]: row for row in intervals(by_query({"bm25": [0.2, 0.4, 0.6, 0.5], "dense": [1.0] * 4}))}
+    results = {row["run"]: row for row in intervals(by_query({"bm25": [0.2, 0.4, 0.6, 0.5], "dense": [1.0] * 4}))}
 
     low, high = stats.ttest_1samp([0.2, 0.4, 0.6, 0.5], 0).confidence_interval(0.95)
-    assert found["bm25"]["low"] == pytest.approx(low)
-    assert found["bm25"]["high"] == pytest.approx(high)
-    assert (found["dense"]["low"], found["dense"]["high"]) == (1.0, 1.0)
+    assert results["bm25"]["low"] == pytest.approx(low)
+    assert results["bm25"]["high"] == pytest.approx(high)
+    assert (results["dense"]["low"], results["dense"]["high"]) == (1.0, 1.0)
 
 
 def test_wins_are_counted_by_query_not_by_row() -> None:
     rows = by_query()
     shuffled = rows.take([3, 0, 2, 1, 4, 6, 7, 5])
 
-    found = wins(shuffled, [comparison(), comparison(metric="recall@50")], "MRR@10")
+    results = wins(shuffled, [comparison(), comparison(metric="recall@50")], "MRR@10")
 
-    assert found == [{"run": "dense", "baseline": "bm25", "metric": "MRR@10", "better": 2, "equal": 2, "worse": 0}]
+    assert results == [{"run": "dense", "baseline": "bm25", "metric": "MRR@10", "better": 2, "equal": 2, "worse": 0}]
 
 
 @pytest.mark.parametrize(

@@ -51,11 +51,11 @@ def shown(made: dict[str, Any]) -> dict[str, list[float]]:
 
 
 def test_a_group_is_one_column_and_the_average_is_over_columns_not_collections() -> None:
-    found = shown(content())
+    results = shown(content())
 
     assert headings(content()) == ["alone", "forum", "other", "average"]
-    assert found["first"] == [0.5, 0.3, 0.3, pytest.approx((0.5 + 0.3 + 0.3) / 3, abs=1e-6)]
-    assert found["second"] == [0.4, 0.4, 0.3, pytest.approx((0.4 + 0.4 + 0.3) / 3, abs=1e-6)]
+    assert results["first"] == [0.5, 0.3, 0.3, pytest.approx((0.5 + 0.3 + 0.3) / 3, abs=1e-6)]
+    assert results["second"] == [0.4, 0.4, 0.3, pytest.approx((0.4 + 0.4 + 0.3) / 3, abs=1e-6)]
 
 
 def test_the_best_of_each_column_is_known_also_where_several_are() -> None:
@@ -79,18 +79,18 @@ def test_signs_are_of_single_collections() -> None:
     ],
 )
 def test_what_a_mean_lacks_stands_above_it(without: str, heads: list[str]) -> None:
-    made = content(without=without)
+    built = content(without=without)
 
-    assert headings(made) == heads
-    assert f"Omitted: {without}: no data set at /nowhere." in notes(made)
+    assert headings(built) == heads
+    assert f"Omitted: {without}: no data set at /nowhere." in notes(built)
 
 
 def test_different_metrics_have_no_average_and_are_named() -> None:
-    made = content(metric_of_other="MRR@10")
+    built = content(metric_of_other="MRR@10")
 
-    assert average(made) is None
-    assert headings(made) == ["alone nDCG@10", "forum nDCG@10", "other MRR@10"]
-    assert [column.name for column in columns(made)] == ["alone", "forum", "other"]
+    assert average(built) is None
+    assert headings(built) == ["alone nDCG@10", "forum nDCG@10", "other MRR@10"]
+    assert [column.name for column in columns(built)] == ["alone", "forum", "other"]
 
 
 def test_terminal_and_markdown_have_the_same_cells() -> None:
@@ -107,14 +107,14 @@ def test_terminal_and_markdown_have_the_same_cells() -> None:
 
 def test_what_a_user_calls_things_is_neither_html_nor_a_cell_of_the_table() -> None:
     named = "a|b<script>alert(1)</script>"
-    made = content()
-    made |= {
+    built = content()
+    built |= {
         "title": f"# {named}\n<b>", "description": named, "models": {"first": "x", named: "y"},
-        "rows": [row | {"run": row["run"].replace("second", named)} for row in made["rows"]],
-        "comparisons": [row | {"run": row["run"].replace("second", named)} for row in made["comparisons"]],
+        "rows": [row | {"run": row["run"].replace("second", named)} for row in built["rows"]],
+        "comparisons": [row | {"run": row["run"].replace("second", named)} for row in built["comparisons"]],
     }  # fmt: skip
 
-    lines = as_markdown(made).splitlines()
+    lines = as_markdown(built).splitlines()
 
     assert "<" not in "".join(lines).replace("<sup>", "")
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines if line.startswith("|")}) == 1
@@ -123,19 +123,19 @@ def test_what_a_user_calls_things_is_neither_html_nor_a_cell_of_the_table() -> N
 
 def test_what_is_not_as_expected_is_said() -> None:
     row = {"dataset": "alone", "run": "first", "metric": "nDCG@10", "expected": 0.6, "found": 0.5, "alike": False}
-    made = content() | {"expected": [row], "expected_from": "a paper"}
+    built = content() | {"expected": [row], "expected_from": "a paper"}
 
-    assert "first on alone: expected 0.6000 nDCG@10 (a paper), measured 0.5000." in notes(made)
-    assert "expected" not in notes(made | {"expected": [row | {"alike": True}]})
-    assert ">differs<" in page(made)
+    assert "first on alone: expected 0.6000 nDCG@10 (a paper), measured 0.5000." in notes(built)
+    assert "expected" not in notes(built | {"expected": [row | {"alike": True}]})
+    assert ">differs<" in page(built)
 
 
 def test_texts_without_titles_are_said() -> None:
-    made = content()
-    for row in made["rows"]:
+    built = content()
+    for row in built["rows"]:
         row["titles"] = False
 
-    assert "without titles" in notes(made)
+    assert "without titles" in notes(built)
     assert "without titles" not in notes(content())
 
 

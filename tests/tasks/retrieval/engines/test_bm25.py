@@ -64,22 +64,25 @@ def queries(written) -> Artifact[Queries]:
 
 
 @pytest.fixture(scope="module")
-def built(made, on_one_thread, passages: Artifact[Passages]) -> Artifact[Index]:
-    return made(index, passages=passages, settings=SETTINGS)
+def built(run_stage, on_one_thread, passages: Artifact[Passages]) -> Artifact[Index]:
+    return run_stage(index, passages=passages, settings=SETTINGS)
 
 
 @pytest.fixture(scope="module")
-def run(made, built: Artifact[Index], queries: Artifact[Queries], passages: Artifact[Passages]) -> pa.Table:
+def run(run_stage, built: Artifact[Index], queries: Artifact[Queries], passages: Artifact[Passages]) -> pa.Table:
     return read_table(
-        made(search, index=built, queries=queries, passages=passages, settings=Search(view="bm25", documents=1000)), Run
+        run_stage(
+            search, index=built, queries=queries, passages=passages, settings=Search(view="bm25", documents=1000)
+        ),
+        Run,
     )
 
 
 def lists(run: pa.Table) -> dict[str, list[tuple[str, float]]]:
-    found: dict[str, list[tuple[str, float]]] = {}
+    results: dict[str, list[tuple[str, float]]] = {}
     for row in run.to_pylist():
-        found.setdefault(row["query_id"], []).append((row["passage_id"], row["score"]))
-    return found
+        results.setdefault(row["query_id"], []).append((row["passage_id"], row["score"]))
+    return results
 
 
 def test_lists_equal_pyserinis(
@@ -106,10 +109,10 @@ def test_lists_are_cut_where_pyserini_cuts_them(
     with session(Session(store, Execution(threads=threads, device="cpu"))):
         lookup = bm25.open_index(built.path, None, None, ids, "bm25")(texts)
         for depth in (1, 2, 7, 50):
-            found = searcher.batch_search(java_list(texts), names, depth, 1)
+            results = searcher.batch_search(java_list(texts), names, depth, 1)
             for number, ours in enumerate(lookup(range(len(texts)), depth)):
                 named = [ids.ids[int(place)].as_py() for place in ours.rows]
-                theirs = [(hit.docid, hit.score) for hit in found.get(str(number))]
+                theirs = [(hit.docid, hit.score) for hit in results.get(str(number))]
                 assert list(zip(named, ours.scores.tolist(), strict=True)) == theirs
 
 
@@ -129,35 +132,35 @@ def test_lists_do_not_depend_on_lucenes_numbers(passages: Artifact[Passages], tm
     (tmp_path / "logs").mkdir()
     bm25._write_lucene(tmp_path / bm25.LUCENE, ((row["passage_id"], row["text"]) for row in reversed(rows)))
     (tmp_path / "index.json").write_text(json.dumps(SETTINGS.model_dump()))
-    found = bm25.open_index(tmp_path, None, None, PassageIndex.read(passages), "bm25")(["gazing walrus"])([0], 10)
-    assert {rows[place]["passage_id"] for place in found[0].rows} == {"emoji", "quotes", "with space"}
+    results = bm25.open_index(tmp_path, None, None, PassageIndex.read(passages), "bm25")(["gazing walrus"])([0], 10)
+    assert {rows[place]["passage_id"] for place in results[0].rows} == {"emoji", "quotes", "with space"}
 
 
 def reference_ties(scores: list[float]) -> list[np.float32]:
     """One list, as Anserini describes it: rounded, and each near copy of the score before 1e-6 lower than its own."""
-    found: list[np.float32] = []
+    results: list[np.float32] = []
     before = 0
     for score in scores:
         rounded = np.float32(math.floor(score * 1e4 + 0.5) / 1e4)
-        near = found and found[-1] - rounded <= np.float32(1e-4)
+        near = results and results[-1] - rounded <= np.float32(1e-4)
         before = before + 1 if near else 0
-        found.append(rounded - np.float32(1e-6) * np.float32(before))
-    return found
+        results.append(rounded - np.float32(1e-6) * np.float32(before))
+    return results
 
 
 @given(st.lists(st.lists(st.integers(0, 3000), max_size=9), max_size=6), st.sampled_from([1e-2, 1e-4, 3e-5, 7e-6]))
 def test_ties_are_separated_within_each_list(steps: list[list[int]], unit: float) -> None:
     lists = [[float(np.float32(step * unit)) for step in sorted(each, reverse=True)] for each in steps]
     flat = np.array([score for each in lists for score in each], np.float32)
-    found = bm25.separate_ties(flat, np.array([len(each) for each in lists], np.int32))
-    assert found.tolist() == [float(score) for each in lists for score in reference_ties(each)]
+    result = bm25.separate_ties(flat, np.array([len(each) for each in lists], np.int32))
+    assert result.tolist() == [float(score) for each in lists for score in reference_ties(each)]
 
 
 def test_unusual_texts_and_queries(run: pa.Table) -> None:
-    found = lists(run)
-    assert {name for name, _ in found["q20"]} == {"emoji", "quotes", "with space"}
-    assert {name for name, _ in found["q24"]} == {"emoji", "quotes", "with space"}  # 3,001 words
-    assert not {"q21", "q22", "q23"} & set(found)  # empty, no letters, stop words alone
+    results = lists(run)
+    assert {name for name, _ in results["q20"]} == {"emoji", "quotes", "with space"}
+    assert {name for name, _ in results["q24"]} == {"emoji", "quotes", "with space"}  # 3,001 words
+    assert not {"q21", "q22", "q23"} & set(results)  # empty, no letters, stop words alone
 
 
 def test_a_run_is_ordered_by_score_then_by_descending_id(run: pa.Table) -> None:
@@ -168,23 +171,23 @@ def test_a_run_is_ordered_by_score_then_by_descending_id(run: pa.Table) -> None:
     assert ranks == list(range(1, len(ranks) + 1))
 
 
-def test_pseudo_queries_are_found_with_their_passage(written, made, passages: Artifact[Passages]) -> None:
+def test_pseudo_queries_are_found_with_their_passage(written, run_stage, passages: Artifact[Passages]) -> None:
     place = read_table(passages, Passages)["passage_id"].to_pylist().index
     rows = [("d0#0", 0, "chimney"), ("d3#1", 1, "second"), ("d3#1", 0, "gargoyle"), ("d3#1", 2, "")]
     queries = [pseudo_query(*row) for row in sorted(rows, key=lambda row: place(row[0]))]
     dropped = pseudo_query("d3#1", 3, "zeppelin", kept=False, reason="relevance")
-    expanded = made(
+    expanded = run_stage(
         index, passages=passages, pseudo_queries=written(PseudoQueries, [*queries, dropped]), settings=SETTINGS
     )
     search = bm25.open_index(expanded.path, None, None, PassageIndex.read(passages), "bm25")
-    for word, found in {"gargoyle": ["d3#1"], "second": ["d3#1"], "chimney": ["d0#0"], "zeppelin": []}.items():
-        assert search([word])([0], 10)[0].rows.tolist() == [place(each) for each in found]
+    for word, results in {"gargoyle": ["d3#1"], "second": ["d3#1"], "chimney": ["d0#0"], "zeppelin": []}.items():
+        assert search([word])([0], 10)[0].rows.tolist() == [place(each) for each in results]
 
 
-def test_pseudo_queries_of_unknown_passages_are_refused(written, made, passages: Artifact[Passages]) -> None:
+def test_pseudo_queries_of_unknown_passages_are_refused(written, run_stage, passages: Artifact[Passages]) -> None:
     strangers = written(PseudoQueries, [pseudo_query("nobody", 0, "x")])
     with pytest.raises(ValueError, match="of other passages"):
-        made(index, passages=passages, pseudo_queries=strangers, settings=SETTINGS)
+        run_stage(index, passages=passages, pseudo_queries=strangers, settings=SETTINGS)
 
 
 def test_an_interrupted_index_is_rebuilt(passages: Artifact[Passages], tmp_path: Path) -> None:
@@ -207,13 +210,13 @@ def three_walruses(out: Path) -> None:
 
 
 def test_lucenes_files_are_listed_and_not_hashed(tmp_path: Path) -> None:
-    found = []
+    results = []
     for name in ("one", "other"):
         with session(Session(Store(tmp_path / name), Execution(threads=1, device="cpu"))) as current:
             built = index(passages=three_walruses(), settings=SETTINGS)
-            found.append(current.store.manifest(built.stage, built.key))
+            results.append(current.store.manifest(built.stage, built.key))
             assert find_damage(built.path) == []
-    one, other = found
+    one, other = results
     assert one.hash == other.hash
     assert set(one.files) == {"index.json"}
     assert any(file.startswith("logs/lucene/segments") for file in one.logs)

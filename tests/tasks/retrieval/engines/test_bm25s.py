@@ -49,9 +49,9 @@ def as_lists(hits: list[Hits]) -> list[list[tuple[int, float]]]:
 
 
 @pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (2.0, 1.0), (0.0, 0.5), (1.2, 0.0)])
-def test_lists_equal_lucenes(made, passages: Artifact[Passages], k1: float, b: float) -> None:
+def test_lists_equal_lucenes(run_stage, passages: Artifact[Passages], k1: float, b: float) -> None:
     theirs, ours = (
-        made(index, passages=passages, settings=Bm25(engine=name, k1=k1, b=b)) for name in ("bm25", "bm25s")
+        run_stage(index, passages=passages, settings=Bm25(engine=name, k1=k1, b=b)) for name in ("bm25", "bm25s")
     )
     for depth in (1, 2, 7, 40, 1000):
         lists = as_lists(search_index(ours, passages, depth))
@@ -61,8 +61,8 @@ def test_lists_equal_lucenes(made, passages: Artifact[Passages], k1: float, b: f
 
 
 @pytest.fixture(scope="module")
-def built(made, on_one_thread, passages: Artifact[Passages]) -> Artifact[Any]:
-    return made(index, passages=passages, settings=Bm25(engine="bm25s", k1=0.9, b=0.4))  # type: ignore[no-any-return]
+def built(run_stage, on_one_thread, passages: Artifact[Passages]) -> Artifact[Any]:
+    return run_stage(index, passages=passages, settings=Bm25(engine="bm25s", k1=0.9, b=0.4))  # type: ignore[no-any-return]
 
 
 def test_lists_do_not_depend_on_the_number_of_threads(
@@ -81,11 +81,11 @@ def test_a_list_is_deepened_until_its_ties_end(
     assert as_lists(search_index(built, passages, 3)) == far
 
 
-def test_pseudo_queries_are_found_with_their_passage(written, made, passages: Artifact[Passages]) -> None:
+def test_pseudo_queries_are_found_with_their_passage(written, run_stage, passages: Artifact[Passages]) -> None:
     names = read_table(passages, Passages)["passage_id"].to_pylist()
     rows = written(PseudoQueries, [pseudo_query(names[7], 0, "gargoyle"), pseudo_query(names[9], 1, "baran")])
     theirs, ours = (
-        made(index, passages=passages, pseudo_queries=rows, settings=Bm25(engine=name, k1=0.9, b=0.4))
+        run_stage(index, passages=passages, pseudo_queries=rows, settings=Bm25(engine=name, k1=0.9, b=0.4))
         for name in ("bm25", "bm25s")
     )
     assert as_lists(search_index(ours, passages, 50)) == as_lists(search_index(theirs, passages, 50))
@@ -93,13 +93,13 @@ def test_pseudo_queries_are_found_with_their_passage(written, made, passages: Ar
     assert lookup([0], 5)[0].rows.tolist() == [7]
 
 
-def test_runs_equal_lucenes(written, made, passages: Artifact[Passages]) -> None:
+def test_runs_equal_lucenes(written, run_stage, passages: Artifact[Passages]) -> None:
     queries = written(Queries, [{"query_id": f"q{n}", "text": text} for n, text in enumerate(QUERIES)])
     runs = [
         read_table(
-            made(
+            run_stage(
                 search,
-                index=made(index, passages=passages, settings=Bm25(engine=name, k1=0.9, b=0.4)),
+                index=run_stage(index, passages=passages, settings=Bm25(engine=name, k1=0.9, b=0.4)),
                 queries=queries,
                 passages=passages,
                 settings=Search(view="bm25", documents=30),
@@ -113,10 +113,10 @@ def test_runs_equal_lucenes(written, made, passages: Artifact[Passages]) -> None
 
 
 def test_bytes_do_not_depend_on_how_many_texts_are_read_at_once(
-    made, built: Artifact[Any], passages: Artifact[Passages], monkeypatch: pytest.MonkeyPatch
+    run_stage, built: Artifact[Any], passages: Artifact[Passages], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bm25s, "TEXTS_PER_BLOCK", 37)
-    again = made(index, passages=passages, settings=Bm25(engine="bm25s", k1=0.9, b=0.4))
+    again = run_stage(index, passages=passages, settings=Bm25(engine="bm25s", k1=0.9, b=0.4))
     files = sorted(path.relative_to(built.path) for path in (built.path / bm25s.INDEX).iterdir())
     assert len(files) == 5
     for file in files:
@@ -137,9 +137,9 @@ def test_an_interrupted_index_is_rebuilt_and_a_complete_one_is_kept(
     assert whole == {path.name: path.stat().st_mtime_ns for path in (tmp_path / bm25s.INDEX).iterdir()}
 
 
-def test_texts_without_terms_are_not_retrieved(written, made) -> None:
+def test_texts_without_terms_are_not_retrieved(written, run_stage) -> None:
     blank = written(Passages, [passage("d1", " "), passage("d2", "the")])
-    built = made(index, passages=blank, settings=Bm25(engine="bm25s", k1=0.9, b=0.4))
+    built = run_stage(index, passages=blank, settings=Bm25(engine="bm25s", k1=0.9, b=0.4))
     assert as_lists(search_index(built, blank, 5)) == [[] for _ in QUERIES]
 
 
@@ -152,11 +152,11 @@ def test_lengths_are_rounded_as_lucene_rounds_them() -> None:
 
 def test_term_scores_equal_the_formula() -> None:
     counts, vocabulary = bm25s.term_counts(["walrus walrus sea", "sea", "", "walrus ice ice ice"])
-    found = bm25s.term_scores(counts, 0.9, 0.4)
+    results = bm25s.term_scores(counts, 0.9, 0.4)
     assert counts.shape == (4, 3)
     table = {(int(p), w): float(s) for w, number in vocabulary.items()
              for p, s in zip(counts.indices[counts.indptr[number] : counts.indptr[number + 1]],
-                             found[counts.indptr[number] : counts.indptr[number + 1]], strict=True)}  # fmt: skip
+                             results[counts.indptr[number] : counts.indptr[number + 1]], strict=True)}  # fmt: skip
     average = 8 / 3  # of the three passages that have words
     for (place, word), (times, length, having) in {
         (0, "walru"): (2, 3, 2), (0, "sea"): (1, 3, 2), (1, "sea"): (1, 1, 2), (3, "walru"): (1, 4, 2),

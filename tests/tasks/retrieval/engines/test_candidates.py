@@ -52,11 +52,11 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 
 @pytest.fixture(scope="module")
-def find(made, passages: Artifact[Passages], vectors: Artifact) -> Callable[..., list[Hits]]:
+def find(run_stage, passages: Artifact[Passages], vectors: Artifact) -> Callable[..., list[Hits]]:
     """find(settings, depth) -> the lists of a new index."""
 
     def search(settings: Candidates, depth: int = DEPTH) -> list[Hits]:
-        return ENGINE.search(made(index, passages=passages, vectors=vectors, settings=settings), vectors, depth)
+        return ENGINE.search(run_stage(index, passages=passages, vectors=vectors, settings=settings), vectors, depth)
 
     return search
 
@@ -72,8 +72,8 @@ def expected() -> list[Hits]:
     return lists
 
 
-def nearly(found: list[Hits], wanted: list[Hits]) -> bool:
-    pairs = list(zip(found, wanted, strict=True))
+def nearly(results: list[Hits], wanted: list[Hits]) -> bool:
+    pairs = list(zip(results, wanted, strict=True))
     return all(np.array_equal(f.rows, w.rows) and np.allclose(f.scores, w.scores, rtol=2e-7) for f, w in pairs)
 
 
@@ -84,9 +84,9 @@ def test_all_tokens_and_candidates_give_exact_lists(find, expected: list[Hits]) 
 
 
 def test_a_compressed_index_has_high_recall_and_exact_scores(find, expected: list[Hits]) -> None:
-    found = find(SOME)
-    assert 0.8 < clustered.recall(found, cut(expected, DEPTH)) < 1
-    assert_exact_scores(ENGINE, found, expected, rtol=2e-7)
+    results = find(SOME)
+    assert 0.8 < clustered.recall(results, cut(expected, DEPTH)) < 1
+    assert_exact_scores(ENGINE, results, expected, rtol=2e-7)
 
 
 def test_recall_grows_with_candidates_and_tokens(find, expected: list[Hits]) -> None:
@@ -124,8 +124,8 @@ def test_missing_similarities_below_zero_are_no_gain() -> None:
 
 
 @pytest.mark.parametrize("kind", [ALL, SOME], ids=lambda kind: kind.factory)
-def test_an_index_is_reproducible(made, passages: Artifact[Passages], vectors: Artifact, kind: Candidates) -> None:
-    build = partial(made, index, passages=passages, vectors=vectors, settings=kind)
+def test_an_index_is_reproducible(run_stage, passages: Artifact[Passages], vectors: Artifact, kind: Candidates) -> None:
+    build = partial(run_stage, index, passages=passages, vectors=vectors, settings=kind)
     assert_reproducible(ENGINE, build, passages, vectors, kind, DEPTH)
 
 

@@ -57,8 +57,8 @@ def test_lists_are_those_of_double_precision_with_ties_by_id(
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         limit_memory(patch, size)
         search = exact_search(store(Path(folder), passages, rows=rows, exact_match=exact_match), view)
-        found = search(query_rows, depth)
-    for number, hits in enumerate(found):
+        result = search(query_rows, depth)
+    for number, hits in enumerate(result):
         wanted = list(islice(expected(query_rows.taken([number]), passages, view, exact_match), depth))
         assert hits.rows.tolist() == [row for row, _ in wanted]
         assert hits.scores.dtype == np.float32
@@ -90,9 +90,9 @@ def test_candidates_grow_while_rounding_may_hide_a_better_passage(view: str, sig
             query.lexical and SparseRows(query.lexical.offsets, query.lexical.ids, -query.lexical.values),
             query.late and TokenRows(query.late.offsets, -query.late.vectors, query.late.ids),
         )
-    found = exact_search(store(tmp_path, passages, rows=400), view)(query, 5)[0]
+    result = exact_search(store(tmp_path, passages, rows=400), view)(query, 5)[0]
     wanted = list(islice(expected(query, passages, view), 5))
-    assert found.rows.tolist() == [row for row, _ in wanted]
+    assert result.rows.tolist() == [row for row, _ in wanted]
 
 
 def mixed(passages: int, queries: int) -> tuple[Encoded, Encoded]:
@@ -119,12 +119,12 @@ def test_lists_are_equal_with_and_without_amx(
     view: str, exact_match: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passages, queries = mixed(300, 5)
-    search, found = exact_search(store(tmp_path, passages, rows=300, exact_match=exact_match), view), []
+    search, results = exact_search(store(tmp_path, passages, rows=300, exact_match=exact_match), view), []
     for as_amx in (False, True):
         with monkeypatch.context() as patch:
             multiply(patch, as_amx=as_amx)
-            found.append(search(queries, 10))
-    assert same(*found)
+            results.append(search(queries, 10))
+    assert same(*results)
 
 
 def test_lists_do_not_depend_on_other_queries_tiles_or_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,9 +161,9 @@ def test_passages_without_a_match_follow_by_id_without_more_candidates(
         return candidates(queries, count, coarse)
 
     monkeypatch.setattr(search, "_candidates", counted)
-    found = search(word(1, 1), 10)[0]
-    assert [f"p{row}" for row in found.rows] == ["p2", "p1", "p0"] + [f"p{n}" for n in range(999, 992, -1)]
-    assert found.scores.tolist() == [1.0] * 3 + [0.0] * 7
+    results = search(word(1, 1), 10)[0]
+    assert [f"p{row}" for row in results.rows] == ["p2", "p1", "p0"] + [f"p{n}" for n in range(999, 992, -1)]
+    assert results.scores.tolist() == [1.0] * 3 + [0.0] * 7
     assert num_candidates == [52]
     assert len(search(word(1, 1), 5000)[0].rows) == 1000
 
@@ -192,15 +192,15 @@ def test_bounds_include_every_rounding_error(tmp_path: Path) -> None:
     """Random numbers round up and down alike, so that half of all sums without a share are too small."""
     draw, cpu = np.random.default_rng(7), torch.device("cpu")
     rows = SparseRows(offsets([40] * 50), np.tile(np.arange(40, dtype=np.int32), 50), draw.random(2000, np.float32))
-    made = Encoded(draw.standard_normal((50, 9), np.float32), rows, texts(draw, 50).late)
-    compared = read_similarity(store(tmp_path, made, rows=50), "sum")
-    bounds = {view: upper_bounds._view_bounds(made, view, compared, cpu, coarse=False) for view in compared.weights}
-    views = {view: bound(double_scores.representation(made, view)).double() for view, bound in bounds.items()}
+    built = Encoded(draw.standard_normal((50, 9), np.float32), rows, texts(draw, 50).late)
+    compared = read_similarity(store(tmp_path, built, rows=50), "sum")
+    bounds = {view: upper_bounds._view_bounds(built, view, compared, cpu, coarse=False) for view in compared.weights}
+    views = {view: bound(double_scores.representation(built, view)).double() for view, bound in bounds.items()}
     total = sum(compared.weights[view] / 3 * views[view] for view in views)
     thirds = double_scores.Similarity(
         {view: weight / 3 for view, weight in compared.weights.items()}, exact_match=False
     )
-    assert (upper_bounds.upper_bounds(made, thirds, cpu, coarse=False)(made) >= total).all()
+    assert (upper_bounds.upper_bounds(built, thirds, cpu, coarse=False)(built) >= total).all()
 
 
 def test_a_search_reads_one_tile_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,5 +236,5 @@ def test_no_passages_give_empty_lists(tmp_path: Path) -> None:
     draw = np.random.default_rng(6)
     folder = store(tmp_path, texts(draw, 0), rows=1)
     for view in ("dense", "lexical", "late"):
-        found = exact_search(folder, view)(texts(draw, 2), 10)
-        assert [len(hits.rows) for hits in found] == [0, 0]
+        results = exact_search(folder, view)(texts(draw, 2), 10)
+        assert [len(hits.rows) for hits in results] == [0, 0]

@@ -46,11 +46,11 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 
 @pytest.fixture(scope="module")
-def find(made, passages: Artifact[Passages], vectors: Artifact) -> Callable[..., list[Hits]]:
+def find(run_stage, passages: Artifact[Passages], vectors: Artifact) -> Callable[..., list[Hits]]:
     """find(settings, depth) -> the lists of a new index."""
 
     def search(settings: Faiss, depth: int = DEPTH) -> list[Hits]:
-        return ENGINE.search(made(index, passages=passages, vectors=vectors, settings=settings), vectors, depth)
+        return ENGINE.search(run_stage(index, passages=passages, vectors=vectors, settings=settings), vectors, depth)
 
     return search
 
@@ -77,10 +77,10 @@ def test_a_search_of_all_cells_or_the_complete_graph_is_exact(find, expected: li
 
 @pytest.mark.parametrize("kind", KINDS[1:], ids=lambda kind: kind.factory)
 def test_recall_is_high_and_scores_are_exact(find, expected: list[Hits], kind: Faiss) -> None:
-    found = find(kind)
-    assert clustered.recall(found, cut(expected, DEPTH)) > 0.85
-    assert all(len(hits.rows) <= DEPTH for hits in found)
-    assert_exact_scores(ENGINE, found, expected)
+    results = find(kind)
+    assert clustered.recall(results, cut(expected, DEPTH)) > 0.85
+    assert all(len(hits.rows) <= DEPTH for hits in results)
+    assert_exact_scores(ENGINE, results, expected)
 
 
 def test_refinement_compensates_for_compression(find, expected: list[Hits]) -> None:
@@ -102,21 +102,21 @@ def test_recall_grows_with_cells_and_candidates(find, expected: list[Hits]) -> N
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.factory)
 def test_an_index_is_reproducible_with_any_number_of_threads(
-    made, passages: Artifact[Passages], vectors: Artifact, kind: Faiss
+    run_stage, passages: Artifact[Passages], vectors: Artifact, kind: Faiss
 ) -> None:
     threads = iter((1, 2))
 
     def build() -> Artifact:
         with session(Session(None, Execution(workers=1, threads=next(threads), device="cpu"))):  # type: ignore[arg-type]
-            return made(index, passages=passages, vectors=vectors, settings=kind)
+            return run_stage(index, passages=passages, vectors=vectors, settings=kind)
 
     assert_reproducible(ENGINE, build, passages, vectors, kind, DEPTH)
 
 
 def test_lists_do_not_depend_on_the_size_of_blocks(
-    made, passages: Artifact[Passages], vectors: Artifact, monkeypatch: pytest.MonkeyPatch
+    run_stage, passages: Artifact[Passages], vectors: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = made(index, passages=passages, vectors=vectors, settings=KINDS[1])
+    built = run_stage(index, passages=passages, vectors=vectors, settings=KINDS[1])
     together = ENGINE.search(built, vectors, DEPTH)
     monkeypatch.setattr("tasks.retrieval.two_stage.PAIRS_PER_BLOCK", 120)
     assert clustered.same(ENGINE.search(built, vectors, DEPTH), together)
@@ -182,11 +182,13 @@ def test_the_training_sample_is_limited_and_even_over_shards(monkeypatch: pytest
     assert np.array_equal(faiss._sample(shards.__getitem__, 3), VECTORS[[0, 740, 760]])
 
 
-def test_equal_scores_at_the_end_of_a_list_fall_by_passage_id(written, made, tmp_path: Path) -> None:
+def test_equal_scores_at_the_end_of_a_list_fall_by_passage_id(written, run_stage, tmp_path: Path) -> None:
     """FAISS keeps the first of the equal ones; a run wants those of the greatest ids."""
     equal = np.repeat(QUERIES[:1], 25, axis=0)
     vectors = clustered.vectors_in(tmp_path, Encoded(dense=np.concatenate([equal, -VECTORS[:75]])))
-    built = made(index, passages=written(Passages, clustered.passage_rows(100)), vectors=vectors, settings=KINDS[0])
+    built = run_stage(
+        index, passages=written(Passages, clustered.passage_rows(100)), vectors=vectors, settings=KINDS[0]
+    )
     searcher = faiss.open_index(built.path, vectors, clustered.asking(Encoded(dense=QUERIES)), names(100), "dense")
-    found = searcher(["0"])([0], 10)[0]
-    assert found.rows.tolist() == [9, 8, 7, 6, 5, 4, 3, 24, 23, 22]  # p9 is behind p24 in the order of bytes
+    result = searcher(["0"])([0], 10)[0]
+    assert result.rows.tolist() == [9, 8, 7, 6, 5, 4, 3, 24, 23, 22]  # p9 is behind p24 in the order of bytes

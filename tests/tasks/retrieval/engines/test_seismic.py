@@ -48,11 +48,11 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 
 @pytest.fixture(scope="module")
-def find(made, passages: Artifact[Passages], vectors: Artifact) -> Callable[..., list[Hits]]:
+def find(run_stage, passages: Artifact[Passages], vectors: Artifact) -> Callable[..., list[Hits]]:
     """find(settings, queries, depth) -> the lists of a new index."""
 
     def search(settings: Seismic, queries: Sparse = QUERIES, depth: int = DEPTH) -> list[Hits]:
-        built = made(index, passages=passages, vectors=vectors, settings=settings)
+        built = run_stage(index, passages=passages, vectors=vectors, settings=settings)
         return ENGINE.search(built, vectors, depth, Encoded(lexical=clustered.as_sparse(queries)))
 
     return search
@@ -77,16 +77,16 @@ def expected(queries: Sparse = QUERIES, depth: int = DEPTH) -> list[Hits]:
 
 
 def test_a_large_index_gives_exact_lists(find) -> None:
-    found = find(LARGE)
-    assert clustered.same(found, expected())
-    assert [len(hits.rows) for hits in found[-2:]] == [0, 0]  # no token, and a token that no passage has
+    results = find(LARGE)
+    assert clustered.same(results, expected())
+    assert [len(hits.rows) for hits in results[-2:]] == [0, 0]  # no token, and a token that no passage has
     assert clustered.same(find(LARGE, depth=3 * COUNT), expected(depth=COUNT))
 
 
 def test_a_small_index_has_high_recall_and_exact_scores(find) -> None:
-    found = find(SMALL)
-    assert 0.4 < clustered.recall(found, expected()) < 0.999
-    assert_exact_scores(ENGINE, found, expected(depth=COUNT))
+    results = find(SMALL)
+    assert 0.4 < clustered.recall(results, expected()) < 0.999
+    assert_exact_scores(ENGINE, results, expected(depth=COUNT))
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_the_default_settings_have_high_recall(find) -> None:
     assert clustered.recall(find(Seismic(engine="seismic")), expected()) > 0.9
 
 
-def test_an_index_is_reproducible(made, passages: Artifact[Passages], vectors: Artifact) -> None:
-    build = partial(made, index, passages=passages, vectors=vectors, settings=SMALL)
+def test_an_index_is_reproducible(run_stage, passages: Artifact[Passages], vectors: Artifact) -> None:
+    build = partial(run_stage, index, passages=passages, vectors=vectors, settings=SMALL)
     assert_reproducible(ENGINE, build, passages, vectors, SMALL, DEPTH)
 
 
@@ -153,16 +153,16 @@ def test_a_vocabulary_beyond_sixteen_bits_is_refused(written, tmp_path: Path) ->
         index.body(tmp_path / "index", written(Passages, clustered.passage_rows(1)), large, None, settings=LARGE)
 
 
-def test_passages_without_tokens_can_be_searched(written, made, tmp_path: Path) -> None:
+def test_passages_without_tokens_can_be_searched(written, run_stage, tmp_path: Path) -> None:
     empty = clustered.vectors_in(tmp_path, Encoded(lexical=clustered.as_sparse([{}] * COUNT)))
-    built = made(index, passages=written(Passages, clustered.passage_rows(COUNT)), vectors=empty, settings=LARGE)
+    built = run_stage(index, passages=written(Passages, clustered.passage_rows(COUNT)), vectors=empty, settings=LARGE)
     assert [len(hits.rows) for hits in ENGINE.search(built, empty, DEPTH)] == [0] * len(QUERIES)
 
 
 def test_nothing_is_printed(
-    made, passages: Artifact[Passages], vectors: Artifact, capfd: pytest.CaptureFixture[str]
+    run_stage, passages: Artifact[Passages], vectors: Artifact, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    ENGINE.search(made(index, passages=passages, vectors=vectors, settings=SMALL), vectors, DEPTH)
+    ENGINE.search(run_stage(index, passages=passages, vectors=vectors, settings=SMALL), vectors, DEPTH)
     assert capfd.readouterr().out == ""
 
 

@@ -44,8 +44,8 @@ def test_top_keys_equal_those_of_a_sort(
     keys_QK = best.keys()
     assert keys_QK.shape == (queries, kept)
     for keys, wanted in zip(keys_QK, expected, strict=True):
-        found = zip(score_of(torch.from_numpy(keys.copy())).tolist(), (keys & 0xFFFFFFFF).tolist(), strict=True)
-        assert list(found) == wanted
+        result = zip(score_of(torch.from_numpy(keys.copy())).tolist(), (keys & 0xFFFFFFFF).tolist(), strict=True)
+        assert list(result) == wanted
 
 
 def test_the_cpu_uses_the_compiled_loop() -> None:
