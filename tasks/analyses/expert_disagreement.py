@@ -21,10 +21,11 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from storage import settings as base
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.rows import blocks_with_keys, first_rows, read_table
+from storage.rows import first_rows, read_table
 from storage.tables import Analysis, Passages, Qrels, Queries, Run, passage_text
 from tasks.analyses import write
 from tasks.evaluation.overlap import rank_biased_overlap
+from tasks.finetuning.candidates import relevant_passages
 from tasks.pseudo_queries.quality_counts import shortened
 from tasks.retrieval.run_lists import Lists, Rows, Union, Values, unions
 from tasks.runtime.progress import bar
@@ -80,7 +81,9 @@ def expert_disagreement(
     Ranks are those of passages; of a relevant document with several passages the best one counts. In memory are the
     judgements of one split, the ids of the relevant documents' passages, and a few numbers for each query.
     """
-    relevant = relevant_passages(qrels, passages, settings.relevant_from)
+    judged = read_table(qrels, Qrels)
+    judged = judged.filter(pc.greater_equal(judged["grade"], settings.relevant_from))
+    relevant = {query: ids for query, ids in relevant_passages(judged, passages).items() if ids}
     if not relevant:
         raise UserError(
             f"expert_disagreement: {qrels.reference}: no query has a relevant document among the passages; leave the "
@@ -100,21 +103,6 @@ def expert_disagreement(
         "overlaps": histogram.tolist(),
         "cases": with_texts(disagreeing[: settings.examples], relevant, queries, passages),
     })  # fmt: skip
-
-
-def relevant_passages(qrels: Artifact[Qrels], passages: Artifact[Passages], least: int) -> dict[str, set[str]]:
-    """Return by query all passages of its relevant documents; queries without such passages are omitted."""
-    judged = read_table(qrels, Qrels)
-    judged = judged.filter(pc.greater_equal(judged["grade"], least))
-    passages_of: dict[str, list[str]] = {}
-    for block in blocks_with_keys(passages, Passages, "doc_id", judged["doc_id"].to_pylist(), ["passage_id"]):
-        for row in block.to_pylist():
-            passages_of.setdefault(row["doc_id"], []).append(row["passage_id"])
-    relevant: dict[str, set[str]] = {}
-    for query, document in zip(judged["query_id"].to_pylist(), judged["doc_id"].to_pylist(), strict=True):
-        if document in passages_of:
-            relevant.setdefault(query, set()).update(passages_of[document])
-    return relevant
 
 
 def cases_of(union: Union, relevant: Mapping[str, set[str]], settings: Reading) -> Iterator[Case]:

@@ -47,7 +47,11 @@ def lists(runs: Sequence[Artifact[Run]], shard: Shard | None = None) -> Iterator
 
 
 def relevant_passages(positives: pa.Table, passages: Artifact[Passages]) -> dict[str, set[str]]:
-    """Return, for each query that has a positive, all passages of all its positives' documents."""
+    """Return the passages of all relevant documents of each query.
+
+    `positives` has a row for each pair of `query_id` and relevant `doc_id`. A query has an empty set if its documents
+    have no passages here.
+    """
     of_document: dict[str, list[str]] = {}
     for block in blocks_with_keys(passages, Passages, "doc_id", positives["doc_id"].to_pylist(), ["passage_id"]):
         for row in block.to_pylist():
