@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from flows.recipe.approximate_schema import Approximate, ApproximateMining
-from models.settings import omitted_at
 from storage.settings import Settings
 from tasks.cross_encoder.pairs import Scoring
 from tasks.cross_encoder.rerank import Reranking
@@ -72,7 +71,7 @@ class Round(Settings):
     """`bm25`, or the earlier round whose retriever mines; null where a file has the negatives, or none are needed."""
     mine_views: list[View] = Field(default_factory=list)
     """Mine from the separate rankings of these views, and not from the ranking by all views."""
-    mine_approximate: Annotated[list[ApproximateMining], omitted_at([])] = Field(default_factory=list)
+    mine_approximate: list[ApproximateMining] = Field(default_factory=list, exclude_if=lambda indexes: not indexes)
     """Approximate indexes to mine with, one for a view; the other views are searched exactly."""
     mine: Miner | None
     given: Given | None = None
