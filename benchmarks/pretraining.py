@@ -8,6 +8,7 @@ Before the clock starts both lose equally on equal masks without dropout.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -28,12 +29,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.contest import OURS, Case
 from benchmarks.plain_pretraining import Collator, CotMae, DupMae, Inputs, PlainPretraining, RetroMae, padded
 from models.layers.bert import BertConfig, BertForMaskedLM
-from models.masking import mask_budget, word_indices
+from models.masking import mask_budgets
 from models.papers import cot_mae, dup_mae, retro_mae
 from models.papers.retro_mae import position_specific_mask
 from models.pretraining import Initialisation, RawBatch
 from models.retrievers.bi_encoder import DenseEncoder
-from models.tokens import Tokenizer, num_tokens, pad
+from models.row_random import RowRandom
+from models.texts import truncate_with_specials, word_indices
+from models.tokens import Tokenizer, num_tokens
 
 DEVICES = ("cpu", "cuda")
 PLAIN = "plain Hugging Face step"
@@ -126,13 +129,13 @@ def steps(name: str, size: Size, device: torch.device, *, full: bool, repeats: i
     plain.equal_to(ours, paper.layer(ours))
     for module in (ours, plain):
         module.to(device)
-    batch = paper.ours.make_batch(drawn, tokenizer, paper.settings, np.random.default_rng(0))
+    batch = paper.ours.make_batch(drawn, tokenizer, paper.settings, RowRandom(0, 0))
     equal = equal_losses(ours.eval(), plain.eval(), batch.to(device), paper.visible)
-    collator, draws = Collator(tokenizer, LONGEST), np.random.default_rng(1)
+    collator, numbers = Collator(tokenizer, LONGEST), itertools.count()
     random.seed(1)
 
     def our_losses() -> Mapping[str, Tensor]:
-        made = paper.ours.make_batch(drawn, tokenizer, paper.settings, draws).to(device)
+        made = paper.ours.make_batch(drawn, tokenizer, paper.settings, RowRandom(1, next(numbers))).to(device)
         found: Mapping[str, Tensor] = ours.encode(made)[1]
         return found
 
@@ -214,10 +217,9 @@ def masks(device: torch.device, number: int, vocabulary: int) -> Case:
     random.seed(3)
 
     def ours() -> Tensor:
-        arrays = [np.array(row) for row in rows]
-        words = pad([word_indices(ids, tokenizer) for ids in arrays], -1)
-        budgets = torch.tensor([mask_budget(len(ids), 0.5) for ids in arrays])
-        return position_specific_mask(words.ids.to(device), budgets.to(device), words.mask.to(device))
+        batch = truncate_with_specials(drawn.texts, LONGEST, tokenizer)
+        words, budgets = word_indices(batch, tokenizer), mask_budgets(batch.lengths, 0.5)
+        return position_specific_mask(*(torch.from_numpy(part).to(device) for part in (words, budgets, batch.real)))
 
     def plain() -> Tensor:
         return collator.visible(rows, 0.5).to(device)

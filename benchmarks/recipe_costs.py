@@ -59,7 +59,7 @@ def counted(name: str) -> dict[str, Any]:
     """Return a recipe's title and its FLOPs by kind of stage."""
     recipe, path = load_recipe(name, ["dataset.path=nowhere"])
     if recipe.pretrain and recipe.pretrain.epochs:
-        recipe = _in_steps(recipe)
+        recipe = in_steps(recipe)
     with tempfile.TemporaryDirectory() as folder, sources.assuming_present():
         store = Store(Path(folder))
         steps = list(planned(recipe, path.stem, store).done.values())
@@ -76,7 +76,7 @@ def counted(name: str) -> dict[str, Any]:
     return {"title": recipe.title, "flops": {kind: float(f"{number:.4g}") for kind, number in flops.items()}}
 
 
-def _in_steps(recipe: Recipe[Any]) -> Recipe[Any]:
+def in_steps(recipe: Recipe[Any]) -> Recipe[Any]:
     """Return the recipe with its epochs as steps over texts of full length."""
     assert recipe.pretrain
     assert recipe.pretrain.epochs

@@ -29,6 +29,8 @@ CHIP, TARGET, NUMBERS = "H200", 0.45, (1, 8, 64)
 WRITING = split_at_size.ASSUMED
 """At which part a model writes, a token at a time: lower, and assumed here as in docs/queries.md."""
 KINDS = ("generate queries", "pre-train", "teacher", "train", "encode", "search")
+CORES_PER_GPU = 4
+"""The target of how many cores build the batches of a GPU."""
 RATE = "TFLOP of ours"  # what `pretraining.py` calls its arithmetic
 NOT_MEASURED = (
     "**No rate was measured on a GPU.** The hours below are arithmetic: counted FLOPs over an assumed share of the "
@@ -61,6 +63,8 @@ def page(growth: Result, costs: Result, cuda: Result, needs: Mapping[int, list[l
         "The text above each table states what is measured, counted and assumed.", "",
         "## How each stage grows", "", *growing(growth),
         "## What a reproduction of each paper costs", "", *reproductions(costs, share, words),
+        "## How many cores feed the GPUs", "",
+        *feeding(costs, results.read(results.path_of("batches", "cpu")), share),
         "## What limits at 100 million and at 10 billion passages", "", *limiting(needs, share),
     ])  # fmt: skip
 
@@ -174,6 +178,28 @@ def reported() -> list[dict[str, str]]:
     """Return the rows of `reported_costs.csv`."""
     with REPORTED.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def feeding(costs: Result, batches: Result, share: float) -> Iterator[str]:
+    """Yield the cores that build the batches of a pre-training as fast as GPUs compute them."""
+    yield (
+        f"Measured on one core: texts a second, from token ids on disk to masked and padded tensors "
+        "(`python -m benchmarks batches`; [speed.md](speed.md) names the machine). Computed: the texts that an "
+        f"{CHIP} reads a second at {share:.0%} of its peak, by the FLOPs counted above, and the cores that build as "
+        "many. Not included: copies to the GPU, and what the training process itself computes. Unmeasured on a GPU. "
+        f"The target is {CORES_PER_GPU} cores for each GPU."
+    )
+    yield from ["", f"| recipe | texts a second: one core | one {CHIP} | cores for 1 | cores for 8 | target |",
+                "|---|---|---|---|---|---|"]  # fmt: skip
+    for name, case in batches["cases"].items():
+        recipe = name.partition(",")[0]
+        built = case["rates"]["texts"][OURS]
+        per_text = costs[recipe]["flops"]["pre-train"] / case["found"]["texts in the pre-training"]
+        read = share * PEAKS[CHIP] / per_text
+        cores = read / built
+        met = "met" if cores <= CORES_PER_GPU else "missed"
+        yield f"| `{recipe}` | {built:,.0f} | {read:,.0f} | {short(cores)} | {short(8 * cores)} | {met} |"
+    yield ""
 
 
 def limiting(needs: Mapping[int, list[limits.Need]], share: float) -> Iterator[str]:

@@ -47,7 +47,7 @@ from storage.tables import Checkpoint, Pairs, Passages, passage_text
 from tasks.corpus.sentence_packing import count_tokens
 from tasks.corpus.split_corpus import load_tokenizer
 from tasks.pretraining.initialise import initialise
-from tasks.pretraining.pretrain import Data, continue_heads, heads_of
+from tasks.pretraining.pretrain import Batches, continue_heads, heads_of
 from tasks.session import Execution, Session, session
 
 RESULT = Path(__file__).parent / "results" / "title_shortcut.json"
@@ -176,10 +176,9 @@ def held_out_loss(
     objective.eval()
     losses = []
     with tempfile.TemporaryDirectory() as out, torch.no_grad():
-        data = Data.read(Path(out), pairs, None, checkpoint, settings)
+        data = Batches.read(Path(out), pairs, None, checkpoint, settings)
         for step in range(HELD_OUT_BATCHES):
-            raw, random = data.sample(step)
-            batch = paper.make_batch(raw, data.tokenizer, settings.objective, random)
+            batch: Any = data.rows(step, 0, data.num_rows)
             if shift:
                 text = batch.text
                 rolled = replace(text, ids=text.ids.roll(shift, 0), mask=text.mask.roll(shift, 0))

@@ -24,11 +24,19 @@ class Rows:
         """Return the batch on another device."""
         return replace(self, **{field.name: _move(getattr(self, field.name), device) for field in fields(self)})
 
+    def pin_memory(self) -> Self:
+        """Return the batch in pinned memory, from which copies to a GPU are asynchronous."""
+        return replace(self, **{field.name: _pin(getattr(self, field.name)) for field in fields(self)})
+
 
 def _slice(part: Any, start: int, stop: int) -> Any:
     if isinstance(part, Rows):
         return part.rows(start, stop)
     return part[start:stop] if isinstance(part, Tensor) else part
+
+
+def _pin(part: Any) -> Any:
+    return part.pin_memory() if isinstance(part, Rows | Tensor) else part
 
 
 def _move(part: Any, device: torch.device) -> Any:

@@ -2,7 +2,7 @@
 
 A module of `models.papers` has `Settings` (a frozen dataclass; `reads` and `counts_terms` name the inputs that it
 needs), `make_batch(raw, tokenizer, settings, random)`, and `Pretraining(initial, settings)`, a module that is an
-`Objective`.
+`Objective`. `make_batch` builds any consecutive rows of a step, whose random numbers `random` (a `RowRandom`) samples.
 """
 
 from __future__ import annotations
@@ -11,14 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-from numpy.random import Generator
-
 from models.layers.bert import BertForMaskedLM
-from models.masking import Ids
 from models.representation import Pooling
 from models.retrievers.bi_encoder import DenseEncoder
-from models.tokens import Tokenizer
+from models.texts import Ids, Row
 
 Reads = Literal["texts", "pairs", "sentences"]
 """Texts only; texts, each with a context; texts, each with one of its own sentences."""
@@ -39,8 +35,8 @@ class TermCounts:
 class RawBatch:
     """The texts of a step and, where the paper uses them, one sampled context each; ids without special tokens."""
 
-    texts: Sequence[Sequence[int]]
-    contexts: Sequence[Sequence[int]] = ()
+    texts: Sequence[Row]
+    contexts: Sequence[Row] = ()
     terms: TermCounts | None = None
     """The term counts of all texts, if the paper uses them."""
 
@@ -66,18 +62,6 @@ class Initialisation:
         """Raise ValueError if a text may have more tokens than the model has positions."""
         if max(max_tokens) > self.encoder.num_positions:
             raise ValueError(f"max_tokens: expected at most {self.encoder.num_positions}, found {max(max_tokens)}")
-
-
-def crop_with_specials(ids: Sequence[int], max_tokens: int, tokenizer: Tokenizer, random: Generator) -> Ids:
-    """Return [CLS] ids [SEP] with at most `max_tokens` tokens; a longer text is cropped at random at both ends."""
-    excess = max(0, len(ids) - (max_tokens - 2))
-    first = int(random.integers(excess + 1))
-    return np.array([tokenizer.cls, *ids[first : len(ids) - (excess - first)], tokenizer.sep], dtype=np.int64)
-
-
-def truncate_with_specials(ids: Sequence[int], max_tokens: int, tokenizer: Tokenizer) -> Ids:
-    """[CLS] ids [SEP], of at most `max_tokens`: the first tokens of a longer text."""
-    return np.array([tokenizer.cls, *ids[: max_tokens - 2], tokenizer.sep], dtype=np.int64)
 
 
 def check_rates(**rates: float) -> None:

@@ -34,6 +34,7 @@ from models.retrievers.examples import Examples
 from models.retrievers.objective import Finetuning
 from models.retrievers.retriever import Retriever, RetrieverSettings
 from models.retrievers.views.late import MARKERS
+from models.row_random import RowRandom
 from models.tokens import FILES, Tokenizer, num_tokens, pad
 from storage.errors import UserError
 from tasks.cross_encoder.pairs import Scoring
@@ -82,7 +83,7 @@ class Costs:
         raw = self.raw_batch(objective)
         with naming("pretrain.objective"):
             module = paper.Pretraining(Initialisation(self.encoder, raw.terms), objective)
-        batch: Batch = paper.make_batch(raw, self.tokenizer, objective, np.random.default_rng(0))
+        batch: Batch = paper.make_batch(raw, self.tokenizer, objective, RowRandom(0, 0))
         return count(module, batch, chunked=_below(settings.fit.chunk, settings.batch))
 
     def training(self, settings: Training) -> Cost:
@@ -151,9 +152,9 @@ class Costs:
         return Examples(pad([self.ids(settings.query_max_tokens)]), passages, group, None, teacher=teacher)
 
     def ids(self, length: int) -> list[int]:
-        """Return that number of WordPiece tokens."""
-        ordinary = np.setdiff1d(np.arange(self.tokenizer.vocab_size), self.tokenizer.specials)
-        ids: list[int] = np.random.default_rng(0).choice(ordinary, size=length).tolist()
+        """Return that number of WordPiece tokens, each a word of its own, so that masks use their complete budget."""
+        words = np.flatnonzero(~self.tokenizer.is_special & ~self.tokenizer.continues)
+        ids: list[int] = np.random.default_rng(0).choice(words, size=length).tolist()
         return ids
 
     def terms(self) -> TermCounts:

@@ -36,6 +36,8 @@ class Execution(Settings):
     """Processes of stages on the CPU, such as splitting and mining; by default one a core, if memory suffices."""
     threads: int = Field(default=2, gt=0)
     """Threads of PyTorch and FAISS in each process."""
+    batch_workers: int | None = Field(default=None, ge=0)
+    """Processes that build the batches of pre-training for each process that trains; by default up to 4 with a GPU."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     processes: int = Field(default=1, gt=0)

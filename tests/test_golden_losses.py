@@ -22,6 +22,7 @@ from models.objective import Batch
 from models.pretraining import Initialisation, RawBatch, TermCounts
 from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
+from models.row_random import RowRandom
 from models.tokens import Tokenizer
 from storage.store.store import Store
 from tasks.session import Execution, Session, session
@@ -79,7 +80,7 @@ def batch_of(recipe: Any, step: int, tokenizer: Tokenizer) -> Batch:
     settings = recipe.pretrain
     paper = import_module(f"models.papers.{settings.paper}")
     inputs = drawn(step, settings.objective.reads)
-    built: Batch = paper.make_batch(inputs, tokenizer, settings.objective, np.random.default_rng((7, step)))
+    built: Batch = paper.make_batch(inputs, tokenizer, settings.objective, RowRandom(7, step))
     return built
 
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from numpy.random import Generator
 from torch import nn
 
 from models.batch import Rows
@@ -25,6 +24,7 @@ from models.objective import Losses, Vectors
 from models.papers import condenser
 from models.papers.condenser import Head, Masked
 from models.pretraining import Initialisation, RawBatch, Reads, check_lengths
+from models.row_random import RowRandom
 from models.tokens import Tokenizer
 
 
@@ -59,7 +59,7 @@ class Batch(Rows):
         return self.text.num_labelled + self.context.num_labelled
 
 
-def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
     """Crop, mask and pad the texts and their contexts."""
     sides = ((raw.texts, settings.max_tokens), (raw.contexts, settings.context_max_tokens))
     return Batch(*(Masked.make(texts, longest, settings.mask_rate, tokenizer, random) for texts, longest in sides))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from numpy.random import Generator
+import torch
 from torch import Tensor, nn
 
 from models.batch import Rows
@@ -24,10 +24,12 @@ from models.layers.unpadding import Packing
 from models.losses import recovery_loss
 from models.masking import IGNORED, mask_words
 from models.objective import Losses, Vectors
-from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates, crop_with_specials
+from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates
 from models.representation import Pooling, pool
+from models.row_random import RowRandom
 from models.settings import VALIDATED
-from models.tokens import Tokenizer, Tokens, pad
+from models.texts import Row, crop_with_specials
+from models.tokens import Tokenizer, Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +62,11 @@ class Masked(Rows):
     labels: Tensor
 
     @staticmethod
-    def make(
-        texts: Sequence[Sequence[int]], max_tokens: int, rate: float, tokenizer: Tokenizer, random: Generator
-    ) -> Masked:
+    def make(rows: Sequence[Row], max_tokens: int, rate: float, tokenizer: Tokenizer, random: RowRandom) -> Masked:
         """Crop the texts, add special tokens, mask whole words and pad."""
-        crops = [crop_with_specials(ids, max_tokens, tokenizer, random) for ids in texts]
-        inputs, labels = mask_words(crops, tokenizer, rate, random)
-        return Masked(pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids)
+        texts = crop_with_specials(rows, max_tokens, tokenizer, random)
+        inputs, labels = mask_words(texts, tokenizer, rate, random)
+        return Masked(texts.tokens(inputs), torch.from_numpy(labels))
 
     @property
     def num_labelled(self) -> int:
@@ -85,7 +85,7 @@ class Batch(Rows):
         return self.text.num_labelled
 
 
-def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
     """Crop, mask and pad the texts."""
     return Batch(Masked.make(raw.texts, settings.max_tokens, settings.mask_rate, tokenizer, random))
 

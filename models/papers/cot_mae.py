@@ -15,7 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from numpy.random import Generator
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from models.batch import Rows
@@ -25,10 +26,12 @@ from models.layers.unpadding import Packing
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED, mask_words
 from models.objective import Losses, Vectors
-from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates, crop_with_specials
+from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates
 from models.representation import pool
+from models.row_random import RowRandom
 from models.settings import VALIDATED, omitted_at
-from models.tokens import Tokenizer, Tokens, pad
+from models.texts import crop_with_specials, interleave
+from models.tokens import Tokenizer, Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,11 @@ class Settings:
     max_tokens: int
     """The length of a passage with [CLS] and [SEP]; a longer one is cropped at both ends."""
     context_max_tokens: int
+
+    @property
+    def rows_per_text(self) -> int:
+        """The number of rows of a batch for each text."""
+        return 2 if self.symmetric else 1
 
     def __post_init__(self) -> None:
         check_rates(text_mask_rate=self.text_mask_rate)
@@ -88,21 +96,22 @@ class Batch(Rows):
         return int((labels != IGNORED).sum())
 
 
-def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
-    """Crop the texts, add special tokens, mask and pad."""
-    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in raw.texts]
-    contexts = [crop_with_specials(ids, settings.context_max_tokens, tokenizer, random) for ids in raw.contexts]
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
+    """Crop the texts, add special tokens, mask and pad; symmetric rows 2k and 2k + 1 are a pair, exchanged."""
+    texts = crop_with_specials(raw.texts, settings.max_tokens, tokenizer, random)
+    contexts = crop_with_specials(raw.contexts, settings.context_max_tokens, tokenizer, random)
     if settings.symmetric:
-        texts, contexts = texts + contexts, contexts + texts
+        texts, contexts = interleave(texts, contexts, tokenizer.pad), interleave(contexts, texts, tokenizer.pad)
+        random = random.times(2)
     inputs, labels = mask_words(texts, tokenizer, settings.text_mask_rate, random)
-    context_inputs, context_labels = contexts, contexts
+    context_inputs, context_labels = contexts.ids, np.where(contexts.real, contexts.ids, IGNORED)
     if settings.context_mask_rate is not None:
         context_inputs, context_labels = mask_words(contexts, tokenizer, settings.context_mask_rate, random)
     return Batch(
-        pad(inputs, tokenizer.pad),
-        pad(labels, IGNORED).ids,
-        pad(context_inputs, tokenizer.pad),
-        pad(context_labels, IGNORED).ids,
+        texts.tokens(inputs),
+        torch.from_numpy(labels),
+        contexts.tokens(context_inputs),
+        torch.from_numpy(context_labels),
     )
 
 

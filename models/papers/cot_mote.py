@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from numpy.random import Generator
 from torch import Tensor, nn
 from torch.nn.functional import pad as widened
 
@@ -30,10 +29,12 @@ from models.layers.max_logits import max_of_logits
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED, mask_words
 from models.objective import Losses, Vectors
-from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates, crop_with_specials
+from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates
 from models.representation import Role, pool
+from models.row_random import RowRandom
 from models.settings import VALIDATED, omitted_at
-from models.tokens import Tokenizer, Tokens, pad
+from models.texts import Row, crop_with_specials
+from models.tokens import Tokenizer, Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,13 +113,13 @@ class Batch(Rows):
         return int(self.texts(self.targets[source]).tokens.mask[:, 1:].sum())
 
 
-def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
     """Crop the texts, add special tokens, mask whole words and pad: first all passages, then their queries."""
 
-    def masked(rows: Sequence[Sequence[int]], longest: int) -> Masked:
-        crops = [crop_with_specials(ids, longest, tokenizer, random) for ids in rows]
-        inputs, labels = mask_words(crops, tokenizer, settings.mask_rate, random)
-        return Masked(pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids)
+    def masked(rows: Sequence[Row], longest: int) -> Masked:
+        texts = crop_with_specials(rows, longest, tokenizer, random)
+        inputs, labels = mask_words(texts, tokenizer, settings.mask_rate, random)
+        return Masked(texts.tokens(inputs), torch.from_numpy(labels))
 
     targets: dict[Role, Role] = {"passage": "query"}
     if settings.query_target != "none":

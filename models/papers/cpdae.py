@@ -19,7 +19,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from numpy.random import Generator
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, normalize, softplus
 from torch.special import entr
@@ -28,20 +27,14 @@ from torch.utils.checkpoint import checkpoint
 from models.batch import Rows
 from models.layers.bert import BertForMaskedLM, Transform, initialise
 from models.losses import partner_losses, recovery_loss
-from models.masking import IGNORED, replace_selected, select_tokens
+from models.masking import IGNORED, mask_tokens
 from models.objective import Losses, Vectors
-from models.pretraining import (
-    Initialisation,
-    RawBatch,
-    Reads,
-    TermCounts,
-    check_lengths,
-    check_rates,
-    crop_with_specials,
-)
+from models.pretraining import Initialisation, RawBatch, Reads, TermCounts, check_lengths, check_rates
 from models.representation import pool
+from models.row_random import RowRandom
 from models.settings import VALIDATED
-from models.tokens import Tokenizer, Tokens, pad
+from models.texts import Ids, Texts, crop_with_specials
+from models.tokens import Tokenizer, Tokens
 
 NUMBERS_AT_ONCE = 2**22
 """The number of elements of pairwise mixtures of word distributions that are in memory at a time."""
@@ -99,15 +92,26 @@ class Batch(Rows):
         return int((self.labels != IGNORED).sum()) if loss == "mlm" else len(self)
 
 
-def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
     """Crop, mask the crop twice, each token on its own as in BERT, and pad. Special tokens are not counted as words."""
-    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in raw.texts]
-    selected = [select_tokens(ids, tokenizer, settings.mask_rate, random) for ids in texts for _ in range(2)]
-    inputs, labels = replace_selected([ids for ids in texts for _ in range(2)], selected, tokenizer, random)
-    views, labels_NL = pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids
-    ids_B2L, mask_B2L, labels_B2L = (rows.unflatten(0, (-1, 2)) for rows in (views.ids, views.mask, labels_NL))
-    words_BW = pad([np.setdiff1d(ids, tokenizer.specials) for ids in texts], IGNORED).ids
-    return Batch(Tokens(ids_B2L, mask_B2L), labels_B2L, words_BW)
+    texts = crop_with_specials(raw.texts, settings.max_tokens, tokenizer, random)
+    views = texts.twice()
+    inputs, labels = mask_tokens(views, tokenizer, settings.mask_rate, random.times(2))
+    tokens, labels_NL = views.tokens(inputs), torch.from_numpy(labels)
+    ids_B2L, mask_B2L, labels_B2L = (rows.unflatten(0, (-1, 2)) for rows in (tokens.ids, tokens.mask, labels_NL))
+    return Batch(Tokens(ids_B2L, mask_B2L), labels_B2L, torch.from_numpy(distinct_words(texts, tokenizer)))
+
+
+def distinct_words(texts: Texts, tokenizer: Tokenizer) -> Ids:
+    """Return the distinct ids of each text without special tokens, in ascending order, padded with IGNORED [B, W]."""
+    special = tokenizer.vocab_size  # sorted behind all words
+    sorted_BL = np.sort(np.where(tokenizer.is_special[texts.ids], special, texts.ids), axis=1)
+    new_BL = sorted_BL != special
+    new_BL[:, 1:] &= sorted_BL[:, 1:] != sorted_BL[:, :-1]
+    counts_B = new_BL.sum(1)
+    words_BW = np.full((len(counts_B), counts_B.max()), IGNORED)
+    words_BW[np.arange(words_BW.shape[1]) < counts_B[:, None]] = sorted_BL[new_BL]
+    return words_BW
 
 
 class Pretraining(nn.Module):

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from numpy.random import Generator
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
@@ -28,6 +27,7 @@ from models.papers import retro_mae
 from models.papers.retro_mae import QUERY_STREAMS, EnhancedDecoder, context_stream
 from models.pretraining import Initialisation, RawBatch
 from models.representation import pool
+from models.row_random import RowRandom
 from models.tokens import Tokenizer
 
 BowTarget = Literal["mean_over_length", "sum_over_set", "mean_over_set"]
@@ -71,7 +71,7 @@ class Batch(retro_mae.Batch):
         return len(self) if loss == "bow" else super().num_terms(loss)
 
 
-def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
     """Crop, mask and pad the texts as RetroMAE does."""
     return Batch(**vars(retro_mae.make_batch(raw, tokenizer, settings, random)))
 

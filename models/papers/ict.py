@@ -12,21 +12,22 @@ Shape suffixes: B batch, H hidden.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
-from numpy.random import Generator
 from torch import nn
 
 from models.batch import Rows
 from models.losses import contrastive_loss
 from models.objective import Losses, Vectors
-from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates, crop_with_specials
+from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates
 from models.representation import pool
+from models.row_random import RowRandom
 from models.settings import VALIDATED
-from models.tokens import Tokenizer, Tokens, pad
+from models.texts import Row, crop_with_specials
+from models.tokens import Tokenizer, Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,25 +59,27 @@ class Batch(Rows):
     text: Tokens
 
 
-def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
     """Remove sentences from their texts with probability `removal_rate`; crop, add special tokens and pad."""
+    removed = random.uniform(len(raw.texts), 1)[:, 0] < settings.removal_rate
     texts = [
-        remove_sentence(sentence, text) if random.random() < settings.removal_rate else text
-        for text, sentence in zip(raw.texts, raw.contexts, strict=True)
+        remove_sentence(sentence, text) if remove else text
+        for text, sentence, remove in zip(raw.texts, raw.contexts, removed.tolist(), strict=True)
     ]
-    sides = ((raw.contexts, settings.sentence_max_tokens), (texts, settings.max_tokens))
-    return Batch(*(
-        pad([crop_with_specials(ids, longest, tokenizer, random) for ids in rows], tokenizer.pad)
-        for rows, longest in sides
-    ))  # fmt: skip
+    sentences = crop_with_specials(raw.contexts, settings.sentence_max_tokens, tokenizer, random)
+    return Batch(sentences.tokens(), crop_with_specials(texts, settings.max_tokens, tokenizer, random).tokens())
 
 
-def remove_sentence(sentence: Sequence[int], text: Sequence[int]) -> Sequence[int]:
+def remove_sentence(sentence: Row, text: Row) -> Row:
     """Return the text without the sentence's first occurrence; unchanged if the sentence is the complete text."""
-    ids, size = list(sentence), len(sentence)
-    for start in range(len(text) - size + 1):
-        if list(text[start : start + size]) == ids and size < len(text):
-            return [*text[:start], *text[start + size :]]
+    size, ids, wanted = len(sentence), np.asarray(text, dtype=np.int64), np.asarray(sentence, dtype=np.int64).tobytes()
+    if not 0 < size < len(ids):
+        return text
+    data, offset = ids.tobytes(), -1
+    while (offset := data.find(wanted, offset + 1)) >= 0:
+        start, within = divmod(offset, ids.itemsize)
+        if not within:  # bytes that begin within an id are of other ids
+            return np.delete(ids, slice(start, start + size))
     return text
 
 

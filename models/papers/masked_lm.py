@@ -10,16 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from numpy.random import Generator
+import torch
 from torch import Tensor, nn
 
 from models.batch import Rows
 from models.losses import recovery_loss
-from models.masking import IGNORED, replace_selected, select_tokens, select_words
+from models.masking import IGNORED, mask_tokens, mask_words
 from models.objective import Losses, Vectors
-from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates, crop_with_specials
+from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates
+from models.row_random import RowRandom
 from models.settings import VALIDATED
-from models.tokens import Tokenizer, Tokens, pad
+from models.texts import crop_with_specials
+from models.tokens import Tokenizer, Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,13 +55,12 @@ class Batch(Rows):
         return int(({"mlm": self.text_labels}[loss] != IGNORED).sum())
 
 
-def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
     """Crop the texts, add special tokens, mask and pad."""
-    select = select_words if settings.whole_words else select_tokens
-    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in raw.texts]
-    selected = [select(ids, tokenizer, settings.mask_rate, random) for ids in texts]
-    inputs, labels = replace_selected(texts, selected, tokenizer, random)
-    return Batch(pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids)
+    texts = crop_with_specials(raw.texts, settings.max_tokens, tokenizer, random)
+    mask = mask_words if settings.whole_words else mask_tokens
+    inputs, labels = mask(texts, tokenizer, settings.mask_rate, random)
+    return Batch(texts.tokens(inputs), torch.from_numpy(labels))
 
 
 class Pretraining(nn.Module):

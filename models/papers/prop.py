@@ -13,32 +13,26 @@ Shape suffixes: B texts, L length of a text, P pairs of sets per text, W words o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from models.batch import Rows
 from models.losses import recovery_loss
-from models.masking import IGNORED, Ids, replace_selected, select_tokens
+from models.masking import IGNORED, mask_tokens
 from models.objective import Losses, Vectors
-from models.pretraining import (
-    Initialisation,
-    RawBatch,
-    Reads,
-    TermCounts,
-    check_lengths,
-    check_rates,
-    crop_with_specials,
-)
+from models.pretraining import Initialisation, RawBatch, Reads, TermCounts, check_lengths, check_rates
 from models.representation import pool
+from models.row_random import RowRandom, as_integers
 from models.settings import VALIDATED
-from models.tokens import Tokenizer, Tokens, pad
+from models.texts import Ids, Texts, crop_with_specials
+from models.tokens import Tokenizer, Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,38 +82,75 @@ class Batch(Rows):
         return int((self.text_labels != IGNORED).sum() if loss == "mlm" else self.ranked.sum())
 
 
-def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
     """Crop, mask each token on its own as in BERT, and sample word sets from the unmasked crop's language model."""
     if raw.terms is None:
         raise ValueError("sampling word sets needs term counts, found none")
     language = LanguageModel(raw.terms, tokenizer, settings.smoothing)
-    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in raw.texts]
-    selected = [select_tokens(ids, tokenizer, settings.mask_rate, random) for ids in texts]
-    inputs, labels = replace_selected(texts, selected, tokenizer, random)
-    sets: list[Ids] = []
-    ranked = np.zeros((len(texts), settings.pairs), dtype=bool)
-    for row, text in enumerate(texts):
-        own = text[~tokenizer.is_special[text]]
-        lengths = set_lengths(settings.mean_words, settings.pairs, settings.words_max_tokens - 2, random)
-        for pair, length in enumerate(lengths.tolist()):
-            words_2W, ranked[row, pair] = language.ranked_pair(own, length, random)
-            sets += [np.array([tokenizer.cls, *words, tokenizer.sep]) for words in words_2W.tolist()]
-    flat = pad(sets, tokenizer.pad)
-    ids, mask = (part.unflatten(0, (len(texts), -1)) for part in (flat.ids, flat.mask))
+    texts = crop_with_specials(raw.texts, settings.max_tokens, tokenizer, random)
+    inputs, labels = mask_tokens(texts, tokenizer, settings.mask_rate, random)
+    longest = settings.words_max_tokens - 2
+    lengths_BP = set_lengths(settings.mean_words, random.uniform(len(texts.ids), settings.pairs), longest)
+    own = OwnWords(texts, tokenizer)
+    bits_BN = random.bits(len(texts.ids), settings.pairs * 2 * longest)
+    words_BP2W = language.sample(own, bits_BN).reshape(len(texts.ids), settings.pairs, 2, longest)
+    words_BP2W, ranked_BP = language.ranked_pairs(own, words_BP2W, lengths_BP)
     return Batch(
-        pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids, Tokens(ids, mask), torch.from_numpy(ranked)
+        texts.tokens(inputs), torch.from_numpy(labels), word_sets(words_BP2W, lengths_BP, tokenizer),
+        torch.from_numpy(ranked_BP),
     )  # fmt: skip
 
 
-def set_lengths(mean_words: float, pairs: int, longest: int, random: Generator) -> Ids:
-    """Sample P lengths from a zero-truncated Poisson distribution, limited to `longest`.
+def word_sets(words_BP2W: Ids, lengths_BP: Ids, tokenizer: Tokenizer) -> Tokens:
+    """Return the first words of each set, as many as its length, with special tokens and padding [B, 2P, W + 2]."""
+    longest = int(lengths_BP.max())
+    batch, pairs = lengths_BP.shape
+    positions, lengths_BS1 = np.arange(longest + 2), lengths_BP.repeat(2, axis=1)[..., None]
+    ids_BSW = np.full((batch, 2 * pairs, longest + 2), tokenizer.cls)
+    ids_BSW[..., 1:-1] = words_BP2W[..., :longest].reshape(batch, 2 * pairs, longest)
+    ids_BSW = np.where(
+        positions <= lengths_BS1, ids_BSW, np.where(positions == lengths_BS1 + 1, tokenizer.sep, tokenizer.pad)
+    )
+    return Tokens(torch.from_numpy(ids_BSW), torch.from_numpy(positions < lengths_BS1 + 2))
 
-    A Poisson variable counts the arrivals of a process up to time `mean_words`. The first arrival is sampled given
-    that there is one; the number of later arrivals is Poisson distributed over the remaining time.
-    """
-    first = -np.log1p(random.random(pairs) * np.expm1(-mean_words))
-    lengths: Ids = np.minimum(1 + random.poisson(np.maximum(0, mean_words - first)), longest)
+
+def set_lengths(mean_words: float, uniform: NDArray[np.float64], longest: int) -> Ids:
+    """Return lengths of a zero-truncated Poisson distribution, limited to `longest`, by inverting its distribution."""
+    numbers = np.arange(1, longest)
+    log_masses = (
+        numbers * math.log(mean_words) - mean_words - np.cumsum(np.log(numbers)) - math.log(-math.expm1(-mean_words))
+    )
+    lengths: Ids = 1 + np.searchsorted(np.cumsum(np.exp(log_masses)), uniform, side="right")
     return lengths
+
+
+class OwnWords:
+    """The words of texts without special tokens, for sampling and counting."""
+
+    def __init__(self, texts: Texts, tokenizer: Tokenizer) -> None:
+        own_BL = texts.content & ~tokenizer.is_special[texts.ids]
+        self.lengths_B = own_BL.sum(1)
+        self._words = texts.ids[own_BL]
+        self._ends_B, self._size = np.cumsum(self.lengths_B), tokenizer.vocab_size
+        rows = np.repeat(np.arange(len(own_BL)), self.lengths_B)
+        self._distinct, self._counts = np.unique(rows * self._size + self._words, return_counts=True)
+
+    def take(self, rows: Ids, positions: Ids) -> Ids:
+        """Return the words at positions of texts; the positions of an empty text are arbitrary."""
+        if not len(self._words):
+            return np.zeros_like(positions)
+        indices = np.minimum(self._ends_B[rows] - self.lengths_B[rows] + positions, len(self._words) - 1)
+        words: Ids = self._words[indices]
+        return words
+
+    def counts(self, rows: Ids, words: Ids) -> Ids:
+        """Return how often words occur in texts."""
+        if not len(self._words):
+            return np.zeros_like(words)
+        keys = rows * self._size + words
+        indices = np.minimum(np.searchsorted(self._distinct, keys), len(self._distinct) - 1)
+        counts: Ids = np.where(self._distinct[indices] == keys, self._counts[indices], 0)
+        return counts
 
 
 class LanguageModel:
@@ -130,27 +161,39 @@ class LanguageModel:
         self.counts_V[tokenizer.specials] = 0
         self.cumulative_V = np.cumsum(self.counts_V)
 
-    def ranked_pair(self, text: Ids, length: int, random: Generator) -> tuple[Ids, bool]:
-        """Sample two word sets of equal size [2, W], the likelier first; and return whether likelihoods differ."""
-        words_2W = self.sample(text, (2, length), random)
+    def sample(self, own: OwnWords, bits_BN: NDArray[np.uint64]) -> Ids:
+        """Sample N words from each P(w|d): with probability |d| / (|d| + mu) from the text, else from the collection.
+
+        Of each number the lower half chooses between the two, and the upper half the word.
+        """
+        rows_BN = np.broadcast_to(np.arange(len(bits_BN))[:, None], bits_BN.shape)
+        lengths_BN = own.lengths_B[rows_BN]
+        choice_BN = (bits_BN & np.uint64(2**32 - 1)) * 2.0**-32
+        from_text_BN = choice_BN * (lengths_BN + self.smoothing) < lengths_BN
+        in_collection_BN = ((bits_BN >> np.uint64(32)) * (2.0**-32 * float(self.cumulative_V[-1]))).astype(np.int64)
+        return np.where(
+            from_text_BN, own.take(rows_BN, as_integers(bits_BN, lengths_BN)),
+            np.searchsorted(self.cumulative_V, in_collection_BN, side="right"),
+        )  # fmt: skip
+
+    def ranked_pairs(self, own: OwnWords, words_BP2W: Ids, lengths_BP: Ids) -> tuple[Ids, NDArray[np.bool_]]:
+        """Return the pairs of sets, the likelier set of each first, and whether their likelihoods differ [B, P].
+
+        Only the first words of a set count, as many as its length.
+        """
+        rows = np.broadcast_to(np.arange(len(words_BP2W))[:, None, None, None], words_BP2W.shape)
+        logs = self.log_probabilities(own, rows, words_BP2W)
+        logs = np.where(np.arange(words_BP2W.shape[-1]) < lengths_BP[..., None, None], logs, 0.0)
         # Sorted, since floating-point sums depend on the order: equal sets must have equal sums.
-        first, second = np.sort(self.log_probabilities(text, words_2W)).sum(1).tolist()
-        return words_2W if first >= second else words_2W[::-1], first != second
+        sums_BP2 = np.sort(logs).sum(-1)
+        swapped_BP = sums_BP2[..., 0] < sums_BP2[..., 1]
+        ranked = np.where(swapped_BP[..., None, None], words_BP2W[:, :, ::-1], words_BP2W)
+        return ranked, sums_BP2[..., 0] != sums_BP2[..., 1]
 
-    def sample(self, text: Ids, shape: tuple[int, ...], random: Generator) -> Ids:
-        """Sample words from P(w|d): with probability |d| / (|d| + mu) from the text, else from the collection."""
-        own = random.random(shape) * (len(text) + self.smoothing) < len(text)
-        words: Ids = np.searchsorted(
-            self.cumulative_V, random.integers(self.cumulative_V[-1], size=shape), side="right"
-        )
-        words[own] = random.choice(text, size=int(own.sum()))
-        return words
-
-    def log_probabilities(self, text: Ids, words: Ids) -> NDArray[np.float64]:
-        """Return log P(w|d) of each word."""
-        in_text = (words[..., None] == text).sum(-1)
+    def log_probabilities(self, own: OwnWords, rows: Ids, words: Ids) -> NDArray[np.float64]:
+        """Return log P(w|d) of words in texts."""
         in_collection = self.counts_V[words] / self.cumulative_V[-1]
-        smoothed = (in_text + self.smoothing * in_collection) / (len(text) + self.smoothing)
+        smoothed = (own.counts(rows, words) + self.smoothing * in_collection) / (own.lengths_B[rows] + self.smoothing)
         log_probabilities: NDArray[np.float64] = np.log(smoothed)
         return log_probabilities
 

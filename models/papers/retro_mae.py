@@ -15,29 +15,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 import torch
-from numpy.random import Generator
 from torch import Tensor, nn
 
 from models.batch import Rows
 from models.layers.bert import BertForMaskedLM, Embeddings, Layer, initialise
 from models.layers.unpadding import Packing
 from models.losses import masked_lm_loss, recovery_loss
-from models.masking import IGNORED, mask_budget, mask_words, sample_masks, word_indices
+from models.masking import IGNORED, mask_budgets, mask_words, sample_masks
 from models.objective import Losses, Vectors
-from models.pretraining import (
-    Initialisation,
-    RawBatch,
-    Reads,
-    check_lengths,
-    check_rates,
-    crop_with_specials,
-    truncate_with_specials,
-)
+from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates
 from models.representation import pool
+from models.row_random import RowRandom
 from models.settings import VALIDATED, omitted_at
-from models.tokens import Tokenizer, Tokens, pad
+from models.texts import crop_with_specials, truncate_with_specials, word_indices
+from models.tokens import Tokenizer, Tokens
 
 MAX_MASKS = 256
 """The number of masks sampled per text, as in the released code; each position picks one of them."""
@@ -84,20 +76,16 @@ class Batch(Rows):
         return int({"mlm": self.labels != IGNORED, "decoder": self.words >= 0}[loss].sum())
 
 
-def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
     """Crop, add special tokens, mask and pad. Budgets are shares of all tokens, including special tokens."""
-    texts = [
-        truncate_with_specials(ids, settings.max_tokens, tokenizer) if settings.crop == "end"
-        else crop_with_specials(ids, settings.max_tokens, tokenizer, random)
-        for ids in raw.texts
-    ]  # fmt: skip
-    inputs, labels = mask_words(texts, tokenizer, settings.text_mask_rate, random, specials_count=True)
-    words = [word_indices(ids, tokenizer) for ids in texts]
-    budgets = np.array([mask_budget(len(ids), settings.decoder_mask_rate) for ids in texts])
-    return Batch(
-        pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids, pad(texts, tokenizer.pad).ids, pad(words, -1).ids,
-        torch.from_numpy(budgets),
+    texts = (
+        truncate_with_specials(raw.texts, settings.max_tokens, tokenizer) if settings.crop == "end"
+        else crop_with_specials(raw.texts, settings.max_tokens, tokenizer, random)
     )  # fmt: skip
+    inputs, labels = mask_words(texts, tokenizer, settings.text_mask_rate, random, specials_count=True)
+    words, budgets = word_indices(texts, tokenizer), mask_budgets(texts.lengths, settings.decoder_mask_rate)
+    others = (labels, texts.ids, words, budgets)
+    return Batch(texts.tokens(inputs), *map(torch.from_numpy, others))
 
 
 class Pretraining(nn.Module):

@@ -15,18 +15,19 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
-from numpy.random import Generator
 from torch import Tensor, nn
 
 from models.batch import Rows
 from models.layers.decoder import AutoRegressiveDecoder
 from models.losses import masked_lm_loss, recovery_loss
-from models.masking import IGNORED, replace_selected, select_tokens
+from models.masking import IGNORED, mask_tokens
 from models.objective import Losses, Vectors
-from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates, crop_with_specials
+from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates
 from models.representation import pool
+from models.row_random import RowRandom
 from models.settings import VALIDATED, omitted_at
-from models.tokens import Tokenizer, Tokens, pad
+from models.texts import crop_with_specials
+from models.tokens import Tokenizer, Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +71,11 @@ class Batch(Rows):
         return int(predicted.sum())
 
 
-def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
     """Crop, add special tokens, mask each token on its own as in BERT, and pad."""
-    texts = [crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in raw.texts]
-    selected = [select_tokens(ids, tokenizer, settings.mask_rate, random) for ids in texts]
-    inputs, labels = replace_selected(texts, selected, tokenizer, random)
-    return Batch(pad(inputs, tokenizer.pad), pad(labels, IGNORED).ids)
+    texts = crop_with_specials(raw.texts, settings.max_tokens, tokenizer, random)
+    inputs, labels = mask_tokens(texts, tokenizer, settings.mask_rate, random)
+    return Batch(texts.tokens(inputs), torch.from_numpy(labels))
 
 
 class Pretraining(nn.Module):

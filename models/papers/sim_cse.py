@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from numpy.random import Generator
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -23,10 +22,12 @@ from models.batch import Rows
 from models.layers.bert import BertForMaskedLM, SelfAttention, initialise
 from models.losses import contrastive_loss
 from models.objective import Losses, Vectors
-from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, crop_with_specials
+from models.pretraining import Initialisation, RawBatch, Reads, check_lengths
 from models.representation import pool
+from models.row_random import RowRandom
 from models.settings import VALIDATED
-from models.tokens import Tokenizer, Tokens, pad
+from models.texts import crop_with_specials
+from models.tokens import Tokenizer, Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +59,9 @@ class Batch(Rows):
     text: Tokens
 
 
-def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: Generator) -> Batch:
+def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
     """Crop the texts, add special tokens and pad."""
-    return Batch(
-        pad([crop_with_specials(ids, settings.max_tokens, tokenizer, random) for ids in raw.texts], tokenizer.pad)
-    )
+    return Batch(crop_with_specials(raw.texts, settings.max_tokens, tokenizer, random).tokens())
 
 
 class Pretraining(nn.Module):

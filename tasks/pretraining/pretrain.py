@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
-from numpy.random import Generator
 from pydantic import Field, model_validator
 from safetensors.torch import save_file
 from torch import nn
@@ -22,6 +20,8 @@ from models.objective import Batch
 from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.retriever import HEADS
+from models.row_random import RowRandom
+from models.texts import Ids
 from models.tokens import Tokenizer
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -31,16 +31,17 @@ from storage.settings import Seed, Settings
 from storage.tables import Checkpoint, Pairs, Terms
 from tasks.pretraining.draw_probe import Probe, RetrievalProbe
 from tasks.pretraining.initialise import Backbone, save_checkpoint, shape
-from tasks.pretraining.token_cache import Pieces, tokenised
+from tasks.pretraining.token_cache import TokenCache, tokenised
 from tasks.stage import stage
 from tasks.training.checkpoints import load_parameters
 from tasks.training.epochs import rows_of_step
 from tasks.training.loop import OptimisationSettings, fit
 from tasks.training.meta_device import on_meta_device
-from tasks.training.seeds import random_generator
+from tasks.training.step_batch import StepBatches, own_spans
 
 P = TypeVar("P")
-T = TypeVar("T")
+CONTEXTS = ("queries", "passages")
+"""The columns of contexts: pseudo-queries and passages."""
 
 
 class Pretraining(Settings, Generic[P]):
@@ -85,24 +86,20 @@ def pretrain(
     settings: Pretraining[Any],
 ) -> None:
     """Write the pre-trained encoder with its vocabulary head; decoder and heads go to `heads.safetensors`."""
-    paper, data = import_module(f"models.papers.{settings.paper}"), Data.read(out, pairs, terms, start, settings)
+    paper = import_module(f"models.papers.{settings.paper}")
+    batches = Batches.read(out, pairs, terms, start, settings)
     encoder = towers.load(start.path)
     torch.manual_seed(settings.seed)
     try:
-        objective = paper.Pretraining(pretraining.Initialisation(encoder, data.terms), settings.objective)
+        objective = paper.Pretraining(pretraining.Initialisation(encoder, batches.terms), settings.objective)
     except ValueError as error:
         raise UserError(f"pretrain.objective: {error}") from None
     heads = heads_of(objective, encoder)
     if settings.heads == "continued":
         continue_heads(heads, start.path)
-
-    def batch_of(step: int) -> Batch:
-        drawn, random = data.sample(step)
-        made: Batch = paper.make_batch(drawn, data.tokenizer, settings.objective, random)
-        return made
-
-    retrieval_probe = RetrievalProbe(probe, encoder, data.tokenizer, settings.probe, settings.objective.max_tokens)
-    steps = settings.num_steps(len(data.pieces))
+    retrieval_probe = RetrievalProbe(probe, encoder, batches.tokenizer, settings.probe, settings.objective.max_tokens)
+    batch_of = StepBatches(batches.rows, batches.num_rows, own_spans(batches.num_rows, settings.fit.chunk))
+    steps = settings.num_steps(len(batches.cache))
     fit(objective, batch_of, steps, out=out, settings=settings.fit, seed=settings.seed, probe=retrieval_probe)
     save_checkpoint(encoder, out, tokenizer=start.path)
     if heads:
@@ -142,59 +139,84 @@ def check(settings: Pretraining[Any], backbone: Backbone, folder: Path) -> None:
         )
 
 
-class Data:
-    """The texts with their contexts, and the sample of each step."""
+class Batches:
+    """The batches of a pre-training; processes and workers build any rows of any step on their own."""
 
     def __init__(
-        self, pieces: Pieces, terms: pretraining.TermCounts | None, tokenizer: Tokenizer, settings: Pretraining[Any]
+        self, cache: TokenCache, terms: pretraining.TermCounts | None, tokenizer: Tokenizer, settings: Pretraining[Any]
     ) -> None:
-        self.pieces, self.terms, self.tokenizer, self.settings = pieces, terms, tokenizer, settings
+        self.cache, self.terms, self.tokenizer = cache, terms, tokenizer
+        self.paper, self.objective = settings.paper, settings.objective
+        self.mix, self.batch, self.seed = settings.mix, settings.batch, settings.seed
 
     @staticmethod
     def read(
         out: Path, pairs: Artifact[Pairs], terms: Artifact[Terms] | None, start: Artifact[Checkpoint],
         settings: Pretraining[Any],
-    ) -> Data:  # fmt: skip
+    ) -> Batches:  # fmt: skip
         """Tokenise all pairs into a cache below `out`, and read the term counts if the paper needs them."""
         tokenizer = Tokenizer.load(start.path)
-        pieces = tokenised(out, pairs, tokenizer, contexts=settings.objective.reads != "texts")
-        if not len(pieces):
+        cache = tokenised(out, pairs, tokenizer, contexts=settings.objective.reads != "texts")
+        if not len(cache):
             raise UserError(f"{pairs.reference}: expected pairs to pre-train on, found none")
-        counted = None
+        counts = None
         if terms is not None:
             table = read_table(terms, Terms)
-            counted = pretraining.TermCounts(len(pieces), table["texts"].to_numpy(), table["occurrences"].to_numpy())
-        return Data(pieces, counted, tokenizer, settings)
+            counts = pretraining.TermCounts(len(cache), table["texts"].to_numpy(), table["occurrences"].to_numpy())
+        return Batches(cache, counts, tokenizer, settings)
 
-    def sample(self, step: int) -> tuple[pretraining.RawBatch, Generator]:
-        """Return the texts of a step with their contexts, and the step's random generator for masking."""
-        settings = self.settings
-        rows = rows_of_step(step, settings.batch, len(self.pieces), settings.seed)
-        random = random_generator(settings.seed, step)
-        contexts: list[Any] = []
-        if settings.objective.reads != "texts":
-            queries, passages = (self.pieces.of(column, rows) for column in ("queries", "passages"))
-            contexts = one_of_each(queries, passages, settings.mix, random)
-        texts, contexts = ([row.as_py() for row in rows] for rows in (self.pieces.of("text", rows), contexts))
-        return pretraining.RawBatch(texts, contexts, self.terms), random
+    @property
+    def num_rows(self) -> int:
+        """The number of rows of the batch of a step."""
+        return self.batch * self._rows_per_text
+
+    @property
+    def _rows_per_text(self) -> int:
+        return getattr(self.objective, "rows_per_text", 1)
+
+    def rows(self, step: int, start: int, stop: int) -> Batch:
+        """Build the rows of a step from `start` up to `stop`."""
+        first, last = start // self._rows_per_text, -(-stop // self._rows_per_text)
+        raw, random = self.sample(step, first, last)
+        batch: Batch = import_module(f"models.papers.{self.paper}").make_batch(
+            raw, self.tokenizer, self.objective, random
+        )
+        offset = first * self._rows_per_text
+        return batch if len(batch) == stop - start else batch.rows(start - offset, stop - offset)
+
+    def sample(self, step: int, first: int = 0, last: int | None = None) -> tuple[pretraining.RawBatch, RowRandom]:
+        """Return texts of a step with their contexts, and the generator for masking them."""
+        rows = rows_of_step(step, self.batch, len(self.cache), self.seed)[first:last]
+        random = RowRandom(self.seed, step, first)
+        contexts: list[Ids] = []
+        if self.objective.reads != "texts":
+            num_queries, num_passages = (self.cache.num_contexts(column, rows) for column in CONTEXTS)
+            columns, numbers = choose_contexts(num_queries, num_passages, self.mix, random)
+            contexts = self._contexts(columns, np.array(rows), numbers)
+        return pretraining.RawBatch(self.cache.texts(rows), contexts, self.terms), random
+
+    def _contexts(self, columns: Ids, rows: Ids, numbers: Ids) -> list[Ids]:
+        contexts: list[Any] = [None] * len(rows)
+        for column, name in enumerate(CONTEXTS):
+            chosen = np.flatnonzero(columns == column)
+            for place, ids in zip(chosen, self.cache.contexts(name, rows[chosen], numbers[chosen]), strict=True):
+                contexts[place] = ids
+        return contexts
 
 
-def one_of_each(
-    queries: Sequence[Sequence[T]], passages: Sequence[Sequence[T]], mix: str | None, random: Generator
-) -> list[T]:
-    """Return a context for each text: a pseudo-query or a passage, with equal probability if it has both.
+def choose_contexts(num_queries: Ids, num_passages: Ids, mix: str | None, random: RowRandom) -> tuple[Ids, Ids]:
+    """Choose a context for each text: a pseudo-query or a passage, with equal probability if it has both.
 
-    The paper chooses "in a training step" (query-as-context pre-training, section 5.2), for all texts of the step; its
-    release chooses for each example.
+    Returns for each text 0 for a pseudo-query or 1 for a passage, and the number of the context. The paper chooses the
+    kind "in a training step" (query-as-context pre-training, section 5.2), for all texts of the step; its release
+    chooses for each example.
     """
-    coins = random.random(len(queries)) < 0.5 if mix else np.ones(len(queries), dtype=bool)
-    if mix == "step":
-        coins[:] = coins[0]
-    pools = [
-        own_queries if (coin and own_queries) or not own_passages else own_passages
-        for own_queries, own_passages, coin in zip(queries, passages, coins, strict=True)
-    ]
-    return [pool[int(random.integers(len(pool)))] for pool in pools]
+    coins = (
+        random.uniform(len(num_queries), 1)[:, 0] if mix == "example" else np.full(len(num_queries), random.shared())
+    )
+    prefers_queries = coins < 0.5 if mix else np.ones(len(num_queries), dtype=bool)
+    queries = (prefers_queries & (num_queries > 0)) | (num_passages == 0)
+    return np.where(queries, 0, 1), random.integers(np.where(queries, num_queries, num_passages))
 
 
 def heads_of(objective: nn.Module, encoder: nn.Module) -> dict[str, nn.Parameter]:

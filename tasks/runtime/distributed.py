@@ -105,6 +105,15 @@ def sum_over_ranks(values: dict[str, Tensor]) -> dict[str, Tensor]:
     return dict(zip(values, stacked.unbind(), strict=True))
 
 
+def sum_integer(value: int) -> int:
+    """Return the sum over all processes of a number that each has."""
+    if size() == 1:
+        return value
+    total = torch.tensor(value, dtype=torch.int64, device=_device())
+    dist.all_reduce(total)
+    return int(total)
+
+
 def sum_gradients(module: nn.Module) -> None:
     """Make every parameter's gradient the sum over all processes; one that no process has stays absent."""
     if size() == 1:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from tasks.runtime.signals import DeferredSigterm
 from tasks.training.checkpoints import restore, save_state
 from tasks.training.grad_cache import gradient_norms, gradients
 from tasks.training.metrics_log import MetricsLogger, NullLogger
-from tasks.training.prefetch import prefetch
+from tasks.training.prefetch import num_batch_workers, prefetch, prefetch_in_thread
+from tasks.training.step_batch import StepBatch, StepBatches
 
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
 
@@ -78,16 +80,17 @@ def fit(
         MetricsLogger(out / "logs", first) if writes else NullLogger() as metrics,
         bar(what="training", unit="steps", total=steps, done=first, shown=writes) as counter,
         DeferredSigterm() as sigterm,
+        _batches(batch_of, range(first, steps), device) as batches,
     ):
         if writes and not first and (initial := probe(0)):
             metrics.write(0, initial)
-        batches = prefetch(batch_of, range(first, steps), ahead=device.type == "cuda")
         for step in range(first, steps):
             started, rate = time.monotonic(), settings.learning_rate * schedule(step, steps, settings.warmup_ratio)
             for group in optimiser.param_groups:
                 group["lr"] = rate
             batch = next(batches)
-            tokens, batch = num_tokens(batch), batch.to(device)
+            tokens = batch.num_tokens() if isinstance(batch, StepBatch) else num_tokens(batch)
+            batch = batch.to(device)
             losses = gradients(objective, batch, settings.chunk, (seed, step))
             values = {name: loss.item() for name, loss in losses.items()}
             norms = gradient_norms(objective)
@@ -122,6 +125,16 @@ def fit(
     distributed.check_replicas_equal(objective)
     must_be_finite(objective, steps, steps)
     objective.to("cpu").eval()
+
+
+def _batches(
+    batch_of: Callable[[int], Batch], steps: range, device: torch.device
+) -> AbstractContextManager[Iterator[Batch]]:
+    """Return the batches of steps, which are built ahead of time on a GPU, or where workers are requested."""
+    on_gpu = device.type == "cuda"
+    if isinstance(batch_of, StepBatches):
+        return prefetch(batch_of, steps, workers=num_batch_workers(device), pinned=on_gpu)
+    return prefetch_in_thread(batch_of, steps) if on_gpu else prefetch(batch_of, steps, workers=0)
 
 
 def must_be_finite(objective: nn.Module, step: int, steps: int) -> None:

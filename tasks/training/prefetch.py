@@ -1,27 +1,134 @@
-"""Batches made ahead: while a GPU computes a step, a thread of the CPU reads and masks the next step's texts.
+"""Batches ahead of time: others build the next steps' batches while the device computes.
 
-A batch is drawn from its step alone (`tasks.training.loop`), so it is the same in every process and at any time.
+A batch depends on its step only, so it is the same wherever it is built. Worker processes are started afresh, since a
+fork would copy threads' locks. They end when a pipe to them closes, which the kernel does for a parent that is killed,
+and they leave Ctrl-C, SIGTERM and SIGHUP to their parent.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
 
 from models.objective import Batch
+from storage.errors import UserError
+from tasks.machine import num_cores
+from tasks.runtime.shard import ProcessFailed
+from tasks.session import execution
+
+BATCHES_AHEAD = 2  # for each worker
+MOST_WORKERS = 4  # a process of a training, by default
+BatchOf = Callable[[int], Batch]
 
 
-def prefetch(batch_of: Callable[[int], Batch], steps: range, *, ahead: bool) -> Iterator[Batch]:
-    """The batch of each step; where `ahead`, the next is made while the caller works with one.
+@contextlib.contextmanager
+def prefetch(batch_of: BatchOf, steps: range, *, workers: int, pinned: bool = False) -> Iterator[Iterator[Batch]]:
+    """Give the batches of steps in their order, built ahead of time by worker processes, or when they are due.
 
-    What `batch_of` raises is raised at its step.
+    Batches are in pinned memory if `pinned`. An error of `batch_of` is raised at its step. ProcessFailed is raised in
+    the block if a worker was killed.
     """
-    if not ahead:
-        yield from map(batch_of, steps)
+    if not workers:
+        yield map(batch_of, steps)
         return
+    context = get_context("spawn")
+    alive, parent = context.Pipe(duplex=False)
+    loader: DataLoader[Any] = DataLoader(
+        StepsOf(batch_of), batch_size=None, sampler=steps, num_workers=workers, collate_fn=_unchanged,
+        pin_memory=pinned, worker_init_fn=EndWithParent(alive), multiprocessing_context=context,
+        prefetch_factor=BATCHES_AHEAD, generator=torch.Generator(),  # so that the global one is left as it is
+    )  # fmt: skip
+    batches: Any = iter(loader)
+    try:
+        yield map(_raise_failure, batches)
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise ProcessFailed(
+            f"one of {workers} processes that build batches was killed from outside, or had no memory left; "
+            "run again to resume from the last checkpoint"
+        ) from error
+    finally:
+        batches._shutdown_workers()  # before their pipe is closed, whose end PyTorch would take for a failure
+        parent.close()
+        alive.close()
+
+
+@contextlib.contextmanager
+def prefetch_in_thread(batch_of: BatchOf, steps: range) -> Iterator[Iterator[Batch]]:
+    """Give the batches of steps in their order; a thread builds the next while the caller works with one."""
     with ThreadPoolExecutor(1, thread_name_prefix="batches") as thread:
-        coming = None
-        for step in steps:
-            batch = (coming or thread.submit(batch_of, step)).result()
-            coming = thread.submit(batch_of, step + 1) if step + 1 in steps else None
-            yield batch
+
+        def batches() -> Iterator[Batch]:
+            next_batch = None
+            for step in steps:
+                batch = (next_batch or thread.submit(batch_of, step)).result()
+                next_batch = thread.submit(batch_of, step + 1) if step + 1 in steps else None
+                yield batch
+
+        yield batches()
+
+
+def num_batch_workers(device: torch.device) -> int:
+    """Return `execution.batch_workers`; by default none on a CPU, on a GPU up to 4 of the cores."""
+    if (wanted := execution().batch_workers) is not None:
+        return wanted
+    return 0 if device.type == "cpu" else max(1, min(MOST_WORKERS, num_cores() // execution().processes - 1))
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error that the user can fix, on its way from a worker."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class StepsOf(Dataset[Any]):
+    """The batches of a training by step."""
+
+    batch_of: BatchOf
+
+    def __getitem__(self, step: int) -> Batch | Failure:
+        try:
+            return self.batch_of(step)
+        except UserError as error:
+            return Failure(str(error))
+
+
+@dataclass(frozen=True)
+class EndWithParent:
+    """Prepares a worker: one thread, no signals of the terminal, and an end with its parent."""
+
+    alive: Connection
+
+    def __call__(self, worker: int) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        os.environ["RAYON_NUM_THREADS"] = "1"  # of tokenizers
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def _wait(self) -> None:
+        self.alive.poll(None)
+        os._exit(1)
+
+
+def _raise_failure(batch: Batch | Failure) -> Batch:
+    if isinstance(batch, Failure):
+        raise UserError(batch.message)
+    return batch
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch

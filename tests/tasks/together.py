@@ -6,7 +6,6 @@ import signal
 import time
 from pathlib import Path
 
-import numpy as np
 import psutil
 import torch
 import torch.distributed as dist
@@ -17,6 +16,7 @@ from models.papers import cot_mae
 from models.pretraining import RawBatch
 from models.retrievers.examples import Examples
 from models.retrievers.objective import Finetuning, Flops, ObjectiveSettings
+from models.row_random import RowRandom
 from storage.errors import UserError
 from storage.settings import Settings
 from tasks.runtime import distributed
@@ -70,9 +70,8 @@ def pretraining() -> tuple[torch.nn.Module, Batch]:
         decoder="ae", decoder_layers=1, window=None, text_mask_rate=0.3, context_mask_rate=0.45, symmetric=False,
         max_tokens=24, context_max_tokens=12,
     )  # fmt: skip
-    random = np.random.default_rng(1)
     texts, contexts = ([[5 + n] * (3 + 4 * n) for n in range(7)] for _ in range(2))
-    batch = cot_mae.make_batch(RawBatch(texts, contexts), tiny_tokenizer(), settings, random)
+    batch = cot_mae.make_batch(RawBatch(texts, contexts), tiny_tokenizer(), settings, RowRandom(1, 0))
     return cot_mae.Pretraining(start(dropout=0.2, spread=0.1), settings).train(), batch
 
 

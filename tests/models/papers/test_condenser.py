@@ -7,11 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.masking import IGNORED, mask_budget, word_indices
+from models.masking import IGNORED, mask_budget
 from models.papers.condenser import Batch, Head, Pretraining, Settings, make_batch
 from models.pretraining import RawBatch
 from models.representation import Pooling
+from models.row_random import RowRandom
+from models.texts import word_indices
 from models.tokens import Tokenizer
+from tests.models.padded import padded
 from tests.slow import bert_layer, bert_layers, log_softmax, numbers, vocabulary
 from tests.tiny import PIECES, start, tiny_bert
 
@@ -25,7 +28,7 @@ def texts(count: int = 8, longest: int = 30, seed: int = 0) -> list[list[int]]:
 
 
 def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS, seed: int = 0) -> Batch:
-    return make_batch(RawBatch(texts(seed=seed)), tokenizer, settings, np.random.default_rng(seed))
+    return make_batch(RawBatch(texts(seed=seed)), tokenizer, settings, RowRandom(seed, 0))
 
 
 def objective(settings: Settings = SETTINGS, *, pooling: Pooling = "cls", dropout: float = 0.0) -> Pretraining:
@@ -42,7 +45,7 @@ def objective(settings: Settings = SETTINGS, *, pooling: Pooling = "cls", dropou
 def test_whole_words_of_a_crop_are_hidden(tokenizer: Tokenizer) -> None:
     inputs = texts(60)
 
-    batch = make_batch(RawBatch(inputs), tokenizer, SETTINGS, np.random.default_rng(0))
+    batch = make_batch(RawBatch(inputs), tokenizer, SETTINGS, RowRandom(0, 0))
 
     for ids, mask, labels, text in zip(
         batch.text.tokens.ids, batch.text.tokens.mask, batch.text.labels, inputs, strict=True
@@ -55,7 +58,7 @@ def test_whole_words_of_a_crop_are_hidden(tokenizer: Tokenizer) -> None:
         assert not hidden[0]
         assert not hidden[-1]
         assert hidden.sum() <= mask_budget(len(original) - 2, 0.3)
-        words = word_indices(original, tokenizer)
+        words = word_indices(padded(original), tokenizer)[0]
         assert all(len(set(hidden[words == word])) == 1 for word in range(words.max() + 1))
 
 

@@ -13,6 +13,7 @@ from models.masking import IGNORED, mask_budget
 from models.papers.cot_mae import Batch, Pretraining, Settings, make_batch
 from models.pretraining import RawBatch
 from models.representation import Pooling
+from models.row_random import RowRandom
 from models.tokens import Tokenizer, pad
 from tests.slow import Array, attend, dense, embedded, gelu, norm, numbers, vocabulary
 from tests.tiny import PIECES, SHAPE, start
@@ -31,7 +32,7 @@ def batch(tokenizer: Tokenizer, settings: Settings, seed: int = 0) -> Batch:
     texts, contexts = (
         [random.choice(WHOLE, size=n).tolist() for n in sizes] for sizes in ((30, 9, 18, 4), (5, 7, 3, 12))
     )
-    return make_batch(RawBatch(texts, contexts), tokenizer, settings, random)
+    return make_batch(RawBatch(texts, contexts), tokenizer, settings, RowRandom(seed, 0))
 
 
 def objective(settings: Settings, *, pooling: Pooling = "cls", layers: int = 1, dropout: float = 0.0) -> Pretraining:
@@ -50,7 +51,7 @@ def test_a_crop_is_one_piece_of_the_text_for_ids_and_labels_alike(tokenizer: Tok
     texts = [np.random.default_rng(n).choice(WHOLE, size=n).tolist() for n in range(40)]
     settings = dataclasses.replace(AE, max_tokens=max_tokens, context_max_tokens=max_tokens)
 
-    batch = make_batch(RawBatch(texts, texts), tokenizer, settings, np.random.default_rng(1))
+    batch = make_batch(RawBatch(texts, texts), tokenizer, settings, RowRandom(1, 0))
 
     for tokens, labels in ((batch.text, batch.text_labels), (batch.context, batch.context_labels)):
         assert tokens.ids.shape == labels.shape
@@ -68,7 +69,7 @@ def test_every_crop_is_drawn(tokenizer: Tokenizer) -> None:
     text = list(range(5, 15))
     settings = dataclasses.replace(AR, context_max_tokens=8)
 
-    batch = make_batch(RawBatch([text] * 400, [text] * 400), tokenizer, settings, np.random.default_rng(0))
+    batch = make_batch(RawBatch([text] * 400, [text] * 400), tokenizer, settings, RowRandom(0, 0))
 
     firsts = np.bincount(batch.context.ids[:, 1] - 5, minlength=5)
     assert len(firsts) == 5

@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,6 +14,7 @@ from models.papers.cot_mote import (
 )
 from models.pretraining import RawBatch
 from models.retrievers.towers import Towers
+from models.row_random import RowRandom
 from models.tokens import Tokenizer
 from tasks.training.grad_cache import gradients
 from tests.models.papers.test_cot_mote import BOTH, DENSE, batch, begin, objective
@@ -25,7 +25,7 @@ def test_texts_without_words(tokenizer: Tokenizer, kind: Any) -> None:
     settings = dataclasses.replace(BOTH, lexical_bottleneck=kind)
     model, inputs = (
         objective(settings),
-        make_batch(RawBatch([[], []], [[], [20]]), tokenizer, settings, np.random.default_rng(0)),
+        make_batch(RawBatch([[], []], [[], [20]]), tokenizer, settings, RowRandom(0, 0)),
     )
 
     losses = model.encode(inputs)[1]

@@ -19,6 +19,7 @@ from models.papers.cpdae import (
     reconstruction_losses,
 )
 from models.pretraining import RawBatch, TermCounts
+from models.row_random import RowRandom
 from models.tokens import Tokenizer
 from tests.slow import Array, bert_layers, dense, gelu, log_softmax, norm, numbers, vocabulary
 from tests.tiny import PIECES, start
@@ -41,7 +42,7 @@ def batch(tokenizer: Tokenizer, settings: Settings = WORDS, seed: int = 0) -> Ba
     random = np.random.default_rng(seed)
     texts = [random.integers(5, V, size=n).tolist() for n in (30, 9, 18, 4, 25)]
     texts[1][3] = UNK
-    return make_batch(RawBatch(texts, terms=TERMS), tokenizer, settings, random)
+    return make_batch(RawBatch(texts, terms=TERMS), tokenizer, settings, RowRandom(seed, 0))
 
 
 def objective(settings: Settings = WORDS, *, dropout: float = 0.0, pooling: str = "cls") -> Pretraining:
@@ -80,7 +81,7 @@ def test_views_are_two_masks_of_one_crop_and_the_words_are_the_crops(tokenizer: 
 def test_masks_are_berts(tokenizer: Tokenizer) -> None:
     texts = [np.random.default_rng(n).integers(5, V, size=18).tolist() for n in range(300)]
 
-    inputs = make_batch(RawBatch(texts), tokenizer, WORDS, np.random.default_rng(0))
+    inputs = make_batch(RawBatch(texts), tokenizer, WORDS, RowRandom(0, 0))
 
     asked = inputs.labels != IGNORED
     assert (asked.sum(-1) == 3).all()  # round(0.15 * 18) tokens, not words
@@ -193,7 +194,7 @@ def test_the_reconstructions_gradient_is_chance_minus_target() -> None:
 
 def test_a_reconstruction_of_nothing_is_finite(tokenizer: Tokenizer) -> None:
     settings = dataclasses.replace(WORDS, reconstruction_reduction="per_positive")
-    inputs = make_batch(RawBatch([[], []]), tokenizer, settings, np.random.default_rng(0))
+    inputs = make_batch(RawBatch([[], []]), tokenizer, settings, RowRandom(0, 0))
 
     losses = losses_of(objective(settings), inputs)
 

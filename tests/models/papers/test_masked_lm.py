@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from models.masking import IGNORED, mask_budget, word_indices
+from models.masking import IGNORED, mask_budget
 from models.papers.masked_lm import Batch, Pretraining, Settings, make_batch
 from models.pretraining import RawBatch
+from models.row_random import RowRandom
+from models.texts import word_indices
 from models.tokens import Tokenizer
+from tests.models.padded import padded
 from tests.slow import bert_layers, log_softmax, numbers, vocabulary
 from tests.tiny import PIECES, start
 
@@ -23,7 +26,7 @@ def texts(count: int = 8, longest: int = 30, seed: int = 0) -> list[list[int]]:
 
 
 def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS, seed: int = 0) -> Batch:
-    return make_batch(RawBatch(texts(seed=seed)), tokenizer, settings, np.random.default_rng(seed))
+    return make_batch(RawBatch(texts(seed=seed)), tokenizer, settings, RowRandom(seed, 0))
 
 
 def objective(settings: Settings = SETTINGS, *, dropout: float = 0.0) -> Pretraining:
@@ -34,7 +37,7 @@ def objective(settings: Settings = SETTINGS, *, dropout: float = 0.0) -> Pretrai
 def test_what_is_hidden(tokenizer: Tokenizer, whole_words: bool) -> None:
     settings, inputs = dataclasses.replace(SETTINGS, whole_words=whole_words), texts(100)
 
-    batch = make_batch(RawBatch(inputs), tokenizer, settings, np.random.default_rng(0))
+    batch = make_batch(RawBatch(inputs), tokenizer, settings, RowRandom(0, 0))
 
     split_words = 0
     for ids, mask, labels, text in zip(batch.text.ids, batch.text.mask, batch.text_labels, inputs, strict=True):
@@ -48,7 +51,7 @@ def test_what_is_hidden(tokenizer: Tokenizer, whole_words: bool) -> None:
         wanted = mask_budget(len(original) - 2, 0.3)
         assert hidden.sum() <= wanted
         assert whole_words or hidden.sum() == wanted
-        words = word_indices(original, tokenizer)
+        words = word_indices(padded(original), tokenizer)[0]
         split_words += sum(len(set(hidden[words == word])) > 1 for word in range(words.max() + 1))
     assert (split_words == 0) == whole_words
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,10 +10,21 @@ import torch
 
 from models.masking import IGNORED
 from models.objective import Losses
-from models.papers.prop import Batch, LanguageModel, Pretraining, Settings, make_batch, ranking_loss, set_lengths
+from models.papers.prop import (
+    Batch,
+    LanguageModel,
+    OwnWords,
+    Pretraining,
+    Settings,
+    make_batch,
+    ranking_loss,
+    set_lengths,
+)
 from models.pretraining import RawBatch, TermCounts
+from models.row_random import RowRandom
 from models.tokens import Tokenizer
 from tasks.training import grad_cache as loop
+from tests.models.padded import padded
 from tests.slow import bert_layers, log_softmax, numbers, vocabulary
 from tests.tiny import PIECES, start
 
@@ -31,7 +43,7 @@ def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS, seed: int = 0) ->
     random = np.random.default_rng(seed)
     texts = [random.integers(5, V, size=n).tolist() for n in (30, 9, 18, 4, 25)]
     texts[1][3] = UNK
-    return make_batch(RawBatch(texts, terms=TERMS), tokenizer, settings, random)
+    return make_batch(RawBatch(texts, terms=TERMS), tokenizer, settings, RowRandom(seed, 0))
 
 
 def objective(settings: Settings = SETTINGS, *, dropout: float = 0.0, pooling: str = "cls") -> Pretraining:
@@ -48,11 +60,16 @@ def chance(text: list[int], word: int, smoothing: float) -> float:
 # Word sets
 
 
+def own_words(tokenizer: Tokenizer, *texts: Any) -> OwnWords:
+    return OwnWords(padded(*([CLS, *text, SEP] for text in texts)), tokenizer)
+
+
 @pytest.mark.parametrize("smoothing", [0.01, 7.0, 1000.0])
 def test_words_are_drawn_from_the_smoothed_language_model(tokenizer: Tokenizer, smoothing: float) -> None:
-    model, random = LanguageModel(TERMS, tokenizer, smoothing), np.random.default_rng(0)
+    model, own = LanguageModel(TERMS, tokenizer, smoothing), own_words(tokenizer, [40, 41], TEXT)
 
-    results = np.bincount(model.sample(TEXT, (2, 100_000), random).ravel(), minlength=V) / 200_000
+    sampled = model.sample(own, RowRandom(0, 0).bits(2, 200_000))[1]
+    results = np.bincount(sampled, minlength=V) / 200_000
 
     expected = np.array([chance(TEXT.tolist(), word, smoothing) for word in range(V)])
     assert expected.sum() == pytest.approx(1)
@@ -60,25 +77,29 @@ def test_words_are_drawn_from_the_smoothed_language_model(tokenizer: Tokenizer, 
     assert not results[[PAD, UNK, CLS, SEP, MASK, 30]].any()
     words = np.arange(5, V)
     with np.errstate(divide="ignore"):  # piece 30 occurs nowhere
-        np.testing.assert_allclose(np.exp(model.log_probabilities(TEXT, words)), expected[words], rtol=1e-12)
+        np.testing.assert_allclose(
+            np.exp(model.log_probabilities(own, np.ones_like(words), words)), expected[words], rtol=1e-12
+        )
 
 
 def test_an_empty_text_draws_from_the_collection(tokenizer: Tokenizer) -> None:
-    model, nothing = LanguageModel(TERMS, tokenizer, 5.0), np.array([], dtype=np.int64)
+    model = LanguageModel(TERMS, tokenizer, 5.0)
 
-    words = model.sample(nothing, (1000,), np.random.default_rng(0))
-
-    assert (COUNTS[words] > 0).all()
-    np.testing.assert_allclose(np.exp(model.log_probabilities(nothing, words)), [chance([], w, 5.0) for w in words])
+    for rows in ([[]], [[], TEXT.tolist()], [TEXT.tolist(), []]):
+        own, row = own_words(tokenizer, *rows), rows.index([])
+        words = model.sample(own, RowRandom(0, 0).bits(len(rows), 1000))[row]
+        assert (COUNTS[words] > 0).all()
+        logs = model.log_probabilities(own, np.full_like(words, row), words)
+        np.testing.assert_allclose(np.exp(logs), [chance([], w, 5.0) for w in words])
 
 
 def test_lengths_are_poissons_without_zero() -> None:
-    lengths = set_lengths(3.0, 200_000, 5, np.random.default_rng(0))
+    lengths = set_lengths(3.0, np.random.default_rng(0).random(200_000), 5)
 
     mass = [math.exp(-3) * 3**n / math.factorial(n) / (1 - math.exp(-3)) for n in range(1, 5)]
     expected = np.array([0, *mass, 1 - sum(mass)])  # what is longer is cut to 5
     np.testing.assert_allclose(np.bincount(lengths) / 200_000, expected, atol=0.005)
-    assert set(set_lengths(1e-9, 100, 5, np.random.default_rng(0))) == {1}
+    assert set(set_lengths(1e-9, np.random.default_rng(0).random(100), 5)) == {1}
 
 
 def test_a_pair_is_equally_long_and_the_likelier_set_stands_first(tokenizer: Tokenizer) -> None:
@@ -113,9 +134,10 @@ def test_equal_sets_are_no_pair_in_whatever_order(tokenizer: Tokenizer) -> None:
     model = LanguageModel(terms, tokenizer, 2.0)
 
     for seed in range(200):
-        words, ranked = model.ranked_pair(np.array([50, 51, 51]), 5, np.random.default_rng(seed))
-        common = (words == 51).sum(1)
-        assert ranked == (common[0] != common[1])
+        sets = np.random.default_rng(seed).integers(50, 52, size=(1, 1, 2, 7))
+        words, ranked = model.ranked_pairs(own_words(tokenizer, [50, 51, 51]), sets, np.array([[5]]))
+        common = (words[0, 0, :, :5] == 51).sum(1)
+        assert ranked[0, 0] == (common[0] != common[1])
         assert common[0] >= common[1]
 
 

@@ -3,10 +3,10 @@
 import dataclasses
 from typing import Any
 
-import numpy as np
 import pytest
 
 from models.pretraining import RawBatch
+from models.row_random import RowRandom
 from models.tokens import Tokenizer
 from tests.models.papers import test_cot_mote as cot_mote
 from tests.models.papers import test_cpdae as cpdae
@@ -119,4 +119,4 @@ def test_term_counts_are_needed(tokenizer: Tokenizer) -> None:
     with pytest.raises(ValueError, match="term counts, found none"):
         cpdae.Pretraining(start(), cpdae.WORDS)
     with pytest.raises(ValueError, match="term counts, found none"):
-        prop.make_batch(RawBatch([[5]]), tokenizer, prop.SETTINGS, np.random.default_rng(0))
+        prop.make_batch(RawBatch([[5]]), tokenizer, prop.SETTINGS, RowRandom(0, 0))

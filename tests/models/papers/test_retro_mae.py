@@ -23,6 +23,7 @@ from models.papers.retro_mae import (
 )
 from models.pretraining import RawBatch
 from models.representation import Pooling
+from models.row_random import RowRandom
 from models.tokens import Tokenizer
 from tests.slow import Array, bert_layers, dense, embedded, gelu, log_softmax, norm, numbers, vocabulary
 from tests.tiny import PIECES, SHAPE, start
@@ -38,7 +39,7 @@ def batch(
 ) -> Batch:
     random = np.random.default_rng(seed)
     texts = [random.integers(5, len(PIECES), size=n).tolist() for n in sizes]
-    return make_batch(RawBatch(texts), tokenizer, settings, random)
+    return make_batch(RawBatch(texts), tokenizer, settings, RowRandom(seed, 0))
 
 
 def objective(settings: Settings = SUM, *, pooling: Pooling = "cls", dropout: float = 0.0) -> Pretraining:
@@ -197,7 +198,7 @@ def test_both_streams_carry_gradients_to_the_vector_and_the_context_to_the_embed
 @torch.no_grad()
 def test_the_decoder_reads_the_text_as_it_was_and_asks_for_unknown_pieces_too(tokenizer: Tokenizer) -> None:
     model = objective().eval()
-    inputs = make_batch(RawBatch([[20, UNK, 40, 41, 42]]), tokenizer, SUM, np.random.default_rng(0))
+    inputs = make_batch(RawBatch([[20, UNK, 40, 41, 42]]), tokenizer, SUM, RowRandom(0, 0))
     other = dataclasses.replace(inputs, labels=torch.full_like(inputs.labels, IGNORED))
 
     assert inputs.num_terms("decoder") == 5

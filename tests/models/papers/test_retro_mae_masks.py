@@ -14,6 +14,7 @@ from models.papers.retro_mae import (
     position_specific_mask,
 )
 from models.pretraining import RawBatch
+from models.row_random import RowRandom
 from models.tokens import Tokenizer
 from tests.models.papers.test_retro_mae import CLS, PAD, SEP, SUM, batch
 from tests.tiny import PIECES
@@ -45,11 +46,11 @@ def test_the_first_tokens_of_a_long_text_are_kept_as_released(tokenizer: Tokeniz
     texts = [list(range(5, 45)), list(range(20, 38)), [9, 8], list(range(6, 25))]
     settings = dataclasses.replace(SUM, crop="end")
 
-    batches = [make_batch(RawBatch(texts), tokenizer, settings, np.random.default_rng(seed)) for seed in range(4)]
+    batches = [make_batch(RawBatch(texts), tokenizer, settings, RowRandom(seed, 0)) for seed in range(4)]
 
     expected = [[CLS, *ids[:18], SEP] + [PAD] * max(0, 18 - len(ids)) for ids in texts]
     assert [batch.original.tolist() for batch in batches] == [expected] * 4
-    cropped = make_batch(RawBatch(texts), tokenizer, SUM, np.random.default_rng(0))
+    cropped = make_batch(RawBatch(texts), tokenizer, SUM, RowRandom(1, 0))
     assert cropped.original[0].tolist() != expected[0]
     assert cropped.original[1:3].tolist() == expected[1:3]
 
@@ -57,7 +58,7 @@ def test_the_first_tokens_of_a_long_text_are_kept_as_released(tokenizer: Tokeniz
 def test_special_tokens_count_for_both_budgets(tokenizer: Tokenizer) -> None:
     ids = [PIECES.index(piece) for piece in ("king", "river", "stone", "bread", "tree", "music", "winter", "ocean")]
 
-    batch = make_batch(RawBatch([ids]), tokenizer, SUM, np.random.default_rng(0))
+    batch = make_batch(RawBatch([ids]), tokenizer, SUM, RowRandom(0, 0))
 
     assert (batch.labels != IGNORED).sum() == 3  # 0.3 * 10, not 0.3 * 8
     assert batch.budgets.tolist() == [5]

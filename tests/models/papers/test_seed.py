@@ -11,6 +11,7 @@ from models.masking import IGNORED, mask_budget
 from models.papers.seed import Batch, Pretraining, Settings, make_batch
 from models.pretraining import RawBatch
 from models.representation import Pooling
+from models.row_random import RowRandom
 from models.tokens import Tokenizer
 from tests.slow import Array, attend, bert_layers, dense, embedded, gelu, log_softmax, norm, numbers, vocabulary
 from tests.tiny import PIECES, start
@@ -25,7 +26,7 @@ def texts(count: int = 8, longest: int = 30, seed: int = 0) -> list[list[int]]:
 
 
 def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS) -> Batch:
-    return make_batch(RawBatch(texts()), tokenizer, settings, np.random.default_rng(0))
+    return make_batch(RawBatch(texts()), tokenizer, settings, RowRandom(0, 0))
 
 
 def objective(
@@ -55,7 +56,7 @@ def slow_decoder(w: dict[str, Array], d: dict[str, Array], vector: Array, ids: l
 def test_the_encoder_reads_a_masked_crop(tokenizer: Tokenizer) -> None:
     inputs = texts(60)
 
-    batch = make_batch(RawBatch(inputs), tokenizer, SETTINGS, np.random.default_rng(0))
+    batch = make_batch(RawBatch(inputs), tokenizer, SETTINGS, RowRandom(0, 0))
 
     for ids, mask, labels, text in zip(batch.text.ids, batch.text.mask, batch.text_labels, inputs, strict=True):
         original = torch.where(labels == IGNORED, ids, labels)[mask].tolist()

@@ -17,6 +17,7 @@ from torch import Tensor
 from models.objective import Losses
 from models.papers.dup_mae import word_weights
 from models.pretraining import RawBatch
+from models.row_random import RowRandom
 from models.tokens import Tokenizer
 from tasks.training.grad_cache import gradients
 from tasks.training.seeds import mix_seeds
@@ -101,12 +102,15 @@ PAPERS = {
     "cpdae, words": Paper(cpdae, cpdae.WORDS, **CPDAE | {"steps": 100}),
     "cpdae, hidden": Paper(cpdae, cpdae.HIDDEN, **CPDAE),
     "cpdae, no contrast": Paper(cpdae, cpdae.ALONE, **CPDAE),
-    **{f"dup_mae, {name}": Paper(dup_mae, settings, floors=bag_entropy) for name, settings in dup_mae.ALL.items()},
+    **{
+        f"dup_mae, {name}": Paper(dup_mae, settings, floors=bag_entropy, steps=160)
+        for name, settings in dup_mae.ALL.items()
+    },
     "ict": Paper(ict, ict.SETTINGS, **SMALL_STEPS),
     "masked_lm": Paper(masked_lm, masked_lm.SETTINGS, steps=80),
     "prop": Paper(prop, prop.SETTINGS, steps=80, learning_rate=5e-3),
-    "retro_mae, sum": Paper(retro_mae, retro_mae.SUM, steps=120),
-    "retro_mae, embedded": Paper(retro_mae, retro_mae.EMBEDDED, steps=120),
+    "retro_mae, sum": Paper(retro_mae, retro_mae.SUM, steps=160),
+    "retro_mae, embedded": Paper(retro_mae, retro_mae.EMBEDDED, steps=160),
     "seed": Paper(seed_paper, seed_paper.SETTINGS),
     "sim_cse": Paper(sim_cse, sim_cse.SETTINGS, **SMALL_STEPS),
 }
@@ -116,7 +120,7 @@ every_paper = pytest.mark.parametrize("paper", PAPERS.values(), ids=PAPERS)
 def batch_of(paper: Paper, tokenizer: Tokenizer) -> Any:
     if paper.raw is None:
         return paper.tests.batch(tokenizer, paper.settings)
-    return paper.tests.make_batch(paper.raw, tokenizer, paper.settings, np.random.default_rng(0))
+    return paper.tests.make_batch(paper.raw, tokenizer, paper.settings, RowRandom(0, 0))
 
 
 def by_name(objective: Any) -> dict[str, Tensor]:

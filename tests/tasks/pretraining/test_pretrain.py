@@ -16,12 +16,13 @@ from models.papers import cot_mae
 from models.pretraining import RawBatch
 from models.retrievers.bi_encoder import load_pooling
 from models.retrievers.retriever import HEADS
+from models.row_random import RowRandom
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import write_rows
 from storage.store.store import Store
 from storage.tables import Checkpoint, Pairs
-from tasks.pretraining.pretrain import Pretraining, one_of_each, pretrain
+from tasks.pretraining.pretrain import Pretraining, choose_contexts, pretrain
 from tasks.session import Execution, Session, session
 from tasks.stage import stage
 from tasks.training.epochs import rows_of_step
@@ -156,7 +157,7 @@ def test_each_visit_draws_one_of_the_contexts(store: Store, monkeypatch: pytest.
     def watching(inputs: RawBatch, *others: Any) -> Batch:
         for text, context in zip(inputs.texts, inputs.contexts, strict=True):
             row = texts[tuple(text)]
-            drawn[row, contexts[row].index(context)] += 1
+            drawn[row, contexts[row].index(context.tolist())] += 1
         return built(inputs, *others)
 
     monkeypatch.setattr(cot_mae, "make_batch", watching)
@@ -223,19 +224,23 @@ def test_the_length_is_given_once() -> None:
 
 
 def test_contexts_of_both_kinds_are_mixed_by_step_or_by_example() -> None:
-    queries, passages = [["q1", "q2"]] * 400, [["p1", "p2", "p3"]] * 400
+    two, three, none = (np.full(400, number) for number in (2, 3, 0))
 
-    by_example = one_of_each(queries, passages, "example", np.random.default_rng(0))
-    by_step = [one_of_each(queries, passages, "step", np.random.default_rng(seed)) for seed in range(60)]
+    def chosen(queries: Any, passages: Any, mix: str | None, seed: int = 0) -> list[tuple[int, int]]:
+        columns, numbers = choose_contexts(queries, passages, mix, RowRandom(seed, 0))
+        return list(zip(columns.tolist(), numbers.tolist(), strict=True))
+
+    by_example = chosen(two, three, "example")
+    by_step = [chosen(two, three, "step", seed) for seed in range(60)]
 
     counts = Counter(by_example)
-    assert sorted(counts) == ["p1", "p2", "p3", "q1", "q2"]
-    assert 160 < counts["q1"] + counts["q2"] < 240
-    kinds = [{context[0] for context in step} for step in by_step]
+    assert sorted(counts) == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
+    assert 160 < counts[0, 0] + counts[0, 1] < 240
+    kinds = [{column for column, _ in step} for step in by_step]
     assert all(len(kind) == 1 for kind in kinds)
-    assert 18 < sum(kind == {"q"} for kind in kinds) < 42
-    assert set(one_of_each(queries, [[]] * 400, None, np.random.default_rng(0))) == {"q1", "q2"}
-    assert set(one_of_each([[]] * 400, passages, None, np.random.default_rng(0))) == {"p1", "p2", "p3"}
+    assert 18 < sum(kind == {0} for kind in kinds) < 42
+    assert set(chosen(two, none, None)) == {(0, 0), (0, 1)}
+    assert set(chosen(none, three, None)) == {(1, 0), (1, 1), (1, 2)}
 
 
 def test_the_probe_is_logged_at_the_start_and_every_so_many_steps(store: Store) -> None:

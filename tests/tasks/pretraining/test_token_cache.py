@@ -1,22 +1,24 @@
 """Texts tokenised once: the batches of a pre-training are those of one that tokenises at each step."""
 
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
+import torch
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import models, pre_tokenizers
 
+from models.row_random import RowRandom
 from models.tokens import Tokenizer
 from storage.artifact import Artifact
 from storage.rows import read_table, write_rows
 from storage.tables import Checkpoint, Pairs
 from tasks.pretraining import token_cache
-from tasks.pretraining.pretrain import Data, one_of_each
-from tasks.pretraining.token_cache import SHARDS, tokenised
+from tasks.pretraining.pretrain import Batches, choose_contexts
+from tasks.pretraining.token_cache import SHARDS, TokenCache, tokenised
 from tasks.runtime import distributed
 from tasks.training.epochs import rows_of_step
 from tests.tasks.pretraining.test_pretrain import settings
@@ -67,22 +69,60 @@ def test_batches_are_those_of_tokenising_at_each_step(
     reads: str, mix: str | None, pairs: Artifact[Pairs], start: Artifact[Checkpoint], tmp_path: Path
 ) -> None:
     wanted = settings(mix=mix).model_copy(update={"objective": SimpleNamespace(reads=reads)})
-    data, tokenizer = Data.read(tmp_path, pairs, None, start, wanted), tiny_tokenizer()
+    batches, tokenizer = Batches.read(tmp_path, pairs, None, start, wanted), tiny_tokenizer()
     table = read_table(pairs, Pairs)
 
-    assert len(data.pieces) == ROWS
+    assert len(batches.cache) == ROWS
     for step in range(12):
-        drawn, random = data.sample(step)
-        theirs = np.random.default_rng((wanted.seed, step))
+        raw, random = batches.sample(step)
+        expected_random = RowRandom(wanted.seed, step)
         rows = table.take(rows_of_step(step, wanted.batch, ROWS, wanted.seed)).to_pydict()
-        assert drawn.texts == tokenizer.token_ids(rows["text"])
-        contexts = [] if reads == "texts" else one_of_each(rows["queries"], rows["passages"], mix, theirs)
-        assert drawn.contexts == tokenizer.token_ids(contexts)
-        assert random.random() == theirs.random()
+        assert [ids.tolist() for ids in raw.texts] == tokenizer.token_ids(rows["text"])
+        contexts = []
+        if reads != "texts":
+            lists = rows["queries"], rows["passages"]
+            counts = (np.array([len(texts) for texts in column]) for column in lists)
+            columns, numbers = choose_contexts(*counts, mix, expected_random)
+            chosen = enumerate(zip(columns, numbers, strict=True))
+            contexts = [lists[column][row][number] for row, (column, number) in chosen]
+        assert [ids.tolist() for ids in raw.contexts] == tokenizer.token_ids(contexts)
+        assert (random.bits(8, 3) == expected_random.bits(8, 3)).all()
 
 
-def all_of(pieces: token_cache.Pieces) -> list[Any]:
-    return [[row.as_py() for row in pieces.of(name, range(ROWS))] for name in ("text", "queries", "passages")]
+@pytest.mark.parametrize("mix", ["step", "example"])
+def test_some_rows_of_a_step_are_those_of_all(
+    mix: str, pairs: Artifact[Pairs], start: Artifact[Checkpoint], tmp_path: Path
+) -> None:
+    batches = Batches.read(tmp_path, pairs, None, start, settings(mix=mix))
+    reopened = pickle_and_load(batches)
+
+    for step in range(6):
+        complete = batches.rows(step, 0, 8)
+        for first, last in ((0, 3), (3, 5), (5, 8)):
+            part, expected = reopened.rows(step, first, last), complete.rows(first, last)
+            for name in ("text", "context"):
+                tokens, all_tokens = getattr(part, name), getattr(expected, name)
+                width = tokens.ids.shape[1]
+                assert torch.equal(tokens.ids, all_tokens.ids[:, :width])
+                assert not all_tokens.mask[:, width:].any()
+                labels = getattr(part, f"{name}_labels")
+                assert torch.equal(labels, getattr(expected, f"{name}_labels")[:, :width])
+
+
+def pickle_and_load(batches: Batches) -> Batches:
+    """Return the batches as a spawned worker gets them."""
+    loaded: Batches = ForkingPickler.loads(ForkingPickler.dumps(batches))
+    return loaded
+
+
+def all_of(cache: TokenCache) -> list[Any]:
+    texts = [ids.tolist() for ids in cache.texts(range(ROWS))]
+    contexts = [
+        [cache.contexts(column, [row], np.array([number]))[0].tolist() for number in range(count)]
+        for column in ("queries", "passages")
+        for row, count in enumerate(cache.num_contexts(column, range(ROWS)).tolist())
+    ]
+    return [texts, contexts]
 
 
 def test_what_is_whole_is_not_made_again(
@@ -102,24 +142,24 @@ def test_what_is_whole_is_not_made_again(
     monkeypatch.setattr(tokenizer, "token_ids", breaking)
     with pytest.raises(KeyboardInterrupt):
         tokenised(tmp_path / "killed", pairs, tokenizer, contexts=True)
-    built = {path: path.stat().st_mtime_ns for path in folder.glob("0*.arrow")}
+    made = {path: path.stat().st_mtime_ns for path in folder.glob("0*.arrow")}
     (folder / ".000000000020-000000000023.arrow.7-0.tmp").write_bytes(b"of a run that was killed")
     monkeypatch.setattr(tokenizer, "token_ids", pieces)
     again = tokenised(tmp_path / "killed", pairs, tokenizer, contexts=True)
 
-    assert 0 < len(built) < 5 == len(list(folder.glob("0*.arrow")))
-    assert all(path.stat().st_mtime_ns == time for path, time in built.items())
+    assert 0 < len(made) < 5 == len(list(folder.glob("0*.arrow")))
+    assert all(path.stat().st_mtime_ns == time for path, time in made.items())
     assert all_of(again) == all_of(whole)
 
 
 def test_processes_share_the_work(pairs: Artifact[Pairs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = tokenised(tmp_path / "alone", pairs, tiny_tokenizer(), contexts=True)
-    here, built = tmp_path / "together", []
+    here, made = tmp_path / "together", []
 
     def second() -> None:
         """What the other process does while the first waits."""
-        built.append(len(list((here / SHARDS).glob("0*.arrow"))))
-        if len(built) == 1:
+        made.append(len(list((here / SHARDS).glob("0*.arrow"))))
+        if len(made) == 1:
             monkeypatch.setattr(distributed, "rank", lambda: 1)
             tokenised(here, pairs, tiny_tokenizer(), contexts=True)
 
@@ -127,7 +167,7 @@ def test_processes_share_the_work(pairs: Artifact[Pairs], tmp_path: Path, monkey
     monkeypatch.setattr(distributed, "barrier", second)
     first = tokenised(here, pairs, tiny_tokenizer(), contexts=True)
 
-    assert built == [2, 5]
+    assert made == [2, 5]
     assert all_of(first) == all_of(alone)
 
 
@@ -137,10 +177,9 @@ def test_numbers_are_as_wide_as_the_vocabulary_asks(pairs: Artifact[Pairs], tmp_
     fast.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     wide = Tokenizer(fast)
 
-    results = tokenised(tmp_path / "wide", pairs, wide, contexts=False)
+    cache = tokenised(tmp_path / "wide", pairs, wide, contexts=False)
     narrow = tokenised(tmp_path / "narrow", pairs, tiny_tokenizer(), contexts=False)
 
     texts = read_table(pairs, Pairs, ["text"])["text"].to_pylist()
-    assert [row.as_py() for row in results.of("text", range(ROWS))] == wide.token_ids(texts)
-    kinds = [each.of("text", [0])[0].type for each in (results, narrow)]
-    assert kinds == [pa.list_(pa.uint32()), pa.list_(pa.uint16())]
+    assert [ids.tolist() for ids in cache.texts(range(ROWS))] == wide.token_ids(texts)
+    assert [part.texts([0])[0].dtype for part in (cache, narrow)] == [np.uint32, np.uint16]

@@ -16,6 +16,7 @@ from models.retrievers.examples import Examples
 from models.retrievers.objective import Finetuning
 from models.retrievers.retriever import Retriever, RetrieverSettings
 from models.retrievers.views import dense
+from models.row_random import RowRandom
 from models.tokens import Tokenizer, pad
 from tasks.training.loop import OptimisationSettings, fit
 from tests.tiny import PIECES, start, tiny_tokenizer
@@ -53,7 +54,7 @@ def batches(kind: str, tokenizer: Tokenizer, rows: int = 8) -> BatchOf:
             return [random.integers(5, len(PIECES), size=random.integers(2, longest)).tolist() for _ in range(count)]
 
         if kind != "contrast":
-            return make_batch(RawBatch(texts(rows, 30), texts(rows, 10)), tokenizer, settings(kind), random)
+            return make_batch(RawBatch(texts(rows, 30), texts(rows, 10)), tokenizer, settings(kind), RowRandom(7, step))
         excluded = torch.zeros(rows, rows * 2, dtype=torch.bool)
         excluded[0, 3] = excluded[rows - 1, 0] = True
         return Examples(pad(texts(rows, 8)), pad(texts(rows * 2, 20)), 2, excluded)

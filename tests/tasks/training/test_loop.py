@@ -15,6 +15,7 @@ from models.objective import Batch, Losses
 from models.papers.cot_mae import make_batch
 from models.pretraining import RawBatch
 from models.retrievers.examples import Examples
+from models.row_random import RowRandom
 from models.tokens import Tokenizer
 from tasks.training import checkpoints, loop
 from tasks.training.loop import Diverged, fit, parameter_groups, schedule
@@ -193,7 +194,7 @@ def test_a_torn_line_of_metrics_is_dropped(
 
 def test_a_batch_without_masked_tokens_trains_on(tokenizer: Tokenizer, tmp_path: Path) -> None:
     def batch_of(step: int) -> Batch:
-        return make_batch(RawBatch([[]] * 4, [[]] * 4), tokenizer, settings("ae"), np.random.default_rng(step))
+        return make_batch(RawBatch([[]] * 4, [[]] * 4), tokenizer, settings("ae"), RowRandom(step, 0))
 
     for chunk in (None, 2):
         out = tmp_path / str(chunk)

@@ -1,51 +1,146 @@
-"""Batches made ahead are those of their steps, in their order; one at a time is made ahead, by another thread."""
+"""Batches built ahead of time are those of their steps, in their order, whoever builds them."""
 
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+import torch
 
-from tasks.training.prefetch import prefetch
+from storage.errors import UserError
+from tasks.runtime.shard import ProcessFailed
+from tasks.session import Execution, Session, session
+from tasks.training.prefetch import num_batch_workers, prefetch, prefetch_in_thread
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.parametrize("ahead", [False, True])
+def batch_of(step: int) -> Any:
+    """A batch of a step, and the process that built it."""
+    if step == 7:
+        raise UserError("no batch at step 7")
+    return torch.full((2, 3), step), os.getpid()
+
+
 @pytest.mark.parametrize("steps", [range(3, 7), range(3, 4), range(3, 3)])
-def test_each_step_has_its_batch(ahead: bool, steps: range) -> None:
+def test_each_step_has_its_batch(steps: range) -> None:
     built: list[int] = []
 
-    def batch_of(step: int) -> Any:
+    def building(step: int) -> Any:
         built.append(step)
         return f"batch {step}"
 
-    assert list(prefetch(batch_of, steps, ahead=ahead)) == [f"batch {step}" for step in steps]
-    assert built == list(steps)
+    for batches in (prefetch(building, steps, workers=0), prefetch_in_thread(building, steps)):
+        with batches as given:
+            assert list(given) == [f"batch {step}" for step in steps]
+    assert built == [*steps, *steps]
 
 
-def test_the_next_is_made_while_one_is_worked_with_and_no_more() -> None:
-    making = {step: threading.Event() for step in range(4)}
+def test_workers_build_each_step_and_an_error_is_raised_at_its_step() -> None:
+    state = torch.get_rng_state()
+    with prefetch(batch_of, range(2, 9), workers=2) as batches:
+        given: list[Any] = [next(batches) for _ in range(2, 7)]
+        with pytest.raises(UserError, match="no batch at step 7"):
+            next(batches)
+        workers = {process for _, process in given}
+        assert all(psutil.pid_exists(process) for process in workers)
 
-    def batch_of(step: int) -> Any:
-        making[step].set()
+    assert [int(tensor[0, 0]) for tensor, _ in given] == [2, 3, 4, 5, 6]
+    assert os.getpid() not in workers
+    assert len(workers) == 2
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not any(_runs(process) for process in workers)
+
+
+def test_a_killed_worker_ends_the_run_with_one_line() -> None:
+    with pytest.raises(ProcessFailed, match="one of 1 processes that build batches was killed") as raised:
+        _kill_worker()
+
+    assert "\n" not in str(raised.value)
+
+
+def _kill_worker() -> None:
+    with prefetch(batch_of, range(1000), workers=1) as batches:
+        for step, batch in enumerate(batches):
+            if step == 8:  # the end of steps comes before that of the batches
+                return
+            given: Any = batch
+            os.kill(given[1], signal.SIGKILL)
+            time.sleep(0.2)
+
+
+def test_workers_end_with_a_killed_parent() -> None:
+    code = (
+        "from tasks.training.prefetch import prefetch\n"
+        "from tests.tasks.training.test_prefetch import batch_of\n"
+        "import sys, time\n"
+        "if __name__ == '__main__':\n"
+        "    with prefetch(batch_of, range(4), workers=1) as batches:\n"
+        "        print(next(batches)[1], flush=True)\n"
+        "        time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        assert _runs(worker)
+        parent.kill()
+
+    until = time.monotonic() + 10
+    while _runs(worker) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not _runs(worker)
+
+
+def _runs(process: int) -> bool:
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_thread_builds_the_next_batch_and_no_more() -> None:
+    building = {step: threading.Event() for step in range(4)}
+
+    def waited(step: int) -> Any:
+        building[step].set()
         return threading.current_thread()
 
-    coming = prefetch(batch_of, range(4), ahead=True)
-
-    assert next(coming) is not threading.main_thread()
-    assert making[1].wait(10)
-    assert not making[2].is_set()
-    coming.close()
-    assert not making[2].is_set()
+    with prefetch_in_thread(waited, range(4)) as batches:
+        assert next(batches) is not threading.main_thread()
+        assert building[1].wait(10)
+        assert not building[2].is_set()
+    assert not building[2].is_set()
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-def test_what_cannot_be_made_is_told_at_its_step(ahead: bool) -> None:
-    def batch_of(step: int) -> Any:
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_what_cannot_be_built_is_reported_at_its_step(in_thread: bool) -> None:
+    def breaking(step: int) -> Any:
         if step == 1:
             raise ValueError("no batch")
         return step
 
-    coming = prefetch(batch_of, range(3), ahead=ahead)
+    steps = range(3)
+    with prefetch_in_thread(breaking, steps) if in_thread else prefetch(breaking, steps, workers=0) as batches:
+        assert next(batches) == 0
+        with pytest.raises(ValueError, match="no batch"):
+            next(batches)
 
-    assert next(coming) == 0
-    with pytest.raises(ValueError, match="no batch"):
-        next(coming)
+
+def test_a_gpu_has_workers_and_a_cpu_none_unless_requested(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.training.prefetch.num_cores", lambda: 24)
+
+    def numbers(processes: int, **settings: Any) -> list[int]:
+        with session(Session(store, Execution(processes=processes, **settings))):
+            return [num_batch_workers(torch.device(kind)) for kind in ("cpu", "cuda")]
+
+    assert numbers(1) == [0, 4]
+    assert numbers(8) == [0, 2]
+    assert numbers(24) == [0, 1]
+    assert numbers(8, batch_workers=3) == [3, 3]
+    assert numbers(1, batch_workers=0) == [0, 0]
