@@ -75,7 +75,7 @@ class Pretraining(Settings, Generic[P]):
         return self.steps or math.ceil(num_texts * (self.epochs or 0) / self.batch)
 
 
-@stage(version=3, table=Checkpoint, trains=True, gpu=True)
+@stage(version=4, table=Checkpoint, trains=True, gpu=True)
 def pretrain(
     out: Path,
     pairs: Artifact[Pairs],
