@@ -9,8 +9,8 @@ from models.masking import mask_budget, sample_masks, select_words
 from models.row_random import RowRandom
 from models.texts import word_indices
 from models.tokens import Tokenizer
-from tests.models.padded import CLS, SEP, numbers, padded, slow_words
-from tests.models.test_masking import num_of_words, texts
+from tests.models.padded import CLS, SEP, num_of_words, numbers, padded, slow_words
+from tests.models.test_masking import texts
 
 
 def masks_of(
