@@ -17,6 +17,7 @@ from flows.command_options import DEFAULT_STORE, AsJson, Changes, RecipeName, Ru
 from flows.prefect_server.commands import register as add_server_commands
 from flows.queries.commands import app as queries
 from flows.queries.commands import register as add_query_commands
+from flows.rehearsal.command import register as add_rehearsal
 from flows.store_cli import register as add_store_commands
 from flows.study.commands import app as study
 
@@ -204,6 +205,7 @@ def export_run(
     export_runs(run, rows or [], to, store, split=split, packed=packed, plain=plain, actor=actor)
 
 
+add_rehearsal(app, RUN)
 add_store_commands(app, STORE)
 app.add_typer(queries, rich_help_panel=QUERIES)
 add_query_commands(app, QUERIES)

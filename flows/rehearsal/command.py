@@ -1,0 +1,30 @@
+"""The command `pretrieve rehearse`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from flows.command_options import AsJson, Changes, RecipeName
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Add the command to the command line, in a panel of its help."""
+    app.command(rich_help_panel=panel, epilog="Example: pretrieve rehearse came --passages 100000")(rehearse)
+
+
+def rehearse(
+    recipe: RecipeName,
+    passages: Annotated[int, typer.Option(metavar="N", help="The number of synthetic passages.")] = 10_000,
+    changes: Changes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a recipe's stages on synthetic data.
+
+    Extrapolates the time, memory and disk of each stage to the real collection, and names what would break. Needs
+    neither data nor weights; models are tiny, and trainings have two steps.
+    """
+    from flows.rehearsal.rehearse import rehearse as rehearse_recipe
+
+    rehearse_recipe(recipe, passages, changes or [], as_json)

@@ -1,0 +1,43 @@
+"""The rehearsal of every recipe is a recipe; its collection is one that the BEIR loader reads."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.recipe.load import load_recipe
+from flows.recipe.shipped import shipped_recipes
+from flows.rehearsal.changes import changes_for
+from flows.rehearsal.synthetic import write_collection
+from storage.datasets import beir
+from storage.errors import UserError
+
+LARGE = [name for name in shipped_recipes() if "/" not in name]
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_the_rehearsal_of_a_recipe_is_valid_and_short(name: str, tmp_path: Path) -> None:
+    recipe, _ = load_recipe(name)
+    if recipe.teacher or recipe.transfer:
+        with pytest.raises(UserError, match="cannot be rehearsed yet"):
+            changes_for(recipe, tmp_path)
+        return
+
+    rehearsed, _ = load_recipe(name, changes_for(recipe, tmp_path))
+
+    assert rehearsed.dataset.reader == "beir"
+    trainings = [round_.train for round_ in rehearsed.rounds if round_.train]
+    assert {training.steps for training in trainings} <= {2}
+    assert not any(hasattr(analysis, "weights") for analysis in rehearsed.analyses)
+    assert [round_.name for round_ in rehearsed.rounds] == [round_.name for round_ in recipe.rounds]
+
+
+def test_the_collection_has_queries_for_each_split(tmp_path: Path) -> None:
+    folder = tmp_path / "collection"
+
+    write_collection(folder, 1000, "train", ["dev", "dl19"])
+
+    assert sum(1 for _ in beir.texts(folder, "corpus")) == 1000
+    assert sum(1 for _ in beir.texts(folder, "documents")) == 334
+    assert sum(1 for _ in beir.queries(folder, "train")) == 63
+    assert sum(1 for _ in beir.qrels(folder, "train")) == 63
+    assert sum(1 for _ in beir.qrels(folder, "dev")) == sum(1 for _ in beir.qrels(folder, "dl19")) == 50
