@@ -80,7 +80,13 @@ def fetch(
 
 @app.command(rich_help_panel=RUN, epilog="Example: pretrieve plan cot_mae_query_as_context --set seed=7")
 def plan(
-    recipe: RecipeName, store: StoreFolder = DEFAULT_STORE, changes: Changes = None, as_json: AsJson = False
+    recipe: RecipeName,
+    store: StoreFolder = DEFAULT_STORE,
+    changes: Changes = None,
+    as_json: AsJson = False,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Also show memory and hours on a GPU, such as h200 or a100-40.")
+    ] = None,
 ) -> None:
     """List a recipe's stages with their keys and estimated costs.
 
@@ -88,7 +94,7 @@ def plan(
     """
     from flows.plan import show_plan
 
-    show_plan(recipe, store, changes or [], as_json)
+    show_plan(recipe, store, changes or [], as_json, gpu)
 
 
 @app.command(rich_help_panel=RUN, epilog="Example: pretrieve reproduce quickstart --set execution.threads=4")

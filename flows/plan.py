@@ -14,7 +14,9 @@ from rich.table import Table
 
 from flows.chain.chain import chain
 from flows.cost_history import CostHistory
+from flows.gpus import find_gpu
 from flows.plan_costs import CostEstimate, in_powers, passes_texts, reference
+from flows.plan_gpu import gpu_needs, gpu_table
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.terminal import Terminal, say, say_json
@@ -71,13 +73,18 @@ def needed_for(plan: Session, goal: str) -> Mapping[str, Job]:
     return {name: job for name, job in plan.jobs.items() if name in needed}
 
 
-def show_plan(name: str, folder: Path, changes: Sequence[str], as_json: bool = False) -> None:
-    """Print the plan as a table or as JSON, with what is missing and what the numbers are based on."""
+def show_plan(name: str, folder: Path, changes: Sequence[str], as_json: bool = False, gpu: str | None = None) -> None:
+    """Print the plan as a table or as JSON, with what is missing and what the numbers are based on.
+
+    With the name of a GPU, memory and hours of the stages that run an encoder follow.
+    """
     recipe, path = load_recipe(name, changes)
+    figures = find_gpu(gpu) if gpu is not None else None
     store = Store.open_or_new(folder)
     with sources.assuming_present() as absent:
         steps = list(planned(recipe, path.stem, store).done.values())
         estimate, history = CostEstimate(recipe, steps), CostHistory(store)
+        needs = gpu_needs(estimate, steps, figures) if figures is not None else []
     table = Table(title=f"{recipe.title} ({path.stem})", title_justify="left")
     for heading in ("stage", "round", "key", "state"):
         table.add_column(heading, no_wrap=heading != "round", overflow="fold")
@@ -92,13 +99,20 @@ def show_plan(name: str, folder: Path, changes: Sequence[str], as_json: bool = F
     if as_json:
         names = ("stage", "round", "key", "state", "tokens", "flops", "disk", "hours")
         listed = [dict(zip(names, row, strict=True)) for row in rows]
-        say_json({"stages": listed, "not_here": absent, "notes": [*estimate.notes, *history.notes]})
+        plan_as_json = {"stages": listed, "not_here": absent, "notes": [*estimate.notes, *history.notes]}
+        if gpu is not None and figures is not None:
+            plan_as_json["gpu"] = {"name": gpu, **figures.model_dump(), "stages": [need.as_json() for need in needs]}
+        say_json(plan_as_json)
         return
     console = Terminal()
     console.width = max(console.width, WIDTH)
     console.print(table)
     missing = sum(not step.cached for step in steps)
     print(f"{len(steps)} stages: {len(steps) - missing} cached, {missing} to build; nothing was built")
+    if gpu is not None and figures is not None:
+        console.print(gpu_table(Path(gpu).stem, needs))
+        say(figures.rates(Path(gpu).stem))
+        say("memory and bytes moved are counted on a CPU and unmeasured on a GPU; every text has its full length")
     for note in (*(f"not here: {what}" for what in absent), *estimate.notes, *history.notes):
         say(note)
 

@@ -40,7 +40,7 @@ class CostEstimate:
 
     def of(self, step: Done) -> Cost | None:
         """Return the most that a stage can cost; None where the number of texts is not known yet."""
-        number, one = self._number(step), self._cost_of_one(step)
+        number, one = self.number(step), self._cost_of_one(step)
         if number is not None:
             return one.times(number)
         cost = f"{one.tokens:,.0f} tokens and {in_powers(one.flops)} FLOPs at most"
@@ -59,20 +59,20 @@ class CostEstimate:
             teacher_training = teacher.train
             return self._cached(f"{teacher_training}", lambda: self.costs.teaching(teacher_training))
         if step.stage == "encode":
-            trained, length = self._training_of_encoder(step), self._limits(step).passage_max_tokens
+            trained, length = self.training_of_encoder(step), self.limits(step).passage_max_tokens
             views = trained.retriever if trained else PLAIN
             return self._cached(f"{views} {length}", lambda: self.costs.encoding(views, length))
-        training = self._training(step)
+        training = self.training(step)
         # What does not change the cost of a query is not in the cache's key.
         key = training.model_copy(update={"epochs": 1, "steps": None, "seed": 0}).model_dump_json()
         return self._cached(key, lambda: self.costs.training(training))
 
-    def _training_of_encoder(self, step: Done) -> Training | None:
+    def training_of_encoder(self, step: Done) -> Training | None:
         """Return how the retriever that encodes was trained; None for one that is used as it is."""
         encoder = self.steps.get(step.inputs[CHECKPOINT["encode"]])
-        return self._training(encoder) if encoder is not None and encoder.stage == "train" else None
+        return self.training(encoder) if encoder is not None and encoder.stage == "train" else None
 
-    def _limits(self, step: Done) -> Encoding:
+    def limits(self, step: Done) -> Encoding:
         """Return how many tokens of a text are read."""
         if self.suite and step.round in self.collections:
             return self.collections[step.round].encode or self.suite.encode
@@ -84,7 +84,7 @@ class CostEstimate:
             self._cache[key] = count()
         return self._cache[key]
 
-    def _number(self, step: Done) -> int | None:
+    def number(self, step: Done) -> int | None:
         """Return how many texts, pairs or queries pass through the encoder, over all epochs."""
         if step.stage == "encode":
             return self._number_encoded(step)
@@ -99,7 +99,7 @@ class CostEstimate:
         if teacher and teacher.train and step.stage == "train_teacher":
             size = teacher.train.batch_queries
             return queries and -(-queries * teacher.train.epochs // size) * size
-        training = self._training(step)
+        training = self.training(step)
         if training.steps:
             return training.steps * training.batch_queries
         return queries and training.num_steps(queries) * training.batch_queries
@@ -142,7 +142,8 @@ class CostEstimate:
         """Return how many rows the complete collection has; None for a fraction of it, and where it is not known."""
         return None if data.fraction is not None else datasets.num_rows(data.reader, part, split)
 
-    def _training(self, step: Done) -> Training:
+    def training(self, step: Done) -> Training:
+        """Return how the retriever of a step's round is trained."""
         trainings = (round_.train for round_ in expanded(self.recipe.rounds) if round_.name == step.round)
         return next(training for training in trainings if training is not None)
 

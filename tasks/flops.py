@@ -21,7 +21,6 @@ import torch
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.models import WordPiece
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from models.layers.bert import CONFIG, BertConfig, BertForMaskedLM
@@ -37,6 +36,7 @@ from models.retrievers.views.late import MARKERS
 from models.row_random import RowRandom
 from models.tokens import FILES, Tokenizer, num_tokens, pad
 from storage.errors import UserError
+from tasks.allocations import Uncomputed
 from tasks.cross_encoder.pairs import Scoring
 from tasks.cross_encoder.train_teacher import TeacherTraining
 from tasks.finetuning.train import Training
@@ -47,7 +47,6 @@ BERT_BASE = BertConfig(
     vocab_size=30_522, hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072
 )
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-ROWS = 1
 TEXTS = 1000  # size of the assumed collection for term counts
 
 
@@ -67,14 +66,15 @@ class Cost:
 class Costs:
     """The costs of stages that start from a backbone, which is assumed to be BERT-base if its folder is missing."""
 
-    def __init__(self, folder: Path, backbone: Backbone) -> None:
+    def __init__(self, folder: Path, backbone: Backbone, *, dropout: float = 0.0) -> None:
+        """`dropout` is that of hidden states, which changes memory and no FLOPs; attention has none, to save time."""
         self.assumed = not (folder / CONFIG).is_file()
         with naming("backbone"):
             config = BERT_BASE if self.assumed else BertConfig.load(folder)
             self.tokenizer = Tokenizer.load(folder) if (folder / FILES[0]).is_file() else numbered(config.vocab_size)
         layers = len(backbone.layers) if backbone.layers is not None else config.num_hidden_layers
-        without_dropout = replace(config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)  # to save time
-        model = BertForMaskedLM(replace(without_dropout, num_hidden_layers=layers))
+        config = replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=0.0)
+        model = BertForMaskedLM(replace(config, num_hidden_layers=layers))
         self.encoder = towers.build_encoders(DenseEncoder(model, backbone.pooling), backbone.towers)
 
     def pretraining(self, settings: Pretraining[Any]) -> Cost:
@@ -98,24 +98,23 @@ class Costs:
     def teaching(self, settings: TeacherTraining) -> Cost:
         """Return the cost of training a cross-encoder on one query with its passages."""
         group = settings.passages_per_query
-        one = count(
-            cross_encoder.Finetuning(self._reader("teacher.train")), self.pairs(settings.max_tokens), chunked=False
-        )
+        objective = cross_encoder.Finetuning(self.cross_encoder("teacher.train"))
+        one = count(objective, self.pairs(settings.max_tokens), chunked=False)
         return one.times(group)
 
     def scoring(self, settings: Scoring) -> Cost:
         """Return the cost of scoring one pair with a cross-encoder."""
-        reader = self._reader("teacher.score")
+        reader = self.cross_encoder("teacher.score")
         with torch.no_grad(), counting() as counter:
             reader(self.pairs(settings.max_tokens).pairs)
         return Cost(settings.max_tokens, counter.get_total_flops())
 
-    def pairs(self, max_tokens: int) -> Groups:
-        """Return one pair of a query and a passage."""
+    def pairs(self, max_tokens: int, rows: int = 1, group: int = 1) -> Groups:
+        """Return `rows` queries, each with `group` pairs of the query and a passage."""
         pair = self.ids(max_tokens), max_tokens // 2
-        return Groups(pad_pairs(self.tokenizer, [pair]), 1)
+        return Groups(pad_pairs(self.tokenizer, [pair] * rows * group), group)
 
-    def _reader(self, section: str) -> CrossEncoder:
+    def cross_encoder(self, section: str) -> CrossEncoder:
         """Return a cross-encoder with the backbone's configuration."""
         with naming(section):
             return CrossEncoder(self.encoder.passage.config)
@@ -133,8 +132,8 @@ class Costs:
         """Return the backbone with the views of a round."""
         return Retriever(self.encoder, views, self.tokenizer)
 
-    def raw_batch(self, objective: Any) -> RawBatch:
-        """Return a text that still has its maximum length after its context has been removed (ICT)."""
+    def raw_batch(self, objective: Any, rows: int = 1) -> RawBatch:
+        """Return texts that still have their maximum length after their contexts have been removed (ICT)."""
         lengths = {
             field.name: getattr(objective, field.name)
             for field in dataclasses.fields(objective)
@@ -142,14 +141,14 @@ class Costs:
         }
         context = max(lengths.values())
         text = self.ids(lengths["max_tokens"] + context)
-        contexts = [text[:context]] if objective.reads != "texts" else []
-        return RawBatch([text], contexts, self.terms() if objective.counts_terms else None)
+        contexts = [text[:context]] * rows if objective.reads != "texts" else []
+        return RawBatch([text] * rows, contexts, self.terms() if objective.counts_terms else None)
 
-    def examples(self, settings: Training, group: int) -> Examples:
-        """Return one query with `group` passages."""
-        passages = pad([self.ids(settings.passage_max_tokens)] * group)
-        teacher = torch.zeros(ROWS, group) if settings.distillation else None
-        return Examples(pad([self.ids(settings.query_max_tokens)]), passages, group, None, teacher=teacher)
+    def examples(self, settings: Training, group: int, rows: int = 1) -> Examples:
+        """Return `rows` queries with `group` passages each."""
+        passages = pad([self.ids(settings.passage_max_tokens)] * rows * group)
+        teacher = torch.zeros(rows, group) if settings.distillation else None
+        return Examples(pad([self.ids(settings.query_max_tokens)] * rows), passages, group, None, teacher=teacher)
 
     def ids(self, length: int) -> list[int]:
         """Return that number of WordPiece tokens, each a word of its own, so that masks use their complete budget."""
@@ -179,21 +178,8 @@ def count(module: Any, batch: Batch, *, chunked: bool) -> Cost:
 @contextlib.contextmanager
 def counting() -> Iterator[FlopCounterMode]:
     """Count matrix products in the block; they return zeros instead of being computed."""
-    uncomputed: TorchDispatchMode = Uncomputed()  # type: ignore[no-untyped-call]
-    with sdpa_kernel(SDPBackend.MATH), uncomputed, FlopCounterMode(display=False) as counter:
+    with sdpa_kernel(SDPBackend.MATH), Uncomputed(), FlopCounterMode(display=False) as counter:
         yield counter
-
-
-class Uncomputed(TorchDispatchMode):
-    """Replaces matrix products by zeros of their shape, since a count needs only shapes: BERT-base takes seconds."""
-
-    PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket not in self.PRODUCTS:
-            return func(*args, **(kwargs or {}))
-        left, right = args[-2:]
-        return left.new_zeros(*left.shape[:-1], right.shape[-1])
 
 
 @contextlib.contextmanager

@@ -13,12 +13,16 @@ SUITES = SHIPPED / "suites"
 """Lists of collections (`flows.chain.suites`), not recipes."""
 CLAIMS = SHIPPED / "study" / "claims.yaml"
 """The claims that the study's recipes test (`flows.study.claims`), not a recipe."""
+GPUS = SHIPPED / "hardware" / "gpus.yaml"
+"""Figures of GPUs (`flows.gpus`), not a recipe."""
 NEAREST_SHOWN = 3
 
 
 def shipped_recipes() -> dict[str, Path]:
     """Return the file of each shipped recipe by its name, such as `small/beir`."""
-    files = [file for file in sorted(SHIPPED.rglob("*.yaml")) if SUITES not in file.parents and file != CLAIMS]
+    files = [
+        file for file in sorted(SHIPPED.rglob("*.yaml")) if SUITES not in file.parents and file not in (CLAIMS, GPUS)
+    ]
     return {file.relative_to(SHIPPED).with_suffix("").as_posix(): file for file in files}
 
 

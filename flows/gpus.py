@@ -1,0 +1,69 @@
+"""The GPUs that `pretrieve plan --gpu` knows: memory, peak and bandwidth, with the shares of them that are assumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from flows.recipe.shipped import GPUS
+from storage.errors import UserError, suggestion
+from storage.formats.yaml_files import read_yaml
+from storage.settings import Settings
+
+GIB = 1 << 30
+
+
+class Gpu(Settings):
+    """A GPU's figures, and what a run is assumed to reach of them."""
+
+    memory_gib: float = Field(gt=0)
+    teraflops: float = Field(gt=0)
+    """Peak of dense half-precision products with float32 sums."""
+    gigabytes_per_second: float = Field(gt=0)
+    """Bandwidth of the memory."""
+    source: str
+    product_share: float = Field(default=0.6, gt=0, le=1)
+    """Share of the peak that matrix products reach; assumed unless measured."""
+    bandwidth_share: float = Field(default=0.8, gt=0, le=1)
+    """Share of the bandwidth that all other operations reach; assumed unless measured."""
+    usable_share: float = Field(default=0.9, gt=0, le=1)
+    """Share of the memory that tensors can fill; the rest is for libraries and the allocator's gaps."""
+
+    @property
+    def usable_bytes(self) -> int:
+        """Return the bytes that tensors can fill."""
+        return round(self.memory_gib * GIB * self.usable_share)
+
+    def seconds(self, flops: float, moved_bytes: float) -> float:
+        """Return the time of matrix products and then of the bytes that other operations move."""
+        products = flops / (self.teraflops * 1e12 * self.product_share)
+        return products + moved_bytes / (self.gigabytes_per_second * 1e9 * self.bandwidth_share)
+
+    def rates(self, name: str) -> str:
+        """Return a sentence with the figures, which are stated by `source` or assumed."""
+        return (
+            f"{name}: {self.memory_gib:g} GiB, {self.teraflops:g} TFLOP/s, {self.gigabytes_per_second:g} GB/s "
+            f"({self.source}); assumed: {self.usable_share:.0%} of the memory is usable, matrix products reach "
+            f"{self.product_share:.0%} of the peak, other operations {self.bandwidth_share:.0%} of the bandwidth"
+        )
+
+
+def find_gpu(name: str) -> Gpu:
+    """Return the GPU of a name in `configs/hardware/gpus.yaml`, or of a YAML file; UserError if it is neither."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        return _parsed(read_yaml(path), path)
+    known = read_yaml(GPUS)
+    if name not in known:
+        raise UserError(f"--gpu: no GPU {name!r} is known; {suggestion(name, list(known))} Or give a YAML file.")
+    return _parsed(known[name], GPUS)
+
+
+def _parsed(value: object, path: Path) -> Gpu:
+    try:
+        return Gpu.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "content"
+        raise UserError(f"{path}: {key}: {first['msg']}; see {GPUS}") from None

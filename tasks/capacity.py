@@ -1,0 +1,68 @@
+"""The memory of a recipe's stages that pass texts through an encoder, for batches and chunks of any size."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from models.objective import Batch
+from models.pretraining import Initialisation
+from models.retrievers import cross_encoder
+from models.retrievers.objective import Finetuning
+from models.retrievers.retriever import RetrieverSettings
+from models.row_random import RowRandom
+from models.tokens import pad
+from tasks.cross_encoder.pairs import Scoring
+from tasks.cross_encoder.train_teacher import TeacherTraining
+from tasks.finetuning.train import Training
+from tasks.flops import Costs, naming
+from tasks.memory import EncodingMemory, TrainingMemory, encoding_memory, training_memory
+from tasks.pretraining.pretrain import Pretraining
+
+
+class Capacity:
+    """Counts the memory of stages on models of a backbone's shape; `half` says whether they run under autocast."""
+
+    def __init__(self, costs: Costs, *, half: bool = True) -> None:
+        self.costs, self.half = costs, half
+
+    def pretraining(self, settings: Pretraining[Any]) -> TrainingMemory:
+        """Return the memory of a pre-training."""
+        paper, objective = import_module(f"models.papers.{settings.paper}"), settings.objective
+        with naming("pretrain.objective"):
+            module = paper.Pretraining(
+                Initialisation(self.costs.encoder, self.costs.raw_batch(objective).terms), objective
+            )
+
+        def batch_of(rows: int) -> Batch:
+            raw = self.costs.raw_batch(objective, rows)
+            batch: Batch = paper.make_batch(raw, self.costs.tokenizer, objective, RowRandom(0, 0))
+            return batch
+
+        return training_memory(module, batch_of, half=self.half)
+
+    def training(self, settings: Training) -> TrainingMemory:
+        """Return the memory of a retriever's training; a row is a query with its passages."""
+        group = settings.passages_per_query
+        with naming("train"):
+            objective = Finetuning(self.costs.retriever(settings.retriever), settings.loss)
+        return training_memory(objective, lambda rows: self.costs.examples(settings, group, rows), half=self.half)
+
+    def teaching(self, settings: TeacherTraining) -> TrainingMemory:
+        """Return the memory of a cross-encoder's training; a row is a query with its passages."""
+        objective = cross_encoder.Finetuning(self.costs.cross_encoder("teacher.train"))
+        length, group = settings.max_tokens, settings.passages_per_query
+        return training_memory(objective, lambda rows: self.costs.pairs(length, rows, group), half=self.half)
+
+    def encoding(self, views: RetrieverSettings, max_tokens: int) -> EncodingMemory:
+        """Return the memory of encoding passages."""
+        with naming("encode"):
+            retriever = self.costs.retriever(views).eval()
+        tokens = self.costs.ids(max_tokens)
+        return encoding_memory(retriever, lambda rows: retriever(pad([tokens] * rows), "passage"), half=self.half)
+
+    def scoring(self, settings: Scoring) -> EncodingMemory:
+        """Return the memory of scoring pairs with a cross-encoder."""
+        reader = self.costs.cross_encoder("teacher.score").eval()
+        length = settings.max_tokens
+        return encoding_memory(reader, lambda rows: reader(self.costs.pairs(length, rows).pairs), half=self.half)

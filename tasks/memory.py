@@ -1,0 +1,169 @@
+"""The peak memory of a training or of encoding before it runs, counted on a model of its shape.
+
+Operations run on the CPU for one and two rows, with the recipe's lengths and without computing matrix products, while
+the bytes of all live tensors are recorded after each operation. Rows have the same operations, so the bytes after each
+operation are a line in the number of rows (a parabola for comparisons within a batch). The peak at any number of rows
+is the maximum of these. Not counted: the allocator's gaps and the libraries' workspaces.
+
+On a GPU a training computes in half precision with float32 weights, as autocast does; this is emulated on the CPU,
+with attention that keeps no matrix of weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from models.objective import Batch, Vectors
+from tasks.allocations import in_half_precision, recording
+
+ADAMW_BYTES = 8  # two float32 moments of each parameter
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The bytes of live tensors after each operation, and the bytes that were read and written."""
+
+    live: list[int]
+    moved: int
+    """Of all operations but matrix products and views."""
+    forward: int = 0
+    """The number of operations before the backward pass."""
+
+
+@dataclass(frozen=True)
+class TrainingMemory:
+    """Counts from which the peak memory of a training step follows for any batch and chunk."""
+
+    parameters: int
+    rows_per_text: int
+    """Rows of a batch for each text or query: 2 where an objective exchanges text and context."""
+    encoding: Sequence[Recorded]
+    """Encoding and its gradients, for 1, 2, … texts without stored gradients."""
+    accumulating: Sequence[Recorded]
+    """The same where gradients of an earlier chunk are stored."""
+    comparing: Sequence[Recorded]
+    """The comparison and its gradients, for 1, 2, 3, … texts; empty without vectors."""
+    vector_bytes: int
+    """Of a text's vectors."""
+
+    def peak(self, batch: int, chunk: int | None) -> int:
+        """Return the bytes of weights, gradients, moments and activations at the peak of a step.
+
+        `batch` counts texts or queries, `chunk` the batch's rows.
+        """
+        total = batch * self.rows_per_text
+        rows = min(total, chunk or total)
+        texts, chunked = rows / self.rows_per_text, rows < total
+        gradients = 4 * self.parameters
+        states = 4 * self.parameters + ADAMW_BYTES * self.parameters
+        recorded = self.accumulating if chunked else self.encoding
+        encoding = highest([one.live for one in recorded], texts) + (gradients if chunked else 0)
+        kept = at([one.live[one.forward - 1] for one in self.encoding], texts)
+        vectors = 2 * self.vector_bytes * batch if chunked else 0  # with the gradients at them
+        comparing = kept + highest([one.live for one in self.comparing], batch) if self.comparing else 0
+        return round(states + vectors + max(gradients, encoding, comparing))
+
+    def largest_chunk(self, batch: int, memory: int) -> int | None:
+        """Return the largest chunk of a batch whose step fits into so many bytes; None if one row does not fit."""
+        low, high = 0, batch * self.rows_per_text
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.peak(batch, middle) <= memory else (low, middle - 1)
+        return low or None
+
+    def moved(self, steps: int, batch: int, chunk: int | None) -> float:
+        """Return the bytes that operations other than matrix products read and write in a training."""
+        total = batch * self.rows_per_text
+        first, second = (one.moved for one in self.encoding[:2])
+        of_chunks = -(-total // (chunk or total)) * max(0, 2 * first - second)
+        optimiser = 28 * self.parameters  # reads weights, gradients and moments, writes weights and moments
+        return steps * (batch * (second - first) + of_chunks + optimiser)
+
+
+@dataclass(frozen=True)
+class EncodingMemory:
+    """Counts from which the peak memory of encoding follows for any number of rows at a time."""
+
+    parameters: int
+    recorded: Sequence[Recorded]
+
+    def peak(self, rows: int) -> int:
+        """Return the bytes of weights and activations at the peak of a batch."""
+        return round(4 * self.parameters + highest([one.live for one in self.recorded], rows))
+
+    def moved(self, rows: int, per_batch: int) -> float:
+        """Return the bytes that operations other than matrix products read and write."""
+        first, second = (one.moved for one in self.recorded[:2])
+        return rows * (second - first) + -(-rows // per_batch) * max(0, 2 * first - second)
+
+
+def training_memory(objective: Any, batch_of: Callable[[int], Batch], *, half: bool) -> TrainingMemory:
+    """Count a training's memory; `batch_of` returns a batch of so many texts, `half` says whether autocast is on."""
+    module: nn.Module = objective.train()
+    encoding, accumulating, vectors_of = [], [], {}
+    for rows in (1, 2):
+        module.zero_grad(set_to_none=True)
+        vectors_of[rows], one = _encoded(objective, batch_of(rows), half)
+        encoding.append(one)
+        accumulating.append(_encoded(objective, batch_of(rows), half)[1])  # gradients are stored now
+    vectors = vectors_of[1]
+    comparing = []
+    if vectors:
+        for rows in (1, 2, 3):
+            leaves = tuple(torch.cat([vector] * rows).requires_grad_() for vector in vectors)
+            with recording() as record:
+                losses = objective.compare(leaves, batch_of(rows))
+                if losses:
+                    torch.stack(list(losses.values())).sum().backward()
+            comparing.append(Recorded(record.live or [0], record.moved))
+    module.zero_grad(set_to_none=True)
+    size = sum(vector.nbytes for vector in vectors)
+    return TrainingMemory(num_parameters(module), len(batch_of(1)), encoding, accumulating, comparing, size)
+
+
+def encoding_memory(module: nn.Module, run: Callable[[int], object], *, half: bool) -> EncodingMemory:
+    """Count the memory of encoding without gradients; `run` encodes so many rows."""
+    recorded = []
+    for rows in (1, 2):
+        with torch.no_grad(), recording() as record, in_half_precision(half):
+            run(rows)
+        recorded.append(Recorded(record.live, record.moved))
+    return EncodingMemory(num_parameters(module), recorded)
+
+
+def num_parameters(module: nn.Module) -> int:
+    """Return the number of a module's parameters, shared ones once."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def highest(counts: Sequence[Sequence[int]], rows: float) -> float:
+    """Return the maximum over operations of what is counted, extrapolated to a number of rows.
+
+    Counts of unequal numbers of operations have their maxima extrapolated instead.
+    """
+    if len({len(one) for one in counts}) > 1:
+        return at([max(one) for one in counts], rows)
+    return max((at(values, rows) for values in zip(*counts, strict=True)), default=0.0)
+
+
+def at(values: Sequence[int], rows: float) -> float:
+    """Return the value at `rows` of the line or parabola through the values at 1, 2 (and 3)."""
+    first, second, *others = values
+    slope = second - first
+    curvature = others[0] - 2 * second + first if others else 0
+    return first + (rows - 1) * slope + (rows - 1) * (rows - 2) / 2 * curvature
+
+
+def _encoded(objective: Any, batch: Batch, half: bool) -> tuple[Vectors, Recorded]:
+    with recording() as record:
+        with in_half_precision(half):
+            vectors, losses = objective.encode(batch)
+        forward = len(record.live)
+        total = [*losses.values(), *((vector * torch.zeros_like(vector)).sum() for vector in vectors)]
+        torch.stack([loss.float() for loss in total]).sum().backward()
+    return tuple(vector.detach() for vector in vectors), Recorded(record.live, record.moved, forward)

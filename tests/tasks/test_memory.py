@@ -1,0 +1,166 @@
+"""The memory formula is compared with what PyTorch's allocator hands out in complete training steps."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from flows.recipe.load import load_recipe
+from models.layers.bert_config import BertConfig
+from models.papers import cot_mae
+from models.pretraining import Initialisation
+from models.retrievers.objective import Finetuning
+from models.retrievers.retriever import RetrieverSettings
+from models.retrievers.views import lexical
+from models.row_random import RowRandom
+from models.tokens import pad
+from tasks.allocations import recording
+from tasks.capacity import Capacity
+from tasks.finetuning.train import PLAIN
+from tasks.flops import Costs
+from tasks.memory import Recorded, TrainingMemory, at, highest, num_parameters
+from tasks.training.grad_cache import gradients
+from tests.tiny import LEXICAL
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+SIZES = [
+    # hidden size, layers, intermediate size, query and passage tokens, batch, chunk
+    (32, 2, 64, 8, 24, 8, None),
+    (64, 2, 128, 16, 48, 12, 4),
+    (64, 3, 256, 8, 96, 16, 2),
+    (128, 2, 512, 32, 64, 8, None),
+    (192, 4, 384, 16, 32, 10, 3),
+]
+"""Five sizes, from weights that dominate to activations that do."""
+TOLERANCE = 0.15
+
+
+def costs_of(folder: Path, hidden: int, layers: int, intermediate: int) -> Costs:
+    """Return costs on a model of a size, with dropout as in BERT."""
+    config = BertConfig(
+        vocab_size=500, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=4,
+        intermediate_size=intermediate, max_position_embeddings=128,
+    )  # fmt: skip
+    config.save(folder)
+    recipe, _ = load_recipe("cot_mae")
+    return Costs(folder, recipe.backbone.model_copy(update={"layers": None}), dropout=0.1)
+
+
+def allocated_peak(run: Callable[[], object]) -> int:
+    """Return the most bytes that PyTorch's allocator had handed out at a time, beyond those before the call."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    results: Any = profiler.profiler
+    events = [event for event in results.kineto_results.events() if event.name() == "[memory]"]
+    total = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        total += event.nbytes()
+        peak = max(peak, total)
+    return peak
+
+
+def measured_step(objective: Any, batch: Any, chunk: int | None) -> int:
+    """Return the bytes of weights, moments and of what a step allocates at its peak."""
+    optimiser = torch.optim.AdamW(objective.parameters(), fused=True)
+    gradients(objective, batch, chunk, (1, 0))
+    optimiser.step()  # creates the moments
+    optimiser.zero_grad(set_to_none=True)
+
+    def step() -> None:
+        gradients(objective, batch, chunk, (1, 1))
+        optimiser.step()
+
+    return 12 * num_parameters(objective) + allocated_peak(step)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_peak_of_a_pretraining_is_that_of_the_allocator(tmp_path: Path, size: tuple[Any, ...]) -> None:
+    hidden, layers, intermediate, _, length, batch, chunk = size
+    costs = costs_of(tmp_path, hidden, layers, intermediate)
+    changes = [f"pretrain.objective.{name}={length}" for name in ("max_tokens", "context_max_tokens")]
+    recipe, _ = load_recipe("cot_mae", changes)
+    expected = Capacity(costs, half=False).pretraining(recipe.pretrain).peak(batch, chunk)
+
+    paper, objective = cot_mae, recipe.pretrain.objective
+    module = paper.Pretraining(Initialisation(costs.encoder, None), objective).train()
+    made = paper.make_batch(costs.raw_batch(objective, batch), costs.tokenizer, objective, RowRandom(5, 0))
+
+    assert expected == pytest.approx(measured_step(module, made, chunk), rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("view", ["dense", "lexical"])
+def test_the_peak_of_a_fine_tuning_is_that_of_the_allocator(tmp_path: Path, size: tuple[Any, ...], view: str) -> None:
+    hidden, layers, intermediate, query_length, length, batch, chunk = size
+    costs = costs_of(tmp_path, hidden, layers, intermediate)
+    training = load_recipe("cot_mae")[0].rounds[0].train
+    assert training is not None
+    lengths = {"query_max_tokens": query_length, "passage_max_tokens": length, "passages_per_query": 3}
+    retriever = training.retriever if view == "dense" else RetrieverSettings(lexical=lexical.Settings(**LEXICAL))
+    training = training.model_copy(update={**lengths, "retriever": retriever})
+    expected = Capacity(costs, half=False).training(training).peak(batch, chunk)
+
+    module = Finetuning(costs.retriever(training.retriever), training.loss).train()
+
+    assert expected == pytest.approx(measured_step(module, costs.examples(training, 3, batch), chunk), rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_peak_of_encoding_is_that_of_the_allocator(tmp_path: Path, size: tuple[Any, ...]) -> None:
+    hidden, layers, intermediate, _, length, batch, _ = size
+    costs = costs_of(tmp_path, hidden, layers, intermediate)
+    retriever = costs.retriever(PLAIN).eval()
+    expected = Capacity(costs, half=False).encoding(PLAIN, length).peak(batch)
+
+    def run() -> None:
+        with torch.no_grad():
+            retriever(pad([costs.ids(length)] * batch), "passage")
+
+    assert expected == pytest.approx(4 * num_parameters(retriever) + allocated_peak(run), rel=TOLERANCE)
+
+
+def test_the_largest_chunk_is_the_last_that_fits() -> None:
+    one, two = Recorded([100, 60], 10, 1), Recorded([180, 110], 20, 1)
+    memory = TrainingMemory(10, 1, [one, two], [one, two], [], 0)
+    peaks = {chunk: memory.peak(8, chunk) for chunk in range(1, 9)}
+
+    for capacity in range(200, 1000, 7):
+        fitting = [chunk for chunk, peak in peaks.items() if peak <= capacity]
+        assert memory.largest_chunk(8, capacity) == max(fitting, default=None)
+
+
+def test_lines_and_parabolas_are_extrapolated() -> None:
+    assert [at([5, 8], rows) for rows in (1, 2, 10)] == [5, 8, 32]
+    assert [at([1, 4, 9], rows) for rows in (1, 2, 3, 12)] == [1, 4, 9, 144]
+    assert highest([[10, 1], [11, 5]], 4) == 13
+    assert highest([[10, 1], [11, 5]], 10) == 37
+    assert highest([[3], [4, 6]], 3) == 9  # other operations: the maxima 3 and 6
+
+
+def test_only_live_tensors_of_the_block_are_counted() -> None:
+    before = torch.ones(1000)
+    with recording() as record:
+        first = before + 1
+        view = first[:10]
+        second = first * 2
+        del first, view
+        third = before.exp()
+        product = before.view(10, 100) @ before.view(100, 10)
+    assert record.live[0] == 4000
+    assert max(record.live) == 8400
+    assert not product.any()
+    assert record.moved == 3 * 8000
+    assert second.sum() + third.sum() > 0
+
+
+def test_half_precision_keeps_fewer_bytes(tmp_path: Path) -> None:
+    costs = costs_of(tmp_path, 64, 2, 128)
+    training = load_recipe("cot_mae")[0].rounds[0].train
+    assert training is not None
+    single, half = (Capacity(costs, half=half).training(training).peak(64, None) for half in (False, True))
+
+    assert 0.5 * single < half < 0.9 * single
