@@ -106,6 +106,6 @@ def multiply(patch: pytest.MonkeyPatch, *, as_amx: bool) -> None:
     def rounded(values_ND: Tensor, coarse: bool) -> Tensor:
         return values_ND.bfloat16().float() if coarse else values_ND
 
-    patch.setattr(matmul, "_multiplies_bfloat16", lambda device: as_amx)
+    patch.setattr(matmul, "multiplies_bfloat16", lambda device: as_amx)
     for module in (matmul, upper_bounds, double_scores) if as_amx else ():
         patch.setattr(module, "inner_products", in_bfloat16)

@@ -1,6 +1,7 @@
 """Exact search of stored vectors, by one view or the weighted sum of all: no index, every passage is compared.
 
-1. Passages are read in tiles; each gets an upper bound of its score in single precision, on the run's device
+1. Passages are read in tiles, once for a large block of queries; an accelerator keeps them if they fit
+   (`exact_search.tiles`). Each gets an upper bound of its score in low precision, on the run's device
    (`exact_search.upper_bounds`). The K passages with the greatest bounds are the candidates.
 2. The first `depth` candidates are scored in double precision, then those whose bound is above the worst of these
    scores (`exact_search.double_scores`).
@@ -30,16 +31,16 @@ from storage.rows import num_rows
 from storage.tables import Passages, PseudoQueries, Vectors
 from storage.vectors import Encoded, describe_vectors
 from tasks.retrieval.exact_search.double_scores import MEMORY_BYTES, StoredVectors, row_bytes
+from tasks.retrieval.exact_search.tiles import DEVICE_QUERIES, MIN_TILE, Tiles
 from tasks.retrieval.exact_search.top_k import NO_KEY, RANK_MASK, SortKeys, score_of, sort_keys, top_keys
-from tasks.retrieval.exact_search.upper_bounds import upper_bounds
+from tasks.retrieval.exact_search.upper_bounds import is_accelerator, upper_bounds
 from tasks.retrieval.index import EngineSettings
 from tasks.retrieval.ranking import Hits, Indices, Lookup, Searcher
 from tasks.runtime.device import choose_device
 
 VIEWS = ("dense", "lexical", "late", "sum")
 EXTRA_CANDIDATES = 32  # beyond twice the depth: rounding may have put a better passage behind a worse one
-CACHE_BYTES = 2**20  # of a tile's bounds on the CPU: they are selected from while they are in a core's cache
-MIN_TILE = 512  # passages that make a matrix product worthwhile
+BLOCK_BYTES = 2**30  # of queries, with their candidates, for which all passages are read once
 
 
 class Exact(EngineSettings):
@@ -88,6 +89,7 @@ class ExactSearch:
         if len(stored) != len(ids):
             raise ValueError(f"{stored.folder} holds {len(stored)} passages' vectors, the passages are {len(ids)}")
         self.stored, self.ids, self.device = stored, ids, choose_device()
+        self.tiles = Tiles(stored, self.device)
         self.ranks: Indices = ids.ranks  # by row: the greater rank comes first among ties
         self.rows: Indices = ids.rows_by_rank
 
@@ -97,12 +99,11 @@ class ExactSearch:
         pending = np.arange(len(queries))
         num_candidates, coarse = min(2 * depth + EXTRA_CANDIDATES, len(self.ids)), True
         while len(pending):
-            step = max(1, MEMORY_BYTES // (32 * max(MIN_TILE, num_candidates) + row_bytes(queries)))
+            step = max(1, BLOCK_BYTES // _query_bytes(queries, num_candidates))
             for start in range(0, len(pending), step):
                 block = pending[start : start + step]
-                block_queries = queries.taken(block)
-                bounds_QK = self._candidates(block_queries, num_candidates, coarse)
-                for query, (hits, complete) in zip(block, self._lists(block_queries, bounds_QK, depth), strict=True):
+                lists = self._search(queries.taken(block), depth, num_candidates, coarse)
+                for query, (hits, complete) in zip(block, lists, strict=True):
                     if complete:
                         results[int(query)] = hits
             pending = np.array([query for query in pending if int(query) not in results], dtype=np.int64)
@@ -133,19 +134,28 @@ class ExactSearch:
         keys: SortKeys = sort_keys(torch.from_numpy(scores), torch.from_numpy(ranks)).numpy()
         return keys
 
-    @torch.inference_mode()
-    def _candidates(self, queries: Encoded, num_candidates: int, coarse: bool) -> SortKeys:
-        """Return the sort keys of each query's greatest bounds, [Q, K], in descending order."""
-        bounds = upper_bounds(queries, self.stored.similarity, self.device, coarse=coarse)
-        greatest = top_keys(len(queries), num_candidates, self.device)
-        for start, tile in self._tiles(len(queries)):
-            greatest.add(bounds(tile), self.ranks[start : start + len(tile)])
-        return greatest.keys()
+    def _search(self, queries: Encoded, depth: int, num_candidates: int, coarse: bool) -> Iterator[tuple[Hits, bool]]:
+        """Yield each query's best candidates, and whether no other passage can belong to them."""
+        is_on_cpu = not is_accelerator(self.device)
+        size = max(1, MEMORY_BYTES // _query_bytes(queries, num_candidates)) if is_on_cpu else DEVICE_QUERIES
+        blocks = [queries.rows(start, min(start + size, len(queries))) for start in range(0, len(queries), size)]
+        for block, bounds_QK in zip(blocks, self._candidates(blocks, num_candidates, coarse), strict=True):
+            yield from self._lists(block, bounds_QK, depth)
 
-    def _tiles(self, num_queries: int) -> Iterator[tuple[int, Encoded]]:
-        """Yield all passages in tiles that fit into memory together with their bounds for all queries."""
-        largest = max(MIN_TILE, CACHE_BYTES // (4 * num_queries)) if self.device.type == "cpu" else len(self.ids)
-        for start, shard in self.stored.shards():
-            step = min(largest, max(1, MEMORY_BYTES // max(32 * num_queries, 2 * row_bytes(shard))))
-            for first in range(0, len(shard), step):
-                yield start + first, shard.rows(first, min(first + step, len(shard)))
+    @torch.inference_mode()
+    def _candidates(self, blocks: Sequence[Encoded], num_candidates: int, coarse: bool) -> list[SortKeys]:
+        """Return the sort keys of each query's greatest bounds, [Q, K], in descending order, block by block.
+
+        All passages are read once for all blocks.
+        """
+        bounds = [upper_bounds(block, self.stored.similarity, self.device, coarse=coarse) for block in blocks]
+        greatest = [top_keys(len(block), num_candidates, self.device) for block in blocks]
+        for start, tile in self.tiles(max(map(len, blocks)), coarse=coarse):
+            for block_bounds, block_greatest in zip(bounds, greatest, strict=True):
+                block_greatest.add(block_bounds(tile), self.ranks[start : start + len(tile)])
+        return [block_greatest.keys() for block_greatest in greatest]
+
+
+def _query_bytes(queries: Encoded, num_candidates: int) -> int:
+    """Return the memory for a query while its candidates are selected, approximately."""
+    return 32 * max(MIN_TILE, num_candidates) + row_bytes(queries)

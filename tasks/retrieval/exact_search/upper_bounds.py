@@ -11,6 +11,7 @@ Shape suffixes: Q queries, P passages of a tile, I tokens of queries, T tokens o
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,66 @@ from torch import Tensor
 
 from storage.vectors import Encoded, SparseRows, TokenRows, Vectors
 from tasks.retrieval.exact_search.double_scores import MEMORY_BYTES, PRODUCTS_PER_BLOCK, Similarity, representation
-from tasks.retrieval.exact_search.matmul import UNIT, factors_with_errors, inner_products, on_device
+from tasks.retrieval.exact_search.matmul import (
+    UNIT,
+    factors_with_errors,
+    inner_products,
+    multiplies_bfloat16,
+    on_device,
+)
 from tasks.retrieval.exact_search.numba_kernels import all_lexical_scores, segment_maxima
 
-Bounds = Callable[[Any], Tensor]
-"""(one representation of a tile of passages) -> upper bounds of the scores of all queries, [Q, P]."""
+Bounds = Callable[["DeviceTile"], Tensor]
+"""(a tile of passages) -> upper bounds of the scores of all queries, [Q, P]."""
+
+
+@dataclass(frozen=True)
+class DeviceTile:
+    """The representations of a tile of passages, with what the bounds need of them on the device."""
+
+    rows: Encoded
+    """Memory-mapped; only its offsets are read where the arrays are on an accelerator."""
+    dense: tuple[Tensor, Tensor] | None = None
+    """Vectors [P, D] and their norms [P]."""
+    lexical: tuple[Tensor, Tensor, Tensor] | None = None
+    """Offsets [P + 1], ids, and values in double precision; only on an accelerator."""
+    late: tuple[Tensor, Tensor, Tensor] | None = None
+    """Vectors [T, D], their norms [T] and ids [T]."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of its tensors."""
+        return sum(tensor.nbytes for view in (self.dense, self.lexical, self.late) if view for tensor in view)
+
+
+def is_accelerator(device: torch.device) -> bool:
+    """Return whether the device has a memory of its own, to which passages are copied."""
+    return device.type != "cpu"
+
+
+def tile_on_device(rows: Encoded, similarity: Similarity, device: torch.device, *, coarse: bool) -> DeviceTile:
+    """Copy to the device what the bounds need of the passages' views; on the CPU their arrays are used as they are."""
+
+    def with_norms(vectors: Vectors) -> tuple[Tensor, Tensor]:
+        vectors_PD = on_device(vectors, device)
+        norms_P = vectors_PD.norm(dim=1)
+        is_rounded = coarse and is_accelerator(device) and multiplies_bfloat16(device)
+        return vectors_PD.bfloat16() if is_rounded else vectors_PD, norms_P
+
+    views: dict[str, Any] = {}
+    for view in similarity.weights:
+        values = representation(rows, view)
+        if view == "dense":
+            views[view] = with_norms(values)
+        elif view == "late":
+            views[view] = (*with_norms(values.vectors), on_device(values.ids, device))
+        elif is_accelerator(device):
+            offsets, ids = on_device(values.offsets, device), on_device(values.ids, device)
+            views[view] = (offsets, ids.long(), on_device(values.values, device).double())
+    return DeviceTile(rows, **views)
 
 
 def upper_bounds(queries: Encoded, similarity: Similarity, device: torch.device, *, coarse: bool) -> Bounds:
@@ -31,13 +87,13 @@ def upper_bounds(queries: Encoded, similarity: Similarity, device: torch.device,
     views = {view: _view_bounds(queries, view, similarity, device, coarse) for view in similarity.weights}
     (first_view, first_weight), *others = similarity.weights.items()
     if not others and first_weight == 1:
-        return lambda tile: views[first_view](representation(tile, first_view))
+        return views[first_view]
 
-    def bounds(tile: Encoded) -> Tensor:
+    def bounds(tile: DeviceTile) -> Tensor:
         bounds_QP = torch.zeros((len(queries), len(tile)), device=device)
         magnitudes_QP = torch.zeros_like(bounds_QP)
         for view, weight in similarity.weights.items():
-            weighted_QP = weight * views[view](representation(tile, view))
+            weighted_QP = weight * views[view](tile)
             bounds_QP += weighted_QP
             magnitudes_QP += weighted_QP.abs_()
         # At most three products and two additions are rounded, each by half a UNIT of the sum of magnitudes.
@@ -50,7 +106,8 @@ def _view_bounds(queries: Encoded, view: str, similarity: Similarity, device: to
     if view == "dense":
         return _dense_bounds(representation(queries, view), device, coarse)
     if view == "lexical":
-        return _lexical_bounds(representation(queries, view), device)
+        rows = representation(queries, view)
+        return _device_lexical_bounds(rows, device) if is_accelerator(device) else _lexical_bounds(rows)
     return _late_bounds(representation(queries, view), similarity.exact_match, device, coarse)
 
 
@@ -58,20 +115,45 @@ def _dense_bounds(queries: Vectors, device: torch.device, coarse: bool) -> Bound
     """Add the error bound of each product, errors_Q |p|, to the product."""
     queries_QD, errors_Q = factors_with_errors(on_device(queries, device), coarse=coarse)
 
-    def bounds(passages: Vectors) -> Tensor:
-        passages_PD = on_device(passages, device)
-        products_QP = inner_products(queries_QD, passages_PD, coarse=coarse)
-        return products_QP.addr_(errors_Q, passages_PD.norm(dim=1))
+    def bounds(tile: DeviceTile) -> Tensor:
+        assert tile.dense is not None
+        passages_PD, norms_P = tile.dense
+        return inner_products(queries_QD, passages_PD, coarse=coarse).addr_(errors_Q, norms_P)
 
     return bounds
 
 
-def _lexical_bounds(queries: SparseRows, device: torch.device) -> Bounds:
+def _lexical_bounds(queries: SparseRows) -> Bounds:
     """Add one unit in the last place to the scores: they are summed in double precision, but in another order."""
 
-    def bounds(passages: SparseRows) -> Tensor:
-        scores_QP = on_device(all_lexical_scores(queries, passages), device)
+    def bounds(tile: DeviceTile) -> Tensor:
+        scores_QP = torch.from_numpy(all_lexical_scores(queries, representation(tile.rows, "lexical")))
         return scores_QP.add(scores_QP.abs(), alpha=UNIT)
+
+    return bounds
+
+
+def _device_lexical_bounds(queries: SparseRows, device: torch.device) -> Bounds:
+    """Do the same with tensor operations: weights [V, Q] of the queries, summed by the passages' tokens.
+
+    The sums are in double precision, too, and exactly 0 where no token is shared. The last row of the weights is that
+    of all tokens that no query has.
+    """
+    num_tokens = int(queries.ids.max(initial=-1)) + 2
+    query_of_weight = np.repeat(np.arange(len(queries)), np.diff(queries.offsets))
+    weights_VQ = torch.zeros((num_tokens, len(queries)), dtype=torch.float64, device=device)
+    places = on_device(queries.ids.astype(np.int64) * len(queries) + query_of_weight, device)
+    weights_VQ.view(-1).scatter_(0, places, on_device(queries.values, device).double())
+
+    def bounds(tile: DeviceTile) -> Tensor:
+        assert tile.lexical is not None
+        offsets, ids, values = tile.lexical
+        scores_PQ = torch.nn.functional.embedding_bag(
+            ids.clamp(max=num_tokens - 1), weights_VQ, offsets, mode="sum", per_sample_weights=values,
+            include_last_offset=True,
+        )  # fmt: skip
+        scores_QP = scores_PQ.float().T.contiguous()
+        return scores_QP.add_(scores_QP.abs(), alpha=UNIT)
 
     return bounds
 
@@ -85,32 +167,39 @@ def _late_bounds(queries: TokenRows, exact_match: bool, device: torch.device, co
     ids_I = on_device(queries.ids, device)
     query_I = on_device(np.repeat(np.arange(len(queries)), np.diff(queries.offsets)), device)
     longest_query = int(np.diff(queries.offsets).max(initial=0))
+    products = max(MEMORY_BYTES // 8, free_bytes(device) // 64) if is_accelerator(device) else PRODUCTS_PER_BLOCK
 
-    def token_maxima(rows: TokenRows) -> Tensor:
-        """Return the greatest bound over each passage's tokens, [P, I]."""
-        passages_TD = on_device(rows.vectors, device)
-        products_TI = inner_products(passages_TD, tokens_ID, coarse=coarse)
-        bounds_TI = products_TI.addr_(passages_TD.norm(dim=1), errors_I)
-        if exact_match:
-            bounds_TI.masked_fill_(on_device(rows.ids, device)[:, None] != ids_I, 0.0).clamp_(min=0.0)
-        return _passage_maxima(bounds_TI, rows)
-
-    def bounds(rows: TokenRows) -> Tensor:
-        mean_tokens = max(1, len(rows.vectors) // max(1, len(rows)))
-        products = PRODUCTS_PER_BLOCK if device.type == "cpu" else MEMORY_BYTES // 8
+    def bounds(tile: DeviceTile) -> Tensor:
+        assert tile.late is not None
+        all_rows = representation(tile.rows, "late")
+        mean_tokens = max(1, len(all_rows.vectors) // max(1, len(all_rows)))
         step = max(1, products // (mean_tokens * max(1, len(tokens_ID))))
-        sums_2PQ = torch.zeros((2, len(rows), len(queries)), device=device)  # of bounds, and of their magnitudes
-        for start in range(0, len(rows), step):
-            maxima_PI = token_maxima(rows.rows(start, min(start + step, len(rows))))
-            sums_2PQ[:, start : start + step].index_add_(2, query_I, torch.stack([maxima_PI, maxima_PI.abs()]))
+        sums_2PQ = torch.zeros((2, len(all_rows), len(queries)), device=device)  # of bounds, and of their magnitudes
+        for start in range(0, len(all_rows), step):
+            stop = min(start + step, len(all_rows))
+            cut = slice(int(all_rows.offsets[start]), int(all_rows.offsets[stop]))
+            passages_TD, norms_T, ids_T = (tensor[cut] for tensor in tile.late)
+            bounds_TI = inner_products(passages_TD, tokens_ID, coarse=coarse).addr_(norms_T, errors_I)
+            if exact_match:
+                bounds_TI.masked_fill_(ids_T[:, None] != ids_I, 0.0).clamp_(min=0.0)
+            maxima_PI = _passage_maxima(bounds_TI, all_rows.rows(start, stop))
+            sums_2PQ[:, start:stop].index_add_(2, query_I, torch.stack([maxima_PI, maxima_PI.abs()]))
         return (sums_2PQ[0] + (longest_query + 4) * UNIT * sums_2PQ[1]).T
 
     return bounds
 
 
+def free_bytes(device: torch.device) -> int:
+    """Return the free memory of an accelerator; where it does not report it, and on a CPU, a small number."""
+    if device.type != "cuda":
+        return 16 * MEMORY_BYTES
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + cached
+
+
 def _passage_maxima(values_TI: Tensor, rows: TokenRows) -> Tensor:
     """Return the maximum over the tokens of each passage, [P, I]; 0 for a passage without tokens."""
-    if values_TI.device.type == "cpu":
+    if not is_accelerator(values_TI.device):
         return torch.from_numpy(segment_maxima(values_TI.numpy(), rows.offsets))
     passage_T = on_device(np.repeat(np.arange(len(rows)), np.diff(rows.offsets)), values_TI.device)
     maxima_PI = torch.zeros((len(rows), values_TI.shape[1]), device=values_TI.device)

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from storage.vectors import Encoded, SparseRows, TokenRows
 from tasks.retrieval.engines import exact
 from tasks.retrieval.engines.exact import ExactSearch
-from tasks.retrieval.exact_search import double_scores, upper_bounds
+from tasks.retrieval.exact_search import double_scores, tiles, upper_bounds
 from tasks.retrieval.exact_search.double_scores import StoredVectors, read_similarity
 from tasks.retrieval.ranking import Hits
 from tests.tasks.stored import expected, multiply, names, numbers, offsets, store, texts
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
+CPU = torch.device("cpu")
 VIEWS = [("dense", False), ("lexical", False), ("late", False), ("late", True), ("sum", False), ("sum", True)]
 
 
@@ -35,7 +36,7 @@ def same(one: list[Hits], other: list[Hits]) -> bool:
 
 
 def limit_memory(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    for module in (exact, upper_bounds, double_scores):
+    for module in (exact, upper_bounds, double_scores, tiles):
         monkeypatch.setattr(module, "MEMORY_BYTES", size)
 
 
@@ -179,9 +180,8 @@ def test_bounds_are_above_the_scores_and_tight(
     draw = np.random.default_rng(3)
     queries, passages = (texts(draw, count, words=30, signed=signed, ids=exact_match) for count in (20, 200))
     stored = StoredVectors(store(tmp_path, passages, rows=200, exact_match=exact_match), view)
-    bound_QP = upper_bounds.upper_bounds(queries, stored.similarity, torch.device("cpu"), coarse=coarse)(
-        passages
-    ).numpy()
+    tile = upper_bounds.tile_on_device(passages, stored.similarity, CPU, coarse=coarse)
+    bound_QP = upper_bounds.upper_bounds(queries, stored.similarity, CPU, coarse=coarse)(tile).numpy()
     pairs = np.divmod(np.arange(20 * 200), 200)
     score_QP = stored.scores(queries, *pairs).reshape(20, 200)
     assert (bound_QP >= score_QP).all()
@@ -190,17 +190,18 @@ def test_bounds_are_above_the_scores_and_tight(
 
 def test_bounds_include_every_rounding_error(tmp_path: Path) -> None:
     """Random numbers round up and down alike, so that half of all sums without a share are too small."""
-    draw, cpu = np.random.default_rng(7), torch.device("cpu")
+    draw = np.random.default_rng(7)
     rows = SparseRows(offsets([40] * 50), np.tile(np.arange(40, dtype=np.int32), 50), draw.random(2000, np.float32))
     built = Encoded(draw.standard_normal((50, 9), np.float32), rows, texts(draw, 50).late)
     compared = read_similarity(store(tmp_path, built, rows=50), "sum")
-    bounds = {view: upper_bounds._view_bounds(built, view, compared, cpu, coarse=False) for view in compared.weights}
-    views = {view: bound(double_scores.representation(built, view)).double() for view, bound in bounds.items()}
+    bounds = {view: upper_bounds._view_bounds(built, view, compared, CPU, coarse=False) for view in compared.weights}
+    tile = upper_bounds.tile_on_device(built, compared, CPU, coarse=False)
+    views = {view: bound(tile).double() for view, bound in bounds.items()}
     total = sum(compared.weights[view] / 3 * views[view] for view in views)
     thirds = double_scores.Similarity(
         {view: weight / 3 for view, weight in compared.weights.items()}, exact_match=False
     )
-    assert (upper_bounds.upper_bounds(built, thirds, cpu, coarse=False)(built) >= total).all()
+    assert (upper_bounds.upper_bounds(built, thirds, CPU, coarse=False)(tile) >= total).all()
 
 
 def test_a_search_reads_one_tile_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,9 +212,9 @@ def test_a_search_reads_one_tile_at_a_time(tmp_path: Path, monkeypatch: pytest.M
     )
     folder = store(tmp_path, passages, rows=5000)  # 5 MB and 10 MB
     queries = passages.rows(0, 10).taken(range(10))
-    tiles: list[int] = []
+    sizes: list[int] = []
     original = upper_bounds.on_device
-    monkeypatch.setattr(upper_bounds, "on_device", lambda array, on: tiles.append(array.nbytes) or original(array, on))
+    monkeypatch.setattr(upper_bounds, "on_device", lambda array, on: sizes.append(array.nbytes) or original(array, on))
     limit_memory(monkeypatch, size)
     search = exact_search(folder, "sum")
     tracemalloc.start()
@@ -222,7 +223,7 @@ def test_a_search_reads_one_tile_at_a_time(tmp_path: Path, monkeypatch: pytest.M
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert max(tiles) <= size
+    assert max(sizes) <= size
     assert peak < 8 * size  # 2 MB, of 15
 
 
