@@ -180,7 +180,8 @@ def test_models_need_only_torch_and_transformers() -> None:
 
 
 COMMANDS = (
-    "flows/command_options.py", "flows/prefect_server/commands.py", "flows/queries/commands.py", "flows/store_cli.py",
+    "flows/command_options.py", "flows/prefect_server/commands.py", "flows/queries/commands.py",
+    "flows/rehearsal/command.py", "flows/store_cli.py",
     "flows/study/commands.py",
 )  # fmt: skip
 

@@ -24,12 +24,13 @@ from flows.rehearsal.measurement import (
     peak_memory,
     reset_peak_memory,
 )
-from flows.rehearsal.synthetic import write_collection, write_encoder, write_generator
+from flows.rehearsal.synthetic import tokenizer_folder, write_collection
 from flows.terminal import Terminal, say, say_json, unwrapped
 from storage import datasets
 from storage.errors import UserError
 from storage.files import bytes_below
 from storage.store.store import Store
+from tasks.pseudo_queries.generators.tiny_models import write_encoder, write_generator
 from tasks.runtime.formatting import in_units
 from tasks.session import Session, session
 from tasks.stage import run_job
@@ -73,9 +74,9 @@ def _measure(
         folder = Path(name)
         report(f"{passages:,} synthetic passages …")
         write_collection(folder / COLLECTION, passages, recipe.dataset.train_split, recipe.dataset.eval_splits)
-        write_encoder(folder / ENCODER)
+        write_encoder(folder / ENCODER, tokenizer_folder())
         if recipe.queries is not None:
-            write_generator(folder / GENERATOR)
+            write_generator(folder / GENERATOR, tokenizer_folder())
         rehearsed, _ = load_recipe(str(path), [*changes, *changes_for(recipe, folder)])
         execution = rehearsed.execution.model_copy(update={"workers": 1, "processes": 1})
         store = Store.open_or_new(folder / "store")

@@ -1,4 +1,4 @@
-"""A synthetic collection of any size in BEIR's layout, and tiny random models with a real vocabulary.
+"""A synthetic collection of any size in BEIR's layout.
 
 Words are drawn by Zipf's law from the vocabulary of a BERT, and lengths are those of MS MARCO's passages on average.
 Every sixteenth passage has a train query, as every seventeenth of MS MARCO.
@@ -7,10 +7,8 @@ Every sixteenth passage has a train query, as every seventeenth of MS MARCO.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +19,6 @@ PASSAGE_WORDS, QUERY_WORDS, PASSAGES_PER_DOCUMENT = 56, 6, 3
 QUERY_EVERY = 16  # passages for one train query
 EVALUATED_EVERY = 1000  # passages for one query of an evaluated split; MS MARCO's dev has one for 1,267
 LEAST_EVALUATED = 50
-WIDTH, LAYERS, POSITIONS = 32, 2, 512
 
 
 def write_collection(folder: Path, passages: int, train: str | None, evaluated: Sequence[str]) -> None:
@@ -55,59 +52,12 @@ def write_collection(folder: Path, passages: int, train: str | None, evaluated: 
         (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
 
 
-def write_encoder(folder: Path) -> None:
-    """Write a random BERT of two layers of 32 dimensions with the vocabulary of BERT."""
-    import torch
-
-    from models.layers import bert
-    from models.retrievers.bi_encoder import save_pooling
-
-    _copy_tokenizer(folder)
-    torch.manual_seed(0)
-    config = bert.BertConfig(
-        vocab_size=_vocabulary_size(folder), hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=2,
-        intermediate_size=2 * WIDTH, max_position_embeddings=POSITIONS,
-    )  # fmt: skip
-    model = bert.BertForMaskedLM(config)
-    with torch.no_grad():
-        for parameter in model.parameters():  # otherwise all texts are nearly alike, and every score is a tie
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    bert.save(model, folder)
-    save_pooling(folder, "cls", WIDTH)
-
-
-def write_generator(folder: Path) -> None:
-    """Write a random T5 of one layer with the vocabulary of BERT."""
-    import torch
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    _copy_tokenizer(folder)
-    torch.manual_seed(0)
-    shape: dict[str, Any] = {
-        "vocab_size": _vocabulary_size(folder), "d_model": WIDTH, "d_kv": 16, "num_heads": 2, "d_ff": 2 * WIDTH,
-        "num_layers": 1, "pad_token_id": 0, "decoder_start_token_id": 101, "eos_token_id": 102,
-    }  # fmt: skip
-    T5ForConditionalGeneration(T5Config(**shape)).save_pretrained(folder)
-
-
-def _copy_tokenizer(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    source = sources.tokenizer(TOKENIZER).path
-    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
-        if (source / name).is_file():
-            shutil.copyfile(source / name, folder / name)
-
-
-def _vocabulary() -> dict[str, int]:
-    content = json.loads((sources.tokenizer(TOKENIZER).path / "tokenizer.json").read_text())
-    vocabulary: dict[str, int] = content["model"]["vocab"]
-    return vocabulary
-
-
-def _vocabulary_size(folder: Path) -> int:
-    return len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"])
-
-
 def _words() -> list[str]:
     """Return the words of the vocabulary, in its order, which is roughly by frequency."""
-    return [word for word in _vocabulary() if word.isalpha() and word.isascii() and len(word) > 1]
+    content = json.loads((tokenizer_folder() / "tokenizer.json").read_text())
+    return [word for word in content["model"]["vocab"] if word.isalpha() and word.isascii() and len(word) > 1]
+
+
+def tokenizer_folder() -> Path:
+    """Return the folder of the tokenizer whose words the texts have."""
+    return sources.tokenizer(TOKENIZER).path

@@ -1,0 +1,51 @@
+"""Random models that are tiny but have a real vocabulary: an encoder and a generator for rehearsals."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import T5Config, T5ForConditionalGeneration
+
+from models.layers import bert
+from models.retrievers.bi_encoder import save_pooling
+
+WIDTH, LAYERS, POSITIONS = 32, 2, 512
+SPREAD = 0.1  # of the noise added to weights; without it all texts are nearly alike, and every score is a tie
+
+
+def write_encoder(folder: Path, tokenizer: Path) -> None:
+    """Write a random BERT of two layers of 32 dimensions with the vocabulary of a tokenizer's folder."""
+    config = bert.BertConfig(
+        vocab_size=_copy_tokenizer(tokenizer, folder), hidden_size=WIDTH, num_hidden_layers=LAYERS,
+        num_attention_heads=2, intermediate_size=2 * WIDTH, max_position_embeddings=POSITIONS,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = bert.BertForMaskedLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * SPREAD)
+    bert.save(model, folder)
+    save_pooling(folder, "cls", WIDTH)
+
+
+def write_generator(folder: Path, tokenizer: Path) -> None:
+    """Write a random T5 of one layer with the vocabulary of a BERT tokenizer's folder."""
+    shape: dict[str, Any] = {
+        "vocab_size": _copy_tokenizer(tokenizer, folder), "d_model": WIDTH, "d_kv": 16, "num_heads": 2,
+        "d_ff": 2 * WIDTH, "num_layers": 1, "pad_token_id": 0, "decoder_start_token_id": 101, "eos_token_id": 102,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    T5ForConditionalGeneration(T5Config(**shape)).save_pretrained(folder)
+
+
+def _copy_tokenizer(tokenizer: Path, folder: Path) -> int:
+    """Copy a tokenizer's files into a new folder, and return the size of its vocabulary."""
+    folder.mkdir(parents=True)
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
+        if (tokenizer / name).is_file():
+            shutil.copyfile(tokenizer / name, folder / name)
+    return len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"])
