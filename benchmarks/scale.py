@@ -12,7 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from benchmarks import limits, panels, results, slopes, split_at_size
+from benchmarks import limits, mining_costs, panels, results, slopes, split_at_size
 from benchmarks.contest import OURS
 from benchmarks.invented import QUERY_EVERY
 from benchmarks.limits import in_bytes, short
@@ -63,6 +63,7 @@ def page(growth: Result, costs: Result, cuda: Result, needs: Mapping[int, list[l
         "The text above each table states what is measured, counted and assumed.", "",
         "## How each stage grows", "", *growing(growth),
         "## What a reproduction of each paper costs", "", *reproductions(costs, share, words),
+        "## What mining costs by representation", "", *mining_costs.section(share, CHIP, PEAKS[CHIP]),
         "## How many cores feed the GPUs", "",
         *feeding(costs, results.read(results.path_of("batches", "cpu")), share),
         "## What limits at 100 million and at 10 billion passages", "", *limiting(needs, share),
