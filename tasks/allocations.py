@@ -20,8 +20,8 @@ PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.o
 @contextlib.contextmanager
 def recording() -> Iterator[Allocations]:
     """Record the memory of the operations in the block; matrix products are not computed."""
-    allocations: Any = Allocations
-    with Uncomputed(), allocations() as record:  # type: ignore[no-untyped-call]
+    record = Allocations()
+    with Uncomputed(), record:
         yield record
 
 
@@ -56,6 +56,9 @@ def _single(value: Any) -> Any:
 
 class Uncomputed(TorchDispatchMode):
     """Replaces matrix products by zeros of their shape."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if func.overloadpacket not in PRODUCTS:
