@@ -29,7 +29,7 @@ from tasks.retrieval.engines.exact import Exact
 from tasks.retrieval.engines.faiss import Faiss
 from tasks.retrieval.index import index
 from tasks.retrieval.search import Search, search
-from tasks.training.loop import OptimisationSettings
+from tasks.training.optimiser import OptimisationSettings
 
 READER, LANGUAGE, SEED = "beir", "en", 1
 ALL, FEW = SPLITS

@@ -51,6 +51,9 @@ class Execution(Settings):
     dask: str | None = None
     """Address of a Dask scheduler whose workers write the shards of all stages; null for processes of ours."""
 
+    log_steps: int = Field(default=1, gt=0)
+    """Training steps between two lines of the log, for which a GPU is waited for; divergence is noticed then."""
+
     @model_validator(mode="after")
     def _several_hosts_need_trust(self) -> Self:
         if self.hosts > 1 and not self.trusted_network:

@@ -88,7 +88,7 @@ class Experts(nn.Module):
 def competition_losses(
     scores: Mapping[str, Tensor], group: int, settings: Competition, *, progress: float, temperature: float,
     excluded_QP: Tensor | None,
-) -> tuple[Losses, dict[str, float]]:  # fmt: skip
+) -> tuple[Losses, dict[str, Tensor]]:  # fmt: skip
     """Return the contrastive loss of each view's scores [Q, P], weighted by query, and statistics of the weights.
 
     Each query has `group` consecutive passages, its positive first. While `progress` is below the standardised share
@@ -132,7 +132,7 @@ def _ranks(scores_QP: Tensor, positives_Q: Tensor, ranked_QP: Tensor) -> Tensor:
     return 1 + (better_QP & ranked_QP).sum(1)
 
 
-def _statistics(views: Sequence[str], ranks_QE: Tensor, weights_QE: Tensor) -> dict[str, float]:
+def _statistics(views: Sequence[str], ranks_QE: Tensor, weights_QE: Tensor) -> dict[str, Tensor]:
     """Return means over the batch's queries: weights and shares of wins by view, the weights' entropy, and ties."""
     best_QE = ranks_QE == ranks_QE.amin(1, keepdim=True)
     num_best_Q1 = best_QE.sum(1, keepdim=True)
@@ -140,4 +140,4 @@ def _statistics(views: Sequence[str], ranks_QE: Tensor, weights_QE: Tensor) -> d
     entropy, ties = torch.special.entr(shares_QE).sum(1).mean(), (num_best_Q1 > 1).float().mean()
     names = [*(f"weight_{view}" for view in views), *(f"wins_{view}" for view in views), "entropy", "ties"]
     values = torch.cat([weights_QE.mean(0), (best_QE / num_best_Q1).mean(0), torch.stack([entropy, ties])])
-    return dict(zip(names, values.tolist(), strict=True))
+    return dict(zip(names, values.unbind(), strict=True))

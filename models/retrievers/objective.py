@@ -107,8 +107,8 @@ class Finetuning(nn.Module):
         super().__init__()
         settings.check(retriever.views)
         self.retriever, self.settings = retriever, settings
-        self.observed: dict[str, float] = {}
-        """Statistics of the last comparison, by name."""
+        self.observed: dict[str, Tensor] = {}
+        """Statistics of the last comparison, by name, still on its device."""
 
     def encode(self, batch: Examples) -> tuple[Vectors, Losses]:
         """Return the representations of the queries and of their passages, and no local loss."""
@@ -190,7 +190,7 @@ class Finetuning(nn.Module):
 
     def _flops(self, queries_QV: Tensor, passages_PV: Tensor, batch: Examples) -> Losses:
         self.observed |= {
-            "nonzero_queries": mean_nonzero(queries_QV).item(), "nonzero_passages": mean_nonzero(passages_PV).item()
+            "nonzero_queries": mean_nonzero(queries_QV), "nonzero_passages": mean_nonzero(passages_PV)
         }  # fmt: skip
         regularisation = self.settings.flops
         if regularisation is None:
@@ -211,10 +211,8 @@ def _parts(representation: Representation) -> Vectors:
     return tuple(part for name in PARTS if (part := getattr(representation, name)) is not None)
 
 
-def _magnitudes(scores: dict[str, Tensor], positives_Q: Tensor, views: Sequence[str]) -> dict[str, float]:
+def _magnitudes(scores: dict[str, Tensor], positives_Q: Tensor, views: Sequence[str]) -> dict[str, Tensor]:
     """Return the mean absolute score of positives by view; empty for a single view."""
     if len(views) < 2:
         return {}
-    return {
-        f"positive_{view}": scores[view].detach().gather(1, positives_Q[:, None]).abs().mean().item() for view in views
-    }
+    return {f"positive_{view}": scores[view].detach().gather(1, positives_Q[:, None]).abs().mean() for view in views}

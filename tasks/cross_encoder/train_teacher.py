@@ -19,7 +19,8 @@ from tasks.cross_encoder.pairs import Scoring, load_cross_encoder
 from tasks.finetuning.training_data import TrainingData
 from tasks.retrieval.shared_passages import Corpus
 from tasks.stage import stage
-from tasks.training.loop import OptimisationSettings, fit
+from tasks.training.loop import fit
+from tasks.training.optimiser import OptimisationSettings
 
 
 class TeacherTraining(Scoring):

@@ -37,8 +37,9 @@ from tasks.pretraining.initialise import Backbone, shape
 from tasks.retrieval.encode import Encoding
 from tasks.retrieval.shared_passages import Corpus
 from tasks.stage import stage
-from tasks.training.loop import OptimisationSettings, fit
+from tasks.training.loop import fit
 from tasks.training.meta_device import on_meta_device
+from tasks.training.optimiser import OptimisationSettings
 
 PLAIN = RetrieverSettings(dense=Dense(dim=None))
 """What a checkpoint is searched by where nothing else is said of it."""

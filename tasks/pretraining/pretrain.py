@@ -35,8 +35,9 @@ from tasks.pretraining.token_cache import TokenCache, tokenised
 from tasks.stage import stage
 from tasks.training.checkpoints import load_parameters
 from tasks.training.epochs import rows_of_step
-from tasks.training.loop import OptimisationSettings, fit
+from tasks.training.loop import fit
 from tasks.training.meta_device import on_meta_device
+from tasks.training.optimiser import OptimisationSettings
 from tasks.training.step_batch import StepBatches, own_spans
 
 P = TypeVar("P")

@@ -26,7 +26,8 @@ from tasks.session import print_line
 from tasks.stage import stage
 from tasks.training.checkpoints import STATE, newest_intact
 from tasks.training.epochs import rows_of_step
-from tasks.training.loop import OptimisationSettings, fit
+from tasks.training.loop import fit
+from tasks.training.optimiser import OptimisationSettings
 
 VALIDATION_JSON = "validation.json"
 

@@ -22,7 +22,8 @@ from storage.settings import Seed, Settings
 from storage.tables import Checkpoint, Passages, Positives, Queries, passage_text
 from tasks.pseudo_queries.generators.seq2seq_objective import Examples, Seq2SeqObjective
 from tasks.stage import stage
-from tasks.training.loop import OptimisationSettings, fit
+from tasks.training.loop import fit
+from tasks.training.optimiser import OptimisationSettings
 from tasks.training.seeds import random_generator
 
 if TYPE_CHECKING:  # reading a recipe must not import transformers

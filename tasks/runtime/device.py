@@ -1,6 +1,8 @@
-"""The devices that a run works on."""
+"""The devices that a run works on, and the precision of its products."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 
@@ -8,6 +10,16 @@ from storage.errors import UserError
 from tasks.machine import num_gpus
 from tasks.runtime.distributed import local_rank
 from tasks.session import Execution, execution
+
+Precision = Literal["float32", "bfloat16", "float16"]
+"""The number format of a network's products."""
+
+
+def autocast(device: torch.device, precision: Precision | None) -> torch.autocast:
+    """Return the context in which products have a precision; None is float32 on a CPU and else bfloat16."""
+    chosen = precision or ("float32" if device.type == "cpu" else "bfloat16")
+    dtype = torch.bfloat16 if chosen == "float32" else getattr(torch, chosen)
+    return torch.autocast(device.type, dtype=dtype, enabled=chosen != "float32")
 
 
 def choose_device() -> torch.device:

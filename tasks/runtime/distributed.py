@@ -38,7 +38,7 @@ def any_rank(*said: bool) -> tuple[bool, ...]:
     """For each question, whether a process says yes; all have the same answers."""
     if size() == 1:
         return said
-    answers = torch.tensor(said, dtype=torch.int32, device=_device())
+    answers = torch.tensor(said, dtype=torch.int32)  # on the CPU, over gloo: no process waits for its GPU
     dist.all_reduce(answers, op=dist.ReduceOp.MAX)
     return tuple(bool(answer) for answer in answers.tolist())
 
@@ -63,11 +63,6 @@ def check_replicas_equal(module: nn.Module) -> None:
             f"{names[different[0]]} and {len(different) - 1} more weights are not the same in all {size()} processes; "
             "run again to go on from the last checkpoint, with execution.processes=1 if it comes back"
         )
-
-
-def _device() -> torch.device:
-    """Return the device on which tensors must be to be sent."""
-    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
 
 
 def shard_of_rank(spans: Sequence[object], to: int | None = None) -> range:
@@ -109,7 +104,7 @@ def sum_integer(value: int) -> int:
     """Return the sum over all processes of a number that each has."""
     if size() == 1:
         return value
-    total = torch.tensor(value, dtype=torch.int64, device=_device())
+    total = torch.tensor(value, dtype=torch.int64)  # as in `any_rank`
     dist.all_reduce(total)
     return int(total)
 
@@ -119,7 +114,7 @@ def sum_gradients(module: nn.Module) -> None:
     if size() == 1:
         return
     parameters = [each for each in module.parameters() if each.requires_grad]
-    there = torch.tensor([each.grad is not None for each in parameters], dtype=torch.int32, device=parameters[0].device)
+    there = torch.tensor([each.grad is not None for each in parameters], dtype=torch.int32)  # as in `any_rank`
     dist.all_reduce(there, op=dist.ReduceOp.MAX)
     used = [each for each, some in zip(parameters, there.tolist(), strict=True) if some]
     for each in used:

@@ -152,8 +152,8 @@ def work(folder: Path, store: Path) -> None:
             torch.cuda.set_device(device)
         size = int(os.environ["WORLD_SIZE"])
         dist.init_process_group(
-            "nccl" if device else "gloo", store=_meeting_store(wanted, rank, size), rank=rank, world_size=size,
-            timeout=ALONE_IN_A_STEP, device_id=device,
+            "cpu:gloo,cuda:nccl" if device else "gloo", store=_meeting_store(wanted, rank, size), rank=rank,
+            world_size=size, timeout=ALONE_IN_A_STEP, device_id=device,
         )  # fmt: skip
         if not rank:
             write_atomically(folder / STARTED, "")

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.amp import GradScaler
 
 from models.model_files import check_fit, read_weights
 from storage.files import flush
@@ -20,10 +21,13 @@ from tasks.session import print_line
 
 STATE = Path(SCRATCH) / "training"
 WEIGHTS, OPTIMISER = "weights.safetensors", "optimiser.safetensors"
+SCALER, SCALING = "scaler", ("scale", "_growth_tracker")
 KEPT = 2  # checkpoints: if a disk damages the newest, only the minute since the one before is lost
 
 
-def save_state(out: Path, step: int, objective: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+def save_state(
+    out: Path, step: int, objective: nn.Module, optimiser: torch.optim.Optimizer, scaler: GradScaler
+) -> None:
     """Save a checkpoint after `step` steps below `out`, and delete all but the newest two.
 
     The folder is flushed, recorded and renamed before older ones are deleted, so that an intact checkpoint remains
@@ -39,6 +43,8 @@ def save_state(out: Path, step: int, objective: nn.Module, optimiser: torch.opti
         for number, values in optimiser.state_dict()["state"].items()
         for name, value in values.items()
     }
+    scaling = scaler.state_dict()  # {} but in float16
+    state |= {f"{SCALER}.{name}": torch.tensor(scaling[name], dtype=torch.double) for name in SCALING if scaling}
     save_file(weights(objective), building / WEIGHTS)
     save_file(state, building / OPTIMISER)
     for file in (*building.iterdir(), building):
@@ -50,7 +56,7 @@ def save_state(out: Path, step: int, objective: nn.Module, optimiser: torch.opti
         discard(out, str(STATE / older))
 
 
-def restore(out: Path, objective: nn.Module, optimiser: torch.optim.Optimizer) -> int:
+def restore(out: Path, objective: nn.Module, optimiser: torch.optim.Optimizer, scaler: GradScaler) -> int:
     """Load the newest intact checkpoint below `out` and return its step; 0 where there is none.
 
     Damaged checkpoints are reported, and deleted when all processes have loaded theirs.
@@ -58,7 +64,7 @@ def restore(out: Path, objective: nn.Module, optimiser: torch.optim.Optimizer) -
     intact = newest_intact(out)
     damaged = [name for name in _checkpoints(out) if intact is None or name > intact]
     if intact is not None:
-        _load(out / STATE / intact, objective, optimiser)
+        _load(out / STATE / intact, objective, optimiser, scaler)
     distributed.barrier()
     if damaged and distributed.rank() == 0:
         after = (
@@ -95,11 +101,14 @@ def _checkpoints(out: Path) -> list[str]:
     return sorted(path.name for path in (out / STATE).glob("*") if path.name.isdigit())
 
 
-def _load(folder: Path, objective: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+def _load(folder: Path, objective: nn.Module, optimiser: torch.optim.Optimizer, scaler: GradScaler) -> None:
     path = folder / WEIGHTS
     load_parameters(dict(objective.named_parameters()), read_weights(path), path)
-    state: dict[int, dict[str, Tensor]] = {}
+    state: dict[str, dict[str, Tensor]] = {}
     for name, value in read_weights(folder / OPTIMISER).items():
         number, _, inner = name.partition(".")
-        state.setdefault(int(number), {})[inner] = value
-    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+        state.setdefault(number, {})[inner] = value
+    scaling = {name: value.item() for name, value in state.pop(SCALER, {}).items()}
+    scaler.load_state_dict({**scaler.state_dict(), **scaling})
+    numbered = {int(number): values for number, values in state.items()}
+    optimiser.load_state_dict({"state": numbered, "param_groups": optimiser.state_dict()["param_groups"]})

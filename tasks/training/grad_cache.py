@@ -9,42 +9,104 @@ complete batch: each chunk counts by its share of the terms.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.objective import Batch, Losses, Objective, Vectors, concatenate, num_terms
 from storage.errors import UserError
 from tasks.runtime import distributed
-from tasks.runtime.device import choose_device
+from tasks.runtime.device import Precision, autocast, choose_device
 from tasks.training.seeds import mix_seeds
 
 Span = tuple[int, int]
 
 
-def gradients(objective: Any, batch: Batch, chunk: int | None, seed: tuple[int, int]) -> Losses:
-    """Add the gradients of the summed losses over a batch to the parameters, and return the losses."""
+def gradients(
+    objective: Any, batch: Batch, chunk: int | None, seed: tuple[int, int], precision: Precision | None = None,
+    scale: Callable[[Tensor], Tensor] = lambda loss: loss,
+) -> Losses:  # fmt: skip
+    """Add the gradients of the summed losses over a batch to the parameters, and return the losses.
+
+    The batch is moved to the device chunk by chunk, so that what is counted in it is counted on the CPU. `precision` is
+    that of the encoder's products; `scale` is applied to the sum of the losses before each backward pass.
+    """
     spans = split_into_chunks(len(batch), chunk)
+    step = _Step(objective, batch, spans, seed, precision, scale)
     if len(spans) == 1:
-        vectors, local = _encode(objective, batch, (*seed, 0))
-        losses = {**local, **objective.compare(vectors, batch)}
-        _sum(losses.values()).backward()
+        vectors, local = step.encode(0)
+        losses = {**local, **objective.compare(vectors, batch.to(choose_device()))}
+        scale(_sum(losses.values())).backward()
         return losses
     first, *others = distributed.shard_of_rank(spans)
-    encoded = _encode(objective, batch.rows(*spans[first]), (*seed, first))
-    losses, cached = _compare(objective, batch, spans, seed, encoded[0]) if encoded[0] else ({}, ())
-    local_losses = _propagate(encoded, batch, spans[first], cached)
+    encoded = step.encode(first)
+    losses, cached = step.compare(encoded[0]) if encoded[0] else ({}, ())
+    local_losses = step.propagate(first, encoded, cached)
     for number in others:
-        encoded = _encode(objective, batch.rows(*spans[number]), (*seed, number))
-        for name, loss in _propagate(encoded, batch, spans[number], cached).items():
+        for name, loss in step.propagate(number, step.encode(number), cached).items():
             local_losses[name] = local_losses[name] + loss
     distributed.sum_gradients(objective)
     for name, loss in distributed.sum_over_ranks(local_losses).items():
         losses[name] = losses.get(name, torch.zeros_like(loss)) + loss
     return losses
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The chunks of a step, each of which is encoded with a seed of its own."""
+
+    objective: Any
+    batch: Batch
+    spans: Sequence[Span]
+    seed: tuple[int, int]
+    precision: Precision | None
+    scale: Callable[[Tensor], Tensor]
+
+    def encode(self, number: int) -> tuple[Vectors, Losses]:
+        """Return the vectors and local losses of a chunk."""
+        torch.manual_seed(mix_seeds(*self.seed, number))
+        device = choose_device()
+        objective: Objective = self.objective
+        with autocast(device, self.precision):
+            return objective.encode(self.batch.rows(*self.spans[number]).to(device))
+
+    def compare(self, vectors: Vectors) -> tuple[Losses, Vectors]:
+        """Return the losses of the comparison, and its gradients at the vectors of the complete batch.
+
+        `vectors` are those of the first chunk of this process; the others are encoded here without a graph.
+        """
+        chunks = [tuple(vector.detach() for vector in vectors)]
+        with torch.no_grad():
+            chunks += [self.encode(number)[0] for number in distributed.shard_of_rank(self.spans)[1:]]
+        rows = [
+            self.spans[numbers[-1]][1] - self.spans[numbers[0]][0]
+            for numbers in (distributed.shard_of_rank(self.spans, rank) for rank in range(distributed.size()))
+        ]
+        gathered = distributed.gather(concatenate(chunks), rows)
+        torch.manual_seed(mix_seeds(*self.seed, len(self.spans)))  # the same for all processes
+        leaves = tuple(vector.detach().requires_grad_() for vector in gathered)
+        losses = dict(self.objective.compare(leaves, self.batch.to(choose_device())))
+        self.scale(_sum(losses.values())).backward()
+        distributed.divide_gradients(self.objective)
+        return losses, tuple(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves)
+
+    def propagate(self, number: int, encoded: tuple[Vectors, Losses], cached: Vectors) -> Losses:
+        """Add a chunk's gradients to the parameters, and return its share of the local losses of the batch."""
+        (vectors, local), span = encoded, self.spans[number]
+        part, size = self.batch.rows(*span), len(self.batch)
+        losses = {
+            name: loss * (num_terms(part, name) / max(1, num_terms(self.batch, name))) for name, loss in local.items()
+        }
+        carried = [
+            (vector * _part(gradient, span, size)).sum() for vector, gradient in zip(vectors, cached, strict=True)
+        ]
+        scaled = [*carried, *(self.scale(loss) for loss in losses.values())]
+        _sum(scaled).backward()
+        return {name: loss.detach() for name, loss in losses.items()}
 
 
 def split_into_chunks(size: int, chunk: int | None) -> list[Span]:
@@ -61,41 +123,6 @@ def split_into_chunks(size: int, chunk: int | None) -> list[Span]:
     return list(pairwise(bounds))
 
 
-def _compare(
-    objective: Any, batch: Batch, spans: Sequence[Span], seed: tuple[int, int], vectors: Vectors
-) -> tuple[Losses, Vectors]:
-    """Return the losses of the comparison, and its gradients at the vectors of the complete batch.
-
-    `vectors` are those of the first chunk of this process; the others are encoded here without a graph.
-    """
-    chunks = [tuple(vector.detach() for vector in vectors)]
-    with torch.no_grad():
-        for number in distributed.shard_of_rank(spans)[1:]:
-            chunks.append(_encode(objective, batch.rows(*spans[number]), (*seed, number))[0])
-    rows = [
-        spans[numbers[-1]][1] - spans[numbers[0]][0]
-        for numbers in (distributed.shard_of_rank(spans, rank) for rank in range(distributed.size()))
-    ]
-    gathered = distributed.gather(concatenate(chunks), rows)
-    torch.manual_seed(mix_seeds(*seed, len(spans)))  # the same for all processes, whichever chunks they had
-    leaves = tuple(vector.detach().requires_grad_() for vector in gathered)
-    losses = dict(objective.compare(leaves, batch))
-    _sum(losses.values()).backward()
-    distributed.divide_gradients(objective)
-    return losses, tuple(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves)
-
-
-def _propagate(encoded: tuple[Vectors, Losses], batch: Batch, span: Span, cached: Vectors) -> Losses:
-    """Add a chunk's gradients to the parameters, and return its share of the local losses of the batch."""
-    (vectors, local), part = encoded, batch.rows(*span)
-    losses = {name: loss * (num_terms(part, name) / max(1, num_terms(batch, name))) for name, loss in local.items()}
-    carried = [
-        (vector * _part(gradient, span, len(batch))).sum() for vector, gradient in zip(vectors, cached, strict=True)
-    ]
-    _sum([*carried, *losses.values()]).backward()
-    return {name: loss.detach() for name, loss in losses.items()}
-
-
 def _sum(losses: Iterable[Tensor]) -> Tensor:
     return torch.stack(list(losses)).sum()
 
@@ -104,21 +131,3 @@ def _part(grad: Tensor, span: Span, size: int) -> Tensor:
     """Return the gradients of a chunk's rows, each of which may have several vectors."""
     vectors = len(grad) // size
     return grad[span[0] * vectors : span[1] * vectors]
-
-
-def _encode(objective: Objective, batch: Batch, seed: tuple[int, int, int]) -> tuple[Vectors, Losses]:
-    torch.manual_seed(mix_seeds(*seed))
-    device = choose_device()
-    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type != "cpu"):
-        return objective.encode(batch)
-
-
-def gradient_norms(objective: nn.Module) -> dict[str, float]:
-    """The gradient's norm in each of the objective's parts, where it has several: its encoder, its decoder, a head."""
-    parts: dict[str, list[Tensor]] = {}
-    for name, parameter in objective.named_parameters():
-        if parameter.grad is not None:
-            parts.setdefault(name.partition(".")[0], []).append(parameter.grad)
-    if len(parts) < 2:
-        return {}
-    return {f"gradient_norm_{part}": nn.utils.get_total_norm(gradients).item() for part, gradients in parts.items()}

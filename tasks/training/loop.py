@@ -6,50 +6,31 @@ needs only weights, optimiser state and step to end with the weights of an unbro
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import torch
-from pydantic import Field
 from torch import nn
 
 from models.model_files import first_names, is_finite
 from models.objective import Batch
-from models.tokens import num_tokens
-from storage.settings import Settings
 from tasks.runtime import distributed
 from tasks.runtime.device import choose_device
 from tasks.runtime.progress import bar
 from tasks.runtime.signals import DeferredSigterm
+from tasks.session import execution
 from tasks.training.checkpoints import restore, save_state
-from tasks.training.grad_cache import gradient_norms, gradients
+from tasks.training.grad_cache import gradients
+from tasks.training.interval import Diverged as Diverged
+from tasks.training.interval import Interval
 from tasks.training.metrics_log import MetricsLogger, NullLogger
+from tasks.training.optimiser import OptimisationSettings, Optimiser
 from tasks.training.prefetch import num_batch_workers, prefetch, prefetch_in_thread
-from tasks.training.step_batch import StepBatch, StepBatches
+from tasks.training.step_batch import StepBatches
 
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
-
-
-class OptimisationSettings(Settings):
-    """The optimiser's settings, and how much of a batch passes through the model at a time."""
-
-    learning_rate: float = Field(gt=0)
-    warmup_ratio: float = Field(ge=0, le=1)
-    """Share of the steps in which the learning rate rises linearly from 0; then it falls linearly to 0."""
-    weight_decay: float = Field(ge=0)
-    """Of all parameters but biases and LayerNorms."""
-    max_gradient_norm: float | None = Field(gt=0)
-    """Gradients with a greater norm are scaled down to it; null for no clipping."""
-    chunk: int | None = Field(gt=0)
-    """Rows that pass through the model at a time; null for the complete batch. The gradients are the same."""
-
-
-class Diverged(Exception):
-    """A loss, a gradient or a weight is infinite or not a number."""
 
 
 Probe = Callable[[int], dict[str, float]]
@@ -64,18 +45,19 @@ def fit(
 
     Resumes from the newest intact checkpoint below `out`. Losses, gradient norms by part, tokens per second, what the
     objective observes and what `probe` returns are logged to `out/logs/metrics.jsonl` and to TensorBoard's files next
-    to it. Of several processes only the first writes. Raises `Diverged` where a loss, a gradient or a weight is not
-    finite. On SIGTERM in any process all complete their step and save a checkpoint before the signal takes effect.
+    to it, every `execution.log_steps` steps. Only then are numbers read from the device, all of them together. Of
+    several processes only the first writes. Raises `Diverged` at the next logged step where a loss or a gradient is not
+    finite, and before a checkpoint is saved with weights that are not finite. On SIGTERM in any process all complete
+    their step and save a checkpoint before the signal takes effect.
     """
     device = choose_device()
     torch.use_deterministic_algorithms(device.type == "cpu")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs time, saves from nothing
     objective.to(device).train()
-    groups = parameter_groups(objective, settings.weight_decay)
-    optimiser = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
-    first = restore(out, objective, optimiser)
+    optimiser = Optimiser(objective, settings, steps, device)
+    first = restore(out, objective, optimiser.adamw, optimiser.scaler)
     distributed.check_replicas_equal(objective)  # also waits until all have loaded what the first process will replace
-    last_saved, writes = time.monotonic(), distributed.rank() == 0
+    last_saved, writes, interval = time.monotonic(), distributed.rank() == 0, Interval()
     with (
         MetricsLogger(out / "logs", first) if writes else NullLogger() as metrics,
         bar(what="training", unit="steps", total=steps, done=first, shown=writes) as counter,
@@ -85,31 +67,24 @@ def fit(
         if writes and not first and (initial := probe(0)):
             metrics.write(0, initial)
         for step in range(first, steps):
-            started, rate = time.monotonic(), settings.learning_rate * schedule(step, steps, settings.warmup_ratio)
-            for group in optimiser.param_groups:
-                group["lr"] = rate
-            batch = next(batches)
-            tokens = batch.num_tokens() if isinstance(batch, StepBatch) else num_tokens(batch)
-            batch = batch.to(device)
-            losses = gradients(objective, batch, settings.chunk, (seed, step))
-            values = {name: loss.item() for name, loss in losses.items()}
-            norms = gradient_norms(objective)
-            norm = nn.utils.clip_grad_norm_(objective.parameters(), settings.max_gradient_norm or math.inf).item()
-            if not all(math.isfinite(value) for value in (*values.values(), norm)):
-                measured = f"the losses are {values}, the gradient norm is {norm}"
-                raise Diverged(f"step {step + 1} of {steps}: {measured}; lower the learning rate")
+            interval.begin()
+            rate, batch = optimiser.begin(step), next(batches)
+            losses = gradients(
+                objective, batch, settings.chunk, (seed, step), settings.precision, optimiser.scaler.scale
+            )
+            norms = optimiser.clip()
+            interval.add(batch, losses, norms["gradient_norm"] if settings.precision != "float16" else None)
+            logged = (step + 1) % execution().log_steps == 0 or step + 1 == steps
+            values: dict[str, float] = {}
+            if logged:
+                values = interval.read({**losses, **norms, **getattr(objective, "observed", {})})
+                interval.check(values, losses, f"step {step + 1} of {steps}")
             optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
-            seconds = time.monotonic() - started
-            rates = {
-                "rows_per_second": len(batch) / seconds,
-                "tokens_per_second": tokens / seconds,
-                "gradient_norm": norm,
-            }
-            if writes:
-                observed = {**getattr(objective, "observed", {}), **probe(step + 1)}
-                metrics.write(step + 1, {**values, "learning_rate": rate, **rates, **norms, **observed})
-            counter.set_postfix({name: f"{value:.3f}" for name, value in values.items()}, refresh=False)
+            if logged:
+                values |= {"learning_rate": rate, **interval.rates()}
+                counter.set_postfix({name: f"{values[name]:.3f}" for name in losses}, refresh=False)
+            if writes and (values := values | probe(step + 1)):
+                metrics.write(step + 1, values)
             counter.update(1)
             checkpoint_due = writes and time.monotonic() - last_saved > SECONDS_BETWEEN_CHECKPOINTS
             checkpoint_due, ending = distributed.any_rank(checkpoint_due, sigterm.noted)
@@ -117,7 +92,7 @@ def fit(
                 distributed.check_replicas_equal(objective)
                 must_be_finite(objective, step + 1, steps)
                 if writes:
-                    save_state(out, step + 1, objective, optimiser)
+                    save_state(out, step + 1, objective, optimiser.adamw, optimiser.scaler)
                 last_saved = time.monotonic()
             if ending:
                 distributed.barrier()  # a process that ends earlier would have the one ended that still saves
@@ -143,20 +118,3 @@ def must_be_finite(objective: nn.Module, step: int, steps: int) -> None:
         raise Diverged(
             f"step {step} of {steps}: {first_names(broken)}: infinite or not a number; lower the learning rate"
         )
-
-
-def schedule(step: int, steps: int, warmup_ratio: float) -> float:
-    """Return the share of the learning rate at a step counted from 0: a linear rise from 0, then a linear fall."""
-    warmup = math.ceil(steps * warmup_ratio)
-    if step < warmup:
-        return step / warmup
-    return max(0.0, (steps - step) / max(1, steps - warmup))
-
-
-def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return the parameter groups of an optimiser: matrices with weight decay; biases and LayerNorms without."""
-    groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
-    for parameter in module.parameters():
-        if parameter.requires_grad:
-            groups[parameter.ndim > 1].append(parameter)
-    return [{"params": groups[True], "weight_decay": weight_decay}, {"params": groups[False], "weight_decay": 0.0}]

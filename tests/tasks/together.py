@@ -22,7 +22,8 @@ from storage.settings import Settings
 from tasks.runtime import distributed
 from tasks.training.checkpoints import weights
 from tasks.training.grad_cache import gradients
-from tasks.training.loop import OptimisationSettings, fit
+from tasks.training.loop import fit
+from tasks.training.optimiser import OptimisationSettings
 from tests.models.retrievers.test_objective import exclusions, random_tokens
 from tests.tiny import start, tiny_retriever, tiny_tokenizer
 

@@ -23,7 +23,7 @@ from models.papers.prop import (
 from models.pretraining import RawBatch, TermCounts
 from models.row_random import RowRandom
 from models.tokens import Tokenizer
-from tasks.training import grad_cache as loop
+from tasks.training.grad_cache import gradients
 from tests.models.padded import padded
 from tests.slow import bert_layers, log_softmax, numbers, vocabulary
 from tests.tiny import PIECES, start
@@ -248,12 +248,12 @@ def test_chunks_change_neither_losses_nor_gradients(tokenizer: Tokenizer, chunk:
     model, inputs = objective().train(), batch(tokenizer)
     inputs.ranked[0] = inputs.ranked[2, :3] = False  # a chunk may have no pair at all
 
-    def gradients(chunk: int | None) -> tuple[Losses, list[torch.Tensor]]:
+    def both(chunk: int | None) -> tuple[Losses, list[torch.Tensor]]:
         model.zero_grad()
-        losses = loop.gradients(model, inputs, chunk, (3, 5))
+        losses = gradients(model, inputs, chunk, (3, 5))
         return losses, [parameter.grad.clone() for parameter in model.parameters()]
 
-    (losses, grads), (of_chunks, grads_of_chunks) = gradients(None), gradients(chunk)
+    (losses, grads), (of_chunks, grads_of_chunks) = both(None), both(chunk)
 
     torch.testing.assert_close(of_chunks, losses, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(grads_of_chunks, grads, atol=1e-5, rtol=1e-4)

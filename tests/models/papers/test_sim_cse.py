@@ -18,7 +18,7 @@ from models.pretraining import RawBatch
 from models.representation import Pooling
 from models.row_random import RowRandom
 from models.tokens import Tokenizer
-from tasks.training import grad_cache as loop
+from tasks.training.grad_cache import gradients
 from tests.slow import Array, bert_layers, dense, numbers
 from tests.tiny import PIECES, SHAPE, start
 
@@ -197,7 +197,7 @@ def test_chunks_without_dropout_are_the_whole_batch(tokenizer: Tokenizer) -> Non
     results: list[tuple[Losses, dict[str, Tensor]]] = []
     for chunk in (None, 2):
         model.zero_grad()
-        losses = {name: loss.detach() for name, loss in loop.gradients(model, inputs, chunk, (3, 5)).items()}
+        losses = {name: loss.detach() for name, loss in gradients(model, inputs, chunk, (3, 5)).items()}
         results.append(
             (losses, {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None})
         )

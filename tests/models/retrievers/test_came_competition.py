@@ -79,7 +79,11 @@ def compete(
     scores: Scores, group: int, settings: Competition = SETTINGS, *, progress: float = 1.0, temperature: float = 1.0,
     excluded: Tensor | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, float]]:  # fmt: skip
-    return competition_losses(scores, group, settings, progress=progress, temperature=temperature, excluded_QP=excluded)
+    losses, statistics = competition_losses(
+        scores, group, settings, progress=progress, temperature=temperature, excluded_QP=excluded
+    )
+    assert not any(value.requires_grad for value in statistics.values())
+    return losses, {name: value.item() for name, value in statistics.items()}
 
 
 def ranked(*ranks: tuple[int, ...], passages: int = 8) -> Scores:

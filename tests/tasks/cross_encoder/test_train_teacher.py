@@ -20,7 +20,7 @@ from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, 
 from tasks.cross_encoder.train_teacher import Batches, TeacherTraining, train_teacher
 from tasks.session import Execution, Session, session
 from tasks.stage import stage
-from tasks.training.loop import OptimisationSettings
+from tasks.training.optimiser import OptimisationSettings
 from tests.tasks.finetuning.training_tables import read_data
 from tests.tiny import WORDS, save_backbone
 

@@ -21,7 +21,7 @@ from storage.tables import (
 from tasks.finetuning.train import Batches, Training
 from tasks.finetuning.training_data import ExampleSettings, TrainingData
 from tasks.retrieval.shared_passages import Corpus
-from tasks.training.loop import OptimisationSettings
+from tasks.training.optimiser import OptimisationSettings
 from tests.tiny import WORDS
 
 FITTING = OptimisationSettings(

@@ -26,7 +26,7 @@ from tasks.pretraining.pretrain import Pretraining, choose_contexts, pretrain
 from tasks.session import Execution, Session, session
 from tasks.stage import stage
 from tasks.training.epochs import rows_of_step
-from tasks.training.loop import OptimisationSettings
+from tasks.training.optimiser import OptimisationSettings
 from tests.tiny import WORDS, save_backbone
 
 FITTING = OptimisationSettings(

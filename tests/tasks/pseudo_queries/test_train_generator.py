@@ -20,7 +20,7 @@ from tasks.pseudo_queries.generators.seq2seq_objective import Examples
 from tasks.pseudo_queries.generators.vocabulary import SPECIAL, embeddings_of, frequent_pieces, save_tokenizer
 from tasks.pseudo_queries.train_generator import GeneratorTraining, train_generator
 from tasks.training import loop
-from tasks.training.loop import OptimisationSettings
+from tasks.training.optimiser import OptimisationSettings
 
 PAIRS = {
     "An old river runs through the city": "river of a city",

@@ -24,7 +24,7 @@ from tasks.runtime.ranks import run_together
 from tasks.runtime.shard import ProcessFailed
 from tasks.runtime.signals import DeferredSigterm, unwind_on_sigterm
 from tasks.session import Execution, Session, session
-from tasks.training import checkpoints, loop
+from tasks.training import checkpoints, optimiser
 from tasks.training.loop import fit
 from tests.tasks import together
 from tests.tasks.training.small_objectives import FITTING, batches, equal, lines, objective, run
@@ -141,13 +141,13 @@ def slowly(out: Path, *, settings: together.Asked) -> None:
 
 def slow_down() -> None:
     """Each step waits a little."""
-    schedule = loop.schedule
+    schedule = optimiser.schedule
 
     def waiting(*given: Any) -> float:
         time.sleep(0.2)
         return schedule(*given)
 
-    loop.schedule = waiting
+    optimiser.schedule = waiting
 
 
 PROGRAM = """

@@ -18,7 +18,8 @@ from models.retrievers.retriever import Retriever, RetrieverSettings
 from models.retrievers.views import dense
 from models.row_random import RowRandom
 from models.tokens import Tokenizer, pad
-from tasks.training.loop import OptimisationSettings, fit
+from tasks.training.loop import fit
+from tasks.training.optimiser import OptimisationSettings
 from tests.tiny import PIECES, start, tiny_tokenizer
 
 FITTING = OptimisationSettings(

@@ -16,7 +16,8 @@ from storage.store.store import Store
 from tasks.session import Execution, Session, session
 from tasks.training import loop
 from tasks.training.checkpoints import STATE
-from tasks.training.loop import Diverged, OptimisationSettings, fit
+from tasks.training.loop import Diverged, fit
+from tasks.training.optimiser import OptimisationSettings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 FITTING = OptimisationSettings(

@@ -18,7 +18,8 @@ from models.retrievers.examples import Examples
 from models.row_random import RowRandom
 from models.tokens import Tokenizer
 from tasks.training import checkpoints, loop
-from tasks.training.loop import Diverged, fit, parameter_groups, schedule
+from tasks.training.loop import Diverged, fit
+from tasks.training.optimiser import parameter_groups, schedule
 from tests.tasks.training.small_objectives import (
     FITTING,
     KINDS,

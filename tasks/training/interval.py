@@ -1,0 +1,70 @@
+"""The steps between two lines of a training's log: what is measured on the device, and read from it once."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from models.objective import Batch, Losses
+from models.tokens import num_tokens
+from tasks.training.step_batch import StepBatch
+
+UNREAD = "sum of losses and norms"
+LOSS_SCALE, LEAST_SCALE = "loss_scale", 2.0**-16
+
+
+class Diverged(Exception):
+    """A loss, a gradient or a weight is infinite or not a number."""
+
+
+class Interval:
+    """Rows, tokens and time since the last line of the log, and whether all losses and gradients were finite."""
+
+    _started: float | None
+    _rows: int
+    _tokens: int
+    _sums: list[Tensor]
+
+    def __init__(self) -> None:
+        self._restart()
+
+    def begin(self) -> None:
+        """Start the clock if this is the first step of the interval."""
+        self._started = self._started or time.monotonic()
+
+    def add(self, batch: Batch, losses: Losses, norm: Tensor | None) -> None:
+        """Count a step; `norm` is None where an infinite gradient only leaves out a step, as in float16."""
+        tokens = batch.num_tokens() if isinstance(batch, StepBatch) else num_tokens(batch)
+        self._rows, self._tokens = self._rows + len(batch), self._tokens + tokens
+        terms = [loss.detach().float() for loss in losses.values()]
+        self._sums.append(torch.stack(terms if norm is None else [*terms, norm.float()]).sum())
+
+    def read(self, values: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return values of the device as numbers, transferred together."""
+        named = {**values, UNREAD: torch.stack(self._sums).sum()}
+        numbers = torch.stack([value.detach().double() for value in named.values()]).tolist()
+        return dict(zip(named, numbers, strict=True))
+
+    def check(self, values: dict[str, float], losses: Losses, where: str) -> None:
+        """Remove the sum of the interval's losses and norms; raise `Diverged` unless it is finite.
+
+        In float16 it is also raised where the loss scale shrinks and shrinks, since every gradient is infinite.
+        """
+        if not math.isfinite(values.pop(UNREAD)) or values.get(LOSS_SCALE, 1.0) < LEAST_SCALE:
+            of_losses = {name: values[name] for name in losses}
+            measured = f"the losses are {of_losses}, the gradient norm is {values['gradient_norm']}"
+            raise Diverged(f"{where}: {measured}; lower the learning rate")
+
+    def rates(self) -> dict[str, float]:
+        """Return rows and tokens per second of the interval, and begin the next."""
+        seconds = time.monotonic() - (self._started or 0.0)
+        rates = {"rows_per_second": self._rows / seconds, "tokens_per_second": self._tokens / seconds}
+        self._restart()
+        return rates
+
+    def _restart(self) -> None:
+        self._started, self._rows, self._tokens, self._sums = None, 0, 0, []

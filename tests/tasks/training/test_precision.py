@@ -1,0 +1,52 @@
+"""Training in bfloat16, and in float16 with loss scaling, on the CPU."""
+
+import math
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+from models.objective import Batch
+from models.tokens import Tokenizer
+from tasks.training import checkpoints, loop
+from tasks.training.optimiser import OptimisationSettings
+from tests.tasks.training.small_objectives import FITTING, batches, equal, lines, objective, run
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+
+class BrokenOff(Exception):
+    """Stands for a kill."""
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_lower_precision_is_near_float32_and_resumes_exactly(
+    precision: str, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch_of, fitting = batches("contrast", tokenizer), FITTING.model_copy(update={"precision": precision, "chunk": 3})
+    run(objective("contrast"), batch_of, 6, tmp_path / "float32", fitting=FITTING.model_copy(update={"chunk": 3}))
+    unbroken = run(objective("contrast"), batch_of, 6, tmp_path / "unbroken", fitting=fitting)
+
+    def breaking(step: int) -> Batch:
+        if step == 4:
+            raise BrokenOff
+        return batch_of(step)
+
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    with pytest.raises(BrokenOff):
+        run(objective("contrast"), breaking, 6, tmp_path / "broken", fitting=fitting)
+    saved = tmp_path / "broken" / checkpoints.STATE / "000000004" / checkpoints.OPTIMISER
+    with safe_open(saved, "pt") as file:
+        assert ("scaler.scale" in file.keys()) == (precision == "float16")  # noqa: SIM118
+    resumed = run(objective("contrast"), batch_of, 6, tmp_path / "broken", fitting=fitting)
+
+    assert equal(unbroken, resumed)
+    ours, exact = (lines(tmp_path / name) for name in ("unbroken", "float32"))
+    differences = [abs(one["contrastive"] - other["contrastive"]) for one, other in zip(ours, exact, strict=True)]
+    assert 0 < max(differences) < 0.05
+    assert all(math.isfinite(line["contrastive"]) for line in ours)
+
+
+def test_the_default_precision_is_in_no_key() -> None:
+    assert "precision" not in FITTING.model_dump()
+    assert OptimisationSettings(**FITTING.model_dump(), precision="bfloat16").model_dump()["precision"] == "bfloat16"
