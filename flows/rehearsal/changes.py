@@ -9,7 +9,7 @@ from typing import Any
 from flows.recipe.schema import Recipe
 from storage.errors import UserError
 
-STEPS, MOST_ROWS, NEW_TOKENS, WIDTH, SHARED_LAYERS = 2, 64, 8, 16, 1
+STEPS, MOST_ROWS, MOST_QUERIES, NEW_TOKENS, WIDTH, SHARED_LAYERS = 2, 64, 8, 8, 16, 1
 COLLECTION, ENCODER, GENERATOR = "collection", "encoder", "generator"
 
 
@@ -44,6 +44,7 @@ def _of_round(round_: Any) -> Iterator[str]:
         return
     yield f"train.steps={STEPS}"
     yield "train.epochs=null"
+    yield f"train.batch_queries={min(round_.train.batch_queries, MOST_QUERIES)}"
     retriever = round_.train.retriever
     if retriever.shared_layers is not None:
         yield f"train.retriever.shared_layers={SHARED_LAYERS}"
