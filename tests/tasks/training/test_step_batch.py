@@ -1,5 +1,6 @@
 """A process builds only the rows that it computes, and they are those of a single process."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,13 @@ from models.papers.cot_mae import Batch, make_batch
 from models.pretraining import RawBatch
 from models.row_random import RowRandom
 from models.tokens import Tokenizer
+from storage.store.store import Store
+from tasks.pretraining.pretrain import pretrain
 from tasks.runtime import distributed
+from tasks.session import Execution, Session, session
 from tasks.training.grad_cache import gradients
 from tasks.training.step_batch import StepBatch, StepBatches, own_spans
+from tests.tasks.pretraining import test_pretrain
 from tests.tasks.training.small_objectives import objective, settings
 from tests.tiny import PIECES
 
@@ -105,3 +110,19 @@ def test_random_numbers_differ_by_seed_step_row_and_call_and_are_uniform() -> No
     for rows, following in ((first[1:], first[:-1]), (first, second), (first, others[0]), (first, others[1])):
         assert abs(np.corrcoef(rows.ravel(), following.ravel())[0, 1]) < 5 / np.sqrt(rows.size)
     assert (np.bincount(RowRandom(1, 1).integers(np.full(60_000, 6))) > 9_500).all()
+
+
+@pytest.mark.slow
+def test_a_pretraining_has_the_same_bytes_with_workers(tmp_path: Path) -> None:
+    hashes = []
+    for workers in (0, 2):
+        execution = Execution(workers=1, threads=1, device="cpu", batch_workers=workers)
+        with session(Session(Store(tmp_path / str(workers)), execution)) as current:
+            inputs = {"pairs": test_pretrain.given_pairs(), "start": test_pretrain.given_start()}
+            fitting = {**test_pretrain.FITTING.model_dump(), "chunk": 3}
+            artifact = pretrain(**inputs, settings=test_pretrain.settings(steps=5, fit=fitting))
+            manifest = current.store.manifest(artifact.stage, artifact.key)
+            assert manifest is not None
+            hashes.append(manifest.hash)
+
+    assert hashes[0] == hashes[1]
