@@ -1,6 +1,5 @@
 """Late interaction by candidates against MaxSim of all passages by the formula."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -39,26 +38,6 @@ ALL = Candidates(
 SOME = Candidates(
     engine="candidates", factory="IVF16,PQ8x4", ef_search=None, nprobe=4, tokens_per_query_token=60, candidates=40
 )
-
-
-@pytest.fixture(scope="module")
-def passages(written) -> Artifact[Passages]:
-    return written(Passages, clustered.passage_rows(COUNT))
-
-
-@pytest.fixture(scope="module")
-def vectors(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return ENGINE.vectors(tmp_path_factory.mktemp("vectors"))
-
-
-@pytest.fixture(scope="module")
-def find(run_stage, passages: Artifact[Passages], vectors: Artifact) -> Callable[..., list[Hits]]:
-    """find(settings, depth) -> the lists of a new index."""
-
-    def search(settings: Candidates, depth: int = DEPTH) -> list[Hits]:
-        return ENGINE.search(run_stage(index, passages=passages, vectors=vectors, settings=settings), vectors, depth)
-
-    return search
 
 
 @pytest.fixture(scope="module")

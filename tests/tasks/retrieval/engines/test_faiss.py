@@ -1,6 +1,5 @@
 """FAISS engines against a loop over all vectors: what is found, that scores are exact, that bytes repeat."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -33,26 +32,6 @@ KINDS = [
     Faiss(engine="faiss", factory="IVF16,PQ8x4", ef_search=None, nprobe=8, refine=4),
     Faiss(engine="faiss", factory="IVF16_HNSW8,SQ8", ef_search=16, nprobe=4, refine=1),
 ]
-
-
-@pytest.fixture(scope="module")
-def passages(written) -> Artifact[Passages]:
-    return written(Passages, clustered.passage_rows(COUNT))
-
-
-@pytest.fixture(scope="module")
-def vectors(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return ENGINE.vectors(tmp_path_factory.mktemp("vectors"))
-
-
-@pytest.fixture(scope="module")
-def find(run_stage, passages: Artifact[Passages], vectors: Artifact) -> Callable[..., list[Hits]]:
-    """find(settings, depth) -> the lists of a new index."""
-
-    def search(settings: Faiss, depth: int = DEPTH) -> list[Hits]:
-        return ENGINE.search(run_stage(index, passages=passages, vectors=vectors, settings=settings), vectors, depth)
-
-    return search
 
 
 def scores(query: np.ndarray) -> list[float]:

@@ -1,6 +1,5 @@
 """Seismic against a loop over all rows: what is found, that scores are exact, that bytes repeat."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -35,27 +34,6 @@ LARGE = Seismic(
     engine="seismic", n_postings=COUNT, max_fraction=6, summary_energy=1, query_cut=VOCABULARY, heap_factor=0
 )
 SMALL = Seismic(engine="seismic", n_postings=20, centroid_fraction=0.2, query_cut=4, heap_factor=1)
-
-
-@pytest.fixture(scope="module")
-def passages(written) -> Artifact[Passages]:
-    return written(Passages, clustered.passage_rows(COUNT))
-
-
-@pytest.fixture(scope="module")
-def vectors(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return ENGINE.vectors(tmp_path_factory.mktemp("vectors"))
-
-
-@pytest.fixture(scope="module")
-def find(run_stage, passages: Artifact[Passages], vectors: Artifact) -> Callable[..., list[Hits]]:
-    """find(settings, queries, depth) -> the lists of a new index."""
-
-    def search(settings: Seismic, queries: Sparse = QUERIES, depth: int = DEPTH) -> list[Hits]:
-        built = run_stage(index, passages=passages, vectors=vectors, settings=settings)
-        return ENGINE.search(built, vectors, depth, Encoded(lexical=clustered.as_sparse(queries)))
-
-    return search
 
 
 def score(query: dict[int, float], row: dict[int, float]) -> float:
@@ -130,9 +108,10 @@ def test_rows_are_written_as_seismic_reads_them(vectors: Artifact, tmp_path: Pat
 
 
 def test_negative_query_weights_count_but_propose_no_candidates(find) -> None:
-    lists = [{1: 2.0, 2: -1.0}, {1: -1.0}]
-    assert clustered.same(find(LARGE, lists, COUNT)[:1], [_with(1, lists[0])])
-    assert not len(find(LARGE, lists)[1].rows)
+    queries = [{1: 2.0, 2: -1.0}, {1: -1.0}]
+    encoded = Encoded(lexical=clustered.as_sparse(queries))
+    assert clustered.same(find(LARGE, COUNT, encoded)[:1], [_with(1, queries[0])])
+    assert not len(find(LARGE, queries=encoded)[1].rows)
 
 
 def _with(token: int, query: dict[int, float]) -> Hits:
