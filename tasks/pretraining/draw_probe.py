@@ -17,7 +17,7 @@ from models.retrievers.bi_encoder import DenseEncoder
 from models.tokens import Tokenizer
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.rows import read_rows, read_table, write_rows
+from storage.rows import num_rows, read_rows, read_table, rows_at, schema_of, write_rows
 from storage.settings import Seed, Settings
 from storage.tables import Pairs, Passages, Qrels, Queries, passage_text
 from tasks.stage import stage
@@ -72,9 +72,8 @@ def draw_probe(
 @stage(version=1, table=Pairs)
 def draw_probe_of_pairs(out: Path, pairs: Artifact[Pairs], *, settings: Drawing) -> None:
     """Write a sample of the pre-training pairs, for collections without queries; pseudo-queries search passages."""
-    rows = read_table(pairs, Pairs)
-    sample = np.random.default_rng(settings.seed).permutation(len(rows))[: settings.pairs]
-    write_rows(out, Pairs, rows.take(np.sort(sample)).to_pylist())
+    sample = np.random.default_rng(settings.seed).permutation(num_rows(pairs.path))[: settings.pairs]
+    write_rows(out, Pairs, rows_at(pairs, Pairs, np.sort(sample).tolist(), schema_of(Pairs).names).to_pylist())
 
 
 class RetrievalProbe:
