@@ -191,6 +191,8 @@ def _run(job: Mapping[str, Any], rank: int, folder: Path, store: Path) -> None:
         for shared in ("training", "tokens", "records"):
             (first / SCRATCH / shared).mkdir(parents=True, exist_ok=True)
             (out / SCRATCH / shared).symlink_to(first / SCRATCH / shared, target_is_directory=True)
+        for written_by_first in ("passage_index", "passage_texts"):  # an empty folder would look like a damaged one
+            (out / SCRATCH / written_by_first).symlink_to(first / SCRATCH / written_by_first, target_is_directory=True)
     remote_call.call(job["call"], out, root=store)
 
 
