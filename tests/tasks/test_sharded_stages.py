@@ -52,7 +52,7 @@ Body = Callable[[Path], None]
 
 @pytest.fixture(scope="module")
 def bodies(
-    written: Any, made: Any, on_one_thread: Session, tmp_path_factory: pytest.TempPathFactory
+    written: Any, run_stage: Any, on_one_thread: Session, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Body]:
     """The body of each stage, with its inputs, to be called with a folder."""
     folder = tmp_path_factory.mktemp("models")
@@ -74,16 +74,16 @@ def bodies(
         {"query_id": name, "passage_id": passage, "rank": rank, "score": 1.0}
         for name in QUERIES for rank, passage in enumerate(DRAW.sample(IDS, 6), 1)
     ])  # fmt: skip
-    vectors = made(encode, passages=passages, checkpoint=checkpoint,
+    vectors = run_stage(encode, passages=passages, checkpoint=checkpoint,
                    settings=Encoding(query_max_tokens=8, passage_max_tokens=24))  # fmt: skip
-    exact = made(index, passages=passages, vectors=vectors, settings=Exact(engine="exact"))
+    exact = run_stage(index, passages=passages, vectors=vectors, settings=Exact(engine="exact"))
     runs = [
-        made(search, index=exact, vectors=vectors, queries=queries, checkpoint=checkpoint, passages=passages,
+        run_stage(search, index=exact, vectors=vectors, queries=queries, checkpoint=checkpoint, passages=passages,
              settings=Search(view=view, documents=8))
         for view in ("dense", "lexical")
     ]  # fmt: skip
     pairing = Pairing(pseudo_queries=1, passages=["nearby"], alone="itself", max_tokens=20, language="en", seed=1)
-    pairs = made(pair_contexts, passages=passages, pseudo_queries=generated, tokenizer=tokenizer, settings=pairing)
+    pairs = run_stage(pair_contexts, passages=passages, pseudo_queries=generated, tokenizer=tokenizer, settings=pairing)
     scoring, reranking = Scoring.model_validate(LIMITS), Reranking.model_validate({**LIMITS, "depth": 5})
     return {
         "pair_contexts": lambda out: pair_contexts.body(out, passages, generated, tokenizer, settings=pairing),
