@@ -85,7 +85,8 @@ def _compared(made: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
         )
         labelled = labels != IGNORED
         shares[contender] = (labelled.sum() / mask.sum(), (ids[labelled] == tokenizer.mask).mean())
-    assert np.allclose(shares[OURS], shares[EARLIER], atol=0.02), shares
+        tolerance = 5 * np.sqrt(2 * 0.25 / labelled.sum())  # five standard errors of a difference of two shares
+    assert np.allclose(shares[OURS], shares[EARLIER], rtol=0, atol=tolerance), shares
     return {"share of tokens masked": {name: float(share) for name, (share, _) in shares.items()}}
 
 

@@ -53,6 +53,8 @@ def find_gpu(name: str) -> Gpu:
     """Return the GPU of a name in `configs/hardware/gpus.yaml`, or of a YAML file; UserError if it is neither."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise UserError(f"--gpu: {path}: no such file; expected a YAML file like {GPUS}, or the name of a GPU")
         return _parsed(read_yaml(path), path)
     known = read_yaml(GPUS)
     if name not in known:

@@ -3,7 +3,8 @@
 Operations run on the CPU for one and two rows, with the recipe's lengths and without computing matrix products, while
 the bytes of all live tensors are recorded after each operation. Rows have the same operations, so the bytes after each
 operation are a line in the number of rows (a parabola for comparisons within a batch). The peak at any number of rows
-is the maximum of these. Not counted: the allocator's gaps and the libraries' workspaces.
+is the maximum of these. A comparison that works block by block grows by less, so it is also counted for more texts. Not
+counted: the allocator's gaps and the libraries' workspaces.
 
 On a GPU a training computes in half precision with float32 weights, as autocast does; this is emulated on the CPU,
 with attention that keeps no matrix of weights.
@@ -11,7 +12,7 @@ with attention that keeps no matrix of weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,8 @@ from torch import nn
 from models.objective import Batch, Vectors
 from tasks.allocations import in_half_precision, recording
 
+COMPARED = (1, 2, 3, 16, 32)
+"""Texts for which a comparison is counted: the larger numbers show whether it works block by block."""
 ADAMW_BYTES = 8  # two float32 moments of each parameter
 
 
@@ -46,8 +49,10 @@ class TrainingMemory:
     """Encoding and its gradients, for 1, 2, … texts without stored gradients."""
     accumulating: Sequence[Recorded]
     """The same where gradients of an earlier chunk are stored."""
-    comparing: Sequence[Recorded]
-    """The comparison and its gradients, for 1, 2, 3, … texts; empty without vectors."""
+    without_graph: Sequence[Recorded]
+    """Encoding without gradients, for 1, 2, … texts: chunks after the first, before the comparison."""
+    comparing: Mapping[int, Recorded]
+    """The comparison and its gradients, by the number of texts; empty without vectors."""
     vector_bytes: int
     """Of a text's vectors."""
 
@@ -65,8 +70,18 @@ class TrainingMemory:
         encoding = highest([one.live for one in recorded], texts) + (gradients if chunked else 0)
         kept = at([one.live[one.forward - 1] for one in self.encoding], texts)
         vectors = 2 * self.vector_bytes * batch if chunked else 0  # with the gradients at them
-        comparing = kept + highest([one.live for one in self.comparing], batch) if self.comparing else 0
-        return round(states + vectors + max(gradients, encoding, comparing))
+        comparing = kept + self._comparison(batch) if self.comparing else 0
+        others = kept + highest([one.live for one in self.without_graph], texts) if chunked and self.comparing else 0
+        return round(states + vectors + max(gradients, encoding, comparing, others))
+
+    def _comparison(self, batch: int) -> float:
+        """Return the peak of the comparison: a parabola, or a line where the objective compares block by block."""
+        lives = {texts: one.live for texts, one in self.comparing.items()}
+        largest, parabola = max(lives), [lives[texts] for texts in (1, 2, 3)]
+        if highest(parabola, largest) <= 1.02 * max(lives[largest]):
+            return highest(parabola, batch)
+        before, last = (max(lives[texts]) for texts in sorted(lives)[-2:])
+        return last + (batch - largest) * max(0, last - before) / (largest - sorted(lives)[-2])
 
     def largest_chunk(self, batch: int, memory: int) -> int | None:
         """Return the largest chunk of a batch whose step fits into so many bytes; None if one row does not fit."""
@@ -105,25 +120,30 @@ class EncodingMemory:
 def training_memory(objective: Any, batch_of: Callable[[int], Batch], *, half: bool) -> TrainingMemory:
     """Count a training's memory; `batch_of` returns a batch of so many texts, `half` says whether autocast is on."""
     module: nn.Module = objective.train()
-    encoding, accumulating, vectors_of = [], [], {}
+    encoding, accumulating, without_graph, vectors_of = [], [], [], {}
     for rows in (1, 2):
         module.zero_grad(set_to_none=True)
         vectors_of[rows], one = _encoded(objective, batch_of(rows), half)
         encoding.append(one)
         accumulating.append(_encoded(objective, batch_of(rows), half)[1])  # gradients are stored now
+        with torch.no_grad(), recording() as record, in_half_precision(half):
+            objective.encode(batch_of(rows))
+        without_graph.append(Recorded(record.live, record.moved))
     vectors = vectors_of[1]
-    comparing = []
+    comparing = {}
     if vectors:
-        for rows in (1, 2, 3):
+        for rows in COMPARED:
             leaves = tuple(torch.cat([vector] * rows).requires_grad_() for vector in vectors)
             with recording() as record:
                 losses = objective.compare(leaves, batch_of(rows))
                 if losses:
                     torch.stack(list(losses.values())).sum().backward()
-            comparing.append(Recorded(record.live or [0], record.moved))
+            comparing[rows] = Recorded(record.live or [0], record.moved)
     module.zero_grad(set_to_none=True)
     size = sum(vector.nbytes for vector in vectors)
-    return TrainingMemory(num_parameters(module), len(batch_of(1)), encoding, accumulating, comparing, size)
+    return TrainingMemory(
+        num_parameters(module), len(batch_of(1)), encoding, accumulating, without_graph, comparing, size
+    )
 
 
 def encoding_memory(module: nn.Module, run: Callable[[int], object], *, half: bool) -> EncodingMemory:

@@ -196,10 +196,10 @@ def idf_weights(terms: TermCounts, size: int) -> Tensor:
 
     The added 1 keeps the weight of a token of all texts above 0. A token of no text counts as occurring in one.
     """
-    texts_V = torch.zeros(size, dtype=torch.double)
-    texts_V[: len(terms.texts)] = torch.tensor(terms.texts)
-    idf_V = torch.log((1 + terms.num_texts) / texts_V.clamp(min=1))
-    return (idf_V / idf_V[texts_V > 0].mean()).float()
+    texts_V = np.zeros(size)
+    texts_V[: len(terms.texts)] = terms.texts
+    idf_V = np.log((1 + terms.num_texts) / np.maximum(texts_V, 1))
+    return torch.tensor(idf_V / idf_V[texts_V > 0].mean(), dtype=torch.float32)
 
 
 def reconstruction_losses(logits_NV: Tensor, words_NW: Tensor, weights_V: Tensor) -> Tensor:

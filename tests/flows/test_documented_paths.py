@@ -181,7 +181,11 @@ def test_fine_tuning_begins_with_the_exported_head_of_pretraining(workplace: Wor
     assert min(distances) < 1e-4, distances
 
 
-def test_every_recipe_is_planned_where_nothing_has_been_fetched(tmp_path: Path) -> None:
+def test_every_recipe_is_planned_where_nothing_has_been_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PRETRIEVE_COLLECTIONS", raising=False)
     for name in RECIPES:
         recipe, _ = load_recipe(name)
         with sources.assuming_present() as missing:

@@ -125,7 +125,7 @@ def test_the_peak_of_encoding_is_that_of_the_allocator(tmp_path: Path, size: tup
 
 def test_the_largest_chunk_is_the_last_that_fits() -> None:
     one, two = Recorded([100, 60], 10, 1), Recorded([180, 110], 20, 1)
-    memory = TrainingMemory(10, 1, [one, two], [one, two], [], 0)
+    memory = TrainingMemory(10, 1, [one, two], [one, two], [one, two], {}, 0)
     peaks = {chunk: memory.peak(8, chunk) for chunk in range(1, 9)}
 
     for capacity in range(200, 1000, 7):
@@ -164,3 +164,19 @@ def test_half_precision_keeps_fewer_bytes(tmp_path: Path) -> None:
     single, half = (Capacity(costs, half=half).training(training).peak(64, None) for half in (False, True))
 
     assert 0.5 * single < half < 0.9 * single
+
+
+@pytest.mark.parametrize(
+    ("lives", "expected"),
+    [
+        ({1: 1, 2: 4, 3: 9, 16: 256, 32: 1024}, 4096),  # all pairs at a time
+        ({1: 1, 2: 4, 3: 9, 16: 100, 32: 164}, 292),  # blocks of pairs, and 4 bytes for each further text
+    ],
+)
+def test_a_comparison_grows_as_it_does_for_more_texts(lives: dict[int, int], expected: int) -> None:
+    empty = Recorded([0], 0, 1)
+    comparing = {texts: Recorded([live], 0) for texts, live in lives.items()}
+
+    memory = TrainingMemory(0, 1, [empty, empty], [empty, empty], [empty, empty], comparing, 0)
+
+    assert memory.peak(64, None) == expected

@@ -17,7 +17,16 @@ OBSERVED = {
 }
 """The values that a training logs besides its losses: the prefixes of their names, by the title of the figure."""
 OBSERVED_PREFIXES = tuple(prefix for prefixes in OBSERVED.values() for prefix in prefixes)
-NO_LOSS = ("step", "learning_rate", "rows_per_second", "tokens_per_second", "gradient_norm", PROBE, *OBSERVED_PREFIXES)
+NO_LOSS = (
+    "step",
+    "learning_rate",
+    "rows_per_second",
+    "tokens_per_second",
+    "gradient_norm",
+    "loss_scale",
+    PROBE,
+    *OBSERVED_PREFIXES,
+)
 POINTS = 160  # of a curve on the page; more would not be visible
 
 Point = tuple[float, float]

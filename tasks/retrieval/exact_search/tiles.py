@@ -23,15 +23,17 @@ class Tiles:
     def __init__(self, stored: StoredVectors, device: torch.device) -> None:
         self.stored, self.device = stored, device
         self._kept: dict[bool, list[tuple[int, DeviceTile]]] = {}
+        self._num_queries: dict[bool, int] = {}
 
     def __call__(self, num_queries: int, *, coarse: bool) -> Iterator[tuple[int, DeviceTile]]:
         """Yield the first row of each tile and its representations.
 
         A tile fits into memory together with its bounds for `num_queries` queries.
         """
-        if coarse in self._kept:
+        if coarse in self._kept and num_queries <= self._num_queries[coarse]:
             yield from self._kept[coarse]
             return
+        self._kept.pop(coarse, None)  # its tiles are too large for the bounds of more queries
         kept: list[tuple[int, DeviceTile]] | None = [] if is_accelerator(self.device) else None
         room = free_bytes(self.device) // 2
         for start, tile in self._read(num_queries, coarse):
@@ -41,7 +43,7 @@ class Tiles:
                     kept = None
             yield start, tile
         if kept is not None:
-            self._kept[coarse] = kept
+            self._kept[coarse], self._num_queries[coarse] = kept, num_queries
 
     def _read(self, num_queries: int, coarse: bool) -> Iterator[tuple[int, DeviceTile]]:
         if is_accelerator(self.device):
