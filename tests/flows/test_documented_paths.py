@@ -44,8 +44,8 @@ COLLECTIONS = (
     "wikipedia_bookcorpus_msmarco", "beir/scifact",
 )  # fmt: skip
 RECIPES = [name for name in shipped_recipes() if "/" not in name and name != "quickstart"]
-PATHS = ("cot_mae_query_as_context", "cot_mote", "came_nq", "dup_mae_beir", "cpdae_documents")
-"""A recipe of each paper that the commands run; the last two start from an exported checkpoint of another recipe."""
+PATHS = ("cot_mae_query_as_context", "came_nq", "dup_mae_beir", "cpdae_documents")
+"""One for each collection; CoT-MoTE reads the first one's. The last two start from an exported checkpoint."""
 
 PAPERS = {"query-as-context": ("co_condenser", "condenser", "cot_mae"), "CoT-MoTE": ("cot_mote",), "CAME": ("came",),
           "DupMAE": ("dup_mae", "retro_mae"), "CPDAE": ("",)}  # fmt: skip
