@@ -278,7 +278,7 @@ def test_the_signals_handler_is_put_back(tmp_path: Path) -> None:
 
 
 def test_an_error_after_a_takeover_is_reported_as_the_lost_lease(redis: Redis, tmp_path: Path) -> None:
-    """Whoever takes over removes what the stopped builder used, so the builder's own error says nothing useful."""
+    """The next builder removes files of the stopped one, so the error about a missing file would mislead."""
     store, client = Store(tmp_path, lease=LEASE), redis.client()
 
     def taken_over() -> None:

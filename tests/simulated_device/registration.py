@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch import library as kernels
 from torch.utils import backend_registration
 from torch.utils._pytree import tree_map
 
@@ -34,20 +35,20 @@ RAISED = (
 def register() -> torch.device:
     """Register the device and return it; once for each process."""
     backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_module())
-    library = torch.library.Library("aten", "IMPL")
+    of_device = kernels.Library("aten", "IMPL")
     for name, op in _factories():
-        library.impl(name, _factory(op), "PrivateUse1")
-    library.impl("_copy_from", _copy_from, "PrivateUse1")
+        of_device.impl(name, _factory(op), "PrivateUse1")
+    of_device.impl("_copy_from", _copy_from, "PrivateUse1")
     for names, dtype in ((LOWERED, None), (RAISED, torch.float32)):
         for name in names:
-            library.impl(name, _autocast(_op(name), dtype), "AutocastPrivateUse1")
-    others = torch.library.Library("_", "IMPL")
-    others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    _KEPT.extend((library, others))
+            of_device.impl(name, _autocast(_op(name), dtype), "AutocastPrivateUse1")
+    others = kernels.Library("_", "IMPL")
+    others.fallback(kernels.fallthrough_kernel, "AutocastPrivateUse1")
+    _KEPT.extend((of_device, others))
     return torch.device(NAME)
 
 
-_KEPT: list[torch.library.Library] = []  # a library's kernels are registered as long as it exists
+_KEPT: list[kernels.Library] = []  # a library's kernels are registered as long as it exists
 
 
 def _module() -> ModuleType:

@@ -112,8 +112,8 @@ def run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if owner is None:
             return SimulatedTensor(value)
         if owner.shape != value.shape or owner.stride() != value.stride():
-            raise NotImplementedError(
-                f"{op} changes the shape of a tensor in place, which the simulation cannot follow"
+            raise RuntimeError(
+                f"{op} changes the shape of a tensor in place; use an operation that returns a new tensor"
             )
         return owner
 

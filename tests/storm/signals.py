@@ -47,7 +47,7 @@ def ask_to_end(chain: ChainRuns, run: Run, hit: Hit) -> None:
     run.signal(NUMBERS[hit.aim.kind], group=hit.aim.group)
     if chain.wait_for_end(run, hit, sent, CODES[hit.aim.kind]) == 0:  # the signal came at its end
         if hit.seconds > PROMPT:
-            chain.problem(f"{hit.what}: the run went on for {hit.seconds:.1f} s: {end_of(run)}")
+            chain.problem(f"{hit.what}: the run continued for {hit.seconds:.1f} s: {end_of(run)}")
         return
     if hit.seconds > PROMPT:
         chain.problem(f"{hit.what}: ended after {hit.seconds:.1f} s")

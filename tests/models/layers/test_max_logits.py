@@ -36,11 +36,11 @@ def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
 def test_numbers_and_gradients_are_those_of_all_logits(share: float) -> None:
     ours, theirs = parts(), parts()
-    price = torch.randn(len(POOL), V, dtype=torch.double) * (torch.rand(len(POOL), V) < share)
+    upstream = torch.randn(len(POOL), V, dtype=torch.double) * (torch.rand(len(POOL), V) < share)
 
     result, wanted = max_logits(ours[0], ours[1], POOL, ours[2]), slow(*theirs)
-    (result * price).sum().backward()
-    (wanted * price).sum().backward()
+    (result * upstream).sum().backward()
+    (wanted * upstream).sum().backward()
 
     torch.testing.assert_close(result, wanted)
     for mine, other in zip(ours, theirs, strict=True):
@@ -84,10 +84,10 @@ def test_a_gradient_of_few_tokens_or_of_all(everywhere: bool, monkeypatch: pytes
     if everywhere:
         texts, tokens = torch.meshgrid(torch.arange(len(POOL)), torch.arange(V), indexing="xy")
         monkeypatch.setattr(module, "_with_gradient", lambda gradient: (texts.flatten(), tokens.flatten()))
-    ours, theirs, price = parts(), parts(), torch.randn(len(POOL), V, dtype=torch.double).relu()
+    ours, theirs, upstream = parts(), parts(), torch.randn(len(POOL), V, dtype=torch.double).relu()
 
-    (max_logits(ours[0], ours[1], POOL, ours[2]) * price).sum().backward()
-    (slow(*theirs) * price).sum().backward()
+    (max_logits(ours[0], ours[1], POOL, ours[2]) * upstream).sum().backward()
+    (slow(*theirs) * upstream).sum().backward()
 
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine.grad, other.grad)
@@ -95,12 +95,12 @@ def test_a_gradient_of_few_tokens_or_of_all(everywhere: bool, monkeypatch: pytes
 
 def test_maxima_of_given_logits() -> None:
     ours, theirs = (torch.randn(int(POOL.sum()), V, generator=torch.Generator().manual_seed(1)) for _ in range(2))
-    price = torch.randn(len(POOL), V)
+    upstream = torch.randn(len(POOL), V)
 
     result = max_of_logits(ours.requires_grad_(), POOL)
     wanted = slow(theirs.requires_grad_(), torch.eye(V), torch.zeros(V))
-    (result * price).sum().backward()
-    (wanted * price).sum().backward()
+    (result * upstream).sum().backward()
+    (wanted * upstream).sum().backward()
 
     assert torch.equal(result, wanted)
     assert torch.equal(ours.grad, theirs.grad)  # type: ignore[arg-type]
@@ -124,16 +124,16 @@ def test_no_logits_are_kept() -> None:
 
 def test_under_autocast_the_products_are_lower_and_the_sums_are_not() -> None:
     states, words, bias = parts(torch.float)
-    price = torch.randn(len(POOL), V)
+    upstream = torch.randn(len(POOL), V)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         result = max_logits(states, words, POOL, bias)
-        (result * price).sum().backward()
+        (result * upstream).sum().backward()
     exact = slow(states.detach().bfloat16(), words.detach().bfloat16(), torch.zeros(V, dtype=torch.bfloat16)).float()
 
     assert result.dtype == torch.float
     assert torch.equal(result.detach(), exact + bias.detach() * POOL.any(1, keepdim=True))
     whole = parts(torch.float)
-    (slow(*whole) * price).sum().backward()
+    (slow(*whole) * upstream).sum().backward()
     for mine, other in zip((states, words, bias), whole, strict=True):
         assert mine.grad is not None
         torch.testing.assert_close(mine.grad, other.grad, rtol=1e-6, atol=1e-6)

@@ -81,8 +81,8 @@ def test_rows_of_a_batch_and_equal_seeds(tokenizer: Tokenizer) -> None:
     assert not torch.equal(whole.text.labels, other.text.labels)
     assert torch.equal(whole.rows(1, 3).context.tokens.ids, whole.context.tokens.ids[1:3])
     for loss in ("mlm", "head"):
-        asked = (whole.text.labels != IGNORED).sum() + (whole.context.labels != IGNORED).sum()
-        assert whole.num_terms(loss) == int(asked)
+        expected_rows = (whole.text.labels != IGNORED).sum() + (whole.context.labels != IGNORED).sum()
+        assert whole.num_terms(loss) == int(expected_rows)
         assert whole.num_terms(loss) == sum(whole.rows(n, n + 1).num_terms(loss) for n in range(5))
 
 
@@ -90,7 +90,7 @@ def test_rows_of_a_batch_and_equal_seeds(tokenizer: Tokenizer) -> None:
 
 
 def slow_text(
-    model: Pretraining, masked: list[int], asked: list[int], pooling: Pooling
+    model: Pretraining, masked: list[int], expected_rows: list[int], pooling: Pooling
 ) -> tuple[Array, list[float], list[float]]:
     """h_0^L, and the cross-entropies of phi(h_i^L) and of phi(h_i^N) at the masked positions."""
     w, h = numbers(model.model), numbers(model.head)
@@ -101,7 +101,7 @@ def slow_text(
     for layer in range(model.settings.head_layers):
         x = bert_layer(x, h, f"layers.{layer}", [set(range(len(masked)))] * len(masked))
     late, headed = (
-        [-log_softmax(vocabulary(hidden, w))[n, label] for n, label in enumerate(asked) if label != IGNORED]
+        [-log_softmax(vocabulary(hidden, w))[n, label] for n, label in enumerate(expected_rows) if label != IGNORED]
         for hidden in (states[-1], x)
     )
     return vector, late, headed

@@ -161,9 +161,9 @@ def test_the_printed_decoder(tokenizer: Tokenizer, layers: int) -> None:
     labels = torch.full_like(context.ids, IGNORED)
     labels[0, 2], labels[0, 5], labels[1, 1] = 21, 61, 30
 
-    logits, asked = model.decoder(vectors, context, labels)
+    logits, labelled = model.decoder(vectors, context, labels)
 
-    assert asked.tolist() == [21, 61, 30]
+    assert labelled.tolist() == [21, 61, 30]
     long, short = (
         slow_printed_decoder(model, vector, ids[mask].tolist())
         for vector, ids, mask in zip(vectors, context.ids, context.mask, strict=True)
@@ -237,8 +237,8 @@ def test_losses_are_the_sum_of_the_two_heads(tokenizer: Tokenizer, settings: Set
     vectors, losses = model.encode(inputs)
 
     hidden = model.model.bert(inputs.text.ids, inputs.text.mask)
-    asked = inputs.text_labels != IGNORED
-    mlm = masked_lm_loss(model.model.vocabulary(hidden[asked]), inputs.text_labels[asked])
+    labelled = inputs.text_labels != IGNORED
+    mlm = masked_lm_loss(model.model.vocabulary(hidden[labelled]), inputs.text_labels[labelled])
     lengths = inputs.text.mask.sum(1)
     means = torch.stack([row[:length].mean(0) for row, length in zip(hidden, lengths, strict=True)])
     decoded = model.decoder(hidden[:, 0] if pooling == "cls" else means, inputs.context, inputs.context_labels)

@@ -83,13 +83,13 @@ def test_masks_are_berts(tokenizer: Tokenizer) -> None:
 
     inputs = make_batch(RawBatch(texts), tokenizer, WORDS, RowRandom(0, 0))
 
-    asked = inputs.labels != IGNORED
-    assert (asked.sum(-1) == 3).all()  # round(0.15 * 18) tokens, not words
-    places = asked.flatten(0, 1).sum(0)[1:-1]
+    labelled = inputs.labels != IGNORED
+    assert (labelled.sum(-1) == 3).all()  # round(0.15 * 18) tokens, not words
+    places = labelled.flatten(0, 1).sum(0)[1:-1]
     assert places.min() > 60  # 100 each are expected
-    masked = (inputs.views.ids[asked] == MASK).double().mean().item()
+    masked = (inputs.views.ids[labelled] == MASK).double().mean().item()
     assert masked == pytest.approx(0.8, abs=0.04)
-    both = (asked[:, 0] & asked[:, 1]).sum(1).double().mean().item()
+    both = (labelled[:, 0] & labelled[:, 1]).sum(1).double().mean().item()
     assert both == pytest.approx(0.5, abs=0.15)  # 3 * 3 / 18 if the two masks know nothing of each other
 
 

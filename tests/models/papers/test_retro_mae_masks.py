@@ -30,12 +30,12 @@ def test_a_batch_holds_one_crop_thrice(tokenizer: Tokenizer) -> None:
         length = min(size + 2, SUM.max_tokens)
         real, labels, original = built.text.mask[number], built.labels[number], built.original[number]
         words = built.words[number]
-        asked = labels != IGNORED
+        labelled = labels != IGNORED
         assert real.sum() == length
         assert original[[0, length - 1]].tolist() == [CLS, SEP]
-        assert torch.equal(torch.where(asked, labels, built.text.ids[number]), original)
+        assert torch.equal(torch.where(labelled, labels, built.text.ids[number]), original)
         assert torch.equal(words >= 0, real & (torch.arange(len(real)) % (length - 1) != 0))
-        assert asked.sum() <= mask_budget(length, 0.3)
+        assert labelled.sum() <= mask_budget(length, 0.3)
         assert built.budgets[number] == mask_budget(length, 0.5)
         pieces = [PIECES[piece] for piece in original[1 : length - 1].tolist()]
         starts = [place == 0 or not piece.startswith("##") for place, piece in enumerate(pieces)]
@@ -111,10 +111,10 @@ def test_each_row_sees_what_one_of_the_masks_leaves(tokenizer: Tokenizer, monkey
 
 
 def test_a_text_has_at_most_so_many_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+    labelled: list[int] = []
 
     def masks(words: Tensor, budgets: Tensor, num_masks: int) -> Tensor:
-        asked.append(num_masks)
+        labelled.append(num_masks)
         return torch.zeros(len(words), num_masks, words.shape[1], dtype=torch.bool)
 
     monkeypatch.setattr(retro_mae, "sample_masks", masks)
@@ -122,7 +122,7 @@ def test_a_text_has_at_most_so_many_masks(monkeypatch: pytest.MonkeyPatch) -> No
         words = torch.full((1, length), -1)
         position_specific_mask(words, torch.tensor([2]), words < 0)
 
-    assert asked == [7, 256, 256]
+    assert labelled == [7, 256, 256]
 
 
 def test_rows_pick_masks_alike(monkeypatch: pytest.MonkeyPatch) -> None:

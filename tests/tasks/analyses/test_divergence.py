@@ -1,4 +1,4 @@
-"""CoT-MoTE's divergence: which pairs are drawn, and what is told of a retriever's vectors."""
+"""CoT-MoTE's divergence: which pairs are drawn, and what is recorded of a retriever's vectors."""
 
 import json
 from typing import Any
@@ -84,31 +84,31 @@ def test_the_analysis_equals_measures_of_the_vectors(tables: Any, run_stage: Any
 
     result = run_stage(divergence, *tables, model, settings=settings)
 
-    told = json.loads((result.path / "analysis.json").read_text())
+    recorded = json.loads((result.path / "analysis.json").read_text())
     by_seed = [space.on_common_support(plane[:8], plane[8:]) for plane in planes]
-    assert told["common_support"]["kl"] == pytest.approx({
+    assert recorded["common_support"]["kl"] == pytest.approx({
         "mean": (by_seed[0]["kl"] + by_seed[1]["kl"]) / 2, "spread": np.std([row["kl"] for row in by_seed], ddof=1)
     })  # fmt: skip
     own = [space.on_own_points(plane[:8], plane[8:]) for plane in planes]
-    assert told["own_points"]["js"]["mean"] == pytest.approx(np.mean([row["js"] for row in own if row]))
-    assert told["cosines"] == pytest.approx(space.mean_cosines(queries, passages))
-    assert told["probe_accuracy"] == space.probe_accuracy(queries, passages)
-    assert told["squared_mmd"] == pytest.approx(space.squared_mmd(queries, passages))
-    assert (told["analysis"], told["round"], told["drawn"]) == ("divergence", "retriever_1", 8)
-    assert told["bandwidth"] == pytest.approx(0.5**0.5)
+    assert recorded["own_points"]["js"]["mean"] == pytest.approx(np.mean([row["js"] for row in own if row]))
+    assert recorded["cosines"] == pytest.approx(space.mean_cosines(queries, passages))
+    assert recorded["probe_accuracy"] == space.probe_accuracy(queries, passages)
+    assert recorded["squared_mmd"] == pytest.approx(space.squared_mmd(queries, passages))
+    assert (recorded["analysis"], recorded["round"], recorded["drawn"]) == ("divergence", "retriever_1", 8)
+    assert recorded["bandwidth"] == pytest.approx(0.5**0.5)
 
-    seen = section("divergence", told)
+    seen = section("divergence", recorded)
     assert seen.tags.count("circle") == 8 + 1  # and in the legend
     assert "How far retriever_1 separates queries from passages" in seen.text
-    assert f"{100 * told['probe_accuracy']:.1f} %" in seen.text
-    assert f"{told['cosines']['pairs']:.3f}" in seen.text
-    assert "log-densities differ in sign" in section("divergence", told | {"own_points": None}).text
+    assert f"{100 * recorded['probe_accuracy']:.1f} %" in seen.text
+    assert f"{recorded['cosines']['pairs']:.3f}" in seen.text
+    assert "log-densities differ in sign" in section("divergence", recorded | {"own_points": None}).text
 
     rows = pq.read_table(result.path / "points.parquet").to_pylist()
     assert len(rows) == 2 * 16
     assert [(row["x"], row["y"]) for row in rows[16:24]] == [tuple(point) for point in planes[1][:8].tolist()]
     assert [row["query_id"] for row in rows[24:]] == [row["query_id"] for row in drawn]
-    picture = np.array([*told["picture"]["queries"], *told["picture"]["passages"]])
+    picture = np.array([*recorded["picture"]["queries"], *recorded["picture"]["passages"]])
     assert (picture.min(0) == 0).all()
     assert picture.max() == 1000
     assert np.corrcoef(picture[:, 0], planes[0][:, 0])[0, 1] > 0.999

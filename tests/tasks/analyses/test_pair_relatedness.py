@@ -68,8 +68,8 @@ def test_a_document_has_its_own_query_and_another_passage(tables: Any) -> None:
     texts = {row["passage_id"]: row["text"] for row in PASSAGES}
     documents = [row["passage_id"].split("#")[0] for row in every]
     several = {row["doc_id"] for row in PASSAGES if row["passage_id"].endswith("#1")}
-    asked = {row["doc_id"] for row in QUERIES if row["kept"]}
-    assert sorted(documents) == sorted(several & asked)
+    query_vectors = {row["doc_id"] for row in QUERIES if row["kept"]}
+    assert sorted(documents) == sorted(several & query_vectors)
     assert "d5" not in documents
     for document, each in zip(documents, every, strict=True):
         assert each["text"] == texts[each["passage_id"]]
@@ -85,8 +85,8 @@ def slow_scores(folder: Path, contexts: list[str], texts: list[str], limit: int)
     """One pair in a batch, by the network itself."""
     tokenizer, network, results = Tokenizer.load(folder), tiny_cross_encoder(), []
     for context, text in zip(contexts, texts, strict=True):
-        (asked,), (read,) = tokenizer.token_ids([context]), tokenizer.token_ids([text])
-        pair = encode_pair(tokenizer, asked, read, query_max_tokens=limit, max_tokens=limit + 12)
+        (query_vectors,), (read,) = tokenizer.token_ids([context]), tokenizer.token_ids([text])
+        pair = encode_pair(tokenizer, query_vectors, read, query_max_tokens=limit, max_tokens=limit + 12)
         results.append(network(pad_pairs(tokenizer, [pair]))[0].item())
     return results
 
@@ -122,14 +122,16 @@ def test_a_bi_encoder_scores_by_the_cosine(tables: Any, run_stage: Any, tmp_path
     retriever.save(tiny_retriever("dpr"), tmp_path)
     save_tokenizer(tmp_path)
     chosen, encoder = sample_documents(*tables, Reading(**SETTINGS)), TextEncoder(tmp_path)
-    asked = unit(encoder([row["query"] for row in chosen], "query", 5).dense)
+    query_vectors = unit(encoder([row["query"] for row in chosen], "query", 5).dense)
     own = unit(encoder([row["text"] for row in chosen], "passage", 12).dense)
     other = unit(encoder([row["passage"] for row in chosen], "passage", 12).dense)
 
     settings = Reading(**SETTINGS | {"scorer": "bi_encoder"})
     results = analysis_of(run_stage(pair_relatedness, *tables, Artifact("train", "1", tmp_path), settings=settings))
 
-    assert results["kinds"]["query"]["mean"] == pytest.approx(np.mean([a @ b for a, b in zip(asked, own, strict=True)]))
+    assert results["kinds"]["query"]["mean"] == pytest.approx(
+        np.mean([a @ b for a, b in zip(query_vectors, own, strict=True)])
+    )
     assert results["kinds"]["passage"]["mean"] == pytest.approx(
         np.mean([a @ b for a, b in zip(other, own, strict=True)])
     )

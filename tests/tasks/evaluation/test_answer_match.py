@@ -105,9 +105,9 @@ def test_answer_metrics_count_the_first_passage_with_an_answer(written, run_stag
         comparisons=[Comparison(run="a", baseline="b")],
     )  # fmt: skip
     qrels = written(Qrels, [{"query_id": "q3", "doc_id": "d1", "grade": 1}])
-    asked = written(Answers, [{"query_id": query, "answers": answer} for query, answer in answers.items()])
+    answers_table = written(Answers, [{"query_id": query, "answers": answer} for query, answer in answers.items()])
     out = run_stage(
-        evaluate, qrels=qrels, answers=asked, passages=written(Passages, rows), runs=runs, settings=settings
+        evaluate, qrels=qrels, answers=answers_table, passages=written(Passages, rows), runs=runs, settings=settings
     )
 
     values = pq.read_table(out.path / "queries.parquet").to_pylist()

@@ -12,7 +12,7 @@ from tasks.finetuning.select_queries import ExpertQueries, FewShot, sample_queri
 
 
 @pytest.fixture
-def asked(written: Any) -> Any:
+def train_queries(written: Any) -> Any:
     return written(Queries, [{"query_id": f"q{n}", "text": f"text {n}"} for n in range(20)])
 
 
@@ -27,11 +27,14 @@ def chosen(table: Any) -> list[str]:
     return [row["query_id"] for row in read_rows(table, Queries)]
 
 
-def test_a_sample_is_of_queries_with_a_positive_in_their_order(asked: Any, labels: Any, run_stage: Any) -> None:
+def test_a_sample_is_of_queries_with_a_positive_in_their_order(train_queries: Any, labels: Any, run_stage: Any) -> None:
     def sampled(size: int, sample: int) -> list[str]:
         return chosen(
             run_stage(
-                sample_queries, queries=asked, positives=labels, settings=FewShot(queries=size, sample=sample, seed=4)
+                sample_queries,
+                queries=train_queries,
+                positives=labels,
+                settings=FewShot(queries=size, sample=sample, seed=4),
             )
         )
 
@@ -46,12 +49,16 @@ def test_a_sample_is_of_queries_with_a_positive_in_their_order(asked: Any, label
     assert results[5, 0] == sampled(5, 0)
 
 
-def test_more_than_there_are(asked: Any, labels: Any, run_stage: Any) -> None:
+def test_more_than_there_are(train_queries: Any, labels: Any, run_stage: Any) -> None:
     with pytest.raises(UserError, match="expected at least 18 queries with a positive, found 17"):
-        run_stage(sample_queries, queries=asked, positives=labels, settings=FewShot(queries=18, sample=0, seed=4))
+        run_stage(
+            sample_queries, queries=train_queries, positives=labels, settings=FewShot(queries=18, sample=0, seed=4)
+        )
 
 
-def test_queries_suit_who_ranks_their_positive_best(asked: Any, labels: Any, written: Any, run_stage: Any) -> None:
+def test_queries_suit_the_expert_that_ranks_their_positive_best(
+    train_queries: Any, labels: Any, written: Any, run_stage: Any
+) -> None:
     random = np.random.default_rng(3)
     ids = written(Passages, [
         {"passage_id": f"d{d}#{n}", "doc_id": f"d{d}", "title": "", "text": "x", "start": 0, "end": 1, "num_tokens": 1}
@@ -74,7 +81,9 @@ def test_queries_suit_who_ranks_their_positive_best(asked: Any, labels: Any, wri
     for place, expert in enumerate(("late", "dense", "lexical")):
         settings = ExpertQueries(names=["late", "dense", "lexical"], expert=expert, cutoff=10)
         result = chosen(
-            run_stage(suited_queries, queries=asked, runs=runs, positives=labels, passages=ids, settings=settings)
+            run_stage(
+                suited_queries, queries=train_queries, runs=runs, positives=labels, passages=ids, settings=settings
+            )
         )
         expected = [
             f"q{n}" for n in range(3, 20)
@@ -85,7 +94,7 @@ def test_queries_suit_who_ranks_their_positive_best(asked: Any, labels: Any, wri
 
 
 def suiting(
-    written: Any, run_stage: Any, asked: Any, labels: Any, lists: list[dict[str, list[str]]], expert: str
+    written: Any, run_stage: Any, train_queries: Any, labels: Any, lists: list[dict[str, list[str]]], expert: str
 ) -> Any:
     """What suits an expert, late or dense, where each ranks whole documents as said."""
     ids = written(Passages, [
@@ -100,15 +109,19 @@ def suiting(
         for each in lists
     ]  # fmt: skip
     settings = ExpertQueries(names=["late", "dense"], expert=expert, cutoff=2)
-    return run_stage(suited_queries, queries=asked, runs=runs, positives=labels, passages=ids, settings=settings)
+    return run_stage(
+        suited_queries, queries=train_queries, runs=runs, positives=labels, passages=ids, settings=settings
+    )
 
 
-def test_a_query_that_no_run_answers_is_every_experts(asked: Any, labels: Any, written: Any, run_stage: Any) -> None:
+def test_a_query_that_no_run_answers_is_every_experts(
+    train_queries: Any, labels: Any, written: Any, run_stage: Any
+) -> None:
     late = {"q3": ["d3"], "q4": ["d1", "d4"], "q5": ["d5"], "q6": ["d1", "d2", "d6"], "q19": ["d1", "d0"]}
     dense = {"q3": ["d1", "d3"], "q4": ["d4"], "q5": ["d5"], "q19": ["d2", "d19"]}
 
     by_late, by_dense = (
-        chosen(suiting(written, run_stage, asked, labels, [late, dense], each)) for each in ("late", "dense")
+        chosen(suiting(written, run_stage, train_queries, labels, [late, dense], each)) for each in ("late", "dense")
     )
 
     # Late wins q3, dense q4; q5 and q19 are ties, and of all others no run finds a positive among the first two.
@@ -116,14 +129,14 @@ def test_a_query_that_no_run_answers_is_every_experts(asked: Any, labels: Any, w
     assert by_dense == [f"q{n}" for n in range(4, 20)]
 
 
-def test_an_expert_that_is_best_on_no_query_is_refused(asked: Any, written: Any, run_stage: Any) -> None:
+def test_an_expert_that_is_best_on_no_query_is_refused(train_queries: Any, written: Any, run_stage: Any) -> None:
     labels = written(Positives, [{"query_id": "q3", "passage_id": "d3#0", "doc_id": "d3"}])
     with pytest.raises(UserError, match="dense is best on none of its queries"):
-        suiting(written, run_stage, asked, labels, [{"q3": ["d3"]}, {"q3": ["d1"]}], "dense")
+        suiting(written, run_stage, train_queries, labels, [{"q3": ["d3"]}, {"q3": ["d1"]}], "dense")
 
 
-def test_an_expert_that_is_not_there(asked: Any, labels: Any, written: Any, run_stage: Any) -> None:
+def test_an_expert_that_is_not_there(train_queries: Any, labels: Any, written: Any, run_stage: Any) -> None:
     with pytest.raises(UserError, match="expected one of late, dense for 2 runs"):
-        suiting(written, run_stage, asked, labels, [{}, {}], "lexical")
+        suiting(written, run_stage, train_queries, labels, [{}, {}], "lexical")
     with pytest.raises(UserError, match="expected one of late, dense for 1 runs"):
-        suiting(written, run_stage, asked, labels, [{}], "dense")
+        suiting(written, run_stage, train_queries, labels, [{}], "dense")

@@ -129,16 +129,16 @@ def test_the_head_sees_only_what_is_pooled(tokenizer: Tokenizer) -> None:
 
 def test_the_maximum_before_the_activation_has_the_same_gradient() -> None:
     pool = torch.tensor([[1, 1, 0, 1], [0, 1, 1, 1], [0, 0, 1, 0]]) > 0
-    states, words, price = (
+    states, words, upstream = (
         torch.randn(7, 5, dtype=torch.double),
         torch.randn(11, 5, dtype=torch.double),
         torch.randn(3, 11),
     )
     first, second = states.clone().requires_grad_(), states.clone().requires_grad_()
 
-    (torch.log1p(torch.relu(max_logits(first, words, pool))) * price).sum().backward()
+    (torch.log1p(torch.relu(max_logits(first, words, pool))) * upstream).sum().backward()
     texts = torch.log1p(torch.relu(second @ words.T)).split([3, 3, 1])
-    (torch.stack([text.amax(0) for text in texts]) * price).sum().backward()
+    (torch.stack([text.amax(0) for text in texts]) * upstream).sum().backward()
 
     torch.testing.assert_close(first.grad, second.grad)
 
@@ -156,7 +156,7 @@ def test_only_what_is_kept_has_a_gradient(tokenizer: Tokenizer) -> None:
     model, tokens = tiny_bert(), random_tokens(4, seed=5)
     view = View(model.config, settings(activation="none", head="embeddings", top_passages=6), tokenizer)
     full = View(model.config, settings(activation="none", head="embeddings"), tokenizer)
-    price = torch.randn(4, V)
+    upstream = torch.randn(4, V)
     hidden = model.bert(tokens.ids, tokens.mask).detach()
 
     def gradient(of: View, scale: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ def test_only_what_is_kept_has_a_gradient(tokenizer: Tokenizer) -> None:
         return leaf.grad
 
     kept = largest(full(hidden, tokens, "passage", model).lexical, 6)
-    torch.testing.assert_close(gradient(view, price), gradient(full, price * kept))
+    torch.testing.assert_close(gradient(view, upstream), gradient(full, upstream * kept))
 
 
 @pytest.mark.parametrize("activation", ["log1p_relu", "none"])
@@ -175,9 +175,9 @@ def test_dup_maes_score_is_gathered_at_what_the_passage_keeps(tokenizer: Tokeniz
     model, queries, passages = tiny_bert(), random_tokens(3, seed=1), random_tokens(5, seed=2)
     whole = View(model.config, settings(activation=activation, pool_specials=False), tokenizer)
     view = View(model.config, settings(activation=activation, pool_specials=False, top_passages=top), tokenizer)
-    asked, kept = weights(view, model, queries, "query"), weights(view, model, passages)
+    query_weights, kept = weights(view, model, queries, "query"), weights(view, model, passages)
 
-    results = view.similarity(Representation(lexical=asked), Representation(lexical=kept))
+    results = view.similarity(Representation(lexical=query_weights), Representation(lexical=kept))
 
     # Equation 12: sums over the passage's N largest, where the query keeps everything.
     mu_q, mu_d = weights(whole, model, queries, "query"), weights(whole, model, passages)
