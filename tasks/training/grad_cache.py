@@ -32,8 +32,8 @@ def gradients(
 ) -> Losses:  # fmt: skip
     """Add the gradients of the summed losses over a batch to the parameters, and return the losses.
 
-    The batch is moved to the device chunk by chunk, so that what is counted in it is counted on the CPU. `precision` is
-    that of the encoder's products; `scale` is applied to the sum of the losses before each backward pass.
+    Chunks are moved to the device one by one to be encoded, so that terms are counted on the CPU. `precision` is
+    that of the encoder's matrix products. `scale` is applied to the sum of the losses before each backward pass.
     """
     spans = split_into_chunks(len(batch), chunk)
     step = _Step(objective, batch, spans, seed, precision, scale)

@@ -11,7 +11,11 @@ from numpy.random import Generator
 
 
 def random_generator(seed: int, *parts: int | str) -> Generator:
-    """Return NumPy's generator for a seed and numbers or texts, which differs for each of them."""
+    """Return NumPy's generator for a seed and numbers or texts.
+
+    Generators differ between calls with the same number of parts and at most one text. Beyond that they may be equal:
+    NumPy ignores zeros at the end, and texts are joined without separators.
+    """
     numbers = [number for part in parts for number in (part.encode() if isinstance(part, str) else [part])]
     return np.random.default_rng((seed, *numbers))
 
