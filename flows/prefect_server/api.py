@@ -14,6 +14,7 @@ from storage.errors import UserError
 ACTIVE = ("RUNNING", "PENDING", "CANCELLING")
 RETRY_SECONDS = 2.0  # the first pause before a request is sent again; each further one is twice as long
 LONGEST_PAUSE = 15.0
+PATIENCE_SECONDS = 30.0  # SQLite is locked for a while where many runs write
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,10 @@ class Api:
     """The address, which ends with /api."""
     secret: str | None = None
     """user:password, where the server requires them."""
-    patience_seconds: float = 0.0
-    """How long a request is repeated while the server fails (HTTP 5xx) or does not answer; 0 sends it once."""
+    patience_seconds: float = PATIENCE_SECONDS
+    """How long a request is repeated while the server fails with HTTP 5xx."""
+    outages: bool = False
+    """Whether a request is also repeated while the server does not answer at all."""
 
     def healthy(self) -> bool:
         """Return whether the server answers; this needs no password."""
@@ -51,11 +54,20 @@ class Api:
             try:
                 return self._send_once(method, path, body)
             except httpx.HTTPError as error:
-                if (problem := _temporary_problem(error)) is None:
+                if (problem := self._temporary_problem(error)) is None:
                     raise
                 print(f"the server at {self.url} {problem}: trying again in {seconds:.0f} s", flush=True)
                 time.sleep(seconds)
         return self._send_once(method, path, body)
+
+    def _temporary_problem(self, error: Exception) -> str | None:
+        """Return what happened where a later request may succeed, else None."""
+        import httpx
+
+        if isinstance(error, httpx.HTTPStatusError):
+            return f"answers HTTP {error.response.status_code}" if error.response.is_server_error else None
+        outage = self.outages and isinstance(error, httpx.TransportError)
+        return f"does not answer ({type(error).__name__})" if outage else None
 
     def _send_once(self, method: str, path: str, body: Any) -> Any:
         import httpx
@@ -125,15 +137,6 @@ def _pauses(total: float) -> Iterator[float]:
         yield pause
         total -= pause
         pause = min(2 * pause, LONGEST_PAUSE)
-
-
-def _temporary_problem(error: Exception) -> str | None:
-    """Return what happened if a later request may succeed: the server failed, or did not answer; else None."""
-    import httpx
-
-    if isinstance(error, httpx.HTTPStatusError):
-        return f"answers HTTP {error.response.status_code}" if error.response.is_server_error else None
-    return f"does not answer ({type(error).__name__})" if isinstance(error, httpx.TransportError) else None
 
 
 def _moment(text: str | None) -> datetime:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.prefect_server.api import Api
+from flows.prefect_server.api import PATIENCE_SECONDS, Api
 from flows.prefect_server.pool_pause import paused
 from flows.prefect_server.processes import end, running, stop, with_environment
 from flows.prefect_server.services import ServicePaths, known_secret
@@ -17,7 +17,7 @@ from storage.store.store import Store
 
 SECONDS_TO_CANCEL = 180.0  # a worker learns of it within 30; then a training stage saves a checkpoint
 POLL_SECONDS = 2.0
-DRAIN_PATIENCE_SECONDS = 120.0  # a busy server answers HTTP 5xx for a while, and a drain may wait for days
+DRAIN_PATIENCE_SECONDS = 120.0  # a drain may wait for days
 
 
 def down(store: Path, *, drain: bool = False, cancel: bool = False, force: bool = False) -> None:
@@ -33,8 +33,8 @@ def down(store: Path, *, drain: bool = False, cancel: bool = False, force: bool 
     if not services:
         print(f"nothing runs for the store {paths.store}")
     if "server" in services and not force:
-        patience = DRAIN_PATIENCE_SECONDS if drain else 0.0
-        api = Api(f"{services['server'].url}/api", known_secret(paths), patience)
+        patience = DRAIN_PATIENCE_SECONDS if drain else PATIENCE_SECONDS
+        api = Api(f"{services['server'].url}/api", known_secret(paths), patience, outages=drain)
         _settle_runs(paths, api, drain, cancel)
     elif not (cancel or force) and (orphans := _processes_of_runs(paths)):
         raise UserError(

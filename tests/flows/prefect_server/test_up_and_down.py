@@ -148,8 +148,9 @@ def test_a_server_with_a_password_is_recognised_and_can_be_ended(
     server.wait(300)
 
 
-def test_draining_repeats_requests_while_the_server_fails_and_says_so(
-    paths: ServicePaths, begin: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("option", ["drain", "cancel"])
+def test_requests_are_repeated_while_the_server_fails(
+    option: str, paths: ServicePaths, begin: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr("flows.prefect_server.api.RETRY_SECONDS", 0.01)
@@ -161,7 +162,7 @@ def test_draining_repeats_requests_while_the_server_fails_and_says_so(
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             requests.append(self.path)
-            active = [{"name": "a-run"}] if requests.count("/api/flow_runs/filter") < 3 else []
+            active = [{"name": "a-run", "id": "a-run"}] if requests.count("/api/flow_runs/filter") < 3 else []
             answers = {"/api/work_pools/filter": [{"is_paused": False}], "/api/flow_runs/filter": active}
             self.send_response(503 if len(requests) % 3 == 1 else 200)
             self.end_headers()
@@ -176,14 +177,15 @@ def test_draining_repeats_requests_while_the_server_fails_and_says_so(
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Busy) as busy:
         threading.Thread(target=busy.serve_forever, daemon=True).start()
         note(paths, "server", begin(), busy.server_port)
-        down(paths.store, drain=True)
+        down(paths.store, **{option: True})
         busy.shutdown()
 
     assert running(paths.folder) == {}
     out = capsys.readouterr().out
     assert "waiting for a-run" in out
     assert "answers HTTP 503: trying again in 0 s" in out
-    assert requests.count("/api/work_pools/cpu") >= 2  # paused, and resumed
+    path, least = {"drain": ("work_pools/cpu", 2), "cancel": ("flow_runs/a-run/set_state", 1)}[option]
+    assert requests.count(f"/api/{path}") >= least  # drained: paused, and resumed
 
 
 def test_a_server_that_does_not_answer_is_not_taken_for_none(
