@@ -84,14 +84,15 @@ class Costs:
         with naming("pretrain.objective"):
             module = paper.Pretraining(Initialisation(self.encoder, raw.terms), objective)
         batch: Batch = paper.make_batch(raw, self.tokenizer, objective, RowRandom(0, 0))
-        return count(module, batch, chunked=_below(settings.fit.chunk, settings.batch))
+        rows = settings.batch * len(batch)  # of a step: an objective may have several for a text
+        return count(module, batch, repeated=_repeated(settings.fit.chunk, rows))
 
     def training(self, settings: Training) -> Cost:
         """Return the cost of one query with its passages, extrapolated from one and two passages of equal length."""
-        chunked = _below(settings.fit.chunk, settings.batch_queries)
+        repeated = _repeated(settings.fit.chunk, settings.batch_queries)
         with naming("train"):
             objective = Finetuning(self.retriever(settings.retriever), settings.loss)
-            one, two = (count(objective, self.examples(settings, group), chunked=chunked) for group in (1, 2))
+            one, two = (count(objective, self.examples(settings, group), repeated=repeated) for group in (1, 2))
         more = settings.passages_per_query - 1
         return Cost(one.tokens + more * (two.tokens - one.tokens), one.flops + more * (two.flops - one.flops))
 
@@ -99,7 +100,7 @@ class Costs:
         """Return the cost of training a cross-encoder on one query with its passages."""
         group = settings.passages_per_query
         objective = cross_encoder.Finetuning(self.cross_encoder("teacher.train"))
-        one = count(objective, self.pairs(settings.max_tokens), chunked=False)
+        one = count(objective, self.pairs(settings.max_tokens))
         return one.times(group)
 
     def scoring(self, settings: Scoring) -> Cost:
@@ -162,8 +163,8 @@ class Costs:
         return TermCounts(TEXTS, counts, counts)
 
 
-def count(module: Any, batch: Batch, *, chunked: bool) -> Cost:
-    """Return a batch's cost. With chunks, GradCache computes compared vectors twice: first without a graph."""
+def count(module: Any, batch: Batch, *, repeated: float = 0.0) -> Cost:
+    """Return a batch's cost; `repeated` is the share of the rows whose compared vectors GradCache computes twice."""
     objective: Objective = module.train()
     with counting() as counter:
         vectors, losses = objective.encode(batch)
@@ -171,7 +172,7 @@ def count(module: Any, batch: Batch, *, chunked: bool) -> Cost:
         total = torch.stack([*losses.values(), *objective.compare(vectors, batch).values()]).sum()
         total.backward()
     module.zero_grad(set_to_none=True)
-    without_graph = encoding if chunked and vectors else 0
+    without_graph = repeated * encoding if vectors else 0
     return Cost(num_tokens(batch), counter.get_total_flops() + without_graph)
 
 
@@ -200,5 +201,6 @@ def numbered(num_words: int) -> Tokenizer:
     return Tokenizer(fast)
 
 
-def _below(chunk: int | None, batch: int) -> bool:
-    return chunk is not None and chunk < batch
+def _repeated(chunk: int | None, rows: int) -> float:
+    """Return the share of a step's rows that one process encodes twice: those of all chunks but the first."""
+    return 0.0 if chunk is None else max(0.0, 1 - chunk / rows)

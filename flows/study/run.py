@@ -48,6 +48,7 @@ from tasks.report.report import CURVES
 from tasks.runtime.formatting import duration
 from tasks.session import Done, Session
 from tasks.training.loop import Diverged
+from tasks.training.metrics_log import seconds_in_steps
 
 RESULTS = PROJECT / "results" / "study"
 POINTS = 40  # of a stored curve
@@ -183,9 +184,8 @@ def pretraining(plan: PlannedRun, done: Sequence[Done]) -> dict[str, float]:
     per_step = costs.pretraining(settings).times(settings.batch)
     cost = {"steps": steps, "tokens": per_step.tokens, "flops": per_step.flops}
     log = plan.store.folder(step.stage, step.key) / "logs" / "metrics.jsonl"
-    rates = [json.loads(line).get("rows_per_second") for line in log.read_text().splitlines()]
-    in_steps = sum(settings.batch / rate for rate in rates if rate)
-    if step.built["seconds"] >= in_steps:  # else only its last attempt was timed
+    rows = settings.batch * getattr(settings.objective, "rows_per_text", 1)
+    if step.built["seconds"] >= seconds_in_steps(log.read_text(), rows):  # else only its last attempt was timed
         cost["cpu_seconds"] = step.built["cpu_seconds"] / steps
     return cost
 

@@ -13,7 +13,7 @@ from models.objective import Batch, Losses
 from models.tokens import num_tokens
 from tasks.training.step_batch import StepBatch
 
-UNREAD = "sum of losses and norms"
+UNREAD, SKIPPED = "sum of losses and norms", "skipped_steps"
 LOSS_SCALE, LEAST_SCALE = "loss_scale", 2.0**-16
 
 
@@ -28,6 +28,7 @@ class Interval:
     _rows: int
     _tokens: int
     _sums: list[Tensor]
+    _skipped: list[Tensor]
 
     def __init__(self) -> None:
         self._restart()
@@ -36,16 +37,19 @@ class Interval:
         """Start the clock if this is the first step of the interval."""
         self._started = self._started or time.monotonic()
 
-    def add(self, batch: Batch, losses: Losses, norm: Tensor | None) -> None:
-        """Count a step; `norm` is None where an infinite gradient only leaves out a step, as in float16."""
+    def add(self, batch: Batch, losses: Losses, norm: Tensor, *, may_skip: bool) -> None:
+        """Count a step; `may_skip` says that an infinite gradient only skips its update, as in float16."""
         tokens = batch.num_tokens() if isinstance(batch, StepBatch) else num_tokens(batch)
         self._rows, self._tokens = self._rows + len(batch), self._tokens + tokens
         terms = [loss.detach().float() for loss in losses.values()]
-        self._sums.append(torch.stack(terms if norm is None else [*terms, norm.float()]).sum())
+        self._sums.append(torch.stack(terms if may_skip else [*terms, norm.float()]).sum())
+        if may_skip:
+            self._skipped.append(~norm.isfinite())
 
     def read(self, values: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return values of the device as numbers, transferred together."""
-        named = {**values, UNREAD: torch.stack(self._sums).sum()}
+        """Return values of the device as numbers, transferred together; steps that float16 skipped are counted too."""
+        skipped = {SKIPPED: torch.stack(self._skipped).sum()} if self._skipped else {}
+        named = {**values, **skipped, UNREAD: torch.stack(self._sums).sum()}
         numbers = torch.stack([value.detach().double() for value in named.values()]).tolist()
         return dict(zip(named, numbers, strict=True))
 
@@ -67,4 +71,4 @@ class Interval:
         return rates
 
     def _restart(self) -> None:
-        self._started, self._rows, self._tokens, self._sums = None, 0, 0, []
+        self._started, self._rows, self._tokens, self._sums, self._skipped = None, 0, 0, [], []

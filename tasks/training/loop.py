@@ -73,7 +73,7 @@ def fit(
                 objective, batch, settings.chunk, (seed, step), settings.precision, optimiser.scaler.scale
             )
             norms = optimiser.clip()
-            interval.add(batch, losses, norms["gradient_norm"] if settings.precision != "float16" else None)
+            interval.add(batch, losses, norms["gradient_norm"], may_skip=settings.precision == "float16")
             logged = (step + 1) % execution().log_steps == 0 or step + 1 == steps
             values: dict[str, float] = {}
             if logged:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 from storage.files import write_atomically
@@ -21,10 +22,11 @@ class MetricsLogger:
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=first + 1)
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """Log the values of a step."""
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        """Log the values of a step, without those that are infinite or NaN, which JSON does not have."""
+        finite = {name: value for name, value in values.items() if math.isfinite(value)}
+        self._file.write(json.dumps({"step": step, **finite}, allow_nan=False) + "\n")
         self._file.flush()
-        for name, value in values.items():
+        for name, value in finite.items():
             self._board.add_scalar(name, value, step)
 
     def __enter__(self) -> MetricsLogger:
@@ -46,6 +48,13 @@ class NullLogger:
 
     def __exit__(self, *exception: object) -> None:
         pass
+
+
+def seconds_in_steps(log: str, batch: int) -> float:
+    """Return how long a training's steps of `batch` rows took; a line of its log has the rate since the line before."""
+    lines = [line for line in map(json.loads, log.splitlines()) if line.get("rows_per_second")]
+    last = [0, *(line["step"] for line in lines)]
+    return sum((line["step"] - last[number]) * batch / line["rows_per_second"] for number, line in enumerate(lines))
 
 
 def _lines_until(path: Path, last: int) -> list[str]:

@@ -14,7 +14,8 @@ def random_generator(seed: int, *parts: int | str) -> Generator:
     """Return NumPy's generator for a seed and numbers or texts.
 
     Generators differ between calls with the same number of parts and at most one text. Beyond that they may be equal:
-    NumPy ignores zeros at the end, and texts are joined without separators.
+    NumPy ignores zeros at the end, so (1, 5) and (1, 5, 0) are equal, and texts are joined without separators. No stage
+    mixes numbers of parts for one purpose; a rule without these exceptions would change what published artifacts drew.
     """
     numbers = [number for part in parts for number in (part.encode() if isinstance(part, str) else [part])]
     return np.random.default_rng((seed, *numbers))

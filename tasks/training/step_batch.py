@@ -35,8 +35,8 @@ class StepBatch:
         return self.chunks[start, stop]
 
     def to(self, device: torch.device) -> StepBatch:
-        """Return the batch on another device."""
-        return replace(self, chunks={span: chunk.to(device) for span, chunk in self.chunks.items()})
+        """Return the batch as it is: the vectors are compared without it, and each chunk is moved to be encoded."""
+        return self
 
     def pin_memory(self) -> StepBatch:
         """Return the batch in pinned memory; batches of pre-training are `Rows`."""

@@ -78,7 +78,7 @@ def test_flops_are_those_counted_by_hand(tmp_path: Path) -> None:
     costs = Costs(shape_only(tmp_path), backbone)
     texts = pad([costs.ids(LENGTH)] * 3)
 
-    trained = count(Plain(costs.encoder.passage), texts, chunked=False)
+    trained = count(Plain(costs.encoder.passage), texts)
 
     assert not costs.assumed
     assert trained.flops == pytest.approx(3 * 3 * by_hand(LENGTH), rel=0.01)
@@ -88,20 +88,22 @@ def test_flops_are_those_counted_by_hand(tmp_path: Path) -> None:
     assert half.encoding(DENSE, LENGTH).flops == pytest.approx(of_cls(LENGTH, 3), rel=0.01)
 
 
-def test_a_training_costs_by_its_passages_and_chunks_encode_twice(tmp_path: Path) -> None:
+def test_a_training_costs_by_its_passages_and_all_chunks_but_the_first_encode_twice(tmp_path: Path) -> None:
     recipe, _ = load_recipe("cot_mae")
     costs = Costs(shape_only(tmp_path), recipe.backbone)
     whole = recipe.rounds[0].train.model_copy(update={"query_max_tokens": 8, "passage_max_tokens": LENGTH})
     whole = whole.model_copy(update={"passages_per_query": 5, "fit": whole.fit.model_copy(update={"chunk": None})})
-    chunked = whole.model_copy(update={"fit": whole.fit.model_copy(update={"chunk": 1})})
+    whole = whole.model_copy(update={"batch_queries": 8})
+    in_fours = whole.model_copy(update={"fit": whole.fit.model_copy(update={"chunk": 2})})
+    complete = whole.model_copy(update={"fit": whole.fit.model_copy(update={"chunk": 8})})
 
-    expected = count(
-        Finetuning(costs.retriever(whole.retriever), whole.loss), costs.examples(whole, 5), chunked=False
-    )  # fmt: skip
+    expected = count(Finetuning(costs.retriever(whole.retriever), whole.loss), costs.examples(whole, 5))
 
     assert costs.training(whole) == expected
     assert expected.tokens == 8 + 5 * LENGTH
-    assert costs.training(chunked).flops - expected.flops == pytest.approx(of_cls(8) + 5 * of_cls(LENGTH), rel=0.01)
+    encoding = of_cls(8) + 5 * of_cls(LENGTH)
+    assert costs.training(in_fours).flops - expected.flops == pytest.approx(3 / 4 * encoding, rel=0.01)
+    assert costs.training(complete) == expected
 
 
 def test_a_vocabulary_head_and_a_cross_encoder_have_their_price(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors import safe_open
 
 from models.objective import Batch
@@ -45,6 +46,27 @@ def test_lower_precision_is_near_float32_and_resumes_exactly(
     differences = [abs(one["contrastive"] - other["contrastive"]) for one, other in zip(ours, exact, strict=True)]
     assert 0 < max(differences) < 0.05
     assert all(math.isfinite(line["contrastive"]) for line in ours)
+
+
+def test_skipped_steps_are_counted_and_have_no_gradient_norm(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """At first the loss scale of 65,536 makes gradients infinite; each skipped step halves it."""
+    made, fitting = objective("contrast"), FITTING.model_copy(update={"precision": "float16"})
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.mul_(4.0)
+
+    run(made, batches("contrast", tokenizer), 6, tmp_path, fitting=fitting)
+
+    log = (tmp_path / "logs" / "metrics.jsonl").read_text()
+    logged = lines(tmp_path)
+    assert "NaN" not in log
+    assert "Infinity" not in log
+    assert sum(line["skipped_steps"] for line in logged) >= 1
+    assert [line["skipped_steps"] == 0 for line in logged] == ["gradient_norm" in line for line in logged]
+    scales = [line["loss_scale"] for line in logged]
+    assert scales[1:] == [
+        line["loss_scale"] / 2 if line["skipped_steps"] else line["loss_scale"] for line in logged[:-1]
+    ]
 
 
 def test_the_default_precision_is_in_no_key() -> None:

@@ -9,6 +9,7 @@ from tasks.training.seeds import mix_seeds, random_generator
 
 def test_generators_of_equal_parts_draw_the_same() -> None:
     assert random_generator(3, 5, "d1").random() == np.random.default_rng((3, 5, *b"d1")).random()
+    assert random_generator(3, 5).random() == random_generator(3, 5, 0).random()
 
 
 def test_generators_of_different_parts_draw_differently() -> None:
