@@ -127,12 +127,6 @@ class Recipe(Settings, Generic[P]):
             raise ValueError("queries: without a train split pseudo-queries are trained on; expected a generator")
         return self
 
-    @model_validator(mode="after")
-    def _spans_with_titles_are_read(self) -> Recipe[P]:
-        if self.split.pretrain_titles and self.pretrain is None and not self.generates_for_pretraining:
-            raise ValueError("split.pretrain_titles: without pretrain nothing reads spans; expected null")
-        return self
-
     @property
     def generates_for_pretraining(self) -> bool:
         """Whether what is pre-trained on gets pseudo-queries."""
@@ -149,6 +143,12 @@ class Recipe(Settings, Generic[P]):
         rules.fusion_members_exist(self.fusions, self.rounds)
         rules.approximate_indexes_fit(self.approximate, self.rounds)
         rules.approximate_mining_fits(self.rounds)
+        return self
+
+    @model_validator(mode="after")
+    def _spans_with_titles_are_read(self) -> Recipe[P]:
+        if self.split.pretrain_titles and self.pretrain is None and not self.generates_for_pretraining:
+            raise ValueError("split.pretrain_titles: without pretrain nothing reads spans; expected null")
         return self
 
     @model_validator(mode="after")

@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FIRST, LAST = "<!-- written by make results -->\n", "<!-- end of what make results writes -->\n"
 README, RESULTS_PAGE, IMAGES = ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "images"
 RESULTS = ROOT / "results" / "study"
+NOTICE = ROOT / "results" / "notice.md"
+"""What readers must know of all results, such as that recipes changed after the runs; both documents begin with it."""
 SHOWN = "vital_wikipedia.json"
 """The report that the README shows."""
 
@@ -33,12 +35,17 @@ def documents(study: Study | None = None, results: Path = RESULTS) -> dict[Path,
 
 def _results(study: Study, claims: Sequence[Claimed]) -> str:
     reports = list((ROOT / "results").glob("*.json"))
-    return results_page(reports, study_part(study.title, study.description, claims))
+    return results_page(reports, "\n".join([*_notice(), study_part(study.title, study.description, claims)]))
 
 
 def _readme(study: Study, claims: Sequence[Claimed]) -> str:
     brief, part = study_brief(study.title, study.description, claims), results_part(ROOT / "results" / SHOWN)
-    return _replaced(README.read_text(), "\n" + "\n".join([brief, part] if brief else [part]) + "\n", README)
+    return _replaced(README.read_text(), "\n" + "\n".join([*_notice(), *filter(None, [brief]), part]) + "\n", README)
+
+
+def _notice() -> list[str]:
+    """Return the notice about all results; none where results are those of the current recipes."""
+    return [NOTICE.read_text()] if NOTICE.is_file() else []
 
 
 def _replaced(text: str, part: str, file: Path) -> str:

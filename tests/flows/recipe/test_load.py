@@ -136,7 +136,7 @@ def test_values_the_paper_states_have_no_default(tmp_path: Path) -> None:
         ("small/came", "fusions.0.members=[retriever_1/late, retriever_3]", "'retriever_3' is no round of this recipe"),
         ("small/cot_mote", "rounds.0.train.contrasts=[late]", "expected sum or views of dense, lexical, found late"),
         ("small/cot_mote", "rounds.0.rows=[late]", r"retriever_1\.rows: expected views of dense, lexical, found late"),
-        ("small/cpdae", "rounds.0.train.steps=5", "give either steps or epochs"),
+        ("small/cpdae", "rounds.0.train.epochs=5", "give either steps or epochs"),
         ("small/retrievers", "approximate.0.view=late", "expected a round with late among its rows"),
         ("small/retrievers", "rounds.3.train.retriever.late.query_masks=16", r"no passage has a \[MASK\] to match"),
         ("small/retrievers", "rounds.0.train.flops={queries: 0.1, passages: 0.1, ramp: 0.0}", "with a lexical view"),
