@@ -8,15 +8,15 @@ read), and a product of tokens likewise before its maximum.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.recipe_costs import PASSAGE_PIECES, PASSAGES, QUERIES, WIDTH
-from tasks.retrieval.search import QUERIES_PER_SHARD
+from tasks.retrieval.search import PARTS_PER_SHARD, QUERIES_PER_PART, query_shards
 
 GPU_MEMORY, BANDWIDTH = 141e9, 4.8e12  # of an H200, bytes and bytes a second, by NVIDIA's data sheet
 DISK, LINK = 5e9, 50e9  # bytes a second of a disk and from the host to a GPU, assumed
+DOCUMENTS = 250  # of a list from which negatives are sampled
 QUERY_TOKENS, LATE_WIDTH, LEXICAL_TOKENS = 32, 128, 150  # ColBERT's; weights of a passage, assumed
 FLOAT, HALF, DOUBLE, OFFSET, ID = 4, 2, 8, 8, 4  # bytes
 PASSES = 3  # over bounds, or over products of tokens, in the GPU's memory
@@ -46,7 +46,7 @@ class Mining:
         """Return how often all passages are read from disk and copied to a GPU, over all GPUs."""
         if self.on_device * PASSAGES <= GPU_MEMORY / 2:
             return gpus
-        return math.ceil(QUERIES / QUERIES_PER_SHARD)
+        return len(query_shards(QUERIES, DOCUMENTS, gpus))
 
     def hours(self, gpus: int, share: float, peak: float) -> float:
         """Return the hours of the slowest of: arithmetic, the GPU's memory, copies to the GPUs, and one disk."""
@@ -83,8 +83,9 @@ def section(share: float, chip: str, peak: float) -> Iterator[str]:
         f"slowest of four: FLOPs at {share:.0%} of the peak of an {chip}; bytes in its memory at {BANDWIDTH / 1e12} "
         f"TB/s; bytes copied to each GPU at {LINK / 1e9:.0f} GB/s; and bytes from one disk at {DISK / 1e9:.0f} GB/s "
         "(the last two assumed). Vectors that fit into half of a GPU's memory are copied once a GPU, others once for "
-        "each shard of queries. Lists are then scored in double precision on the CPU. A round can mine with an "
-        "approximate index instead (`mine_approximate`)."
+        f"each shard of up to {PARTS_PER_SHARD * QUERIES_PER_PART:,} queries, which is also what an interruption costs "
+        "a GPU. Lists are then scored in double precision on the CPU. A round can mine with an approximate index "
+        "instead (`mine_approximate`)."
     )
     heads = "representation", "on disk", "copied, 1 GPU", "copied, 8 GPUs", "in GPU memory", "hours on 1", "hours on 8"
     yield from ["", f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]

@@ -3,6 +3,10 @@
 Settings count documents, engines rank passages. Where several passages of a document match, a list of N passages has
 fewer than N documents, and recall at a cutoff would be too low; so each query's list is deepened until it has enough
 documents.
+
+The queries of a file are encoded together. Exact search on an accelerator reads all passages once for a shard, so a
+shard there has several files. `RESULTS_PER_SHARD` bounds the memory of its lists, `BLOCK_BYTES` of exact search that of
+its candidates.
 """
 
 from __future__ import annotations
@@ -22,14 +26,20 @@ from storage.settings import Settings
 from storage.tables import Index, Passages, Queries, Run, Vectors
 from storage.vectors import Encoded, describe_vectors
 from tasks.retrieval.encode import Model, TextEncoder
+from tasks.retrieval.exact_search.upper_bounds import is_accelerator
 from tasks.retrieval.index import describe, engine
 from tasks.retrieval.ranking import Hits, Lookup, Searcher, first_documents, num_documents, run_rows
 from tasks.retrieval.shared_passages import share_passages, shared_passages
-from tasks.runtime.shard import ShardJob, ShardTask, load_once, part, row_shards
+from tasks.runtime.device import choose_device, num_model_processes
+from tasks.runtime.progress import shares_reported_to
+from tasks.runtime.shard import Shard, ShardJob, ShardTask, load_once, part, row_shards
 from tasks.runtime.shards import run_shards
+from tasks.session import execution
 from tasks.stage import stage
 
-QUERIES_PER_SHARD = 1024  # a finished shard is not searched again after an interruption
+QUERIES_PER_PART = 1024  # the queries of a file
+PARTS_PER_SHARD = 16  # files for which an accelerator reads all passages once; an interruption costs as many
+RESULTS_PER_SHARD = 2**24  # documents of all lists of a shard, which are in memory together; at least one file's
 
 
 class Search(Settings):
@@ -63,7 +73,30 @@ def search(
     share_passages(out, passages)
     what, inputs = f"searching ({name}, {settings.view})", (index, vectors, queries, checkpoint)
     job = ShardJob(search_part, out, inputs, settings, what, "queries", on_gpus=settings.view != "bm25")
-    run_shards(job, row_shards(total, QUERIES_PER_SHARD))
+    is_one_pass = name == "exact" and is_accelerator(choose_device())
+    processes = num_model_processes(execution())
+    run_shards(job, query_shards(total, settings.documents, processes) if is_one_pass else _files(total))
+
+
+def _files(total: int) -> list[Shard]:
+    return row_shards(total, QUERIES_PER_PART)
+
+
+def query_shards(total: int, documents: int, processes: int) -> list[Shard]:
+    """Return shards of several files of queries, of about equal size, as many for each process.
+
+    The files do not depend on the shards.
+    """
+    files = _files(total)
+    largest = min(PARTS_PER_SHARD, max(1, RESULTS_PER_SHARD // (QUERIES_PER_PART * documents)))
+    rounds = -(-len(files) // (largest * processes))
+    size = -(-len(files) // (rounds * processes))
+    groups = [files[first : first + size] for first in range(0, len(files), size)]
+    return [
+        Shard(number, sum(file.rows for file in group), [name for file in group for name in file.files],
+              [group[0].of[0], group[-1].of[1]])
+        for number, group in enumerate(groups)
+    ]  # fmt: skip
 
 
 def search_part(
@@ -78,10 +111,21 @@ def search_part(
     """Write the ranked passages of a shard's queries."""
     searcher, ids = load_once(_open, index, vectors, checkpoint, settings.view, task.out)
     rows = list(read_rows(queries, Queries, *task.shard.of))
-    results = search_documents(searcher([row["text"] for row in rows]), len(rows), settings.documents, ids)
-    table = run_rows([row["query_id"] for row in rows], results, ids, settings.view)
-    write_table(task.out, Run, table, part(task.shard.number))
-    task.done(len(rows))
+    num_reported = 0
+
+    def report(share: float) -> None:
+        nonlocal num_reported
+        if (num_done := int(share * len(rows))) > num_reported:  # a later pass, for a few queries, starts again at 0
+            task.done(num_done - num_reported)
+            num_reported = num_done
+
+    with shares_reported_to(report):
+        results = search_documents(searcher([row["text"] for row in rows]), len(rows), settings.documents, ids)
+    for first in range(0, len(rows), QUERIES_PER_PART):
+        of_part = slice(first, first + QUERIES_PER_PART)
+        table = run_rows([row["query_id"] for row in rows[of_part]], results[of_part], ids, settings.view)
+        write_table(task.out, Run, table, part((task.shard.of[0] + first) // QUERIES_PER_PART))
+    report(1.0)
 
 
 def _open(
@@ -94,11 +138,22 @@ def _open(
 
 
 def query_encoder(vectors: Artifact[Vectors], checkpoint: Model | None) -> Callable[[Sequence[str]], Encoded]:
-    """Return a function that encodes queries with the checkpoint and token limit of the stored vectors."""
+    """Return a function that encodes queries with the checkpoint and token limit of the stored vectors.
+
+    Queries are encoded file by file: the last digits of a vector depend on the other texts of its batch, so batches
+    must not depend on the shard.
+    """
     if checkpoint is None:
         raise TypeError("vectors are searched with the checkpoint that encoded them")
     encoder, max_tokens = TextEncoder(checkpoint.path), int(describe_vectors(vectors.path)["query_max_tokens"])
-    return lambda texts: encoder(texts, "query", max_tokens)
+
+    def encode(texts: Sequence[str]) -> Encoded:
+        starts = range(0, max(1, len(texts)), QUERIES_PER_PART)
+        return Encoded.concatenated(
+            [encoder(texts[start : start + QUERIES_PER_PART], "query", max_tokens) for start in starts]
+        )
+
+    return encode
 
 
 def _check(view: str, name: str, vectors: Artifact[Vectors] | None) -> None:

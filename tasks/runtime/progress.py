@@ -15,6 +15,7 @@ T = TypeVar("T")
 SECONDS_BETWEEN_LINES = 15.0  # where the output is a file or a log, which keeps every line
 
 _watcher: contextvars.ContextVar[Callable[[tqdm[None]], None] | None] = contextvars.ContextVar("watcher", default=None)
+_report: contextvars.ContextVar[Callable[[float], None] | None] = contextvars.ContextVar("report", default=None)
 
 
 def progress(items: Iterable[T], *, what: str, unit: str, total: int | None = None, done: int = 0) -> Iterator[T]:
@@ -46,6 +47,22 @@ def watched_by(watcher: Callable[[tqdm[None]], None]) -> Iterator[None]:
         yield
     finally:
         _watcher.reset(token)
+
+
+@contextlib.contextmanager
+def shares_reported_to(report: Callable[[float], None]) -> Iterator[None]:
+    """Pass the shares that `report_share` is called with in this block to `report`."""
+    token = _report.set(report)
+    try:
+        yield
+    finally:
+        _report.reset(token)
+
+
+def report_share(share: float) -> None:
+    """Report which share of the current work is done, from 0 to 1, if the caller of that work follows it."""
+    if report := _report.get():
+        report(share)
 
 
 class Lines:

@@ -101,7 +101,7 @@ def bodies(
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context_shards, "ROWS_PER_SHARD", 8)
     monkeypatch.setattr(counting, "TEXTS_PER_SHARD", 8)
-    monkeypatch.setattr(searching, "QUERIES_PER_SHARD", 4)
+    monkeypatch.setattr(searching, "QUERIES_PER_PART", 4)
     monkeypatch.setattr(fusing, "QUERIES_PER_SHARD", 4)
     monkeypatch.setattr(shared_pairs, "QUERIES_PER_PART", 2)
     monkeypatch.setattr(shared_pairs, "PARTS_PER_SHARD", 2)

@@ -18,6 +18,7 @@ Shape suffixes: Q queries, P passages of a tile, K candidates.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -33,14 +34,17 @@ from storage.vectors import Encoded, describe_vectors
 from tasks.retrieval.exact_search.double_scores import MEMORY_BYTES, StoredVectors, row_bytes
 from tasks.retrieval.exact_search.tiles import DEVICE_QUERIES, MIN_TILE, Tiles
 from tasks.retrieval.exact_search.top_k import NO_KEY, RANK_MASK, SortKeys, score_of, sort_keys, top_keys
-from tasks.retrieval.exact_search.upper_bounds import is_accelerator, upper_bounds
+from tasks.retrieval.exact_search.upper_bounds import free_bytes, is_accelerator, upper_bounds, weights_bytes
 from tasks.retrieval.index import EngineSettings
 from tasks.retrieval.ranking import Hits, Indices, Lookup, Searcher
 from tasks.runtime.device import choose_device
+from tasks.runtime.progress import report_share
+
+Report = Callable[[float], None]  # is called with the share of a pass that is done, from 0 to 1
 
 VIEWS = ("dense", "lexical", "late", "sum")
 EXTRA_CANDIDATES = 32  # beyond twice the depth: rounding may have put a better passage behind a worse one
-BLOCK_BYTES = 2**30  # of queries, with their candidates, for which all passages are read once
+BLOCK_BYTES = 2**31  # of queries, with their candidates, for which all passages are read once
 
 
 class Exact(EngineSettings):
@@ -99,16 +103,28 @@ class ExactSearch:
         pending = np.arange(len(queries))
         num_candidates, coarse = min(2 * depth + EXTRA_CANDIDATES, len(self.ids)), True
         while len(pending):
-            step = max(1, BLOCK_BYTES // _query_bytes(queries, num_candidates))
+            step = self._queries_per_pass(queries, num_candidates)
             for start in range(0, len(pending), step):
                 block = pending[start : start + step]
-                lists = self._search(queries.taken(block), depth, num_candidates, coarse)
+                report = partial(_report, start, len(block), len(pending))
+                lists = self._search(queries.taken(block), depth, num_candidates, coarse, report)
                 for query, (hits, complete) in zip(block, lists, strict=True):
                     if complete:
                         results[int(query)] = hits
             pending = np.array([query for query in pending if int(query) not in results], dtype=np.int64)
             num_candidates, coarse = min(4 * num_candidates, len(self.ids)), False
         return [results[query] for query in range(len(queries))]
+
+    def _queries_per_pass(self, queries: Encoded, num_candidates: int) -> int:
+        """Return the number of queries for which all passages are read once, as far as memory allows."""
+        step = max(1, BLOCK_BYTES // _query_bytes(queries, num_candidates))
+        if (
+            queries.lexical is None
+            or "lexical" not in self.stored.similarity.weights
+            or not is_accelerator(self.device)
+        ):
+            return step
+        return max(DEVICE_QUERIES, min(step, free_bytes(self.device) // 8 // weights_bytes(queries.lexical)))
 
     def _lists(self, queries: Encoded, bounds_QK: SortKeys, depth: int) -> Iterator[tuple[Hits, bool]]:
         """Yield each query's best candidates, and whether no other passage can belong to them.
@@ -134,16 +150,23 @@ class ExactSearch:
         keys: SortKeys = sort_keys(torch.from_numpy(scores), torch.from_numpy(ranks)).numpy()
         return keys
 
-    def _search(self, queries: Encoded, depth: int, num_candidates: int, coarse: bool) -> Iterator[tuple[Hits, bool]]:
+    def _search(
+        self, queries: Encoded, depth: int, num_candidates: int, coarse: bool, report: Report
+    ) -> Iterator[tuple[Hits, bool]]:
         """Yield each query's best candidates, and whether no other passage can belong to them."""
         is_on_cpu = not is_accelerator(self.device)
         size = max(1, MEMORY_BYTES // _query_bytes(queries, num_candidates)) if is_on_cpu else DEVICE_QUERIES
-        blocks = [queries.rows(start, min(start + size, len(queries))) for start in range(0, len(queries), size)]
-        for block, bounds_QK in zip(blocks, self._candidates(blocks, num_candidates, coarse), strict=True):
+        starts = range(0, len(queries), size)
+        blocks = [queries.rows(start, min(start + size, len(queries))) for start in starts]
+        all_bounds = self._candidates(blocks, num_candidates, coarse, report)
+        for start, block, bounds_QK in zip(starts, blocks, all_bounds, strict=True):
             yield from self._lists(block, bounds_QK, depth)
+            report((1 + (start + len(block)) / len(queries)) / 2)
 
     @torch.inference_mode()
-    def _candidates(self, blocks: Sequence[Encoded], num_candidates: int, coarse: bool) -> list[SortKeys]:
+    def _candidates(
+        self, blocks: Sequence[Encoded], num_candidates: int, coarse: bool, report: Report
+    ) -> list[SortKeys]:
         """Return the sort keys of each query's greatest bounds, [Q, K], in descending order, block by block.
 
         All passages are read once for all blocks.
@@ -153,7 +176,13 @@ class ExactSearch:
         for start, tile in self.tiles(max(map(len, blocks)), coarse=coarse):
             for block_bounds, block_greatest in zip(bounds, greatest, strict=True):
                 block_greatest.add(block_bounds(tile), self.ranks[start : start + len(tile)])
+            report((start + len(tile)) / len(self.stored) / 2)
         return [block_greatest.keys() for block_greatest in greatest]
+
+
+def _report(start: int, size: int, total: int, share: float) -> None:
+    """Report a share of the work for `size` of `total` queries, counted from `start`."""
+    report_share((start + share * size) / total)
 
 
 def _query_bytes(queries: Encoded, num_candidates: int) -> int:

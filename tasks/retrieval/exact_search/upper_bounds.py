@@ -139,7 +139,7 @@ def _device_lexical_bounds(queries: SparseRows, device: torch.device) -> Bounds:
     The sums are in double precision, too, and exactly 0 where no token is shared. The last row of the weights is that
     of all tokens that no query has.
     """
-    num_tokens = int(queries.ids.max(initial=-1)) + 2
+    num_tokens = _num_rows_of_weights(queries)
     query_of_weight = np.repeat(np.arange(len(queries)), np.diff(queries.offsets))
     weights_VQ = torch.zeros((num_tokens, len(queries)), dtype=torch.float64, device=device)
     places = on_device(queries.ids.astype(np.int64) * len(queries) + query_of_weight, device)
@@ -156,6 +156,15 @@ def _device_lexical_bounds(queries: SparseRows, device: torch.device) -> Bounds:
         return scores_QP.add_(scores_QP.abs(), alpha=UNIT)
 
     return bounds
+
+
+def weights_bytes(queries: SparseRows) -> int:
+    """Return the bytes of a query's weights of all tokens, which an accelerator has in memory for each query."""
+    return _num_rows_of_weights(queries) * torch.float64.itemsize
+
+
+def _num_rows_of_weights(queries: SparseRows) -> int:
+    return int(queries.ids.max(initial=-1)) + 2
 
 
 def _late_bounds(queries: TokenRows, exact_match: bool, device: torch.device, coarse: bool) -> Bounds:

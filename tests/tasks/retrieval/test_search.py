@@ -18,9 +18,10 @@ from storage.rows import read_table
 from storage.tables import Checkpoint, Index, Passages, Queries, Run, Vectors
 from tasks.retrieval.encode import Encoding, encode
 from tasks.retrieval.engines.bm25 import Bm25
-from tasks.retrieval.engines.exact import Exact
+from tasks.retrieval.engines.exact import Exact, ExactSearch
 from tasks.retrieval.index import index
-from tasks.retrieval.search import Search, search
+from tasks.retrieval.search import Search, query_shards, search
+from tasks.runtime.shard import ShardTask
 from tests.tiny import RETRIEVERS, WORDS, save_tokenizer, tiny_retriever
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -118,7 +119,7 @@ def test_shards_give_the_same_run_and_are_not_searched_again(
 ) -> None:
     settings = Search(view="late", documents=10)
     complete = mixture.made(search, *mixture.inputs(queries), settings=settings)
-    monkeypatch.setattr("tasks.retrieval.search.QUERIES_PER_SHARD", 7)
+    monkeypatch.setattr("tasks.retrieval.search.QUERIES_PER_PART", 7)
     sharded = mixture.made(search, *mixture.inputs(queries), settings=settings)
     assert len(list(sharded.path.glob("*.parquet"))) == 5
     one, other = read_table(complete, Run), read_table(sharded, Run)
@@ -130,6 +131,59 @@ def test_shards_give_the_same_run_and_are_not_searched_again(
     search.body(sharded.path, *mixture.inputs(queries), settings=settings)
     assert read_table(sharded, Run) == other
     assert all(path.stat().st_mtime_ns == time for path, time in untouched.items())
+
+
+def test_an_accelerator_reads_the_passages_once_for_several_files_with_the_same_bytes(
+    mixture: SearchableIndex, queries: Artifact[Queries], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.retrieval.search.QUERIES_PER_PART", 7)
+    settings = Search(view="late", documents=10)
+    by_file = mixture.made(search, *mixture.inputs(queries), settings=settings)
+    monkeypatch.setattr("tasks.retrieval.search.is_accelerator", lambda device: True)
+    calls: list[int] = []
+    original = ExactSearch.__call__
+    monkeypatch.setattr(
+        ExactSearch, "__call__", lambda self, rows, depth: calls.append(len(rows)) or original(self, rows, depth)
+    )
+    in_one_pass = mixture.made(search, *mixture.inputs(queries), settings=settings)
+    assert calls[0] == len(QUESTIONS)
+    files = {path.name: path.read_bytes() for path in sorted(by_file.path.glob("*.parquet"))}
+    assert list(files) == [f"part-{number:05d}.parquet" for number in range(5)]
+    assert {path.name: path.read_bytes() for path in in_one_pass.path.glob("*.parquet")} == files
+
+    (in_one_pass.path / "part-00002.parquet").unlink()  # as if it had been killed while it wrote the files of a shard
+    search.body(in_one_pass.path, *mixture.inputs(queries), settings=settings)
+    assert {path.name: path.read_bytes() for path in in_one_pass.path.glob("*.parquet")} == files
+
+
+def test_the_progress_of_one_pass_is_reported_and_sums_to_its_queries(
+    mixture: SearchableIndex, queries: Artifact[Queries], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.retrieval.search.is_accelerator", lambda device: True)
+    reported: list[int] = []
+    monkeypatch.setattr(
+        "tasks.retrieval.search.run_shards",
+        lambda job, shards: [
+            job.work(ShardTask(job.out, shard, reported.append), *job.inputs, settings=job.settings) for shard in shards
+        ],
+    )
+    search.body(tmp_path, *mixture.inputs(queries), settings=Search(view="sum", documents=60))
+    assert sum(reported) == len(QUESTIONS)
+    assert min(reported) > 0
+    assert reported[0] <= len(QUESTIONS) / 2  # the pass over the passages is half of the work
+
+
+def test_shards_are_large_but_every_process_has_as_many() -> None:
+    def rows(total: int, documents: int, processes: int) -> list[int]:
+        return [shard.rows for shard in query_shards(total, documents, processes)]
+
+    assert rows(502_939, 250, 1) == [16 * 1024] * 30 + [502_939 - 30 * 16 * 1024]
+    assert rows(502_939, 1010, 8) == [16 * 1024] * 30 + [502_939 - 30 * 16 * 1024]
+    assert rows(502_939, 5000, 1)[0] == 3 * 1024
+    assert rows(6980, 1000, 1) == [6980]
+    assert rows(6980, 1000, 8) == [1024] * 6 + [6980 - 6 * 1024]
+    assert rows(2049, 10**7, 1) == [1024, 1024, 1]
+    assert rows(3, 1, 8) == [3]
 
 
 @pytest.mark.parametrize(("kind", "view", "there"), [

@@ -4,6 +4,7 @@ import tempfile
 import tracemalloc
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,9 +158,9 @@ def test_passages_without_a_match_follow_by_id_without_more_candidates(
     search, num_candidates = exact_search(store(tmp_path, passages, rows=300, exact_match=exact_match), view), []
     candidates = search._candidates
 
-    def counted(queries: Encoded, count: int, coarse: bool) -> np.ndarray:
+    def counted(queries: Encoded, count: int, *others: Any) -> np.ndarray:
         num_candidates.append(count)
-        return candidates(queries, count, coarse)
+        return candidates(queries, count, *others)
 
     monkeypatch.setattr(search, "_candidates", counted)
     results = search(word(1, 1), 10)[0]

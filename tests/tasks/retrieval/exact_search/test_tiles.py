@@ -93,6 +93,20 @@ def test_an_accelerator_whose_memory_is_too_small_reads_the_vectors_for_every_bl
     assert not search.tiles._kept
 
 
+def test_weights_of_queries_on_an_accelerator_limit_the_queries_of_a_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passages, queries = mixed(300, 30)
+    folder = store(tmp_path, passages, rows=100)
+    use_accelerator(monkeypatch)
+    monkeypatch.setattr(exact, "DEVICE_QUERIES", 4)
+    weights = 8 * (int(queries.lexical.ids.max()) + 2)
+    for view, free, limit in [("lexical", 8 * 7 * weights, 7), ("lexical", 0, 4), ("sum", 8 * 7 * weights, 7)]:
+        monkeypatch.setattr(exact, "free_bytes", lambda device, free=free: free)
+        assert counting_search(folder, view)._queries_per_pass(queries, 52) == limit
+    assert counting_search(folder, "dense")._queries_per_pass(queries, 52) > 10_000
+
+
 @pytest.mark.parametrize("signed", [False, True])
 def test_lexical_bounds_of_an_accelerator_are_those_of_the_cpu(
     signed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
