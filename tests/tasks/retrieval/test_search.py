@@ -2,7 +2,6 @@
 
 import json
 import random
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -68,16 +67,6 @@ class SearchableIndex:
 @pytest.fixture(scope="module")
 def mixture(run_stage, passages: Artifact[Passages], tmp_path_factory: pytest.TempPathFactory) -> SearchableIndex:
     return SearchableIndex(tmp_path_factory.mktemp("mixture"), run_stage, "mixture", passages)
-
-
-def test_a_rebuilt_index_has_the_same_description(mixture: SearchableIndex, tmp_path: Path) -> None:
-    work = shutil.copytree(mixture.index.path, tmp_path / "work")
-    before = (work / "index.json").read_bytes()
-    (work / "manifest.json").write_text("written, but the folder was not renamed")
-
-    index.body(work, mixture.passages, mixture.vectors, None, settings=EXACT)
-
-    assert (work / "index.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("kind", RETRIEVERS)
@@ -213,12 +202,6 @@ def test_an_index_without_vectors_needs_no_encoder(
         search.body(tmp_path, bm25, None, queries, None, passages, settings=Search(view="dense", documents=1))
     none = written(Queries, [])
     search.body(tmp_path, bm25, None, none, None, passages, settings=Search(view="bm25", documents=1))
-
-
-def test_nothing_is_built_and_the_index_says_so(mixture: SearchableIndex) -> None:
-    assert [path.name for path in mixture.index.path.iterdir()] == ["index.json"]
-    description = json.loads((mixture.index.path / "index.json").read_text())
-    assert description == {"engine": "exact", "passages": 83, "bytes_per_passage": 0.0}
 
 
 def test_vectors_of_other_passages_are_refused(written, mixture: SearchableIndex, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import json
 import math
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +24,6 @@ from tasks.retrieval.engines import bm25
 from tasks.retrieval.engines.bm25 import Bm25
 from tasks.retrieval.index import index
 from tasks.retrieval.lucene.jvm import java, java_list
-from tasks.retrieval.ranking import Hits
 from tasks.retrieval.search import Search, search
 from tasks.session import Execution, Session, session
 from tasks.stage import stage
@@ -163,14 +161,6 @@ def test_unusual_texts_and_queries(run: pa.Table) -> None:
     assert not {"q21", "q22", "q23"} & set(results)  # empty, no letters, stop words alone
 
 
-def test_a_run_is_ordered_by_score_then_by_descending_id(run: pa.Table) -> None:
-    for query in lists(run).values():
-        assert query == sorted(query, key=lambda hit: (hit[1], hit[0]), reverse=True)
-    assert set(run["view"].to_pylist()) == {"bm25"}
-    ranks = [row["rank"] for row in run.to_pylist() if row["query_id"] == "q0"]
-    assert ranks == list(range(1, len(ranks) + 1))
-
-
 def test_pseudo_queries_are_found_with_their_passage(written, run_stage, passages: Artifact[Passages]) -> None:
     place = read_table(passages, Passages)["passage_id"].to_pylist().index
     rows = [("d0#0", 0, "chimney"), ("d3#1", 1, "second"), ("d3#1", 0, "gargoyle"), ("d3#1", 2, "")]
@@ -188,20 +178,6 @@ def test_pseudo_queries_of_unknown_passages_are_refused(written, run_stage, pass
     strangers = written(PseudoQueries, [pseudo_query("nobody", 0, "x")])
     with pytest.raises(ValueError, match="of other passages"):
         run_stage(index, passages=passages, pseudo_queries=strangers, settings=SETTINGS)
-
-
-def test_an_interrupted_index_is_rebuilt(passages: Artifact[Passages], tmp_path: Path) -> None:
-    half = tmp_path / "scratch" / "lucene"
-    half.mkdir(parents=True)
-    (half / "_0.cfs").write_text("half a segment")
-    index.body(tmp_path, passages, None, None, settings=SETTINGS)
-    hits: list[Hits] = bm25.open_index(tmp_path, None, None, PassageIndex.read(passages), "bm25")(["walrus"])([0], 10)
-    assert len(hits[0].rows) == 3
-    description = json.loads((tmp_path / "index.json").read_text())
-    assert description["passages"] == 305
-    size = sum(path.stat().st_size for path in (tmp_path / bm25.LUCENE).iterdir())
-    assert description["bytes_per_passage"] == size / 305 > 10
-    shutil.rmtree(half.parent, ignore_errors=True)
 
 
 @stage(version=1, table=Passages)

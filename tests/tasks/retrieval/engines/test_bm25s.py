@@ -123,20 +123,6 @@ def test_bytes_do_not_depend_on_how_many_texts_are_read_at_once(
         assert (built.path / file).read_bytes() == (again.path / file).read_bytes()
 
 
-def test_an_interrupted_index_is_rebuilt_and_a_complete_one_is_kept(
-    passages: Artifact[Passages], tmp_path: Path
-) -> None:
-    settings, half = Bm25(engine="bm25s", k1=0.9, b=0.4), tmp_path / "scratch" / "bm25s"
-    half.mkdir(parents=True)
-    (half / "data.csc.index.npy").write_text("half")
-    (half / "left over").write_text("")
-    index.body(tmp_path, passages, None, None, settings=settings)
-    whole = {path.name: path.stat().st_mtime_ns for path in (tmp_path / bm25s.INDEX).iterdir()}
-    assert "left over" not in whole
-    index.body(tmp_path, passages, None, None, settings=settings)
-    assert whole == {path.name: path.stat().st_mtime_ns for path in (tmp_path / bm25s.INDEX).iterdir()}
-
-
 def test_texts_without_terms_are_not_retrieved(written, run_stage) -> None:
     blank = written(Passages, [passage("d1", " "), passage("d2", "the")])
     built = run_stage(index, passages=blank, settings=Bm25(engine="bm25s", k1=0.9, b=0.4))

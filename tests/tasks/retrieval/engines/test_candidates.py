@@ -51,17 +51,6 @@ def expected() -> list[Hits]:
     return lists
 
 
-def nearly(results: list[Hits], wanted: list[Hits]) -> bool:
-    pairs = list(zip(results, wanted, strict=True))
-    return all(np.array_equal(f.rows, w.rows) and np.allclose(f.scores, w.scores, rtol=2e-7) for f, w in pairs)
-
-
-def test_all_tokens_and_candidates_give_exact_lists(find, expected: list[Hits]) -> None:
-    assert any(not len(row) for row in ROWS)
-    assert nearly(find(ALL, COUNT + 10), expected)
-    assert nearly(find(ALL), cut(expected, DEPTH))
-
-
 def test_a_compressed_index_has_high_recall_and_exact_scores(find, expected: list[Hits]) -> None:
     results = find(SOME)
     assert 0.8 < clustered.recall(results, cut(expected, DEPTH)) < 1

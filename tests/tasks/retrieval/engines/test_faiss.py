@@ -43,11 +43,6 @@ def expected() -> list[Hits]:
     return [clustered.truth(scores(query), COUNT, IDS) for query in QUERIES]
 
 
-def test_flat_finds_the_best_of_all(find, expected: list[Hits]) -> None:
-    assert clustered.same(find(KINDS[0]), cut(expected, DEPTH))
-    assert clustered.same(find(KINDS[0], depth=3 * COUNT), expected)  # a list that is deeper than the collection
-
-
 def test_a_search_of_all_cells_or_the_complete_graph_is_exact(find, expected: list[Hits]) -> None:
     assert clustered.same(find(KINDS[2].model_copy(update={"nprobe": 16})), cut(expected, DEPTH))
     # By inner product, a graph has a few passages that no other leads to.
@@ -159,15 +154,3 @@ def test_the_training_sample_is_limited_and_even_over_shards(monkeypatch: pytest
     assert np.array_equal(sample, np.concatenate([shards[0][::2], shards[1], shards[2][::2]]))
     monkeypatch.setattr(faiss, "TRAINING_VECTORS", 3)
     assert np.array_equal(faiss._sample(shards.__getitem__, 3), VECTORS[[0, 740, 760]])
-
-
-def test_equal_scores_at_the_end_of_a_list_fall_by_passage_id(written, run_stage, tmp_path: Path) -> None:
-    """FAISS keeps the first of the equal ones; a run wants those of the greatest ids."""
-    equal = np.repeat(QUERIES[:1], 25, axis=0)
-    vectors = clustered.vectors_in(tmp_path, Encoded(dense=np.concatenate([equal, -VECTORS[:75]])))
-    built = run_stage(
-        index, passages=written(Passages, clustered.passage_rows(100)), vectors=vectors, settings=KINDS[0]
-    )
-    searcher = faiss.open_index(built.path, vectors, clustered.asking(Encoded(dense=QUERIES)), names(100), "dense")
-    result = searcher(["0"])([0], 10)[0]
-    assert result.rows.tolist() == [9, 8, 7, 6, 5, 4, 3, 24, 23, 22]  # p9 is behind p24 in the order of bytes

@@ -54,13 +54,6 @@ def expected(queries: Sparse = QUERIES, depth: int = DEPTH) -> list[Hits]:
     return cut(lists, depth)
 
 
-def test_a_large_index_gives_exact_lists(find) -> None:
-    results = find(LARGE)
-    assert clustered.same(results, expected())
-    assert [len(hits.rows) for hits in results[-2:]] == [0, 0]  # no token, and a token that no passage has
-    assert clustered.same(find(LARGE, depth=3 * COUNT), expected(depth=COUNT))
-
-
 def test_a_small_index_has_high_recall_and_exact_scores(find) -> None:
     results = find(SMALL)
     assert 0.4 < clustered.recall(results, expected()) < 0.999
