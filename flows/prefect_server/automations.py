@@ -14,6 +14,7 @@ from storage.errors import UserError
 
 ZOMBIES, NEVER_STARTED, WEBHOOK = "Crash zombie flows", "Crash runs that never start", "Tell of failed scheduled runs"
 BLOCK = "pretrieve-webhook"
+SILENT = "No heartbeat: the run's process or machine has died. Retry resumes it."
 SILENCE = timedelta(seconds=90)  # three heartbeats of a worker's runs (PREFECT_FLOWS_HEARTBEAT_FREQUENCY=30)
 START = timedelta(hours=1)  # from taking a run to its first heartbeat; a busy machine takes a minute
 PAYLOAD = """{"text": {{ ("Scheduled run " ~ flow.name ~ " (" ~ flow_run.name ~ ") is " ~ flow_run.state.name ~ ": "
@@ -42,8 +43,7 @@ def settle_automations(client: Any) -> list[str]:
 
 def _crash_silent() -> Any:
     """Crash runs whose process is lost: they send no heartbeat, or no event after they were cancelled."""
-    message = "No heartbeat: the run's process or machine has died. Retry resumes it."
-    return _crash(ZOMBIES, {"prefect.flow-run.heartbeat", "prefect.flow-run.Cancelling"}, SILENCE, message, message)
+    return _crash(ZOMBIES, {"prefect.flow-run.heartbeat", "prefect.flow-run.Cancelling"}, SILENCE, SILENT, SILENT)
 
 
 def _crash_unstarted() -> Any:

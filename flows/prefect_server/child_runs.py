@@ -12,10 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import count
 from typing import Any, TypeVar
 from uuid import UUID
 
+from flows.prefect_server.automations import SILENT
+from flows.prefect_server.services import HEARTBEAT_SECONDS
 from storage.artifact import Manifest
 from storage.store.store import Store
 from tasks.job import Job
@@ -28,6 +31,7 @@ T = TypeVar("T")
 DEPLOYMENT = "run_stage/gpu"
 POLL_SECONDS = 2.0
 SECONDS_UNTIL_WARNING = 60.0
+SECONDS_TO_TAKE_BACK = 2.0 * HEARTBEAT_SECONDS
 MAX_BUILDS = 2  # child runs that complete without their artifact appearing in this store, before the run fails
 
 
@@ -148,9 +152,9 @@ class Children:
         for state in self._states(child.id, job):
             if state.is_completed():
                 break
-            if state.is_final() and not ending:
+            if state.is_final() and not ending and not _may_be_alive(state):
                 raise ChildFailed(f"{job.label}: child run {child.id} ended {state.name}: {state.message or ''}")
-            if state.is_final():
+            if state.is_final() and ending:
                 self._patiently(job, lambda: _retry(child.id))
                 ending = False
         return True
@@ -193,6 +197,12 @@ class Children:
     def _wait(self, job: Job) -> None:
         if self._leaving.wait(POLL_SECONDS):
             raise Abandoned(f"{job.label}: its child run continues without this run")
+
+
+def _may_be_alive(state: Any) -> bool:
+    """Return whether a run was called Crashed for its silence just now: its worker may still take it back."""
+    silent = state.is_crashed() and state.message == SILENT
+    return bool(silent and (datetime.now(UTC) - state.timestamp).total_seconds() < SECONDS_TO_TAKE_BACK)
 
 
 def _retry(child: UUID) -> None:

@@ -13,6 +13,7 @@ def register(app: typer.Typer, panel: str) -> None:
     """Add the commands to the command line, in a panel of its help."""
     app.command(rich_help_panel=panel, epilog="Example: pretrieve up --port 4300")(up)
     app.command(rich_help_panel=panel, epilog="Example: pretrieve down --drain")(down)
+    app.command(rich_help_panel=panel, epilog="Example: pretrieve worker gpu --name gpu-host-0")(worker)
     app.command("register", rich_help_panel=panel, epilog="Example: pretrieve register")(register_deployments)
     app.command(rich_help_panel=panel, epilog="Example: pretrieve join --store /mnt/shared/artifacts")(join)
 
@@ -43,6 +44,28 @@ def down(
     from flows.prefect_server.down import down as stop
 
     stop(store, drain=drain, cancel=cancel, force=force)
+
+
+def worker(
+    pool: Annotated[str, typer.Argument(metavar="POOL", help="The work pool: cpu or gpu.")],
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="The worker's name; random, if not given.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="The number of runs at a time.")] = 1,
+    run_once: Annotated[bool, typer.Option("--run-once", help="Take what is scheduled now, and end.")] = False,
+    healthcheck: Annotated[bool, typer.Option("--with-healthcheck", help="Serve /health on port 8080.")] = False,
+) -> None:
+    """Start a worker in the foreground, for the server at PREFECT_API_URL.
+
+    A run is not taken for dead while its process lives, and a retry of such a run attaches to its process.
+    """
+    import os
+
+    from flows.prefect_server.register import check_server
+    from flows.prefect_server.services import worker_command
+
+    check_server()
+    options = [*(["--run-once"] if run_once else []), *(["--with-healthcheck"] if healthcheck else [])]
+    command = [*worker_command(pool, name, limit), *options]
+    os.execv(command[0], command)  # Prefect's worker handles signals in its own way
 
 
 def register_deployments() -> None:

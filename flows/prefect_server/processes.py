@@ -6,9 +6,10 @@
 A process is identified by its number and its start moment, so that a number that the system has reused is never taken
 for ours. On Linux that moment is counted from the boot, so that a change of the clock does not matter.
 
-Why no supervisor library: supervisord and circus keep a daemon of their own, which would be one more process to find,
-protect by a password and stop; honcho and similar tools stay in the foreground. systemd is not on every machine and in
-no container. psutil does the work that is hard to get right: finding children, waiting and killing.
+Why no supervisor library: supervisord and circus have a server of their own to be configured, protected by a password
+and upgraded; honcho and similar tools stay in the foreground. systemd is not on every machine and in no container.
+psutil does the work that is hard to get right: finding children, waiting and killing. What has died is started again by
+flows/prefect_server/supervisor.py.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Background:
     """Its start moment, as `start_moment` returns it."""
     url: str = ""
     """Its address; empty for a worker."""
+    command: Sequence[str] = ()
+    """The command that started it."""
 
     @property
     def port(self) -> int:
@@ -78,7 +81,7 @@ def start(
         process = subprocess.Popen(
             command, cwd=PROJECT, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
         )
-    service = Background(name, process.pid, start_moment(process.pid), url)
+    service = Background(name, process.pid, start_moment(process.pid), url, command)
     write_atomically(folder / f"{name}.json", json.dumps(asdict(service)))
     return service
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from flows.prefect_server.login import LOGIN, LOGIN_FILE
 from flows.recipe.shipped import PROJECT
 
-PREFECT = (sys.executable, "-m", "prefect")
 HEARTBEAT_SECONDS = 30
 AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 SECONDS_TO_LOG_IN = 900.0
@@ -154,20 +153,26 @@ def reports_command(paths: ServicePaths, port: int) -> list[str]:
     return [*command, "--directory", str(folder)]
 
 
-def worker_command(pool: str, name: str, limit: int) -> list[str]:
-    """Return the command of a worker that runs up to `limit` runs of a pool at a time."""
-    command = [*PREFECT, "worker", "start", "--pool", pool, "--name", name, "--type", "process"]
-    return [*command, "--limit", str(limit)]
+def worker_command(pool: str, name: str | None, limit: int) -> list[str]:
+    """Return the command of a worker that runs up to `limit` runs of a pool at a time; Prefect names it for None."""
+    command = [sys.executable, "-m", "flows.prefect_server.worker", "--pool", pool, "--limit", str(limit)]
+    return [*command, "--name", name] if name else command
 
 
-def workers(gpus: list[str]) -> dict[str, tuple[list[str], dict[str, str]]]:
-    """Return each worker's command and additional environment: one for the CPU, and one per GPU (at least one)."""
+def workers(gpus: list[str]) -> dict[str, list[str]]:
+    """Return each worker's command: one for the CPU, and one per GPU (at least one), which sees that GPU alone."""
     runs = max(2, (os.cpu_count() or 2) // 4)  # a run on the cpu pool mostly waits for the gpu pool
-    by_name: dict[str, tuple[list[str], dict[str, str]]] = {"cpu-0": (worker_command("cpu", "cpu-0", runs), {})}
+    by_name = {"cpu-0": worker_command("cpu", "cpu-0", runs)}
     for number, gpu in enumerate(gpus or [""]):
         name = f"gpu-{number}"
-        by_name[name] = (worker_command("gpu", name, 1), {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
+        command = worker_command("gpu", name, 1)
+        by_name[name] = ["env", f"CUDA_VISIBLE_DEVICES={gpu}", *command] if gpu else command
     return by_name
+
+
+def supervisor_command(paths: ServicePaths) -> list[str]:
+    """Return the command that starts again what has died."""
+    return [sys.executable, "-m", "flows.prefect_server.supervisor", str(paths.store)]
 
 
 def local_gpus() -> list[str]:

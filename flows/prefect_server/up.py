@@ -27,6 +27,7 @@ from flows.prefect_server.services import (
     reports_command,
     server_command,
     server_environment,
+    supervisor_command,
     worker_environment,
     workers,
 )
@@ -36,6 +37,7 @@ from storage.store.store import Store
 
 PORT = 4200
 OPTIONS = {"server": "--port", "reports": "--reports-port"}
+SUPERVISOR = "supervisor"
 SECONDS_TO_START = 300.0  # an idle machine takes ten
 POLL_SECONDS = 0.5
 
@@ -61,6 +63,8 @@ def up(store: Path, port: int | None, reports_port: int | None) -> None:
             _register(env)
         unpause(paths, api)
         _start_workers(paths, missing, env, api)
+        if SUPERVISOR not in before:
+            start(paths.folder, paths.log(SUPERVISOR), SUPERVISOR, supervisor_command(paths), env)
     _print_addresses(paths, before, port, reports_port)
 
 
@@ -92,7 +96,7 @@ def _port_of(
         return port
     if name in earlier:
         port = earlier[name].port
-        if requested not in (None, port) and before.keys() - OPTIONS.keys():
+        if requested not in (None, port) and before.keys() - OPTIONS.keys() - {SUPERVISOR}:
             raise UserError(
                 f"{option} {requested}: the running workers use the {name} on port {port}; leave {option} out, or stop "
                 "them first with `pretrieve down`"
@@ -137,14 +141,10 @@ def _register(env: dict[str, str]) -> None:
         raise UserError(f"registering the deployments failed: {done.stderr.decode(errors='replace').strip()}")
 
 
-def _start_workers(
-    paths: ServicePaths, missing: dict[str, tuple[list[str], dict[str, str]]], env: dict[str, str], api: Api
-) -> None:
+def _start_workers(paths: ServicePaths, missing: dict[str, list[str]], env: dict[str, str], api: Api) -> None:
     """Start these workers, and wait until the server has received their heartbeats."""
     since = datetime.now(UTC)
-    started = [
-        start(paths.folder, paths.log(name), name, command, env | extra) for name, (command, extra) in missing.items()
-    ]
+    started = [start(paths.folder, paths.log(name), name, command, env) for name, command in missing.items()]
     for worker in started:
         _wait(paths, worker, partial(api.worker_seen, worker.name.partition("-")[0], worker.name, since))
 
@@ -174,7 +174,7 @@ def _print_addresses(paths: ServicePaths, before: dict[str, Background], port: i
     if services.keys() == before.keys():
         print(f"already running, for the store {paths.store}")
     print(f"Prefect:  {server}")
-    print(f"workers:  {', '.join(name for name in services if name not in ('server', 'reports'))}")
+    print(f"workers:  {', '.join(sorted(services.keys() - OPTIONS.keys() - {SUPERVISOR}))}")
     print(f"reports:  {_address(reports_port)}")
     print(f"logs:     {paths.log('*')}")
     print(f"Open:     {login_address(paths, server)}")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -143,9 +144,9 @@ class Lab:
         assert ended["state_name"] == "Completed", ended["state"]["message"]
         return ended
 
-    def set_state(self, run: str, kind: str) -> None:
+    def set_state(self, run: str, kind: str, message: str | None = None) -> None:
         """Put a run into a state, as an automation or an operator does."""
-        body = {"state": {"type": kind}, "force": True}
+        body = {"state": {"type": kind, "message": message}, "force": True}
         httpx.post(f"{self.url}/flow_runs/{run}/set_state", json=body, timeout=120).raise_for_status()
 
     def retry(self, run: str) -> None:
@@ -161,6 +162,15 @@ class Lab:
     def logs(self, run: str) -> str:
         """What a run has told the server."""
         return "\n".join(str(row["message"]) for row in post(self.url, "logs", logs={"flow_run_id": {"any_": [run]}}))
+
+    def heartbeats(self, run: str, since: datetime) -> int:
+        """How many heartbeats of a run the server has received since a moment."""
+        heartbeats = {
+            "event": {"name": ["prefect.flow-run.heartbeat"]}, "resource": {"id": [f"prefect.flow-run.{run}"]},
+            "occurred": {"since": since.isoformat()},
+        }  # fmt: skip
+        answer = httpx.post(f"{self.url}/events/filter", json={"filter": heartbeats}, timeout=120)
+        return int(answer.raise_for_status().json()["total"])
 
     def manifests(self) -> dict[str, dict[str, Any]]:
         """Every published artifact's manifest by stage/key."""

@@ -150,7 +150,7 @@ def start_worker(
     url: str, pool: str, name: str, store: Path, home: Path, *, limit: int | None = 1, **more: str
 ) -> Service:
     """A worker of a pool that runs our deployments on `store`, online; `more` is for its environment."""
-    command = [*PREFECT, "worker", "start", "--pool", pool, "--name", name, "--type", "process"]
+    command = [sys.executable, "-m", "flows.prefect_server.worker", "--pool", pool, "--name", name]
     command += ["--limit", str(limit)] if limit else []
     env = worker_environment(url, store, home, **more)
     worker = start(name, command, env, home / "logs" / f"{name}.log")

@@ -65,7 +65,7 @@ def test_up_and_down(place: Path) -> None:
     url = f"http://{password}@127.0.0.1:{port}/api"
     assert f"http://127.0.0.1:{port}" in started.stdout
     first = pids(place)
-    assert set(first) == {"server", "reports", "cpu-0", "gpu-0"}
+    assert set(first) == {"server", "reports", "cpu-0", "gpu-0", "supervisor"}
     assert len(post(url, "deployments")) == 7
     assert online(url, "cpu", "cpu-0")
     assert online(url, "gpu", "gpu-0")
@@ -79,16 +79,19 @@ def test_up_and_down(place: Path) -> None:
     }
     assert listening == {"127.0.0.1"}
 
-    # Again: nothing changes. A worker and the reports' pages die: they, and no other, are started again.
+    # Again: nothing changes. What dies is started again, and nothing else; the supervisor by the next `up`.
     again = command(place, "up")
     assert "already running" in again.stdout
     assert (place / "artifacts" / ".prefect" / "services" / "password").read_text() == password
     assert pids(place) == first
     for name in ("gpu-0", "reports"):
         os.kill(first[name], signal.SIGKILL)
+    wait_for(lambda: pids(place).keys() == first.keys(), 2, "the supervisor starts both again")
+    os.kill(first["supervisor"], signal.SIGKILL)
+    os.kill(first["server"], signal.SIGKILL)
     assert command(place, "up").returncode == 0
     second = pids(place)
-    assert {name for name in first if first[name] != second[name]} == {"gpu-0", "reports"}
+    assert {name for name in first if first[name] == second[name]} == {"cpu-0"}
     assert command(place, "up", "--port", str(free_port())).returncode == 2
 
     # A run is under way: down names it and ends nothing; with --cancel it ends, Cancelled, and nothing is left.

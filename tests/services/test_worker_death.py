@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from datetime import UTC, datetime
 from typing import Any
 
 import psutil
 
+from flows.prefect_server.automations import SILENT
+from flows.prefect_server.worker import ALIVE, ATTACHED
 from tests.services.lab import Lab, long_training, process_of
 from tests.services.servers import run_of, wait_for
 
@@ -83,3 +86,38 @@ def test_a_retry_waits_for_an_orphaned_run(lab: Lab) -> None:
     lab.cancel(run)
     assert lab.end(child["id"], 3)["state_name"] == "Cancelled"
     assert not (lab.store / ".damaged").exists()
+
+
+def test_a_run_is_alive_while_its_process_is(lab: Lab) -> None:
+    worker = lab.work("gpu", "gpu-alive")
+    run = lab.ask("train_generator", *long_training(1_000_000, seed=98))
+    child = lab.child_in("train_generator", run)
+    process = process_of(child)
+
+    # Paused, it sends nothing itself: its worker does.
+    process.suspend()
+    paused = datetime.now(UTC)
+    wait_for(lambda: lab.heartbeats(child["id"], paused) >= 2, 2, "the worker sends heartbeats")
+    assert lab.state(child["id"]) == "Running"
+
+    # An automation on a server that was too busy to receive them calls it Crashed: it is taken back.
+    lab.set_state(child["id"], "CRASHED", SILENT)
+    wait_for(lambda: ALIVE in lab.logs(child["id"]), 2, "the run is taken back")
+    wait_for(lambda: lab.state(child["id"]) == "Running", 1, "it is Running")
+    process.resume()
+
+    # An operator calls it Crashed, and retries the run: the retry attaches to the process, and nothing is lost.
+    lab.set_state(child["id"], "CRASHED")
+    lab.end(run, 2)
+    before = lab.steps(child)
+    lab.retry(run)
+    wait_for(lambda: ATTACHED in lab.logs(child["id"]), 3, "the retry attaches to the process")
+    wait_for(lambda: lab.state(child["id"]) == "Running" and lab.state(run) == "Running", 1, "both are Running")
+    assert process_of(run_of(lab.url, child["id"])) == process
+    wait_for(lambda: lab.steps(child) > before, 2, "the training goes on")
+    assert worker.alive()
+
+    lab.cancel(run)
+    assert lab.end(child["id"], 3)["state_name"] == "Cancelled"
+    assert not process.is_running()
+    assert lab.steps(child) > before
