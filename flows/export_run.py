@@ -11,8 +11,10 @@ from flows.finished_runs import FinishedRun, Measurement, finished_run
 from flows.ir_metadata import END, START, header
 from flows.terminal import out
 from storage.errors import UserError
+from storage.row_index import PassageIndex
 from storage.store.store import Store
 from tasks.evaluation.trec_run_file import trec_lines, write_lines
+from tasks.retrieval.shared_passages import temporary_index
 
 
 def export_runs(
@@ -27,13 +29,16 @@ def export_runs(
     measured = on_split(finished, split)
     ending = ".trec.gz" if packed else ".trec"
     names = known_rows(measured, rows)
-    with new_folder(folder) as written:
+    measured.store.check(measured.passages)
+    with new_folder(folder) as written, temporary_index(measured.passages, ordered=False) as index:
         for row in names:
             lines = list(header(finished, measured, row, actor))
             if plain:
                 without_marks = [line[2:] for line in lines if line.strip() not in (START, END)]
                 write_lines(file_in(written, f"{row}.yaml"), without_marks)
-            write_lines(file_in(written, f"{row}{ending}"), chain([] if plain else lines, run_lines(measured, row)))
+            write_lines(
+                file_in(written, f"{row}{ending}"), chain([] if plain else lines, run_lines(measured, row, index))
+            )
     for row in names:
         out.print(f"{row}: {folder / f'{row}{ending}'}")
 
@@ -64,9 +69,8 @@ def known_rows(measured: Measurement, rows: Sequence[str]) -> list[str]:
     return list(rows) or names
 
 
-def run_lines(measured: Measurement, row: str) -> Iterator[str]:
-    """Yield the lines of a row's run file."""
+def run_lines(measured: Measurement, row: str, index: PassageIndex) -> Iterator[str]:
+    """Yield the lines of a row's run file, with the index of the measurement's passages."""
     excluded, run = measured.manifest.settings["ignore_identical_ids"], measured.runs()[row]
-    for artifact in (run, measured.passages):
-        measured.store.check(artifact)
-    return trec_lines(run, measured.passages, row, ignore_identical_ids=excluded)
+    measured.store.check(run)
+    return trec_lines(run, index, row, ignore_identical_ids=excluded)

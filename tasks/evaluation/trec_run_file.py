@@ -17,16 +17,16 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.files import writing
 from storage.row_index import PassageIndex, RowIndex
-from storage.tables import Passages, Run
+from storage.tables import Run
 from tasks.evaluation.max_passage import fold, without_identical_ids
 from tasks.retrieval.run_lists import query_blocks
 
 
-def trec_lines(
-    run: Artifact[Run], passages: Artifact[Passages], tag: str, *, ignore_identical_ids: bool
-) -> Iterator[str]:
-    """Yield the lines of a run, query by query. Raises UserError for an id that contains white space."""
-    index = PassageIndex.read(passages)
+def trec_lines(run: Artifact[Run], index: PassageIndex, tag: str, *, ignore_identical_ids: bool) -> Iterator[str]:
+    """Yield the lines of a run, query by query, with the index of the ranked passages.
+
+    Raises UserError for an id that contains white space.
+    """
     for values, what in ((index.doc_ids, "document"), (pa.array([tag]), "tag")):
         _refuse_white_space(values, what)
     for block in query_blocks(run):

@@ -9,7 +9,6 @@ import numpy as np
 from models.retrievers.retriever import SUM
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.row_index import PassageIndex
 from storage.rows import rows_at
 from storage.tables import Checkpoint, Index, Passages, Vectors
 from storage.vectors import describe_vectors
@@ -18,6 +17,7 @@ from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.index import describe, engine
 from tasks.retrieval.ranking import Indices
 from tasks.retrieval.search import query_encoder
+from tasks.retrieval.shared_passages import temporary_index
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class Answer:
 def answer(question: str, searched: Searched, *, top: int, view: str | None) -> list[Answer]:
     """Return the `top` passages by a view, best first; by the sum of all views where none is named."""
     passages, index, vectors = searched.passages, searched.index, searched.vectors
-    ids = PassageIndex.read(passages)
     module = exact if index is None else engine(str(describe(index.path)["engine"]))
     ranking_view = _view(view, module.VIEWS, vectors)
     encode = None if vectors is None else query_encoder(vectors, searched.checkpoint)
     folder = passages.path if index is None else index.path
-    hits = module.open_index(folder, vectors, encode, ids, ranking_view)([question])([0], top)[0]
+    with temporary_index(passages) as ids:
+        hits = module.open_index(folder, vectors, encode, ids, ranking_view)([question])([0], top)[0]
     scores = {ranking_view: hits.scores.tolist()}
     if vectors is not None and encode is not None:
         query_rows: Indices = np.zeros(len(hits.rows), np.int64)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +35,18 @@ def share_passages(out: Path, passages: Artifact[Passages], *, ordered: bool = T
 def shared_passages(out: Path) -> MappedPassageIndex:
     """Return the index of the passages, which `share_passages` has written for this stage."""
     return MappedPassageIndex(out / INDEX)
+
+
+@contextlib.contextmanager
+def temporary_index(passages: Artifact[Passages], *, ordered: bool = True) -> Iterator[MappedPassageIndex]:
+    """Yield the index of the passages in a temporary folder (TMPDIR), for a command, which has no work folder.
+
+    It takes about 100 bytes a passage there. Only with `ordered` it has the order of the ids.
+    """
+    with tempfile.TemporaryDirectory(prefix="pretrieve-") as name:
+        folder = Path(name) / INDEX
+        write_passage_index(folder, passages, ordered=ordered)
+        yield MappedPassageIndex(folder)
 
 
 def share_texts(out: Path, passages: Artifact[Passages]) -> pa.Array:

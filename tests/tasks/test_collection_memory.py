@@ -13,9 +13,10 @@ from storage.rows import read_table, write_rows
 from storage.tables import Pairs, Passages, Positives, PseudoQueries, Qrels, Queries, Run
 from tasks.evaluation import max_passage
 from tasks.evaluation.evaluate import Evaluation, evaluate
+from tasks.evaluation.trec_run_file import trec_lines
 from tasks.finetuning.select_queries import ExpertQueries, suited_queries
 from tasks.pretraining import context_shards, count_terms, pair_contexts
-from tasks.retrieval.shared_passages import Corpus, share_passages
+from tasks.retrieval.shared_passages import Corpus, share_passages, temporary_index
 from tests.memory import peak_bytes
 from tests.tasks.corpora import pseudo_query
 from tests.tiny import save_tokenizer
@@ -75,6 +76,11 @@ def train_corpus(out: Path, tables: Tables) -> None:
     assert corpus.documents([5, 0]) == ["d2", "d0"]
 
 
+def export(out: Path, tables: Tables) -> None:
+    with temporary_index(tables.passages, ordered=False) as index:
+        assert len(list(trec_lines(tables.run, index, "tag", ignore_identical_ids=True))) == QUERIES * DEPTH
+
+
 STAGES: dict[str, Callable[[Path, Tables], object]] = {
     "evaluate": lambda out, t: evaluate.body(out, t.qrels, None, t.passages, [t.run], settings=EVALUATION),
     "select queries": lambda out, t: suited_queries.body(
@@ -86,6 +92,7 @@ STAGES: dict[str, Callable[[Path, Tables], object]] = {
     "count terms": lambda out, t: count_terms.count_terms.body(out, t.pairs, t.tokenizer),
     "search": lambda out, t: share_passages(out, t.passages),
     "train": train_corpus,
+    "export-run": export,
 }
 
 

@@ -21,8 +21,8 @@ import torch
 from pydantic import Field
 
 from storage.artifact import Artifact
+from storage.external.mapped_index import MappedPassageIndex, write_passage_index
 from storage.files import flush, write_atomically
-from storage.row_index import PassageIndex
 from storage.rows import write_rows
 from storage.settings import Settings
 from storage.tables import Index, Passages
@@ -120,7 +120,10 @@ class Collection:
         built: Artifact[Index] = Artifact("validation", "index", self.folder / "index")
         built.path.mkdir(exist_ok=True)
         index.body(built.path, passages, None, None, settings=self.settings)
-        return bm25.open_index(built.path, None, None, PassageIndex.read(passages), "bm25")
+        ids = self.folder / "passage_index"
+        shutil.rmtree(ids, ignore_errors=True)
+        write_passage_index(ids, passages)
+        return bm25.open_index(built.path, None, None, MappedPassageIndex(ids), "bm25")
 
 
 class Validation:
