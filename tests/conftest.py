@@ -11,10 +11,16 @@ from hypothesis import HealthCheck, settings
 from storage.store.store import Store
 from tasks.session import Execution, Session, session
 from tests.services.servers import Service, start_server
+from tests.warm import cache_compiled_kernels
 
 # How long an example takes says nothing on a busy machine.
 settings.register_profile("any_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any_machine")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_kernels_are_cached() -> None:
+    cache_compiled_kernels()
 
 
 @pytest.fixture
