@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import TypeVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.rows import blocks_with_keys, parts, read_rows
+from storage.rows import blocks_with_keys
 from storage.store.store import SCRATCH
-from storage.tables import Passages, Run
+from storage.tables import Passages
 from tasks.finetuning.miners import Row
+from tasks.retrieval.run_lists import QUERIES_PER_BLOCK, Lists, Rows
 from tasks.runtime.shard import Shard, part
 
 T = TypeVar("T")
@@ -26,24 +26,30 @@ T = TypeVar("T")
 QUERIES_PER_PART = 10_000
 
 
-def lists(runs: Sequence[Artifact[Run]], shard: Shard | None = None) -> Iterator[tuple[str, list[list[Row]]]]:
-    """Yield each query of a shard, or of all, with its ranked list in each run; a run may lack queries.
+def ranked_lists(runs: Sequence[Lists], query_ids: Sequence[str]) -> Iterator[tuple[str, list[list[Row]]]]:
+    """Yield each of these queries with its ranked list in each run; a run may lack queries.
 
-    The queries come in an order on which the runs agree.
+    Reading is fastest in the order of the runs, as `query_shards` gives it.
     """
-    for current in query_shards(runs) if shard is None else [shard]:
-        rows = [read_rows(run, Run, *span) for run, span in zip(runs, current.of["spans"], strict=True)]
-        streams = [groupby(rows_of_run, key=lambda row: row["query_id"]) for rows_of_run in rows]
-        heads = [next(stream, None) for stream in streams]
-        for query_id in current.of["queries"]:
-            ranked: list[list[Row]] = []
-            for number, head in enumerate(heads):
-                if head is not None and head[0] == query_id:
-                    ranked.append(list(head[1]))
-                    heads[number] = next(streams[number], None)
-                else:
-                    ranked.append([])
-            yield query_id, ranked
+    ids = pa.array(query_ids, pa.string())
+    indices = [pc.index_in(ids, value_set=run.query_ids).fill_null(-1).to_numpy() for run in runs]
+    for start in range(0, len(query_ids), QUERIES_PER_BLOCK):
+        block = query_ids[start : start + QUERIES_PER_BLOCK]
+        lists_RQ = [
+            _rows_of_queries(block, run.read(lists_Q[start : start + len(block)], None))
+            for run, lists_Q in zip(runs, indices, strict=True)
+        ]
+        for number, query_id in enumerate(block):
+            yield query_id, [lists_Q[number] for lists_Q in lists_RQ]
+
+
+def _rows_of_queries(query_ids: Sequence[str], rows: Rows) -> list[list[Row]]:
+    """Return the list of each query in a block of a run."""
+    lists: list[list[Row]] = [[] for _ in query_ids]
+    columns = (rows.queries.tolist(), rows.passage_ids.to_pylist(), rows.ranks.tolist(), rows.scores.tolist())
+    for query, passage_id, rank, score in zip(*columns, strict=True):
+        lists[query].append({"query_id": query_ids[query], "passage_id": passage_id, "rank": rank, "score": score})
+    return lists
 
 
 def relevant_passages(positives: pa.Table, passages: Artifact[Passages]) -> dict[str, set[str]]:
@@ -87,32 +93,28 @@ def counts_file(shard: int) -> str:
     return f"{SCRATCH}/counts-{shard:05d}.json"
 
 
-def query_shards(runs: Sequence[Artifact[Run]]) -> list[Shard]:
-    """Return shards of QUERIES_PER_PART queries, each with its range of rows in each run; there is at least one."""
-    counts = [_rows_per_query(run) for run in runs]
-    order = _common_order(runs, counts)
-    position = {query: number for number, query in enumerate(order)}
-    firsts = range(0, max(len(order), 1), QUERIES_PER_PART)
-    rows_RS = np.zeros((len(runs), len(firsts)), np.int64)
-    for run, queries in enumerate(counts):
-        for query, rows in queries:
-            rows_RS[run, position[query] // QUERIES_PER_PART] += rows
+def query_shards(runs: Sequence[Lists]) -> list[Shard]:
+    """Return shards of QUERIES_PER_PART queries, whose ids are their content; there is at least one."""
+    order = _common_order(runs)
+    rows: Counter[str] = Counter()
+    for run in runs:
+        rows.update(dict(zip(run.query_ids.to_pylist(), run.lengths.tolist(), strict=True)))
     shards = []
-    for number, (first, rows_R, ends_R) in enumerate(zip(firsts, rows_RS.T, rows_RS.cumsum(1).T, strict=True)):
-        spans = np.stack([ends_R - rows_R, ends_R], axis=1).tolist()
-        of = {"queries": order[first : first + QUERIES_PER_PART], "spans": spans}
+    for number, first in enumerate(range(0, max(len(order), 1), QUERIES_PER_PART)):
+        queries = order[first : first + QUERIES_PER_PART]
         files = [counts_file(number), f"{part(number)}.parquet"]
-        shards.append(Shard(number, int(rows_R.sum()), files, of))
+        shards.append(Shard(number, sum(rows[query] for query in queries), files, queries))
     return shards
 
 
-def _common_order(runs: Sequence[Artifact[Run]], counts: Sequence[Sequence[tuple[str, int]]]) -> list[str]:
+def _common_order(runs: Sequence[Lists]) -> list[str]:
     """Return the queries of all runs in an order that agrees with each of them."""
     order: TopologicalSorter[str] = TopologicalSorter()
-    for queries in counts:
-        for query, _ in queries[:1]:
+    for run in runs:
+        queries = run.query_ids.to_pylist()
+        for query in queries[:1]:
             order.add(query)
-        for (earlier, _), (query, _) in pairwise(queries):
+        for earlier, query in pairwise(queries):
             order.add(query, earlier)
     try:
         return list(order.static_order())
@@ -122,19 +124,3 @@ def _common_order(runs: Sequence[Artifact[Run]], counts: Sequence[Sequence[tuple
             f"{names}: the queries are not in one common order with the rows of each query together (see "
             f"{error.args[1][0]!r}); search again, with the same queries for all runs"
         ) from None
-
-
-def _rows_per_query(run: Artifact[Run]) -> list[tuple[str, int]]:
-    """Return each query of a run with its number of rows, in the run's order."""
-    groups = groupby(_run_lengths(run), key=lambda length: length[0])
-    return [(query, sum(rows for _, rows in lengths)) for query, lengths in groups]
-
-
-def _run_lengths(run: Artifact[Run]) -> Iterator[tuple[str, int]]:
-    """Yield the query of the next rows and their number; neighbours may have the same query."""
-    for path in parts(run.path):
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(columns=["query_id"]):
-                encoded = pc.run_end_encode(batch.column(0))
-                rows = np.diff(encoded.run_ends.to_numpy(), prepend=0).tolist()
-                yield from zip(encoded.values.to_pylist(), rows, strict=True)

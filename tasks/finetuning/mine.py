@@ -22,14 +22,15 @@ from storage.rows import read_table, write_rows
 from storage.tables import Negatives, Passages, Positives, Run, TeacherScores
 from tasks.finetuning.candidates import (
     counts_file,
-    lists,
     positives_of_queries,
     query_shards,
+    ranked_lists,
     relevant_passages,
     remove_positives,
     sample,
 )  # fmt: skip
 from tasks.finetuning.miners import MiningSettings, NegativeSelector, QueryCandidates, Row
+from tasks.retrieval.run_lists import Lists
 from tasks.runtime.shard import ShardJob, ShardTask, load_once, part
 from tasks.runtime.shards import run_shards
 from tasks.stage import stage
@@ -49,7 +50,7 @@ def mine(
 ) -> None:
     """Write each query's negatives; a query without a positive has none."""
     miner(settings, len(runs), scores)  # a wrong combination is refused here, before a process is started
-    shards = query_shards(runs)
+    shards = query_shards([Lists(run) for run in runs])
     run_shards(ShardJob(mine_part, out, (runs, positives, passages, scores), settings, "mining", "passages"), shards)
     counts = Counter[str]()
     for shard in shards:
@@ -67,11 +68,11 @@ def mine_part(
     settings: MiningSettings,
 ) -> None:
     """Write the negatives of a shard's queries, and the numbers of candidates and of selected passages."""
-    context = load_once(MiningContext, settings, len(runs), positives, passages, scores)
+    context = load_once(MiningContext, settings, tuple(runs), positives, passages, scores)
 
     def rows() -> Iterator[Row]:
         counts = Counter[str]()
-        for query_id, ranked in lists(runs, task.shard):
+        for query_id, ranked in ranked_lists(context.lists, task.shard.of):
             task.done(sum(map(len, ranked)))
             yield from context.negatives(query_id, ranked, counts)
         write_atomically(task.out / counts_file(task.shard.number), json.dumps(counts))
@@ -80,17 +81,17 @@ def mine_part(
 
 
 class MiningContext:
-    """What a process needs of all queries: their positives, their relevant passages and the miner's selector."""
+    """What a process needs of all queries: their lists, positives and relevant passages, and the miner's selector."""
 
     def __init__(
-        self, settings: MiningSettings, runs: int, positives: Artifact[Positives], passages: Artifact[Passages],
-        scores: Artifact[TeacherScores] | None,
+        self, settings: MiningSettings, runs: Sequence[Artifact[Run]], positives: Artifact[Positives],
+        passages: Artifact[Passages], scores: Artifact[TeacherScores] | None,
     ) -> None:  # fmt: skip
         labels = read_table(positives, Positives)
-        self.settings = settings
+        self.settings, self.lists = settings, [Lists(run) for run in runs]
         self.relevant = relevant_passages(labels, passages)
         self.positives = positives_of_queries(labels)
-        self.selector: NegativeSelector = miner(settings, runs, scores).Selector(settings, scores)
+        self.selector: NegativeSelector = miner(settings, len(runs), scores).Selector(settings, scores)
 
     def negatives(self, query_id: str, ranked: Sequence[Sequence[Row]], counts: Counter[str]) -> Iterator[Row]:
         """Yield a query's negatives; add its numbers of candidates and of selected passages to `counts`."""

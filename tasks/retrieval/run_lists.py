@@ -58,6 +58,7 @@ class Lists:
     """The lists of a run, read for any queries in any order."""
 
     def __init__(self, run: Artifact[Run]) -> None:
+        self.reference = run.reference
         from pyarrow.dataset import ParquetFileFormat  # imports pandas, which takes long
         from pyarrow.fs import LocalFileSystem
 
@@ -75,6 +76,11 @@ class Lists:
         is_first[1:] = pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)
         self.query_ids = ids.filter(pa.array(is_first))
         self._starts = np.append(np.concatenate(group_starts)[is_first], self._offsets[-1])
+
+    @property
+    def lengths(self) -> Indices:
+        """The number of rows of each list."""
+        return np.diff(self._starts)
 
     def read(self, lists_Q: Indices, depth: int | None) -> Rows:
         """Return the first `depth` rows of these lists, given as indices into `query_ids`; -1 is an empty list."""

@@ -1,13 +1,18 @@
 """Candidates for negatives: no positive is one, samples are reproducible, and runs are read in a common order."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage.artifact import Artifact
 from storage.errors import UserError
-from tasks.finetuning.candidates import lists, remove_positives, sample
+from storage.tables import Run
+from tasks.finetuning.candidates import query_shards, ranked_lists, remove_positives, sample
+from tasks.finetuning.miners import Row
+from tasks.retrieval.run_lists import Lists
 from tests.tasks.finetuning.mining_tables import ranked, run_of
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -42,11 +47,17 @@ def test_samples_of_published_recipes_do_not_change() -> None:
     assert [row["passage_id"] for row in sample(rows, 5, "1 a")] == ["31", "42", "44", "79", "98"]
 
 
+def all_lists(runs: list[Artifact[Run]]) -> list[tuple[str, Sequence[list[Row]]]]:
+    """The lists of all shards."""
+    opened = [Lists(run) for run in runs]
+    return [lists for shard in query_shards(opened) for lists in ranked_lists(opened, shard.of)]
+
+
 def test_queries_that_only_some_runs_have(written: Any) -> None:
     """An order that agrees with all runs; where they leave it open, the first to be named comes first."""
     runs = [run_of(written, queries) for queries in ("z", "az", "bz", "cdz", "ez", "dfz")]
 
-    results = {query: [len(rows) for rows in each] for query, each in lists(runs)}
+    results = {query: [len(rows) for rows in ranked] for query, ranked in all_lists(runs)}
 
     assert list(results) == ["a", "b", "c", "e", "d", "f", "z"]
     assert results["d"] == [0, 0, 0, 1, 0, 1]
@@ -56,4 +67,4 @@ def test_queries_that_only_some_runs_have(written: Any) -> None:
 @pytest.mark.parametrize("queries", [["aba"], ["ab", "aca"], ["ab", "bc", "ca"]])
 def test_lists_that_cannot_be_read_in_step(written: Any, queries: list[str]) -> None:
     with pytest.raises(UserError, match="not in one common order"):
-        list(lists([run_of(written, query) for query in queries]))
+        all_lists([run_of(written, query) for query in queries])
