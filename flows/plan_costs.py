@@ -75,7 +75,7 @@ class CostEstimate:
     def limits(self, step: Done) -> Encoding:
         """Return how many tokens of a text are read."""
         if self.suite and step.round in self.collections:
-            return self.collections[step.round].encode or self.suite.encode
+            return self.suite.encoding_of(self.collections[step.round])
         return self.recipe.encode
 
     def _cached(self, key: str, count: Callable[[], Cost]) -> Cost:

@@ -18,13 +18,17 @@ from tasks.finetuning.train import Training
 from tasks.flops import Costs, naming
 from tasks.memory import EncodingMemory, TrainingMemory, encoding_memory, training_memory
 from tasks.pretraining.pretrain import Pretraining
+from tasks.runtime.device import Precision
 
 
 class Capacity:
-    """Counts the memory of stages on models of a backbone's shape; `half` says whether they run under autocast."""
+    """Counts the memory of stages on models of a backbone's shape, in the precision of their settings on a GPU.
 
-    def __init__(self, costs: Costs, *, half: bool = True) -> None:
-        self.costs, self.half = costs, half
+    `half` says for all stages whether they run under autocast, whatever their settings.
+    """
+
+    def __init__(self, costs: Costs, *, half: bool | None = None) -> None:
+        self.costs, self._half_of_all = costs, half
 
     def pretraining(self, settings: Pretraining[Any]) -> TrainingMemory:
         """Return the memory of a pre-training."""
@@ -39,30 +43,36 @@ class Capacity:
             batch: Batch = paper.make_batch(raw, self.costs.tokenizer, objective, RowRandom(0, 0))
             return batch
 
-        return training_memory(module, batch_of, half=self.half)
+        return training_memory(module, batch_of, half=self._half(settings.fit.precision))
 
     def training(self, settings: Training) -> TrainingMemory:
         """Return the memory of a retriever's training; a row is a query with its passages."""
         group = settings.passages_per_query
         with naming("train"):
             objective = Finetuning(self.costs.retriever(settings.retriever), settings.loss)
-        return training_memory(objective, lambda rows: self.costs.examples(settings, group, rows), half=self.half)
+        half = self._half(settings.fit.precision)
+        return training_memory(objective, lambda rows: self.costs.examples(settings, group, rows), half=half)
 
     def teaching(self, settings: TeacherTraining) -> TrainingMemory:
         """Return the memory of a cross-encoder's training; a row is a query with its passages."""
         objective = cross_encoder.Finetuning(self.costs.cross_encoder("teacher.train"))
         length, group = settings.max_tokens, settings.passages_per_query
-        return training_memory(objective, lambda rows: self.costs.pairs(length, rows, group), half=self.half)
+        half = self._half(settings.fit.precision)
+        return training_memory(objective, lambda rows: self.costs.pairs(length, rows, group), half=half)
 
-    def encoding(self, views: RetrieverSettings, max_tokens: int) -> EncodingMemory:
+    def encoding(self, views: RetrieverSettings, max_tokens: int, precision: Precision | None = None) -> EncodingMemory:
         """Return the memory of encoding passages."""
         with naming("encode"):
             retriever = self.costs.retriever(views).eval()
         tokens = self.costs.ids(max_tokens)
-        return encoding_memory(retriever, lambda rows: retriever(pad([tokens] * rows), "passage"), half=self.half)
+        half = self._half(precision)
+        return encoding_memory(retriever, lambda rows: retriever(pad([tokens] * rows), "passage"), half=half)
 
     def scoring(self, settings: Scoring) -> EncodingMemory:
         """Return the memory of scoring pairs with a cross-encoder."""
         reader = self.costs.cross_encoder("teacher.score").eval()
-        length = settings.max_tokens
-        return encoding_memory(reader, lambda rows: reader(self.costs.pairs(length, rows).pairs), half=self.half)
+        length, half = settings.max_tokens, self._half(settings.precision)
+        return encoding_memory(reader, lambda rows: reader(self.costs.pairs(length, rows).pairs), half=half)
+
+    def _half(self, precision: Precision | None) -> bool:
+        return precision != "float32" if self._half_of_all is None else self._half_of_all

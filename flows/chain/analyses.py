@@ -57,9 +57,9 @@ class AnalysisInputs:
         return datasets.relevant_from(self.recipe.dataset.reader, self.topics.split)
 
     @property
-    def lengths(self) -> dict[str, Any]:
-        """The lengths at which texts are cut."""
-        return self.recipe.encode.model_dump(include={"query_max_tokens", "passage_max_tokens"})
+    def encoding(self) -> dict[str, Any]:
+        """The lengths at which texts are cut, and the precision where it is given."""
+        return self.recipe.encode.model_dump()
 
 
 def analyse(inputs: AnalysisInputs) -> list[Artifact[Analysis]]:
@@ -68,7 +68,7 @@ def analyse(inputs: AnalysisInputs) -> list[Artifact[Analysis]]:
 
 
 def _divergence(inputs: AnalysisInputs, settings: divergence.Settings) -> Artifact[Analysis]:
-    reading = divergence.Reading(**settings.model_dump(), **inputs.lengths, relevant_from=inputs.relevant_from)
+    reading = divergence.Reading(**settings.model_dump(), **inputs.encoding, relevant_from=inputs.relevant_from)
     with in_round(settings.round):
         queries, indexed = inputs.topics.queries, inputs.rounds.retrievers[settings.round]
         return divergence.divergence(
@@ -97,7 +97,7 @@ def _pair_relatedness(inputs: AnalysisInputs, settings: pair_relatedness.Setting
     if inputs.pseudo_queries is None:
         raise UserError("analyses: pair_relatedness needs pseudo-queries of what is pre-trained on; there are none")
     scorer: Source | Artifact[Checkpoint] = model_weights(settings.weights)
-    reading = pair_relatedness.Reading(**settings.model_dump(), weights=settings.weights, **inputs.lengths)
+    reading = pair_relatedness.Reading(**settings.model_dump(), weights=settings.weights, **inputs.encoding)
     return pair_relatedness.pair_relatedness(
         passages=inputs.spans, pseudo_queries=inputs.pseudo_queries, scorer=scorer, settings=reading
     )
@@ -116,7 +116,9 @@ def _word_distribution(inputs: AnalysisInputs, settings: word_distribution.Setti
     if inputs.recipe.pretrain is None or inputs.pairs is None:
         raise UserError("analyses: word_distribution needs a pre-training; there is none")
     length = inputs.recipe.pretrain.objective.max_tokens
-    reading = word_distribution.Reading(**settings.model_dump(), max_tokens=length)
+    reading = word_distribution.Reading(
+        **settings.model_dump(), max_tokens=length, precision=inputs.recipe.encode.precision
+    )
     terms, checkpoint = (
         count_terms(pairs=inputs.pairs, tokenizer=inputs.tokenizer),
         inputs.rounds.initial_checkpoints["pretrained"],

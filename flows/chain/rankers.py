@@ -68,7 +68,7 @@ class Retriever:
     def on(self, passages: Artifact[Passages], limits: Encoding, exact: Exact) -> IndexedRetriever:
         """Encode and index these passages, with texts cut at the limits or at what the retriever can read."""
         if (most := self.max_tokens) is not None:
-            limits = Encoding(**{name: min(number, most) for name, number in limits.model_dump().items()})
+            limits = limits.model_copy(update={name: min(number, most) for name, number in limits.limits.items()})
         retriever = replace(self, checkpoint=with_safetensors(self.checkpoint))
         vectors = encode(passages=passages, checkpoint=retriever.checkpoint, settings=limits)
         return IndexedRetriever(retriever, passages, vectors, index(passages=passages, vectors=vectors, settings=exact))

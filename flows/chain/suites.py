@@ -120,6 +120,12 @@ class Suite(Settings):
             raise ValueError("expected_from: say where the expected values come from")
         return self
 
+    def encoding_of(self, of: Collection) -> Encoding:
+        """Return how a collection's texts are encoded: its own lengths, if it has some, in the suite's precision."""
+        if of.encode is None or of.encode.precision is not None:
+            return of.encode or self.encode
+        return of.encode.model_copy(update={"precision": self.encode.precision})
+
     def metric_of(self, of: Collection) -> str:
         """Return the metric of a collection's column."""
         return of.metric or self.metric
@@ -156,7 +162,7 @@ def evaluate_collection(suite: Suite, of: Collection, systems: Mapping[str, Syst
     with in_round(of.name):
         passages, topics = read(suite, of)
         ignores_same_ids = datasets.ignores_identical_ids(of.reader)
-        depth, limits = suite.search.documents + ignores_same_ids, of.encode or suite.encode
+        depth, limits = suite.search.documents + ignores_same_ids, suite.encoding_of(of)
         runs = [system.on(passages, limits, suite.index).rank(topics.queries, depth) for system in systems.values()]
         first, *others = systems
         settings = Evaluation(

@@ -42,8 +42,15 @@ def groups(recipe: Recipe[Any]) -> dict[str, str]:
 
 
 def suite_of(recipe: Recipe[Any]) -> Suite | None:
-    """Return the suite that the recipe names; None where it names none."""
-    return load_suite(recipe.transfer.suite)[0] if recipe.transfer else None
+    """Return the suite that the recipe names, encoded in the recipe's precision where the suite states none.
+
+    Returns None where the recipe names no suite.
+    """
+    if recipe.transfer is None:
+        return None
+    suite, _ = load_suite(recipe.transfer.suite)
+    precision = suite.encode.precision or recipe.encode.precision
+    return suite.model_copy(update={"encode": suite.encode.model_copy(update={"precision": precision})})
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 
+from models.settings import omitted_at
 from storage import settings as base
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -29,6 +30,7 @@ from storage.tables import Analysis, Checkpoint, Passages, Qrels, Queries, passa
 from tasks.analyses import write
 from tasks.analyses.measures import embedding_space as space
 from tasks.retrieval.encode import TextEncoder
+from tasks.runtime.device import Precision
 from tasks.runtime.progress import progress
 from tasks.stage import stage
 
@@ -59,6 +61,7 @@ class Reading(Settings):
     passage_max_tokens: int
     relevant_from: int
     """The lowest grade of a relevant document."""
+    precision: Annotated[Precision | None, omitted_at(None)] = None
 
 
 @stage(version=1, table=Analysis, gpu=True)
@@ -137,7 +140,7 @@ def encode_pairs(
     checkpoint: Artifact[Checkpoint], sample: Sequence[Mapping[str, str]], settings: Reading
 ) -> tuple[space.Values, space.Values]:
     """Return the dense vectors of the queries and of the passages, normalised to length 1."""
-    encoder = TextEncoder(checkpoint.path)
+    encoder = TextEncoder(checkpoint.path, settings.precision)
     query_vectors = encoder([pair["query"] for pair in sample], "query", settings.query_max_tokens).dense
     passage_vectors = encoder([pair["passage"] for pair in sample], "passage", settings.passage_max_tokens).dense
     if query_vectors is None or passage_vectors is None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from pydantic import Field
 from models.layers.bert import BertConfig
 from models.representation import Role
 from models.retrievers.cross_encoder import encode_pair
+from models.settings import omitted_at
 from storage import settings as base
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
@@ -37,6 +38,7 @@ from tasks.cross_encoder.pairs import Scorer, Scoring
 from tasks.evaluation.significance import paired_t_test, randomisation_test
 from tasks.pseudo_queries.quality_counts import shortened
 from tasks.retrieval.encode import TextEncoder
+from tasks.runtime.device import Precision
 from tasks.runtime.progress import progress
 from tasks.stage import stage
 from tasks.training.seeds import random_generator
@@ -74,6 +76,7 @@ class Reading(Settings):
 
     query_max_tokens: int
     passage_max_tokens: int
+    precision: Annotated[Precision | None, omitted_at(None)] = None
 
 
 @stage(version=1, table=Analysis, gpu=True)
@@ -148,7 +151,8 @@ def _cross_encoder(model: Artifact[Checkpoint] | Source, settings: Reading) -> S
     """Score with the context in place of the query; a passage as context may have as many tokens as a passage."""
     limits = _limits(model, settings, texts=2)
     longest = limits["passage"]
-    scorer = Scorer(model, Scoring(query_max_tokens=longest, max_tokens=2 * longest), "pair_relatedness")
+    scoring = Scoring(query_max_tokens=longest, max_tokens=2 * longest, precision=settings.precision)
+    scorer = Scorer(model, scoring, "pair_relatedness")
 
     def score(kind: Role, contexts: Sequence[str], texts: Sequence[str]) -> Values:
         limit, token_ids = limits[kind], scorer.tokenizer.token_ids
@@ -162,7 +166,7 @@ def _cross_encoder(model: Artifact[Checkpoint] | Source, settings: Reading) -> S
 
 
 def _bi_encoder(model: Artifact[Checkpoint] | Source, settings: Reading) -> Score:
-    encoder, limits = TextEncoder(model.path), _limits(model, settings, texts=1)
+    encoder, limits = TextEncoder(model.path, settings.precision), _limits(model, settings, texts=1)
 
     def vectors(texts: Sequence[str], role: Role) -> Values:
         dense = encoder(texts, role, limits[role]).dense

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from models.layers import bert
 from models.model_files import read_weights
 from models.papers import cpdae
 from models.retrievers.retriever import HEADS
+from models.settings import omitted_at
 from models.tokens import Tokenizer
 from storage import settings as base
 from storage.artifact import Artifact
@@ -38,6 +39,7 @@ from tasks.analyses import write
 from tasks.analyses.measures.vocabulary_mass import Ids, Values, VocabularyMass
 from tasks.corpus.split_corpus import load_tokenizer
 from tasks.retrieval.encode import TextEncoder
+from tasks.runtime.device import Precision
 from tasks.runtime.progress import progress
 from tasks.stage import stage
 from tasks.training.checkpoints import load_parameters
@@ -67,6 +69,7 @@ class Reading(Settings):
 
     max_tokens: int
     """As in pre-training, with [CLS] and [SEP]; longer texts are truncated at the end."""
+    precision: Annotated[Precision | None, omitted_at(None)] = None
 
 
 @stage(version=1, table=Analysis, gpu=True)
@@ -120,7 +123,7 @@ def _decode(
     texts: Sequence[Mapping[str, Any]], folder: Path, decoder: cpdae.Decoder, tokenizer: Tokenizer, settings: Reading
 ) -> Iterator[tuple[Mapping[str, Any], Values, Ids]]:
     """Yield each text, its distribution over the vocabulary, and its token ids without [CLS] and [SEP]."""
-    encoder = TextEncoder(folder)
+    encoder = TextEncoder(folder, settings.precision)
     for start in progress(range(0, len(texts), BATCH), what="decoding", unit="batches"):
         batch = texts[start : start + BATCH]
         vectors = encoder([row["text"] for row in batch], "passage", settings.max_tokens).dense

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -12,16 +13,17 @@ from pydantic import Field, model_validator
 
 from models.retrievers import cross_encoder
 from models.retrievers.cross_encoder import CrossEncoder, Pair, pad_pairs
+from models.settings import omitted_at
 from models.tokens import Tokenizer
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.settings import Settings
 from storage.tables import Checkpoint
-from tasks.runtime.device import choose_device
+from tasks.runtime.device import Precision, autocast, choose_device
 from tasks.runtime.token_batches import TOKENS_PER_BATCH, batches
 
 
-class Scoring(Settings):
+class PairLengths(Settings):
     """The lengths at which a cross-encoder truncates a pair."""
 
     query_max_tokens: int = Field(gt=2)
@@ -44,12 +46,20 @@ class Scoring(Settings):
         return {"query_max_tokens": self.query_max_tokens, "max_tokens": self.max_tokens}
 
 
+class Scoring(PairLengths):
+    """The lengths at which a cross-encoder truncates a pair, and the precision in which it scores."""
+
+    precision: Annotated[Precision | None, omitted_at(None)] = None
+    """The number format of the layers' products; scores are float32. Null, as before this setting, is bfloat16 on a GPU
+    and float32 on a CPU."""
+
+
 class Scorer:
     """A cross-encoder and its tokenizer, on the device of the run."""
 
     def __init__(self, teacher: Artifact[Checkpoint] | Source, settings: Scoring, name: str = "teacher") -> None:
         """Load the cross-encoder; error messages call it `name`, the key of the recipe that names it."""
-        self.device = choose_device()
+        self.device, self.precision = choose_device(), settings.precision
         self.tokenizer, encoder = load_teacher(teacher.path, settings, name)
         self.encoder = encoder.to(self.device)
 
@@ -65,20 +75,20 @@ class Scorer:
         limit = TOKENS_PER_BATCH["cpu" if self.device.type == "cpu" else "cuda"]
         for batch in batches([len(ids) for ids, _ in pairs], limit):
             tokens = pad_pairs(self.tokenizer, [pairs[number] for number in batch]).to(self.device)
-            with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.device.type != "cpu"):
+            with autocast(self.device, self.precision):
                 scores[batch] = self.encoder(tokens).cpu().numpy()
             done(len(batch))
         first: dict[tuple[tuple[int, ...], int], int] = {}
         return scores[[first.setdefault((tuple(ids), begin), number) for number, (ids, begin) in enumerate(pairs)]]
 
 
-def load_teacher(folder: Path, settings: Scoring, name: str) -> tuple[Tokenizer, CrossEncoder]:
+def load_teacher(folder: Path, settings: PairLengths, name: str) -> tuple[Tokenizer, CrossEncoder]:
     """Return the tokenizer and the trained cross-encoder of a folder; error messages call it `name`."""
     return load_cross_encoder(folder, cross_encoder.load, settings, name)
 
 
 def load_cross_encoder(
-    folder: Path, load: Callable[[Path], CrossEncoder], settings: Scoring, name: str
+    folder: Path, load: Callable[[Path], CrossEncoder], settings: PairLengths, name: str
 ) -> tuple[Tokenizer, CrossEncoder]:
     """Return a folder's tokenizer and its network by `load`; raise UserError if they or the settings do not fit."""
     try:

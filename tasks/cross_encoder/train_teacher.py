@@ -15,7 +15,7 @@ from storage.artifact import Artifact, Source
 from storage.files import writing_files
 from storage.settings import Seed
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries
-from tasks.cross_encoder.pairs import Scoring, load_cross_encoder
+from tasks.cross_encoder.pairs import PairLengths, load_cross_encoder
 from tasks.finetuning.training_data import TrainingData
 from tasks.retrieval.shared_passages import Corpus
 from tasks.stage import stage
@@ -23,7 +23,7 @@ from tasks.training.loop import fit
 from tasks.training.optimiser import OptimisationSettings
 
 
-class TeacherTraining(Scoring):
+class TeacherTraining(PairLengths):
     """The lengths that a teacher reads, and how it is trained."""
 
     epochs: int = Field(gt=0)
@@ -58,7 +58,7 @@ def train_teacher(
         copy_tokenizer(start.path, folder)
 
 
-def load_initial_encoder(folder: Path, settings: Scoring) -> tuple[Tokenizer, CrossEncoder]:
+def load_initial_encoder(folder: Path, settings: PairLengths) -> tuple[Tokenizer, CrossEncoder]:
     """Return the tokenizer and the network to train, from the folder of a cross-encoder or of a BERT."""
     return load_cross_encoder(folder, cross_encoder.load_for_training, settings, "start of the teacher")
 

@@ -90,15 +90,15 @@ class Limits(Settings):
 
 
 class Relevance(Scoring):
-    """The cross-encoder and the lengths that it reads."""
+    """The cross-encoder, the lengths that it reads and its precision."""
 
     model: str
     """By hub name, folder or package:NAME/FOLDER."""
 
     @property
     def scoring(self) -> Scoring:
-        """Return the lengths that it reads."""
-        return Scoring(query_max_tokens=self.query_max_tokens, max_tokens=self.max_tokens)
+        """Return the lengths that it reads, and its precision."""
+        return Scoring(**self.limits, precision=self.precision)
 
 
 class Filtering(Settings):

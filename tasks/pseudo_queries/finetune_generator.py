@@ -67,7 +67,7 @@ def finetune_generator(out: Path, start: Source, pairs: Source, *, settings: Gen
     validation = Validation(
         folder, objective, tokenizer, held_out, Collection(folder / "search", texts, settings.trip.bm25),
         ends=ends_of_epochs(len(train.queries), batch, settings.epochs), passages=num_passages,
-        rows=settings.fit.chunk or batch, keep=settings.keep, report=print_line,
+        rows=settings.fit.chunk or batch, keep=settings.keep, report=print_line, precision=settings.fit.precision,
     )  # fmt: skip
 
     def batch_of(step: int) -> Batch:

@@ -10,6 +10,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 from models.representation import Representation, Role
 from models.retrievers import load
 from models.retrievers.load import LoadedRetriever
+from models.settings import omitted_at
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.files import write_atomically
@@ -26,7 +28,7 @@ from storage.rows import num_rows, read_rows
 from storage.settings import Settings
 from storage.tables import Checkpoint, Passages, Vectors, passage_text
 from storage.vectors import VECTORS_JSON, Encoded, SparseRows, TokenRows, bytes_per_passage, shard_files, write_shard
-from tasks.runtime.device import choose_device
+from tasks.runtime.device import Precision, autocast, choose_device
 from tasks.runtime.shard import Shard, ShardJob, ShardTask, load_once, row_shards
 from tasks.runtime.shards import run_shards
 from tasks.runtime.token_batches import TOKENS_PER_BATCH, batches
@@ -37,11 +39,19 @@ PASSAGES_PER_SHARD = {"dense": 8192, "lexical": 2048, "late": 512}  # about 100 
 
 
 class Encoding(Settings):
-    """The numbers of tokens at which texts are truncated."""
+    """The numbers of tokens at which texts are truncated, and the precision in which they are encoded."""
 
     query_max_tokens: int = Field(gt=2)
     """With [CLS] and [SEP]. Passages are encoded without it; it is stored for searches, which encode queries."""
     passage_max_tokens: int = Field(gt=2)
+    precision: Annotated[Precision | None, omitted_at(None)] = None
+    """The number format of the layers' products; vectors are stored in float32. Null, as before this setting, is
+    bfloat16 on a GPU and float32 on a CPU, so that equal keys can have different contents."""
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The numbers of tokens, by name."""
+        return {"query_max_tokens": self.query_max_tokens, "passage_max_tokens": self.passage_max_tokens}
 
 
 Model = Artifact[Checkpoint] | Source
@@ -49,10 +59,10 @@ Model = Artifact[Checkpoint] | Source
 
 
 class TextEncoder:
-    """Encodes texts with the retriever of a folder on the run's device; on a GPU in bfloat16, as in training."""
+    """Encodes texts with the retriever of a folder on the run's device, in the precision of `Encoding`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.device, self.opened = choose_device(), opened(folder)
+    def __init__(self, folder: Path, precision: Precision | None = None) -> None:
+        self.device, self.opened, self.precision = choose_device(), opened(folder), precision
         self.retriever = self.opened.retriever.to(self.device)
         limits = LEXICAL_TOKENS_PER_BATCH if "lexical" in self.retriever.views else TOKENS_PER_BATCH
         self.tokens_per_batch = limits["cpu" if self.device.type == "cpu" else "cuda"]
@@ -72,7 +82,7 @@ class TextEncoder:
 
     @torch.inference_mode()
     def _encode_batch(self, ids: list[list[int]], role: Role) -> Encoded:
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.device.type != "cpu"):
+        with autocast(self.device, self.precision):
             return as_rows(self.retriever(self.opened.pad_batch(ids).to(self.device), role))
 
 
@@ -144,13 +154,13 @@ def write_part(
     settings: Encoding,
 ) -> None:
     """Write all representations of a shard's passages."""
-    encoder = load_once(_encoder, checkpoint)
+    encoder = load_once(_encoder, checkpoint, settings.precision)
     texts = [passage_text(row["title"], row["text"]) for row in read_rows(passages, Passages, *task.shard.of)]
     write_shard(task.out, task.shard.number, encoder(texts, "passage", settings.passage_max_tokens, task.done))
 
 
-def _encoder(checkpoint: Model) -> TextEncoder:
-    return TextEncoder(checkpoint.path)
+def _encoder(checkpoint: Model, precision: Precision | None) -> TextEncoder:
+    return TextEncoder(checkpoint.path, precision)
 
 
 def _shards(total: int, views: Sequence[str]) -> list[Shard]:
@@ -161,7 +171,7 @@ def _shards(total: int, views: Sequence[str]) -> list[Shard]:
 def _check(checkpoint: Path, settings: Encoding) -> None:
     """Raise UserError where more tokens are requested than the encoder has positions."""
     limit = load.max_tokens(checkpoint)
-    for name, tokens in settings.model_dump().items():
+    for name, tokens in settings.limits.items():
         if tokens > limit:
             raise UserError(
                 f"{name}: the checkpoint reads at most {limit} tokens, found {tokens}; set it to {limit} or less"

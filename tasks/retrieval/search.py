@@ -138,14 +138,15 @@ def _open(
 
 
 def query_encoder(vectors: Artifact[Vectors], checkpoint: Model | None) -> Callable[[Sequence[str]], Encoded]:
-    """Return a function that encodes queries with the checkpoint and token limit of the stored vectors.
+    """Return a function that encodes queries with the checkpoint, token limit and precision of the stored vectors.
 
     Queries are encoded file by file: the last digits of a vector depend on the other texts of its batch, so batches
     must not depend on the shard.
     """
     if checkpoint is None:
         raise TypeError("vectors are searched with the checkpoint that encoded them")
-    encoder, max_tokens = TextEncoder(checkpoint.path), int(describe_vectors(vectors.path)["query_max_tokens"])
+    stored = describe_vectors(vectors.path)
+    encoder, max_tokens = TextEncoder(checkpoint.path, stored.get("precision")), int(stored["query_max_tokens"])
 
     def encode(texts: Sequence[str]) -> Encoded:
         starts = range(0, max(1, len(texts)), QUERIES_PER_PART)

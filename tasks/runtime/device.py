@@ -13,11 +13,13 @@ from tasks.session import Execution, execution
 
 Precision = Literal["float32", "bfloat16", "float16"]
 """The number format of a network's products."""
+ON_GPU: Precision = "bfloat16"
+"""The precision on a GPU where the settings name none; on a CPU it is float32."""
 
 
 def autocast(device: torch.device, precision: Precision | None) -> torch.autocast:
     """Return the context in which products have a precision; None is float32 on a CPU and else bfloat16."""
-    chosen = precision or ("float32" if device.type == "cpu" else "bfloat16")
+    chosen = precision or ("float32" if device.type == "cpu" else ON_GPU)
     dtype = torch.bfloat16 if chosen == "float32" else getattr(torch, chosen)
     return torch.autocast(device.type, dtype=dtype, enabled=chosen != "float32")
 

@@ -33,6 +33,7 @@ from tasks.pseudo_queries.generators.seq2seq_objective import Seq2SeqObjective
 from tasks.retrieval.engines import bm25
 from tasks.retrieval.index import index
 from tasks.retrieval.ranking import Searcher
+from tasks.runtime.device import Precision, autocast
 from tasks.runtime.leftovers import discard, is_intact, record
 from tasks.runtime.progress import bar
 
@@ -68,7 +69,7 @@ class Greedy:
     batch_tokens: int = BATCH_TOKENS
     prompt: str | None = None
     stop: str | None = None
-    dtype: Literal["auto"] = "auto"
+    dtype: Precision | Literal["auto"] = "auto"
 
 
 @dataclass(frozen=True)
@@ -135,11 +136,12 @@ class Validation:
     def __init__(
         self, folder: Path, objective: Seq2SeqObjective, tokenizer: Seq2SeqTokenizer, held_out: Side,
         collection: Collection, *, ends: dict[int, int], passages: int, rows: int, keep: Keep,
-        report: Callable[[str], None],
+        report: Callable[[str], None], precision: Precision | None = None,
     ) -> None:  # fmt: skip
         self.folder, self.objective, self.tokenizer = folder, objective, tokenizer
         self.held_out, self.collection = held_out, collection
         self.ends, self.num_passages, self.rows, self.keep, self.report = ends, passages, rows, keep, report
+        self.precision = precision
 
     def __call__(self, steps: int) -> dict[str, float]:
         """Return the values to log after `steps` steps; {} if no epoch ends there."""
@@ -193,7 +195,7 @@ class Validation:
         pairs = sorted(self.held_out.pairs(range(len(self.held_out.queries))), key=lambda pair: len(pair[0]))
         total, tokens = 0.0, 0
         self.objective.eval()
-        with torch.no_grad(), torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type != "cpu"):
+        with torch.no_grad(), autocast(device, self.precision):
             for first in range(0, len(pairs), self.rows):
                 batch = self.tokenizer.batch(pairs[first : first + self.rows]).to(device)
                 count = batch.num_terms("cross_entropy")
@@ -205,7 +207,9 @@ class Validation:
     def queries(self, checkpoint: Path) -> list[str]:
         """Return the query that the model of a folder generates for each of the first held-out passages."""
         settings, passages = self.tokenizer.settings, self.held_out.passages[: self.num_passages]
-        greedy = Greedy(settings.prefix, settings.input_max_tokens, settings.query_max_tokens)
+        greedy = Greedy(
+            settings.prefix, settings.input_max_tokens, settings.query_max_tokens, dtype=self.precision or "auto"
+        )
         device = next(self.objective.parameters()).device
         generated = [""] * len(passages)
         with bar(what="generating held-out queries", unit="queries", total=len(passages)) as counter:
