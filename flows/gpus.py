@@ -10,6 +10,7 @@ from flows.recipe.shipped import GPUS
 from storage.errors import UserError, suggestion
 from storage.formats.yaml_files import read_yaml
 from storage.settings import Settings
+from tasks.runtime.device import Precision
 
 GIB = 1 << 30
 
@@ -20,6 +21,10 @@ class Gpu(Settings):
     memory_gib: float = Field(gt=0)
     teraflops: float = Field(gt=0)
     """Peak of dense half-precision products with float32 sums."""
+    teraflops_float32: float | None = Field(default=None, gt=0)
+    """Peak of products in float32, without TF32; null where it is not known."""
+    bfloat16: bool = True
+    """Whether the GPU multiplies bfloat16 numbers; PyTorch only emulates them on one that does not."""
     gigabytes_per_second: float = Field(gt=0)
     """Bandwidth of the memory."""
     source: str
@@ -35,15 +40,29 @@ class Gpu(Settings):
         """Return the bytes that tensors can fill."""
         return round(self.memory_gib * GIB * self.usable_share)
 
-    def seconds(self, flops: float, moved_bytes: float) -> float:
-        """Return the time of matrix products and then of the bytes that other operations move."""
-        products = flops / (self.teraflops * 1e12 * self.product_share)
+    def seconds(self, flops: float, moved_bytes: float, precision: Precision = "bfloat16") -> float | None:
+        """Return the time of matrix products and then of the bytes that other operations move.
+
+        Returns None where the peak in this precision is not known.
+        """
+        if (peak := self.peak(precision)) is None:
+            return None
+        products = flops / (peak * 1e12 * self.product_share)
         return products + moved_bytes / (self.gigabytes_per_second * 1e9 * self.bandwidth_share)
+
+    def peak(self, precision: Precision) -> float | None:
+        """Return the peak of products in TFLOP/s; None where it is not known or only emulated."""
+        if precision == "bfloat16" and not self.bfloat16:
+            return None
+        return self.teraflops_float32 if precision == "float32" else self.teraflops
 
     def rates(self, name: str) -> str:
         """Return a sentence with the figures, which are stated by `source` or assumed."""
+        halves = ["float16", *(["bfloat16"] if self.bfloat16 else [])]
+        single = f" and {self.teraflops_float32:g} in float32" if self.teraflops_float32 else ""
         return (
-            f"{name}: {self.memory_gib:g} GiB, {self.teraflops:g} TFLOP/s, {self.gigabytes_per_second:g} GB/s "
+            f"{name}: {self.memory_gib:g} GiB, {self.teraflops:g} TFLOP/s in {' or '.join(halves)}{single}, "
+            f"{self.gigabytes_per_second:g} GB/s "
             f"({self.source}); assumed: {self.usable_share:.0%} of the memory is usable, matrix products reach "
             f"{self.product_share:.0%} of the peak, other operations {self.bandwidth_share:.0%} of the bandwidth"
         )

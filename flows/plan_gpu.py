@@ -16,6 +16,7 @@ from tasks.finetuning.train import PLAIN
 from tasks.flops import Costs
 from tasks.memory import EncodingMemory, TrainingMemory
 from tasks.retrieval.encode import LEXICAL_TOKENS_PER_BATCH
+from tasks.runtime.device import ON_GPU, Precision
 from tasks.runtime.formatting import in_units
 from tasks.runtime.token_batches import TOKENS_PER_BATCH
 from tasks.session import Done
@@ -31,12 +32,14 @@ class Need:
     round: str
     rows: int
     """Texts, queries or pairs that are in memory at a time."""
+    precision: Precision
     peak_bytes: int
     fits: bool
+    """Whether it runs as the recipe states it: the memory suffices, and the GPU multiplies in this precision."""
     advice: str
-    """A chunk with which it fits, if it does not."""
+    """The changes with which it fits, if it does not."""
     hours: float | None
-    """Of one GPU; None where the number of texts is not known."""
+    """Of one GPU; None where the number of texts is not known, or the GPU's peak in this precision."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the need for programs; hours have three digits after the point."""
@@ -62,55 +65,71 @@ class GpuPlan:
         if step.stage == "pretrain":
             pretraining = recipe.pretrain
             assert pretraining is not None
-            batch, chunk, key = pretraining.batch, pretraining.fit.chunk, "pretrain.fit.chunk"
+            batch, fit, key = pretraining.batch, pretraining.fit, "pretrain.fit"
             memory = self._once(f"{pretraining}", lambda: self.capacity.pretraining(pretraining))
         elif step.stage == "train_teacher":
             teaching = recipe.teacher.train if recipe.teacher else None
             assert teaching is not None
-            batch, chunk, key = teaching.batch_queries, teaching.fit.chunk, "teacher.train.fit.chunk"
+            batch, fit, key = teaching.batch_queries, teaching.fit, "teacher.train.fit"
             memory = self._once(f"{teaching}", lambda: self.capacity.teaching(teaching))
         else:
             training = self.estimate.training(step)
-            batch, chunk, key = training.batch_queries, training.fit.chunk, "train.fit.chunk of the round"
+            batch, fit, key = training.batch_queries, training.fit, f"{self._round(step)}.train.fit"
             once = f"{training.model_copy(update={'epochs': 1, 'steps': None, 'seed': 0})}"
             memory = self._once(once, lambda: self.capacity.training(training))
         assert isinstance(memory, TrainingMemory)
-        peak = memory.peak(batch, chunk)
-        fits, advice = peak <= self.gpu.usable_bytes, ""
-        if not fits:
+        chunk = fit.chunk
+        peak, advice = memory.peak(batch, chunk), self._other_precision(fit.precision, key)
+        if peak > self.gpu.usable_bytes:
             largest = memory.largest_chunk(batch, self.gpu.usable_bytes)
-            advice = "does not fit, even one row at a time"
-            if largest is not None:
-                advice = f"{key}={1 << (largest.bit_length() - 1)} fits"
+            if largest is None:
+                advice = "does not fit, even one row at a time"
+            else:
+                advice += " and " * bool(advice) + f"{key}.chunk={1 << (largest.bit_length() - 1)} fits"
         number = self.estimate.number(step)
         moved = memory.moved(-(-number // batch), batch, chunk) if number is not None else 0.0
         rows = batch * memory.rows_per_text
-        return Need(step.stage, step.round, min(rows, chunk or rows), peak, fits, advice, self._hours(step, moved))
+        return self._need(step, min(rows, chunk or rows), fit.precision, peak, advice, moved)
 
     def _encoding(self, step: Done) -> Need:
         recipe = self.estimate.recipe
         memory: Memory
         if step.stage == "encode":
-            trained, length = self.estimate.training_of_encoder(step), self.estimate.limits(step).passage_max_tokens
+            trained, encoding = self.estimate.training_of_encoder(step), self.estimate.limits(step)
+            length, precision, key = encoding.passage_max_tokens, encoding.precision, "encode"
             views = trained.retriever if trained else PLAIN
             tokens = (LEXICAL_TOKENS_PER_BATCH if "lexical" in views.views else TOKENS_PER_BATCH)["cuda"]
-            memory = self._once(f"{views} {length}", lambda: self.capacity.encoding(views, length))
+            memory = self._once(
+                f"{views} {length} {precision}", lambda: self.capacity.encoding(views, length, precision)
+            )
         else:
             assert recipe.teacher is not None
             scoring = recipe.teacher.score if step.stage == "score" else recipe.teacher.rerank
+            precision, key = scoring.precision, f"teacher.{step.stage}"
             length, tokens = scoring.max_tokens, TOKENS_PER_BATCH["cuda"]
             memory = self._once(f"{scoring}", lambda: self.capacity.scoring(scoring))
         assert isinstance(memory, EncodingMemory)
         rows = max(1, tokens // length)
         peak, number = memory.peak(rows), self.estimate.number(step)
-        fits = peak <= self.gpu.usable_bytes
-        advice = "" if fits else "does not fit"
+        advice = self._other_precision(precision, key) if peak <= self.gpu.usable_bytes else "does not fit"
         moved = memory.moved(number, rows) if number is not None else 0.0
-        return Need(step.stage, step.round, rows, peak, fits, advice, self._hours(step, moved))
+        return self._need(step, rows, precision, peak, advice, moved)
 
-    def _hours(self, step: Done, moved: float) -> float | None:
-        cost = self.estimate.of(step)
-        return None if cost is None else self.gpu.seconds(cost.flops, moved) / 3600
+    def _need(self, step: Done, rows: int, precision: Precision | None, peak: int, advice: str, moved: float) -> Need:
+        cost, precision = self.estimate.of(step), precision or ON_GPU
+        seconds = None if cost is None else self.gpu.seconds(cost.flops, moved, precision)
+        hours = None if seconds is None else seconds / 3600
+        return Need(step.stage, step.round, rows, precision, peak, not advice, advice, hours)
+
+    def _other_precision(self, precision: Precision | None, key: str) -> str:
+        """Return the change to float16 where the GPU only emulates the precision, else an empty text."""
+        emulated = (precision or ON_GPU) == "bfloat16" and not self.gpu.bfloat16
+        return f"it has no bfloat16; {key}.precision=float16" if emulated else ""
+
+    def _round(self, step: Done) -> str:
+        """Return the key of a step's round: `rounds` and its position."""
+        names = [[training.name for training in round_.trainings()] for round_ in self.estimate.recipe.rounds]
+        return f"rounds.{next(number for number, trainings in enumerate(names) if step.round in trainings)}"
 
     def _once(self, key: str, count: Callable[[], Memory]) -> Memory:
         if key not in self._counted:
@@ -129,11 +148,12 @@ def gpu_table(name: str, needs: list[Need]) -> Table:
     table = Table(title=f"on one {name}", title_justify="left")
     for heading in ("stage", "round"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("rows at a time", "peak memory", "hours ≤"):
+    for heading in ("rows at a time", "precision", "peak memory", "hours ≤"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("fits")
     for need in needs:
         hours = "?" if need.hours is None else f"{need.hours:,.1f}" if need.hours >= 1 else f"{need.hours:.3f}"
         fits = "yes" if need.fits else f"no: {need.advice}"
-        table.add_row(need.stage, need.round, f"{need.rows:,}", in_units(need.peak_bytes), hours, fits)
+        size = in_units(need.peak_bytes)
+        table.add_row(need.stage, need.round, f"{need.rows:,}", need.precision, size, hours, fits)
     return table

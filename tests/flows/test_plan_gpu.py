@@ -71,8 +71,32 @@ def test_every_known_gpu_states_its_source_and_is_no_recipe() -> None:
 
 def test_seconds_are_products_over_their_rate_and_other_bytes_over_theirs() -> None:
     gpu = Gpu(memory_gib=1, teraflops=2, gigabytes_per_second=10, source="", product_share=0.5, bandwidth_share=0.1)
+    slower = gpu.model_copy(update={"teraflops_float32": 0.5, "bfloat16": False})
 
-    assert gpu.seconds(3e12, 4e9) == pytest.approx(3 + 4)
+    assert gpu.seconds(3e12, 4e9) == gpu.seconds(3e12, 4e9, "float16") == pytest.approx(3 + 4)
+    assert slower.seconds(3e12, 4e9, "float32") == pytest.approx(12 + 4)
+    assert gpu.seconds(3e12, 4e9, "float32") is None
+    assert slower.seconds(3e12, 4e9, "bfloat16") is None
+
+
+def test_a_stage_in_a_precision_that_the_gpu_only_emulates_has_one_that_runs(
+    tmp_path: Path, changes: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    gpu = small_gpu(tmp_path, 1)
+    gpu.write_text(gpu.read_text() + "bfloat16: false\n")
+    mixed = [*changes, "encode.precision=float32", "rounds.0.train.fit.precision=float16"]
+
+    show_plan("cot_mae", tmp_path / "store", mixed, as_json=True, gpu=str(gpu))
+    stages = json.loads(capsys.readouterr().out)["gpu"]["stages"]
+    by_name = {f"{stage['stage']} {stage['round']}".strip(): stage for stage in stages}
+
+    assert by_name["pretrain"]["advice"] == "it has no bfloat16; pretrain.fit.precision=float16"
+    assert (by_name["pretrain"]["fits"], by_name["pretrain"]["hours"]) == (False, None)
+    assert by_name["train retriever_1"]["fits"]
+    assert by_name["train retriever_1"]["hours"] is not None
+    assert (by_name["encode retriever_1"]["precision"], by_name["encode retriever_1"]["fits"]) == ("float32", True)
+    assert by_name["encode retriever_1"]["hours"] is None  # no peak in float32 is given
 
 
 def test_an_unknown_gpu_and_a_wrong_file_are_refused(tmp_path: Path) -> None:
