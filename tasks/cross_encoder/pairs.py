@@ -32,7 +32,7 @@ class PairLengths(Settings):
     """Of the complete pair; the passage is truncated to what its query leaves free."""
 
     @model_validator(mode="after")
-    def _passages_have_room(self) -> Scoring:
+    def _passages_have_room(self) -> PairLengths:
         if self.max_tokens < self.query_max_tokens + 2:
             raise ValueError(
                 f"max_tokens: expected at least {self.query_max_tokens + 2}, two more than query_max_tokens, so that "
