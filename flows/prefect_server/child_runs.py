@@ -172,7 +172,7 @@ class Children:
                     warned = True
                     self.current.print_line(
                         f"{job.label}: no worker of the gpu pool has taken it yet: all are busy, or none runs "
-                        "(prefect worker start --pool gpu --limit 1)"
+                        "(pretrieve worker gpu)"
                     )
                 self._wait(job)
 

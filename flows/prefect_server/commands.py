@@ -53,9 +53,9 @@ def worker(
     run_once: Annotated[bool, typer.Option("--run-once", help="Take what is scheduled now, and end.")] = False,
     healthcheck: Annotated[bool, typer.Option("--with-healthcheck", help="Serve /health on port 8080.")] = False,
 ) -> None:
-    """Start a worker in the foreground, for the server at PREFECT_API_URL.
+    """Start a worker for the server at PREFECT_API_URL.
 
-    A run is not taken for dead while its process lives, and a retry of such a run attaches to its process.
+    It stays in the foreground. A run is not taken for dead while its process lives, and a retry of such a run attaches to its process.
     """
     import os
 

