@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ from tasks.cross_encoder.pairs import PairLengths, load_cross_encoder
 from tasks.finetuning.training_data import TrainingData
 from tasks.retrieval.shared_passages import Corpus
 from tasks.stage import stage
+from tasks.training.divided_texts import DividedTexts
 from tasks.training.loop import fit
 from tasks.training.optimiser import OptimisationSettings
 
@@ -69,15 +71,24 @@ class Batches:
     def __init__(self, data: TrainingData, tokenizer: Tokenizer, settings: TeacherTraining) -> None:
         self.data, self.tokenizer, self.settings = data, tokenizer, settings
         self.steps = math.ceil(len(data.queries) * settings.epochs / settings.batch_queries)
+        self.texts = DividedTexts()
 
     def batch(self, step: int) -> Groups:
         """Return the pairs of a step: each query with its positive and its negatives."""
         query_numbers, passage_rows = self.data.examples(step)
         group = self.settings.passages_per_query
-        queries = self.tokenizer.token_ids([self.data.queries[number] for number in query_numbers])
-        passages = self.tokenizer.token_ids(self.data.corpus.texts(passage_rows))
+        queries = self._token_ids(query_numbers, self.data.query_texts)
+        passages = self._token_ids(passage_rows, self.data.corpus.texts)
         pairs = [
             encode_pair(self.tokenizer, queries[number // group], passage, **self.settings.limits)
             for number, passage in enumerate(passages)
         ]
         return Groups(pad_pairs(self.tokenizer, pairs), group)
+
+    def _token_ids(self, rows: Sequence[int], texts: Callable[[Sequence[int]], list[str]]) -> list[list[int]]:
+        """Return as many token ids of each row as a pair can have; each process tokenises a share of the rows."""
+
+        def tokenise(share: Sequence[int]) -> list[list[int]]:
+            return [ids[: self.settings.max_tokens] for ids in self.tokenizer.token_ids(texts(share))]
+
+        return self.texts.tokenised(rows, tokenise)

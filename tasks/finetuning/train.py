@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +37,7 @@ from tasks.pretraining.initialise import Backbone, shape
 from tasks.retrieval.encode import Encoding
 from tasks.retrieval.shared_passages import Corpus
 from tasks.stage import stage
+from tasks.training.divided_texts import DividedTexts
 from tasks.training.loop import fit
 from tasks.training.meta_device import on_meta_device
 from tasks.training.optimiser import OptimisationSettings
@@ -182,6 +183,7 @@ class Batches:
         self.data, self.tokenizer, self.settings, self.teacher = data, tokenizer, settings, teacher
         self.steps = settings.num_steps(len(data.queries))
         self.markers = marker_ids(settings.retriever.late, tokenizer)
+        self.texts = DividedTexts()
 
     def batch(self, step: int) -> Examples:
         """Return the queries of a step with their passages."""
@@ -192,8 +194,8 @@ class Batches:
             relevant = [data.relevant(query) for query in queries]
             excluded = known_positives(relevant, data.corpus.documents(passages), settings.passages_per_query)
         return Examples(
-            queries=self._tokens([data.queries[query] for query in queries], "query", settings.query_max_tokens),
-            passages=self._tokens(data.corpus.texts(passages), "passage", settings.passage_max_tokens),
+            queries=self._tokens(queries, data.query_texts, "query", settings.query_max_tokens),
+            passages=self._tokens(passages, data.corpus.texts, "passage", settings.passage_max_tokens),
             group=settings.passages_per_query,
             excluded=excluded,
             progress=step / self.steps,
@@ -201,8 +203,15 @@ class Batches:
             teacher=None if self.teacher is None else torch.from_numpy(self.teacher.of(queries, passages)),
         ).sorted_by_length()
 
-    def _tokens(self, texts: Sequence[str], role: Role, max_tokens: int) -> Tokens:
-        return self.tokenizer.pad_batch(self.tokenizer.encode(texts, max_tokens, self.markers.get(role)))
+    def _tokens(
+        self, rows: Sequence[int], texts: Callable[[Sequence[int]], list[str]], role: Role, max_tokens: int
+    ) -> Tokens:
+        """Return the padded tokens of rows, of which each process tokenises a share."""
+
+        def tokenise(share: Sequence[int]) -> list[list[int]]:
+            return self.tokenizer.encode(texts(share), max_tokens, self.markers.get(role))
+
+        return self.tokenizer.pad_batch(self.texts.tokenised(rows, tokenise))
 
 
 class Teacher:

@@ -109,6 +109,10 @@ class TrainingData:
             passages += [int(positives[epoch % len(positives)]), *self.negatives_of(query, epoch)]
         return query_numbers, passages
 
+    def query_texts(self, numbers: Sequence[int]) -> list[str]:
+        """Return the texts of queries."""
+        return [self.queries[number] for number in numbers]
+
     def negatives_of(self, query: int, epoch: int) -> list[int]:
         """Return the rows of a query's negatives in an epoch.
 
