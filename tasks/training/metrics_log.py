@@ -54,7 +54,8 @@ def seconds_in_steps(log: str, batch: int) -> float:
     """Return how long a training's steps of `batch` rows took; a line of its log has the rate since the line before."""
     lines = [line for line in map(json.loads, log.splitlines()) if line.get("rows_per_second")]
     last = [0, *(line["step"] for line in lines)]
-    return sum((line["step"] - last[number]) * batch / line["rows_per_second"] for number, line in enumerate(lines))
+    seconds = ((line["step"] - last[number]) * batch / line["rows_per_second"] for number, line in enumerate(lines))
+    return float(sum(seconds))
 
 
 def _lines_until(path: Path, last: int) -> list[str]:
