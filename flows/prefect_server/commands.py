@@ -55,7 +55,8 @@ def worker(
 ) -> None:
     """Start a worker for the server at PREFECT_API_URL.
 
-    It stays in the foreground. A run is not taken for dead while its process lives, and a retry of such a run attaches to its process.
+    It stays in the foreground. A run is not taken for dead while its process lives, and a retry of such a run attaches
+    to its process.
     """
     import os
 
