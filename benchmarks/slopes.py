@@ -26,8 +26,8 @@ REASONS = {
 GROUPS = "buffers fill up: at most 10,000 rows or 50 million characters of a table are in memory"
 MEMORY_REASONS = {
     "generate queries": (
-        "the queries of up to 200,000 passages, one file of the table, and the passages of one of the generation "
-        "cache's 256 buckets are in memory"
+        "the queries of up to 200,000 passages, one file of the table, and the passages of a shard "
+        "(`shard_passages`) are in memory"
     ),
     "encode: dense": "buffers of batches fill up: at most 8,192 passages are in memory",
     "encode: late": "buffers of batches fill up: at most 512 passages are in memory",

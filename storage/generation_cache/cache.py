@@ -43,10 +43,13 @@ def bucket_of(sha256: str) -> int:
     return int(sha256[:2], 16)
 
 
-def hashes_within(first: int, last: int) -> list[tuple[str, str, str]]:
-    """Return Parquet filters on the column passage_sha256 for the buckets first to last."""
-    end = f"{last + 1:02x}" if last + 1 < BUCKETS else "g"  # no digit comes after f
-    return [("passage_sha256", ">=", f"{first:02x}"), ("passage_sha256", "<", end)]
+def hashes_within(first: int, last: int, digits: int = 2) -> list[tuple[str, str, str]]:
+    """Return Parquet filters on the column passage_sha256 for hashes whose first digits are first to last.
+
+    Two digits are those of a bucket.
+    """
+    end = f"{last + 1:0{digits}x}" if last + 1 < 16**digits else "g"  # no digit comes after f
+    return [("passage_sha256", ">=", f"{first:0{digits}x}"), ("passage_sha256", "<", end)]
 
 
 class GenerationCache:

@@ -2,8 +2,8 @@
 
 The queries of a passage depend only on the seed and its text, so they are generated once and stored in the generation
 cache (`storage.generation_cache.cache`). A corpus of pseudo-queries is its passages joined with the cache; only missing
-queries are generated. A shard is one or more buckets of the cache (`tasks/runtime/shards.py`). The queries that a
-bucket lacks are added to the cache together, so a killed run loses only the buckets that it was working on.
+queries are generated. A shard is one or more buckets of the cache, or a part of a large one. The queries that it lacks
+are added to the cache together, so a killed run loses only the shards that it was working on.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Generation(Settings):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """The model's number format; auto is bfloat16 on a GPU and float32 on a CPU."""
     shard_passages: Annotated[int, Field(ge=1)]
-    """Passages per shard: the most that a killed run loses, unless one bucket has more."""
+    """Passages per shard: the most that are in memory, and that a killed run loses."""
     batch_tokens: Annotated[int, Field(ge=1)]
     """Passage tokens per batch, with padding; each passage is decoded `queries_per_passage` times at once."""
 
@@ -169,16 +169,11 @@ def _locked(ledger: GenerationCache, settings: NamedGeneration) -> Iterator[None
 
 
 def write_buckets(
-    task: ShardTask,
-    generator: Generator,
-    ledger: Source,
-    replaced: Source | None,
-    *,
-    settings: NamedGeneration,
+    task: ShardTask, generator: Generator, ledger: Source, replaced: Source | None, *, settings: NamedGeneration
 ) -> None:
-    """Generate the queries that a shard's buckets lack, add them to the cache, and join its rows with the passages."""
-    (first, last), cache = task.shard.of, GenerationCache(ledger.path)
-    passages, invalidations = ledger_join.passages_of(task.out, first, last), Invalidations.read(replaced)
+    """Generate the queries that a shard's passages lack, add them to the cache, and join its rows with the passages."""
+    (first, last), cache = ledger_join.bucket_range(*task.shard.of), GenerationCache(ledger.path)
+    passages, invalidations = ledger_join.passages_of(task.out, *task.shard.of), Invalidations.read(replaced)
     draws = [invalidations.draw(sha256) for sha256 in passages["passage_sha256"].to_pylist()]
     passages = passages.append_column("draw", pa.array(draws, pa.int32()))
     texts = passages["passage_sha256"].combine_chunks()

@@ -27,6 +27,7 @@ from tasks.pretraining.pair_contexts import Pairing, pair_contexts
 from tasks.retrieval import fuse as fusing
 from tasks.retrieval import search as searching
 from tasks.retrieval.encode import Encoding, encode
+from tasks.retrieval.engines.bm25 import Bm25
 from tasks.retrieval.engines.exact import Exact
 from tasks.retrieval.fuse import Fusion, fuse
 from tasks.retrieval.index import index
@@ -77,6 +78,7 @@ def bodies(
     vectors = run_stage(encode, passages=passages, checkpoint=checkpoint,
                    settings=Encoding(query_max_tokens=8, passage_max_tokens=24))  # fmt: skip
     exact = run_stage(index, passages=passages, vectors=vectors, settings=Exact(engine="exact"))
+    bm25 = run_stage(index, passages=passages, settings=Bm25(engine="bm25", k1=0.9, b=0.4))
     runs = [
         run_stage(search, index=exact, vectors=vectors, queries=queries, checkpoint=checkpoint, passages=passages,
              settings=Search(view=view, documents=8))
@@ -90,6 +92,9 @@ def bodies(
         "count_terms": lambda out: count_terms.body(out, pairs, tokenizer),
         "search": lambda out: search.body(
             out, exact, vectors, queries, checkpoint, passages, settings=Search(view="sum", documents=8)
+        ),
+        "search BM25": lambda out: search.body(
+            out, bm25, None, queries, None, passages, settings=Search(view="bm25", documents=8)
         ),
         "fuse": lambda out: fuse.body(out, runs, None, settings=Fusion(kind="sum", depth=7)),
         "score": lambda out: score.body(out, teacher, queries, passages, positives, negatives, settings=scoring),
@@ -125,7 +130,7 @@ def run(body: Body, out: Path, processes: int) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in parts(out)}
 
 
-STAGES = ("pair_contexts", "count_terms", "search", "fuse", "score", "rerank")
+STAGES = ("pair_contexts", "count_terms", "search", "search BM25", "fuse", "score", "rerank")
 
 
 @pytest.mark.parametrize("name", STAGES)

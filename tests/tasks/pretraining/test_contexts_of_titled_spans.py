@@ -93,6 +93,7 @@ def test_queries_are_generated_from_the_texts_that_are_pretrained_on(
 ) -> None:
     ledger_join.shards(tmp_path, spans, 100, [range(BUCKETS)])
 
-    generated_from = ledger_join.passages_of(tmp_path, 0, BUCKETS - 1).sort_by("place")["text"].to_pylist()
+    all_prefixes = 0, 16**ledger_join.PREFIX_DIGITS - 1
+    generated_from = ledger_join.passages_of(tmp_path, *all_prefixes).sort_by("place")["text"].to_pylist()
 
     assert generated_from == paired("random")[0]

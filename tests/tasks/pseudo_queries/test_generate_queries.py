@@ -52,6 +52,29 @@ def test_a_text_gets_its_queries_whatever_the_order_the_shards_and_the_parts(
     assert by_text(again) == by_text(built)
 
 
+def test_a_large_bucket_is_divided_and_has_the_same_rows(
+    corpus: Corpus, written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"king {number}" for number in range(3000)]
+    in_one_bucket = [text for text in names if passage_sha256(text).startswith("07")][:7]
+    in_others = [text for text in names if passage_sha256(text).startswith(("06", "08"))][:4]
+    passages = written(Passages, rows([*in_one_bucket, *in_others]))
+    as_one = corpus(passages, shard_passages=100)
+    (tmp_path / "store" / "ledger").rename(tmp_path / "gone")  # so that all are generated again
+    sizes: list[int] = []
+    write = module.write_buckets
+    monkeypatch.setattr(module, "write_buckets", lambda task, *args, **named: (
+        sizes.append(task.shard.rows), write(task, *args, **named)
+    ))  # fmt: skip
+
+    divided = corpus(passages, shard_passages=2)
+
+    assert sum(sizes) == 11
+    assert max(sizes) <= 2
+    assert counts(divided) == (0, 11 * 3)
+    assert [path.read_bytes() for path in parts(divided.path)] == [path.read_bytes() for path in parts(as_one.path)]
+
+
 def test_only_what_is_new_is_written(
     corpus: Corpus, passages: Artifact[Passages], written: Any, asked: list[GenerationRequest]
 ) -> None:
