@@ -21,15 +21,17 @@ from pydantic import Field
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.files import write_atomically, writing
-from storage.rows import read_table
+from storage.rows import num_rows, read_table
 from storage.settings import Settings
+from storage.store.store import SCRATCH
 from storage.tables import Passages, Positives, Run, Weights
 from tasks.finetuning.candidates import relevant_passages
 from tasks.retrieval.fuse import QUERIES_PER_SHARD, imputed_scores
 from tasks.retrieval.ranking import Indices, ranges
 from tasks.retrieval.run_lists import Lists, Union, Values, unions
-from tasks.runtime.leftovers import record, unfinished
 from tasks.runtime.progress import bar
+from tasks.runtime.shard import Shard, ShardJob, ShardTask, load_once
+from tasks.runtime.shards import run_shards
 from tasks.stage import stage
 
 log = logging.getLogger(__name__)
@@ -59,30 +61,49 @@ def learn_fusion(
     It minimises the mean cross-entropy of each positive against the other passages in the query's lists that are not of
     a relevant document. A positive that is in no list is omitted.
     """
-    wanted = read_table(positives, Positives)
-    relevant = relevant_passages(wanted, passages)
-    lists, query_ids = [Lists(run) for run in runs], wanted["query_id"].combine_chunks().unique()
-    files = []
-    with bar(what="reading scores of positives", unit="queries", total=len(query_ids)) as counter:
-        for start in range(0, len(query_ids), QUERIES_PER_SHARD):
-            shard = query_ids[start : start + QUERIES_PER_SHARD]
-            files.append(out / "scratch" / f"examples-{start // QUERIES_PER_SHARD:05d}.npz")
-            name = str(files[-1].relative_to(out))
-            if unfinished(out, [name]):
-                labels = wanted.filter(pc.is_in(wanted["query_id"], value_set=shard))
-                found = [examples(union, labels, relevant) for union in unions(lists, shard, settings.depth)]
-                Examples.write(files[-1], found)
-                record(out, name)
-            counter.update(len(shard))
+    num_queries = len(read_table(positives, Positives, ["query_id"])["query_id"].unique())
+    spans = [[first, min(first + QUERIES_PER_SHARD, num_queries)] for first in range(0, num_queries, QUERIES_PER_SHARD)]
+    shards = [
+        Shard(number, last - first, [f"{SCRATCH}/examples-{number:05d}.npz"], [first, last])
+        for number, (first, last) in enumerate(spans)
+    ]
+    inputs = (runs, positives, passages)
+    run_shards(ShardJob(write_examples, out, inputs, settings, "reading scores of positives", "queries"), shards)
+    files = [out / shard.files[0] for shard in shards]
     learned = sum(len(Examples.read(file).counts) for file in files)
     if not learned:
         raise UserError(
             f"{positives.path}: no list has a positive and other passages, so no weights can be learned; "
             "give runs of the same queries, or a greater depth"
         )
-    log.info("%d positives to learn from, %d omitted that are in no list", learned, len(wanted) - learned)
+    omitted = num_rows(positives.path) - learned
+    log.info("%d positives to learn from, %d omitted that are in no list", learned, omitted)
     weights = learned_weights(files, len(runs), learned, settings.steps)
     write_atomically(out / "weights.json", json.dumps({"weights": weights}))
+
+
+def write_examples(
+    task: ShardTask, runs: Sequence[Artifact[Run]], positives: Artifact[Positives], passages: Artifact[Passages], *,
+    settings: LearnFusion,
+) -> None:  # fmt: skip
+    """Write the examples of a shard's queries."""
+    lists, labels, relevant = load_once(opened, tuple(runs), positives, passages)
+    first, last = task.shard.of
+    query_ids = labels["query_id"].combine_chunks().unique()[first:last]
+    own = labels.filter(pc.is_in(labels["query_id"], value_set=query_ids))
+    blocks = []
+    for union in unions(lists, query_ids, settings.depth):
+        blocks.append(examples(union, own, relevant))
+        task.done(len(union.query_ids))
+    Examples.write(task.out / task.shard.files[0], blocks)
+
+
+def opened(
+    runs: Sequence[Artifact[Run]], positives: Artifact[Positives], passages: Artifact[Passages]
+) -> tuple[list[Lists], pa.Table, dict[str, set[str]]]:
+    """Return the lists of the runs, the positives, and the relevant passages of each query."""
+    labels = read_table(positives, Positives)
+    return [Lists(run) for run in runs], labels, relevant_passages(labels, passages)
 
 
 def examples(union: Union, positives: pa.Table, relevant: Mapping[str, set[str]]) -> Examples:
@@ -90,13 +111,13 @@ def examples(union: Union, positives: pa.Table, relevant: Mapping[str, set[str]]
     pairs = [(query, passage) for query in union.query_ids.to_pylist() for passage in relevant.get(query, ())]
     names = (pa.array([pair[side] for pair in pairs], pa.string()) for side in (0, 1))
     others_U = np.delete(np.arange(len(union.keys)), union.find(*names))
-    found_P = union.find(positives["query_id"], positives["passage_id"])
-    queries_P, rivals = union.queries[found_P], union.queries[others_U]
+    positives_P = union.find(positives["query_id"], positives["passage_id"])
+    queries_P, rivals = union.queries[positives_P], union.queries[others_U]
     starts_P = np.searchsorted(rivals, queries_P)
     counts_P = np.searchsorted(rivals, queries_P, side="right") - starts_P
-    found_P, starts_P, counts_P = (each[counts_P > 0] for each in (found_P, starts_P, counts_P))
+    positives_P, starts_P, counts_P = (values_P[counts_P > 0] for values_P in (positives_P, starts_P, counts_P))
     scores_RU = np.stack([imputed_scores(union, run) for run in range(len(union.lists))]).astype(np.float32)
-    return Examples(scores_RU[:, found_P], scores_RU[:, others_U[ranges(starts_P, counts_P)]], counts_P)
+    return Examples(scores_RU[:, positives_P], scores_RU[:, others_U[ranges(starts_P, counts_P)]], counts_P)
 
 
 @dataclass(frozen=True)
@@ -119,10 +140,11 @@ class Examples:
     @staticmethod
     def write(path: Path, blocks: Sequence[Examples]) -> None:
         """Write several blocks as one file."""
-        positives = np.concatenate([each.positives for each in blocks], axis=1)
-        rivals = np.concatenate([each.rivals for each in blocks], axis=1)
+        positives = np.concatenate([block.positives for block in blocks], axis=1)
+        rivals = np.concatenate([block.rivals for block in blocks], axis=1)
+        counts = np.concatenate([block.counts for block in blocks])
         with writing(path) as temporary, temporary.open("wb") as file:
-            np.savez(file, positives=positives, rivals=rivals, counts=np.concatenate([each.counts for each in blocks]))
+            np.savez(file, positives=positives, rivals=rivals, counts=counts)
 
     def loss(self, weights: Sequence[float]) -> tuple[float, Values]:
         """Return the sum of the positives' cross-entropies, and its gradient [R].
@@ -150,10 +172,10 @@ def learned_weights(files: Sequence[Path], num_runs: int, num_positives: int, st
     with bar(what="learning weights", unit="passes") as counter:
 
         def closure() -> torch.Tensor:
-            each = [Examples.read(file).loss(weights.tolist()) for file in files]
-            weights.grad = torch.tensor(sum(gradient for _, gradient in each) / num_positives)
+            losses = [Examples.read(file).loss(weights.tolist()) for file in files]
+            weights.grad = torch.tensor(sum(gradient for _, gradient in losses) / num_positives)
             counter.update(1)
-            return torch.tensor(sum(loss for loss, _ in each) / num_positives, dtype=torch.float64)
+            return torch.tensor(sum(loss for loss, _ in losses) / num_positives, dtype=torch.float64)
 
         optimiser.step(closure)
     return [float(weight) for weight in weights.tolist()]

@@ -3,6 +3,9 @@
 A file has 100,000 rows and appears atomically, so a resumed run tokenises only the missing files. It contains Arrow
 columns of 16-bit token ids, or 32-bit ids for a larger vocabulary. Processes that train together divide the files
 between them, and all read all files.
+
+The files are not shards of `tasks/runtime/shards.py`: the processes of a training exist already when they are written,
+one for each GPU, and would start as many processes each. They wait for each other at a barrier.
 """
 
 from __future__ import annotations

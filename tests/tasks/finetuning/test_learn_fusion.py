@@ -16,6 +16,8 @@ from storage.tables import Passages, Positives, Run
 from tasks.finetuning.learn_fusion import LearnFusion, learn_fusion
 from tests.tasks.ranked_lists import RankedLists, in_run_order, one_score, run_rows
 
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
