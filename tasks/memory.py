@@ -3,8 +3,9 @@
 Operations run on the CPU for one and two rows, with the recipe's lengths and without computing matrix products, while
 the bytes of all live tensors are recorded after each operation. Rows have the same operations, so the bytes after each
 operation are a line in the number of rows (a parabola for comparisons within a batch). The peak at any number of rows
-is the maximum of these. A comparison that works block by block grows by less, so it is also counted for more texts. Not
-counted: the allocator's gaps and the libraries' workspaces.
+is the maximum of these. A comparison that works block by block grows by less, in steps, so it is counted for the batch
+itself up to `MOST_COMPARED` texts; blocks of more than 32 texts are not noticed. Not counted: the allocator's gaps and
+the libraries' workspaces.
 
 On a GPU a training computes in half precision with float32 weights, as autocast does; this is emulated on the CPU,
 with attention that keeps no matrix of weights.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,6 +26,8 @@ from tasks.allocations import in_half_precision, recording
 
 COMPARED = (1, 2, 3, 16, 32)
 """Texts for which a comparison is counted: the larger numbers show whether it works block by block."""
+MOST_COMPARED = 128
+"""The largest batch for which a comparison in blocks is counted; beyond it grows as from half of this to this."""
 ADAMW_BYTES = 8  # two float32 moments of each parameter
 
 
@@ -55,6 +59,8 @@ class TrainingMemory:
     """The comparison and its gradients, by the number of texts; empty without vectors."""
     vector_bytes: int
     """Of a text's vectors."""
+    compare: Callable[[int], Recorded] | None = None
+    """Counts the comparison of any number of texts, in a time that grows with their pairs."""
 
     def peak(self, batch: int, chunk: int | None) -> int:
         """Return the bytes of weights, gradients, moments and activations at the peak of a step.
@@ -75,13 +81,18 @@ class TrainingMemory:
         return round(states + vectors + max(gradients, encoding, comparing, others))
 
     def _comparison(self, batch: int) -> float:
-        """Return the peak of the comparison: a parabola, or a line where the objective compares block by block."""
+        """Return the peak of the comparison: a parabola, or the count where the objective compares block by block."""
         lives = {texts: one.live for texts, one in self.comparing.items()}
         largest, parabola = max(lives), [lives[texts] for texts in (1, 2, 3)]
-        if highest(parabola, largest) <= 1.02 * max(lives[largest]):
+        if abs(highest(parabola, largest) / max(1, *lives[largest]) - 1) <= 0.02:
             return highest(parabola, batch)
-        before, last = (max(lives[texts]) for texts in sorted(lives)[-2:])
-        return last + (batch - largest) * max(0, last - before) / (largest - sorted(lives)[-2])
+        if self.compare is not None:
+            if batch <= MOST_COMPARED:
+                return max(self.compare(batch).live)
+            lives = {texts: self.compare(texts).live for texts in (MOST_COMPARED // 2, MOST_COMPARED)}
+        smaller, larger = sorted(lives)[-2:]
+        before, last = max(lives[smaller]), max(lives[larger])
+        return last + (batch - larger) * max(0, last - before) / (larger - smaller)
 
     def largest_chunk(self, batch: int, memory: int) -> int | None:
         """Return the largest chunk of a batch whose step fits into so many bytes; None if one row does not fit."""
@@ -130,19 +141,22 @@ def training_memory(objective: Any, batch_of: Callable[[int], Batch], *, half: b
             objective.encode(batch_of(rows))
         without_graph.append(Recorded(record.live, record.moved))
     vectors = vectors_of[1]
-    comparing = {}
-    if vectors:
-        for rows in COMPARED:
-            leaves = tuple(torch.cat([vector] * rows).requires_grad_() for vector in vectors)
-            with recording() as record:
-                losses = objective.compare(leaves, batch_of(rows))
-                if losses:
-                    torch.stack(list(losses.values())).sum().backward()
-            comparing[rows] = Recorded(record.live or [0], record.moved)
+
+    @cache
+    def compare(rows: int) -> Recorded:
+        leaves = tuple(torch.cat([vector] * rows).requires_grad_() for vector in vectors)
+        with recording() as record:
+            losses = objective.compare(leaves, batch_of(rows))
+            if losses:
+                torch.stack(list(losses.values())).sum().backward()
+        module.zero_grad(set_to_none=True)
+        return Recorded(record.live or [0], record.moved)
+
+    comparing = {rows: compare(rows) for rows in COMPARED} if vectors else {}
     module.zero_grad(set_to_none=True)
     size = sum(vector.nbytes for vector in vectors)
     return TrainingMemory(
-        num_parameters(module), len(batch_of(1)), encoding, accumulating, without_graph, comparing, size
+        num_parameters(module), len(batch_of(1)), encoding, accumulating, without_graph, comparing, size, compare
     )
 
 

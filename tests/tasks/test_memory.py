@@ -1,6 +1,8 @@
 """The memory formula is compared with what PyTorch's allocator hands out in complete training steps."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from flows.recipe.load import load_recipe
 from models.layers.bert_config import BertConfig
-from models.papers import cot_mae
+from models.papers import cpdae
 from models.pretraining import Initialisation
 from models.retrievers.objective import Finetuning
 from models.retrievers.retriever import RetrieverSettings
@@ -78,18 +80,45 @@ def measured_step(objective: Any, batch: Any, chunk: int | None) -> int:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_peak_of_a_pretraining_is_that_of_the_allocator(tmp_path: Path, size: tuple[Any, ...]) -> None:
+@pytest.mark.parametrize("name", ["cot_mae", "cpdae", "sim_cse"])
+def test_the_peak_of_a_pretraining_is_that_of_the_allocator(tmp_path: Path, name: str, size: tuple[Any, ...]) -> None:
+    """CoT-MAE compares all pairs of a batch; CPDAE in blocks, beside sums over the vocabulary; SimCSE a text twice."""
     hidden, layers, intermediate, _, length, batch, chunk = size
     costs = costs_of(tmp_path, hidden, layers, intermediate)
-    changes = [f"pretrain.objective.{name}={length}" for name in ("max_tokens", "context_max_tokens")]
-    recipe, _ = load_recipe("cot_mae", changes)
-    expected = Capacity(costs, half=False).pretraining(recipe.pretrain).peak(batch, chunk)
+    lengths = dict.fromkeys(("max_tokens", "context_max_tokens"), length)
+    pretraining = load_recipe(name)[0].pretrain
+    assert pretraining is not None
+    objective = replace(
+        pretraining.objective, **{key: length for key in lengths if hasattr(pretraining.objective, key)}
+    )
+    pretraining = pretraining.model_copy(update={"objective": objective})
+    expected = Capacity(costs, half=False).pretraining(pretraining).peak(batch, chunk)
 
-    paper, objective = cot_mae, recipe.pretrain.objective
-    module = paper.Pretraining(Initialisation(costs.encoder, None), objective).train()
-    made = paper.make_batch(costs.raw_batch(objective, batch), costs.tokenizer, objective, RowRandom(5, 0))
+    paper, raw = import_module(f"models.papers.{name}"), costs.raw_batch(objective, batch)
+    module = paper.Pretraining(Initialisation(costs.encoder, raw.terms), objective).train()
+    made = paper.make_batch(raw, costs.tokenizer, objective, RowRandom(5, 0))
 
     assert expected == pytest.approx(measured_step(module, made, chunk), rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("numbers", [4_000, 40_000, 160_000, 600_000, 1_000_000])
+def test_the_peak_of_a_comparison_in_blocks_is_that_of_the_allocator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: int
+) -> None:
+    """From blocks of a row to blocks of ten; 96 texts are three times as many as are always counted."""
+    monkeypatch.setattr(cpdae, "NUMBERS_AT_ONCE", numbers)
+    costs = costs_of(tmp_path, 32, 1, 64)
+    pretraining = load_recipe("cpdae")[0].pretrain
+    assert pretraining is not None
+    objective = replace(pretraining.objective, max_tokens=16)
+    pretraining = pretraining.model_copy(update={"objective": objective})
+    expected = Capacity(costs, half=False).pretraining(pretraining).peak(96, 16)
+
+    raw = costs.raw_batch(objective, 96)
+    module = cpdae.Pretraining(Initialisation(costs.encoder, raw.terms), objective).train()
+    made = cpdae.make_batch(raw, costs.tokenizer, objective, RowRandom(5, 0))
+
+    assert expected == pytest.approx(measured_step(module, made, 16), rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("size", SIZES)
