@@ -37,7 +37,10 @@ def spans_and_passages(
 
 
 def test_spans_that_need_no_splitting_of_their_own_are_the_passages(collection: Path, store: Store) -> None:
-    for changes in ([], ["split.titles=false", "split.pretrain_titles=never"], ["split.max_tokens=null"]):
+    as_passages = "split.pretrain_titles=null"
+    for changes in (
+        [as_passages], ["split.titles=false", "split.pretrain_titles=never"], ["split.max_tokens=null", as_passages],
+    ):  # fmt: skip
         spans, passages = spans_and_passages(collection, store, *changes)
         assert spans == passages
     once, whole = spans_and_passages(collection, store, "split.max_tokens=null", "split.pretrain_titles=once")
@@ -46,7 +49,7 @@ def test_spans_that_need_no_splitting_of_their_own_are_the_passages(collection: 
 
 def test_spans_without_titles_are_those_of_passages_without(collection: Path, store: Store) -> None:
     never, passages = spans_and_passages(collection, store, "split.pretrain_titles=never")
-    untitled, _ = spans_and_passages(collection, store, "split.titles=false")
+    untitled, _ = spans_and_passages(collection, store, "split.titles=false", "split.pretrain_titles=null")
 
     assert never == untitled != passages
 
@@ -80,7 +83,7 @@ def test_passages_keep_their_titles_whatever_spans_have(
     [
         (["split.pretrain_titles=once"], "pretrain_titles", "pretrain_titles=never"),
         (["split.pretrain_titles=every"], "pretrain_titles", "pretrain_titles=never"),
-        ([], "titles", "titles=false"),
+        (["split.pretrain_titles=null"], "titles", "titles=false"),
     ],
 )
 def test_a_corpus_without_titles_is_refused_where_spans_need_them(
@@ -96,7 +99,7 @@ def test_a_corpus_without_titles_is_refused_where_spans_need_them(
 
 
 def test_a_recipe_without_the_setting_reads_as_before() -> None:
-    recipe, _ = load_recipe("small/beir")
+    recipe, _ = load_recipe("small/beir", ["split.pretrain_titles=null"])
     chosen, _ = load_recipe("small/beir", ["split.pretrain_titles=once"])
 
     assert "pretrain_titles" not in as_yaml(recipe)
