@@ -32,7 +32,8 @@ from typing import Any
 
 import torch
 
-from flows.chain.pretraining import contexts, pretrained, pretraining_spans, tokenizer
+from flows.chain.backbone import tokenizer
+from flows.chain.pretraining import contexts, pretrained, pretraining_spans
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from models.pretraining import Initialisation

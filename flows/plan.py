@@ -24,6 +24,7 @@ from storage.errors import UserError, suggestion
 from storage.files import bytes_below
 from storage.store import sources
 from storage.store.store import Store
+from tasks.corpus.select_vocabulary import check as check_vocabulary
 from tasks.finetuning.train import check as check_training
 from tasks.job import Job
 from tasks.pretraining.pretrain import check as check_pretraining
@@ -48,6 +49,7 @@ def planned(recipe: Recipe[Any], name: str, store: Store) -> Session:
 def _check_lengths_and_layers(recipe: Recipe[Any]) -> None:
     """Raise UserError for settings that do not fit the backbone's shape, which a stage would refuse hours later."""
     weights = sources.weights(recipe.backbone.weights)
+    check_vocabulary(recipe.backbone.vocabulary, weights.path)
     if recipe.pretrain is not None:
         check_pretraining(recipe.pretrain, recipe.backbone, weights.path)
     for round_ in recipe.rounds:

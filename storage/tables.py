@@ -118,6 +118,16 @@ class Terms(Table):
     schema = _schema(piece=pa.int32(), texts=pa.int64(), occurrences=pa.int64())
 
 
+class Vocabulary(Table):
+    """The kept tokens of a vocabulary, by their new id from 0, with their id and number of occurrences before.
+
+    `tokenizer.json` has only these tokens; `coverage.json` states how texts are tokenised before and after.
+    """
+
+    schema = _schema(token=pa.string(), original_id=pa.int32(), occurrences=pa.int64())
+    files = ("part-*.parquet", "tokenizer.json", "coverage.json")
+
+
 class Positives(Table):
     """Positive passages for training; several rows for a query with several relevant documents."""
 

@@ -34,19 +34,18 @@ from models.retrievers.objective import Finetuning
 from models.retrievers.retriever import Retriever, RetrieverSettings
 from models.retrievers.views.late import MARKERS
 from models.row_random import RowRandom
-from models.tokens import FILES, Tokenizer, num_tokens, pad
+from models.tokens import FILES, SPECIALS, Tokenizer, num_tokens, pad
 from storage.errors import UserError
 from tasks.allocations import Uncomputed
 from tasks.cross_encoder.pairs import Scoring
 from tasks.cross_encoder.train_teacher import TeacherTraining
 from tasks.finetuning.train import Training
-from tasks.pretraining.initialise import Backbone
+from tasks.pretraining.initialise import Backbone, with_vocabulary
 from tasks.pretraining.pretrain import Pretraining
 
 BERT_BASE = BertConfig(
     vocab_size=30_522, hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072
 )
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TEXTS = 1000  # size of the assumed collection for term counts
 
 
@@ -71,7 +70,9 @@ class Costs:
         self.assumed = not (folder / CONFIG).is_file()
         with naming("backbone"):
             config = BERT_BASE if self.assumed else BertConfig.load(folder)
-            self.tokenizer = Tokenizer.load(folder) if (folder / FILES[0]).is_file() else numbered(config.vocab_size)
+            complete = backbone.vocabulary is None and (folder / FILES[0]).is_file()
+            config = with_vocabulary(config, backbone)
+            self.tokenizer = Tokenizer.load(folder) if complete else numbered(config.vocab_size)
         layers = len(backbone.layers) if backbone.layers is not None else config.num_hidden_layers
         config = replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=0.0)
         model = BertForMaskedLM(replace(config, num_hidden_layers=layers))
@@ -197,7 +198,7 @@ def numbered(num_words: int) -> Tokenizer:
     named = [*SPECIALS, *MARKERS.values()]
     tokens = [*named, *(f"token{number}" for number in range(num_words - len(named)))]
     fast = FastTokenizer(WordPiece({token: number for number, token in enumerate(tokens)}, unk_token="[UNK]"))
-    fast.add_special_tokens(SPECIALS)
+    fast.add_special_tokens(list(SPECIALS))
     return Tokenizer(fast)
 
 

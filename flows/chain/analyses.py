@@ -19,6 +19,7 @@ from storage.store import sources
 from storage.tables import Analysis, Checkpoint, Pairs, Passages, PseudoQueries, Qrels
 from tasks.analyses import divergence, expert_disagreement, pair_relatedness, text_statistics, word_distribution
 from tasks.analyses.measures.pos_tagger import not_installed
+from tasks.corpus.split_corpus import TokenizerFile
 from tasks.pretraining.count_terms import count_terms
 from tasks.session import in_round
 
@@ -37,7 +38,7 @@ class AnalysisInputs:
     """Those of the spans."""
     pairs: Artifact[Pairs] | None
     """The spans with their contexts."""
-    tokenizer: Source
+    tokenizer: TokenizerFile
 
     @property
     def topics(self) -> SplitTopics:

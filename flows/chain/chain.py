@@ -17,9 +17,9 @@ from __future__ import annotations
 from typing import Any
 
 from flows.chain.analyses import AnalysisInputs, analyse
+from flows.chain.backbone import initial_checkpoint, tokenizer
 from flows.chain.evaluation import bm25_variants, check_metrics, evaluate_split, headline_wins, overlaps
-from flows.chain.model_weights import model_weights
-from flows.chain.pretraining import contexts, pretrained, pretraining_spans, retrieved_passages, tokenizer
+from flows.chain.pretraining import contexts, pretrained, pretraining_spans, retrieved_passages
 from flows.chain.pseudo_queries import PseudoQueryGenerators
 from flows.chain.rankers import Bm25System
 from flows.chain.report_inputs import ReportInputs, build_report
@@ -30,12 +30,11 @@ from flows.recipe.schema import Recipe
 from storage.artifact import Artifact
 from storage.store.store import Store
 from storage.tables import Report
-from tasks.pretraining.initialise import initialise
 
 
 def chain(recipe: Recipe[Any], name: str, store: Store) -> Artifact[Report]:
     """Call every stage of the recipe `name` in order; return the report, which is the last."""
-    backbone = initialise(model_weights(recipe.backbone.weights), settings=recipe.backbone)
+    backbone = initial_checkpoint(recipe)
     passages, spans = retrieved_passages(recipe), pretraining_spans(recipe)
 
     # Topics are read before they are needed, so that bad judgements are reported before hours of work.

@@ -12,7 +12,7 @@ from storage.errors import UserError
 from storage.store import sources
 from storage.tables import Answers, Documents, Passages, Qrels, Queries
 from tasks.corpus.ingest import Corpus, Topics, ingest_answers, ingest_corpus, ingest_qrels, ingest_queries
-from tasks.corpus.split_corpus import Splitting, SplittingWithTitles, split_corpus
+from tasks.corpus.split_corpus import Splitting, SplittingWithTitles, TokenizerFile, split_corpus
 
 Part = Literal["corpus", "documents"]
 ANSWER = "answer@"  # how the metrics begin that compare passages with answers
@@ -55,7 +55,7 @@ def documents(source: CollectionSource, part: Part) -> Artifact[Documents]:
 
 
 def split(
-    source: CollectionSource, part: Part, tokenizer: Source, settings: Splitting | SplittingWithTitles, *,
+    source: CollectionSource, part: Part, tokenizer: TokenizerFile, settings: Splitting | SplittingWithTitles, *,
     without_titles: Callable[[], Sequence[str]] = lambda: ["split.titles=false"],
 ) -> Artifact[Passages]:  # fmt: skip
     """Return the passages of a part of a collection; their lengths are counted in the tokenizer's tokens.

@@ -5,20 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from flows.chain import collection
+from flows.chain.backbone import tokenizer
 from flows.chain.training_examples import train_topics
 from flows.recipe.schema import Recipe
-from storage.artifact import Artifact, Source
+from storage.artifact import Artifact
 from storage.store import sources
 from storage.tables import Checkpoint, Pairs, Passages, PseudoQueries
 from tasks.pretraining.count_terms import count_terms
 from tasks.pretraining.draw_probe import Drawing, draw_probe, draw_probe_of_pairs
 from tasks.pretraining.pair_contexts import Contexts, Pairing, pair_contexts
 from tasks.pretraining.pretrain import Pretraining, pretrain
-
-
-def tokenizer(recipe: Recipe[Any]) -> Source:
-    """Return the backbone's tokenizer."""
-    return sources.tokenizer(recipe.backbone.weights)
 
 
 def retrieved_passages(recipe: Recipe[Any]) -> Artifact[Passages]:

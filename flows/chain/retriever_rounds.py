@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flows.chain.backbone import initial_checkpoint, other_checkpoint
 from flows.chain.mining_rankings import MiningRankings, with_approximate_indexes
-from flows.chain.model_weights import model_weights
 from flows.chain.rankers import IndexedBm25, IndexedRetriever, Ranker, Retriever
 from flows.chain.teacher import TeacherStages
 from flows.chain.training_examples import TrainingExamples
@@ -28,7 +28,6 @@ from tasks.finetuning.miners.top import Top
 from tasks.finetuning.select_queries import ExpertQueries as ExpertSelection
 from tasks.finetuning.select_queries import FewShot, sample_queries, suited_queries
 from tasks.finetuning.train import train
-from tasks.pretraining.initialise import initialise
 from tasks.retrieval.index import index
 from tasks.session import in_round
 
@@ -158,13 +157,13 @@ class Rounds:
 
     def _initial_checkpoint(self, name: str) -> Artifact[Checkpoint]:
         """Return the checkpoint of a round's `start`: `STARTS`, an earlier round, a folder, a hub's model, or a key."""
-        backbone, known = self.recipe.backbone, self.initial_checkpoints | self.checkpoints
+        known = self.initial_checkpoints | self.checkpoints
         if name in known:
             return known[name]
         if name == "random":
-            return initialise(model_weights(backbone.weights), settings=backbone.model_copy(update={"start": "random"}))
+            return initial_checkpoint(self.recipe, random=True)
         if "/" in name or Path(name).is_dir():  # a key has no slash
-            return initialise(model_weights(name), settings=backbone)
+            return other_checkpoint(self.recipe, name)
         matches = matching(name, self.store, schema="Checkpoint")
         if len(matches) != 1:
             names = ", ".join(dict.fromkeys((*STARTS, *known)))

@@ -23,6 +23,7 @@ def changes_for(recipe: Recipe[Any], folder: Path) -> list[str]:
     changes = [
         "dataset.reader=beir", f"dataset.path={folder / COLLECTION}", "dataset.complete=false", "dataset.fraction=null",
         "corpora.pretrain_from=null", f"backbone.weights={folder / ENCODER}", "backbone.layers=null",
+        "backbone.vocabulary=null",
         "backbone.start=weights", "backbone.pooling=cls", "reported={}",
     ]  # fmt: skip
     kept = [analysis for analysis in recipe.analyses if not hasattr(analysis, "weights")]

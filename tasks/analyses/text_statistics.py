@@ -18,7 +18,7 @@ from pydantic import Field
 from tokenizers import Tokenizer
 
 from storage import settings as base
-from storage.artifact import Artifact, Source
+from storage.artifact import Artifact
 from storage.formats.ids import share
 from storage.rows import num_rows, parts, read_blocks
 from storage.tables import Analysis, Passages, Queries
@@ -26,7 +26,7 @@ from tasks.analyses import write
 from tasks.analyses.measures.pos_tagger import PARTS, Tagger
 from tasks.corpus.sentence_packing import count_tokens
 from tasks.corpus.sentences import sentences
-from tasks.corpus.split_corpus import load_tokenizer
+from tasks.corpus.split_corpus import TokenizerFile, load_tokenizer
 from tasks.pseudo_queries.quality_counts import quantiles, ratio
 from tasks.pseudo_queries.query_text import is_question, words_of
 from tasks.runtime.progress import progress
@@ -87,7 +87,7 @@ class Lengths:
 
 @stage(version=1, table=Analysis)
 def text_statistics(
-    out: Path, queries: Artifact[Queries], passages: Artifact[Passages], tokenizer: Source, *, settings: Reading
+    out: Path, queries: Artifact[Queries], passages: Artifact[Passages], tokenizer: TokenizerFile, *, settings: Reading
 ) -> None:
     """Write `analysis.json`. Passages are measured without titles, tokens without special tokens."""
     wordpiece = load_tokenizer(str(tokenizer.path / "tokenizer.json"))

@@ -20,7 +20,7 @@ from storage.batched import portions
 from storage.errors import UserError
 from storage.rows import num_rows, read_rows, write_rows
 from storage.settings import Settings
-from storage.tables import Documents, Passages, passage_text
+from storage.tables import Documents, Passages, Vocabulary, passage_text
 from tasks.corpus.sentence_packing import MIN_TOKENS, Span, beginning, count_tokens, spans
 from tasks.corpus.sentences import BLANKS
 from tasks.runtime.shard import ShardJob, ShardTask, part, row_shards
@@ -32,6 +32,8 @@ DOCUMENTS_PER_PART = 10_000  # splitting fewer takes less time than starting a p
 CHARACTERS_PER_BATCH = 1_000_000
 
 Rows = list[dict[str, Any]]
+TokenizerFile = Artifact[Vocabulary] | Source
+"""The folder of a tokenizer.json: of a reduced vocabulary, or of a model outside the store."""
 
 
 Limit = Annotated[int, Field(ge=MIN_TOKENS)]
@@ -59,7 +61,7 @@ class SplittingWithTitles(Settings):
 
 @stage(version=3, table=Passages)
 def split_corpus(
-    out: Path, documents: Artifact[Documents], tokenizer: Source, *, settings: Splitting | SplittingWithTitles
+    out: Path, documents: Artifact[Documents], tokenizer: TokenizerFile, *, settings: Splitting | SplittingWithTitles
 ) -> None:
     """Write every passage of every document, in order; ids are DOCUMENT#0, #1, ..., or DOCUMENT if it is not split.
 
@@ -73,7 +75,7 @@ def split_corpus(
 def split_part(
     task: ShardTask,
     documents: Artifact[Documents],
-    tokenizer: Source,
+    tokenizer: TokenizerFile,
     *,
     settings: Splitting | SplittingWithTitles,
 ) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from storage.artifact import Artifact, Source
+from storage.artifact import Artifact
 from storage.files import writing
 from storage.rows import num_rows, read_rows, write_rows
 from storage.store.store import SCRATCH
 from storage.tables import Pairs, Terms
-from tasks.corpus.split_corpus import load_tokenizer
+from tasks.corpus.split_corpus import TokenizerFile, load_tokenizer
 from tasks.runtime.shard import Shard, ShardJob, ShardTask, row_shards
 from tasks.runtime.shards import run_shards
 from tasks.stage import stage
@@ -23,7 +23,7 @@ TEXTS_PER_SHARD = 100_000
 
 
 @stage(version=1, table=Terms)
-def count_terms(out: Path, pairs: Artifact[Pairs], tokenizer: Source) -> None:
+def count_terms(out: Path, pairs: Artifact[Pairs], tokenizer: TokenizerFile) -> None:
     """Write for every token the number of texts that contain it and its number of occurrences; titles count."""
     shards = [_counted(shard) for shard in row_shards(num_rows(pairs.path), TEXTS_PER_SHARD)]
     run_shards(ShardJob(count_part, out, (pairs, tokenizer), None, what="counting terms", unit="texts"), shards)
@@ -36,7 +36,7 @@ def count_terms(out: Path, pairs: Artifact[Pairs], tokenizer: Source) -> None:
     ))  # fmt: skip
 
 
-def count_part(task: ShardTask, pairs: Artifact[Pairs], tokenizer: Source) -> None:
+def count_part(task: ShardTask, pairs: Artifact[Pairs], tokenizer: TokenizerFile) -> None:
     """Write, for the texts of a shard, how many contain each token, and its number of occurrences, as [2, tokens]."""
     pieces = load_tokenizer(str(tokenizer.path / "tokenizer.json"))
     counts = np.zeros((2, _num_terms(tokenizer)), np.int64)
@@ -51,7 +51,7 @@ def count_part(task: ShardTask, pairs: Artifact[Pairs], tokenizer: Source) -> No
         np.save(file, counts)
 
 
-def _num_terms(tokenizer: Source) -> int:
+def _num_terms(tokenizer: TokenizerFile) -> int:
     return max(load_tokenizer(str(tokenizer.path / "tokenizer.json")).get_vocab().values()) + 1
 
 

@@ -38,6 +38,8 @@ class Backbone(Settings):
     """One BERT for queries and passages; one with feed-forward experts for each (CoT-MoTE); or two."""
     layers: list[Annotated[int, Field(ge=0)]] | None = Field(min_length=1)
     """The layers to keep, counted from 0, each once; null keeps all."""
+    vocabulary: Annotated[int, Field(gt=0)] | None = Field(default=None, exclude_if=lambda tokens: tokens is None)
+    """The number of tokens to keep: special tokens, characters, and those most used in the documents; null for all."""
     dropout: float = Field(ge=0, lt=1)
     """Of hidden states and attention, in all trainings; BERT has 0.1. Without dropout a CPU is twice as fast."""
     pooling: Pooling
@@ -104,7 +106,12 @@ def _encoder(folder: Path, settings: Backbone) -> DenseEncoder:
 def shape(folder: Path, settings: Backbone) -> bert.BertConfig:
     """Return the configuration of a folder's model with the layers to keep; raise ValueError if it lacks one."""
     config = bert.BertConfig.load(folder)
-    return replace(config, num_hidden_layers=len(config.kept(settings.layers)))
+    return replace(with_vocabulary(config, settings), num_hidden_layers=len(config.kept(settings.layers)))
+
+
+def with_vocabulary(config: bert.BertConfig, settings: Backbone) -> bert.BertConfig:
+    """Return a configuration with the size of the reduced vocabulary, in which [PAD] has the first id."""
+    return config if settings.vocabulary is None else replace(config, vocab_size=settings.vocabulary, pad_token_id=0)
 
 
 def save_checkpoint(encoder: DenseEncoder, out: Path, *, tokenizer: Path) -> None:

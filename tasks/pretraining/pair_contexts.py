@@ -19,7 +19,7 @@ from numpy.random import Generator
 from pydantic import Field, model_validator
 from tokenizers import Tokenizer
 
-from storage.artifact import Artifact, Source
+from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.pseudo_queries import Alongside, kept_queries
 from storage.rows import num_rows, read_rows, write_rows
@@ -27,7 +27,7 @@ from storage.settings import Seed, Settings
 from storage.tables import Pairs, Passages, PseudoQueries, passage_text
 from tasks.corpus.sentence_packing import count_tokens
 from tasks.corpus.sentences import sentences
-from tasks.corpus.split_corpus import load_tokenizer
+from tasks.corpus.split_corpus import TokenizerFile, load_tokenizer
 from tasks.pretraining.context_shards import context_shards
 from tasks.runtime.shard import ShardJob, ShardTask, part
 from tasks.runtime.shards import run_shards
@@ -82,7 +82,7 @@ def pair_contexts(
     out: Path,
     passages: Artifact[Passages],
     pseudo_queries: Artifact[PseudoQueries] | None,
-    tokenizer: Source,
+    tokenizer: TokenizerFile,
     *,
     settings: Pairing,
 ) -> None:
@@ -103,7 +103,7 @@ def pair_part(
     task: ShardTask,
     passages: Artifact[Passages],
     pseudo_queries: Artifact[PseudoQueries] | None,
-    tokenizer: Source,
+    tokenizer: TokenizerFile,
     *,
     settings: Pairing,
 ) -> None:

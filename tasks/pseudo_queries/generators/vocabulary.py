@@ -16,10 +16,10 @@ from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor
 from transformers import AutoTokenizer, BertTokenizer
 
+from models.tokens import SPECIALS
 from storage.errors import UserError
 from storage.files import writing_files
 
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 EMBEDDINGS = "embeddings.word_embeddings.weight"
 
 
@@ -45,12 +45,12 @@ def frequent_pieces(checkpoint: Path, groups: Iterable[tuple[list[str], int]], s
                 counts[number] += weight
     names = {number: piece for piece, number in tokenizer.get_vocab().items()}
     numbers = {piece: number for number, piece in names.items()}
-    if missing := [token for token in SPECIAL if token not in numbers]:
+    if missing := [token for token in SPECIALS if token not in numbers]:
         raise UserError(f"{checkpoint}/tokenizer.json: expected BERT's special tokens, found no {missing[0]}")
     characters = [
         number for number in sorted(names) if names[number].isascii() and len(names[number].removeprefix("##")) == 1
     ]
-    always = [numbers[token] for token in SPECIAL] + characters
+    always = [numbers[token] for token in SPECIALS] + characters
     frequent = sorted(counts.keys() - set(always), key=lambda number: (-counts[number], number))
     kept = (always + frequent)[: max(size, len(always))]
     return Vocabulary([names[number] for number in kept], kept)

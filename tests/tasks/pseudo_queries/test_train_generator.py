@@ -10,14 +10,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertTokenizer
 
-from models.tokens import Tokenizer
+from models.tokens import SPECIALS, Tokenizer
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import read_rows
 from storage.tables import Checkpoint, Passages, Positives, PseudoQueries, Queries
 from tasks.pseudo_queries.generate_queries import NamedGeneration, generate_queries
 from tasks.pseudo_queries.generators.seq2seq_objective import Examples
-from tasks.pseudo_queries.generators.vocabulary import SPECIAL, embeddings_of, frequent_pieces, save_tokenizer
+from tasks.pseudo_queries.generators.vocabulary import embeddings_of, frequent_pieces, save_tokenizer
 from tasks.pseudo_queries.train_generator import GeneratorTraining, train_generator
 from tasks.training import loop
 from tasks.training.optimiser import OptimisationSettings
@@ -31,7 +31,7 @@ PAIRS = {
 }
 WORDS = sorted({word for text in [*PAIRS, *PAIRS.values()] for word in text.lower().split()})
 LETTERS = [chr(letter) for letter in range(ord("a"), ord("z") + 1)]
-PIECES = list(dict.fromkeys([*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS), *WORDS, "unused", "##ing"]))
+PIECES = list(dict.fromkeys([*SPECIALS, *LETTERS, *(f"##{letter}" for letter in LETTERS), *WORDS, "unused", "##ing"]))
 SETTINGS = GeneratorTraining(
     vocabulary=200, layers=2, hidden_size=32, heads=2, dropout=0.0, prefix="", input_max_tokens=16, query_max_tokens=8,
     copy_steps=10, copy_share=0.1, copy_min_tokens=2, copy_max_tokens=4, steps=150, batch=5, seed=3,
@@ -145,9 +145,9 @@ def test_a_killed_training_ends_with_the_weights_of_an_unbroken_one(
 def test_the_vocabulary_is_the_frequent_pieces_with_their_embeddings(start: Any) -> None:
     groups = [(["winter winter film river", "film sing"], 1), (["morning"], 3)]
 
-    result = frequent_pieces(start.path, groups, len(SPECIAL) + 52 + 2)
+    result = frequent_pieces(start.path, groups, len(SPECIALS) + 52 + 2)
 
-    assert result.pieces[: len(SPECIAL)] == list(SPECIAL)
+    assert result.pieces[: len(SPECIALS)] == list(SPECIALS)
     assert result.pieces[-2:] == ["morning", *[word for word in WORDS if word in ("film", "winter")][:1]]
     whole = load_file(start.path / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
     assert torch.equal(embeddings_of(result, start.path)[-2], whole[PIECES.index("morning")])

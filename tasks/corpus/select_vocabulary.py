@@ -1,0 +1,152 @@
+"""Select the tokens of a vocabulary that a collection uses most, for a backbone with a smaller vocabulary.
+
+The vocabulary's head is most of what a step of a small model costs, and most collections use a part of BERT's 30,522
+tokens. A rarer word falls back to shorter tokens; the artifact states how many more tokens texts have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from models.model_files import read_json
+from models.tokens import FILES
+from models.vocabulary_subset import characters_of, required_tokens, subset_tokenizer
+from storage.artifact import Artifact, Source
+from storage.errors import UserError
+from storage.files import writing
+from storage.rows import num_rows, read_rows, write_rows
+from storage.settings import Settings
+from storage.store.store import SCRATCH
+from storage.tables import Documents, Vocabulary, passage_text
+from tasks.corpus.split_corpus import load_tokenizer
+from tasks.runtime.shard import Shard, ShardJob, ShardTask, row_shards
+from tasks.runtime.shards import run_shards
+from tasks.stage import stage
+
+UNKNOWN = "[UNK]"
+TEXTS_PER_BATCH = 1_000
+TEXTS_PER_SHARD = 100_000
+COVERAGE_TEXTS = 10_000
+"""The number of documents, the first of those that are retrieved, that are tokenised before and after."""
+
+
+class VocabularySize(Settings):
+    """How many tokens are kept."""
+
+    tokens: int
+    """All tokens, with special tokens and single characters."""
+
+
+@stage(version=1, table=Vocabulary)
+def select_vocabulary(
+    out: Path, documents: Artifact[Documents], pretraining: Artifact[Documents] | None, tokenizer: Source, *,
+    settings: VocabularySize,
+) -> None:  # fmt: skip
+    """Write the `tokens` most frequent tokens of the documents that are retrieved and of those pre-trained on.
+
+    Special tokens and all characters of the documents, also as continuations of a word, are always kept, so that no
+    text of these characters has an [UNK] that it did not have before. Ties are broken by token id.
+    """
+    content = read_json(tokenizer.path / FILES[0], "a tokenizer")
+    counts = _count_tokens(out, documents, tokenizer, "documents")
+    if pretraining is not None:
+        counts += _count_tokens(out, pretraining, tokenizer, "pre-training")
+    names = {number: token for token, number in content["model"]["vocab"].items()}
+    kept = select(content, counts, settings.tokens)
+    write_rows(out, Vocabulary, (
+        {"token": names[number], "original_id": number, "occurrences": int(counts[number])} for number in kept
+    ))  # fmt: skip
+    with writing(out / FILES[0]) as temporary:
+        temporary.write_text(json.dumps(subset_tokenizer(content, kept), ensure_ascii=False))
+    coverage = {
+        "tokens": len(kept), "vocabulary": len(names),
+        "before": _coverage(documents, tokenizer.path), "after": _coverage(documents, out),
+    }  # fmt: skip
+    with writing(out / "coverage.json") as temporary:
+        temporary.write_text(json.dumps(coverage, indent=1) + "\n")
+
+
+def select(tokenizer: dict[str, Any], counts: NDArray[np.int64], size: int) -> list[int]:
+    """Return the ids to keep, in ascending order; `counts` has the occurrences of each id. Raises UserError."""
+    vocabulary = tokenizer["model"]["vocab"]
+    used = [token for token, number in vocabulary.items() if counts[number]]
+    required = {vocabulary[token] for token in required_tokens(tokenizer, characters_of(used))}
+    check_size(size, len(required), len(vocabulary))
+    others = sorted(set(vocabulary.values()) - required, key=lambda number: (-counts[number], number))
+    return sorted([*required, *others[: size - len(required)]])
+
+
+def check_size(size: int, required: int, available: int) -> None:
+    """Raise UserError for a number of tokens that a vocabulary cannot be reduced to."""
+    if not required <= size <= available:
+        raise UserError(
+            f"backbone.vocabulary: expected {required:,}, the special tokens and single characters that are always "
+            f"kept, to {available:,}, the tokenizer's tokens, found {size:,}"
+        )
+
+
+def check(size: int | None, folder: Path) -> None:
+    """Raise UserError for a size that does not fit the tokenizer of a folder, before anything is counted.
+
+    If the tokenizer is missing, as in a plan, nothing is checked.
+    """
+    if size is not None and (folder / FILES[0]).is_file():
+        content = read_json(folder / FILES[0], "a tokenizer")
+        check_size(size, len(required_tokens(content)), len(content["model"]["vocab"]))
+
+
+def count_part(task: ShardTask, documents: Artifact[Documents], tokenizer: Source) -> None:
+    """Write the number of occurrences of each token id in the documents of a shard."""
+    wordpiece = load_tokenizer(str(tokenizer.path / FILES[0]))
+    counts = np.zeros(_size(tokenizer), np.int64)
+    for texts in _batches(documents, *task.shard.of):
+        for encoding in wordpiece.encode_batch_fast(texts, add_special_tokens=False):
+            counts += np.bincount(np.asarray(encoding.ids, np.int64), minlength=len(counts))
+        task.done(len(texts))
+    with writing(task.out / task.shard.files[0]) as temporary, temporary.open("wb") as file:
+        np.save(file, counts)
+
+
+def _count_tokens(out: Path, documents: Artifact[Documents], tokenizer: Source, name: str) -> NDArray[np.int64]:
+    """Return the number of occurrences of each token id in all documents."""
+    shards = [
+        dataclasses.replace(shard, files=[f"{SCRATCH}/{name}-{shard.number:05d}.npy"])
+        for shard in row_shards(num_rows(documents.path), TEXTS_PER_SHARD)
+    ]
+    run_shards(ShardJob(count_part, out, (documents, tokenizer), None, what="counting tokens", unit="texts"), shards)
+    return sum((_load(out, shard) for shard in shards), np.zeros(_size(tokenizer), np.int64))
+
+
+def _load(out: Path, shard: Shard) -> NDArray[np.int64]:
+    counts: NDArray[np.int64] = np.load(out / shard.files[0])
+    return counts
+
+
+def _size(tokenizer: Source) -> int:
+    return max(load_tokenizer(str(tokenizer.path / FILES[0])).get_vocab().values()) + 1
+
+
+def _batches(documents: Artifact[Documents], first: int, last: int) -> Iterator[list[str]]:
+    """Yield titles and texts of the documents [first, last)."""
+    rows = read_rows(documents, Documents, first, last)
+    while texts := [passage_text(row["title"], row["text"]) for row in islice(rows, TEXTS_PER_BATCH)]:
+        yield texts
+
+
+def _coverage(documents: Artifact[Documents], folder: Path) -> dict[str, float]:
+    """Return the mean number of tokens of a document and the share of [UNK] among them."""
+    wordpiece: Tokenizer = load_tokenizer(str(folder / FILES[0]))
+    texts, tokens, missing = 0, 0, 0
+    for batch in _batches(documents, 0, min(num_rows(documents.path), COVERAGE_TEXTS)):
+        for encoding in wordpiece.encode_batch_fast(batch, add_special_tokens=False):
+            texts, tokens, missing = texts + 1, tokens + len(encoding.ids), missing + encoding.tokens.count(UNKNOWN)
+    return {"tokens_per_text": tokens / max(texts, 1), "unknown_share": missing / max(tokens, 1)}
