@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from functools import cache, cached_property
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
+
+B = TypeVar("B", bound="Rows")
+
+
+class HostProperty(cached_property[Any]):
+    """A property of a batch whose value or shape depends on its numbers, such as the positions of its labels.
+
+    `Rows.to` computes it before a batch leaves the CPU, and moves it too. Computed on a GPU, it would make the host
+    wait until the GPU has done all earlier work.
+    """
 
 
 @dataclass(frozen=True)
@@ -22,11 +34,38 @@ class Rows:
 
     def to(self, device: torch.device) -> Self:
         """Return the batch on another device."""
-        return replace(self, **{field.name: _move(getattr(self, field.name), device) for field in fields(self)})
+
+        def moved(part: Tensor) -> Tensor:
+            # Only a copy from pinned memory is asynchronous; pinning pinned memory does nothing.
+            return (part.pin_memory() if device.type == "cuda" else part).to(device, non_blocking=True)
+
+        return self._with_all(moved)
 
     def pin_memory(self) -> Self:
         """Return the batch in pinned memory, from which copies to a GPU are asynchronous."""
-        return replace(self, **{field.name: _pin(getattr(self, field.name)) for field in fields(self)})
+        return self._with_all(Tensor.pin_memory)
+
+    def _with_all(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return the batch with all tensors changed, and those of its host properties, which are computed if needed."""
+        kind: Any = type(self)
+        changed = replace(self, **{field.name: _change(getattr(self, field.name), change) for field in fields(self)})
+        return known(changed, **{name: _change(getattr(self, name), change) for name in _host_properties(kind)})
+
+
+def known(batch: B, **properties: Any) -> B:
+    """Set host properties of a new batch whose values are known, and return it."""
+    vars(batch).update(properties)
+    return batch
+
+
+def flat_positions(mask: Tensor) -> Tensor:
+    """Return the indices [N] at which a flattened mask is true; on a GPU the host waits for their number."""
+    return mask.flatten().nonzero()[:, 0]
+
+
+@cache
+def _host_properties(kind: type[Rows]) -> tuple[str, ...]:
+    return tuple(name for name in dir(kind) if isinstance(getattr(kind, name), HostProperty))
 
 
 def _slice(part: Any, start: int, stop: int) -> Any:
@@ -35,11 +74,9 @@ def _slice(part: Any, start: int, stop: int) -> Any:
     return part[start:stop] if isinstance(part, Tensor) else part
 
 
-def _pin(part: Any) -> Any:
-    return part.pin_memory() if isinstance(part, Rows | Tensor) else part
-
-
-def _move(part: Any, device: torch.device) -> Any:
+def _change(part: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(part, tuple):
+        return tuple(_change(one, change) for one in part)
     if isinstance(part, Rows):
-        return part.to(device)
-    return part.to(device, non_blocking=True) if isinstance(part, Tensor) else part
+        return part._with_all(change)
+    return change(part) if isinstance(part, Tensor) else part

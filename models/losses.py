@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax, softmax, softplus
 
-from models.masking import IGNORED
-
 
 def masked_lm_loss(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
     """Return the mean cross-entropy over N masked positions; without positions it is 0 with a gradient of 0.
@@ -21,10 +19,12 @@ def masked_lm_loss(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
     return cross_entropy(logits_NV.float(), labels_N)
 
 
-def recovery_loss(vocabulary: Callable[[Tensor], Tensor], hidden_BLH: Tensor, labels_BL: Tensor) -> Tensor:
-    """Return the MLM loss of hidden states; the vocabulary head is applied to the labelled positions only."""
-    labelled_BL = labels_BL != IGNORED
-    return masked_lm_loss(vocabulary(hidden_BLH[labelled_BL]), labels_BL[labelled_BL])
+def recovery_loss(
+    vocabulary: Callable[[Tensor], Tensor], hidden_BLH: Tensor, labels_BL: Tensor, labelled_N: Tensor
+) -> Tensor:
+    """Return the MLM loss of hidden states; the vocabulary head is applied to the labelled flat positions only."""
+    hidden_NH = hidden_BLH.flatten(0, -2).index_select(0, labelled_N)
+    return masked_lm_loss(vocabulary(hidden_NH), labels_BL.flatten().index_select(0, labelled_N))
 
 
 def contrastive_losses(

@@ -148,16 +148,27 @@ def _next_words(lengths_BW: Ids, taken_BW: Bools, remaining_B: Ids) -> Bools:
     return words_BW
 
 
-def sample_masks(words_BL: Tensor, budgets_B: Tensor, num_masks: int) -> Tensor:
+def word_limits(words_BL: Tensor) -> tuple[int, int]:
+    """Return the largest number of words in a text and of tokens in a word; `words_BL` is that of `sample_masks`."""
+    num_words = int(words_BL.max()) + 1
+    if not num_words:
+        return 0, 0
+    counts_BW = words_BL.new_zeros(len(words_BL), num_words + 1)
+    counts_BW.scatter_add_(1, words_BL + 1, torch.ones_like(words_BL))
+    return num_words, int(counts_BW[:, 1:].max())
+
+
+def sample_masks(words_BL: Tensor, budgets_B: Tensor, num_masks: int, limits: tuple[int, int] | None = None) -> Tensor:
     """Sample independent whole-word masks of each text [B, R, L]: a vectorised `select_words`, on the tensors' device.
 
     `words_BL` has the index of each position's word, -1 where nothing may be masked. Words are taken in random order;
     a word that exceeds the remaining budget is skipped. Each pass takes all words up to the next one that does not
     fit. There are thus at most as many passes as the longest word has tokens, and no loop over texts, masks or words.
+    `limits` are the words' `word_limits`, if they are known: on a GPU the host would wait for them.
     """
     batch, device = len(words_BL), words_BL.device
-    num_words = int(words_BL.max()) + 1
-    if num_words <= 0:
+    num_words, longest_word = limits or word_limits(words_BL)
+    if not num_words:
         return torch.zeros(batch, num_masks, words_BL.shape[1], dtype=torch.bool, device=device)
     real_BL = words_BL >= 0
     lengths_BW = torch.zeros(batch, num_words, dtype=torch.int32, device=device)
@@ -167,9 +178,9 @@ def sample_masks(words_BL: Tensor, budgets_B: Tensor, num_masks: int) -> Tensor:
     remaining_BR1 = budgets_B.to(torch.int32)[:, None, None].expand(-1, num_masks, 1)
     selected_BRW = torch.zeros_like(lengths_BRW, dtype=torch.bool)
     open_BRW = lengths_BRW > 0
-    for _ in range(int(lengths_BW.max())):
+    for _ in range(longest_word):
         open_BRW = open_BRW & (lengths_BRW <= remaining_BR1)
-        if not open_BRW.any():
+        if device.type == "cpu" and not open_BRW.any():  # the host would wait for a GPU to know
             break
         open_lengths_BRW = lengths_BRW * open_BRW
         taken_BRW = open_BRW & (open_lengths_BRW.cumsum(-1) <= remaining_BR1)

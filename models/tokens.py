@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from string import punctuation
 from typing import Any
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor
 
-from models.batch import Rows
+from models.batch import HostProperty, Rows, flat_positions, known
 from models.model_files import UnusableModel
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
@@ -31,6 +31,24 @@ class Tokens(Rows):
     mask: Tensor
     unattended: Tensor | None = None
     """[B, L], True at positions that attend to others but are attended to by none; None for no such position."""
+
+    @HostProperty
+    def positions(self) -> Tensor:
+        """The flat positions [N] of all tokens but padding."""
+        return flat_positions(self.mask if self.unattended is None else self.mask | self.unattended)
+
+    @HostProperty
+    def longest(self) -> int:
+        """The number of tokens of the longest text."""
+        return int(self.mask.sum(-1).max()) if len(self) else 0
+
+    def after_first(self) -> Tensor:
+        """Return the flat positions [N] of all tokens but padding and each text's first."""
+        return flat_positions(self.mask & (torch.arange(self.mask.shape[-1], device=self.mask.device) > 0))
+
+    def with_ids(self, ids: Tensor) -> Tokens:
+        """Return other ids at the same positions."""
+        return known(replace(self, ids=ids), positions=self.positions)
 
 
 def num_tokens(batch: Any) -> int:

@@ -153,10 +153,14 @@ class Bert(nn.Module):
         self.encoder = Layers(config)
 
     def forward(
-        self, ids_BL: Tensor, mask_BL: Tensor, types_BL: Tensor | None = None, *, unattended_BL: Tensor | None = None
-    ) -> Tensor:
-        """Return the last hidden states [B, L, H], which are 0 at padding; token types are 0 by default."""
-        packing = Packing(mask_BL, unattended_BL=unattended_BL)
+        self, ids_BL: Tensor, mask_BL: Tensor, types_BL: Tensor | None = None, *, unattended_BL: Tensor | None = None,
+        positions_N: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Return the last hidden states [B, L, H], which are 0 at padding; token types are 0 by default.
+
+        `positions_N` are the flat positions of real tokens, if they are known.
+        """
+        packing = Packing(mask_BL, unattended_BL=unattended_BL, positions_N=positions_N)
         hidden_NH = packing.packed(self.embeddings(ids_BL, types_BL))
         for layer in self.encoder.layer:
             hidden_NH = layer(hidden_NH, packing)

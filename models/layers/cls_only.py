@@ -10,20 +10,24 @@ from __future__ import annotations
 
 from typing import cast
 
+import torch
 from torch import Tensor
 
 from models.layers.bert import Bert, Layer
 from models.layers.unpadding import Packing
 
 
-def cls_states(model: Bert, ids_BL: Tensor, mask_BL: Tensor, types_BL: Tensor | None = None) -> Tensor:
+def cls_states(
+    model: Bert, ids_BL: Tensor, mask_BL: Tensor, types_BL: Tensor | None = None, *, positions_N: Tensor | None = None
+) -> Tensor:
     """Return `model(ids, mask, types)[:, 0]` [B, H], up to rounding; with dropout, random numbers differ."""
-    packing = Packing(mask_BL)
+    packing = Packing(mask_BL, positions_N=positions_N)
     hidden_NH = packing.packed(model.embeddings(ids_BL, types_BL))
     *layers, last = model.encoder.layer
     for layer in layers:
         hidden_NH = layer(hidden_NH, packing)
-    return _last(cast(Layer, last), hidden_NH, packing, Packing(mask_BL[:, :1], packing.visible))
+    firsts = Packing(mask_BL[:, :1], packing.visible, positions_N=torch.arange(len(ids_BL), device=ids_BL.device))
+    return _last(cast(Layer, last), hidden_NH, packing, firsts)
 
 
 def _last(layer: Layer, hidden_NH: Tensor, packing: Packing, firsts: Packing) -> Tensor:

@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout, gelu, pad
+from torch.nn.functional import dropout, gelu
 
 from models.layers.bert import BertConfig, BertForMaskedLM, SelfAttention, initialise
 from models.layers.unpadding import Packing
-from models.masking import IGNORED
 from models.tokens import Tokens
 
 
@@ -34,17 +33,22 @@ class AutoRegressiveDecoder(nn.Module):
         self.norm = nn.LayerNorm(model.config.hidden_size, eps=model.config.layer_norm_eps)
         self.vocabulary, self.embeddings = shared(model)
 
-    def forward(self, vectors_BH: Tensor, context: Tokens, labels_BC: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the logits [N, V] of the next tokens and their labels [N], without IGNORED labels and padding."""
+    def forward(
+        self, vectors_BH: Tensor, context: Tokens, labels_BC: Tensor, predicted_N: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the logits [N, V] and the labels [N] of the tokens at ascending flat positions, none of them first.
+
+        Each is predicted from the position before it.
+        """
         # Padding is at the end and a row sees no later column, so this mask also hides padding.
-        packing = Packing(context.mask, window_mask(context.ids.shape[1], self.window, context.ids.device))
+        visible_CC = window_mask(context.ids.shape[1], self.window, context.ids.device)
+        packing = Packing(context.mask, visible_CC, positions_N=context.positions)
         hidden_NH = packing.with_first(packing.packed(self.embeddings(context.ids)), vectors_BH)
         hidden_NH = dropout(hidden_NH, self.dropout, self.training)
         for block in self.blocks:
             hidden_NH = block(hidden_NH, packing)
-        next_N = packing.packed(pad(labels_BC[:, 1:], (0, 1), value=IGNORED))
-        labelled_N = next_N != IGNORED
-        return self.vocabulary(self.norm(hidden_NH[labelled_N])), next_N[labelled_N]
+        before_NH = packing.at(hidden_NH, predicted_N - 1)
+        return self.vocabulary(self.norm(before_NH)), labels_BC.flatten().index_select(0, predicted_N)
 
 
 class PreNormBlock(nn.Module):

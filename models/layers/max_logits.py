@@ -25,14 +25,19 @@ MAX_ELEMENTS = 2**25
 """The number of logits that are in memory at a time: 128 MB in float32."""
 
 
-def max_logits(states_NH: Tensor, words_VH: Tensor, pool_BL: Tensor, bias_V: Tensor | None = None) -> Tensor:
+def max_logits(
+    states_NH: Tensor, words_VH: Tensor, pool_BL: Tensor, bias_V: Tensor | None = None, *,
+    computed_BL: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Return the maximum logit of each WordPiece token over a text's pooled positions [B, V], in float32.
 
-    `states_NH` has the pooled positions, text by text. A text without pooled positions gets 0 everywhere. Under
-    autocast products have its precision; gradients are summed in the precision of the weights.
+    `states_NH` has the computed positions, text by text, by default the pooled ones only. A text without pooled
+    positions gets 0 everywhere. Under autocast products have its precision; gradients are summed in the precision of
+    the weights.
     """
     pooled_B1 = pool_BL.any(1, keepdim=True)
-    maxima_BV: Tensor = _Products.apply(states_NH, words_VH, pool_BL, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
+    computed_BL = pool_BL if computed_BL is None else computed_BL
+    maxima_BV: Tensor = _Products.apply(states_NH, words_VH, pool_BL, computed_BL, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
     biased_BV = maxima_BV if bias_V is None else maxima_BV + bias_V.to(maxima_BV.dtype)
     return torch.where(pooled_B1, biased_BV, 0.0)
 
@@ -47,7 +52,9 @@ class _Products(torch.autograd.Function):
     """Maxima of the products of states and words, and the positions of these maxima if gradients are needed."""
 
     @staticmethod
-    def forward(ctx: Any, states_NH: Tensor, words_VH: Tensor, pool_BL: Tensor, with_gradient: bool) -> Tensor:
+    def forward(
+        ctx: Any, states_NH: Tensor, words_VH: Tensor, pool_BL: Tensor, computed_BL: Tensor, with_gradient: bool
+    ) -> Tensor:
         device, vocabulary = states_NH.device.type, len(words_VH)
         wide = torch.promote_types(words_VH.dtype, torch.float)
         maxima_BV = states_NH.new_zeros(len(pool_BL), vocabulary, dtype=wide)
@@ -55,7 +62,7 @@ class _Products(torch.autograd.Function):
         ctx.save_for_backward(states_NH, words_VH, positions_BV)
         lower = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else words_VH.dtype
         lower_NH, lower_VH = states_NH.to(lower), words_VH.to(lower)  # once, not for each block
-        for texts, positions_TL in _blocks(pool_BL, len(states_NH), vocabulary):
+        for texts, positions_TL in _blocks(pool_BL, computed_BL, len(states_NH), vocabulary):
             products_VTL = (lower_VH @ lower_NH[positions_TL.flatten()].T).unflatten(1, positions_TL.shape)
             if with_gradient:
                 maxima_VT, columns_VT = products_VTL.max(2)
@@ -65,7 +72,7 @@ class _Products(torch.autograd.Function):
         return maxima_BV
 
     @staticmethod
-    def backward(ctx: Any, gradient_BV: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, gradient_BV: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         states_NH, words_VH, positions_BV = ctx.saved_tensors
         to_states = to_words = None
         with torch.autocast(states_NH.device.type, enabled=False):
@@ -80,7 +87,7 @@ class _Products(torch.autograd.Function):
                 to_states = _weighted_sums(
                     words_VH, tokens_K[order_K].int(), gradient_K[order_K], positions_K[order_K], len(states_NH)
                 ).to(ctx.saved_tensors[0].dtype)
-        return to_states, to_words, None, None
+        return to_states, to_words, None, None, None
 
 
 class _Maxima(torch.autograd.Function):
@@ -91,7 +98,7 @@ class _Maxima(torch.autograd.Function):
         maxima_BV = logits_NV.new_zeros(len(pool_BL), logits_NV.shape[1])
         ctx.positions_BV = torch.zeros_like(maxima_BV, dtype=torch.long)
         ctx.num_positions = len(logits_NV)
-        for texts, positions_TL in _blocks(pool_BL, *logits_NV.shape):
+        for texts, positions_TL in _blocks(pool_BL, pool_BL, *logits_NV.shape):
             maxima_BV[texts], columns_TV = logits_NV[positions_TL].max(1)
             ctx.positions_BV[texts] = positions_TL.gather(1, columns_TV)
         return maxima_BV
@@ -105,17 +112,19 @@ class _Maxima(torch.autograd.Function):
         return gradient_NV, None
 
 
-def _blocks(pool_BL: Tensor, num_positions: int, vocabulary: int) -> Iterator[tuple[slice, Tensor]]:
-    """Yield blocks of texts with their positions [T, L] among the N; none if there are no positions.
+def _blocks(
+    pool_BL: Tensor, computed_BL: Tensor, num_positions: int, vocabulary: int
+) -> Iterator[tuple[slice, Tensor]]:
+    """Yield blocks of texts with their positions [T, L] among the N computed; none if there are no positions.
 
     What is not pooled is replaced by the text's first pooled position, which leaves the maximum as it is. A text
     without pooled positions has that of another text; its maxima are not used.
     """
     if not num_positions:
         return
-    counts_B1 = pool_BL.sum(1, keepdim=True)
-    numbers_BL = pool_BL.flatten().cumsum(0).view(pool_BL.shape) - 1
-    positions_BL = torch.where(pool_BL, numbers_BL, counts_B1.cumsum(0) - counts_B1).clamp(max=num_positions - 1)
+    numbers_BL = computed_BL.flatten().cumsum(0).view(pool_BL.shape) - 1
+    firsts_B1 = numbers_BL.masked_fill(~pool_BL, num_positions - 1).amin(1, keepdim=True)
+    positions_BL = torch.where(pool_BL, numbers_BL, firsts_B1)
     size = max(1, MAX_ELEMENTS // (vocabulary * pool_BL.shape[1]))
     for start in range(0, len(pool_BL), size):
         texts = slice(start, start + size)

@@ -8,19 +8,26 @@ Shape suffixes: B batch, L length, N real tokens of all texts, M = B L positions
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
+
+from models.batch import flat_positions
 
 
 class Packing:
     """The positions of the real tokens of a padded batch, and which of them attend to which."""
 
-    def __init__(self, mask_BL: Tensor, visible: Tensor | None = None, *, unattended_BL: Tensor | None = None) -> None:
+    def __init__(
+        self, mask_BL: Tensor, visible: Tensor | None = None, *, unattended_BL: Tensor | None = None,
+        positions_N: Tensor | None = None,
+    ) -> None:  # fmt: skip
         """`visible` is boolean and broadcasts to [B, A, L, L], True where a row attends to a column; None for all.
 
-        `unattended_BL` is True at additional positions that are computed but not attended to.
+        `unattended_BL` is True at additional positions that are computed but not attended to. `positions_N` are the
+        flat positions of real tokens, if they are known (`Tokens.positions`), so that a GPU need not be waited for.
         """
         real_BL = mask_BL.bool() if unattended_BL is None else mask_BL.bool() | unattended_BL
-        self.shape, self.positions_N = mask_BL.shape, real_BL.flatten().nonzero()[:, 0]
+        self.shape, self.positions_N = mask_BL.shape, flat_positions(real_BL) if positions_N is None else positions_N
         lengths_B = real_BL.sum(1)
         self.starts_B = lengths_B.cumsum(0) - lengths_B
         """[B], the index of each text's first token among the N."""
@@ -34,6 +41,10 @@ class Packing:
         x_MX = x_BLX.flatten(0, 1)
         return x_MX.index_select(0, self.positions_N) if self.has_padding else x_MX
 
+    def at(self, x_NX: Tensor, positions_K: Tensor) -> Tensor:
+        """Return the real tokens [K, X] at ascending flat positions of the padded rows."""
+        return x_NX.index_select(0, among(self.positions_N, positions_K) if self.has_padding else positions_K)
+
     def padded(self, x_NX: Tensor) -> Tensor:
         """Return padded rows [B, L, X], which are 0 at padding."""
         if self.has_padding:
@@ -44,3 +55,8 @@ class Packing:
     def with_first(self, x_NX: Tensor, vectors_BX: Tensor) -> Tensor:
         """Return the tokens [N, X], with the first token of each text, [CLS], replaced by the text's vector."""
         return x_NX.index_copy(0, self.starts_B, vectors_BX.to(x_NX.dtype))
+
+
+def among(positions_N: Tensor, chosen_K: Tensor) -> Tensor:
+    """Return the indices [K] of chosen positions among N; both are ascending."""
+    return torch.searchsorted(positions_N, chosen_K)

@@ -56,7 +56,7 @@ class Batch(Rows):
 
     def num_terms(self, loss: str) -> int:
         """Return the number of masked tokens of texts and contexts, which both MLM losses predict."""
-        return self.text.num_labelled + self.context.num_labelled
+        return len(self.text.labelled) + len(self.context.labelled)
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
@@ -84,9 +84,10 @@ class Pretraining(nn.Module):
             headed.append(headed_BLH.flatten(0, 1))
             labels.append(side.labels.flatten())
         weight, all_labels = self.settings.masked_lm_weight, torch.cat(labels)
+        labelled_N = torch.cat([batch.text.labelled, batch.context.labelled + batch.text.labels.numel()])
         return (torch.stack(vectors, dim=1).flatten(0, 1),), {
-            "mlm": weight * recovery_loss(self.model.vocabulary, torch.cat(late), all_labels),
-            "head": weight * recovery_loss(self.model.vocabulary, torch.cat(headed), all_labels),
+            "mlm": weight * recovery_loss(self.model.vocabulary, torch.cat(late), all_labels, labelled_N),
+            "head": weight * recovery_loss(self.model.vocabulary, torch.cat(headed), all_labels, labelled_N),
         }
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:

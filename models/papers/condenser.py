@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from models.batch import Rows
+from models.batch import HostProperty, Rows, flat_positions
 from models.layers.bert import BertForMaskedLM, Layer, initialise
 from models.layers.unpadding import Packing
 from models.losses import recovery_loss
@@ -68,10 +68,10 @@ class Masked(Rows):
         inputs, labels = mask_words(texts, tokenizer, rate, random)
         return Masked(texts.tokens(inputs), torch.from_numpy(labels))
 
-    @property
-    def num_labelled(self) -> int:
-        """Return the number of masked tokens."""
-        return int((self.labels != IGNORED).sum())
+    @HostProperty
+    def labelled(self) -> Tensor:
+        """The flat positions [N] of masked tokens."""
+        return flat_positions(self.labels != IGNORED)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Batch(Rows):
 
     def num_terms(self, loss: str) -> int:
         """Return the number of masked tokens, which both losses predict."""
-        return self.text.num_labelled
+        return len(self.text.labelled)
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
@@ -103,8 +103,8 @@ class Pretraining(nn.Module):
         """Return no vectors and the two MLM losses: of the encoder and of the head."""
         _, late_BLH, headed_BLH = self.head(self.model, batch.text.tokens)
         return (), {
-            "mlm": recovery_loss(self.model.vocabulary, late_BLH, batch.text.labels),
-            "head": recovery_loss(self.model.vocabulary, headed_BLH, batch.text.labels),
+            "mlm": recovery_loss(self.model.vocabulary, late_BLH, batch.text.labels, batch.text.labelled),
+            "head": recovery_loss(self.model.vocabulary, headed_BLH, batch.text.labels, batch.text.labelled),
         }
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
@@ -126,7 +126,7 @@ class Head(nn.Module):
 
     def forward(self, model: BertForMaskedLM, tokens: Tokens) -> tuple[Tensor, Tensor, Tensor]:
         """Return the texts' vectors [B, H], the model's last hidden states [B, L, H] and the head's [B, L, H]."""
-        packing = Packing(tokens.mask)
+        packing = Packing(tokens.mask, positions_N=tokens.positions)
         early_NH = late_NH = packing.packed(model.bert.embeddings(tokens.ids))
         for number, layer in enumerate(model.bert.encoder.layer, start=1):
             late_NH = layer(late_NH, packing)

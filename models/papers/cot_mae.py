@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.batch import Rows
+from models.batch import HostProperty, Rows, flat_positions
 from models.layers.bert import BertForMaskedLM, Layer, initialise
 from models.layers.decoder import AutoRegressiveDecoder, shared
 from models.layers.unpadding import Packing
@@ -90,10 +90,20 @@ class Batch(Rows):
     context: Tokens
     context_labels: Tensor
 
+    @HostProperty
+    def labelled(self) -> Tensor:
+        """The flat positions [N] of the masked tokens of passages."""
+        return flat_positions(self.text_labels != IGNORED)
+
+    @HostProperty
+    def predicted(self) -> Tensor:
+        """The flat positions [N] of the tokens of contexts that the decoder predicts, which are never [CLS]."""
+        columns_C = torch.arange(self.context_labels.shape[1], device=self.context_labels.device)
+        return flat_positions((self.context_labels != IGNORED) & (columns_C > 0))
+
     def num_terms(self, loss: str) -> int:
-        """Return the number of positions whose token a loss predicts; the decoder never predicts [CLS]."""
-        labels = {"mlm": self.text_labels, "context": self.context_labels[:, 1:]}[loss]
-        return int((labels != IGNORED).sum())
+        """Return the number of positions whose token a loss predicts."""
+        return len({"mlm": self.labelled, "context": self.predicted}[loss])
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
@@ -135,12 +145,12 @@ class Pretraining(nn.Module):
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Return no vectors, and the losses of the masked passage and of the decoded context."""
-        hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask)
+        hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask, positions_N=batch.text.positions)
         vectors_BH = pool(hidden_BLH, batch.text.mask, self.pooling)
-        context_logits, context_labels = self.decoder(vectors_BH, batch.context, batch.context_labels)
+        context_logits, labels = self.decoder(vectors_BH, batch.context, batch.context_labels, batch.predicted)
         return (), {
-            "mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.text_labels),
-            "context": masked_lm_loss(context_logits, context_labels),
+            "mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.text_labels, batch.labelled),
+            "context": masked_lm_loss(context_logits, labels),
         }
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
@@ -157,12 +167,13 @@ class MaskedDecoder(nn.Module):
         self.layers.apply(lambda module: initialise(module, model.config.initializer_range))
         self.vocabulary, self.embeddings = shared(model)
 
-    def forward(self, vectors_BH: Tensor, context: Tokens, labels_BC: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the logits [N, V] at the masked positions and their labels [N]."""
-        packing = Packing(context.mask)
+    def forward(
+        self, vectors_BH: Tensor, context: Tokens, labels_BC: Tensor, predicted_N: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the logits [N, V] and the labels [N] of the tokens at ascending flat positions."""
+        packing = Packing(context.mask, positions_N=context.positions)
         hidden_NH = packing.with_first(packing.packed(self.embeddings(context.ids)), vectors_BH)
         for layer in self.layers:
             hidden_NH = layer(hidden_NH, packing)
-        labels_N = packing.packed(labels_BC)
-        labelled_N = labels_N != IGNORED
-        return self.vocabulary(hidden_NH[labelled_N]), labels_N[labelled_N]
+        logits_NV = self.vocabulary(packing.at(hidden_NH, predicted_N))
+        return logits_NV, labels_BC.flatten().index_select(0, predicted_N)

@@ -22,10 +22,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad as widened
 
-from models.batch import Rows
+from models.batch import HostProperty, Rows, flat_positions
 from models.layers.bert import BertForMaskedLM
 from models.layers.decoder import AutoRegressiveDecoder, shared
 from models.layers.max_logits import max_of_logits
+from models.layers.unpadding import among
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED, mask_words
 from models.objective import Losses, Vectors
@@ -85,10 +86,24 @@ class Masked(Rows):
     tokens: Tokens
     labels: Tensor
 
-    def unmasked(self) -> tuple[Tokens, Tensor]:
-        """Return the texts before masking, and labels [B, L] with every real token."""
-        ids_BL = torch.where(self.labels == IGNORED, self.tokens.ids, self.labels)
-        return Tokens(ids_BL, self.tokens.mask), torch.where(self.tokens.mask, ids_BL, IGNORED)
+    @HostProperty
+    def labelled(self) -> Tensor:
+        """The flat positions [N] of masked tokens."""
+        return flat_positions(self.labels != IGNORED)
+
+    @HostProperty
+    def content(self) -> Tensor:
+        """The flat positions [N] of all tokens but each text's first, [CLS], and last, [SEP]."""
+        return flat_positions(between_specials(self.tokens.mask))
+
+    @HostProperty
+    def after_cls(self) -> Tensor:
+        """The flat positions [N] of all tokens but [CLS]."""
+        return self.tokens.after_first()
+
+    def unmasked(self) -> Tokens:
+        """Return the texts before masking."""
+        return self.tokens.with_ids(torch.where(self.labels == IGNORED, self.tokens.ids, self.labels))
 
 
 @dataclass(frozen=True)
@@ -109,8 +124,8 @@ class Batch(Rows):
         task, role = loss.split("_")[:2]
         source: Role = "query" if role == "query" else "passage"
         if task == "mlm":
-            return int((self.texts(source).labels != IGNORED).sum())
-        return int(self.texts(self.targets[source]).tokens.mask[:, 1:].sum())
+            return len(self.texts(source).labelled)
+        return len(self.texts(self.targets[source]).after_cls)
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
@@ -165,30 +180,32 @@ class Pretraining(nn.Module):
         by_query = (role == "query") != self.settings.switched
         encoder, decoder = (self.encoder.query, self.query_decoder) if by_query else (self.model, self.decoder)
         text, views = batch.texts(role), self.settings.bottlenecks if role in batch.targets else []
-        hidden_BLH = encoder.bert(text.tokens.ids, text.tokens.mask)
+        hidden_BLH = encoder.bert(text.tokens.ids, text.tokens.mask, positions_N=text.tokens.positions)
         vectors: dict[str, Tensor] = {}
         if "dense" in views:
             vectors["dense"] = pool(hidden_BLH, text.tokens.mask, self.pooling)
         if "lexical" in views:
             mlm, vectors["lexical"] = self.mlm_and_lexical(encoder, hidden_BLH, text)
         else:
-            mlm = recovery_loss(encoder.vocabulary, hidden_BLH, text.labels)
-        decoded = {
-            f"decode_{role}_{view}": masked_lm_loss(*decoder(vectors_BH, *batch.texts(batch.targets[role]).unmasked()))
-            for view, vectors_BH in vectors.items()
-        }
-        return {f"mlm_{role}": mlm, **decoded}
+            mlm = recovery_loss(encoder.vocabulary, hidden_BLH, text.labels, text.labelled)
+        losses = {f"mlm_{role}": mlm}
+        for view, vectors_BH in vectors.items():
+            decoded = batch.texts(batch.targets[role])
+            target = decoded.unmasked()
+            losses[f"decode_{role}_{view}"] = masked_lm_loss(
+                *decoder(vectors_BH, target, target.ids, decoded.after_cls)
+            )
+        return losses
 
     def mlm_and_lexical(self, encoder: BertForMaskedLM, hidden_BLH: Tensor, text: Masked) -> tuple[Tensor, Tensor]:
         """Return the MLM loss and the lexical vectors [B, H]; both need the same logits, computed once."""
-        content_BL = between_specials(text.tokens.mask)
-        logits_NV, labels_N = encoder.vocabulary(hidden_BLH[content_BL]), text.labels[content_BL]
-        labelled_N = labels_N != IGNORED
-        max_logits_BV = max_of_logits(logits_NV, content_BL)
+        logits_NV = encoder.vocabulary(hidden_BLH.flatten(0, 1).index_select(0, text.content))
+        max_logits_BV = max_of_logits(logits_NV, between_specials(text.tokens.mask))
         vectors_BH = weighted_words(
             max_logits_BV, encoder.bert.embeddings.word_embeddings.weight, self.settings.lexical_bottleneck
         )
-        return masked_lm_loss(logits_NV[labelled_N], labels_N[labelled_N]), vectors_BH
+        labelled_logits = logits_NV.index_select(0, among(text.content, text.labelled))
+        return masked_lm_loss(labelled_logits, text.labels.flatten().index_select(0, text.labelled)), vectors_BH
 
 
 def between_specials(mask_BL: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from torch.nn.functional import logsigmoid, normalize, softplus
 from torch.special import entr
 from torch.utils.checkpoint import checkpoint
 
-from models.batch import Rows
+from models.batch import HostProperty, Rows, flat_positions
 from models.layers.bert import BertForMaskedLM, Transform, initialise
 from models.losses import partner_losses, recovery_loss
 from models.masking import IGNORED, mask_tokens
@@ -87,9 +87,14 @@ class Batch(Rows):
     labels: Tensor
     words: Tensor
 
+    @HostProperty
+    def labelled(self) -> Tensor:
+        """The flat positions [N] of masked tokens."""
+        return flat_positions(self.labels != IGNORED)
+
     def num_terms(self, loss: str) -> int:
         """Return the number of masked tokens for `mlm`, and of texts for `reconstruction`."""
-        return int((self.labels != IGNORED).sum()) if loss == "mlm" else len(self)
+        return len(self.labelled if loss == "mlm" else self)
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
@@ -133,7 +138,7 @@ class Pretraining(nn.Module):
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Return the vectors [N, H] if there is a contrast, and the MLM and reconstruction losses."""
         mask_NL = batch.views.mask.flatten(0, 1)
-        hidden_NLH = self.model.bert(batch.views.ids.flatten(0, 1), mask_NL)
+        hidden_NLH = self.model.bert(batch.views.ids.flatten(0, 1), mask_NL, positions_N=batch.views.positions)
         vectors_NH = pool(hidden_NLH, mask_NL, self.pooling)
         words_NW = batch.words.repeat_interleave(2, 0)
         losses_N = reconstruction_losses(self.decoder(vectors_NH), words_NW, self.weights)
@@ -142,7 +147,7 @@ class Pretraining(nn.Module):
         if self.settings.reconstruction_reduction == "mean":
             losses_N = losses_N / len(self.weights)
         return (vectors_NH,) if self.settings.contrast != "none" else (), {
-            "mlm": recovery_loss(self.model.vocabulary, hidden_NLH, batch.labels.flatten(0, 1)),
+            "mlm": recovery_loss(self.model.vocabulary, hidden_NLH, batch.labels, batch.labelled),
             "reconstruction": losses_N.mean(),
         }
 

@@ -19,7 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
+from models.batch import HostProperty, flat_positions
 from models.layers.max_logits import max_of_logits
+from models.layers.unpadding import among
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED
 from models.objective import Losses, Vectors
@@ -66,6 +68,18 @@ class Settings(retro_mae.Settings):
 class Batch(retro_mae.Batch):
     """RetroMAE's batch; the bag of words is that of the unmasked texts."""
 
+    @HostProperty
+    def after_cls(self) -> Tensor:
+        """The flat positions [N] of all tokens but [CLS]."""
+        return self.text.after_first()
+
+    @HostProperty
+    def unmasked(self) -> Tensor:
+        """The flat positions [N] of all tokens but [CLS] and masked tokens."""
+        after_cls_BL = self.text.mask.clone()
+        after_cls_BL[:, 0] = False
+        return flat_positions(after_cls_BL & (self.labels == IGNORED))
+
     def num_terms(self, loss: str) -> int:
         """Return the number of texts for the bag-of-words loss, and of predicted positions for the others."""
         return len(self) if loss == "bow" else super().num_terms(loss)
@@ -92,7 +106,7 @@ class Pretraining(nn.Module):
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Return no vectors and the losses of encoder, decoder and bag of words."""
-        hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask)
+        hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask, positions_N=batch.text.positions)
         losses = self._encoder_and_bow(hidden_BLH, batch)
         if self.settings.cls_decoding:
             losses["decoder"] = self._decoder(pool(hidden_BLH, batch.text.mask, self.pooling), batch)
@@ -107,23 +121,27 @@ class Pretraining(nn.Module):
         h1_BQH = QUERY_STREAMS[self.settings.query_stream](vectors_BH, self.model, batch.original.shape[1])
         h2_BLH = context_stream(vectors_BH, self.model, batch.original)
         decoded_NH = self.decoder(h1_BQH, h2_BLH, batch)
-        return masked_lm_loss(self.model.vocabulary(decoded_NH), batch.original[batch.words >= 0])
+        return masked_lm_loss(self.model.vocabulary(decoded_NH), batch.ordinary_ids)
 
     def _encoder_and_bow(self, hidden_BLH: Tensor, batch: Batch) -> Losses:
         """Return L_enc and beta L_bow. With a tied head both use the same logits, that of [SEP] included."""
         if self.settings.bow_weight is None:
-            return {"mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.labels)}
-        ordinary_BL = batch.text.mask.clone()
-        ordinary_BL[:, 0] = False
-        masked_BL = batch.labels != IGNORED
-        pool_BL = ordinary_BL & ~masked_BL if self.settings.exclude_masked else ordinary_BL
+            return {"mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.labels, batch.labelled)}
+        pool_BL = batch.text.mask.clone()
+        pool_BL[:, 0] = False
+        pool_N = after_cls_N = batch.after_cls
+        if self.settings.exclude_masked:
+            pool_BL, pool_N = pool_BL & (batch.labels == IGNORED), batch.unmasked
+        hidden_MH = hidden_BLH.flatten(0, 1)
         if self.settings.ot_head == "own":
-            mlm = recovery_loss(self.model.vocabulary, hidden_BLH, batch.labels)
-            logits_NV = self.projection(hidden_BLH[pool_BL])
+            mlm = recovery_loss(self.model.vocabulary, hidden_BLH, batch.labels, batch.labelled)
+            logits_NV = self.projection(hidden_MH.index_select(0, pool_N))
         else:
-            logits_NV, labelled_N = self.model.vocabulary(hidden_BLH[ordinary_BL]), masked_BL[ordinary_BL]
-            mlm = masked_lm_loss(logits_NV[labelled_N], batch.labels[masked_BL])
-            logits_NV = logits_NV[~labelled_N] if self.settings.exclude_masked else logits_NV
+            logits_NV = self.model.vocabulary(hidden_MH.index_select(0, after_cls_N))
+            labelled_logits = logits_NV.index_select(0, among(after_cls_N, batch.labelled))
+            mlm = masked_lm_loss(labelled_logits, batch.labels.flatten().index_select(0, batch.labelled))
+            if self.settings.exclude_masked:
+                logits_NV = logits_NV.index_select(0, among(after_cls_N, pool_N))
         max_logits_BV = max_of_logits(logits_NV, pool_BL)
         weights_BV = word_weights(batch.original, batch.words >= 0, max_logits_BV.shape[1], self.settings.bow_target)
         return {"mlm": mlm, "bow": self.settings.bow_weight * bow_loss(max_logits_BV, weights_BV)}

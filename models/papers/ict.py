@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from models.batch import Rows
 from models.losses import contrastive_loss
@@ -93,8 +93,11 @@ class Pretraining(nn.Module):
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Return the vectors of sentences and of texts, [B, H] each, and no local loss."""
-        sides = (batch.sentence, batch.text)
-        return tuple(pool(self.model.bert(side.ids, side.mask), side.mask, self.pooling) for side in sides), {}
+        return tuple(self.vectors(side) for side in (batch.sentence, batch.text)), {}
+
+    def vectors(self, side: Tokens) -> Tensor:
+        """Return the vectors [B, H] of texts or sentences."""
+        return pool(self.model.bert(side.ids, side.mask, positions_N=side.positions), side.mask, self.pooling)
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
         """Return the contrastive loss of each sentence's text among all texts, scored by inner products."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from models.batch import Rows
+from models.batch import HostProperty, Rows, flat_positions
 from models.losses import recovery_loss
 from models.masking import IGNORED, mask_tokens, mask_words
 from models.objective import Losses, Vectors
@@ -50,9 +50,14 @@ class Batch(Rows):
     text: Tokens
     text_labels: Tensor
 
+    @HostProperty
+    def labelled(self) -> Tensor:
+        """The flat positions [N] of masked tokens."""
+        return flat_positions(self.text_labels != IGNORED)
+
     def num_terms(self, loss: str) -> int:
         """Return the number of positions whose token the loss predicts."""
-        return int(({"mlm": self.text_labels}[loss] != IGNORED).sum())
+        return len({"mlm": self.labelled}[loss])
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
@@ -73,8 +78,8 @@ class Pretraining(nn.Module):
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Return no vectors and the MLM loss."""
-        hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask)
-        return (), {"mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.text_labels)}
+        hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask, positions_N=batch.text.positions)
+        return (), {"mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.text_labels, batch.labelled)}
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
         """Return no losses: the objective has no contrast."""

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from models.batch import Rows
+from models.batch import HostProperty, Rows, flat_positions
 from models.losses import recovery_loss
 from models.masking import IGNORED, mask_tokens
 from models.objective import Losses, Vectors
@@ -77,9 +77,19 @@ class Batch(Rows):
     sets: Tokens
     ranked: Tensor
 
+    @HostProperty
+    def labelled(self) -> Tensor:
+        """The flat positions [N] of masked tokens."""
+        return flat_positions(self.text_labels != IGNORED)
+
+    @HostProperty
+    def with_target(self) -> Tensor:
+        """The indices [N] of ranked pairs among all pairs of the batch."""
+        return flat_positions(self.ranked)
+
     def num_terms(self, loss: str) -> int:
         """Return the number of masked tokens for `mlm`, and of ranked pairs for `ranking`."""
-        return int((self.text_labels != IGNORED).sum() if loss == "mlm" else self.ranked.sum())
+        return len(self.labelled if loss == "mlm" else self.with_target)
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
@@ -208,13 +218,13 @@ class Pretraining(nn.Module):
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Return no vectors, and the MLM and ranking losses: a text is compared only with its own word sets."""
-        hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask)
+        hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask, positions_N=batch.text.positions)
         texts_BH = pool(hidden_BLH, batch.text.mask, self.pooling)
         sets_BSH = self._sets(batch.sets).unflatten(0, (len(batch), -1))
-        scores_BP2 = (sets_BSH * texts_BH[:, None]).sum(-1).unflatten(1, (-1, 2))
+        scores_N2 = (sets_BSH * texts_BH[:, None]).sum(-1).view(-1, 2).index_select(0, batch.with_target)
         return (), {
-            "mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.text_labels),
-            "ranking": ranking_loss(scores_BP2[batch.ranked], self.margin),
+            "mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.text_labels, batch.labelled),
+            "ranking": ranking_loss(scores_N2, self.margin),
         }
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
@@ -223,7 +233,7 @@ class Pretraining(nn.Module):
 
     def _sets(self, sets: Tokens) -> Tensor:
         ids, mask = sets.ids.flatten(0, 1), sets.mask.flatten(0, 1)
-        return pool(self.model.bert(ids, mask), mask, self.pooling)
+        return pool(self.model.bert(ids, mask, positions_N=sets.positions), mask, self.pooling)
 
 
 def ranking_loss(scores_N2: Tensor, margin: float) -> Tensor:

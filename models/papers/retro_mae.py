@@ -18,11 +18,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from models.batch import Rows
+from models.batch import HostProperty, Rows, flat_positions
 from models.layers.bert import BertForMaskedLM, Embeddings, Layer, initialise
 from models.layers.unpadding import Packing
 from models.losses import masked_lm_loss, recovery_loss
-from models.masking import IGNORED, mask_budgets, mask_words, sample_masks
+from models.masking import IGNORED, mask_budgets, mask_words, sample_masks, word_limits
 from models.objective import Losses, Vectors
 from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates
 from models.representation import pool
@@ -71,9 +71,29 @@ class Batch(Rows):
     budgets: Tensor
     """[B], the number of tokens hidden from each position of the decoder."""
 
+    @HostProperty
+    def labelled(self) -> Tensor:
+        """The flat positions [N] of masked tokens."""
+        return flat_positions(self.labels != IGNORED)
+
+    @HostProperty
+    def ordinary(self) -> Tensor:
+        """The flat positions [N] of all tokens but special ones."""
+        return flat_positions(self.words >= 0)
+
+    @HostProperty
+    def word_limits(self) -> tuple[int, int]:
+        """The largest number of words in a text and of tokens in a word."""
+        return word_limits(self.words)
+
+    @property
+    def ordinary_ids(self) -> Tensor:
+        """The ids [N] of all tokens but special ones before masking."""
+        return self.original.flatten().index_select(0, self.ordinary)
+
     def num_terms(self, loss: str) -> int:
         """Return the number of positions whose token a loss predicts; the decoder predicts the complete text."""
-        return int({"mlm": self.labels != IGNORED, "decoder": self.words >= 0}[loss].sum())
+        return len({"mlm": self.labelled, "decoder": self.ordinary}[loss])
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
@@ -99,13 +119,13 @@ class Pretraining(nn.Module):
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Return no vectors and the losses of encoder and decoder."""
-        hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask)
+        hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask, positions_N=batch.text.positions)
         vectors_BH = pool(hidden_BLH, batch.text.mask, self.pooling)
         queries_BQH = QUERY_STREAMS[self.settings.query_stream](vectors_BH, self.model, batch.original.shape[1])
         decoded_NH = self.decoder(queries_BQH, context_stream(vectors_BH, self.model, batch.original), batch)
         return (), {
-            "mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.labels),
-            "decoder": masked_lm_loss(self.model.vocabulary(decoded_NH), batch.original[batch.words >= 0]),
+            "mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.labels, batch.labelled),
+            "decoder": masked_lm_loss(self.model.vocabulary(decoded_NH), batch.ordinary_ids),
         }
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
@@ -144,8 +164,10 @@ class EnhancedDecoder(nn.Module):
 
     def forward(self, queries_BQH: Tensor, context_BLH: Tensor, batch: Batch) -> Tensor:
         """Return the hidden states [N, H] of ordinary tokens; those of [SEP] and padding are not computed."""
-        visible_BQL = position_specific_mask(batch.words, batch.budgets, batch.text.mask)
-        rows, columns = Packing(batch.words[:, 1:] >= 0, visible_BQL[:, None]), Packing(batch.text.mask)
+        visible_BQL = position_specific_mask(batch.words, batch.budgets, batch.text.mask, batch.word_limits)
+        after_cls_N = batch.ordinary - batch.ordinary // batch.words.shape[1] - 1  # flat positions without a column
+        rows = Packing(batch.words[:, 1:] >= 0, visible_BQL[:, None], positions_N=after_cls_N)
+        columns = Packing(batch.text.mask, positions_N=batch.text.positions)
         queries_NH, attention = rows.packed(queries_BQH), self.layer.attention
         attended_NH = attention.self.attend(queries_NH, columns.packed(context_BLH), rows=rows, columns=columns)
         mixed_NH = attention.output(attended_NH, queries_NH)
@@ -153,14 +175,16 @@ class EnhancedDecoder(nn.Module):
         return decoded_NH
 
 
-def position_specific_mask(words_BL: Tensor, budgets_B: Tensor, real_BL: Tensor) -> Tensor:
+def position_specific_mask(
+    words_BL: Tensor, budgets_B: Tensor, real_BL: Tensor, limits: tuple[int, int] | None = None
+) -> Tensor:
     """Return M [B, Q, L] (equation 5), True where a position after [CLS] may attend to a column.
 
     Each position picks one of the text's random whole-word masks. All positions see [CLS] and [SEP]; no position
-    sees itself or padding.
+    sees itself or padding. `limits` are the words' `word_limits`, if they are known.
     """
     batch, length = words_BL.shape
-    hidden_BRL = sample_masks(words_BL, budgets_B, num_masks=min(length, MAX_MASKS))
+    hidden_BRL = sample_masks(words_BL, budgets_B, min(length, MAX_MASKS), limits)
     picked_BQ = torch.randint(hidden_BRL.shape[1], (batch, length - 1), device=words_BL.device)
     hidden_BQL = hidden_BRL.gather(1, picked_BQ[..., None].expand(-1, -1, length))
     itself_QL = torch.eye(length, dtype=torch.bool, device=words_BL.device)[1:]

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from models.batch import Rows
+from models.batch import HostProperty, Rows, flat_positions
 from models.layers.decoder import AutoRegressiveDecoder
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED, mask_tokens
@@ -65,10 +65,19 @@ class Batch(Rows):
     text: Tokens
     text_labels: Tensor
 
+    @HostProperty
+    def labelled(self) -> Tensor:
+        """The flat positions [N] of masked tokens."""
+        return flat_positions(self.text_labels != IGNORED)
+
+    @HostProperty
+    def after_cls(self) -> Tensor:
+        """The flat positions [N] of all tokens but [CLS]."""
+        return self.text.after_first()
+
     def num_terms(self, loss: str) -> int:
         """Return the number of positions whose token a loss predicts; the decoder predicts every token after [CLS]."""
-        predicted = {"mlm": self.text_labels != IGNORED, "decoder": self.text.mask[:, 1:]}[loss]
-        return int(predicted.sum())
+        return len({"mlm": self.labelled, "decoder": self.after_cls}[loss])
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
@@ -92,13 +101,13 @@ class Pretraining(nn.Module):
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Return no vectors and the losses of encoder and decoder."""
         mask_BL, labels_BL = batch.text.mask, batch.text_labels
-        hidden_BLH = self.model.bert(batch.text.ids, mask_BL)
+        hidden_BLH = self.model.bert(batch.text.ids, mask_BL, positions_N=batch.text.positions)
         vectors_BH = pool(hidden_BLH, mask_BL, self.pooling)
         unmasked_BL = torch.where(labels_BL == IGNORED, batch.text.ids, labels_BL)
-        labelled_BL = torch.where(mask_BL, unmasked_BL, IGNORED)
+        unmasked = batch.text.with_ids(unmasked_BL)
         return (), {
-            "mlm": recovery_loss(self.model.vocabulary, hidden_BLH, labels_BL),
-            "decoder": masked_lm_loss(*self.decoder(vectors_BH, Tokens(unmasked_BL, mask_BL), labelled_BL)),
+            "mlm": recovery_loss(self.model.vocabulary, hidden_BLH, labels_BL, batch.labelled),
+            "decoder": masked_lm_loss(*self.decoder(vectors_BH, unmasked, unmasked_BL, batch.after_cls)),
         }
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:

@@ -82,7 +82,7 @@ class Pretraining(nn.Module):
 
     def project(self, text: Tokens) -> Tensor:
         """Encode texts and apply the projection layer, which is used in training only; [B, H]."""
-        hidden_BLH = self.model.bert(text.ids, text.mask)
+        hidden_BLH = self.model.bert(text.ids, text.mask, positions_N=text.positions)
         return torch.tanh(self.projection(pool(hidden_BLH, text.mask, self.pooling)))
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:

@@ -33,8 +33,9 @@ class DenseEncoder(nn.Module):
     def forward(self, tokens: Tokens, role: Role) -> Representation:
         network = self.tower(role).bert
         if self.pooling == "cls":
-            return Representation(dense=cls_states(network, tokens.ids, tokens.mask))
-        return Representation(dense=pool(network(tokens.ids, tokens.mask), tokens.mask, self.pooling))
+            return Representation(dense=cls_states(network, tokens.ids, tokens.mask, positions_N=tokens.positions))
+        hidden_BLH = network(tokens.ids, tokens.mask, positions_N=tokens.positions)
+        return Representation(dense=pool(hidden_BLH, tokens.mask, self.pooling))
 
     @property
     def num_positions(self) -> int:

@@ -74,7 +74,8 @@ class Experts(nn.Module):
 
     def forward(self, model: BertForMaskedLM, tokens: Tokens) -> dict[str, Tensor]:
         """Return the last hidden states [B, L, H] by view; the shared layers run once (equations 2 to 6)."""
-        packing, layers = Packing(tokens.mask, unattended_BL=tokens.unattended), model.bert.encoder.layer
+        packing = Packing(tokens.mask, unattended_BL=tokens.unattended, positions_N=tokens.positions)
+        layers = model.bert.encoder.layer
         embedded_NH = packing.packed(model.bert.embeddings(tokens.ids))
         shared_NH = _run_layers(layers[: self.shared_layers], embedded_NH, packing)
         own_BLH = packing.padded(_run_layers(layers[self.shared_layers :], shared_NH, packing))

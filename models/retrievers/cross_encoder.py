@@ -100,14 +100,15 @@ class CrossEncoder(nn.Module):
 
     def forward(self, pairs: PairTokens) -> Tensor:
         """Return the relevance score of each pair [B], in float32 even under autocast, so that few scores tie."""
-        first_BH = cls_states(self.bert, pairs.tokens.ids, pairs.tokens.mask, pairs.types)
+        tokens = pairs.tokens
+        first_BH = cls_states(self.bert, tokens.ids, tokens.mask, pairs.types, positions_N=tokens.positions)
         with torch.autocast(first_BH.device.type, enabled=False):
             scores_B1: Tensor = self.classifier(self.dropout(self.bert.pooler(first_BH)))
         return scores_B1[:, 0]
 
 
 @dataclass(frozen=True)
-class Groups:
+class Groups(Rows):
     """Q queries, each with G passages, its positive first: Q * G pairs, group after group."""
 
     pairs: PairTokens
@@ -119,10 +120,6 @@ class Groups:
     def rows(self, start: int, stop: int) -> Groups:
         """Return the queries from `start` up to `stop` with their passages."""
         return replace(self, pairs=self.pairs.rows(start * self.group, stop * self.group))
-
-    def to(self, device: torch.device) -> Groups:
-        """Return the groups on another device."""
-        return replace(self, pairs=self.pairs.to(device))
 
 
 class Finetuning(nn.Module):

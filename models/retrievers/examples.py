@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from models.batch import Rows, known
 from models.tokens import Tokens
 
 
 @dataclass(frozen=True)
-class Examples:
+class Examples(Rows):
     """Q queries and, in the same order, G passages per query, the positive first; or both `sorted_by_length`."""
 
     queries: Tokens
@@ -51,20 +52,13 @@ class Examples:
             self, queries=self.queries.rows(start, stop), passages=passages, excluded=None, teacher=None, order=None
         )
 
-    def to(self, device: torch.device) -> Examples:
-        """Return the examples on another device."""
-        excluded, teacher = (None if part is None else part.to(device) for part in (self.excluded, self.teacher))
-        order = None if self.order is None else (self.order[0].to(device), self.order[1].to(device))
-        return replace(
-            self, queries=self.queries.to(device), passages=self.passages.to(device), excluded=excluded,
-            teacher=teacher, order=order,
-        )  # fmt: skip
-
 
 def cut_to_longest(tokens: Tokens) -> Tokens:
     """Return the tokens without the columns that are padding in every text."""
-    longest = int(tokens.mask.sum(1).max())
-    return Tokens(tokens.ids[:, :longest], tokens.mask[:, :longest])
+    length, longest = tokens.ids.shape[1], tokens.longest
+    cut = Tokens(tokens.ids[:, :longest], tokens.mask[:, :longest])
+    rows_N = tokens.positions // length
+    return known(cut, positions=tokens.positions - rows_N * (length - longest), longest=longest)
 
 
 def known_positives(relevant: Sequence[set[str]], documents: Sequence[str], group: int) -> Tensor | None:

@@ -157,8 +157,10 @@ class Retriever(nn.Module):
             hidden_by_view: dict[str, Tensor] = experts(tower, tokens)
             return hidden_by_view
         if self.views == ("dense",) and self.encoder.pooling == "cls":
-            return {"dense": cls_states(tower.bert, tokens.ids, tokens.mask)[:, None]}
-        hidden_BLH = tower.bert(tokens.ids, tokens.mask, unattended_BL=tokens.unattended)
+            return {"dense": cls_states(tower.bert, tokens.ids, tokens.mask, positions_N=tokens.positions)[:, None]}
+        hidden_BLH = tower.bert(
+            tokens.ids, tokens.mask, unattended_BL=tokens.unattended, positions_N=tokens.positions
+        )  # fmt: skip
         return dict.fromkeys(self.views, hidden_BLH)
 
     def _towers(self) -> Iterator[tuple[Role, BertForMaskedLM]]:

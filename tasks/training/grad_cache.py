@@ -38,8 +38,9 @@ def gradients(
     spans = split_into_chunks(len(batch), chunk)
     step = _Step(objective, batch, spans, seed, precision, scale)
     if len(spans) == 1:
-        vectors, local = step.encode(0)
-        losses = {**local, **objective.compare(vectors, batch.to(choose_device()))}
+        moved = batch.to(choose_device())
+        vectors, local = step.encode(0, moved)
+        losses = {**local, **objective.compare(vectors, moved)}
         scale(_sum(losses.values())).backward()
         return losses
     first, *others = distributed.shard_of_rank(spans)
@@ -66,13 +67,15 @@ class _Step:
     precision: Precision | None
     scale: Callable[[Tensor], Tensor]
 
-    def encode(self, number: int) -> tuple[Vectors, Losses]:
-        """Return the vectors and local losses of a chunk."""
+    def encode(self, number: int, chunk: Batch | None = None) -> tuple[Vectors, Losses]:
+        """Return the vectors and local losses of a chunk, which is moved to the device unless it is given."""
         torch.manual_seed(mix_seeds(*self.seed, number))
         device = choose_device()
         objective: Objective = self.objective
+        if chunk is None:
+            chunk = self.batch.rows(*self.spans[number]).to(device)
         with autocast(device, self.precision):
-            return objective.encode(self.batch.rows(*self.spans[number]).to(device))
+            return objective.encode(chunk)
 
     def compare(self, vectors: Vectors) -> tuple[Losses, Vectors]:
         """Return the losses of the comparison, and its gradients at the vectors of the complete batch.

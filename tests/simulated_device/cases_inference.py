@@ -23,7 +23,7 @@ from tests.tasks.stored import store, texts
 from tests.tiny import RETRIEVERS, SPECIALS, save_t5
 
 TILES = 3  # of 40 passages, in shards of 15
-TOKEN_BYTES = 5 * 12 * (8 + 1)  # ids and mask of the padded texts
+TOKEN_BYTES = 5 * 12 * (8 + 1) + 28 * 8  # ids and mask of the padded texts, and the positions of the tokens
 TEXTS = ["king river", "a stone bridge, and the garden of the painter.", "", "music", "planet ocean tree letter bread"]
 
 

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from models.batch import Rows
 from models.objective import Batch
 from storage.store.store import Store
+from tasks.runtime.device import Precision
 from tasks.session import Execution, Session, session
 from tasks.training.grad_cache import gradients
 from tests.simulated_device.tensor import SimulatedTensor, traffic
@@ -26,15 +28,34 @@ def on_cpu(objective: nn.Module, batch: Batch, chunk: int | None) -> Step:
     return {name: loss.item() for name, loss in losses.items()}, _gradients(objective)
 
 
-def on_device(objective: nn.Module, batch: Batch, chunk: int | None, device: torch.device) -> Step:
-    """Return the losses and gradients of a step on the simulated device; `traffic` counts only the step itself."""
-    objective, batch = objective.to(device), batch.to(device)
+def on_device(
+    objective: nn.Module, batch: Batch, chunk: int | None, device: torch.device, precision: Precision | None = None
+) -> Step:
+    """Return the losses and gradients of a step on the simulated device; `traffic` counts only the step itself.
+
+    As in a training, the batch is on the CPU, where its numbers of terms are known.
+    """
+    objective = objective.to(device)
     traffic.clear()
-    losses = gradients(objective, batch, chunk, SEED)
+    losses = gradients(objective, batch, chunk, SEED, precision)
     counted = dataclasses.replace(traffic, **{name: counts.copy() for name, counts in vars(traffic).items()})
     step = {name: loss.item() for name, loss in losses.items()}, _gradients(objective)
     vars(traffic).update(vars(counted))
     return step
+
+
+def assert_moved_once(batch: Batch) -> None:
+    """Check that a step with the complete batch has copied it to the device once, and nothing else."""
+    sizes: list[int] = []
+
+    def counted(part: Tensor) -> Tensor:
+        sizes.append(part.numel() * part.element_size())
+        return part
+
+    assert isinstance(batch, Rows)
+    batch._with_all(counted)
+    assert set(traffic.to_device) == {"models/batch.py:moved"}
+    assert traffic.to_device.total() == sum(sizes)
 
 
 def assert_equal(step: Step, expected: Step, *, tolerance: float) -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, pad
 
-from models.batch import Rows
+from models.batch import Rows, known
 from models.layers.bert import BertConfig, BertForMaskedLM
 from models.representation import Representation, Role, inner_products
 from models.settings import VALIDATED, omitted_at
@@ -107,7 +107,10 @@ class View(nn.Module):
         missing = max(0, count - tokens.ids.shape[1])
         ids_BL, mask_BL = pad(tokens.ids, (0, missing), value=self.pad), pad(tokens.mask, (0, missing), value=False)
         unattended_BL = ~mask_BL & (torch.arange(ids_BL.shape[1], device=ids_BL.device) < count)
-        return Tokens(ids_BL.masked_fill(unattended_BL, self.mask), mask_BL, unattended_BL)
+        augmented = Tokens(ids_BL.masked_fill(unattended_BL, self.mask), mask_BL, unattended_BL)
+        if ids_BL.shape[1] > count:
+            return augmented  # a query is longer than `query_masks`
+        return known(augmented, positions=torch.arange(ids_BL.numel(), device=ids_BL.device))
 
     def compared(self, tokens: Tokens, role: Role) -> tuple[Tensor, Tensor | None]:
         """Return a mask [B, L] of the tokens that MaxSim compares and, if only equal tokens match, their ids [B, L].

@@ -82,7 +82,12 @@ class View(nn.Module):
         pool_BL = tokens.mask
         if not self.settings.pool_specials:
             pool_BL = pool_BL & (tokens.ids != self.cls) & (tokens.ids != self.sep)
-        weights_BV = ACTIVATIONS[self.settings.activation](self._max_logits(hidden_BLH[pool_BL], pool_BL, model))
+        if hidden_BLH.device.type == "cpu":
+            hidden_NH, computed_BL = hidden_BLH[pool_BL], pool_BL
+        else:  # the host would wait for the number of pooled positions
+            computed_BL = tokens.mask if tokens.unattended is None else tokens.mask | tokens.unattended
+            hidden_NH = hidden_BLH.flatten(0, 1).index_select(0, tokens.positions)
+        weights_BV = ACTIVATIONS[self.settings.activation](self._max_logits(hidden_NH, pool_BL, computed_BL, model))
         top = self.settings.top_queries if role == "query" else self.settings.top_passages
         return Representation(lexical=weights_BV if top is None else weights_BV * largest(weights_BV, top))
 
@@ -92,14 +97,14 @@ class View(nn.Module):
             raise ValueError("the lexical view's similarity: expected a lexical part on both sides")
         return inner_products(queries.lexical, passages.lexical)
 
-    def _max_logits(self, hidden_NH: Tensor, pool_BL: Tensor, model: BertForMaskedLM) -> Tensor:
-        """Return the maximum logits [B, V] of the settings' head."""
+    def _max_logits(self, hidden_NH: Tensor, pool_BL: Tensor, computed_BL: Tensor, model: BertForMaskedLM) -> Tensor:
+        """Return the maximum logits [B, V] of the settings' head; `hidden_NH` are those of the computed positions."""
         words_VH, head = model.bert.embeddings.word_embeddings.weight, model.cls.predictions
         if self.projection is not None:
-            return max_logits(hidden_NH, self.projection.weight, pool_BL)
+            return max_logits(hidden_NH, self.projection.weight, pool_BL, computed_BL=computed_BL)
         if self.settings.head == "mlm":
-            return max_logits(head.transform(hidden_NH), words_VH, pool_BL, head.bias)
-        return max_logits(hidden_NH, words_VH, pool_BL)
+            return max_logits(head.transform(hidden_NH), words_VH, pool_BL, head.bias, computed_BL=computed_BL)
+        return max_logits(hidden_NH, words_VH, pool_BL, computed_BL=computed_BL)
 
 
 def largest(weights_NV: Tensor, top: int) -> Tensor:

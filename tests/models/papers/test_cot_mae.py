@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from models.batch import flat_positions
 from models.layers.decoder import window_mask
 from models.losses import masked_lm_loss
 from models.masking import IGNORED, mask_budget
@@ -142,7 +143,7 @@ def test_the_released_decoder(tokenizer: Tokenizer, window: int, width: int | No
     assert {block.widen.out_features for block in model.decoder.blocks} == {width or SHAPE["intermediate_size"]}
     context, vectors = pad([[CLS, 20, 21, 22, 60, 61, SEP], [CLS, 30, SEP]]), torch.randn(2, SHAPE["hidden_size"])
 
-    logits, labels = model.decoder(vectors, context, torch.where(context.mask, context.ids, IGNORED))
+    logits, labels = model.decoder(vectors, context, context.ids, context.after_first())
 
     # By hand: what comes next, the query's first token and [SEP] too; nothing where padding is.
     assert labels.tolist() == [20, 21, 22, 60, 61, SEP, 30, SEP]
@@ -161,7 +162,7 @@ def test_the_printed_decoder(tokenizer: Tokenizer, layers: int) -> None:
     labels = torch.full_like(context.ids, IGNORED)
     labels[0, 2], labels[0, 5], labels[1, 1] = 21, 61, 30
 
-    logits, labelled = model.decoder(vectors, context, labels)
+    logits, labelled = model.decoder(vectors, context, labels, flat_positions(labels != IGNORED))
 
     assert labelled.tolist() == [21, 61, 30]
     long, short = (
@@ -189,7 +190,7 @@ def test_window_by_hand() -> None:
 
 def released(model: Pretraining, vector: Tensor, ids: list[int]) -> Tensor:
     context = pad([ids])
-    logits, _ = model.decoder(vector[None], context, context.ids)
+    logits, _ = model.decoder(vector[None], context, context.ids, context.after_first())
     return logits
 
 
@@ -218,7 +219,7 @@ def test_what_lies_before_the_window_reaches_one_layer_through_the_vector_alone(
         return inputs[-1]
 
     model.decoder.embeddings = kept
-    logits, _ = model.decoder(vectors, context, context.ids)
+    logits, _ = model.decoder(vectors, context, context.ids, context.after_first())
     for row in range(len(logits)):
         of_tokens, of_vector = torch.autograd.grad(logits[row].square().sum(), (inputs[0], vectors), retain_graph=True)
         reached = set(torch.nonzero(of_tokens[0].abs().amax(-1)).flatten().tolist())
@@ -241,7 +242,8 @@ def test_losses_are_the_sum_of_the_two_heads(tokenizer: Tokenizer, settings: Set
     mlm = masked_lm_loss(model.model.vocabulary(hidden[labelled]), inputs.text_labels[labelled])
     lengths = inputs.text.mask.sum(1)
     means = torch.stack([row[:length].mean(0) for row, length in zip(hidden, lengths, strict=True)])
-    decoded = model.decoder(hidden[:, 0] if pooling == "cls" else means, inputs.context, inputs.context_labels)
+    given = hidden[:, 0] if pooling == "cls" else means
+    decoded = model.decoder(given, inputs.context, inputs.context_labels, inputs.predicted)
     assert vectors == ()
     assert model.compare(vectors, inputs) == {}
     torch.testing.assert_close(losses, {"mlm": mlm, "context": masked_lm_loss(*decoded)}, atol=1e-5, rtol=1e-5)
@@ -253,7 +255,7 @@ def test_the_context_loss_reaches_the_encoder_through_the_vector_alone(
 ) -> None:
     model, inputs = objective(settings), batch(tokenizer, settings)
     hidden = model.model.bert(inputs.text.ids, inputs.text.mask).detach().requires_grad_()
-    monkeypatch.setattr(model.model.bert, "forward", lambda ids, mask: hidden)
+    monkeypatch.setattr(model.model.bert, "forward", lambda ids, mask, **known: hidden)
 
     _, losses = model.encode(inputs)
     (of_context,) = torch.autograd.grad(losses["context"], hidden, retain_graph=True)

@@ -47,7 +47,7 @@ def test_dropout_works_in_training_alone(tokenizer: Tokenizer, settings: Setting
     vectors, inputs = torch.randn(4, SHAPE["hidden_size"]), batch(tokenizer, settings)
 
     def logits() -> Tensor:
-        decoded: tuple[Tensor, Tensor] = model.decoder(vectors, inputs.context, inputs.context_labels)
+        decoded: tuple[Tensor, Tensor] = model.decoder(vectors, inputs.context, inputs.context_labels, inputs.predicted)
         return decoded[0]
 
     model.train()

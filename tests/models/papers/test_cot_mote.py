@@ -90,10 +90,9 @@ def test_both_texts_are_cropped_and_masked_each_for_itself(tokenizer: Tokenizer)
     batch = make_batch(inputs, tokenizer, BOTH, RowRandom(1, 0))
 
     for part, texts, longest in ((batch.passage, inputs.texts, 20), (batch.query, inputs.contexts, 10)):
-        unmasked, targets = part.unmasked()
+        unmasked = part.unmasked()
         assert part.tokens.ids.shape[1] == longest
         assert torch.equal(unmasked.mask, part.tokens.mask)
-        assert torch.equal(targets, torch.where(unmasked.mask, unmasked.ids, IGNORED))
         for ids, mask, labels, text in zip(unmasked.ids, unmasked.mask, part.labels, texts, strict=True):
             original = ids[mask].tolist()
             assert (original[0], original[-1], len(original)) == (CLS, SEP, min(longest, len(text) + 2))
@@ -151,7 +150,7 @@ def slow_losses(model: Pretraining, inputs: Batch, settings: Settings, pooling: 
             )
             if decoded[role] == "none":
                 continue
-            target = parts[decoded[role]].unmasked()[0]
+            target = parts[decoded[role]].unmasked()
             text = target.ids[row][target.mask[row]].tolist()
             words = w["bert.embeddings.word_embeddings.weight"]
             vectors = {
@@ -221,8 +220,8 @@ def test_the_decoder_hears_of_a_text_through_its_vector_alone(
     hidden: list[Tensor] = []
 
     def kept(forward: Any) -> Any:
-        def of(ids: Tensor, mask: Tensor) -> Tensor:
-            hidden.append(forward(ids, mask).detach().requires_grad_())
+        def of(ids: Tensor, mask: Tensor, **known: Tensor) -> Tensor:
+            hidden.append(forward(ids, mask, **known).detach().requires_grad_())
             return hidden[-1]
 
         return of
@@ -289,4 +288,4 @@ def test_masked_texts_are_rows(tokenizer: Tokenizer) -> None:
     part: Masked = batch(tokenizer, BOTH).passage.rows(2, 4)
 
     assert len(part) == 2
-    assert torch.equal(part.unmasked()[0].ids, batch(tokenizer, BOTH).passage.unmasked()[0].ids[2:4])
+    assert torch.equal(part.unmasked().ids, batch(tokenizer, BOTH).passage.unmasked().ids[2:4])

@@ -226,7 +226,7 @@ def test_reconstruction_and_contrast_reach_the_encoder_through_the_vector_alone(
     model, inputs = objective(settings), batch(tokenizer)
     hidden = model.model.bert(inputs.views.ids.flatten(0, 1), inputs.views.mask.flatten(0, 1)).detach().requires_grad_()
     passes: list[int] = []
-    monkeypatch.setattr(model.model.bert, "forward", lambda ids, mask: passes.append(len(ids)) or hidden)
+    monkeypatch.setattr(model.model.bert, "forward", lambda ids, mask, **known: passes.append(len(ids)) or hidden)
 
     losses = losses_of(model, inputs)
     of_mlm, of_words, of_contrast = (

@@ -163,7 +163,7 @@ def test_the_bag_reaches_pooled_tokens_alone(
 ) -> None:
     model, inputs = objective(settings), batch(tokenizer, settings)
     hidden = model.model.bert(inputs.text.ids, inputs.text.mask).detach().requires_grad_()
-    monkeypatch.setattr(model.model.bert, "forward", lambda ids, mask: hidden)
+    monkeypatch.setattr(model.model.bert, "forward", lambda ids, mask, **known: hidden)
 
     (of_bow,) = torch.autograd.grad(model.encode(inputs)[1]["bow"], hidden)
 

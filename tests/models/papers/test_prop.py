@@ -225,7 +225,7 @@ def test_unranked_pairs_and_other_texts_sets_have_no_gradient(
     inputs = dataclasses.replace(inputs, ranked=torch.arange(20).reshape(5, 4) % 3 == 0)
     hidden = model.model.bert(inputs.text.ids, inputs.text.mask).detach().requires_grad_()
     of_sets = model.model.bert(inputs.sets.ids.flatten(0, 1), inputs.sets.mask.flatten(0, 1)).detach().requires_grad_()
-    monkeypatch.setattr(model.model.bert, "forward", lambda ids, mask: hidden if len(ids) == 5 else of_sets)
+    monkeypatch.setattr(model.model.bert, "forward", lambda ids, mask, **known: hidden if len(ids) == 5 else of_sets)
 
     losses = model.encode(inputs)[1]
     to_text, to_sets = torch.autograd.grad(losses["ranking"], (hidden, of_sets), retain_graph=True)

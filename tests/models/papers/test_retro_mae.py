@@ -50,7 +50,7 @@ def objective(settings: Settings = SUM, *, pooling: Pooling = "cls", dropout: fl
     return model
 
 
-def fixed_mask(words_BL: Tensor, budgets_B: Tensor, real_BL: Tensor) -> Tensor:
+def fixed_mask(words_BL: Tensor, budgets_B: Tensor, real_BL: Tensor, limits: object = None) -> Tensor:
     """A mask by the numbers of words and rows alone, equal in a batch and in its chunks."""
     row, column = torch.arange(1, words_BL.shape[1])[:, None], torch.arange(words_BL.shape[1])
     hidden_BQL = ((words_BL[:, None] * 7 + row * 3 + budgets_B[:, None, None]) % 5 < 2) & (words_BL >= 0)[:, None]
@@ -167,7 +167,7 @@ def test_the_decoder_reaches_the_encoder_through_the_vector_alone(
 ) -> None:
     model, inputs = objective(settings), batch(tokenizer)
     hidden = model.model.bert(inputs.text.ids, inputs.text.mask).detach().requires_grad_()
-    monkeypatch.setattr(model.model.bert, "forward", lambda ids, mask: hidden)
+    monkeypatch.setattr(model.model.bert, "forward", lambda ids, mask, **known: hidden)
 
     _, losses = model.encode(inputs)
     (of_decoder,) = torch.autograd.grad(losses["decoder"], hidden, retain_graph=True)

@@ -87,7 +87,7 @@ def test_each_row_sees_what_one_of_the_masks_leaves(tokenizer: Tokenizer, monkey
     built = batch(tokenizer)
     length, drawn = built.words.shape[1], []
 
-    def kept(words: Tensor, budgets: Tensor, num_masks: int) -> Tensor:
+    def kept(words: Tensor, budgets: Tensor, num_masks: int, limits: object) -> Tensor:
         drawn.append(sample_masks(words, budgets, num_masks))
         return drawn[-1]
 
@@ -113,7 +113,7 @@ def test_each_row_sees_what_one_of_the_masks_leaves(tokenizer: Tokenizer, monkey
 def test_a_text_has_at_most_so_many_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     labelled: list[int] = []
 
-    def masks(words: Tensor, budgets: Tensor, num_masks: int) -> Tensor:
+    def masks(words: Tensor, budgets: Tensor, num_masks: int, limits: object) -> Tensor:
         labelled.append(num_masks)
         return torch.zeros(len(words), num_masks, words.shape[1], dtype=torch.bool)
 
@@ -128,7 +128,7 @@ def test_a_text_has_at_most_so_many_masks(monkeypatch: pytest.MonkeyPatch) -> No
 def test_rows_pick_masks_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     length = 11  # as many masks; mask r hides column r + 1 modulo its own, which tells which was picked
 
-    def masks(words: Tensor, budgets: Tensor, num_masks: int) -> Tensor:
+    def masks(words: Tensor, budgets: Tensor, num_masks: int, limits: object) -> Tensor:
         return torch.eye(num_masks, words.shape[1], dtype=torch.bool).expand(len(words), -1, -1)
 
     monkeypatch.setattr(retro_mae, "sample_masks", masks)

@@ -99,7 +99,7 @@ def test_the_decoder_hears_of_the_text_through_the_vector_and_the_last_few_token
     model, given = objective(), batch(tokenizer)
     hidden = model.model.bert(given.text.ids, given.text.mask).detach().requires_grad_()
     inputs: list[Tensor] = []
-    model.model.bert.forward = lambda ids, mask: hidden
+    model.model.bert.forward = lambda ids, mask, **known: hidden
 
     def kept(ids: Tensor) -> Tensor:
         inputs.append(model.model.bert.embeddings(ids).detach().requires_grad_())

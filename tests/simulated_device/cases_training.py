@@ -1,0 +1,51 @@
+"""The training loop on the simulated device: the CPU's losses, and one synchronisation for each logged step."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from storage.store.store import Store
+from tasks.session import Execution, Session, session
+from tasks.training.loop import fit
+from tasks.training.optimiser import OptimisationSettings
+from tests.simulated_device.tensor import traffic
+from tests.tasks.training.small_objectives import FITTING, batches, lines, objective
+from tests.tiny import tiny_tokenizer
+
+
+def fitted(kind: str, steps: int, out: Path, device: str, *, log_steps: int = 1, chunk: int | None = 3) -> int:
+    """Train for some steps and return the number of synchronisations of the complete training."""
+    batch_of, made = batches(kind, tiny_tokenizer()), objective(kind)
+    settings = OptimisationSettings(**{**FITTING.model_dump(), "chunk": chunk, "precision": "float32"})
+    execution = Execution(workers=1, threads=1, device=device, log_steps=log_steps)
+    with session(Session(Store(out / "store"), execution)):
+        traffic.clear()
+        fit(made, batch_of, steps, out=out, settings=settings, seed=3)
+    return traffic.synchronisations.total()
+
+
+@pytest.mark.parametrize("kind", ["ar", "ae", "contrast"])
+def test_losses_are_those_of_the_cpu(kind: str, tmp_path: Path, simulated: torch.device) -> None:
+    for device in ("cpu", simulated.type):
+        fitted(kind, 4, tmp_path / device, device)
+
+    logged, expected = lines(tmp_path / simulated.type), lines(tmp_path / "cpu")
+    assert [line["step"] for line in logged] == [1, 2, 3, 4]
+    for line, other in zip(logged, expected, strict=True):
+        assert line == pytest.approx(other, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["ar", "contrast"])
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_only_logged_steps_wait_and_each_once(
+    kind: str, chunk: int | None, tmp_path: Path, simulated: torch.device
+) -> None:
+    """Before the first step and after the last, weights are read, whatever the number of steps."""
+    two, five, rarely = (
+        fitted(kind, steps, tmp_path / name, simulated.type, log_steps=log_steps, chunk=chunk)
+        for name, steps, log_steps in (("two", 2, 1), ("five", 5, 1), ("rarely", 5, 5))
+    )
+
+    assert five - two == 3
+    assert five - rarely == 4
