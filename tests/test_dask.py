@@ -52,7 +52,7 @@ def main(folder, address, documents):
     sharded.cut_small()
     dask_cluster.GROUPS = 3
     chain()
-    print(sharded.said(hashes[0]))
+    print(sharded.as_line(hashes[0]))
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
@@ -173,14 +173,14 @@ def test_a_worker_is_killed_in_the_middle_of_a_flow(
         finished = wait_for(lambda: flow.poll() is not None or encoded(tmp_path / "store"))
         assert flow.poll() is None, "the flow has failed"
         two.workers[0].send_signal(signal.SIGKILL)
-        said, _ = flow.communicate(timeout=900)
+        output, _ = flow.communicate(timeout=900)
     finally:
         flow.kill()
     assert flow.returncode == 0
     assert two.workers[1].poll() is None
     logs = [path.read_text() for path in two.folder.glob("*.log")]
 
-    assert json.loads(said.splitlines()[-1]) == expected
+    assert json.loads(output.splitlines()[-1]) == expected
     [built] = (tmp_path / "store" / "encode").iterdir()
     assert len(finished) < len(list(built.rglob("*.npy")))
     shard = Counter(Path(name).name[:5] for name in finished)

@@ -114,20 +114,20 @@ def test_a_server_that_is_not_there_is_named_without_its_password(attempt: Calla
 
 
 @pytest.mark.parametrize(
-    ("limit", "value", "said"),
+    ("limit", "value", "message"),
     [(resource.RLIMIT_NOFILE, 16, "ulimit -n"), (resource.RLIMIT_FSIZE, 200, "ulimit -f")],
     ids=["files", "size"],
 )
 def test_a_limit_of_the_system_is_named(
-    attempt: Callable[..., Attempt], tmp_path: Path, limit: int, value: int, said: str
+    attempt: Callable[..., Attempt], tmp_path: Path, limit: int, value: int, message: str
 ) -> None:
     (tmp_path / "limit").write_text(f"{limit} {value}")
     (tmp_path / "go").touch()
 
-    code, [line] = attempt(*(["--plain"] if said == "ulimit -f" else [])).ended(60 * PATIENCE)
+    code, [line] = attempt(*(["--plain"] if message == "ulimit -f" else [])).ended(60 * PATIENCE)
 
     assert code == 2
-    assert said in line
+    assert message in line
     assert line.startswith("pretrieve: ")
 
 

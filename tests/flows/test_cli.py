@@ -120,14 +120,14 @@ def build_metrics(collection: Path, store: Store) -> None:
 
 @pytest.mark.parametrize("what", BAD)
 def test_bad_input_is_named(tmp_path: Path, begun: Path, what: str) -> None:
-    _, absent, said = BAD[what]
+    _, absent, message = BAD[what]
     folder, store = bad_collection(tmp_path / "data", what), Store(tmp_path / "store")
     shutil.copytree(begun, store.root, copy_function=os.link)
 
     with pytest.raises(UserError) as complaint:
         build_metrics(folder, store)
 
-    assert all(word in str(complaint.value) for word in said), complaint
+    assert all(word in str(complaint.value) for word in message), complaint
     assert not list(store.root.glob(f"{absent}/*"))
 
 
@@ -150,7 +150,7 @@ def test_bad_input_is_named_in_one_line(prefect_server: Service, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["reproduce", "quikstart"], "did you mean quickstart"),
         (["reproduce", "quickstart", "--set", "pretrain.step=1"], "did you mean steps"),
@@ -163,11 +163,11 @@ def test_bad_input_is_named_in_one_line(prefect_server: Service, tmp_path: Path)
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_a_wrong_command_is_named_in_one_line(tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_a_wrong_command_is_named_in_one_line(tmp_path: Path, arguments: list[str], message: str) -> None:
     done = run(tmp_path, *arguments)
 
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert [path.name for path in tmp_path.iterdir() if path.name != ".cache"] == []  # which is the home's here
 

@@ -37,16 +37,16 @@ def test_two_runs_are_compared(store: Store, tmp_path: Path, capsys: pytest.Capt
 
     page = tmp_path / "page.html"
     show_comparison("one", "two,three", store.root, page)
-    said = " ".join(capsys.readouterr().out.split())
-    assert "A Title of one" in said
-    assert "seed 1 1, 7" in said
-    assert "search 1 2 4" in said
-    assert "only A has" not in said
-    assert "the same run in both: bm25" in said
-    assert "bm25 MRR@10" not in said
-    assert said.index("retriever_2 MRR@10") < said.index("retriever_1 MRR@10")  # the headline's run is first
-    assert " ± " in said
-    assert "▼" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "A Title of one" in output
+    assert "seed 1 1, 7" in output
+    assert "search 1 2 4" in output
+    assert "only A has" not in output
+    assert "the same run in both: bm25" in output
+    assert "bm25 MRR@10" not in output
+    assert output.index("retriever_2 MRR@10") < output.index("retriever_1 MRR@10")  # the headline's run is first
+    assert " ± " in output
+    assert "▼" in output
     assert "standard deviation of the means of several seeds" in page.read_text()
     assert "<script" not in page.read_text()
 
@@ -76,8 +76,8 @@ def test_what_cannot_be_compared_is_named(store: Store) -> None:
         ("one", "none"): "none: expected a recipe's name, a report's key or a folder with report.json; .*one, other",
         ("one", next((store.root / "evaluate").iterdir()).name): "evaluate builds Metrics, not a report",
     }
-    for (first, second), said in refused.items():
-        with pytest.raises(UserError, match=said):
+    for (first, second), output in refused.items():
+        with pytest.raises(UserError, match=output):
             compared(first, second, store)
     (store.root / "report" / other.key / "report.json").unlink()
     with pytest.raises(UserError, match="is missing or damaged"):

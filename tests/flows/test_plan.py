@@ -147,7 +147,7 @@ def test_hours_come_from_a_pretraining_of_the_same_start_which_is_named(
     rate = sorted(row["tokens_per_second"] for row in log)[1]
 
     rows, below = plan(capsys, store.root, "cot_mae", changes)
-    other, said = plan(capsys, store.root, "cot_mae", [*changes, "backbone.dropout=0.0"])
+    other, output = plan(capsys, store.root, "cot_mae", [*changes, "backbone.dropout=0.0"])
 
     tokens = float(rows["pretrain", ""]["tokens"])
     assert float(rows["pretrain", ""]["hours"].strip("~").replace(",", "")) == pytest.approx(
@@ -159,7 +159,7 @@ def test_hours_come_from_a_pretraining_of_the_same_start_which_is_named(
     # Another start: nothing is known of its pre-training; but its own making has the same inputs.
     assert not other["pretrain", ""]["hours"]
     assert other["initialise", ""]["disk"].startswith("~")
-    assert f"hours of initialise: as {start.reference} took, built from the same inputs" in said
+    assert f"hours of initialise: as {start.reference} took, built from the same inputs" in output
 
 
 def test_absent_sources_are_errors_but_where_they_may_be(tmp_path: Path) -> None:

@@ -95,11 +95,11 @@ def test_the_table_shows_texts_as_they_are(built: dict[str, Artifact[Any]], caps
     store = built["bm25"].path.parent.parent
 
     show_answer(built["bm25"].key, "planet [bold]", store, 5, None)
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     show_answer(built["bm25"].key, "zebra", store, 5, None)
 
-    assert "[Title] · [music] planet" in said
-    assert "planet [bold]" in said
+    assert "[Title] · [music] planet" in output
+    assert "planet [bold]" in output
     assert "nothing matches" in capsys.readouterr().out
     assert table([], "?").columns
 

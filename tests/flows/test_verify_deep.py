@@ -109,11 +109,11 @@ def test_another_result_is_named_with_the_machine_that_built_it(
     manifest = other_content(store.folder(one.manifest.stage, one.manifest.key), **built)
     assert find_damage(store.folder(manifest.stage, manifest.key)) == []  # only a rebuild shows it
 
-    results, said = rebuild(Rebuildable(one.job, manifest, one.execution), tmp_path)
+    results, output = rebuild(Rebuildable(one.job, manifest, one.execution), tmp_path)
 
     assert results == outcome
-    assert f"expected {manifest.hash}; 1 files differ: part-00000.parquet" in said
-    assert words in said
+    assert f"expected {manifest.hash}; 1 files differ: part-00000.parquet" in output
+    assert words in output
 
 
 def test_a_damaged_input_is_named_and_stays(store: Store, tmp_path: Path) -> None:
@@ -121,10 +121,10 @@ def test_a_damaged_input_is_named_and_stays(store: Store, tmp_path: Path) -> Non
     file = store.folder(first.manifest.stage, first.manifest.key) / "part-00000.parquet"
     file.write_bytes(file.read_bytes()[::-1])
 
-    outcome, said = rebuild(second, tmp_path)
+    outcome, output = rebuild(second, tmp_path)
 
     assert outcome == "cannot be built again"
-    assert f"{file}: expected sha256" in said
+    assert f"{file}: expected sha256" in output
     assert file.exists()
 
 

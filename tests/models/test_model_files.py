@@ -68,7 +68,7 @@ KINDS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def intact(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """An intact folder of each kind."""
     folders = {}
     for kind, (save, _) in KINDS.items():
@@ -156,14 +156,14 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_intact_folder_opens(whole: dict[str, Path], kind: str) -> None:
-    KINDS[kind][1](whole[kind])
+def test_an_intact_folder_opens(intact: dict[str, Path], kind: str) -> None:
+    KINDS[kind][1](intact[kind])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_folder_is_refused_in_one_line(whole: dict[str, Path], tmp_path: Path, kind: str, name: str) -> None:
-    folder = Path(shutil.copytree(whole[kind], tmp_path / "model"))
+def test_a_broken_folder_is_refused_in_one_line(intact: dict[str, Path], tmp_path: Path, kind: str, name: str) -> None:
+    folder = Path(shutil.copytree(intact[kind], tmp_path / "model"))
     (breaks, said), opener = BROKEN[name], KINDS[kind][1]
     breaks(folder)
 
@@ -191,9 +191,9 @@ def test_a_broken_folder_is_refused_in_one_line(whole: dict[str, Path], tmp_path
     ],
 )
 def test_modules_that_are_broken_or_outside_are_refused(
-    whole: dict[str, Path], tmp_path: Path, modules: str, said: str
+    intact: dict[str, Path], tmp_path: Path, modules: str, said: str
 ) -> None:
-    folder = Path(shutil.copytree(whole["distilbert"], tmp_path / "model"))
+    folder = Path(shutil.copytree(intact["distilbert"], tmp_path / "model"))
     (folder / "modules.json").write_text(modules)
 
     for opener in (reads, opened):
@@ -201,39 +201,39 @@ def test_modules_that_are_broken_or_outside_are_refused(
             opener(folder)
 
 
-def test_more_tokens_than_positions_are_refused(whole: dict[str, Path], tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(whole["distilbert"], tmp_path / "model"))
+def test_more_tokens_than_positions_are_refused(intact: dict[str, Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(intact["distilbert"], tmp_path / "model"))
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 512}')
 
     with pytest.raises(UserError, match="max_seq_length: expected at most the encoder's 64 positions, found 512"):
         opened(folder)
 
 
-def test_integers_are_no_weights(whole: dict[str, Path], tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(whole["bert"], tmp_path / "model"))
+def test_integers_are_no_weights(intact: dict[str, Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(intact["bert"], tmp_path / "model"))
     tensors(integers)(folder)
 
     with pytest.raises(UserError, match="in floating point, found int8; quantised weights are not read"):
         opened(folder)
 
 
-def test_a_cross_encoder_is_no_retriever(whole: dict[str, Path]) -> None:
+def test_a_cross_encoder_is_no_retriever(intact: dict[str, Path]) -> None:
     with pytest.raises(UserError, match="expected a retriever, found a cross-encoder"):
-        opened(whole["cross-encoder"])
+        opened(intact["cross-encoder"])
 
 
 @pytest.mark.parametrize(
     "extra", ["bert.pooler.dense.weight", "bert.embeddings.position_ids", "cls.seq_relationship.bias"]
 )
-def test_weights_that_nothing_reads_may_be_there(whole: dict[str, Path], tmp_path: Path, extra: str) -> None:
-    folder = Path(shutil.copytree(whole["bert"], tmp_path / "model"))
+def test_weights_that_nothing_reads_may_be_there(intact: dict[str, Path], tmp_path: Path, extra: str) -> None:
+    folder = Path(shutil.copytree(intact["bert"], tmp_path / "model"))
     tensors(lambda found: found | {extra: torch.ones(2, dtype=torch.int64)})(folder)
 
     opened(folder)
 
 
-def test_a_tied_copy_of_the_head_may_be_there_and_no_other(whole: dict[str, Path], tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(whole["bert"], tmp_path / "model"))
+def test_a_tied_copy_of_the_head_may_be_there_and_no_other(intact: dict[str, Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(intact["bert"], tmp_path / "model"))
     name, words = "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"
     tensors(lambda found: found | {name: found[words].clone()})(folder)
     opened(folder)

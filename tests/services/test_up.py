@@ -21,14 +21,14 @@ from tests.services.servers import PRETRIEVE, WHEEL, environment, free_port, onl
 pytestmark = pytest.mark.skipif(not WHEEL.exists(), reason="`make data` fetches the Wikipedia leads")
 
 
-def command(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """A command in a folder of the user's, whose shell names another server."""
-    env = environment(place, PREFECT_API_URL="http://127.0.0.1:1/api", PREFECT_PROFILE="mine")
-    return subprocess.run([*PRETRIEVE, *words], cwd=place, env=env, capture_output=True, text=True, timeout=1800)
+    env = environment(folder, PREFECT_API_URL="http://127.0.0.1:1/api", PREFECT_PROFILE="mine")
+    return subprocess.run([*PRETRIEVE, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=1800)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
+def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder whose store's services are ended with the test, whatever becomes of it."""
     yield tmp_path
     store = str(tmp_path / "artifacts")
@@ -36,9 +36,9 @@ def place(tmp_path: Path) -> Iterator[Path]:
         process.kill()
 
 
-def pids(place: Path) -> dict[str, int]:
+def pids(folder: Path) -> dict[str, int]:
     """The services that run, by name."""
-    return {name: one.pid for name, one in running(place / "artifacts" / ".prefect" / "services").items()}
+    return {name: one.pid for name, one in running(folder / "artifacts" / ".prefect" / "services").items()}
 
 
 def cpu_is_paused(url: str) -> bool:
@@ -46,30 +46,30 @@ def cpu_is_paused(url: str) -> bool:
     return bool(httpx.get(f"{url}/work_pools/cpu", timeout=120).raise_for_status().json()["is_paused"])
 
 
-def test_up_and_down(place: Path) -> None:
+def test_up_and_down(folder: Path) -> None:
     port, reports, busy = free_port(), free_port(), socket.socket()
     with busy:
         busy.bind(("127.0.0.1", 0))
         busy.listen()
         taken = str(busy.getsockname()[1])
-        refused = command(place, "up", "--port", taken)
+        refused = command(folder, "up", "--port", taken)
         assert refused.returncode == 2
         assert taken in refused.stderr
         assert "--port" in refused.stderr
-        assert pids(place) == {}
+        assert pids(folder) == {}
 
-    started = command(place, "up", "--port", str(port), "--reports-port", str(reports))
+    started = command(folder, "up", "--port", str(port), "--reports-port", str(reports))
 
     assert started.returncode == 0, started.stderr
-    password = (place / "artifacts" / ".prefect" / "services" / "password").read_text()
+    password = (folder / "artifacts" / ".prefect" / "services" / "password").read_text()
     url = f"http://{password}@127.0.0.1:{port}/api"
     assert f"http://127.0.0.1:{port}" in started.stdout
-    first = pids(place)
+    first = pids(folder)
     assert set(first) == {"server", "reports", "cpu-0", "gpu-0", "supervisor"}
     assert len(post(url, "deployments")) == 7
     assert online(url, "cpu", "cpu-0")
     assert online(url, "gpu", "gpu-0")
-    (place / "artifacts" / "reports" / "page.html").write_text("a report")
+    (folder / "artifacts" / "reports" / "page.html").write_text("a report")
     assert httpx.get(f"http://127.0.0.1:{reports}/page.html", timeout=120).text == "a report"
     listening = {
         address.laddr.ip
@@ -80,49 +80,49 @@ def test_up_and_down(place: Path) -> None:
     assert listening == {"127.0.0.1"}
 
     # Again: nothing changes. What dies is started again, and nothing else; the supervisor by the next `up`.
-    again = command(place, "up")
+    again = command(folder, "up")
     assert "already running" in again.stdout
-    assert (place / "artifacts" / ".prefect" / "services" / "password").read_text() == password
-    assert pids(place) == first
+    assert (folder / "artifacts" / ".prefect" / "services" / "password").read_text() == password
+    assert pids(folder) == first
     for name in ("gpu-0", "reports"):
         os.kill(first[name], signal.SIGKILL)
-    wait_for(lambda: pids(place).keys() == first.keys(), 2, "the supervisor starts both again")
+    wait_for(lambda: pids(folder).keys() == first.keys(), 2, "the supervisor starts both again")
     os.kill(first["supervisor"], signal.SIGKILL)
     os.kill(first["server"], signal.SIGKILL)
-    assert command(place, "up").returncode == 0
-    second = pids(place)
+    assert command(folder, "up").returncode == 0
+    second = pids(folder)
     assert {name for name in first if first[name] == second[name]} == {"cpu-0"}
-    assert command(place, "up", "--port", str(free_port())).returncode == 2
+    assert command(folder, "up", "--port", str(free_port())).returncode == 2
 
     # A run is under way: down names it and ends nothing; with --cancel it ends, Cancelled, and nothing is left.
     changes = [*CHANGES, *long_training(1_000_000)]
     run = start_run(url, "reproduce/cpu", recipe="quickstart", changes=changes, until="train_generator")
-    wait_for(lambda: list((place / "artifacts" / ".work").glob("train_generator-*/logs/*")), 5, "the training begins")
-    refused = command(place, "down")
+    wait_for(lambda: list((folder / "artifacts" / ".work").glob("train_generator-*/logs/*")), 5, "the training begins")
+    refused = command(folder, "down")
     assert refused.returncode == 2
     assert run_of(url, run)["name"] in refused.stderr
-    assert pids(place) == second
+    assert pids(folder) == second
 
     # Draining begins nothing new. Interrupted, it undoes that; killed, the next up does.
     for number, undone in ((signal.SIGINT, True), (signal.SIGKILL, False)):
-        draining = subprocess.Popen([*PRETRIEVE, "down", "--drain"], cwd=place, env=environment(place))
+        draining = subprocess.Popen([*PRETRIEVE, "down", "--drain"], cwd=folder, env=environment(folder))
         wait_for(lambda: cpu_is_paused(url), 2, "the pool is paused")
         draining.send_signal(number)
         draining.wait(300)
         assert cpu_is_paused(url) is not undone
-    assert "left paused" in command(place, "up").stdout
+    assert "left paused" in command(folder, "up").stdout
     assert not cpu_is_paused(url)
-    assert pids(place) == second
-    stopped = command(place, "down", "--cancel")
+    assert pids(folder) == second
+    stopped = command(folder, "down", "--cancel")
 
     assert stopped.returncode == 0, stopped.stderr
-    assert pids(place) == {}
-    assert with_environment(PRETRIEVE_STORE=str(place / "artifacts")) == []
+    assert pids(folder) == {}
+    assert with_environment(PRETRIEVE_STORE=str(folder / "artifacts")) == []
     assert "did not end" not in stopped.stdout
-    assert "nothing runs" in command(place, "down").stdout
+    assert "nothing runs" in command(folder, "down").stdout
 
     # The database is kept, and the run is there to be retried.
-    assert command(place, "up", "--port", str(port)).returncode == 0
+    assert command(folder, "up", "--port", str(port)).returncode == 0
     assert run_of(url, run)["state_type"] == "CANCELLED"
-    assert re.search(r"cpu-0: ended.*server: ended", command(place, "down", "--drain").stdout, re.DOTALL)
-    assert pids(place) == {}
+    assert re.search(r"cpu-0: ended.*server: ended", command(folder, "down", "--drain").stdout, re.DOTALL)
+    assert pids(folder) == {}

@@ -51,8 +51,8 @@ def ask_to_end(chain: ChainRuns, run: Run, hit: Hit) -> None:
         return
     if hit.seconds > PROMPT:
         chain.problem(f"{hit.what}: ended after {hit.seconds:.1f} s")
-    said = [line for line in run.text.splitlines() if line.startswith("pretrieve: ")]
-    if len(said) != 1 or "Traceback" in run.text:
+    lines = [line for line in run.text.splitlines() if line.startswith("pretrieve: ")]
+    if len(lines) != 1 or "Traceback" in run.text:
         chain.problem(f"{hit.what}: expected one line, found {end_of(run)}")
 
 
@@ -66,8 +66,8 @@ def take_over(chain: ChainRuns, run: Run, hit: Hit) -> Run:
     sent = time.monotonic()
     run.signal(signal.SIGCONT, group=hit.aim.group)
     chain.wait_for_end(run, hit, sent, (1,))
-    said = [line for line in run.text.splitlines() if line.startswith("pretrieve: ")]
-    if len(said) != 1 or "lease" not in said[0] or "Traceback" in run.text:
+    lines = [line for line in run.text.splitlines() if line.startswith("pretrieve: ")]
+    if len(lines) != 1 or "lease" not in lines[0] or "Traceback" in run.text:
         chain.problem(f"{hit.what}: expected one line, that the lease is lost, found {end_of(run)}")
     return second
 

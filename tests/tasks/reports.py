@@ -104,7 +104,7 @@ def stored(folder: Path, file: str, content: Mapping[str, Any], stage: str = "in
     return Artifact(stage, "i" * 24, folder)
 
 
-def made(folder: Path) -> Artifact[Any]:
+def build_report(folder: Path) -> Artifact[Any]:
     """The report's artifact in `folder`."""
     splits = [metrics(folder / "dev", "msmarco", "dev", ["MRR@10", "success@50", "success@1000", "recall@1000"]),
               metrics(folder / "dl19", "msmarco", "dl19", ["nDCG@10"])]  # fmt: skip
@@ -141,4 +141,4 @@ def made(folder: Path) -> Artifact[Any]:
 
 def published(folder: Path) -> Path:
     """The page as people get it."""
-    return publish(folder / "page", made(folder), STAGES)
+    return publish(folder / "page", build_report(folder), STAGES)

@@ -121,6 +121,6 @@ def parts_of(store: Store) -> dict[str, int]:
     return {name: len(list((store.root / folders[name]).glob(files[name]))) for name in SHARDED}
 
 
-def said(hashes: dict[str, str]) -> str:
+def as_line(hashes: dict[str, str]) -> str:
     """The hashes as one line."""
     return json.dumps(hashes, sort_keys=True)

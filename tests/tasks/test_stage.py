@@ -205,12 +205,12 @@ def test_of_two_runs_one_builds_and_the_other_waits_and_says_so(tmp_path: Path) 
     wait_for(first, "building")
     second = start(tmp_path / "store", tmp_path / "built")
 
-    said = wait_for(second, "another run builds it; waiting")
+    output = wait_for(second, "another run builds it; waiting")
     (tmp_path / "built").touch()
-    said += second.communicate(timeout=300)[0]
+    output += second.communicate(timeout=300)[0]
 
-    assert "building" not in said
-    assert "done" in said
+    assert "building" not in output
+    assert "done" in output
     assert first.wait(timeout=300) == 0
 
 
@@ -222,7 +222,7 @@ def test_a_killed_builder_leaves_no_lock_and_nothing_that_looks_whole(tmp_path: 
     first.wait(timeout=300)
     assert not (store / "slow").exists()
 
-    said, _ = start(store, tmp_path).communicate(timeout=300)
+    output, _ = start(store, tmp_path).communicate(timeout=300)
 
-    assert "waiting" not in said
-    assert "done" in said
+    assert "waiting" not in output
+    assert "done" in output

@@ -97,7 +97,7 @@ def complain(out: Path, *, settings: Asked) -> None:
 
 def break_down(out: Path, *, settings: Asked) -> None:
     """One has other weights than the other, which both notice; then it has an error of ours, and the other waits."""
-    line, said = torch.nn.Linear(2, 2), ""
+    line, message = torch.nn.Linear(2, 2), ""
     for parameter in line.parameters():
         torch.nn.init.ones_(parameter)
     distributed.check_replicas_equal(line)
@@ -106,9 +106,9 @@ def break_down(out: Path, *, settings: Asked) -> None:
     try:
         distributed.check_replicas_equal(line)
     except distributed.ReplicasDiffer as different:
-        said = str(different)
+        message = str(different)
     if distributed.rank() == 1:
-        raise ZeroDivisionError(said)
+        raise ZeroDivisionError(message)
     dist.barrier()
 
 

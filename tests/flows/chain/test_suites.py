@@ -84,7 +84,7 @@ def written(tmp_path: Path, old: str, new: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("metric: nDCG", "metrik: nDCG", r"metrik: unknown key; did you mean metric\?"),
         ("name: SQuAD", "name: SciFact", "the name 'SciFact' is there twice"),
@@ -95,10 +95,10 @@ def written(tmp_path: Path, old: str, new: str) -> str:
         ("split: {max_tokens: 144, titles: true}", "split: {max_tokens: 144}", "split.titles: this key is missing"),
     ],
 )
-def test_a_mistake_is_one_line_that_names_file_and_key(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_a_mistake_is_one_line_that_names_file_and_key(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = written(tmp_path, old, new)
 
-    with pytest.raises(UserError, match=said) as error:
+    with pytest.raises(UserError, match=message) as error:
         load_suite(path)
     assert path in str(error.value)
 

@@ -66,7 +66,7 @@ def free_port() -> int:
 
 
 def test_a_second_command_says_that_it_waits(paths: ServicePaths, capsys: pytest.CaptureFixture[str]) -> None:
-    entered, said = threading.Event(), ""
+    entered, output = threading.Event(), ""
     with (paths.folder / "lock").open("w") as first:
         fcntl.flock(first, fcntl.LOCK_EX)
 
@@ -77,10 +77,10 @@ def test_a_second_command_says_that_it_waits(paths: ServicePaths, capsys: pytest
         waiting = threading.Thread(target=second, daemon=True)
         waiting.start()
         deadline = time.monotonic() + 300
-        while "is active; waiting" not in said:
+        while "is active; waiting" not in output:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-            said += capsys.readouterr().err
+            output += capsys.readouterr().err
         assert not entered.is_set()
     assert entered.wait(300)
 

@@ -168,7 +168,7 @@ def test_the_card_says_what_every_column_means() -> None:
 @pytest.mark.parametrize("name", ["doct5query", "beir", "datasets"])
 @pytest.mark.parametrize("dropped", [False, True])
 def test_what_was_exported_can_be_imported(name: str, dropped: bool, corpus: Corpus, tmp_path: Path) -> None:
-    said = export_queries(corpus, name, tmp_path / "out", dropped)
+    provenance = export_queries(corpus, name, tmp_path / "out", dropped)
     file = source_of(tmp_path / "out", pseudo_query_files.files(tmp_path / "out"))
 
     import_queries.body(tmp_path / "imported", corpus.passages, file, settings=Importing(name="t5"))
@@ -181,25 +181,25 @@ def test_what_was_exported_can_be_imported(name: str, dropped: bool, corpus: Cor
         for row in read_rows(corpus.queries, PseudoQueries)
         if row["kept"] or (dropped and (row["query"] or name == "datasets"))
     ]
-    assert said["counts"]["queries"] == len(rows) == sum(row["queries"] for row in said["written_by"])
+    assert provenance["counts"]["queries"] == len(rows) == sum(row["queries"] for row in provenance["written_by"])
     if name == "datasets":
         assert [row["reason"] for row in rows] == (["", "", "empty", "", "", "", "relevance"] if dropped else [""] * 5)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_equal_exports_are_equal_bytes_and_say_where_they_are_from(name: str, corpus: Corpus, tmp_path: Path) -> None:
-    said = export_queries(corpus, name, tmp_path / "one", dropped=False)
+    provenance = export_queries(corpus, name, tmp_path / "one", dropped=False)
     (tmp_path / "two").mkdir()  # an empty folder may be there
     export_queries(corpus, name, tmp_path / "two", dropped=False)
 
     assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "two")
-    assert json.loads((tmp_path / "one" / "provenance.json").read_text()) == said
-    assert said["counts"] == {
+    assert json.loads((tmp_path / "one" / "provenance.json").read_text()) == provenance
+    assert provenance["counts"] == {
         "passages": 4, "queries": 5, "kept": 5, "dropped: empty": 1, "dropped: relevance": 1,
     }  # fmt: skip
-    assert said["written_by"] == [{"generator": "t5", "revision": "r1", "ledger": "l1", "queries": 5}]
-    assert list(said["made_of"]) == [corpus.queries.reference, corpus.passages.reference]
-    assert said["made_of"][corpus.queries.reference]["settings"] == {"seed": 42}
+    assert provenance["written_by"] == [{"generator": "t5", "revision": "r1", "ledger": "l1", "queries": 5}]
+    assert list(provenance["made_of"]) == [corpus.queries.reference, corpus.passages.reference]
+    assert provenance["made_of"][corpus.queries.reference]["settings"] == {"seed": 42}
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:

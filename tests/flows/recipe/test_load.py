@@ -33,7 +33,7 @@ def written(tmp_path: Path, old: str, new: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("text_mask_rate:", "text_mask_rat:", r"objective\.text_mask_rat: unknown key; did you mean text_mask_rate\?"),
         ("k1: 0.9", "k11: 0.9", r"bm25\.k11: unknown key; did you mean k1\?"),
@@ -46,10 +46,10 @@ def written(tmp_path: Path, old: str, new: str) -> str:
         ("headline: {run: retriever_2", "headline: {run: retriever_3", "'retriever_3' is no run of this recipe"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_line_that_names_file_and_key(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_a_mistake_is_one_line_that_names_file_and_key(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = written(tmp_path, old, new)
 
-    with pytest.raises(UserError, match=said) as error:
+    with pytest.raises(UserError, match=message) as error:
         load_recipe(path)
     assert path in str(error.value)
     assert "\n" not in str(error.value)
@@ -78,7 +78,7 @@ def test_set_changes_values_in_sections_and_rounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ("bm25.k1", "expected section.key=value"),
         ("bm26.k1=1", "no section 'bm26'; did you mean bm25"),
@@ -88,8 +88,8 @@ def test_set_changes_values_in_sections_and_rounds() -> None:
         ("bm25.k1=high", r"bm25\.k1: .*found 'high'"),
     ],
 )
-def test_a_change_that_cannot_be_made_is_named(change: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_a_change_that_cannot_be_made_is_named(change: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         load_recipe("quickstart", [change])
 
 
@@ -112,7 +112,7 @@ def test_values_the_paper_states_have_no_default(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "said"),
+    ("name", "change", "message"),
     [
         ("small/dup_mae", "pretrain.objective.bow_weight=null", "expected a number above 0 with ot_decoding"),
         ("small/cot_mae", "pretrain.objective.window=3", "decoder ae: expected a .*, and null for window"),
@@ -168,13 +168,13 @@ def test_values_the_paper_states_have_no_default(tmp_path: Path) -> None:
         ("small/cpdae", "rounds.0.queries={queries: 20, samples: [0, 1], more: 1}", "more: unknown key"),
     ],
 )  # fmt: skip
-def test_what_a_paper_cannot_do_is_refused_when_the_recipe_is_loaded(name: str, change: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_what_a_paper_cannot_do_is_refused_when_the_recipe_is_loaded(name: str, change: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         load_recipe(name, [change])
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "said"),
+    ("name", "change", "message"),
     [
         ("small/retro_mae", "backbone.towers=separate", r"pre-trains one BERT; expected siamese, not separate"),
         ("small/condenser", "pretrain.objective.head_from=3", r"head_from: expected a layer before the last of .* 3"),
@@ -182,16 +182,16 @@ def test_what_a_paper_cannot_do_is_refused_when_the_recipe_is_loaded(name: str, 
         ("small/co_condenser", "pretrain.heads=continued", r"the backbone has no heads\.safetensors to continue"),
     ],
 )  # fmt: skip
-def test_what_a_backbone_cannot_do_is_refused_before_anything_is_built(name: str, change: str, said: str) -> None:
+def test_what_a_backbone_cannot_do_is_refused_before_anything_is_built(name: str, change: str, message: str) -> None:
     recipe, _ = load_recipe(name, [change])
     folder = weights(recipe.backbone.weights).path
 
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         check(recipe.pretrain, recipe.backbone, folder)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ("pretrain.fit.learning_rate=.inf", r"pretrain\.fit\.learning_rate: .*finite number, found inf"),
         ("pretrain.fit.weight_decay=.nan", r"pretrain\.fit\.weight_decay: .*finite number, found nan"),
@@ -210,8 +210,8 @@ def test_what_a_backbone_cannot_do_is_refused_before_anything_is_built(name: str
         ("execution.threads=0", r"execution\.threads: .*greater than 0"),
     ],
 )  # fmt: skip
-def test_a_number_that_means_nothing_is_refused_when_the_recipe_is_loaded(change: str, said: str) -> None:
-    with pytest.raises(UserError, match=said) as error:
+def test_a_number_that_means_nothing_is_refused_when_the_recipe_is_loaded(change: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
         load_recipe("quickstart", [change])
     assert "\n" not in str(error.value)
 

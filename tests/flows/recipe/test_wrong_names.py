@@ -36,12 +36,12 @@ PATHS = {
 
 @pytest.mark.parametrize("what", PATHS)
 def test_a_name_in_a_recipe_that_cannot_be_is_one_line(tmp_path: Path, what: str) -> None:
-    change, said = PATHS[what]
+    change, message = PATHS[what]
     changes = ["--set", f"dataset.path={collection(tmp_path / 'data')}", "--set", change]
 
     line = refused("reproduce", "small/beir", *changes, "--store", str(tmp_path / "store"))
 
-    assert re.search(said, line), line
+    assert re.search(message, line), line
     assert len(line) < 5000
 
 

@@ -57,14 +57,14 @@ TEXTS = {
 
 @pytest.mark.parametrize("what", TEXTS)
 def test_a_recipe_that_cannot_be_read_is_one_line(tmp_path: Path, what: str) -> None:
-    text, said = TEXTS[what]
+    text, message = TEXTS[what]
     file = tmp_path / "recipe.yaml"
-    file.write_text(with_sections(text) if said == "is missing" else text)
+    file.write_text(with_sections(text) if message == "is missing" else text)
 
     line = refused("plan", str(file), "--store", str(tmp_path / "store"), seconds=5)
 
     assert str(file) in line
-    assert re.search(said, line), line
+    assert re.search(message, line), line
     assert len(line) < 1000
 
 
@@ -99,9 +99,9 @@ CHANGES = {
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_change_that_cannot_be_read_is_one_line(tmp_path: Path, what: str) -> None:
-    change, said = CHANGES[what]
+    change, message = CHANGES[what]
 
     line = refused("plan", "quickstart", "--store", str(tmp_path), "--set", change, seconds=5)
 
-    assert re.search(said, line), line
+    assert re.search(message, line), line
     assert len(line) < 5000

@@ -129,7 +129,7 @@ def test_a_claims_seeds_come_before_the_next_claim_and_a_run_stands_once() -> No
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("arm: cpdae, than: masked_lm, printed", "arm: cpdea, than: masked_lm, printed", "'cpdea' is none of the arms"),
         ("    metric: recall@10\n", "    metric: null\n", "expected metric and smallest"),
@@ -142,12 +142,12 @@ def test_a_claims_seeds_come_before_the_next_claim_and_a_run_stands_once() -> No
         ("    metric: recall@10\n", "    metric: recall@11\n", "does not measure recall@11"),
     ],
 )
-def test_errors_in_claims_are_one_line(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_errors_in_claims_are_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
     text = CLAIMS.read_text()
     assert old in text
     (tmp_path / "claims.yaml").write_text(text.replace(old, new, 1))
 
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         check(load_study(tmp_path / "claims.yaml"))
 
 

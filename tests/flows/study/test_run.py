@@ -41,12 +41,12 @@ def collection(folder: Path) -> None:
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
 
 
-def recipe(place: Path, name: str, steps: int) -> dict[str, Any]:
+def recipe(workplace: Path, name: str, steps: int) -> dict[str, Any]:
     """One of the study's, made very small."""
     value: dict[str, Any] = yaml.safe_load(find_recipe(f"study/{name}").read_text())
-    value["dataset"] |= {"path": str(place / "toy")}
+    value["dataset"] |= {"path": str(workplace / "toy")}
     value["corpora"]["pretrain"] = "corpus"
-    value["backbone"]["weights"] = str(place / "bert")
+    value["backbone"]["weights"] = str(workplace / "bert")
     value["pretrain"] |= {"steps": steps, "batch": 4, "probe": {"every": 10, "pairs": 4}}
     value["pretrain"]["objective"]["max_tokens"] = 16
     value["encode"] = {"query_max_tokens": 8, "passage_max_tokens": 16}
@@ -61,7 +61,7 @@ def recipe(place: Path, name: str, steps: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("study")
     collection(folder / "toy")
     (folder / "bert").mkdir()
@@ -70,12 +70,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, steps in (("masked_lm", 60), ("retro_mae", 600)):
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(recipe(folder, name, steps), sort_keys=False))
         arms[name] = {"recipe": str(folder / f"{name}.yaml"), "row": "retriever_1"}
-    said = {"paper": "CPDAE", "source": "Table 1", "printed_metric": None, "collection": "toy/dev",
+    common = {"paper": "CPDAE", "source": "Table 1", "printed_metric": None, "collection": "toy/dev",
             "queries": len(ASKED["dev"]), "contrasts": [{"arm": "retro_mae", "than": "masked_lm"}]}  # fmt: skip
     claims = [
-        said | {"name": "better", "statement": "It is better.", "metric": "MRR@10", "seeds": [1, 2], "arms": arms,
+        common | {"name": "better", "statement": "It is better.", "metric": "MRR@10", "seeds": [1, 2], "arms": arms,
                 "smallest": 0.1},
-        said | {"name": "cheaper", "statement": "It is cheaper.", "metric": None, "seeds": [1], "smallest": None,
+        common | {"name": "cheaper", "statement": "It is cheaper.", "metric": None, "seeds": [1], "smallest": None,
                 "measures": "cost of a step", "arms": {name: arm | {"row": None} for name, arm in arms.items()}},
     ]  # fmt: skip
     study = {"title": "Small", "description": "Made for a test.", "claims": claims}
@@ -83,69 +83,69 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def study(place: Path, *arguments: str) -> tuple[int, str]:
+def study(workplace: Path, *arguments: str) -> tuple[int, str]:
     """`pretrieve study` on the claims of the place: its exit code and all that it says."""
-    done = warm.run(place, "study", *arguments, "--claims", "claims.yaml", "--results", "results", timeout=300)
+    done = warm.run(workplace, "study", *arguments, "--claims", "claims.yaml", "--results", "results", timeout=300)
     return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.slow
-def test_a_study_resumes_after_a_kill_and_repeats_runs_of_other_code(place: Path) -> None:
-    code, said = study(place, "run", "--hours", "0")
+def test_a_study_resumes_after_a_kill_and_repeats_runs_of_other_code(workplace: Path) -> None:
+    code, output = study(workplace, "run", "--hours", "0")
     assert code == 0
-    assert "not started: masked_lm, seed 1" in said
+    assert "not started: masked_lm, seed 1" in output
 
     command = ["study", "run", "--hours", "1", "--claims", "claims.yaml", "--results", "results"]
-    files = place / "stdout", place / "stderr"
+    files = workplace / "stdout", workplace / "stderr"
     files[1].touch()
-    cut = warm.start(*command, cwd=place, env=environment(place), stdout=files[0], stderr=files[1])
+    cut = warm.start(*command, cwd=workplace, env=environment(workplace), stdout=files[0], stderr=files[1])
     deadline = time.monotonic() + 240
     while "pretrain" not in files[1].read_text().partition("retro_mae, seed 1")[2]:
         assert time.monotonic() < deadline
         assert cut.poll() is None, files[1].read_text()
         time.sleep(0.05)
     cut.end()
-    assert [run.folder.parent.name for run in read_study_runs(place / "results")] == ["masked_lm"]
-    first = (place / "results" / "masked_lm" / "seed-1" / "scores.parquet").read_bytes()
+    assert [run.folder.parent.name for run in read_study_runs(workplace / "results")] == ["masked_lm"]
+    first = (workplace / "results" / "masked_lm" / "seed-1" / "scores.parquet").read_bytes()
 
-    code, said = study(place, "run", "--hours", "1")
-    assert code == 0, said
-    assert "nothing is missing" in said
-    assert "masked_lm, seed 1" not in said  # it was kept before the kill
-    assert (place / "results" / "masked_lm" / "seed-1" / "scores.parquet").read_bytes() == first
+    code, output = study(workplace, "run", "--hours", "1")
+    assert code == 0, output
+    assert "nothing is missing" in output
+    assert "masked_lm, seed 1" not in output  # it was kept before the kill
+    assert (workplace / "results" / "masked_lm" / "seed-1" / "scores.parquet").read_bytes() == first
 
-    better, cheaper = judge_claims(load_study(place / "claims.yaml"), place / "results")
+    better, cheaper = judge_claims(load_study(workplace / "claims.yaml"), workplace / "results")
     assert better.verdict in ("supported", "inconclusive", "contradicted")
     assert [len(arm.runs) for arm in better.arms] == [2, 2]
-    one = read_study_run(place / "results", "masked_lm", 2)
+    one = read_study_run(workplace / "results", "masked_lm", 2)
     assert one is not None
     assert one.facts.pretraining["steps"] == 60
     assert {"pre-training", "retriever_1", "pre-training, retrieval probe"} == set(one.curves["training"].to_pylist())
     logged = zip(one.curves["training"].to_pylist(), one.curves["name"].to_pylist(), strict=True)
     assert set(PANELS.values()) <= set(logged)  # what the page draws is there
-    report = json.loads((place / "artifacts" / "report" / one.facts.report / "report.json").read_text())
+    report = json.loads((workplace / "artifacts" / "report" / one.facts.report / "report.json").read_text())
     [row] = [row for row in report["rows"] if (row["run"], row["metric"]) == ("retriever_1", "MRR@10")]
     measured = one.measured("retriever_1", "MRR@10")
     assert measured is not None
     assert measured[1].mean() == pytest.approx(row["value"])
-    assert "4 of 4 runs kept" in study(place, "status")[1]
+    assert "4 of 4 runs kept" in study(workplace, "status")[1]
     # the killed pre-training was timed in its last attempt only, if it had begun
     assert cheaper.verdict in ("not run", "inconclusive")
 
-    path, before = place / "masked_lm.yaml", read_study_run(place / "results", "masked_lm", 1)
+    path, before = workplace / "masked_lm.yaml", read_study_run(workplace / "results", "masked_lm", 1)
     path.write_text(path.read_text().replace("temperature: 1.0", "temperature: 0.5"))
-    _, said = study(place, "status")
-    assert "masked_lm, seed 1: built by other code or data" in said
-    code, said = study(place, "run", "--hours", "1", "--only", "cheaper")
+    _, output = study(workplace, "status")
+    assert "masked_lm, seed 1: built by other code or data" in output
+    code, output = study(workplace, "run", "--hours", "1", "--only", "cheaper")
     assert code == 0
-    assert "built by other code or data; running it again" in " ".join(said.split())
-    assert read_study_run(place / "results", "masked_lm", 1) != before
-    assert "masked_lm, seed 2" not in said
+    assert "built by other code or data; running it again" in " ".join(output.split())
+    assert read_study_run(workplace / "results", "masked_lm", 1) != before
+    assert "masked_lm, seed 2" not in output
 
 
-def test_a_run_is_expected_to_take_what_its_like_took(place: Path, tmp_path: Path) -> None:
+def test_a_run_is_expected_to_take_what_its_like_took(workplace: Path, tmp_path: Path) -> None:
     known = list(read_study_runs(results(tmp_path)))
-    plan = PlannedRun.of(str(place / "masked_lm.yaml"), 1, Store(tmp_path))
+    plan = PlannedRun.of(str(workplace / "masked_lm.yaml"), 1, Store(tmp_path))
     [train] = [step for step in plan.steps if step.stage == "train"]
     like, unlike = replace(train, round="one"), replace(train, round="two")
     first = [each for each in known if each.facts.seed == 1]

@@ -16,7 +16,7 @@ from tests.tiny import tiny_retriever
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "said"),
+    ("kind", "changes", "message"),
     [
         ("dpr", {"contrasts": []}, "expected some of sum and the views"),
         ("mixture", {"competition": COMPETITION}, "expected some of sum and the views"),
@@ -25,8 +25,8 @@ from tests.tiny import tiny_retriever
         ("dpr", {"flops": PRICE}, "expected a retriever with a lexical view"),
     ],
 )  # fmt: skip
-def test_what_a_retriever_cannot_be_trained_with(kind: str, changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_a_retriever_cannot_be_trained_with(kind: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Finetuning(tiny_retriever(kind), replace(PLAIN, **changes))
 
 

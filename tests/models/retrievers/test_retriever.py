@@ -154,14 +154,14 @@ def test_a_retriever_without_views() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [('{"dense": {"dimension": 3}}', "expected the views"), ("[]", "expected the views"), ("{", "expected the views")],
 )
-def test_a_damaged_description_is_named(tmp_path: Path, text: str, said: str) -> None:
+def test_a_damaged_description_is_named(tmp_path: Path, text: str, message: str) -> None:
     folder = written(tiny_retriever("dpr"), tmp_path / "saved")
     (folder / retrievers.SETTINGS).write_text(text)
 
-    with pytest.raises(ValueError, match=said) as error:
+    with pytest.raises(ValueError, match=message) as error:
         load(folder)
     assert str(folder) in str(error.value)
 

@@ -41,18 +41,18 @@ def encoder(folder: Path, kind: str) -> Path:
     return folder
 
 
-def saved(folder: Path, kind: str, *parts: str, max_tokens: int | None = None, **said: Any) -> SentenceTransformer:
+def saved(folder: Path, kind: str, *parts: str, max_tokens: int | None = None, **options: Any) -> SentenceTransformer:
     """Such an encoder with what follows it, as sentence-transformers saves it."""
     torch.manual_seed(4)
     first = modules.Transformer(str(encoder(folder / kind, kind)), max_seq_length=max_tokens)
     size = first.get_embedding_dimension()
-    pooling = modules.Pooling(size, said.pop("mode", "mean"), include_prompt=said.pop("include_prompt", True))
+    pooling = modules.Pooling(size, options.pop("mode", "mean"), include_prompt=options.pop("include_prompt", True))
     then: dict[str, Any] = {
         "dense": lambda: modules.Dense(pooling.get_embedding_dimension(), 24),
         "gelu": lambda: modules.Dense(24, 20, bias=False, activation_function=torch.nn.GELU()),
         "normalise": modules.Normalize, "dropout": lambda: modules.Dropout(0.5),
     }  # fmt: skip
-    built = SentenceTransformer(modules=[first, pooling, *(then[part]() for part in parts)], device="cpu", **said)
+    built = SentenceTransformer(modules=[first, pooling, *(then[part]() for part in parts)], device="cpu", **options)
     built.save(str(folder / "saved"), create_model_card=False)
     return built
 
@@ -187,7 +187,7 @@ def test_a_plain_bert_is_ours(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "value", "said"),
+    ("file", "value", "message"),
     [
         ("modules.json", [{"path": "", "type": "a.Transformer"}, {"path": "x", "type": "b.Router"}], "found .*Router"),
         ("modules.json", [{"path": "", "type": "a.Transformer"}, {"path": "", "type": "a.WordWeights"}], "WordWeights"),
@@ -198,14 +198,14 @@ def test_a_plain_bert_is_ours(tmp_path: Path) -> None:
         ("model.safetensors", None, "save the model as safetensors"),
     ],
 )
-def test_what_cannot_be_opened_is_named(tmp_path: Path, file: str, value: Any, said: str) -> None:
+def test_what_cannot_be_opened_is_named(tmp_path: Path, file: str, value: Any, message: str) -> None:
     saved(tmp_path, "bert", "dense")
     if value is None:
         (tmp_path / "saved" / file).unlink()
     else:
         (tmp_path / "saved" / file).write_text(json.dumps(value))
 
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         load.load(tmp_path / "saved")
 
 

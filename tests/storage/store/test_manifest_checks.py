@@ -79,27 +79,27 @@ def linked(artifact: Artifact[Any]) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Artifact[Any]], object], str]] = {
-    "no manifest": (lambda made: (made.path / "manifest.json").unlink(), "the manifest is missing"),
-    "shortened manifest": (lambda made: os.truncate(made.path / "manifest.json", 40), "not a manifest: Invalid JSON"),
-    "a list": (lambda made: (made.path / "manifest.json").write_text("[]"), "not a manifest: Input should be an obj"),
-    "another stage": (lambda made: edited(made, stage="other"), r"this is the manifest of other/\w+, expected that of"),
-    "another key": (lambda made: edited(made, key="ab" * 12), "this is the manifest of count/abab"),
-    "a setting": (lambda made: edited(made, settings={"number": 3, "seed": 3}), "the key does not follow from stage"),
-    "an input": (lambda made: edited(made, inputs={"queries": f"x/{'a' * 24}"}), "the key does not follow from stage"),
-    "the version": (lambda made: edited(made, version=2), "the key does not follow from stage, version, settings"),
-    "the hash": (lambda made: edited(made, hash="ab" * 32), "the hash does not follow from the list of files"),
+    "no manifest": (lambda built: (built.path / "manifest.json").unlink(), "the manifest is missing"),
+    "shortened manifest": (lambda built: os.truncate(built.path / "manifest.json", 40), "not a manifest: Invalid JSON"),
+    "a list": (lambda built: (built.path / "manifest.json").write_text("[]"), "not a manifest: Input should be an obj"),
+    "another stage": (lambda built: edited(built, stage="other"), r"this is the manifest of other/\w+, expected that"),
+    "another key": (lambda built: edited(built, key="ab" * 12), "this is the manifest of count/abab"),
+    "a setting": (lambda built: edited(built, settings={"number": 3, "seed": 3}), "the key does not follow from stage"),
+    "an input": (lambda built: edited(built, inputs={"queries": f"x/{'a' * 24}"}), "the key does not follow from"),
+    "the version": (lambda built: edited(built, version=2), "the key does not follow from stage, version, settings"),
+    "the hash": (lambda built: edited(built, hash="ab" * 32), "the hash does not follow from the list of files"),
     "fewer files listed": (without_first_file, "the hash does not follow from the list of files"),
-    "the seed": (lambda made: edited(made, seed=4), "seed 4 is not that of the settings, 3"),
-    "the schema": (lambda made: edited(made, schema="Quesies"), "schema Quesies is no table that this version knows"),
-    "the rows": (lambda made: edited(made, rows=7), "says 7 rows, but the files have 2"),
-    "a field too many": (lambda made: edited(made, more=1), "not a manifest: more: Unexpected keyword argument"),
-    "no time": (lambda made: edited(made, built={}), "not a manifest: built: Value error, 'at' is None, expected text"),
-    "any field": (lambda made: edited(made, signed=True, rows=7), "not a manifest: its own sha256 is"),
-    "a file's size": (lambda made: os.truncate(made.path / "part-00000.parquet", 7), r"expected \d+ bytes, it has 7"),
-    "a missing file": (lambda made: (made.path / "part-00000.parquet").unlink(), "lists this file, but it is missing"),
-    "a missing log": (lambda made: (made.path / "logs/log.txt").unlink(), "lists this file, but it is missing"),
-    "an unlisted file": (lambda made: (made.path / "x.tmp").touch(), "x.tmp: the manifest does not list this file"),
-    "an unlisted log": (lambda made: (made.path / "logs/x").touch(), "logs/x: the manifest does not list this file"),
+    "the seed": (lambda built: edited(built, seed=4), "seed 4 is not that of the settings, 3"),
+    "the schema": (lambda built: edited(built, schema="Quesies"), "schema Quesies is no table that this version knows"),
+    "the rows": (lambda built: edited(built, rows=7), "says 7 rows, but the files have 2"),
+    "a field too many": (lambda built: edited(built, more=1), "not a manifest: more: Unexpected keyword argument"),
+    "no time": (lambda built: edited(built, built={}), "not a manifest: built: Value error, 'at' is None, expected"),
+    "any field": (lambda built: edited(built, signed=True, rows=7), "not a manifest: its own sha256 is"),
+    "a file's size": (lambda built: os.truncate(built.path / "part-00000.parquet", 7), r"expected \d+ bytes, it has 7"),
+    "a missing file": (lambda built: (built.path / "part-00000.parquet").unlink(), "this file, but it is missing"),
+    "a missing log": (lambda built: (built.path / "logs/log.txt").unlink(), "lists this file, but it is missing"),
+    "an unlisted file": (lambda built: (built.path / "x.tmp").touch(), "x.tmp: the manifest does not list this file"),
+    "an unlisted log": (lambda built: (built.path / "logs/x").touch(), "logs/x: the manifest does not list this file"),
     "a link": (linked, "part-00000.parquet: expected a regular file, not a link"),
     "a parent's file": (listing("../x"), r"lists '\.\./x', expected a path inside the artifact's folder"),
     "a file of the system": (listing("/etc/hostname"), "lists '/etc/hostname', expected a path inside"),
@@ -123,11 +123,11 @@ def test_each_kind_of_damage_is_named_and_the_artifact_is_built_again(kind: str,
     if kind in CONTENTS:
         with pytest.raises(DamagedArtifact, match=message):
             store.check(built)
-    said: list[str] = []
-    with session(Session(store, print_line=said.append)) as again:
+    printed: list[str] = []
+    with session(Session(store, print_line=printed.append)) as again:
         assert read_table(count(settings=Count(number=2)), Queries).num_rows == 2
     assert [done.cached for done in again.done.values()] == [False]
-    assert kind in CONTENTS or problem in said[1]
+    assert kind in CONTENTS or problem in printed[1]
     assert len(list((store.root / ".damaged").iterdir())) == 1
     assert find_damage(built.path) == []
 

@@ -16,7 +16,7 @@ from tests.storage.published import KEY, described
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> tuple[Store, Artifact[object]]:  # type: ignore[type-var]
+def stored(tmp_path: Path) -> tuple[Store, Artifact[object]]:  # type: ignore[type-var]
     """A store with one artifact of a data file and a log."""
     store = Store(tmp_path / "store")
     work = store.begin("made", KEY)
@@ -29,8 +29,8 @@ def made(tmp_path: Path) -> tuple[Store, Artifact[object]]:  # type: ignore[type
     return store, Artifact("made", KEY, store.folder("made", KEY))
 
 
-def test_publishing_lists_data_and_logs_apart_and_drops_scratch(made: tuple[Store, Artifact]) -> None:
-    store, artifact = made
+def test_publishing_lists_data_and_logs_apart_and_drops_scratch(stored: tuple[Store, Artifact]) -> None:
+    store, artifact = stored
 
     manifest = store.manifest("made", KEY)
 
@@ -50,8 +50,8 @@ def test_the_hash_covers_data_and_not_logs() -> None:
     assert one.hash != other_data.hash
 
 
-def test_changed_bytes_are_named_and_the_artifact_is_quarantined(made: tuple[Store, Artifact]) -> None:
-    store, artifact = made
+def test_changed_bytes_are_named_and_the_artifact_is_quarantined(stored: tuple[Store, Artifact]) -> None:
+    store, artifact = stored
     (artifact.path / "data.bin").write_bytes(b"0123456780")  # as long as before
 
     assert "data.bin: expected sha256" in find_damage(artifact.path)[0]
@@ -61,8 +61,8 @@ def test_changed_bytes_are_named_and_the_artifact_is_quarantined(made: tuple[Sto
     assert not artifact.path.exists()
 
 
-def test_a_missing_or_shorter_file_is_damage(made: tuple[Store, Artifact]) -> None:
-    store, artifact = made
+def test_a_missing_or_shorter_file_is_damage(stored: tuple[Store, Artifact]) -> None:
+    store, artifact = stored
     (artifact.path / "data.bin").write_bytes(b"0123")
 
     assert store.manifest("made", KEY) is None
@@ -71,8 +71,8 @@ def test_a_missing_or_shorter_file_is_damage(made: tuple[Store, Artifact]) -> No
     assert "missing" in find_damage(artifact.path)[0]
 
 
-def test_a_folder_without_a_readable_manifest_is_damaged(made: tuple[Store, Artifact]) -> None:
-    store, artifact = made
+def test_a_folder_without_a_readable_manifest_is_damaged(stored: tuple[Store, Artifact]) -> None:
+    store, artifact = stored
     (artifact.path / "manifest.json").write_text("{")
 
     assert store.manifest("made", KEY) is None
@@ -132,8 +132,8 @@ def test_keys_differ_with_stage_version_settings_and_inputs() -> None:
     assert len(keys) == 5
 
 
-def test_a_manifest_reads_back_as_it_was_written(made: tuple[Store, Artifact]) -> None:
-    store, artifact = made
+def test_a_manifest_reads_back_as_it_was_written(stored: tuple[Store, Artifact]) -> None:
+    store, artifact = stored
     manifest = store.manifest("made", KEY)
 
     assert manifest is not None
@@ -155,10 +155,10 @@ def test_what_a_killed_process_was_writing_is_not_published(tmp_path: Path) -> N
 
 
 def test_an_intact_artifact_that_another_process_has_published_meanwhile_stays(
-    made: tuple[Store, Artifact], tmp_path: Path
+    stored: tuple[Store, Artifact], tmp_path: Path
 ) -> None:
     """As where this process was stopped for longer than its lease lasts."""
-    store, artifact = made
+    store, artifact = stored
     published = artifact.path.rename(tmp_path / "of another")
     (store.begin("made", KEY) / "data.bin").write_bytes(b"0123456789")
 
@@ -174,8 +174,8 @@ def test_an_intact_artifact_that_another_process_has_published_meanwhile_stays(
     assert not list((store.root / ".work").iterdir())
 
 
-def test_a_damaged_artifact_makes_room_for_the_one_that_is_published(made: tuple[Store, Artifact]) -> None:
-    store, artifact = made
+def test_a_damaged_artifact_makes_room_for_the_one_that_is_published(stored: tuple[Store, Artifact]) -> None:
+    store, artifact = stored
     (artifact.path / "data.bin").write_bytes(b"0123456780")
     (store.begin("made", KEY) / "data.bin").write_bytes(b"0123456789")
 
@@ -186,8 +186,8 @@ def test_a_damaged_artifact_makes_room_for_the_one_that_is_published(made: tuple
     assert len(list((store.root / ".damaged").iterdir())) == 1
 
 
-def test_publishing_ends_where_a_damaged_artifact_cannot_be_moved(made: tuple[Store, Artifact]) -> None:
-    store, artifact = made
+def test_publishing_ends_where_a_damaged_artifact_cannot_be_moved(stored: tuple[Store, Artifact]) -> None:
+    store, artifact = stored
     (artifact.path / "data.bin").unlink()
     (store.root / ".damaged").write_text("in the way")
     (store.begin("made", KEY) / "data.bin").write_bytes(b"0123456789")

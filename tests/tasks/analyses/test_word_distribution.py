@@ -67,7 +67,7 @@ def terms(texts: Artifact[Pairs], checkpoint: Artifact[Any], run_stage: Any, on_
 
 
 @pytest.fixture(scope="module")
-def found(texts: Any, terms: Any, checkpoint: Any, run_stage: Any, on_one_thread: Any) -> dict[str, Any]:
+def analysis(texts: Any, terms: Any, checkpoint: Any, run_stage: Any, on_one_thread: Any) -> dict[str, Any]:
     """What the stage writes."""
     artifact = run_stage(
         word_distribution, pairs=texts, terms=terms, checkpoint=checkpoint, settings=Reading(**SETTINGS)
@@ -163,15 +163,15 @@ def test_stretches_have_the_mass_of_their_words() -> None:
     assert "".join(stretch["text"] for stretch in stretches(text, encoding, shares, read=3)) == "Kings,"
 
 
-def test_the_stage_analyses_the_requested_number_of_texts(found: dict[str, Any]) -> None:
-    assert found["drawn"] == 30
-    assert len(found["pictures"]) == 2
-    assert all(len(picture["top"]) == 5 for picture in found["pictures"])
-    for picture in found["pictures"]:
+def test_the_stage_analyses_the_requested_number_of_texts(analysis: dict[str, Any]) -> None:
+    assert analysis["drawn"] == 30
+    assert len(analysis["pictures"]) == 2
+    assert all(len(picture["top"]) == 5 for picture in analysis["pictures"])
+    for picture in analysis["pictures"]:
         assert "".join(stretch["text"] for stretch in picture["stretches"]).startswith(EVERY_TEXT)
         assert [row["mass"] for row in picture["top"]] == sorted((row["mass"] for row in picture["top"]), reverse=True)
         assert not any(row["own"] and row["texts"] == 0 for row in picture["top"])
-    assert found["profile"][-1]["words"] >= 30  # the word of every text
+    assert analysis["profile"][-1]["words"] >= 30  # the word of every text
 
 
 @pytest.mark.parametrize("heads", [None, {"decoder.0.weight": torch.zeros(2)}])
@@ -184,13 +184,13 @@ def test_a_checkpoint_of_another_paper_is_refused(heads: dict[str, torch.Tensor]
         read_decoder(Artifact("pretrain", "other", folder), TermCounts(9, np.ones(V, np.int64), np.ones(V, np.int64)))
 
 
-def test_the_page_shows_texts_as_texts(found: dict[str, Any]) -> None:
-    seen = section("word_distribution", found)
+def test_the_page_shows_texts_as_texts(analysis: dict[str, Any]) -> None:
+    seen = section("word_distribution", analysis)
 
     assert seen.tags.count("blockquote") == 2
     assert "b" not in seen.tags
     assert "<b>" in seen.text
-    assert f"{100 * found['means']['on_own_words']['mean']:.1f} %" in seen.text
+    assert f"{100 * analysis['means']['on_own_words']['mean']:.1f} %" in seen.text
 
 
 @pytest.mark.parametrize(
@@ -199,10 +199,10 @@ def test_the_page_shows_texts_as_texts(found: dict[str, Any]) -> None:
      (None, "no more and no less")],
 )  # fmt: skip
 def test_the_page_states_the_effect_on_common_words(
-    interval: list[float] | None, expected: str, found: dict[str, Any]
+    interval: list[float] | None, expected: str, analysis: dict[str, Any]
 ) -> None:
     figure = {"mean": 0.0, "interval": interval, "texts": 9}
 
-    seen = section("word_distribution", {**found, "means": {**found["means"], "common_difference": figure}})
+    seen = section("word_distribution", {**analysis, "means": {**analysis["means"], "common_difference": figure}})
 
     assert expected in seen.text

@@ -51,7 +51,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Source:
     return Source("teacher", folder_of(tiny_cross_encoder(), tmp_path_factory.mktemp("teacher")))
 
 
-class Given:
+class Tables:
     """The tables above as artifacts, with changes."""
 
     def __init__(self, written: Any) -> None:
@@ -78,8 +78,8 @@ class Given:
 
 
 @pytest.fixture
-def given(written: Any, store: Store) -> Given:
-    return Given(written)
+def tables(written: Any, store: Store) -> Tables:
+    return Tables(written)
 
 
 def pairs_of(folder: Path) -> list[tuple[str, str]]:
@@ -105,8 +105,8 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in parts(folder)}
 
 
-def test_each_pair_once_in_the_order_of_the_queries(given: Given, teacher: Source, tmp_path: Path) -> None:
-    score.body(tmp_path, teacher, *given.inputs(), settings=SETTINGS)
+def test_each_pair_once_in_the_order_of_the_queries(tables: Tables, teacher: Source, tmp_path: Path) -> None:
+    score.body(tmp_path, teacher, *tables.inputs(), settings=SETTINGS)
 
     assert pairs_of(tmp_path) == EXPECTED
     assert scores_of(tmp_path) == pytest.approx([slow_score(teacher, *pair) for pair in EXPECTED], abs=1e-5)
@@ -115,11 +115,11 @@ def test_each_pair_once_in_the_order_of_the_queries(given: Given, teacher: Sourc
 
 @pytest.mark.parametrize("queries", [1, 2, 3])
 def test_shards_hold_whole_queries(
-    given: Given, teacher: Source, tmp_path: Path, queries: int, monkeypatch: pytest.MonkeyPatch
+    tables: Tables, teacher: Source, tmp_path: Path, queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_pairs, "QUERIES_PER_PART", queries)
 
-    score.body(tmp_path, teacher, *given.inputs(), settings=SETTINGS)
+    score.body(tmp_path, teacher, *tables.inputs(), settings=SETTINGS)
 
     assert pairs_of(tmp_path) == EXPECTED
     assert len(parts(tmp_path)) == -(-5 // queries)
@@ -127,11 +127,11 @@ def test_shards_hold_whole_queries(
 
 
 def test_little_batches_are_put_back_in_order(
-    given: Given, teacher: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tables: Tables, teacher: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pair_scoring, "TOKENS_PER_BATCH", {"cpu": 20})
 
-    score.body(tmp_path, teacher, *given.inputs(), settings=SETTINGS)
+    score.body(tmp_path, teacher, *tables.inputs(), settings=SETTINGS)
 
     assert scores_of(tmp_path) == pytest.approx([slow_score(teacher, *pair) for pair in EXPECTED], abs=1e-5)
 
@@ -141,10 +141,10 @@ class Killed(BaseException):
 
 
 def test_a_killed_scoring_keeps_its_finished_shards(
-    given: Given, teacher: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tables: Tables, teacher: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_pairs, "QUERIES_PER_PART", 2)
-    inputs, counted, forward = given.inputs(), [], cross_encoder.CrossEncoder.forward
+    inputs, counted, forward = tables.inputs(), [], cross_encoder.CrossEncoder.forward
     score.body(tmp_path / "whole", teacher, *inputs, settings=SETTINGS)
 
     def dying(self: Any, pairs: Any) -> Any:
@@ -164,41 +164,41 @@ def test_a_killed_scoring_keeps_its_finished_shards(
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
-def test_queries_and_passages_without_words(given: Given, teacher: Source, tmp_path: Path) -> None:
-    blank = given.written(Queries, [{"query_id": "q0", "text": ""}])
-    _, passages, positives, negatives = given.inputs([("q0", "p13")], [("q0", "p2")])  # p13 is empty too
+def test_queries_and_passages_without_words(tables: Tables, teacher: Source, tmp_path: Path) -> None:
+    blank = tables.written(Queries, [{"query_id": "q0", "text": ""}])
+    _, passages, positives, negatives = tables.inputs([("q0", "p13")], [("q0", "p2")])  # p13 is empty too
 
     score.body(tmp_path, teacher, blank, passages, positives, negatives, settings=SETTINGS)
 
     assert pairs_of(tmp_path) == [("q0", "p13"), ("q0", "p2")]
 
 
-def test_nothing_was_mined(given: Given, teacher: Source, tmp_path: Path) -> None:
-    score.body(tmp_path, teacher, *given.inputs(negatives=[]), settings=SETTINGS)
+def test_nothing_was_mined(tables: Tables, teacher: Source, tmp_path: Path) -> None:
+    score.body(tmp_path, teacher, *tables.inputs(negatives=[]), settings=SETTINGS)
 
     assert set(pairs_of(tmp_path)) == {pair for pair in POSITIVES if pair[0] != "q8"}
 
 
-def test_nothing_to_score(given: Given, teacher: Source, tmp_path: Path) -> None:
+def test_nothing_to_score(tables: Tables, teacher: Source, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="none of its queries has a positive or a negative"):
-        score.body(tmp_path, teacher, *given.inputs([("q8", "p1")], []), settings=SETTINGS)
+        score.body(tmp_path, teacher, *tables.inputs([("q8", "p1")], []), settings=SETTINGS)
 
 
-def test_passages_that_are_not_there(given: Given, teacher: Source, tmp_path: Path) -> None:
-    inputs = given.inputs(negatives=[("q0", "p99")])
+def test_passages_that_are_not_there(tables: Tables, teacher: Source, tmp_path: Path) -> None:
+    inputs = tables.inputs(negatives=[("q0", "p99")])
 
     with pytest.raises(UserError, match=f"{inputs[3].reference}: passage 'p99' is not among"):
         score.body(tmp_path, teacher, *inputs, settings=SETTINGS)
 
 
-def test_teachers_that_cannot_score(given: Given, teacher: Source, tmp_path: Path) -> None:
+def test_teachers_that_cannot_score(tables: Tables, teacher: Source, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="teacher: max_tokens: expected at most 64, found 65"):
-        score.body(tmp_path, teacher, *given.inputs(), settings=SETTINGS.model_copy(update={"max_tokens": 65}))
+        score.body(tmp_path, teacher, *tables.inputs(), settings=SETTINGS.model_copy(update={"max_tokens": 65}))
 
     (tmp_path / "bert").mkdir()
     plain = Source("bert", save_backbone(tmp_path / "bert"))
     with pytest.raises(UserError, match=r"expected a cross-encoder of one label, found no bert\.pooler"):
-        score.body(tmp_path / "out", plain, *given.inputs(), settings=SETTINGS)
+        score.body(tmp_path / "out", plain, *tables.inputs(), settings=SETTINGS)
 
     encoder = tiny_cross_encoder()
     with torch.no_grad():
@@ -207,7 +207,7 @@ def test_teachers_that_cannot_score(given: Given, teacher: Source, tmp_path: Pat
     (tmp_path / "broken").mkdir()
     broken = Source("broken", folder_of(encoder, tmp_path / "broken"))
     with pytest.raises(UserError, match="source/broken: its score of query 'q3' with passage 'p0' is not a number"):
-        score.body(tmp_path / "out", broken, *given.inputs(), settings=SETTINGS)
+        score.body(tmp_path / "out", broken, *tables.inputs(), settings=SETTINGS)
     assert not parts(tmp_path / "out")
 
 
@@ -231,12 +231,12 @@ def slow_lists(teacher: Source, lists: dict[str, list[int]], depth: int) -> list
 
 @pytest.mark.parametrize(("depth", "queries"), [(1, 128), (4, 128), (4, 1), (100, 3)])
 def test_reranked_lists(
-    given: Given, teacher: Source, tmp_path: Path, depth: int, queries: int, monkeypatch: pytest.MonkeyPatch
+    tables: Tables, teacher: Source, tmp_path: Path, depth: int, queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_pairs, "QUERIES_PER_PART", queries)
     settings = RERANKING.model_copy(update={"depth": depth})
 
-    rerank.body(tmp_path, teacher, given.run(LISTS), given.queries, given.passages, settings=settings)
+    rerank.body(tmp_path, teacher, tables.run(LISTS), tables.queries, tables.passages, settings=settings)
 
     rows = read_table(Artifact[Run]("rerank", "x", tmp_path), Run).to_pylist()
     assert [(row["query_id"], row["passage_id"], row["rank"]) for row in rows] == slow_lists(teacher, LISTS, depth)
@@ -245,7 +245,7 @@ def test_reranked_lists(
         assert row["score"] == pytest.approx(slow_score(teacher, row["query_id"], row["passage_id"]), abs=1e-5)
 
 
-def test_equal_scores_fall_by_passage_id(given: Given, tmp_path: Path) -> None:
+def test_equal_scores_fall_by_passage_id(tables: Tables, tmp_path: Path) -> None:
     encoder = tiny_cross_encoder()
     with torch.no_grad():
         encoder.classifier.weight.zero_()
@@ -253,17 +253,22 @@ def test_equal_scores_fall_by_passage_id(given: Given, tmp_path: Path) -> None:
     flat = Source("flat", folder_of(encoder, tmp_path / "flat"))
 
     rerank.body(
-        tmp_path / "out", flat, given.run({"q3": [10, 9, 1, 22, 17]}), given.queries, given.passages, settings=RERANKING
+        tmp_path / "out",
+        flat,
+        tables.run({"q3": [10, 9, 1, 22, 17]}),
+        tables.queries,
+        tables.passages,
+        settings=RERANKING,
     )
 
     rows = read_table(Artifact[Run]("rerank", "x", tmp_path / "out"), Run)
     assert rows["passage_id"].to_pylist() == ["p9", "p22", "p10", "p1"]
 
 
-def test_equal_texts_have_equal_scores_anywhere_in_a_batch(given: Given, teacher: Source, tmp_path: Path) -> None:
+def test_equal_texts_have_equal_scores_anywhere_in_a_batch(tables: Tables, teacher: Source, tmp_path: Path) -> None:
     copied = [9, 17, 3] * 15
     rows = [{**PASSAGES[n], "passage_id": f"p{copy}"} for copy, n in enumerate(copied, 10)]
-    inputs = given.run({"q3": list(range(10, 55))}), given.queries, given.written(Passages, rows)
+    inputs = tables.run({"q3": list(range(10, 55))}), tables.queries, tables.written(Passages, rows)
 
     rerank.body(tmp_path, teacher, *inputs, settings=RERANKING.model_copy(update={"depth": 100}))
 
@@ -275,10 +280,10 @@ def test_equal_texts_have_equal_scores_anywhere_in_a_batch(given: Given, teacher
 
 
 def test_a_killed_reranking_keeps_its_finished_shards(
-    given: Given, teacher: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tables: Tables, teacher: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_pairs, "QUERIES_PER_PART", 1)
-    inputs = given.run(LISTS), given.queries, given.passages
+    inputs = tables.run(LISTS), tables.queries, tables.passages
     rerank.body(tmp_path / "whole", teacher, *inputs, settings=RERANKING)
     rerank.body(tmp_path / "half", teacher, *inputs, settings=RERANKING)
     (tmp_path / "half" / "part-00002.parquet").unlink()
@@ -291,11 +296,11 @@ def test_a_killed_reranking_keeps_its_finished_shards(
     assert kept.items() <= {path.name: path.stat().st_mtime_ns for path in parts(tmp_path / "half")}.items()
 
 
-def test_runs_that_cannot_be_reranked(given: Given, teacher: Source, tmp_path: Path, written: Any) -> None:
+def test_runs_that_cannot_be_reranked(tables: Tables, teacher: Source, tmp_path: Path, written: Any) -> None:
     rows = [
         {"query_id": "q3", "passage_id": "p1", "view": view, "rank": 1, "score": 1.0} for view in ("dense", "lexical")
     ]
     with pytest.raises(UserError, match="expected the lists of one view, found dense, lexical"):
-        rerank.body(tmp_path, teacher, written(Run, rows), given.queries, given.passages, settings=RERANKING)
+        rerank.body(tmp_path, teacher, written(Run, rows), tables.queries, tables.passages, settings=RERANKING)
     with pytest.raises(UserError, match="it has no list of a query of"):
-        rerank.body(tmp_path, teacher, given.run({"q8": [1]}), given.queries, given.passages, settings=RERANKING)
+        rerank.body(tmp_path, teacher, tables.run({"q8": [1]}), tables.queries, tables.passages, settings=RERANKING)

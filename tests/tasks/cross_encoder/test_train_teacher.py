@@ -52,12 +52,12 @@ def given_start(out: Path) -> None:
 
 
 def given_table(name: str, table: type[Table], rows: Iterable[Any]) -> Any:
-    def given(out: Path) -> None:
+    def write_given_rows(out: Path) -> None:
         """The test's rows."""
         write_rows(out, table, rows)
 
-    given.__name__ = name
-    return stage(version=1, table=table)(given)()
+    write_given_rows.__name__ = name
+    return stage(version=1, table=table)(write_given_rows)()
 
 
 def tables() -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.tasks.finetuning.training_tables import Given
+from tests.tasks.finetuning.training_tables import TrainingTables
 from tests.tiny import save_backbone
 
 
@@ -15,5 +15,5 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def given(written: Any, backbone: Path) -> Given:
-    return Given(written, backbone)
+def tables(written: Any, backbone: Path) -> TrainingTables:
+    return TrainingTables(written, backbone)

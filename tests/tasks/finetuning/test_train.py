@@ -40,7 +40,7 @@ from tests.tasks.finetuning.training_tables import (
     POSITIVES,
     TEXTS,
     TRAINING,
-    Given,
+    TrainingTables,
     negatives,
     passages,
     passages_texts,
@@ -59,10 +59,10 @@ def slow_excluded(documents: list[str], relevant: list[set[str]], group: int) ->
 
 
 @pytest.mark.parametrize("masked", [True, False])
-def test_the_loss_of_a_batch_equals_the_formula(given: Given, masked: bool) -> None:
+def test_the_loss_of_a_batch_equals_the_formula(tables: TrainingTables, masked: bool) -> None:
     settings = TRAINING.model_copy(update={"mask_known_positives": masked, "batch_queries": 6, "temperature": 2.0})
-    data = given.batches(settings)
-    objective, batch = Finetuning(retriever.load(given.start.path), settings.loss), data.batch(0)
+    data = tables.batches(settings)
+    objective, batch = Finetuning(retriever.load(tables.start.path), settings.loss), data.batch(0)
     results = tuple(tensor.detach() for tensor in objective.encode(batch)[0])
     loss = objective.compare(results, batch)["contrastive"].item()
 
@@ -94,9 +94,9 @@ def test_the_loss_of_a_batch_equals_the_formula(given: Given, masked: bool) -> N
     assert loss == pytest.approx(expected, abs=1e-5)
 
 
-def test_more_tokens_than_the_model_has_positions(given: Given, store: Store) -> None:
+def test_more_tokens_than_the_model_has_positions(tables: TrainingTables, store: Store) -> None:
     with pytest.raises(UserError, match="expected at most 64, found 65"):
-        train.body(store.root, *given.inputs(), settings=TRAINING.model_copy(update={"passage_max_tokens": 65}))
+        train.body(store.root, *tables.inputs(), settings=TRAINING.model_copy(update={"passage_max_tokens": 65}))
 
 
 def test_a_tiny_retriever_learns_twenty_texts(store: Store, backbone: Path, written: Any, tmp_path: Path) -> None:
@@ -212,16 +212,16 @@ def test_every_kind_of_retriever_learns_twenty_texts(
     assert float((scores.argmax(1) == torch.arange(20)).float().mean()) > 0.9
 
 
-def test_teacher_scores_are_aligned_with_the_passages(given: Given) -> None:
+def test_teacher_scores_are_aligned_with_the_passages(tables: TrainingTables) -> None:
     scored = {
         (q, p): float(n) for n, (q, p) in enumerate((q, p) for q in NEGATIVES for p in (*POSITIVES[q], *NEGATIVES[q]))
     }
     rows = [{"query_id": q, "passage_id": p, "score": score} for (q, p), score in scored.items()]
     rows.append({"query_id": "q9", "passage_id": "p0", "score": -1.0})
     distilled = TRAINING.model_copy(update={"distillation": Distillation(teacher_temperature=1.0, contrast_weight=0.0)})
-    data = read_data(*given.inputs()[1:5], distilled, mined_only=True)
-    teacher = Teacher.read(given.written(TeacherScores, rows[::-1]), data)
-    built = Batches(data, Tokenizer.load(given.start.path), distilled, teacher)
+    data = read_data(*tables.inputs()[1:5], distilled, mined_only=True)
+    teacher = Teacher.read(tables.written(TeacherScores, rows[::-1]), data)
+    built = Batches(data, Tokenizer.load(tables.start.path), distilled, teacher)
 
     for step in range(6):
         chosen, shown_places = data.examples(step)
@@ -234,9 +234,9 @@ def test_teacher_scores_are_aligned_with_the_passages(given: Given) -> None:
         assert result.tolist() == expected
 
 
-def test_a_pair_that_the_teacher_has_not_scored(given: Given) -> None:
-    data = given.data()
-    teacher = Teacher.read(given.written(TeacherScores, [{"query_id": "q0", "passage_id": "p0", "score": 1.0}]), data)
+def test_a_pair_that_the_teacher_has_not_scored(tables: TrainingTables) -> None:
+    data = tables.data()
+    teacher = Teacher.read(tables.written(TeacherScores, [{"query_id": "q0", "passage_id": "p0", "score": 1.0}]), data)
 
     with pytest.raises(UserError, match=r"no score of query .* with passage 'p2'"):
         teacher.of([0], [0, 2])
@@ -247,37 +247,37 @@ def test_either_steps_or_epochs() -> None:
         Training.model_validate(TRAINING.model_dump() | {"steps": 3})
 
 
-def test_a_batch_has_the_progress_of_the_training(given: Given) -> None:
-    batches = given.batches(TRAINING.model_copy(update={"epochs": None, "steps": 8}))
+def test_a_batch_has_the_progress_of_the_training(tables: TrainingTables) -> None:
+    batches = tables.batches(TRAINING.model_copy(update={"epochs": None, "steps": 8}))
 
     assert [batches.batch(step).progress for step in (0, 2, 7)] == [0, 0.25, 7 / 8]
 
 
-def test_new_heads_are_drawn_by_the_seed(given: Given, store: Store, tmp_path: Path) -> None:
+def test_new_heads_are_drawn_by_the_seed(tables: TrainingTables, store: Store, tmp_path: Path) -> None:
     settings = TRAINING.model_copy(update={"retriever": RETRIEVERS["coil"], "epochs": None, "steps": 1})
     results = []
     for number in range(2):
         torch.manual_seed(number)
         (tmp_path / str(number)).mkdir()
-        train.body(tmp_path / str(number), *given.inputs(), settings=settings)
+        train.body(tmp_path / str(number), *tables.inputs(), settings=settings)
         results.append((tmp_path / str(number) / "retriever.safetensors").read_bytes())
 
     assert results[0] == results[1]
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"retriever": {"late": {**LATE, "dim": 99}}}, "late.dim: expected at most the model's 32"),
         ({"retriever": {"dense": {"dim": None}, "late": LATE, "shared_layers": 9}}, "shared_layers: expected 0 to 2"),
         ({"passage_max_tokens": 65}, "train.passage_max_tokens: expected at most 64, found 65"),
     ],
 )  # fmt: skip
-def test_unsuitable_backbones_are_refused(backbone: Path, changes: dict[str, Any], said: str) -> None:
+def test_unsuitable_backbones_are_refused(backbone: Path, changes: dict[str, Any], message: str) -> None:
     settings = Training.model_validate(TRAINING.model_dump() | changes)
     shape = Backbone(weights="tiny", start="weights", towers="siamese", layers=None, dropout=0.0, pooling="cls", seed=3)
 
-    with pytest.raises(UserError, match=f"rounds: first: .*{said}"):
+    with pytest.raises(UserError, match=f"rounds: first: .*{message}"):
         check("first", settings, Encoding(query_max_tokens=8, passage_max_tokens=16), shape, backbone)
 
 

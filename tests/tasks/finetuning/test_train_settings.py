@@ -5,15 +5,15 @@ import pytest
 from models.retrievers.retriever import RetrieverSettings
 from models.retrievers.views import late
 from tasks.finetuning.train import Training
-from tests.tasks.finetuning.training_tables import TRAINING, Given
+from tests.tasks.finetuning.training_tables import TRAINING, TrainingTables
 from tests.tiny import LATE
 
 
-def test_batches_have_the_markers_that_searches_have(given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_have_the_markers_that_searches_have(tables: TrainingTables, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(late, "MARKERS", {"query": "q", "passage": "d"})
     marked = RetrieverSettings(late=late.Settings(**LATE, markers=True))
     settings = TRAINING.model_copy(update={"retriever": marked, "query_max_tokens": 4, "passage_max_tokens": 6})
-    batches = given.batches(settings)
+    batches = tables.batches(settings)
 
     batch = batches.batch(1)
 

@@ -87,8 +87,8 @@ def read_data(
     return TrainingData.read(queries, corpus, positives, negatives, settings, mined_only=mined_only)
 
 
-class Given:
-    """Tables to training data, with changes to what stands above."""
+class TrainingTables:
+    """The tables above as inputs of a training, with changes."""
 
     def __init__(self, written: Any, backbone: Path) -> None:
         self.written, self.start = written, Artifact[Checkpoint]("initialise", "tiny", backbone)

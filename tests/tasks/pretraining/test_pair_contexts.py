@@ -191,13 +191,13 @@ def test_sentences_are_the_passages_own(pairs: Pairs_) -> None:
 
 
 @pytest.mark.parametrize(
-    ("passages", "alone", "said"),
+    ("passages", "alone", "message"),
     [
         (["nearby"], None, "expected leave_out or itself"),
         ([], "itself", "no context is a neighbour; expected null"),
         (["sentences", "nearby"], "itself", "neighbours or sentences, not both"),
     ],
 )
-def test_contexts_that_mean_nothing(passages: list[str], alone: str | None, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_contexts_that_mean_nothing(passages: list[str], alone: str | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Contexts.model_validate({"pseudo_queries": 0, "passages": passages, "alone": alone})

@@ -49,14 +49,14 @@ def corpus(generator: Source, store: Store, tmp_path: Path) -> Corpus:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[GenerationRequest]:
-    """What the sampler is asked for."""
-    seen: list[GenerationRequest] = []
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[GenerationRequest]:
+    """The requests that the sampler receives."""
+    received: list[GenerationRequest] = []
 
     class Watched(Sampler):
         def __call__(self, inputs: Sequence[GenerationRequest]) -> Iterator[list[tuple[int, list[str]]]]:
-            seen.extend(inputs)
+            received.extend(inputs)
             return super().__call__(inputs)
 
     monkeypatch.setattr(module, "Sampler", Watched)
-    return seen
+    return received

@@ -43,41 +43,41 @@ AFTER = [
 
 
 @pytest.fixture(scope="module")
-def found(written: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def comparison(written: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return compared(written, tmp_path_factory.mktemp("comparison"), BEFORE, AFTER)
 
 
-def test_passages_are_matched_by_id_and_by_text(found: dict[str, Any]) -> None:
-    assert found["passages"] == {"same": 1, "moved": 1, "changed": 1, "new": 1, "removed": 1}
-    assert found["examples"]["changed"] == [
+def test_passages_are_matched_by_id_and_by_text(comparison: dict[str, Any]) -> None:
+    assert comparison["passages"] == {"same": 1, "moved": 1, "changed": 1, "new": 1, "removed": 1}
+    assert comparison["examples"]["changed"] == [
         {"passage_id": "edited", "before": ["of the first"], "after": ["of the second"]}
     ]
-    assert found["examples"]["new"] == [{"passage_id": "added", "after": ["what is fresh"]}]
-    assert found["examples"]["removed"] == [{"passage_id": "gone", "before": ["lost", ""]}]
+    assert comparison["examples"]["new"] == [{"passage_id": "added", "after": ["what is fresh"]}]
+    assert comparison["examples"]["removed"] == [{"passage_id": "gone", "before": ["lost", ""]}]
 
 
-def test_queries_are_matched_by_text_generator_and_words(found: dict[str, Any]) -> None:
-    assert found["queries"] == NOTHING | {"kept": 2, "rewritten": 1, "made": 3, "dropped": 2, "filtered_out": 1}
-    assert found["generators"] == {
+def test_queries_are_matched_by_text_generator_and_words(comparison: dict[str, Any]) -> None:
+    assert comparison["queries"] == NOTHING | {"kept": 2, "rewritten": 1, "made": 3, "dropped": 2, "filtered_out": 1}
+    assert comparison["generators"] == {
         "llm": NOTHING | {"made": 1},
         "t5": NOTHING | {"kept": 2, "rewritten": 1, "made": 2, "dropped": 2, "filtered_out": 1},
     }
-    assert found["examples"]["rewritten"] == [
+    assert comparison["examples"]["rewritten"] == [
         {"passage_id": "same", "generator": "t5", "rank": 1, "reason": "", "before": "two three", "after": "two, three"}
     ]
-    assert {example["after"] for example in found["examples"]["made"]} == {
+    assert {example["after"] for example in comparison["examples"]["made"]} == {
         "what is fresh",
         "by another",
         "of the second",
     }
-    assert {example["before"] for example in found["examples"]["dropped"]} == {"of the first", "lost"}
-    (dropped,) = found["examples"]["filtered_out"]
+    assert {example["before"] for example in comparison["examples"]["dropped"]} == {"of the first", "lost"}
+    (dropped,) = comparison["examples"]["filtered_out"]
     assert (dropped["before"], dropped["reason"]) == ("one", "round trip")
-    assert found["examples"]["let_in"] == []
+    assert comparison["examples"]["let_in"] == []
 
 
-def test_figures_stand_beside_each_other(found: dict[str, Any]) -> None:
-    before, after = found["before"], found["after"]
+def test_figures_stand_beside_each_other(comparison: dict[str, Any]) -> None:
+    before, after = comparison["before"], comparison["after"]
 
     assert (before["passages"], before["written"], before["queries"]) == (4, 6, 5)
     assert (after["passages"], after["written"], after["queries"]) == (4, 6, 5)

@@ -106,8 +106,8 @@ def test_another_cut_of_a_filtered_table_is_that_of_the_scored_one(queries: Any,
 def test_a_killed_run_goes_on_and_another_process_writes_the_same(queries: Any, tmp_path: Path) -> None:
     whole, elsewhere, least = tmp_path / "whole", tmp_path / "elsewhere", 1.100000023841858
     filter_queries.body(whole, queries, settings=cut(round_trip=4, relevance={"threshold": least}))
-    asked = request(ShardJob(cut_part, elsewhere, (queries,), Limits(round_trip=4, relevance=least), "", ""))
-    write_shard_of_request(json.loads(json.dumps(asked)), file_shards(queries)[1], lambda rows: None)
+    shard_request = request(ShardJob(cut_part, elsewhere, (queries,), Limits(round_trip=4, relevance=least), "", ""))
+    write_shard_of_request(json.loads(json.dumps(shard_request)), file_shards(queries)[1], lambda rows: None)
     (before,) = [path.stat().st_ino for path in parts(elsewhere)]
     filter_queries.body(elsewhere, queries, settings=cut(round_trip=4, relevance={"threshold": least}))
 

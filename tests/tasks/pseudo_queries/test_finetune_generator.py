@@ -43,7 +43,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
-def given(start: Path, folder: Path) -> tuple[Source, Source]:
+def start_and_pairs(start: Path, folder: Path) -> tuple[Source, Source]:
     pairs = save_pairs(folder / "pairs.jsonl")
     return weights(str(start)), source_of(pairs, [pairs])
 
@@ -132,8 +132,8 @@ def test_what_was_looked_at_is_not_looked_at_again_and_the_chosen_model_stays(
 ) -> None:
     """BM25 is left out: the ranks are written down."""
     ranks = {"000": [0, 0, 2], "001": [1, 0, 4], "002": [10, 0, 0]}
-    asked: list[str] = []
-    monkeypatch.setattr(Validation, "queries", lambda self, folder: asked.append(folder.name) or [folder.name])
+    folders: list[str] = []
+    monkeypatch.setattr(Validation, "queries", lambda self, folder: folders.append(folder.name) or [folder.name])
     monkeypatch.setattr(Collection, "ranks", lambda self, queries: ranks[queries[0]])
     side = Side([passage for passage, _ in PAIRS[:3]], [(n, PAIRS[n][1]) for n in range(3)])
     validation = validation_of(start, tmp_path, side, 2, keep=keep)
@@ -148,7 +148,7 @@ def test_what_was_looked_at_is_not_looked_at_again_and_the_chosen_model_stays(
     ]  # fmt: skip
     assert [bool(values) for values in results] == [step in (0, 4, 8) for step in range(9)]
     assert resumed == results[3:]
-    assert asked == ["000", "001", "002"]
+    assert folders == ["000", "001", "002"]
     assert [path.name for path in (tmp_path / "models").iterdir()] == [left]
     assert again.chosen().name == left
 
@@ -167,16 +167,16 @@ def test_what_is_no_generator_is_named(start: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(start: Path, tmp_path_factory: pytest.TempPathFactory, on_one_thread: Session) -> Path:
+def uninterrupted(start: Path, tmp_path_factory: pytest.TempPathFactory, on_one_thread: Session) -> Path:
     """An unbroken run's artifact."""
     folder = tmp_path_factory.mktemp("whole")
-    model, pairs = given(start, folder)
+    model, pairs = start_and_pairs(start, folder)
     return finetune_generator(start=model, pairs=pairs, settings=SETTINGS).path
 
 
 @pytest.mark.slow
-def test_it_learns_and_says_so_by_epoch(whole: Path) -> None:
-    results = json.loads((whole / "validation.json").read_text())
+def test_it_learns_and_says_so_by_epoch(uninterrupted: Path) -> None:
+    results = json.loads((uninterrupted / "validation.json").read_text())
     curve = results["epochs"]
 
     assert [row["epoch"] for row in curve] == [0, 1, 2, 3]
@@ -184,19 +184,19 @@ def test_it_learns_and_says_so_by_epoch(whole: Path) -> None:
     assert results["train"]["passages"] + results["held_out"]["passages"] == len(PAIRS)
     assert results["published"] == 3
     assert results["round_trip"] == {"asked": 4, "searched": results["held_out"]["passages"] + 5}
-    logged = [json.loads(line) for line in (whole / "logs" / "metrics.jsonl").read_text().splitlines()]
+    logged = [json.loads(line) for line in (uninterrupted / "logs" / "metrics.jsonl").read_text().splitlines()]
     assert [(line["step"], line["validation_loss"]) for line in logged if "validation_loss" in line] == [
         (row["step"], row["validation_loss"]) for row in curve
     ]
-    assert json.loads(files(whole)["tokenizer.json"])["truncation"] is None  # as it was, not as training cut texts
-    assert sorted(files(whole)) == [
+    assert json.loads(files(uninterrupted)["tokenizer.json"])["truncation"] is None  # training cuts texts itself
+    assert sorted(files(uninterrupted)) == [
         "config.json", "generation_config.json", "manifest.json", "model.safetensors", "tokenizer.json",
         "tokenizer_config.json", "validation.json",
     ]  # fmt: skip
 
 
 @pytest.mark.slow
-def test_the_round_trip_is_what_bm25_finds(whole: Path, start: Path, tmp_path: Path) -> None:
+def test_the_round_trip_is_what_bm25_finds(uninterrupted: Path, start: Path, tmp_path: Path) -> None:
     passages = ["the red river", "the blue river", "a castle", "nothing else"]
     collection = Collection(tmp_path, passages, SETTINGS.trip.bm25)
 
@@ -233,10 +233,10 @@ with session(Session(Store(Path(sys.argv[3])), Execution(workers=1, threads=1, d
 
 @pytest.mark.slow
 def test_a_run_that_was_killed_while_it_validated_ends_with_the_same_bytes(
-    whole: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    uninterrupted: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = Path(shutil.copytree(start, tmp_path / "elsewhere"))  # nor does the start's place change a byte
-    inputs = given(elsewhere, tmp_path)
+    inputs = start_and_pairs(elsewhere, tmp_path)
     arguments = [sys.executable, "-c", KILL, str(elsewhere), str(inputs[1].path), str(tmp_path / "store")]
     killed = subprocess.run(
         arguments, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300
@@ -249,7 +249,7 @@ def test_a_run_that_was_killed_while_it_validated_ends_with_the_same_bytes(
         built = finetune_generator(start=inputs[0], pairs=inputs[1], settings=SETTINGS)
 
     assert len(looked) == 2  # epochs 2 and 3
-    results, expected = files(built.path), files(whole)
+    results, expected = files(built.path), files(uninterrupted)
     assert {name: results[name] for name in results if name != "manifest.json"} == {
         name: expected[name] for name in expected if name != "manifest.json"
     }
@@ -272,7 +272,7 @@ def test_the_best_epochs_model_is_published_where_that_is_asked(
         return call(self, steps)
 
     monkeypatch.setattr(Validation, "__call__", noting)
-    finetune_generator.body(tmp_path / "out", *given(start, tmp_path), settings=settings)
+    finetune_generator.body(tmp_path / "out", *start_and_pairs(start, tmp_path), settings=settings)
 
     train, held_out = split(tmp_path / "pairs.jsonl", settings.validation)
     assert searched[0][: -settings.trip.others] == held_out.passages  # a query's own passage has the query's number
@@ -289,6 +289,8 @@ def test_a_batch_of_more_than_all_pairs_is_all_of_them_once_an_epoch(
 ) -> None:
     monkeypatch.setattr(Collection, "ranks", lambda self, queries: [0 for _ in queries])
     monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    finetune_generator.body(tmp_path, *given(start, tmp_path), settings=SETTINGS.model_copy(update={"batch": 1000}))
+    finetune_generator.body(
+        tmp_path, *start_and_pairs(start, tmp_path), settings=SETTINGS.model_copy(update={"batch": 1000})
+    )
 
     assert [each["step"] for each in json.loads((tmp_path / "validation.json").read_text())["epochs"]] == [0, 1, 2, 3]

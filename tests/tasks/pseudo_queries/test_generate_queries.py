@@ -76,15 +76,15 @@ def test_a_large_bucket_is_divided_and_has_the_same_rows(
 
 
 def test_only_what_is_new_is_written(
-    corpus: Corpus, passages: Artifact[Passages], written: Any, asked: list[GenerationRequest]
+    corpus: Corpus, passages: Artifact[Passages], written: Any, requests: list[GenerationRequest]
 ) -> None:
     before = corpus(passages)
-    asked.clear()
+    requests.clear()
     changed = ["a new king", *texts()[3:], "an old film"]  # three removed, two new, all in other places
 
     after = corpus(written(Passages, rows(changed)))
 
-    assert sorted(request.text for request in asked) == ["a new king", "an old film"]
+    assert sorted(request.text for request in requests) == ["a new king", "an old film"]
     assert counts(after) == ((COUNT - 3) * 3, 2 * 3)
     old, new = by_text(before), by_text(after)
     assert all(new[sha256] == old[sha256] for sha256 in new.keys() & old.keys())
@@ -92,27 +92,27 @@ def test_only_what_is_new_is_written(
 
 
 def test_a_sixth_query_is_added_and_the_others_stay(
-    corpus: Corpus, passages: Artifact[Passages], asked: list[GenerationRequest]
+    corpus: Corpus, passages: Artifact[Passages], requests: list[GenerationRequest]
 ) -> None:
     three = by_text(corpus(passages))
-    asked.clear()
+    requests.clear()
 
     built = corpus(passages, queries_per_passage=4)
 
-    assert {request.ranks for request in asked} == {range(3, 4)}
+    assert {request.ranks for request in requests} == {range(3, 4)}
     assert counts(built) == (COUNT * 3, COUNT)
     assert {sha256: queries[:3] for sha256, queries in by_text(built).items()} == three
-    asked.clear()
+    requests.clear()
     assert {sha256: queries[:2] for sha256, queries in three.items()} == by_text(
         corpus(passages, queries_per_passage=2)
     )
-    assert asked == []
+    assert requests == []
 
 
-def test_the_same_text_twice_is_written_once(corpus: Corpus, written: Any, asked: list[GenerationRequest]) -> None:
+def test_the_same_text_twice_is_written_once(corpus: Corpus, written: Any, requests: list[GenerationRequest]) -> None:
     built = corpus(written(Passages, rows([*texts(4), texts(4)[2]])))
 
-    assert Counter(request.text for request in asked) == Counter(texts(4))
+    assert Counter(request.text for request in requests) == Counter(texts(4))
     results = list(read_rows(built, PseudoQueries))
     assert [row["query"] for row in results[6:9]] == [row["query"] for row in results[12:15]]
     assert [row["passage_id"] for row in results[12:15]] == ["d4#0"] * 3
@@ -138,8 +138,8 @@ def test_a_generator_that_writes_nothing_is_refused(
     corpus: Corpus, passages: Artifact[Passages], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Silent(Sampler):
-        def __call__(self, asked: Sequence[GenerationRequest]) -> Iterator[list[tuple[int, list[str]]]]:
-            for batch in super().__call__(asked):
+        def __call__(self, requests: Sequence[GenerationRequest]) -> Iterator[list[tuple[int, list[str]]]]:
+            for batch in super().__call__(requests):
                 yield [(place, [""] * len(queries)) for place, queries in batch]
 
     monkeypatch.setattr(module, "Sampler", Silent)

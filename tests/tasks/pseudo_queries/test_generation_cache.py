@@ -21,37 +21,37 @@ from tests.tasks.pseudo_queries.small_corpus import COUNT, SETTINGS, Corpus, by_
 
 
 def test_settings_that_decide_a_text_have_ledgers_of_their_own(
-    corpus: Corpus, passages: Artifact[Passages], generator: Source, asked: list[GenerationRequest]
+    corpus: Corpus, passages: Artifact[Passages], generator: Source, requests: list[GenerationRequest]
 ) -> None:
     corpus(passages)
     for changes in ({"seed": 43}, {"top_k": 9}, {"prefix": "a "}, {"max_new_tokens": 7}, {"temperature": 0.9}):
         assert counts(corpus(passages, **changes)) == (0, COUNT * 3), changes
     assert counts(corpus(passages, by=Source("another", generator.path))) == (0, COUNT * 3)
-    asked.clear()
+    requests.clear()
     for changes in ({"batch_tokens": 50}, {"shard_passages": 2}, {"generator": "another name"}):
         assert counts(corpus(passages, **changes)) == (COUNT * 3, 0), changes
-    assert asked == []
+    assert requests == []
 
 
 def test_replacing_writes_others_for_the_chosen_texts_alone(
-    corpus: Corpus, passages: Artifact[Passages], generator: Source, store: Store, asked: list[GenerationRequest]
+    corpus: Corpus, passages: Artifact[Passages], generator: Source, store: Store, requests: list[GenerationRequest]
 ) -> None:
     ledger, before = SETTINGS.ledger_in(store.root, generator), by_text(corpus(passages))
-    asked.clear()
+    requests.clear()
     chosen = passage_sha256(texts()[5])
 
     assert ledger.invalidated() is None
     after = by_text(corpus(passages, replaced=ledger.invalidate(Invalidations(texts={chosen: 1}))))
 
-    assert [(request.text, request.draw) for request in asked] == [(texts()[5], 1)]
+    assert [(request.text, request.draw) for request in requests] == [(texts()[5], 1)]
     assert {sha256 for sha256 in before if before[sha256] != after[sha256]} == {chosen}
-    asked.clear()
+    requests.clear()
     bucket = passage_sha256(texts()[2])[:2]
     corpus(passages, replaced=ledger.invalidate(Invalidations(buckets={bucket: 1})))
-    assert {request.text for request in asked} == {text for text in texts() if passage_sha256(text)[:2] == bucket}
-    asked.clear()
+    assert {request.text for request in requests} == {text for text in texts() if passage_sha256(text)[:2] == bucket}
+    requests.clear()
     corpus(passages, replaced=ledger.invalidate(Invalidations(all=1)))
-    assert sorted((request.text, request.draw) for request in asked) == sorted(
+    assert sorted((request.text, request.draw) for request in requests) == sorted(
         (text, 1 + (passage_sha256(text) == chosen) + (passage_sha256(text)[:2] == bucket)) for text in texts()
     )
     assert by_text(corpus(passages, replaced=None)) == before

@@ -62,8 +62,8 @@ def slow_scores(encoder: Source, rows: list[dict[str, Any]]) -> Iterator[float]:
     tokenizer, model = Tokenizer.load(encoder.path), cross_encoder.load(encoder.path)
     for row in rows:
         own = PASSAGES[int(row["passage_id"][1:])]
-        asked, text = tokenizer.token_ids([row["query"], passage_text(own["title"], own["text"])])
-        pair = encode_pair(tokenizer, asked, text, query_max_tokens=6, max_tokens=14)
+        query_ids, text = tokenizer.token_ids([row["query"], passage_text(own["title"], own["text"])])
+        pair = encode_pair(tokenizer, query_ids, text, query_max_tokens=6, max_tokens=14)
         with torch.inference_mode():
             yield float(model(pad_pairs(tokenizer, [pair]))[0])
 
@@ -99,9 +99,9 @@ def test_a_killed_run_goes_on_and_another_process_writes_the_same(
 ) -> None:
     whole, elsewhere = tmp_path / "whole", tmp_path / "elsewhere"
     relevance.body(whole, queries, passages, encoder, settings=SETTINGS)
-    asked, counted = request(ShardJob(score_part, elsewhere, (queries, passages, encoder), SETTINGS, "", "")), [0]
+    job, counted = ShardJob(score_part, elsewhere, (queries, passages, encoder), SETTINGS, "", ""), [0]
     for shard in file_shards(queries, passages)[1:]:
-        write_shard_of_request(json.loads(json.dumps(asked)), shard, lambda rows: counted.append(rows))
+        write_shard_of_request(json.loads(json.dumps(request(job))), shard, lambda rows: counted.append(rows))
     kept = {path.name: path.stat().st_ino for path in parts(elsewhere)}
     relevance.body(elsewhere, queries, passages, encoder, settings=SETTINGS)
     relevance.body(elsewhere, queries, passages, Source("gone", tmp_path), settings=SETTINGS)  # nothing is opened

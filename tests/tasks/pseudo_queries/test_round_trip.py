@@ -104,9 +104,9 @@ def test_the_same_bytes_block_by_block_and_in_another_process(
     monkeypatch.setattr(module, "QUERIES_AT_ONCE", 4)
     round_trip.body(little, queries, passages, bm25, settings=SETTINGS)
     share_passages(elsewhere, passages)
-    asked, counted = request(ShardJob(rank_part, elsewhere, (queries, passages, bm25), SETTINGS, "", "")), [0]
+    shard_request, counted = request(ShardJob(rank_part, elsewhere, (queries, passages, bm25), SETTINGS, "", "")), [0]
     for shard in file_shards(queries, passages):
-        write_shard_of_request(json.loads(json.dumps(asked)), shard, lambda rows: counted.append(rows))
+        write_shard_of_request(json.loads(json.dumps(shard_request)), shard, lambda rows: counted.append(rows))
 
     assert contents(whole) == contents(little) == contents(elsewhere)
     assert sum(counted) == len(rows_of(queries.path))

@@ -170,12 +170,12 @@ def test_copied_pieces_stand_in_the_passage_and_begin_with_a_word(start: Any) ->
 
     for step in range(50):
         batch = examples.batch(step)
-        for text, written, asked in zip(
+        for text, written, mask in zip(
             batch.texts.ids.tolist(), batch.targets.ids.tolist(), batch.targets.mask, strict=True
         ):
-            piece = written[1 : int(asked.sum()) - 1]
+            piece = written[1 : int(mask.sum()) - 1]
             assert written[0] == tokenizer.cls
-            assert written[int(asked.sum()) - 1] == tokenizer.sep
+            assert written[int(mask.sum()) - 1] == tokenizer.sep
             assert 1 <= len(piece) <= 4
             assert any(
                 text[i : i + len(piece)] == piece and not tokenizer.continues[text[i]] for i in range(1, len(text))

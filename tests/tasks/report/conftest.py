@@ -97,5 +97,5 @@ def make(
 
 
 @pytest.fixture
-def made(tmp_path: Path, make: Callable[[Path], Artifact[Any]]) -> Artifact[Any]:
+def built(tmp_path: Path, make: Callable[[Path], Artifact[Any]]) -> Artifact[Any]:
     return make(tmp_path / "made")

@@ -36,15 +36,17 @@ def test_equal_inputs_make_equal_bytes(tmp_path: Path, make: Callable[[Path], Ar
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
 
 
-def test_losses_and_times_are_no_part_of_the_artifacts_hash(made: Artifact[Any]) -> None:
-    content = json.loads((made.path / "report.json").read_text())
+def test_losses_and_times_are_no_part_of_the_artifacts_hash(built: Artifact[Any]) -> None:
+    content = json.loads((built.path / "report.json").read_text())
 
     assert not {"curves", "stages"} & set(content)
-    assert json.loads((made.path / "logs" / "curves.json").read_text()) == {"dense": {"loss": [[1.0, 4.0], [2.0, 2.0]]}}
+    assert json.loads((built.path / "logs" / "curves.json").read_text()) == {
+        "dense": {"loss": [[1.0, 4.0], [2.0, 2.0]]}
+    }
 
 
-def test_what_is_published_has_the_stages_and_the_losses(made: Artifact[Any], tmp_path: Path) -> None:
-    page = publish(tmp_path / "reports" / "tiny", made, STAGES)
+def test_what_is_published_has_the_stages_and_the_losses(built: Artifact[Any], tmp_path: Path) -> None:
+    page = publish(tmp_path / "reports" / "tiny", built, STAGES)
     content = json.loads(page.with_name("report.json").read_text())
 
     assert content["stages"] == [{key: value for key, value in each.items() if key != "built"} for each in STAGES]
@@ -53,16 +55,16 @@ def test_what_is_published_has_the_stages_and_the_losses(made: Artifact[Any], tm
     assert "c" * 24 in page.read_text()
 
 
-def test_the_page_begins_with_the_headlines_own_test_or_with_none(made: Artifact[Any]) -> None:
-    content = json.loads((made.path / "report.json").read_text())
+def test_the_page_begins_with_the_headlines_own_test_or_with_none(built: Artifact[Any]) -> None:
+    content = json.loads((built.path / "report.json").read_text())
     others = content | {"comparisons": [comparison(run="bm25", baseline="dense")]}
 
     assert '<p class="verdict good">dense is better than bm25' in page_of(content)
     assert '<p class="verdict' not in page_of(others)
 
 
-def test_text_is_escaped_and_the_page_asks_for_nothing(made: Artifact[Any], tmp_path: Path) -> None:
-    page = publish(tmp_path / "out", made, STAGES).read_text()
+def test_text_is_escaped_and_the_page_asks_for_nothing(built: Artifact[Any], tmp_path: Path) -> None:
+    page = publish(tmp_path / "out", built, STAGES).read_text()
 
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; text" in page
@@ -71,7 +73,7 @@ def test_text_is_escaped_and_the_page_asks_for_nothing(made: Artifact[Any], tmp_
     assert not re.search(r"(src|href)\s*=|url\(|@import|https?:", asked)
 
 
-def test_every_element_of_the_page_is_closed(made: Artifact[Any], tmp_path: Path) -> None:
+def test_every_element_of_the_page_is_closed(built: Artifact[Any], tmp_path: Path) -> None:
     class Closed(HTMLParser):
         def __init__(self) -> None:
             super().__init__()
@@ -88,28 +90,28 @@ def test_every_element_of_the_page_is_closed(made: Artifact[Any], tmp_path: Path
             assert self.open.pop() == tag, f"</{tag}> at {self.getpos()}"
 
     parser = Closed()
-    parser.feed(publish(tmp_path / "out", made, STAGES).read_text())
+    parser.feed(publish(tmp_path / "out", built, STAGES).read_text())
 
     assert parser.open == []
 
 
-def test_figures_of_the_pseudo_queries_are_shown(made: Artifact[Any]) -> None:
-    page = (made.path / "report.html").read_text()
+def test_figures_of_the_pseudo_queries_are_shown(built: Artifact[Any]) -> None:
+    page = (built.path / "report.html").read_text()
 
     assert re.search(r"<dt>are distinct</dt><dd>75.0 %</dd>", page)
     assert "3 words 6, 4 words 0, 5 words 2" in page
 
 
-def test_absent_rows_and_the_papers_numbers_are_shown(made: Artifact[Any]) -> None:
-    page = (made.path / "report.html").read_text()
+def test_absent_rows_and_the_papers_numbers_are_shown(built: Artifact[Any]) -> None:
+    page = (built.path / "report.html").read_text()
 
     assert "System <code>bm25_doc2query</code> was not run: queries.for lacks retrieve" in page
     assert "<td>0.394</td><td>0.750</td><td>+0.356</td>" in page
     assert "<td>0.187</td><td>0.438</td><td>+0.251</td>" in page
 
 
-def test_which_view_wins_which_queries(made: Artifact[Any]) -> None:
-    content, page = json.loads((made.path / "report.json").read_text()), (made.path / "report.html").read_text()
+def test_which_view_wins_which_queries(built: Artifact[Any]) -> None:
+    content, page = json.loads((built.path / "report.json").read_text()), (built.path / "report.html").read_text()
 
     assert content["experts"] == [{"run": "both", "views": [
         {"run": "dense", "wins": 2, "shared": 2, "queries": ["what is <0>", "what is <3>"]},
@@ -119,8 +121,8 @@ def test_which_view_wins_which_queries(made: Artifact[Any]) -> None:
     assert "dense is the only best on 2 queries" in page
 
 
-def test_agreement_and_storage_are_shown(made: Artifact[Any]) -> None:
-    page = (made.path / "report.html").read_text()
+def test_agreement_and_storage_are_shown(built: Artifact[Any]) -> None:
+    page = (built.path / "report.html").read_text()
 
     assert re.findall(r'class="shaded"[^>]*>([0-9.]+)<', page) == ["0.250", "0.500", "0.750", "0.625"]
     assert 'aria-label="bm25: 91.2 bytes per passage"' in page
@@ -138,8 +140,8 @@ def test_the_spread_of_a_mean_over_samples_stands_beside_it(
     assert "0.750</strong>&nbsp;±&nbsp;0.013" in page_of(content) or "±&nbsp;0.012" in page_of(content)
 
 
-def test_the_terminal_table_marks_the_better_run_and_explains_itself(made: Artifact[Any], tmp_path: Path) -> None:
-    page = publish(tmp_path / "out", made, [])
+def test_the_terminal_table_marks_the_better_run_and_explains_itself(built: Artifact[Any], tmp_path: Path) -> None:
+    page = publish(tmp_path / "out", built, [])
     console = Console(width=80, record=True, file=(tmp_path / "terminal").open("w"))
     console.print(terminal_table(page.with_suffix(".json")))
     text = console.export_text()

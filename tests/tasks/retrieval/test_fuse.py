@@ -56,10 +56,10 @@ def reference_fusion(
         beginnings = [run.get(query, [])[:depth] for run in runs]
         totals = {}
         for passage in {passage for beginning in beginnings for passage, _ in beginning}:
-            said = [one_score(kind, passage, beginning) for beginning in beginnings]
+            values = [one_score(kind, passage, beginning) for beginning in beginnings]
             if weights:
-                said = [weight * score for weight, score in zip(weights, said, strict=True)]
-            totals[passage] = max(said) if "max" in kind else sum(said)
+                values = [weight * score for weight, score in zip(weights, values, strict=True)]
+            totals[passage] = max(values) if "max" in kind else sum(values)
         fused[query] = in_run_order(totals)[:depth]
     return fused
 

@@ -85,9 +85,9 @@ def joiner(store: Store, tmp_path: Path) -> Iterator[Callable[[], subprocess.Pop
     started: list[subprocess.Popen[bytes]] = []
 
     def begin() -> subprocess.Popen[bytes]:
-        with (tmp_path / "joined.txt").open("a") as said:
+        with (tmp_path / "joined.txt").open("a") as log:
             command = [sys.executable, "-c", JOINER, str(store.root)]
-            started.append(subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=said))
+            started.append(subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log))
         return started[-1]
 
     yield begin
@@ -126,7 +126,7 @@ def alive(pid: int) -> bool:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a training of two processes of one host."""
     (folder := tmp_path_factory.mktemp("whole") / "store").mkdir()
     return run(together.twenty_steps, Store(folder), "whole", Execution(threads=1, device="cpu", processes=2))
@@ -134,7 +134,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_two_hosts_make_the_bytes_of_two_processes_of_one_and_one_that_is_told_to_end_has_all_save(
-    whole: Path, store: Store, joiner: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
+    uninterrupted: Path, store: Store, joiner: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     second, two, told = joiner(), wanted(), list[str]()
 
@@ -144,7 +144,7 @@ def test_two_hosts_make_the_bytes_of_two_processes_of_one_and_one_that_is_told_t
     assert f"pretrieve join --store DIR, where DIR is {store.root}" in told[-2]
     assert f"host 1 listens at {two.rendezvous}" in told[-1]
     assert not list((ours / "scratch").glob("ranks-*"))
-    assert (ours / "weights.safetensors").read_bytes() == (whole / "weights.safetensors").read_bytes()
+    assert (ours / "weights.safetensors").read_bytes() == (uninterrupted / "weights.safetensors").read_bytes()
     wait(lambda: "made-weights: over" in (tmp_path / "joined.txt").read_text())
 
     out = store.work("made", "told")  # the same host takes part in the next one
@@ -169,7 +169,7 @@ def test_two_hosts_make_the_bytes_of_two_processes_of_one_and_one_that_is_told_t
 
 @pytest.mark.slow
 def test_a_host_that_dies_is_named_and_the_next_run_goes_on(
-    whole: Path, store: Store, joiner: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
+    uninterrupted: Path, store: Store, joiner: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     out, second = store.work("made", "killed"), joiner()
 
@@ -189,8 +189,8 @@ def test_a_host_that_dies_is_named_and_the_next_run_goes_on(
     joiner()
     run(together.twenty_steps, store, "killed", wanted())
 
-    assert (out / "weights.safetensors").read_bytes() == (whole / "weights.safetensors").read_bytes()
-    assert lines(out) == lines(whole)
+    assert (out / "weights.safetensors").read_bytes() == (uninterrupted / "weights.safetensors").read_bytes()
+    assert lines(out) == lines(uninterrupted)
     assert (out / "visited.json").read_text().startswith(f"[{reached},")
 
 
@@ -207,13 +207,13 @@ def test_when_the_first_host_dies_the_other_stops_and_nobody_takes_what_it_left(
     first.wait()
 
     wait(lambda: not any(map(alive, pids)))
-    said = tmp_path / "joined.txt"
-    wait(lambda: "made-k1: ended" in said.read_text() or "which runs the stage, was lost" in said.read_text())
+    log = tmp_path / "joined.txt"
+    wait(lambda: "made-k1: ended" in log.read_text() or "which runs the stage, was lost" in log.read_text())
     (left,) = (store.work("made", "k1") / "scratch").glob("ranks-*")
     joiner()
-    wait(lambda: said.read_text().count("waiting for trainings") == 2)
+    wait(lambda: log.read_text().count("waiting for trainings") == 2)
     time.sleep(5)
-    assert said.read_text().count("this is host 2 of 2") == 1
+    assert log.read_text().count("this is host 2 of 2") == 1
     assert not (left / "host-1").exists()
 
 

@@ -40,7 +40,7 @@ def work(seconds: float, steps: int = 20) -> None:
         time.sleep(seconds / steps)
 
 
-def asked(server: socket.socket, *, within: float) -> bool:
+def receives_connection(server: socket.socket, *, within: float) -> bool:
     """Whether somebody connects within so many seconds."""
     server.settimeout(within)
     try:
@@ -118,7 +118,7 @@ def test_a_short_stage_asks_no_server(port: socket.socket, monkeypatch: pytest.M
     with show_progress("short"):
         work(0.6)
 
-    assert not asked(port, within=0.5)
+    assert not receives_connection(port, within=0.5)
     assert not threads("short")
 
 
@@ -126,7 +126,7 @@ def test_a_long_stage_asks_the_server_while_it_works(port: socket.socket) -> Non
     port.listen()
 
     with show_progress(KEY), bar(what="training", unit="steps", total=3):
-        assert asked(port, within=120)
+        assert receives_connection(port, within=120)
 
 
 def test_a_stage_without_a_bar_starts_no_thread(port: socket.socket) -> None:

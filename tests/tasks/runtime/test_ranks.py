@@ -94,7 +94,7 @@ def test_chunks_are_dealt_as_neighbours(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("body", "error", "said"),
+    ("body", "error", "message"),
     [
         (together.complain, UserError, "^expected something else$"),
         (
@@ -104,9 +104,9 @@ def test_chunks_are_dealt_as_neighbours(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )  # fmt: skip
 def test_what_goes_wrong_in_one_is_told(
-    body: Callable[..., None], error: type[Exception], said: str, two: Session, tmp_path: Path
+    body: Callable[..., None], error: type[Exception], message: str, two: Session, tmp_path: Path
 ) -> None:
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         done_together(body, together.Asked(kinds=[], chunk=None), two, tmp_path / "out")
 
 
@@ -140,7 +140,7 @@ def make_negatives(out: Path) -> None:
     write_rows(out, Negatives, negatives(NEGATIVES))
 
 
-def given() -> tuple[Any, ...]:
+def training_inputs() -> tuple[Any, ...]:
     """What a training reads, in the session's store."""
     return make_backbone(), make_queries(), make_passages(), make_positives(), make_negatives(), None
 
@@ -164,7 +164,7 @@ def test_a_training_of_two_is_that_of_one_and_goes_on_after_a_kill_to_the_same_b
     for processes in (1, 2):
         execution = Execution(workers=1, threads=1, device="cpu", processes=processes)
         with session(Session(Store(tmp_path / str(processes)), execution)) as current:
-            inputs = given()
+            inputs = training_inputs()
             artifact = train(**dict(zip(train.parameters, inputs, strict=True)), settings=settings(6))
         built.append((artifact.path, current.store.manifest(artifact.stage, artifact.key)))
         assert not list((current.store.root / ".work").iterdir())
@@ -211,8 +211,8 @@ def dying(out: Path, *inputs: Any, settings: Training) -> None:
     loop.SECONDS_BETWEEN_CHECKPOINTS = 0.0
     last, checkpoint = int(os.environ["PRETRIEVE_TEST_DIES_AFTER"]), loop.save_state
 
-    def kill_after(folder: Path, step: int, *given: Any) -> None:
-        checkpoint(folder, step, *given)
+    def kill_after(folder: Path, step: int, *arguments: Any) -> None:
+        checkpoint(folder, step, *arguments)
         if step == last:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -271,7 +271,7 @@ def test_a_process_whose_parent_ended_at_once_does_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("device", "gpus", "said"),
+    ("device", "gpus", "message"),
     [
         ("cuda:1", 4, "execution.device: 2 processes take a GPU each; expected auto or cuda, found cuda:1"),
         ("cuda", 1, "execution.processes: expected at most 1, one for each GPU that is here, found 2"),
@@ -279,11 +279,11 @@ def test_a_process_whose_parent_ended_at_once_does_nothing(tmp_path: Path) -> No
     ],
 )
 def test_each_process_needs_a_gpu_of_its_own(
-    device: str, gpus: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    device: str, gpus: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     current = Session(Store(tmp_path), Execution(device=device, processes=2))
 
-    with session(current), pytest.raises(UserError, match=said):
+    with session(current), pytest.raises(UserError, match=message):
         done_together(together.complain, together.Asked(kinds=[], chunk=None), current, tmp_path / "out")

@@ -20,10 +20,10 @@ def on_trusted_network(rendezvous: str | None) -> Execution:
     return Execution(threads=1, device="cpu", hosts=2, rendezvous=rendezvous, trusted_network=True)
 
 
-@pytest.mark.parametrize("said", [None, "", "gpu-1", "gpu-1:99999", ":29400", "http://gpu-1:29400"])
-def test_a_meeting_place_is_a_host_and_a_port(said: str | None) -> None:
+@pytest.mark.parametrize("address", [None, "", "gpu-1", "gpu-1:99999", ":29400", "http://gpu-1:29400"])
+def test_a_meeting_place_is_a_host_and_a_port(address: str | None) -> None:
     with pytest.raises(UserError, match=r"execution.rendezvous: expected HOST:PORT of this host, where 2 hosts meet"):
-        rendezvous_address(on_trusted_network(said))
+        rendezvous_address(on_trusted_network(address))
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
@@ -46,15 +46,15 @@ def test_the_first_host_listens_at_the_rendezvous_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "said"),
+    ("host", "message"),
     [
         ("127.1", "127.1 is 127.0.0.1 here, which no other host reaches: give an address"),
         ("192.0.2.77", "cannot be used there"),
         ("no-such-host.invalid", "no-such-host.invalid has no address here"),
     ],
 )
-def test_a_rendezvous_that_is_not_an_address_of_this_host_is_refused(host: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_a_rendezvous_that_is_not_an_address_of_this_host_is_refused(host: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         heartbeat.listen(on_trusted_network(f"{host}:{free_port()}"))
 
 

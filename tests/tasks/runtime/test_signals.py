@@ -55,13 +55,13 @@ def told_in(step: int, visited: list[int]) -> Callable[[int], Batch]:
     """Batches; this process gets SIGTERM twice while it makes that of the step."""
     batch_of = batches("contrast", tiny_tokenizer())
 
-    def made(now: int) -> Batch:
+    def build_batch(now: int) -> Batch:
         visited.append(now)
         for _ in range(2 if now == step else 0):
             os.kill(os.getpid(), signal.SIGTERM)
         return batch_of(now)
 
-    return made
+    return build_batch
 
 
 def last_step(out: Path) -> int:
@@ -190,8 +190,8 @@ def told_from_outside(out: Path, processes: int, handler: str) -> tuple[int, str
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_for_steps(out)
     process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=600)
-    return process.returncode, said
+    output, _ = process.communicate(timeout=600)
+    return process.returncode, output
 
 
 @pytest.mark.slow
@@ -204,10 +204,10 @@ def test_told_from_outside_it_saves_and_ends_as_the_signal_says(
 ) -> None:
     out = tmp_path / "told"
 
-    ended, said = told_from_outside(out, processes, handler)
+    ended, output = told_from_outside(out, processes, handler)
 
-    assert ended == code, said
-    assert ("ended in order" in said) == (handler == "handled")
+    assert ended == code, output
+    assert ("ended in order" in output) == (handler == "handled")
     assert saved_checkpoints(out)[-1] == f"{last_step(out):09d}"
     assert 3 <= last_step(out) < 20
     assert not list((out / "scratch").glob("ranks-*"))

@@ -36,7 +36,7 @@ def test_a_passage_called_passage_is_no_header_in_a_later_line(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "said"),
+    ("name", "data", "message"),
     [
         ("a.tsv", b"", "at least two different passages, found 0"),
         ("a.tsv", b"passage\tquery\n", "at least two different passages, found 0"),
@@ -55,10 +55,10 @@ def test_a_passage_called_passage_is_no_header_in_a_later_line(tmp_path: Path) -
         ("a.jsonl", b'{"passage": "a", "query": ""}\n', "a.jsonl line 1: the query is empty"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named_by_line(name: str, data: bytes, said: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_named_by_line(name: str, data: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
 
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         split(tmp_path / name, 0.1)
 
 

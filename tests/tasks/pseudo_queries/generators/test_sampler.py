@@ -74,8 +74,8 @@ def texts(count: int) -> list[str]:
     return [" ".join(random.choice(WORDS, size=random.integers(3, 20))) for _ in range(count)]
 
 
-def samples(of: Sampler, asked: list[GenerationRequest]) -> list[list[str]]:
-    return [queries for _, queries in sorted(pair for batch in of(asked) for pair in batch)]
+def samples(of: Sampler, requests: list[GenerationRequest]) -> list[list[str]]:
+    return [queries for _, queries in sorted(pair for batch in of(requests) for pair in batch)]
 
 
 def three(given: list[str]) -> list[GenerationRequest]:
@@ -101,9 +101,9 @@ def test_greedy_sampling_writes_what_generate_writes(checkpoint: Path) -> None:
 def test_each_step_draws_from_the_models_distribution(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against one text at a time, without a cache, without compaction: whole samples are run at once."""
     monkeypatch.setattr(sampling, "LIVE_SHARE", 1.0)
-    ours, asked = sampler(checkpoint), three(texts(8))
-    ids = ours.generator.read([request.text for request in asked])
-    bits = torch.from_numpy(np.stack([numbers(42, 0, request.text, request.ranks, 8) for request in asked]))
+    ours, requests = sampler(checkpoint), three(texts(8))
+    ids = ours.generator.read([request.text for request in requests])
+    bits = torch.from_numpy(np.stack([numbers(42, 0, request.text, request.ranks, 8) for request in requests]))
 
     written = ours.sample(ids, bits)
 
@@ -135,11 +135,11 @@ def test_a_sixth_sample_is_the_same_alone_as_with_the_other_five(checkpoint: Pat
 
 
 def test_a_batch_holds_passages_that_ask_for_equally_many_samples() -> None:
-    asked = [GenerationRequest(str(place), range(place % 2, 3), draw=0) for place in range(10)]
+    requests = [GenerationRequest(str(place), range(place % 2, 3), draw=0) for place in range(10)]
     ids = [[1] * length for length in (5, 9, 5, 8, 4, 7, 3, 6, 2, 5)]
 
-    order = batch_order(asked, [len(each) for each in ids])
+    order = batch_order(requests, [len(each) for each in ids])
 
     assert order == [0, 2, 4, 6, 8, 1, 3, 5, 7, 9], "the longest first of those that ask for as many"
-    sizes = [batch_size(order[start:], asked, ids, tokens) for start, tokens in ((0, 20), (3, 20), (5, 20), (5, 8))]
+    sizes = [batch_size(order[start:], requests, ids, tokens) for start, tokens in ((0, 20), (3, 20), (5, 20), (5, 8))]
     assert sizes == [4, 2, 2, 1]

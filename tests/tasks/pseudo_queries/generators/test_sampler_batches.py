@@ -30,7 +30,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def asked() -> list[GenerationRequest]:
+def requests() -> list[GenerationRequest]:
     random = np.random.default_rng(0)
     texts = [" ".join(random.choice(WORDS, size=random.integers(5, 40))) for _ in range(220)]
     return [GenerationRequest(text, range(5), draw=0) for text in texts]
@@ -40,23 +40,23 @@ def sampler(folder: Path, told: Callable[[str], None] = print, **changes: Any) -
     return Sampler(folder, SETTINGS.model_copy(update=changes), torch.device("cpu"), told)
 
 
-def samples(of: Sampler, asked: Sequence[GenerationRequest]) -> list[list[str]]:
-    results = sorted(pair for batch in of(asked) for pair in batch)
-    assert [place for place, _ in results] == list(range(len(asked))), "each passage once"
+def samples(of: Sampler, requests: Sequence[GenerationRequest]) -> list[list[str]]:
+    results = sorted(pair for batch in of(requests) for pair in batch)
+    assert [row for row, _ in results] == list(range(len(requests))), "each passage once"
     return [queries for _, queries in results]
 
 
 def test_order_changes_nothing_and_other_batches_hardly_a_query(
-    checkpoint: Path, asked: list[GenerationRequest]
+    checkpoint: Path, requests: list[GenerationRequest]
 ) -> None:
-    whole = samples(sampler(checkpoint), asked)
-    order = np.random.default_rng(1).permutation(len(asked))
+    whole = samples(sampler(checkpoint), requests)
+    order = np.random.default_rng(1).permutation(len(requests))
 
-    shuffled = samples(sampler(checkpoint), [asked[place] for place in order])
-    smaller = samples(sampler(checkpoint, batch_tokens=300), asked)
-    every_other = samples(sampler(checkpoint), asked[::2])
+    shuffled = samples(sampler(checkpoint), [requests[row] for row in order])
+    smaller = samples(sampler(checkpoint, batch_tokens=300), requests)
+    every_other = samples(sampler(checkpoint), requests[::2])
 
-    assert shuffled == [whole[place] for place in order]
+    assert shuffled == [whole[row] for row in order]
     assert len({query for queries in whole for query in queries}) > 400
     for expected, results in ((whole, smaller), (whole[::2], every_other)):
         pairs = [pair for each in zip(expected, results, strict=True) for pair in zip(*each, strict=True)]
@@ -87,10 +87,10 @@ def limited(of: Sampler, rows: int, fail: Callable[[], None]) -> list[int]:
 
 @pytest.mark.parametrize("fail", [out_of_gpu_memory, out_of_cpu_memory])
 def test_a_batch_that_does_not_fit_is_halved_and_stays_so(
-    checkpoint: Path, asked: list[GenerationRequest], fail: Callable[[], None]
+    checkpoint: Path, requests: list[GenerationRequest], fail: Callable[[], None]
 ) -> None:
     told: list[str] = []
-    few = [GenerationRequest(f"{WORDS[place]} " * 20, range(2), draw=0) for place in range(20)]
+    few = [GenerationRequest(f"{WORDS[row]} " * 20, range(2), draw=0) for row in range(20)]
     ours = sampler(checkpoint, told.append)
     inputs = limited(ours, 6, fail)
 

@@ -46,8 +46,8 @@ def content(*, without: str = "", metric_of_other: str = "nDCG@10") -> dict[str,
     }  # fmt: skip
 
 
-def shown(made: dict[str, Any]) -> dict[str, list[float]]:
-    return {run: [round(cell.value, 6) for cell in cells] for run, cells in table(made).items()}
+def shown(suite_report: dict[str, Any]) -> dict[str, list[float]]:
+    return {run: [round(cell.value, 6) for cell in cells] for run, cells in table(suite_report).items()}
 
 
 def test_a_group_is_one_column_and_the_average_is_over_columns_not_collections() -> None:
