@@ -27,7 +27,7 @@ class Measurement:
 
     store: Store
     manifest: Manifest
-    """That of the stage `evaluate`."""
+    """The manifest of the stage `evaluate`."""
 
     @property
     def path(self) -> Path:

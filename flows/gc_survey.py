@@ -53,7 +53,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Survey:
-    """What a store holds, what is kept, and what nothing needs."""
+    """The contents of a store: which artifacts are kept and why, and which nothing needs."""
 
     policy: Policy
     kept: dict[str, str]

@@ -80,7 +80,7 @@ def finish(line: str, code: int) -> NoReturn:
 
 
 def limit_exit(seconds: float = math.inf) -> None:
-    """Have `finish` end the process so many seconds from now, and within `SECONDS_TO_UNWIND` of its call in any case.
+    """Let `finish` end the process after `seconds`, and at the latest `SECONDS_TO_UNWIND` after its call.
 
     Exit handlers of Prefect's wait for minutes for a server that is gone.
     """

@@ -26,7 +26,7 @@ Memory = TrainingMemory | EncodingMemory
 
 @dataclass(frozen=True)
 class Need:
-    """What a stage needs of a GPU."""
+    """The GPU memory and time that a stage needs."""
 
     stage: str
     round: str

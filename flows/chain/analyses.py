@@ -1,4 +1,4 @@
-"""The analyses of a recipe, and which of the recipe's artifacts are the inputs of each."""
+"""The analyses of a recipe and the artifacts that they read."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from tasks.session import in_round
 
 @dataclass(frozen=True)
 class AnalysisInputs:
-    """The artifacts of a recipe that analyses are about."""
+    """The artifacts of a recipe that analyses read."""
 
     recipe: Recipe[Any]
     rounds: Rounds
     results: SplitResults
-    """Those of the headline's split."""
+    """The results of the headline's split."""
     spans: Artifact[Passages]
     """The passages that are pre-trained on."""
     pseudo_queries: Artifact[PseudoQueries] | None
-    """Those of the spans."""
+    """The pseudo-queries of the spans."""
     pairs: Artifact[Pairs] | None
     """The spans with their contexts."""
     tokenizer: TokenizerFile

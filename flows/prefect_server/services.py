@@ -160,7 +160,7 @@ def worker_command(pool: str, name: str | None, limit: int) -> list[str]:
 
 
 def workers(gpus: list[str]) -> dict[str, list[str]]:
-    """Return each worker's command: one for the CPU, and one per GPU (at least one), which sees that GPU alone."""
+    """Return each worker's command: one for the CPU, and one per GPU (at least one), which sees only that GPU."""
     runs = max(2, (os.cpu_count() or 2) // 4)  # a run on the cpu pool mostly waits for the gpu pool
     by_name = {"cpu-0": worker_command("cpu", "cpu-0", runs)}
     for number, gpu in enumerate(gpus or [""]):

@@ -1,4 +1,4 @@
-"""Split a text into spans of complete sentences with at most so many WordPiece tokens.
+"""Split a text into spans of complete sentences with a limited number of WordPiece tokens.
 
 Sentences are packed greedily. A sentence that is too long is split between words, and a word that is too long between
 its tokens. Spans cover the text without gaps or overlaps; white space belongs to the span before it. The limit holds

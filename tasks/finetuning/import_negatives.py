@@ -44,15 +44,15 @@ class Given(Settings):
     """Which negatives of a file a round learns from, in place of mining."""
 
     file: str = Field(exclude=True)
-    """Its path (`storage.imports.negative_files` has the formats); a key knows the file by what is in it."""
+    """Its path (`storage.imports.negative_files` has the formats). The key has the file's content, not its path."""
     systems: list[str] | None
-    """Whose lists are read; null for all. Triples are of no system."""
+    """The systems whose lists are read; null for all. Triples have no system."""
     per_system: int | None = Field(gt=0)
-    """Of each system's list the first so many that no earlier system gave; null for all."""
+    """The number of negatives from each system that no earlier system has; null for all."""
     margin: float | None = Field(ge=0)
-    """How far below the lowest of the query's positives a cross-encoder scores a negative at least; null for any."""
+    """The least distance of a negative's cross-encoder score below the query's lowest positive; null for any."""
     per_query: int | None = Field(gt=0)
-    """How many of these are drawn for a query; null keeps all."""
+    """The number of negatives sampled for a query; null keeps all."""
     seed: Seed
 
 
@@ -65,7 +65,7 @@ def import_negatives(
 
     A `rank` is that in the system's list, from 1, as far as that is in the passages and not relevant; a score is a
     cross-encoder's, NaN where the file has none. No passage of a relevant document is a negative; an id that is a
-    document's stands for its first passage. Raises UserError where a row is broken, or nothing is left.
+    document's means its first passage. Raises UserError if a row is invalid or no negative remains.
     """
     labels = read_table(positives, Positives, ["query_id", "passage_id"])
     train = in_one_chunk(read_table(queries, Queries, ["query_id"]))["query_id"].combine_chunks()
@@ -96,15 +96,15 @@ def import_negatives(
         print_line(f"{file.path}: has no negatives for {chosen.without:,} of {len(train):,} queries")
 
 
-def choose(places: Sequence[int], systems: Sequence[int], per_system: int | None) -> list[int]:
-    """Which of a query's negatives, in the file's order, are taken: what several systems found once, so many of each.
+def choose(rows: Sequence[int], systems: Sequence[int], per_system: int | None) -> list[int]:
+    """Return the indices of the negatives to keep for a query: each passage once, at most `per_system` of a system.
 
     As BEIR's models choose their training data (`train_msmarco_v3.py` of https://github.com/beir-cellar/beir).
     """
     taken, counts, chosen = set[int](), Counter[int](), list[int]()
-    for number, (place, system) in enumerate(zip(places, systems, strict=True)):
-        if place not in taken and counts[system] != per_system:
-            taken.add(place)
+    for number, (row, system) in enumerate(zip(rows, systems, strict=True)):
+        if row not in taken and counts[system] != per_system:
+            taken.add(row)
             counts[system] += 1
             chosen.append(number)
     return chosen
@@ -112,7 +112,7 @@ def choose(places: Sequence[int], systems: Sequence[int], per_system: int | None
 
 @dataclass
 class _Seen:
-    """What a file had, to say what is wrong where little of it can be used."""
+    """Counts of a file's negatives, for the message when few of them can be used."""
 
     path: Path
     settings: Given
@@ -201,8 +201,8 @@ class _Chosen:
             if self._next and self._next[0] == number:
                 rows = list(self._next[1])
                 self._next = next(self._groups, None)
-            places, systems = ([row[name] for row in rows] for name in ("row", "system"))
-            chosen = choose(places, systems, self._settings.per_system)
+            passage_rows, systems = ([row[name] for row in rows] for name in ("row", "system"))
+            chosen = choose(passage_rows, systems, self._settings.per_system)
             chosen.sort(key=lambda index: rows[index]["rank"])  # stable
             self.without += not chosen
             for index in sample(chosen, self._settings.per_query, f"{self._settings.seed} {query}"):

@@ -105,7 +105,7 @@ def make_shards(order: str) -> None:
 
 
 def make_group(order: str, first: int, last: int) -> None:
-    """Be a worker: make shards of an order that are not finished, as long as the order stands."""
+    """Write the unfinished shards of an order as a worker, until the order is withdrawn."""
     out = Path(order).parents[2]
     if not out.is_dir():
         raise UserError(
@@ -138,9 +138,9 @@ def _shown_by_a_server() -> bool:
 
 
 def _as_flow(order: str, name: str) -> None:
-    """Make the shards of an order in a flow of their own, whose context is sent to the workers with each task.
+    """Write the shards of an order in a separate flow, whose context is sent to the workers with each task.
 
-    That of the stage's task could not be: it holds the session.
+    The context of the stage's task cannot be sent, since it holds the session.
     """
     from prefect import flow
     from prefect.context import TaskRunContext

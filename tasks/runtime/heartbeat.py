@@ -112,7 +112,7 @@ class HostSlot:
 
 
 def claim_free_slot(folder: Path, hosts: int) -> HostSlot | None:
-    """A place in a job of so many hosts; None where they are all taken, or the job is over."""
+    """Return a free slot in a job of `hosts` hosts, or None if all are taken or the job is over."""
     for number in range(1, hosts):
         with contextlib.suppress(FileExistsError, FileNotFoundError):
             return HostSlot(folder, number)

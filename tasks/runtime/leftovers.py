@@ -1,8 +1,8 @@
-"""What an attempt that was cut off has left in a work folder: used again only where its bytes are those it wrote.
+"""Files that an interrupted attempt left in a work folder are used again only if their bytes are unchanged.
 
-When a file or folder that a later attempt may use is complete, its hashes are recorded below `scratch`. What has no
-record was not finished, or is of a version that kept none; what differs from its record was damaged. Both are built
-again: a flipped bit would otherwise be published under hashes of its own.
+When a file or folder that a later attempt may use is complete, its hashes are recorded below `scratch`. A file
+without a record was not finished, or a version that kept none wrote it; a file that differs from its record is
+damaged. Both are built again: a flipped bit would otherwise be published under hashes of its own.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ RECORDS = Path(SCRATCH) / "records"
 
 
 def record(out: Path, *names: str, at: Path | None = None) -> None:
-    """Note the hashes of complete files or folders, by the names below `out` that they have, or get when they are `at`
-    another place.
+    """Record the hashes of complete files or folders by their names below `out`.
+
+    `at` is the current path of one that is moved there later.
     """
     for name in names:
         write_atomically(_record(out, name), json.dumps(_hashes(at or out / name)))
 
 
 def is_intact(out: Path, name: str) -> bool:
-    """Whether a file or folder below `out` is there with the bytes that were recorded."""
+    """Return whether a file or folder below `out` exists with the recorded bytes."""
     try:
         recorded = json.loads(_record(out, name).read_text())
         return bool(recorded) and recorded == _hashes(out / name)
@@ -37,15 +38,15 @@ def is_intact(out: Path, name: str) -> bool:
 
 
 def unfinished(out: Path, names: Sequence[str]) -> list[str]:
-    """Those of the files and folders below `out` that are to be built; their remains are deleted and reported."""
+    """Return the names of the files and folders to build; incomplete and damaged ones are deleted and reported."""
     wanted = [name for name in names if not is_intact(out, name)]
-    left = [name for name in wanted if (out / name).exists()]
-    for name in left:
+    remains = [name for name in wanted if (out / name).exists()]
+    for name in remains:
         discard(out, name)
-    if left:
+    if remains:
         print_line(
-            f"{out.name}: {len(left)} of {len(names)} files that an earlier attempt left are damaged or unfinished "
-            f"(first {left[0]}); they are built again"
+            f"{out.name}: {len(remains)} of {len(names)} files that an earlier attempt left are damaged or unfinished "
+            f"(first {remains[0]}); they are built again"
         )
     return wanted
 
@@ -61,6 +62,6 @@ def _record(out: Path, name: str) -> Path:
 
 
 def _hashes(path: Path) -> dict[str, str]:
-    """The sha256 of a file, or of all files in a folder, by their names in it."""
+    """Return the sha256 of a file, or of all files in a folder, by relative path."""
     files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
     return {file.relative_to(path).as_posix(): sha256_of(file) for file in files}

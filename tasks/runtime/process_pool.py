@@ -28,9 +28,9 @@ _own: dict[str, Any] = {}
 
 
 def run_in_processes(job: ShardJob, shards: Sequence[Shard], processes: int, done: Callable[[int], object]) -> None:
-    """Make the shards in so many processes; the first error ends them all.
+    """Write the shards in `processes` processes; the first error ends them all.
 
-    Started afresh, since a fork would copy threads' locks.
+    They are spawned, since a fork would copy the locks of threads.
     """
     context = get_context("spawn")
     alive, ours = context.Pipe(duplex=False)

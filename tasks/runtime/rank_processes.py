@@ -50,7 +50,7 @@ class Processes:
                 raise
 
     def wait(self, seconds: float) -> bool | None:
-        """Whether all have completed; None while they run after so many seconds. Where one fails, the others end."""
+        """Return whether all have completed, or None if some run after `seconds`. If one fails, the others end."""
         deadline = time.monotonic() + seconds
         while True:
             codes = [process.poll() for process in self._all]

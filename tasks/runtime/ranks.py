@@ -1,8 +1,8 @@
-"""Run a training stage's body in several processes, one a GPU: this module has them started, and each runs it.
+"""Run a training stage's body in several processes, one for each GPU.
 
-All run the same body with the same inputs. The first writes to the stage's folder; each other has a folder of its
-own, which is thrown away, but for the training's checkpoints and tokenised texts: these are in the first's, for all.
-What they do together is in `tasks.runtime.distributed`.
+All run the same body with the same inputs. The first writes to the stage's folder; each other process has a temporary
+folder, except that all share the first one's checkpoints and tokenised texts. `tasks.runtime.distributed` has the
+operations between the processes.
 
 On one host the processes meet in a file that only this user can read, and all sockets are bound to loopback. Several
 hosts meet in a store that listens at `execution.rendezvous` only, on a network that the user has declared trusted.
@@ -109,11 +109,11 @@ def _say_where_to_join(store: Store) -> None:
 
 @contextlib.contextmanager
 def _folder_for(out: Path) -> Iterator[Path]:
-    """Where the processes find their job and tell what went wrong; it goes at the end of the block."""
+    """Yield the folder where the processes find their job and report errors; it is deleted afterwards."""
     scratch = out / SCRATCH
     scratch.mkdir(parents=True, exist_ok=True)
-    for left in scratch.glob("ranks-*"):  # by a run that was killed
-        shutil.rmtree(left)
+    for leftover in scratch.glob("ranks-*"):  # by a run that was killed
+        shutil.rmtree(leftover)
     folder = Path(tempfile.mkdtemp(dir=scratch, prefix="ranks-"))
     try:
         yield folder
@@ -122,24 +122,24 @@ def _folder_for(out: Path) -> Iterator[Path]:
 
 
 def _raise(folder: Path, number: int) -> None:
-    """Raise the error of the process that failed first; others have only lost it. One that was killed left none."""
-    found = [json.loads(path.read_text()) for path in folder.glob("failed-*.json")]
+    """Raise the error of the process that failed first; the others failed because of it. A killed process has none."""
+    errors = [json.loads(path.read_text()) for path in folder.glob("failed-*.json")]
     if (folder / KILLED).exists():
         raise ProcessFailed(
             f"one of {number} processes was killed from outside, or had no memory left; run again to go on"
         )
-    if not found:
+    if not errors:
         raise ProcessFailed(f"{number} processes could not be started; their output is above")
-    said = min(found, key=lambda each: each["at"])
-    if said["user"]:
-        raise UserError(said["message"])
-    failure = ProcessFailed(f"process {said['rank'] + 1} of {number}: {said['message']}")
-    failure.add_note(f"there:\n{said['traceback']}")
+    error = min(errors, key=lambda error: error["at"])
+    if error["user"]:
+        raise UserError(error["message"])
+    failure = ProcessFailed(f"process {error['rank'] + 1} of {number}: {error['message']}")
+    failure.add_note(f"there:\n{error['traceback']}")
     raise failure
 
 
 def work(folder: Path, store: Path) -> None:
-    """Be one of the processes."""
+    """Run the job as one of the processes."""
     import torch
     import torch.distributed as dist
 
@@ -161,7 +161,7 @@ def work(folder: Path, store: Path) -> None:
             _run(job, rank, folder, store)
         dist.barrier()
     except BaseException as error:  # noqa: BLE001  (whatever it is, the others must not wait for this one)
-        _tell(folder, rank, error)
+        _report_error(folder, rank, error)
         os._exit(1)
     dist.destroy_process_group()
 
@@ -196,14 +196,14 @@ def _run(job: Mapping[str, Any], rank: int, folder: Path, store: Path) -> None:
     remote_call.call(job["call"], out, root=store)
 
 
-def _tell(folder: Path, rank: int, error: BaseException) -> None:
-    """Leave what went wrong where the parent looks."""
+def _report_error(folder: Path, rank: int, error: BaseException) -> None:
+    """Write the error where `_raise` of the parent process reads it."""
     message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-    said = {
+    content = {
         "rank": rank, "at": time.time(), "user": isinstance(error, UserError), "message": message,
         "traceback": "".join(traceback.format_exception(error)),
     }  # fmt: skip
-    write_atomically(folder / f"failed-{rank}.json", json.dumps(said))
+    write_atomically(folder / f"failed-{rank}.json", json.dumps(content))
 
 
 if __name__ == "__main__":

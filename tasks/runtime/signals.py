@@ -1,6 +1,6 @@
 """SIGTERM asks a process to end: a training notes it and answers when it has saved what it has.
 
-Python delivers signals to the main thread alone; in any other thread these blocks change nothing. `saving` and
+Python delivers signals to the main thread only; in any other thread these blocks change nothing. `saving` and
 `in_stage` tell other threads, which would end the process, that the main thread has something to finish first.
 """
 
