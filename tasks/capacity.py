@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -21,6 +23,14 @@ from tasks.pretraining.pretrain import Pretraining
 from tasks.runtime.device import Precision
 
 
+@dataclass(frozen=True)
+class TrainingStep:
+    """An objective, and the function that returns its batch of so many texts or queries."""
+
+    objective: Any
+    batch_of: Callable[[int], Batch]
+
+
 class Capacity:
     """Counts the memory of stages on models of a backbone's shape, in the precision of their settings on a GPU.
 
@@ -32,6 +42,18 @@ class Capacity:
 
     def pretraining(self, settings: Pretraining[Any]) -> TrainingMemory:
         """Return the memory of a pre-training."""
+        return self._memory(self.pretraining_step(settings), settings.fit.precision)
+
+    def training(self, settings: Training) -> TrainingMemory:
+        """Return the memory of a retriever's training; a row is a query with its passages."""
+        return self._memory(self.training_step(settings), settings.fit.precision)
+
+    def teaching(self, settings: TeacherTraining) -> TrainingMemory:
+        """Return the memory of a cross-encoder's training; a row is a query with its passages."""
+        return self._memory(self.teaching_step(settings), settings.fit.precision)
+
+    def pretraining_step(self, settings: Pretraining[Any]) -> TrainingStep:
+        """Return the step of a pre-training on texts of full length."""
         paper, objective = import_module(f"models.papers.{settings.paper}"), settings.objective
         with naming("pretrain.objective"):
             module = paper.Pretraining(
@@ -43,22 +65,20 @@ class Capacity:
             batch: Batch = paper.make_batch(raw, self.costs.tokenizer, objective, RowRandom(0, 0))
             return batch
 
-        return training_memory(module, batch_of, half=self._half(settings.fit.precision))
+        return TrainingStep(module, batch_of)
 
-    def training(self, settings: Training) -> TrainingMemory:
-        """Return the memory of a retriever's training; a row is a query with its passages."""
+    def training_step(self, settings: Training) -> TrainingStep:
+        """Return the step of a retriever's training on texts of full length."""
         group = settings.passages_per_query
         with naming("train"):
             objective = Finetuning(self.costs.retriever(settings.retriever), settings.loss)
-        half = self._half(settings.fit.precision)
-        return training_memory(objective, lambda rows: self.costs.examples(settings, group, rows), half=half)
+        return TrainingStep(objective, lambda rows: self.costs.examples(settings, group, rows))
 
-    def teaching(self, settings: TeacherTraining) -> TrainingMemory:
-        """Return the memory of a cross-encoder's training; a row is a query with its passages."""
+    def teaching_step(self, settings: TeacherTraining) -> TrainingStep:
+        """Return the step of a cross-encoder's training on pairs of full length."""
         objective = cross_encoder.Finetuning(self.costs.cross_encoder("teacher.train"))
         length, group = settings.max_tokens, settings.passages_per_query
-        half = self._half(settings.fit.precision)
-        return training_memory(objective, lambda rows: self.costs.pairs(length, rows, group), half=half)
+        return TrainingStep(objective, lambda rows: self.costs.pairs(length, rows, group))
 
     def encoding(self, views: RetrieverSettings, max_tokens: int, precision: Precision | None = None) -> EncodingMemory:
         """Return the memory of encoding passages."""
@@ -73,6 +93,9 @@ class Capacity:
         reader = self.costs.cross_encoder("teacher.score").eval()
         length, half = settings.max_tokens, self._half(settings.precision)
         return encoding_memory(reader, lambda rows: reader(self.costs.pairs(length, rows).pairs), half=half)
+
+    def _memory(self, step: TrainingStep, precision: Precision | None) -> TrainingMemory:
+        return training_memory(step.objective, step.batch_of, half=self._half(precision))
 
     def _half(self, precision: Precision | None) -> bool:
         return precision != "float32" if self._half_of_all is None else self._half_of_all

@@ -6,46 +6,65 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows.recipe.schema import Recipe
-from storage.errors import UserError
+from flows.recipe.round_schema import Round, Teacher
+from flows.recipe.schema import STARTS, Recipe
 
 STEPS, MOST_ROWS, MOST_QUERIES, NEW_TOKENS, WIDTH, SHARED_LAYERS = 2, 64, 8, 8, 16, 1
-COLLECTION, ENCODER, GENERATOR = "collection", "encoder", "generator"
+COLLECTION, ENCODER, GENERATOR, CROSS_ENCODER = "collection", "encoder", "generator", "cross_encoder"
+NEGATIVES, SUITE = "negatives.jsonl", "suite.yaml"
 
 
 def changes_for(recipe: Recipe[Any], folder: Path) -> list[str]:
-    """Return the changes, as `--set` takes them; `folder` has the collection and the models.
-
-    Raises UserError for recipes with parts that no tiny model can take.
-    """
-    if recipe.teacher is not None or recipe.transfer is not None:
-        raise UserError("a recipe with a teacher or with transfer cannot be rehearsed yet; rehearse one without")
+    """Return the changes, as `--set` takes them; `folder` has the collection, the models and the suite."""
     changes = [
         "dataset.reader=beir", f"dataset.path={folder / COLLECTION}", "dataset.complete=false", "dataset.fraction=null",
         "corpora.pretrain_from=null", f"backbone.weights={folder / ENCODER}", "backbone.layers=null",
-        "backbone.vocabulary=null",
-        "backbone.start=weights", "backbone.pooling=cls", "reported={}",
+        "backbone.vocabulary=null", "backbone.start=weights", "backbone.pooling=cls", "encode.precision=null",
+        "reported={}",
     ]  # fmt: skip
     kept = [analysis for analysis in recipe.analyses if not hasattr(analysis, "weights")]
     if len(kept) < len(recipe.analyses):
         changes.append("analyses=[]")
     if recipe.queries is not None:
         changes += [f"queries.model={folder / GENERATOR}", "queries.train=null"]
-        changes.append(f"queries.generate.max_new_tokens={NEW_TOKENS}")
+        changes += [f"queries.generate.max_new_tokens={NEW_TOKENS}", "queries.generate.dtype=auto"]
     if recipe.pretrain is not None:
         rows = min(recipe.pretrain.batch, MOST_ROWS)
         changes += [f"pretrain.steps={STEPS}", "pretrain.epochs=null", f"pretrain.batch={rows}", "pretrain.probe=null"]
+        changes.append("pretrain.fit.precision=null")
+    if recipe.teacher is not None:
+        changes += [f"teacher.{change}" for change in _of_teacher(recipe.teacher, folder)]
+    if recipe.transfer is not None:
+        changes.append(f"transfer.suite={folder / SUITE}")
+    starts = (*STARTS, *(round_.name for round_ in recipe.rounds))
     for number, round_ in enumerate(recipe.rounds):
-        changes += [f"rounds.{number}.{change}" for change in _of_round(round_)]
+        changes += [f"rounds.{number}.{change}" for change in _of_round(round_, starts, folder)]
     return changes
 
 
-def _of_round(round_: Any) -> Iterator[str]:
+def _of_teacher(teacher: Teacher, folder: Path) -> Iterator[str]:
+    """Yield the changes of a teacher: one epoch with a negative for each query, then all of its pairs are scored."""
+    yield f"weights={folder / CROSS_ENCODER}"
+    yield "score.precision=null"
+    yield "rerank.precision=null"
+    if teacher.train is not None:
+        yield "train.epochs=1"
+        yield "train.passages_per_query=2"
+        yield f"train.batch_queries={min(teacher.train.batch_queries, MOST_QUERIES)}"
+        yield "train.fit.precision=null"
+
+
+def _of_round(round_: Round, starts: tuple[str, ...], folder: Path) -> Iterator[str]:
+    if round_.start not in starts:
+        yield f"start={folder / ENCODER}"
+    if round_.given is not None:
+        yield f"given.file={folder / NEGATIVES}"
     if round_.train is None:
         return
     yield f"train.steps={STEPS}"
     yield "train.epochs=null"
     yield f"train.batch_queries={min(round_.train.batch_queries, MOST_QUERIES)}"
+    yield "train.fit.precision=null"
     retriever = round_.train.retriever
     if retriever.shared_layers is not None:
         yield f"train.retriever.shared_layers={SHARED_LAYERS}"

@@ -17,6 +17,7 @@ def register(app: typer.Typer, panel: str) -> None:
 def rehearse(
     recipe: RecipeName,
     passages: Annotated[int, typer.Option(metavar="N", help="The number of synthetic passages.")] = 10_000,
+    limit: Annotated[float, typer.Option(metavar="SECONDS", help="The most time of each stage.")] = 1_800,
     changes: Changes = None,
     as_json: AsJson = False,
 ) -> None:
@@ -27,4 +28,4 @@ def rehearse(
     """
     from flows.rehearsal.rehearse import rehearse as rehearse_recipe
 
-    rehearse_recipe(recipe, passages, changes or [], as_json)
+    rehearse_recipe(recipe, passages, limit, changes or [], as_json)

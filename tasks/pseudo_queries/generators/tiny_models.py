@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
 from models.layers import bert
+from models.retrievers import cross_encoder
 from models.retrievers.bi_encoder import save_pooling
 
 WIDTH, LAYERS, POSITIONS = 32, 2, 512
+TEXTS, TOKENS = 8, 80
+WEIGHTS = 150  # tokens of a text with a lexical weight, as of SPLADE on MS MARCO's passages
 SPREAD = 0.1  # of the noise added to weights; without it all texts are nearly alike, and every score is a tie
 
 
@@ -28,8 +32,30 @@ def write_encoder(folder: Path, tokenizer: Path) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * SPREAD)
+        model.cls.predictions.bias.copy_(_bias_of_few_weights(model))
     bert.save(model, folder)
     save_pooling(folder, "cls", WIDTH)
+
+
+def write_cross_encoder(folder: Path, tokenizer: Path, encoder: Path) -> None:
+    """Write a cross-encoder with the BERT of a folder and a random classifier."""
+    _copy_tokenizer(tokenizer, folder)
+    torch.manual_seed(0)
+    cross_encoder.save(cross_encoder.load_for_training(encoder), folder)
+
+
+def _bias_of_few_weights(model: bert.BertForMaskedLM) -> Tensor:
+    """Return a bias of the vocabulary with which few tokens of a text have a positive logit, as in a trained model.
+
+    A random model gives a lexical weight to half of the vocabulary, and a lexical index would be a hundred times as
+    large as that of a trained retriever.
+    """
+    ids_BL = torch.randint(model.config.vocab_size, (TEXTS, TOKENS))
+    hidden_BLH = model.eval().bert(ids_BL, torch.ones_like(ids_BL, dtype=torch.bool))
+    highest_BV = model.vocabulary(hidden_BLH).amax(1)
+    size = model.config.vocab_size
+    number = TEXTS * (size - min(WEIGHTS, size // 2))  # kthvalue counts from 1
+    return -highest_BV.flatten().kthvalue(number).values.expand(size)
 
 
 def write_generator(folder: Path, tokenizer: Path) -> None:

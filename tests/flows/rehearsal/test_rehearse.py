@@ -1,0 +1,71 @@
+"""A rehearsal runs the chain of a recipe at two sizes to its end, and stops at a stage that takes too long."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.rehearsal import rehearse as rehearsal
+from flows.rehearsal import synthetic
+from flows.rehearsal.rehearse import rehearse
+from flows.rehearsal.time_limit import OverTime, time_limit
+from tests.tiny import save_tokenizer
+
+SHORT = ("passages_per_query=2", "passage_max_tokens=32", "retriever.lexical.top_passages=16")
+CHANGES = [
+    "bm25.engine=bm25s", "train_documents=6", "teacher.mine.depth=4", "teacher.rerank.depth=4", "search.documents=20",
+    "transfer={suite: msmarco, rounds: [bm25, retriever_1]}", "encode.passage_max_tokens=32", "execution.threads=1",
+    "pretrain.objective.max_tokens=32",
+    *(f"rounds.{number}.train.{change}" for number in (0, 1, 2) for change in SHORT),
+]  # fmt: skip
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A rehearsal may be tiny, has 200 WordPiece tokens, and no steps of true shapes, which would be BERT's."""
+    save_tokenizer(tmp_path)
+    for module in (rehearsal, synthetic):
+        monkeypatch.setattr(module, "tokenizer_folder", lambda: tmp_path)
+    monkeypatch.setattr(rehearsal, "FEWEST", 10)
+    monkeypatch.setattr(rehearsal, "_true_steps", lambda recipe, path: ([], []))
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_recipe_with_a_teacher_and_transfer_runs_to_its_report(capsys: pytest.CaptureFixture[str]) -> None:
+    rehearse("dup_mae", 40, 100.0, CHANGES, as_json=True)
+
+    result = json.loads(capsys.readouterr().out)
+    stages = [stage["measured"]["stage"] for stage in result["stages"]]
+    assert {"pretrain", "train", "train_teacher", "score", "rerank", "report"} <= set(stages)
+    assert "synthetic" in [stage["measured"]["round"] for stage in result["stages"]]
+    assert (result["passages"], result["full"]) == ([10, 40], 8_841_823)
+    assert not [problem for problem in result["problems"] if "none after it ran" in problem]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_stage_that_takes_too_long_ends_the_rehearsal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = rehearsal.run_job
+
+    def slow(job, current):
+        if job.stage.name == "split_corpus":
+            time.sleep(30)
+        return real(job, current)
+
+    monkeypatch.setattr(rehearsal, "run_job", slow)
+    rehearse("sim_cse", 40, 1.0, ["bm25.engine=bm25s"], as_json=False)
+
+    printed = capsys.readouterr().out
+    assert "split_corpus: more than 1 s with 10 passages; none after it ran" in printed
+    assert "│ ingest" in printed
+    assert "│ split_corpus" not in printed
+
+
+def test_a_block_within_its_limit_is_not_interrupted() -> None:
+    with time_limit(10.0):
+        pass
+    with pytest.raises(OverTime), time_limit(0.05):
+        time.sleep(10)
+    time.sleep(0.1)  # no alarm is left
