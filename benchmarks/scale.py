@@ -12,7 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from benchmarks import limits, mining_costs, panels, results, slopes, split_at_size
+from benchmarks import limits, mining_costs, panels, rehearsals, results, slopes, split_at_size
 from benchmarks.contest import OURS
 from benchmarks.invented import QUERY_EVERY
 from benchmarks.limits import in_bytes, short
@@ -67,6 +67,7 @@ def page(growth: Result, costs: Result, cuda: Result, needs: Mapping[int, list[l
         "## How many cores feed the GPUs", "",
         *feeding(costs, results.read(results.path_of("batches", "cpu")), share),
         "## What limits at 100 million and at 10 billion passages", "", *limiting(needs, share),
+        "## Rehearsals", "", *rehearsals.section(),
     ])  # fmt: skip
 
 

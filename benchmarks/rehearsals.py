@@ -1,0 +1,62 @@
+"""The section of docs/scale.md about rehearsals, from what `pretrieve rehearse RECIPE --json` printed.
+
+`pretrieve rehearse came --json > benchmarks/results/rehearsal_came.json`, then `python -m benchmarks.scale`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks import results
+from benchmarks.limits import in_bytes
+
+FILES = "rehearsal_*.json"
+STAGES = ("stage", "round", "rows", "seconds", "growth", "hours", "memory", "disk")
+STEPS = ("training", "round", "rows at a time", "of rows", "seconds a step", "memory", "hours")
+Result = Mapping[str, Any]
+
+
+def section() -> Iterator[str]:
+    """Yield the tables of all rehearsals whose results are here."""
+    yield (
+        "Printed by `pretrieve rehearse`: the real stages on synthetic passages with tiny models, in one process "
+        "on one thread of a busy CPU, extrapolated to the recipe's collection. Hours are blank where a model or a "
+        "GPU does the work. The sizes are small and the real collection is far larger: a buffer that is not full "
+        "yet, such as the lists of 1,024 queries in mining, is extrapolated as if it grew on, although the first "
+        "table of this page shows that it does not. Training steps have the recipe's model, lengths and precision, "
+        "and the chunk that fits; their hours are those of this CPU. Hours on a GPU are what `pretrieve plan "
+        "--gpu` counts."
+    )
+    for path in sorted(results.FOLDER.glob(FILES)):
+        yield from ["", *tables(results.read(path))]
+    yield ""
+
+
+def tables(result: Result) -> Iterator[str]:
+    """Yield a rehearsal's tables of stages and of training steps, and what would break."""
+    small, large = result["passages"]
+    yield f"**`{result['recipe']}`** with {small:,} and {large:,} passages, extrapolated to {result['full']:,}:"
+    yield from ["", *_head(STAGES)]
+    for stage in result["stages"]:
+        measured, hours, rows = stage["measured"], stage["hours"], stage["measured"]["rows"]
+        yield _row([
+            measured["stage"], measured["round"], "" if rows is None else f"{rows:,}", f"{measured['seconds']:.1f}",
+            "" if hours is None else f"N^{stage['growth']:.1f}", "" if hours is None else f"{hours:,.2f}",
+            in_bytes(stage["memory"]), in_bytes(stage["disk"]),
+        ])  # fmt: skip
+    if result["steps"]:
+        yield from ["", *_head(STEPS)]
+    for step in result["steps"]:
+        hours = "not known" if step["hours"] is None else f"{step['hours']:,.0f}"
+        numbers = (f"{step['chunk']:,}", f"{step['rows']:,}", f"{step['seconds']:,.1f}")
+        yield _row([step["stage"], step["round"], *numbers, in_bytes(step["counted_bytes"]), hours])
+    yield from ["", f"Named as what would break: {'; '.join(result['problems']) or 'nothing'}."]
+
+
+def _head(names: Sequence[str]) -> list[str]:
+    return [_row(names), f"|{'---|' * len(names)}"]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
