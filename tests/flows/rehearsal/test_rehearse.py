@@ -31,6 +31,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(rehearsal, "_true_steps", lambda recipe, path: ([], []))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 def test_a_recipe_with_a_teacher_and_transfer_runs_to_its_report(capsys: pytest.CaptureFixture[str]) -> None:
     rehearse("dup_mae", 40, 100.0, CHANGES, as_json=True)
