@@ -26,7 +26,7 @@ def section() -> Iterator[str]:
         "yet, such as the lists of 1,024 queries in mining, is extrapolated as if it grew on, although the first "
         "table of this page shows that it does not. Training steps have the recipe's model, lengths and precision, "
         "and the chunk that fits; their hours are those of this CPU. Hours on a GPU are what `pretrieve plan "
-        "--gpu` counts."
+        "RECIPE --gpu h200` counts."
     )
     for path in sorted(results.FOLDER.glob(FILES)):
         yield from ["", *tables(results.read(path))]
