@@ -46,7 +46,7 @@ test-numbers: export NUMBA_CPU_NAME := generic
 help: ## say what the targets do
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
-quickstart: environment data ## the whole pipeline on 3,000 Wikipedia leads, about 12 minutes on 2 cores
+quickstart: environment data ## the whole pipeline on 3,000 Wikipedia leads, about 11 minutes on 2 cores
 	$(BIN)/pretrieve reproduce quickstart
 
 test: lint data ## ruff, mypy and every test that needs no system package

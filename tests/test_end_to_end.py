@@ -18,7 +18,6 @@ from tests.services.servers import Service
 from tests.warm import WHEEL, environment
 
 SMALL = [
-    "split.pretrain_titles=null",  # passages and spans are split, and their queries generated, once
     "dataset.fraction=0.02", "backbone.weights=bert_tiny_msmarco", "backbone.layers=null",
     "execution.threads=1", "queries.train.vocabulary=2000",
     "queries.train.hidden_size=64", "queries.train.steps=12", "queries.train.copy_steps=4", "queries.train.batch=8",

@@ -34,11 +34,11 @@ ROUND = (
     "5.0e-5, warmup_ratio: 0.1, weight_decay: 0.01, max_gradient_norm: 1.0, chunk: null}}}"
 )
 CHANGES = [
-    "dataset.fraction=0.02", "split.pretrain_titles=null", "backbone.layers=[0]", "queries.generate.shard_passages=40",
+    "dataset.fraction=0.02", "backbone.layers=[0]", "queries.generate.shard_passages=40",
     "queries.quality.passages=20", "pretrain.steps=12", "pretrain.probe=null", "execution.threads=1",
     f"rounds=[{ROUND}]", "evaluate.comparisons=[]", "headline.run=retriever_1",
 ]  # fmt: skip
-"""The quickstart on a fiftieth of its leads, split once, with one round that needs nothing of the pre-training."""
+"""The quickstart on a fiftieth of its leads, with one round that needs nothing of the pre-training."""
 TRAINING = [
     "queries.train.vocabulary=1000", "queries.train.layers=2", "queries.train.hidden_size=64",
     "queries.train.input_max_tokens=24", "queries.train.batch=2", "queries.train.copy_steps=0",

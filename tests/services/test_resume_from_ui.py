@@ -18,7 +18,6 @@ from tests.services.servers import PRETRIEVE, Service, environment, post, run_of
 
 SHARDS_LEFT = 3  # as many as are finished at least when the stage is killed
 SMALL = [
-    "split.pretrain_titles=null",  # passages and spans are split, and their queries generated, once
     "dataset.fraction=0.02", "backbone.layers=[0]", "queries.train.steps=24", "queries.train.copy_steps=4",
     "queries.generate.shard_passages=4", "queries.quality.passages=20", "pretrain.steps=8", "pretrain.probe=null",
     "execution.threads=1",
