@@ -37,7 +37,8 @@ class Rows:
 
         def moved(part: Tensor) -> Tensor:
             # Only a copy from pinned memory is asynchronous; pinning pinned memory does nothing.
-            return (part.pin_memory() if device.type == "cuda" else part).to(device, non_blocking=True)
+            is_copied = device.type == "cuda" and part.device.type == "cpu"
+            return (part.pin_memory() if is_copied else part).to(device, non_blocking=True)
 
         return self._with_all(moved)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from flows.prefect_server.api import PATIENCE_SECONDS, Api
 from flows.prefect_server.pool_pause import paused
-from flows.prefect_server.processes import end, running, stop, with_environment
+from flows.prefect_server.processes import end, recorded, running, stop, with_environment
 from flows.prefect_server.services import ServicePaths, known_secret
 from flows.prefect_server.up import OPTIONS, only_one
 from storage.errors import UserError
@@ -41,8 +41,9 @@ def down(store: Path, *, drain: bool = False, cancel: bool = False, force: bool 
             f"the server has died, and {len(orphans)} processes of runs still run: `pretrieve up` starts it again; "
             "`pretrieve down --force` ends them, and Retry resumes the runs"
         )
-    _end_workers(paths)
-    _end(paths, "reports", "server")
+    with only_one(paths):  # no other command starts anything in between
+        _end_workers(paths)
+        _end(paths, "reports", "server")
 
 
 def _settle_runs(paths: ServicePaths, api: Api, drain: bool, cancel: bool) -> None:
@@ -53,7 +54,8 @@ def _settle_runs(paths: ServicePaths, api: Api, drain: bool, cancel: bool) -> No
         if drain:
             with paused(paths, api):
                 _wait_for_runs(api, None)
-                _end_workers(paths)
+                with only_one(paths):
+                    _end_workers(paths)
         elif cancel:
             _cancel(api)
         elif runs := api.active_runs():
@@ -93,8 +95,11 @@ def _named(runs: Sequence[dict[str, Any]]) -> str:
 
 
 def _end_workers(paths: ServicePaths) -> None:
-    """Stop the workers at once, then the remaining processes of runs, also those whose worker had died before."""
-    _end(paths, *(name for name in running(paths.folder) if name not in OPTIONS))
+    """Stop the workers at once, then the remaining processes of runs, also those whose worker had died before.
+
+    Dead workers are forgotten, too: nothing is to start them again.
+    """
+    _end(paths, *(name for name in recorded(paths.folder) if name not in OPTIONS))
     if orphans := _processes_of_runs(paths):
         print(f"{len(orphans)} processes of runs that had lost their worker: ended")
         end(orphans, orphans)
@@ -117,10 +122,9 @@ def _belongs_to_run(process: Any) -> bool:
 
 
 def _end(paths: ServicePaths, *names: str) -> None:
-    """Stop these services, all at once, where they run."""
-    with only_one(paths):
-        services = running(paths.folder)
-        stopped = [name for name in names if name in services]
-        stop(paths.folder, *(services[name] for name in stopped))
-        for name in stopped:
+    """Stop these services, all at once, where they run, and remove their records."""
+    alive, services = running(paths.folder), recorded(paths.folder)
+    stop(paths.folder, *(services[name] for name in names if name in services))
+    for name in names:
+        if name in alive:
             print(f"{name}: ended")

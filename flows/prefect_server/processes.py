@@ -82,7 +82,11 @@ def start(
             command, cwd=PROJECT, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
         )
     service = Background(name, process.pid, start_moment(process.pid), url, command)
-    write_atomically(folder / f"{name}.json", json.dumps(asdict(service)))
+    try:
+        write_atomically(folder / f"{name}.json", json.dumps(asdict(service)))
+    except OSError:
+        process.kill()  # no command would know of it
+        raise
     return service
 
 
@@ -105,8 +109,13 @@ def stop(folder: Path, *services: Background) -> None:
     """Send SIGTERM to all of them, and after a while SIGKILL to them and their children that still run."""
     processes = [process for service in services if (process := service.process())]
     end(processes, [*processes, *(child for process in processes for child in _children(process))])
-    for service in services:
-        (folder / f"{service.name}.json").unlink(missing_ok=True)
+    forget(folder, [service.name for service in services])
+
+
+def forget(folder: Path, names: Iterable[str]) -> None:
+    """Remove the records of processes, so that nothing starts them again."""
+    for name in names:
+        (folder / f"{name}.json").unlink(missing_ok=True)
 
 
 def _children(process: Any) -> list[Any]:

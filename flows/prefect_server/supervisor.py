@@ -29,8 +29,11 @@ def supervise(paths: ServicePaths) -> None:
         for name in dead(paths):
             starts[name] = [moment for moment in starts[name] if time.monotonic() - moment < WITHIN_SECONDS]
             if len(starts[name]) < MOST_STARTS:
-                start_again(paths, name)
                 starts[name].append(time.monotonic())
+                try:
+                    start_again(paths, name)
+                except OSError as error:  # such as a full disk
+                    print(f"{name} could not be started again: {error}", flush=True)
         time.sleep(POLL_SECONDS)
 
 
@@ -44,11 +47,11 @@ def dead(paths: ServicePaths) -> list[str]:
 def start_again(paths: ServicePaths, name: str) -> None:
     """Start a service that has died, unless `pretrieve up` or `down` have dealt with it meanwhile."""
     with only_one(paths):
-        service = recorded(paths.folder).get(name)
-        if service is None or service.process() is not None:
+        services = recorded(paths.folder)
+        service, server = services.get(name), services.get("server")
+        if service is None or server is None or service.process() is not None:
             return
-        port = recorded(paths.folder)["server"].port
-        env = server_environment(paths, port) if name in OPTIONS else dict(os.environ)
+        env = server_environment(paths, server.port) if name in OPTIONS else dict(os.environ)
         begun = start(paths.folder, paths.log(name), name, service.command, env, service.url)
     print(
         f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {name} had died: started again as process {begun.pid}", flush=True

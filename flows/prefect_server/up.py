@@ -17,7 +17,7 @@ from pathlib import Path
 
 from flows.prefect_server.api import Api, answers
 from flows.prefect_server.pool_pause import unpause
-from flows.prefect_server.processes import Background, recorded, running, start
+from flows.prefect_server.processes import Background, forget, recorded, running, start, stop
 from flows.prefect_server.services import (
     AUTH,
     ServicePaths,
@@ -58,12 +58,16 @@ def up(store: Path, port: int | None, reports_port: int | None) -> None:
         api = Api(env["PREFECT_API_URL"], env["PREFECT_API_AUTH_STRING"])
         _start_servers(paths, before, port, reports_port, api)
         api.check()
-        missing = {name: worker for name, worker in workers(local_gpus()).items() if name not in before}
+        wanted = workers(local_gpus())
+        missing = {name: worker for name, worker in wanted.items() if name not in before}
+        forget(paths.folder, earlier.keys() - before.keys() - wanted.keys() - OPTIONS.keys())
         if "server" not in before or missing:  # an interrupted `up` may not have registered them
             _register(env)
         unpause(paths, api)
         _start_workers(paths, missing, env, api)
-        if SUPERVISOR not in before:
+        if "server" not in before and SUPERVISOR in before:
+            stop(paths.folder, before[SUPERVISOR])  # its environment names the server of before
+        if SUPERVISOR not in running(paths.folder):
             start(paths.folder, paths.log(SUPERVISOR), SUPERVISOR, supervisor_command(paths), env)
     _print_addresses(paths, before, port, reports_port)
 

@@ -9,17 +9,18 @@ attaches to that process; Prefect's own worker would end instead, and its runs w
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 import time
 import warnings
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 import httpx
 from prefect.events import emit_event
 from prefect.exceptions import PrefectException
-from prefect.states import Running
+from prefect.states import Crashed, Running
 from prefect.workers.process import ProcessWorker
 
 from flows.prefect_server.automations import SILENT
@@ -27,9 +28,22 @@ from flows.prefect_server.services import HEARTBEAT_SECONDS
 
 SECONDS_TO_END = 20.0  # a process that has reported its last state ends within a few
 ALIVE = "The run sent no heartbeat, but its process is alive."
+ENDED = "The run's process has ended. Retry resumes it."
 ATTACHED = "Retried while its process was alive: attached to that process."
 
 warnings.filterwarnings("ignore", message="Type 'Worker' at")  # it is to take the place of Prefect's for this type
+
+
+@dataclass
+class Alive:
+    """A run whose process lives."""
+
+    retried: float | None = None
+    """When it was first seen scheduled again, if it is."""
+    cancelled: bool = False
+    """Whether it was seen to be cancelled, which no worker takes back."""
+    change: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while its state is changed, so that the change is complete before the end of its process is noticed."""
 
 
 class Worker(ProcessWorker):
@@ -37,28 +51,40 @@ class Worker(ProcessWorker):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self._retried = dict[UUID, float | None]()  # when a run whose process lives was first seen retried, if ever
+        self._alive = dict[UUID, Alive]()
 
     async def run(self, flow_run: Any, configuration: Any, task_status: Any = None) -> Any:
         """Run a flow run's process, and vouch for the run until the process has ended."""
-        self._retried[flow_run.id] = None
+        alive = self._alive[flow_run.id] = Alive()
         vouching = asyncio.create_task(self._vouch(flow_run))
         try:
             return await super().run(flow_run, configuration, task_status)
         finally:
             vouching.cancel()
-            del self._retried[flow_run.id]
+            del self._alive[flow_run.id]
+            async with alive.change:
+                await self._patiently(self._end_if_taken_back, flow_run)
 
     async def _vouch(self, flow_run: Any) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
-            with contextlib.suppress(httpx.HTTPError, PrefectException):
-                await self._confirm(flow_run)
+            await self._patiently(self._confirm, flow_run)
+
+    async def _patiently(self, request: Callable[[Any], Awaitable[None]], flow_run: Any) -> None:
+        """Send a request. Where it fails, log so and go on: the next one may succeed, and other runs need it."""
+        try:
+            await request(flow_run)
+        except (httpx.HTTPError, PrefectException, LookupError, AttributeError) as error:
+            self._logger.warning(f"{flow_run.name}: {type(error).__name__} while the worker vouched for it")
 
     async def _confirm(self, flow_run: Any) -> None:
         """Send a heartbeat of an active run. Set a run that was called Crashed for its silence to Running again."""
-        state: Any = (await self.client.read_flow_run(flow_run.id)).state
+        alive = self._alive[flow_run.id]
+        state = await self._state(flow_run)
+        alive.cancelled = alive.cancelled or state.is_cancelling()
         if state.is_running():
+            alive.retried = None
+        if state.is_running() or state.is_cancelling():
             emit_event(
                 event="prefect.flow-run.heartbeat",
                 resource={
@@ -69,27 +95,47 @@ class Worker(ProcessWorker):
                     for tag in flow_run.tags
                 ],
             )  # fmt: skip
-        elif state.is_crashed() and state.message == SILENT:
-            await self._take_back(flow_run, ALIVE)
+        elif state.is_crashed() and state.message == SILENT and not alive.cancelled:
+            await self._take_back(flow_run, ALIVE, state)
 
     async def _submit_scheduled_flow_runs(self, flow_run_response: list[Any]) -> list[Any]:
         """Start the processes of scheduled runs, and attach to the processes that live."""
+        others = []
         for entry in flow_run_response:
-            if entry.flow_run.id in self._retried:
-                await self._attach(entry.flow_run)
-        others = [entry for entry in flow_run_response if entry.flow_run.id not in self._retried]
+            if entry.flow_run.id in self._alive:
+                await self._patiently(self._attach, entry.flow_run)
+            else:
+                others.append(entry)
         return await super()._submit_scheduled_flow_runs(others)
 
     async def _attach(self, flow_run: Any) -> None:
         """Set a retried run to Running, unless its process is about to end; then the retry starts another."""
-        seen = self._retried[flow_run.id] = self._retried[flow_run.id] or time.monotonic()
-        if time.monotonic() - seen >= SECONDS_TO_END:
-            self._retried[flow_run.id] = None
-            await self._take_back(flow_run, ATTACHED)
+        if (alive := self._alive.get(flow_run.id)) is None:
+            return
+        alive.retried = alive.retried or time.monotonic()
+        if time.monotonic() - alive.retried >= SECONDS_TO_END:
+            state = await self._state(flow_run)
+            alive.retried = None
+            alive.cancelled = False
+            if state.is_scheduled():
+                await self._take_back(flow_run, ATTACHED, state)
 
-    async def _take_back(self, flow_run: Any, message: str) -> None:
-        self.get_flow_run_logger(flow_run).warning(message)
-        await self.client.set_flow_run_state(flow_run.id, Running(message=message), force=True)
+    async def _take_back(self, flow_run: Any, message: str, seen: Any) -> None:
+        """Set a run to Running if its process lives and its state is the one that was seen."""
+        alive = self._alive[flow_run.id]
+        async with alive.change:
+            if flow_run.id in self._alive and (await self._state(flow_run)).id == seen.id:
+                self.get_flow_run_logger(flow_run).warning(message)
+                await self.client.set_flow_run_state(flow_run.id, Running(message=message), force=True)
+
+    async def _end_if_taken_back(self, flow_run: Any) -> None:
+        """Set a run to Crashed that was set to Running while its process ended, since nothing else would end it."""
+        state = await self._state(flow_run)
+        if state.is_running() and state.message in (ALIVE, ATTACHED):
+            await self.client.set_flow_run_state(flow_run.id, Crashed(message=ENDED), force=True)
+
+    async def _state(self, flow_run: Any) -> Any:
+        return (await self.client.read_flow_run(flow_run.id)).state
 
 
 def main() -> None:

@@ -74,6 +74,7 @@ def write_suite(file: Path, suite: Suite, collection: Path, encoder: Path, split
     synthetic = {"name": "synthetic", "reader": "beir", "path": str(collection), "eval_split": split}
     values |= {"collections": [synthetic], "tokenizer": str(encoder)}
     values["evaluate"]["metrics"] = metrics
+    values["encode"].pop("precision", None)  # as in all stages of a rehearsal: the device's choice
     file.write_text(yaml.safe_dump(values))
 
 

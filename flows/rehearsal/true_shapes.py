@@ -104,8 +104,8 @@ class TrueShapes:
         """Return the chunk that fits into the time, the seconds of a step, and its memory by the formula."""
         least = work.memory.rows_per_text
         work.step.objective.to(choose_device()).train()
-        _seconds(work, texts=1, chunk=None)  # the first step of a process is slow
-        one_text = _seconds(work, texts=1, chunk=None)
+        first = _seconds(work, texts=1, chunk=None)  # the first step of a process is slow
+        one_text = first if first > self.limit / 4 else _seconds(work, texts=1, chunk=None)
         texts = max(1, min(chunk // least, int(self.limit / 4 / one_text)))
         chunk, total = texts * least, work.batch * least
         one = _seconds(work, texts, chunk=None)

@@ -11,6 +11,7 @@ their buckets.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -122,7 +123,8 @@ class GenerationCache:
         """Move a damaged file to `damaged/`. Its queries are generated again when they are needed."""
         quarantined = self.folder / "damaged" / path.name
         quarantined.parent.mkdir(exist_ok=True)
-        os.replace(path, quarantined)
+        with contextlib.suppress(FileNotFoundError):  # another process has moved it
+            os.replace(path, quarantined)
         return quarantined
 
     def files(self) -> list[Path]:

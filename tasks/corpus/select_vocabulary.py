@@ -101,7 +101,10 @@ def check(size: int | None, folder: Path) -> None:
     """
     if size is not None and (folder / FILES[0]).is_file():
         content = read_json(folder / FILES[0], "a tokenizer")
-        check_size(size, len(required_tokens(content)), len(content["model"]["vocab"]))
+        known = content["model"]["vocab"]
+        if added := [token["content"] for token in content.get("added_tokens", ()) if token["content"] not in known]:
+            raise UserError(f"backbone.vocabulary: {folder / FILES[0]} has tokens beside its model's: {added[0]}, …")
+        check_size(size, len(required_tokens(content)), len(known))
 
 
 def count_part(task: ShardTask, documents: Artifact[Documents], tokenizer: Source) -> None:

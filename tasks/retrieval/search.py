@@ -39,7 +39,7 @@ from tasks.stage import stage
 
 QUERIES_PER_PART = 1024  # the queries of a file
 PARTS_PER_SHARD = 16  # files for which an accelerator reads all passages once; an interruption costs as many
-RESULTS_PER_SHARD = 2**24  # documents of all lists of a shard, which are in memory together; at least one file's
+RESULTS_PER_SHARD = 2**24  # passages of all lists of a shard, which are in memory together; at least one file's
 
 
 class Search(Settings):
@@ -70,25 +70,26 @@ def search(
     _check(settings.view, name, vectors)
     if not (total := num_rows(queries.path)):
         return
-    share_passages(out, passages)
+    ids = share_passages(out, passages)
     what, inputs = f"searching ({name}, {settings.view})", (index, vectors, queries, checkpoint)
     job = ShardJob(search_part, out, inputs, settings, what, "queries", on_gpus=settings.view != "bm25")
     is_one_pass = name == "exact" and is_accelerator(choose_device())
     processes = num_model_processes(execution())
-    run_shards(job, query_shards(total, settings.documents, processes) if is_one_pass else _files(total))
+    depth = first_depth(settings.documents, ids)
+    run_shards(job, query_shards(total, depth, processes) if is_one_pass else _files(total))
 
 
 def _files(total: int) -> list[Shard]:
     return row_shards(total, QUERIES_PER_PART)
 
 
-def query_shards(total: int, documents: int, processes: int) -> list[Shard]:
-    """Return shards of several files of queries, of about equal size, as many for each process.
+def query_shards(total: int, depth: int, processes: int) -> list[Shard]:
+    """Return shards of several files of queries with lists of `depth`, of about equal size, as many for each process.
 
     The files do not depend on the shards.
     """
     files = _files(total)
-    largest = min(PARTS_PER_SHARD, max(1, RESULTS_PER_SHARD // (QUERIES_PER_PART * documents)))
+    largest = min(PARTS_PER_SHARD, max(1, RESULTS_PER_SHARD // (QUERIES_PER_PART * depth)))
     rounds = -(-len(files) // (largest * processes))
     size = -(-len(files) // (rounds * processes))
     groups = [files[first : first + size] for first in range(0, len(files), size)]

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+ALONE_IN_A_STEP = timedelta(hours=2)  # how long processes wait for one that probes or writes a checkpoint
 ELEMENTS_PER_BUCKET = 2**25  # gradients that are added up at a time: 128 MiB
 
 

@@ -32,7 +32,7 @@ from storage.files import write_atomically
 from storage.settings import Settings
 from storage.store.locks import LeaseLost
 from storage.store.store import SCRATCH, Store
-from tasks.runtime import remote_call
+from tasks.runtime import distributed, remote_call
 from tasks.runtime.heartbeat import (
     SECONDS_BETWEEN_BEATS,
     SECONDS_UNTIL_ALL_JOINED,
@@ -49,7 +49,6 @@ from tasks.runtime.signals import unwind_on_sigterm
 from tasks.session import Execution, Session, execution, print_line, session
 
 JOB = "job.json"
-ALONE_IN_A_STEP = timedelta(hours=2)  # how long processes wait for one that probes or writes a checkpoint
 
 
 def run_together(
@@ -153,7 +152,7 @@ def work(folder: Path, store: Path) -> None:
         size = int(os.environ["WORLD_SIZE"])
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if device else "gloo", store=_meeting_store(wanted, rank, size), rank=rank,
-            world_size=size, timeout=ALONE_IN_A_STEP, device_id=device,
+            world_size=size, timeout=distributed.ALONE_IN_A_STEP, device_id=device,
         )  # fmt: skip
         if not rank:
             write_atomically(folder / STARTED, "")

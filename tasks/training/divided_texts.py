@@ -26,7 +26,9 @@ class DividedTexts:
 
     def __init__(self) -> None:
         """Connect the processes; all of them must call it."""
-        self._group = dist.new_group(backend="gloo") if distributed.size() > 1 else None
+        self._group = None
+        if distributed.size() > 1:
+            self._group = dist.new_group(backend="gloo", timeout=distributed.ALONE_IN_A_STEP)  # else half an hour
 
     def tokenised(self, rows: Sequence[int], tokenise: Callable[[Sequence[int]], TokenIds]) -> TokenIds:
         """Return the token ids of all rows; `tokenise` is called with this process's share of them."""
