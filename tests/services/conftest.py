@@ -10,6 +10,13 @@ import pytest
 from tests.services.lab import Lab, Site, laboratory, site
 from tests.services.servers import Service, register, start_server, start_worker
 
+LONGEST = ("test_worker_death.py", "test_resume_from_ui.py", "test_two_runs.py", "test_cancel.py", "test_up.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, so that no worker of pytest is left alone with them at the end."""
+    items.sort(key=lambda item: (*LONGEST, item.path.name).index(item.path.name))
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:

@@ -176,7 +176,19 @@ def register(url: str, home: Path, **more: str) -> subprocess.CompletedProcess[s
 
 
 def call(method: str, url: str, **given: Any) -> httpx.Response:
-    """A request to an API, with a token where the server wants one against forged requests."""
+    """A request to an API, with a token where the server wants one against forged requests.
+
+    It is sent again while the server answers 5xx, as one on SQLite does while its database is locked.
+    """
+    for seconds in (1, 2, 4, 8, 15, 15):
+        answer = _call_once(method, url, **given)
+        if not answer.is_server_error:
+            return answer
+        time.sleep(seconds)
+    return _call_once(method, url, **given)
+
+
+def _call_once(method: str, url: str, **given: Any) -> httpx.Response:
     answer = httpx.request(method, url, timeout=120, **given)
     if answer.status_code == 403 and "CSRF" in answer.text:
         api, auth, name = f"{url.partition('/api/')[0]}/api", given.get("auth"), os.urandom(8).hex()

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 
@@ -18,6 +17,7 @@ from tests import warm
 from tests.services.servers import (
     ROOT,
     Service,
+    call,
     free_port,
     post,
     register,
@@ -65,12 +65,12 @@ def test_registering_again_changes_nothing_and_keeps_what_was_decided(server: Se
     weekly = f"{url}/deployments/{reproduce['id']}/schedules/{reproduce['schedules'][0]['id']}"
     parameters = reproduce["schedules"][0]["parameters"]
     assert parameters
-    httpx.patch(weekly, json={"active": True, "parameters": parameters}, timeout=120).raise_for_status()
+    call("PATCH", weekly, json={"active": True, "parameters": parameters}).raise_for_status()
     own = {"interval": 86400.0, "anchor_date": "2026-01-01T00:00:00Z", "timezone": "UTC"}
     mine = {"schedule": own, "active": True, "parameters": {"recipe": "quickstart"}}  # no slug, as the UI allows
     for name in ("reproduce/cpu", "evaluate/cpu"):
         add = f"{url}/deployments/{deployments(url)[name]['id']}/schedules"
-        httpx.post(add, json=[mine], timeout=120).raise_for_status()
+        call("POST", add, json=[mine]).raise_for_status()
     zombies = next(row for row in post(url, "automations") if row["name"] == "Crash zombie flows")
     before = {(row["id"], row["updated"]) for row in post(url, "automations")}
     pools = {row["id"] for row in post(url, "work_pools")}
@@ -86,23 +86,21 @@ def test_registering_again_changes_nothing_and_keeps_what_was_decided(server: Se
         assert len(schedules) == count
         kept = schedules["quickstart"]
         assert (kept["schedule"]["interval"], kept["active"]) == (86400.0, True)
-        httpx.delete(
-            f"{url}/deployments/{kept['deployment_id']}/schedules/{kept['id']}", timeout=120
-        ).raise_for_status()
+        call("DELETE", f"{url}/deployments/{kept['deployment_id']}/schedules/{kept['id']}").raise_for_status()
     [weekly_now] = deployments(url)["reproduce/cpu"]["schedules"]
     assert (weekly_now["slug"], weekly_now["active"], weekly_now["parameters"]) == ("weekly", True, parameters)
     assert {row["id"] for row in post(url, "work_pools")} == pools
     assert {(row["id"], row["updated"]) for row in post(url, "automations")} == before
     assert "reproduce/cpu" in said
-    httpx.patch(weekly, json={"active": False, "parameters": parameters}, timeout=120).raise_for_status()
+    call("PATCH", weekly, json={"active": False, "parameters": parameters}).raise_for_status()
 
     # A changed automation is mended, and one that was switched off stays off.
     changed = {**zombies, "enabled": False, "description": "something else"}
-    httpx.put(f"{url}/automations/{zombies['id']}", json=without_ids(changed), timeout=120).raise_for_status()
+    call("PUT", f"{url}/automations/{zombies['id']}", json=without_ids(changed)).raise_for_status()
     register(url, tmp_path)
     [mended] = [row for row in post(url, "automations") if row["name"] == "Crash zombie flows"]
     assert (mended["id"], mended["description"], mended["enabled"]) == (zombies["id"], zombies["description"], False)
-    httpx.patch(f"{url}/automations/{zombies['id']}", json={"enabled": True}, timeout=120).raise_for_status()
+    call("PATCH", f"{url}/automations/{zombies['id']}", json={"enabled": True}).raise_for_status()
 
 
 def without_ids(automation: dict[str, Any]) -> dict[str, Any]:
@@ -178,7 +176,7 @@ def test_a_failed_scheduled_run_posts_and_others_do_not(
 def beats_of(url: str, run: str) -> list[dict[str, Any]]:
     """The signs of life of a run."""
     wanted = {"event": {"name": ["prefect.flow-run.heartbeat"]}, "resource": {"id": [f"prefect.flow-run.{run}"]}}
-    results = httpx.post(f"{url}/events/filter", json={"filter": wanted}, timeout=120).raise_for_status().json()
+    results = call("POST", f"{url}/events/filter", json={"filter": wanted}).raise_for_status().json()
     events: list[dict[str, Any]] = results["events"]
     return events
 
@@ -187,10 +185,10 @@ def tags_of_a_scheduled_run(url: str) -> list[str]:
     """What Prefect's scheduler puts on a run: a schedule is added, and removed when the first run is there."""
     reproduce = deployments(url)["reproduce/cpu"]["id"]
     tomorrow = {"schedule": {"interval": 86400.0}, "active": True, "slug": "tomorrow"}
-    added = httpx.post(f"{url}/deployments/{reproduce}/schedules", json=[tomorrow], timeout=120)
+    added = call("POST", f"{url}/deployments/{reproduce}/schedules", json=[tomorrow])
     [schedule] = added.raise_for_status().json()
     runs = wait_for(lambda: post(url, "flow_runs", flow_runs={"tags": {"all_": ["auto-scheduled"]}}), 2, "a run")
-    httpx.delete(f"{url}/deployments/{reproduce}/schedules/{schedule['id']}", timeout=120).raise_for_status()
+    call("DELETE", f"{url}/deployments/{reproduce}/schedules/{schedule['id']}").raise_for_status()
     tags: list[str] = runs[0]["tags"]
     return tags
 

@@ -16,7 +16,18 @@ import pytest
 
 from flows.prefect_server.processes import running, with_environment
 from tests.services.lab import CHANGES, long_training
-from tests.services.servers import PRETRIEVE, WHEEL, environment, free_port, online, post, run_of, start_run, wait_for
+from tests.services.servers import (
+    PRETRIEVE,
+    WHEEL,
+    call,
+    environment,
+    free_port,
+    online,
+    post,
+    run_of,
+    start_run,
+    wait_for,
+)
 
 pytestmark = pytest.mark.skipif(not WHEEL.exists(), reason="`make data` fetches the Wikipedia leads")
 
@@ -43,7 +54,7 @@ def pids(folder: Path) -> dict[str, int]:
 
 def cpu_is_paused(url: str) -> bool:
     """Whether nothing new of the cpu pool is begun."""
-    return bool(httpx.get(f"{url}/work_pools/cpu", timeout=120).raise_for_status().json()["is_paused"])
+    return bool(call("GET", f"{url}/work_pools/cpu").raise_for_status().json()["is_paused"])
 
 
 def test_up_and_down(folder: Path) -> None:
