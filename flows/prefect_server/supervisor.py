@@ -1,7 +1,7 @@
 """Start again the services of `pretrieve up` that have died: `python -m flows.prefect_server.supervisor STORE`.
 
-It ends where `pretrieve down` has removed its record. A service that dies again and again is left alone after a while,
-so that a broken one neither fills the disk with its output nor takes the processor from the runs.
+It ends where `pretrieve down` has removed its record. A service that dies again and again is no longer started after a
+while, so that a broken one neither fills the disk with its output nor takes the processor from the runs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def supervise(paths: ServicePaths) -> None:
 
 
 def dead(paths: ServicePaths) -> list[str]:
-    """Return the names of the services that have died; the server alone where it has, since the workers need it."""
+    """Return the names of the services that have died; only the server where it has, since the workers need it."""
     alive = running(paths.folder)
     names = [name for name, service in recorded(paths.folder).items() if name not in alive and service.command]
     return ["server"] if "server" in names else names

@@ -103,7 +103,10 @@ def check(size: int | None, folder: Path) -> None:
         content = read_json(folder / FILES[0], "a tokenizer")
         known = content["model"]["vocab"]
         if added := [token["content"] for token in content.get("added_tokens", ()) if token["content"] not in known]:
-            raise UserError(f"backbone.vocabulary: {folder / FILES[0]} has tokens beside its model's: {added[0]}, …")
+            raise UserError(
+                f"backbone.vocabulary: {folder / FILES[0]} has tokens outside its model's vocabulary: {added[0]}, …; "
+                "leave the setting out"
+            )
         check_size(size, len(required_tokens(content)), len(known))
 
 

@@ -14,7 +14,7 @@ LONGEST = ("test_worker_death.py", "test_resume_from_ui.py", "test_two_runs.py",
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, so that no worker of pytest is left alone with them at the end."""
+    """The longest files first, so that no worker of pytest has only them at the end."""
     items.sort(key=lambda item: (*LONGEST, item.path.name).index(item.path.name))
 
 

@@ -114,7 +114,7 @@ def test_a_run_is_alive_while_its_process_is(lab: Lab) -> None:
     wait_for(lambda: ATTACHED in lab.logs(child["id"]), 3, "the retry attaches to the process")
     wait_for(lambda: lab.state(child["id"]) == "Running" and lab.state(run) == "Running", 1, "both are Running")
     assert process_of(run_of(lab.url, child["id"])) == process
-    wait_for(lambda: lab.steps(child) > before, 2, "the training goes on")
+    wait_for(lambda: lab.steps(child) > before, 2, "the training continues")
     assert worker.alive()
 
     lab.cancel(run)

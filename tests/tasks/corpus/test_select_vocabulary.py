@@ -113,11 +113,11 @@ def test_nothing_is_checked_without_a_size_or_a_tokenizer(tmp_path: Path, tokeni
     check(len(PIECES), tokenizer.path)
 
 
-def test_a_tokenizer_with_tokens_beside_its_models_is_refused(tokenizer: Source) -> None:
+def test_a_tokenizer_with_tokens_outside_its_models_vocabulary_is_refused(tokenizer: Source) -> None:
     file = tokenizer.path / "tokenizer.json"
     content = json.loads(file.read_text())
     content["added_tokens"].append({**content["added_tokens"][0], "content": "[new]", "id": len(PIECES)})
     file.write_text(json.dumps(content))
 
-    with pytest.raises(UserError, match=r"beside its model's: \[new\]"):
+    with pytest.raises(UserError, match=r"outside its model's vocabulary: \[new\]"):
         check(REQUIRED, tokenizer.path)
