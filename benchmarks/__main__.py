@@ -73,7 +73,7 @@ def measured(name: str, device: str, *, record: bool) -> int:
     """Run one benchmark in this process, print what it found and write it."""
     module, started = import_module(f"benchmarks.{name}"), time.monotonic()
     cases: dict[str, Any] = {}
-    found: results.Result = {
+    measurement: results.Result = {
         "benchmark": name, "what": (module.__doc__ or "").splitlines()[0], "device": device,
         "machine": results.machine(device, PACKAGES), "cases": cases,
     }  # fmt: skip
@@ -84,10 +84,10 @@ def measured(name: str, device: str, *, record: bool) -> int:
             print(f"  {contender:36} {seconds:>9.4f} s  {in_words(result['times_faster'].get(contender))}")
         for what, value in result["found"].items():
             print(f"  {what}: {value}")
-    found["minutes"] = round((time.monotonic() - started) / 60, 2)
+    measurement["minutes"] = round((time.monotonic() - started) / 60, 2)
     path = results.path_of(name, device)
-    gone = [] if record else results.lost(results.read(path), found)
-    complaints = [*gone, *results.fallen(results.write(path, found, record=record))]
+    gone = [] if record else results.lost(results.read(path), measurement)
+    complaints = [*gone, *results.fallen(results.write(path, measurement, record=record))]
     print(*complaints, sep="\n", end="\n" if complaints else "", file=sys.stderr)
     return bool(complaints)
 

@@ -68,17 +68,17 @@ def _case(folder: Path, name: str, contexts: str, rows: int, vocabulary: int) ->
         contenders[EARLIER] = lambda: row_by_row.cot_mae_batch(batches)
     return Case(
         f"{name}, {rows:,} texts", contenders, {EARLIER: TARGET} if EARLIER in contenders else {},
-        lambda made: _compared(made, tokenizer) | {"texts in the pre-training": settings.steps * settings.batch},
+        lambda built: _compared(built, tokenizer) | {"texts in the pre-training": settings.steps * settings.batch},
         units={"texts": float(rows)},
     )  # fmt: skip
 
 
-def _compared(made: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
+def _compared(built: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
     """Check that both mask equal shares of the tokens and replace them alike, and return the shares."""
-    if EARLIER not in made:
+    if EARLIER not in built:
         return {}
     shares = {}
-    for contender, batches in made.items():
+    for contender, batches in built.items():
         ids, labels, mask = (
             np.concatenate([part(batch).numpy().ravel() for batch in batches])
             for part in (lambda batch: batch.text.ids, lambda batch: batch.text_labels, lambda batch: batch.text.mask)

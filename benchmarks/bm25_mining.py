@@ -48,9 +48,9 @@ Lists = list[dict[str, float]]
 def cases(device: str, *, small: bool) -> Iterator[Case]:
     """2,000 queries among 89,000 passages. pyserini, which takes eight seconds to import, is left out of `small`."""
     num_passages, num_queries = (2_000, 40) if small else (89_000, 2_000)
-    place = tempfile.TemporaryDirectory(prefix="bm25_mining")  # lives as long as the contenders, which hold it
+    temporary = tempfile.TemporaryDirectory(prefix="bm25_mining")  # lives as long as the contenders, which hold it
     corpus, queries = drawn(num_passages, num_queries)
-    indexed = Indexed(place, corpus)
+    indexed = Indexed(temporary, corpus)
     beside = {} if small else {PYSERINI: pyserini(indexed, queries)}
     by_lucene = ours(indexed, queries, bm25.Bm25(engine="bm25", k1=K1, b=B))
     size = f"{num_queries:,} queries among {num_passages:,} passages"
@@ -58,7 +58,7 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
         f"{size}, engine bm25",
         {OURS: by_lucene, **beside, ANSERINI: anserini(indexed, queries)},
         {} if small else {PYSERINI: 1.5},
-        lambda made: compared(made, num_queries),
+        lambda lists: compared(lists, num_queries),
         REPEATS,
         {"queries": num_queries},
     )
@@ -66,7 +66,7 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
         f"{size}, engine bm25s",
         {OURS: ours(indexed, queries, bm25.Bm25(engine="bm25s", k1=K1, b=B)), **beside, BM25S: bm25s(indexed, queries)},
         {} if small else {PYSERINI: 10},
-        lambda made: compared({**made, "engine bm25": by_lucene()}, num_queries),
+        lambda lists: compared({**lists, "engine bm25": by_lucene()}, num_queries),
         REPEATS,
         {"queries": num_queries},
     )
@@ -86,9 +86,9 @@ def drawn(num_passages: int, num_queries: int) -> tuple[list[str], list[str]]:
 class Indexed:
     """The passages in a temporary folder, and what the project's stage makes of them."""
 
-    def __init__(self, place: tempfile.TemporaryDirectory[str], corpus: Sequence[str]) -> None:
-        self.place, self.corpus = place, corpus
-        self.folder, self.names = Path(place.name), [f"p{number:06d}" for number in range(len(corpus))]
+    def __init__(self, temporary: tempfile.TemporaryDirectory[str], corpus: Sequence[str]) -> None:
+        self.temporary, self.corpus = temporary, corpus
+        self.folder, self.names = Path(temporary.name), [f"p{number:06d}" for number in range(len(corpus))]
         self.passages: Artifact[Passages] = Artifact("passages", "passages", self.folder / "passages")
         self.session = Session(Store(self.folder / "store"), Execution(workers=1, threads=1, device="cpu"))
         rows = (
@@ -118,13 +118,13 @@ def ours(indexed: Indexed, queries: Sequence[str], settings: EngineSettings) -> 
     search = engine(settings.engine).open_index(indexed.built(settings), None, None, indexed.ids, "bm25")
     names = [str(number) for number in range(len(queries))]
 
-    def found() -> pa.Table:
+    def results() -> pa.Table:
         with session(indexed.session):
             return run_rows(
                 names, search_documents(search(queries), len(queries), DEPTH, indexed.ids), indexed.ids, "bm25"
             )
 
-    return found
+    return results
 
 
 def pyserini(indexed: Indexed, queries: Sequence[str]) -> Callable[[], dict[str, list[Any]]]:
@@ -166,22 +166,22 @@ def bm25s(indexed: Indexed, queries: Sequence[str]) -> Callable[[], tuple[Any, A
 
 def _words(text: str) -> list[str]:
     """Return the words of Anserini's analysis."""
-    found: str = java("io.anserini.analysis.AnalyzerUtils").analyze(text).toString()  # "[word, word]"
-    return [word for word in found[1:-1].split(", ") if word]
+    tokens: str = java("io.anserini.analysis.AnalyzerUtils").analyze(text).toString()  # "[word, word]"
+    return [word for word in tokens[1:-1].split(", ") if word]
 
 
-def compared(made: Mapping[str, Any], num_queries: int) -> dict[str, Any]:
+def compared(lists: Mapping[str, Any], num_queries: int) -> dict[str, Any]:
     """Whether all found the same; the share of the first ten that the package bm25s has, on average."""
-    found = _of_run(made[OURS], num_queries)
-    if ANSERINI in made:  # which rounds scores to four places
-        assert [set(each) for each in found] == [set(each) for each in _of_trec(made[ANSERINI], num_queries)]
-    if PYSERINI in made:
-        assert found == [{hit.docid: hit.score for hit in made[PYSERINI][str(number)]} for number in range(num_queries)]
-    facts = {"mean number of hits per query": float(np.mean([len(each) for each in found]))}
-    if BM25S in made:
-        assert made[OURS] == made["engine bm25"]
-        first = [{f"p{place:06d}" for place in row[:10]} for row in made[BM25S][0]]
-        shares = [len({*list(ours)[:10]} & theirs) / 10 for ours, theirs in zip(found, first, strict=True)]
+    run = _of_run(lists[OURS], num_queries)
+    if ANSERINI in lists:  # which rounds scores to four places
+        assert [set(scores) for scores in run] == [set(scores) for scores in _of_trec(lists[ANSERINI], num_queries)]
+    if PYSERINI in lists:
+        assert run == [{hit.docid: hit.score for hit in lists[PYSERINI][str(number)]} for number in range(num_queries)]
+    facts = {"mean number of hits per query": float(np.mean([len(scores) for scores in run]))}
+    if BM25S in lists:
+        assert lists[OURS] == lists["engine bm25"]
+        first = [{f"p{row_number:06d}" for row_number in row[:10]} for row in lists[BM25S][0]]
+        shares = [len({*list(ours)[:10]} & theirs) / 10 for ours, theirs in zip(run, first, strict=True)]
         assert np.mean(shares) >= 0.95, shares
         facts["overlap@10 of the package with Lucene"] = round(float(np.mean(shares)), 4)
     return facts

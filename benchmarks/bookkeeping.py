@@ -60,7 +60,7 @@ def whole_stages(folder: Path, rounds: int) -> Case:
             with session(Session(store)) as current:
                 _toy(folder)
         milliseconds = (time.process_time() - started) / rounds / STAGES * 1000
-        return {"whole": [each.cached for each in current.done.values()], "milliseconds": milliseconds}
+        return {"whole": [done.cached for done in current.done.values()], "milliseconds": milliseconds}
 
     loop = f"for i in $(seq {rounds}); do for f in {manifests}; do [ -s $f ] || exit 1; done; done"
     return Case(
@@ -69,9 +69,9 @@ def whole_stages(folder: Path, rounds: int) -> Case:
     )  # fmt: skip
 
 
-def _all_whole(made: Mapping[str, Any]) -> dict[str, float]:
-    assert all(made[OURS]["whole"])
-    return {"CPU milliseconds per complete stage (target: below 50)": round(made[OURS]["milliseconds"], 2)}
+def _all_whole(returned: Mapping[str, Any]) -> dict[str, float]:
+    assert all(returned[OURS]["whole"])
+    return {"CPU milliseconds per complete stage (target: below 50)": round(returned[OURS]["milliseconds"], 2)}
 
 
 def resumed(folder: Path) -> Case:
@@ -96,26 +96,26 @@ def helped() -> Case:
     """Return a case of `pretrieve --help`, with the slowest help of a command."""
     ours = [sys.executable, "-m", "flows.cli"]
 
-    def facts(made: Mapping[str, Any]) -> dict[str, float]:
+    def facts(seconds: Mapping[str, Any]) -> dict[str, float]:
         from flows.cli import app
 
         names = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
         slowest = max(_run(*ours, name, "--help") for name in [*names, "queries"])
-        return {**_seconds(made, target=0.5), "CPU seconds of the slowest command's help": round(slowest, 2)}
+        return {**_seconds(seconds, target=0.5), "CPU seconds of the slowest command's help": round(slowest, 2)}
 
     return Case("--help", {OURS: partial(_run, *ours, "--help"), "Python": partial(_run, *PYTHON, "")}, compared=facts)
 
 
-def _seconds(made: Mapping[str, Any], *, target: float) -> dict[str, float]:
-    return {f"CPU seconds of the last turn (target: below {target:g})": round(made[OURS], 2)}
+def _seconds(seconds: Mapping[str, Any], *, target: float) -> dict[str, float]:
+    return {f"CPU seconds of the last turn (target: below {target:g})": round(seconds[OURS], 2)}
 
 
 def _run(*command: str) -> float:
     """Run a command to its end; the seconds of CPU that it took. Raises where it fails."""
     before = _children()
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # as a user has it
-    place = {"PYTHONPATH": str(Path(__file__).parent.parent), "PRETRIEVE_COLLECTIONS": str(LEADS.parent)}
-    subprocess.run(command, check=True, capture_output=True, env=kept | place | {"HF_HUB_OFFLINE": "1"})
+    environment = {"PYTHONPATH": str(Path(__file__).parent.parent), "PRETRIEVE_COLLECTIONS": str(LEADS.parent)}
+    subprocess.run(command, check=True, capture_output=True, env=kept | environment | {"HF_HUB_OFFLINE": "1"})
     return _children() - before
 
 
@@ -138,8 +138,8 @@ def _begun(folder: Path) -> list[str]:
 
 def _toy(folder: Path) -> None:
     """Call real stages: a corpus, its topics, and the corpus split with several lengths."""
-    place = str(folder / "collection")
-    source: Callable[..., Any] = partial(sources.dataset, "beir", place)
+    collection = str(folder / "collection")
+    source: Callable[..., Any] = partial(sources.dataset, "beir", collection)
     corpus = ingest_corpus(
         source("corpus"), settings=Corpus(reader="beir", name="corpus", fraction=None, complete=False)
     )
@@ -152,12 +152,12 @@ def _toy(folder: Path) -> None:
 
 
 def _write_collection(folder: Path) -> None:
-    place = folder / "collection"
-    (place / "qrels").mkdir(parents=True)
+    collection = folder / "collection"
+    (collection / "qrels").mkdir(parents=True)
     text = "Rivers rise in mountains. They run to the sea. "
     documents = [{"_id": f"d{number}", "title": "", "text": text * (number + 1)} for number in range(20)]
     queries = [{"_id": f"q{number}", "text": "where do rivers rise"} for number in range(3)]
     for name, rows in (("corpus", documents), ("queries", queries)):
-        (place / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        (collection / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     lines = ["query-id\tcorpus-id\tscore", *(f"q{number}\td{number}\t1" for number in range(3))]
-    (place / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n")
+    (collection / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n")

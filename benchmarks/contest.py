@@ -29,7 +29,7 @@ class Case:
     """Each does the work once and returns what came out; `OURS` is one of them. A first turn is not counted."""
     targets: Mapping[str, float] = field(default_factory=dict)
     """How many times faster than a peer ours is to be."""
-    compared: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda made: {}
+    compared: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda returned: {}
     """The facts reported about the last turn's results, by contender; raises `AssertionError` where they differ."""
     repeats: int = REPEATS
     units: Mapping[str, float | Callable[[Any], float]] = field(default_factory=dict)
@@ -38,32 +38,34 @@ class Case:
 
 def held(case: Case, device: str = "cpu") -> dict[str, Any]:
     """Let a case's contenders take turns. Returns medians of seconds, ratios to ours, rates, and what was compared."""
-    made = {name: work() for name, work in case.contenders.items()}
+    returned = {name: work() for name, work in case.contenders.items()}
     seconds: dict[str, list[float]] = {name: [] for name in case.contenders}
     for turn in range(case.repeats):
         names = list(case.contenders)
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            made.pop(name)
+            returned.pop(name)
             gc.collect()
             started = clock(device)
-            made[name] = case.contenders[name]()
+            returned[name] = case.contenders[name]()
             seconds[name].append(clock(device) - started)
-    found = case.compared(made)
-    medians = {name: statistics.median(each) for name, each in seconds.items()}
+    comparison = case.compared(returned)
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
     return {
         "turns": case.repeats,
         "seconds": {name: _rounded(median) for name, median in medians.items()},
         "times_faster": {
-            name: _ratios(each, seconds[OURS], case.targets.get(name)) for name, each in seconds.items() if name != OURS
+            name: _ratios(times, seconds[OURS], case.targets.get(name))
+            for name, times in seconds.items()
+            if name != OURS
         },
         "rates": {
             unit: {
-                name: _rounded((number(made[name]) if callable(number) else number) / median)
+                name: _rounded((number(returned[name]) if callable(number) else number) / median)
                 for name, median in medians.items()
             }
             for unit, number in case.units.items()
         },
-        "found": dict(found),
+        "found": dict(comparison),
     }  # fmt: skip
 
 
@@ -81,8 +83,8 @@ def clock(device: str) -> float:
 def _ratios(theirs: list[float], ours: list[float], target: float | None) -> dict[str, float | None]:
     """Return the ratio of a baseline's seconds to ours for each turn, as median, lowest and highest."""
     ratios = [peer / own for peer, own in zip(theirs, ours, strict=True)]
-    found = {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
-    return {**{name: _rounded(each) for name, each in found.items()}, "target": target}
+    summary = {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
+    return {**{name: _rounded(ratio) for name, ratio in summary.items()}, "target": target}
 
 
 def _rounded(value: float) -> float:

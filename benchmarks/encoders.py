@@ -56,8 +56,8 @@ def save_word_pieces(folder: Path, number: int) -> None:
     from tokenizers import pre_tokenizers, processors
     from tokenizers.models import WordPiece
 
-    pieces = [*SPECIALS, *(f"w{place}" for place in range(number - len(SPECIALS)))]
-    fast = FastTokenizer(WordPiece({piece: place for place, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    pieces = [*SPECIALS, *(f"w{word}" for word in range(number - len(SPECIALS)))]
+    fast = FastTokenizer(WordPiece({piece: piece_id for piece_id, piece in enumerate(pieces)}, unk_token="[UNK]"))
     fast.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     fast.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     fast.add_special_tokens(SPECIALS)
@@ -72,7 +72,7 @@ def leads(number: int, device: str) -> list[str]:
         draws = np.random.default_rng(0)
         lengths = np.exp(draws.normal(np.log(MEDIAN), SPREAD, number)).astype(int) + 1
         words = BERT_BASE.vocab_size - len(SPECIALS)
-        return [" ".join(f"w{place}" for place in draws.integers(words, size=length)) for length in lengths]
+        return [" ".join(f"w{word}" for word in draws.integers(words, size=length)) for length in lengths]
     from storage.datasets import vital_wikipedia
     from storage.store import sources
     from storage.tables import passage_text

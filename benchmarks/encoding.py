@@ -91,7 +91,7 @@ def loop(folder: Path, texts: list[str], device: str, pooling: Pooling) -> Encod
 
     @torch.inference_mode()
     def encode() -> np.ndarray[Any, Any]:
-        found = []
+        blocks = []
         for start in range(0, len(texts), PLAIN_BATCH):
             batch = texts[start : start + PLAIN_BATCH]
             inputs = tokenizer(batch, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt")
@@ -99,8 +99,8 @@ def loop(folder: Path, texts: list[str], device: str, pooling: Pooling) -> Encod
             hidden_BLH = model(**inputs).last_hidden_state.float()
             weights_BL1 = inputs["attention_mask"][..., None].float()
             means_BH = (hidden_BLH * weights_BL1).sum(1) / weights_BL1.sum(1)
-            found.append((hidden_BLH[:, 0] if pooling == "cls" else means_BH).cpu().numpy())
-        return np.concatenate(found)
+            blocks.append((hidden_BLH[:, 0] if pooling == "cls" else means_BH).cpu().numpy())
+        return np.concatenate(blocks)
 
     return encode
 
@@ -108,11 +108,11 @@ def loop(folder: Path, texts: list[str], device: str, pooling: Pooling) -> Encod
 def compared(device: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
     """Return a check that all vectors equal ours."""
 
-    def compare(made: Mapping[str, Any]) -> dict[str, Any]:
-        own = made[OURS] / np.linalg.norm(made[OURS], axis=1, keepdims=True)
+    def compare(encodings: Mapping[str, Any]) -> dict[str, Any]:
+        own = encodings[OURS] / np.linalg.norm(encodings[OURS], axis=1, keepdims=True)
         least = {
             name: float((own * vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).sum(1).min())
-            for name, vectors in made.items()
+            for name, vectors in encodings.items()
             if name != OURS
         }
         assert all(cosine > LEAST_COSINE[device] for cosine in least.values()), least

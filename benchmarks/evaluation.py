@@ -120,31 +120,33 @@ def _ir_measures(qrels: Any, run: Any) -> Any:
     return list(ir_measures.iter_calc([RR @ 10, nDCG @ 10, R @ 1000], qrels, run))
 
 
-def _equal(made: Mapping[str, Any], *, order: list[str]) -> dict[str, Any]:
+def _equal(values: Mapping[str, Any], *, order: list[str]) -> dict[str, Any]:
     """Return the largest difference of any query's value to ours; it must be below 1e-6."""
-    ours = _by_query(made[OURS], order)
-    largest = max(float(abs(_by_query(each, order) - ours).max()) for each in made.values())
+    ours = _by_query(values[OURS], order)
+    largest = max(float(abs(_by_query(others, order) - ours).max()) for others in values.values())
     assert largest < 1e-6, largest
     means = dict(zip(METRICS, ours.mean(0).round(4).tolist(), strict=True))
     return {"largest difference of a query's value": largest, **means}
 
 
-def _by_query(made: Any, order: list[str]) -> Any:
+def _by_query(metrics: Any, order: list[str]) -> Any:
     """Return values by query, in this order, and metric: [queries, metrics]."""
-    if isinstance(made, list):  # ir-measures'
+    if isinstance(metrics, list):  # ir-measures'
         names, values = (
             ["RR@10", "nDCG@10", "R@1000"],
-            {(measurement.query_id, str(measurement.measure)): measurement.value for measurement in made},
+            {(measurement.query_id, str(measurement.measure)): measurement.value for measurement in metrics},
         )
         return np.array([[values[query, name] for name in names] for query in order])
-    if "ids" in made:
-        places = {query: place for place, query in enumerate(made["ids"].to_pylist())}
-        return np.stack([made["values"][each] for each in METRICS], 1)[[places[query] for query in order]]
-    if "mrr@10" in made:
-        return np.stack([made[each] for each in RANX], 1)
-    found = np.array([[made[query][each] for each in ("recip_rank", "ndcg_cut_10", "recall_1000")] for query in order])
-    found[found[:, 0] < 1 / 10 - 1e-9, 0] = 0
-    return found
+    if "ids" in metrics:
+        row_of = {query: row for row, query in enumerate(metrics["ids"].to_pylist())}
+        return np.stack([metrics["values"][metric] for metric in METRICS], 1)[[row_of[query] for query in order]]
+    if "mrr@10" in metrics:
+        return np.stack([metrics[metric] for metric in RANX], 1)
+    table = np.array(
+        [[metrics[query][metric] for metric in ("recip_rank", "ndcg_cut_10", "recall_1000")] for query in order]
+    )
+    table[table[:, 0] < 1 / 10 - 1e-9, 0] = 0
+    return table
 
 
 def _written(folder: Path, queries: int, depth: int, corpus: int) -> dict[str, Artifact[Any]]:
@@ -152,26 +154,26 @@ def _written(folder: Path, queries: int, depth: int, corpus: int) -> dict[str, A
     draw = np.random.default_rng(7)
     doc_ids = np.array([str(number) for number in draw.permutation(10 * corpus)[:corpus]])
     query_ids = [str(1_000_000 + 7 * number) for number in range(queries)]
-    found = np.stack([draw.permutation(corpus)[: depth + 10] for _ in query_ids])
+    ranked = np.stack([draw.permutation(corpus)[: depth + 10] for _ in query_ids])
     towards_the_top = draw.gumbel(size=(queries, depth)) - np.log(np.arange(1, depth + 1))
-    judged = np.concatenate([np.take_along_axis(found, towards_the_top.argsort(1)[:, -10:], 1), found[:, depth:]], 1)
+    judged = np.concatenate([np.take_along_axis(ranked, towards_the_top.argsort(1)[:, -10:], 1), ranked[:, depth:]], 1)
     scores = np.sort(draw.permuted(np.tile(np.arange(4 * depth), (queries, 1)), axis=1)[:, :depth])[:, ::-1]
-    made = {name: Artifact[Any](name, name, folder / name) for name in ("qrels", "passages", "run")}
+    artifacts = {name: Artifact[Any](name, name, folder / name) for name in ("qrels", "passages", "run")}
     whole = {"title": "", "text": "x", "start": 0, "end": 1, "num_tokens": 1}
     passages = {name: pa.repeat(value, corpus) for name, value in whole.items()}
-    write_table(made["passages"].path, Passages, _typed(Passages, passage_id=doc_ids, doc_id=doc_ids, **passages))
-    write_table(made["qrels"].path, Qrels, _typed(
+    write_table(artifacts["passages"].path, Passages, _typed(Passages, passage_id=doc_ids, doc_id=doc_ids, **passages))
+    write_table(artifacts["qrels"].path, Qrels, _typed(
         Qrels, query_id=np.repeat(query_ids, 20), doc_id=doc_ids[judged].ravel(),
         grade=draw.integers(0, 4, judged.size),
     ))  # fmt: skip
-    write_blocks(made["run"].path, Run, (
+    write_blocks(artifacts["run"].path, Run, (
         _typed(
-            Run, query_id=np.repeat(query, depth), passage_id=doc_ids[found[place, :depth]],
-            view=np.repeat("dense", depth), rank=np.arange(1, depth + 1), score=scores[place] / 16,
+            Run, query_id=np.repeat(query, depth), passage_id=doc_ids[ranked[row, :depth]],
+            view=np.repeat("dense", depth), rank=np.arange(1, depth + 1), score=scores[row] / 16,
         )
-        for place, query in enumerate(query_ids)
+        for row, query in enumerate(query_ids)
     ))  # fmt: skip
-    return made
+    return artifacts
 
 
 def _typed(table: type[Any], **columns: Any) -> pa.Table:

@@ -94,8 +94,8 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
     if small:
         size = replace(size, passages=16, longer=1)  # of fewer, one contender's queries may be twice as long by chance
     torch.manual_seed(0)
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         make_model(folder, size)
         settings = Settings(size.batch_tokens)
         given = passages(size.passages, size)
@@ -117,15 +117,17 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
         yield Case(
             f"the same for each of {len(more)} passages", contenders,
             {name: target for name, target in TARGETS[device].items() if name in contenders},
-            lambda made: {**compared_queries(made), **equal_queries(folder, on, more, settings)},
+            lambda written: {**compared_queries(written), **equal_queries(folder, on, more, settings)},
             repeats=3, units={"queries": QUERIES * len(more), "generated tokens": num_written},
         )  # fmt: skip
 
 
-def compared_queries(made: Mapping[str, Written]) -> dict[str, Any]:
+def compared_queries(written_by: Mapping[str, Written]) -> dict[str, Any]:
     """Return the mean length of each contender's queries; different lengths would be different work."""
-    assert all(len(queries) == QUERIES for written in made.values() for queries in written)
-    lengths = {name: [len(query.split()) for queries in written for query in queries] for name, written in made.items()}
+    assert all(len(queries) == QUERIES for written in written_by.values() for queries in written)
+    lengths = {
+        name: [len(query.split()) for queries in written for query in queries] for name, written in written_by.items()
+    }
     means = {name: round(statistics.mean(length), 1) for name, length in lengths.items()}
     errors = (statistics.variance(length) / len(length) for length in lengths.values())
     assert max(means.values()) < 2 * min(means.values()), means  # few queries' errors allow more
@@ -194,7 +196,7 @@ def plain(
     @torch.inference_mode()
     def write(given: Sequence[str]) -> Written:
         torch.manual_seed(SEED)
-        found: Written = []
+        samples: Written = []
         for start in range(0, len(given), batch):
             texts = list(given[start : start + batch])
             inputs = tokenizer(texts, return_tensors="pt", padding=True, return_token_type_ids=False).to(device)
@@ -206,8 +208,8 @@ def plain(
                 )  # fmt: skip
                 for row, text in enumerate(tokenizer.batch_decode(ids[:, 1:], skip_special_tokens=True)):  # not START
                     queries[row // sequences].append(text)
-            found += queries
-        return found
+            samples += queries
+        return samples
 
     return write
 
@@ -217,15 +219,15 @@ def ours(folder: Path, device: torch.device, settings: Settings) -> Callable[[Se
     sampler = Sampler(folder, settings, device, print)
 
     def write(given: Sequence[str]) -> Written:
-        asked = [GenerationRequest(text, range(QUERIES), draw=0) for text in given]
-        return [queries for _, queries in sorted(pair for batch in sampler(asked) for pair in batch)]
+        requests = [GenerationRequest(text, range(QUERIES), draw=0) for text in given]
+        return [queries for _, queries in sorted(pair for batch in sampler(requests) for pair in batch)]
 
     return write
 
 
 def ctranslate2(folder: Path, device: torch.device, settings: Settings) -> Callable[[Sequence[str]], Written]:
     """Return CTranslate2's sampling."""
-    engine, converters = (importlib.import_module(each) for each in ("ctranslate2", "ctranslate2.converters"))
+    engine, converters = (importlib.import_module(module) for module in ("ctranslate2", "ctranslate2.converters"))
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
     kind = "bfloat16" if device.type == "cuda" else "float32"
     with tempfile.TemporaryDirectory() as converted:
@@ -247,7 +249,7 @@ def equal_queries(
     folder: Path, device: torch.device, given: Sequence[str], settings: Settings
 ) -> dict[str, dict[str, float]]:
     """Return the shares of queries that stay equal when order, neighbours or batch size change."""
-    found = {}
+    shares = {}
     for dtype in ("float32", "bfloat16"):
         own = replace(settings, dtype=dtype)
         write = ours(folder, device, own)
@@ -256,15 +258,15 @@ def equal_queries(
             ours(folder, device, replace(own, batch_tokens=tokens))(given)
             for tokens in (own.batch_tokens // 8, own.batch_tokens * 8)
         )
-        found[f"equal queries in {dtype}"] = {
+        shares[f"equal queries in {dtype}"] = {
             "in reverse order": share(expected, backwards), "in batches of an eighth": share(expected, smaller),
             "in eight times the batch": share(expected, larger),
             "next to half of the neighbours": share(expected[::2], write(given[::2])),
         }  # fmt: skip
-    return found
+    return shares
 
 
-def share(expected: Written, found: Written) -> float:
+def share(expected: Written, written: Written) -> float:
     """Return the share of equal queries."""
-    pairs = [pair for queries in zip(expected, found, strict=True) for pair in zip(*queries, strict=True)]
+    pairs = [pair for queries in zip(expected, written, strict=True) for pair in zip(*queries, strict=True)]
     return round(sum(first == second for first, second in pairs) / len(pairs), 5)

@@ -180,9 +180,9 @@ class Chain:
             settings=settings,
         )
 
-    def _run(self, made: Artifact[tables.Index], view: str, split: str) -> Artifact[tables.Run]:
+    def _run(self, built: Artifact[tables.Index], view: str, split: str) -> Artifact[tables.Run]:
         return search(
-            index=made,
+            index=built,
             vectors=self.vectors(view),
             queries=self.queries(split),
             checkpoint=self._model(view),

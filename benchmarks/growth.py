@@ -53,7 +53,7 @@ def main(folder: Path, only: Sequence[str] = ()) -> None:
     for name in only or growing.STAGES:
         stages[name] = [measurement(folder, name, size) for size in (START, *SIZES)]
     machine = results.machine("cpu", PACKAGES)
-    minutes = sum(each["process_seconds"] for rows in stages.values() for each in rows) / 60
+    minutes = sum(row["process_seconds"] for rows in stages.values() for row in rows) / 60
     result = {"start": START, "stages": stages, "machine": machine, "minutes": round(minutes, 1)}
     write_atomically(results.path_of("growth", "cpu"), json.dumps(result, indent=1) + "\n")
     scale.write()
@@ -63,9 +63,9 @@ def main(folder: Path, only: Sequence[str] = ()) -> None:
 
 def prepare(folder: Path, sizes: tuple[int, ...]) -> None:
     """Make the collections and models that are not there yet."""
-    made: dict[str, Callable[[Path], None]] = {"models": invented.make_models}
-    made |= {f"{size}/collection": partial(invented.make_collection, documents=size) for size in sizes}
-    for name, make in made.items():
+    makers: dict[str, Callable[[Path], None]] = {"models": invented.make_models}
+    makers |= {f"{size}/collection": partial(invented.make_collection, documents=size) for size in sizes}
+    for name, make in makers.items():
         if not (folder / name).exists():
             building = folder / "building"
             shutil.rmtree(building, ignore_errors=True)
@@ -111,20 +111,20 @@ def measured(folder: Path, name: str, size: int) -> dict[str, Any]:
     store = Store(folder / str(size) / "store")
     chain = growing.Chain(folder / str(size), folder / "models")
     with session(Session(store, EXECUTION, planning=True)):
-        made = growing.STAGES[name](chain)
-    for left in (made.path, store.work(made.stage, made.key)):
-        shutil.rmtree(left, ignore_errors=True)
-    if made.stage == "generate_queries":
+        artifact = growing.STAGES[name](chain)
+    for path in (artifact.path, store.work(artifact.stage, artifact.key)):
+        shutil.rmtree(path, ignore_errors=True)
+    if artifact.stage == "generate_queries":
         shutil.rmtree(store.root / "ledger", ignore_errors=True)
     with session(Session(store, EXECUTION)) as ran, Peak() as peak:
         started = clock("cpu")
         growing.STAGES[name](chain)
         seconds = clock("cpu") - started
-    built = {each.stage for each in ran.done.values() if not each.cached and each.key != made.key}
+    built = {job.stage for job in ran.done.values() if not job.cached and job.key != artifact.key}
     if built - BESIDE:
         raise SystemExit(f"{folder} was begun by other code and lacks {', '.join(built)}: remove it and run again")
     return {"documents": size, "seconds": round(seconds, 3), "peak_mib": peak.mebibytes,
-            "bytes": bytes_below(made.path)}  # fmt: skip
+            "bytes": bytes_below(artifact.path)}  # fmt: skip
 
 
 class Peak:
@@ -157,10 +157,10 @@ def anonymous() -> int:
 if __name__ == "__main__":
     position = sys.argv.index(ONLY) if ONLY in sys.argv else len(sys.argv)
     arguments, names = sys.argv[1:position], sys.argv[position + 1 :]
-    place = Path(arguments[0] if arguments else ROOT / "artifacts" / "growth").resolve()
+    folder = Path(arguments[0] if arguments else ROOT / "artifacts" / "growth").resolve()
     if arguments[3:] == [BUILD]:
-        build(place, json.loads(arguments[1]), int(arguments[2]))
+        build(folder, json.loads(arguments[1]), int(arguments[2]))
     elif len(arguments) > 2:
-        print(json.dumps(measured(place, arguments[1], int(arguments[2]))))
+        print(json.dumps(measured(folder, arguments[1], int(arguments[2]))))
     else:
-        main(place, names)
+        main(folder, names)

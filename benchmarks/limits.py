@@ -49,8 +49,8 @@ class Need:
     def limits(self) -> list[str]:
         """Return the limits that the stage exceeds."""
         memory = "memory, if growth continues"
-        each = {"time": self.hours > HOURS, memory: self.memory > MEMORY, "disk": self.disk > DISK}
-        return [*([self.cannot] if self.cannot else []), *(name for name, too_much in each.items() if too_much)]
+        exceeded = {"time": self.hours > HOURS, memory: self.memory > MEMORY, "disk": self.disk > DISK}
+        return [*([self.cannot] if self.cannot else []), *(name for name, too_much in exceeded.items() if too_much)]
 
 
 def needs(growth: Mapping[str, Any], passage_flops: float, rate: float, writing_rate: float, size: int) -> list[Need]:
@@ -58,12 +58,12 @@ def needs(growth: Mapping[str, Any], passage_flops: float, rate: float, writing_
     ids = slopes.bytes_each(growth, "search: exact, dense", "peak_mib") * size
     writing = split_at_size.flops(MAX_TOKENS, QUERIES_EACH)
     vectors, searching = size * WIDTH * FLOAT, 2.0 * size * (size / QUERY_EVERY) * WIDTH
-    found = [_on_cpus(growth, name, size) for name in CPU_STAGES]
+    stages = [_on_cpus(growth, name, size) for name in CPU_STAGES]
     disk = slopes.bytes_each(growth, "generate queries", "bytes") * QUERIES_EACH * size
-    per_hour, written_per_hour = (GPUS * each * 3600 for each in (rate, writing_rate))
+    per_hour, written_per_hour = (GPUS * per_second * 3600 for per_second in (rate, writing_rate))
     gpus = f"{GPUS} GPUs"
     return [
-        *found,
+        *stages,
         Need(
             "generate queries", gpus, size * writing / written_per_hour, _memory(growth, "generate queries", size), disk
         ),
@@ -77,13 +77,13 @@ def needs(growth: Mapping[str, Any], passage_flops: float, rate: float, writing_
 def _on_cpus(growth: Mapping[str, Any], name: str, size: int) -> Need:
     points = slopes.seconds(growth, name)
     documents, seconds = points[-1]
-    found = slopes.slope(points)
+    slope = slopes.slope(points)
     cores = CORES if name in SHARED else 1
-    exponent = max(1.0, found.exponent) if found else 1.0  # less is warming up: a passage's own work stays
+    exponent = max(1.0, slope.exponent) if slope else 1.0  # less is warming up: a passage's own work stays
     hours = max(0.0, seconds) * (size / documents) ** exponent / cores / 3600
     memory, disk, cannot = _memory(growth, name, size), slopes.bytes_each(growth, name, "bytes") * size, ""
     if "FAISS" in name:  # the graph holds its vectors, and distances are of all their dimensions
-        memory, disk = (each + size * (WIDTH - INVENTED_WIDTH) * FLOAT for each in (memory, disk))
+        memory, disk = (figure + size * (WIDTH - INVENTED_WIDTH) * FLOAT for figure in (memory, disk))
         hours *= WIDTH / INVENTED_WIDTH
     if "BM25" in name and size > LUCENE_DOCUMENTS:
         cannot = f"Lucene: {LUCENE_DOCUMENTS:,} in an index"
@@ -94,14 +94,14 @@ def _memory(growth: Mapping[str, Any], name: str, size: int) -> float:
     return slopes.bytes_each(growth, name, "peak_mib") * size
 
 
-def table(found: list[Need]) -> Iterator[str]:
+def table(needs: list[Need]) -> Iterator[str]:
     """Yield the rows of a Markdown table, the longest stage first."""
     yield "| stage | on | hours | memory | disk | limits |"
     yield "|---|---|---|---|---|---|"
-    for each in sorted(found, key=lambda need: -need.hours):
-        limits = ", ".join(f"**{limit}**" for limit in each.limits)
+    for need in sorted(needs, key=lambda need: -need.hours):
+        limits = ", ".join(f"**{limit}**" for limit in need.limits)
         yield (
-            f"| {each.stage} | {each.runs_on} | {short(each.hours)} | {in_bytes(each.memory)} | {in_bytes(each.disk)} "
+            f"| {need.stage} | {need.runs_on} | {short(need.hours)} | {in_bytes(need.memory)} | {in_bytes(need.disk)} "
             f"| {limits} |"
         )
 
@@ -126,8 +126,8 @@ def picture(by_size: Mapping[int, list[Need]]) -> str:
     for number, need in enumerate(rows):
         top = TOP + number * (2 * BAR + 8)
         lines.append(f'<text class="ink" x="{EDGE}" y="{top + BAR + 2}">{escape(need.stage)}</text>')
-        for place, artifact in enumerate((need, later[need.stage])):
-            y, kind = top + place * BAR, "missed" if artifact.limits else "met" if place else "other"
+        for row, artifact in enumerate((need, later[need.stage])):
+            y, kind = top + row * BAR, "missed" if artifact.limits else "met" if row else "other"
             width, words = max(2.0, _across(artifact.hours) - LEFT), f"{short(artifact.hours)} h"
             inside = LEFT + width > PICTURE - 90
             x, anchor, colour = (LEFT + width - 6, "end", "on") if inside else (LEFT + width + 6, "start", "soft")

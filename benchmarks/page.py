@@ -49,16 +49,16 @@ NO_GPU = (
 
 def documents() -> dict[Path, str]:
     """Return the contents of the page and its figure by path."""
-    found = [result for name in NAMES if (result := results.read(results.path_of(name, "cpu")))]
+    read = [result for name in NAMES if (result := results.read(results.path_of(name, "cpu")))]
     gpu = [result for name in NAMES if (result := results.read(results.path_of(name, "cuda")))]
-    return {PAGE: page(found, gpu), PICTURE: picture([*found, *gpu])}
+    return {PAGE: page(read, gpu), PICTURE: picture([*read, *gpu])}
 
 
-def page(found: Sequence[Mapping[str, Any]], gpu: Sequence[Mapping[str, Any]]) -> str:
+def page(benchmarks: Sequence[Mapping[str, Any]], gpu: Sequence[Mapping[str, Any]]) -> str:
     """Return the page."""
     return "\n".join([
         HEAD,
-        *(line for result in found for line in section(result)),
+        *(line for result in benchmarks for line in section(result)),
         "## On a GPU", "",
         *([line for result in gpu for line in section(result)] or [NO_GPU, ""]),
     ])  # fmt: skip
@@ -104,7 +104,7 @@ def met(ratio: Mapping[str, Any]) -> bool:
 def _said(value: object) -> str:
     """Format a fact, or several by name."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_said(each)}" for name, each in value.items())
+        return ", ".join(f"{name} {_said(part)}" for name, part in value.items())
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -112,14 +112,14 @@ def _rates(rates: Mapping[str, float]) -> str:
     return ", ".join(f"{contender} {rate:,.0f}" for contender, rate in rates.items())
 
 
-def picture(found: Sequence[Mapping[str, Any]]) -> str:
+def picture(benchmarks: Sequence[Mapping[str, Any]]) -> str:
     """Return an SVG with a bar for each speedup on a logarithmic axis, with a line at its target."""
     lines: list[str] = []
     height = TOP
-    for result in found:
+    for result in benchmarks:
         height += HEADING
-        place = f"{result['benchmark'].replace('_', ' ')}{', on a GPU' if result['device'] == 'cuda' else ''}"
-        lines.append(f'<text class="ink head" x="{EDGE}" y="{height - 8}">{escape(place)}</text>')
+        title = f"{result['benchmark'].replace('_', ' ')}{', on a GPU' if result['device'] == 'cuda' else ''}"
+        lines.append(f'<text class="ink head" x="{EDGE}" y="{height - 8}">{escape(title)}</text>')
         for name, case in result["cases"].items():
             lines.append(f'<text class="soft small" x="{EDGE}" y="{height + 8}">{escape(_cut(name, 76))}</text>')
             height += CASE
@@ -139,9 +139,9 @@ def picture(found: Sequence[Mapping[str, Any]]) -> str:
 
 def _legend() -> Iterator[str]:
     """Yield the legend of colours and of the target line."""
-    for place, (kind, words) in enumerate({"met": "target met", "missed": "missed", "other": "no target"}.items()):
-        yield f'<rect class="{kind}" x="{EDGE + 90 * place}" y="29" width="9" height="9"/>'
-        yield f'<text class="soft small" x="{EDGE + 90 * place + 14}" y="38">{words}</text>'
+    for column, (kind, words) in enumerate({"met": "target met", "missed": "missed", "other": "no target"}.items()):
+        yield f'<rect class="{kind}" x="{EDGE + 90 * column}" y="29" width="9" height="9"/>'
+        yield f'<text class="soft small" x="{EDGE + 90 * column + 14}" y="38">{words}</text>'
     yield f'<path class="goal" stroke-width="2" d="M{EDGE + 274} 27v13"/>'
     yield f'<text class="soft small" x="{EDGE + 280}" y="38">target</text>'
 
@@ -162,10 +162,10 @@ def _bar(top: int, words: str, ratio: Mapping[str, Any]) -> list[str]:
 
 
 def _tick(times: float, height: int) -> list[str]:
-    place = _place(times)
+    x = _place(times)
     return [
-        f'<text class="soft" x="{place:.1f}" y="{TOP - 6}" text-anchor="middle">{times:g}</text>',
-        f'<path class="rule" d="M{place:.1f} {TOP}V{height - EDGE}"/>',
+        f'<text class="soft" x="{x:.1f}" y="{TOP - 6}" text-anchor="middle">{times:g}</text>',
+        f'<path class="rule" d="M{x:.1f} {TOP}V{height - EDGE}"/>',
     ]
 
 

@@ -29,8 +29,8 @@ def picture(result: Mapping[str, Any]) -> str:
     size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
     panels = [
         line
-        for place, name in enumerate(names)
-        for line in _panel(result, name, place % COLUMNS * WIDTH // COLUMNS, TOP + place // COLUMNS * PANEL)
+        for number, name in enumerate(names)
+        for line in _panel(result, name, number % COLUMNS * WIDTH // COLUMNS, TOP + number // COLUMNS * PANEL)
     ]
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
@@ -45,15 +45,15 @@ def picture(result: Mapping[str, Any]) -> str:
     ])  # fmt: skip
 
 
-def _panel(result: Mapping[str, Any], name: str, left: int, top: int) -> Iterator[str]:
+def _panel(result: Mapping[str, Any], name: str, across: int, top: int) -> Iterator[str]:
     _, *rows = result["stages"][name]
     sizes = [row["documents"] for row in rows]
-    box = _Box(left + LEFT, top + HEAD, WIDTH // COLUMNS - LEFT - GAP, PANEL - HEAD - FOOT, sizes[0], sizes[-1])
-    found = slopes.slope(slopes.seconds(result, name))
-    words = f"time n^{found.exponent:.2f}" if found else "time: too short"
+    box = _Box(across + LEFT, top + HEAD, WIDTH // COLUMNS - LEFT - GAP, PANEL - HEAD - FOOT, sizes[0], sizes[-1])
+    growth = slopes.slope(slopes.seconds(result, name))
+    words = f"time n^{growth.exponent:.2f}" if growth else "time: too short"
     words += f", memory {rows[0]['peak_mib']:.0f} to {rows[-1]['peak_mib']:.0f} MiB"
-    yield f'<text class="ink head" x="{left + GAP}" y="{top + 14}">{escape(name)}</text>'
-    yield f'<text class="soft small" x="{left + GAP}" y="{top + 29}">{words}</text>'
+    yield f'<text class="ink head" x="{across + GAP}" y="{top + 14}">{escape(name)}</text>'
+    yield f'<text class="soft small" x="{across + GAP}" y="{top + 29}">{words}</text>'
     for times in (1, 16, 256):
         y = box.up(times)
         yield f'<path class="rule" d="M{box.left} {y:.1f}h{box.width}"/>'
@@ -67,15 +67,15 @@ def _panel(result: Mapping[str, Any], name: str, left: int, top: int) -> Iterato
     for power in (1, 2):
         yield f'<path class="guide" d="{box.line([(size, (size / sizes[0]) ** power) for size in sizes])}"/>'
     yield from box.curve("memory", slopes.memory(result, name), shortest=1.0)
-    if found:
+    if growth:
         yield from box.curve("time", slopes.seconds(result, name), shortest=slopes.SHORTEST)
 
 
 class _Box:
     """Where values stand in a panel."""
 
-    def __init__(self, left: int, top: int, width: int, height: int, least: int, most: int) -> None:
-        self.left, self.top, self.width, self.height, self.least, self.most = left, top, width, height, least, most
+    def __init__(self, x: int, top: int, width: int, height: int, least: int, most: int) -> None:
+        self.left, self.top, self.width, self.height, self.least, self.most = x, top, width, height, least, most
 
     def across(self, size: float) -> float:
         return self.left + self.width * math.log(size / self.least) / math.log(self.most / self.least)

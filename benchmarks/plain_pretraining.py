@@ -41,11 +41,11 @@ class Collator:
     def whole_word_mask(self, ids: Sequence[int], rate: float) -> list[int]:
         """Return 1 where a token is to be masked."""
         words: list[list[int]] = []
-        for place, number in enumerate(ids[1:-1], start=1):
+        for position, number in enumerate(ids[1:-1], start=1):
             if words and self.tokenizer.continues[number]:
-                words[-1].append(place)
+                words[-1].append(position)
             else:
-                words.append([place])
+                words.append([position])
         random.shuffle(words)
         budget = max(1, round(len(ids) * rate))
         hidden: set[int] = set()
@@ -54,7 +54,7 @@ class Collator:
                 break
             if len(hidden) + len(word) <= budget:
                 hidden.update(word)
-        return [int(place in hidden) for place in range(len(ids))]
+        return [int(position in hidden) for position in range(len(ids))]
 
     def padded(self, rows: Sequence[Sequence[int]], filling: int) -> Tensor:
         """[B, L] of the maximum's width."""
@@ -80,11 +80,11 @@ class Collator:
         self, texts: Sequence[Sequence[int]], contexts: Sequence[Sequence[int]], rates: Sequence[float]
     ) -> Inputs:
         """Return CoT-MAE's batch."""
-        found: dict[str, Tensor] = {}
+        columns: dict[str, Tensor] = {}
         for side, rows, rate in (("text", texts, rates[0]), ("context", contexts, rates[1])):
             ids, labels, mask = self.masked_text([self.framed(row) for row in rows], rate)
-            found |= {side: ids, f"{side}_labels": labels, f"{side}_mask": mask}
-        return found
+            columns |= {side: ids, f"{side}_labels": labels, f"{side}_mask": mask}
+        return columns
 
     def texts(self, texts: Sequence[Sequence[int]], rates: Sequence[float]) -> Inputs:
         """Return RetroMAE's batch, with the visible positions of each decoder position."""
@@ -105,8 +105,8 @@ class Collator:
         for number, row in enumerate(rows):
             masks = [self.whole_word_mask(row, rate) for _ in range(min(len(row), 256))]
             hidden = [list(masks[random.randrange(len(masks))]) for _ in row]
-            for place, each in enumerate(hidden):
-                each[place] = 1
+            for position, seen in enumerate(hidden):
+                seen[position] = 1
             visible_BLL[number, 1 : len(row), : len(row)] = 1 - torch.tensor(hidden)[1:]
         return visible_BLL
 

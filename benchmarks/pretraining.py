@@ -88,16 +88,16 @@ class Paper:
 
 PAPERS = {
     "CoT-MAE": Paper(
-        cot_mae, COT_MAE, CotMae, lambda made: made.decoder.layers[0],
+        cot_mae, COT_MAE, CotMae, lambda model: model.decoder.layers[0],
         lambda collator, drawn: collator.pairs(drawn.texts, drawn.contexts, RATES), None,
     ),
     "RetroMAE": Paper(
-        retro_mae, RETRO_MAE, RetroMae, lambda made: made.decoder.layer,
+        retro_mae, RETRO_MAE, RetroMae, lambda model: model.decoder.layer,
         lambda collator, drawn: collator.texts(drawn.texts, (0.3, 0.5)),
         lambda batch: position_specific_mask(batch.words, batch.budgets, batch.text.mask),
     ),
     "DupMAE": Paper(
-        dup_mae, DUP_MAE, DupMae, lambda made: made.decoder.layer,
+        dup_mae, DUP_MAE, DupMae, lambda model: model.decoder.layer,
         lambda collator, drawn: collator.texts(drawn.texts, (0.3, 0.5)),
         lambda batch: position_specific_mask(batch.words, batch.budgets, batch.text.mask),
     ),
@@ -135,14 +135,14 @@ def steps(name: str, size: Size, device: torch.device, *, full: bool, repeats: i
     random.seed(1)
 
     def our_losses() -> Mapping[str, Tensor]:
-        made = paper.ours.make_batch(drawn, tokenizer, paper.settings, RowRandom(1, next(numbers))).to(device)
-        found: Mapping[str, Tensor] = ours.encode(made)[1]
-        return found
+        batch = paper.ours.make_batch(drawn, tokenizer, paper.settings, RowRandom(1, next(numbers))).to(device)
+        losses: Mapping[str, Tensor] = ours.encode(batch)[1]
+        return losses
 
     def plain_losses() -> Mapping[str, Tensor]:
-        made = paper.collated(collator, drawn)
-        found: Mapping[str, Tensor] = plain.losses({key: each.to(device) for key, each in made.items()})
-        return found
+        batch = paper.collated(collator, drawn)
+        losses: Mapping[str, Tensor] = plain.losses({key: value.to(device) for key, value in batch.items()})
+        return losses
 
     peaks: dict[str, float] = {}
     contenders = {
@@ -156,7 +156,7 @@ def steps(name: str, size: Size, device: torch.device, *, full: bool, repeats: i
     target = 2.5 if device.type == "cuda" else 1.3
     return Case(
         f"{name}, {size} {lengths}", contenders, {PLAIN: target}, repeats=repeats, units=units,
-        compared=lambda made: {**equal, **({"GPU memory at the peak, GiB": peaks} if device.type == "cuda" else {})},
+        compared=lambda results: {**equal, **({"GPU memory at the peak, GiB": peaks} if device.type == "cuda" else {})},
     )  # fmt: skip
 
 
@@ -173,14 +173,14 @@ def stepping(
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.type == "cuda"):
-            found = losses()
-        torch.stack(list(found.values())).sum().backward()
+            terms = losses()
+        torch.stack(list(terms.values())).sum().backward()
         nn.utils.clip_grad_norm_(module.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         if device.type == "cuda":
             report_memory(torch.cuda.max_memory_allocated() / 2**30)
-        return {name: loss.item() for name, loss in found.items()}
+        return {name: loss.item() for name, loss in terms.items()}
 
     return step
 
@@ -224,10 +224,10 @@ def masks(device: torch.device, number: int, vocabulary: int) -> Case:
     def plain() -> Tensor:
         return collator.visible(rows, 0.5).to(device)
 
-    def compared(made: Mapping[str, Any]) -> dict[str, float]:
+    def compared(peaks: Mapping[str, Any]) -> dict[str, float]:
         shares = {
-            OURS: share(made[OURS], rows, first=0),
-            "the release's loops": share(made["the release's loops"], rows, first=1),
+            OURS: share(peaks[OURS], rows, first=0),
+            "the release's loops": share(peaks["the release's loops"], rows, first=1),
         }
         assert math.isclose(*shares.values(), rel_tol=0.02), shares
         return {f"share that is seen, {who}": value for who, value in shares.items()}
@@ -247,9 +247,9 @@ def share(visible: Tensor, rows: list[list[int]], *, first: int) -> float:
 def texts(number: int, vocabulary: int, *, full: bool) -> RawBatch:
     """Return texts and contexts of random tokens with evenly spread quantiles of the length distribution."""
     draws = np.random.default_rng(0)
-    shares = [(place + 0.5) / number for place in draws.permutation(number).tolist()]
+    shares = [(stratum + 0.5) / number for stratum in draws.permutation(number).tolist()]
     natural = [math.exp(NormalDist(math.log(MEDIAN), SPREAD).inv_cdf(share)) for share in shares]
-    lengths = [LONGEST - 2 if full else min(LONGEST - 2, round(each)) for each in natural]
+    lengths = [LONGEST - 2 if full else min(LONGEST - 2, round(length)) for length in natural]
     contexts = draws.integers(5, 13, size=number)
 
     def ids(length: int) -> list[int]:

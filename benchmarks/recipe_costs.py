@@ -48,11 +48,11 @@ WIDTH = 768  # of the vectors that are searched
 def main() -> None:
     """Count every recipe, one after another; each is written as soon as it is counted."""
     path = results.path_of("recipe_costs", "cpu")
-    found: dict[str, Any] = {}
+    counts: dict[str, Any] = {}
     for name in RECIPES:
-        found[name] = counted(name)
-        print(name, json.dumps(found[name]), flush=True)
-        write_atomically(path, json.dumps(found, indent=1) + "\n")
+        counts[name] = counted(name)
+        print(name, json.dumps(counts[name]), flush=True)
+        write_atomically(path, json.dumps(counts, indent=1) + "\n")
 
 
 def counted(name: str) -> dict[str, Any]:
@@ -95,8 +95,8 @@ def scored(recipe: Recipe[Any], step: Done, estimate: CostEstimate) -> float:
         assert mining
         return QUERIES * (1 + (mining.negatives or mining.depth)) * estimate.costs.scoring(recipe.teacher.score).flops
     splits = recipe.dataset.eval_splits
-    asked = sum(msmarco.NUM_ROWS["queries", split] for split in splits) / len(splits)
-    return asked * recipe.teacher.rerank.depth * estimate.costs.scoring(recipe.teacher.rerank).flops
+    topics = sum(msmarco.NUM_ROWS["queries", split] for split in splits) / len(splits)
+    return topics * recipe.teacher.rerank.depth * estimate.costs.scoring(recipe.teacher.rerank).flops
 
 
 if __name__ == "__main__":

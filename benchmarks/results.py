@@ -31,16 +31,16 @@ def read(path: Path) -> Result:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
-def write(path: Path, found: Result, *, record: bool) -> Result:
+def write(path: Path, result: Result, *, record: bool) -> Result:
     """Write a result with the recorded ratios: those of the file that was there, or its own where it `record`s."""
     known = {} if record else {(case, peer): ratio.get("recorded") for case, peer, ratio in ratios(read(path))}
-    for case, peer, ratio in ratios(found):
+    for case, peer, ratio in ratios(result):
         ratio["recorded"] = known.get((case, peer)) or ratio["median"]
     path.parent.mkdir(exist_ok=True)
     building = path.with_suffix(".building")
-    building.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    building.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     building.replace(path)
-    return found
+    return result
 
 
 def ratios(result: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -71,7 +71,7 @@ def lost(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def machine(device: str, packages: Sequence[str]) -> dict[str, Any]:
     """Return the machine of a benchmark, its load and the versions of the packages."""
-    found = {
+    facts = {
         "cores": os.cpu_count(), "processor": _processor(), "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(), "load": round(os.getloadavg()[0], 1),
         "versions": {package: importlib.metadata.version(package) for package in packages if _installed(package)},
@@ -79,8 +79,8 @@ def machine(device: str, packages: Sequence[str]) -> dict[str, Any]:
     if device == "cuda":
         import torch
 
-        found["gpu"] = torch.cuda.get_device_name()
-    return found
+        facts["gpu"] = torch.cuda.get_device_name()
+    return facts
 
 
 def _processor() -> str:

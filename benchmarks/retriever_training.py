@@ -58,18 +58,18 @@ def ours(folder: Path, queries: list[str], passages: list[str]) -> tuple[Callabl
     from models.tokens import Tokenizer, num_tokens
     from tasks.training.grad_cache import gradients
 
-    made, tokenizer = retriever.load(folder).train(), Tokenizer.load(folder)
-    objective = Finetuning(made, ObjectiveSettings(contrasts=["sum"], temperature=TEMPERATURE))
+    model, tokenizer = retriever.load(folder).train(), Tokenizer.load(folder)
+    objective = Finetuning(model, ObjectiveSettings(contrasts=["sum"], temperature=TEMPERATURE))
 
     def batch() -> Examples:
-        asked, shown = tokenizer.encode(queries, QUERY_MAX_TOKENS), tokenizer.encode(passages, MAX_TOKENS)
-        return Examples(tokenizer.pad_batch(asked), tokenizer.pad_batch(shown), 1, None).sorted_by_length()
+        query_ids, shown = tokenizer.encode(queries, QUERY_MAX_TOKENS), tokenizer.encode(passages, MAX_TOKENS)
+        return Examples(tokenizer.pad_batch(query_ids), tokenizer.pad_batch(shown), 1, None).sorted_by_length()
 
     def step() -> Made:
         objective.zero_grad()
         with on_one_thread("cpu"):
             losses = gradients(objective, batch(), CHUNK, (1, 1))
-        return losses["contrastive"].item(), gradients_of(made.encoder.passage.bert)
+        return losses["contrastive"].item(), gradients_of(model.encoder.passage.bert)
 
     return step, num_tokens(batch())
 
@@ -88,24 +88,24 @@ def peer(folder: Path, queries: list[str], passages: list[str]) -> Callable[[], 
     def step() -> Made:
         model.zero_grad()
         features = [model.preprocess(texts) for texts in (queries, passages)]
-        found = loss(features, torch.empty(0))
-        found.backward()
-        return found.item(), gradients_of(model[0].auto_model)
+        value = loss(features, torch.empty(0))
+        value.backward()
+        return value.item(), gradients_of(model[0].auto_model)
 
     return step
 
 
 def gradients_of(model: torch.nn.Module) -> dict[str, Tensor]:
     """Return the gradients by parameter name; the pooler of Hugging Face has none."""
-    return {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
-def compared(made: Mapping[str, Any]) -> Mapping[str, Any]:
+def compared(results: Mapping[str, Any]) -> Mapping[str, Any]:
     """Check that losses and gradients are equal; return the loss and the largest difference."""
-    (own_loss, own), (loss, theirs) = made[OURS], made[PEER]
+    (own_loss, own), (loss, theirs) = results[OURS], results[PEER]
     assert own.keys() == theirs.keys(), own.keys() ^ theirs.keys()
-    largest = max(float(each.abs().max()) for each in theirs.values())
-    furthest = max(float((own[name] - each).abs().max()) for name, each in theirs.items()) / largest
+    largest = max(float(gradient.abs().max()) for gradient in theirs.values())
+    furthest = max(float((own[name] - gradient).abs().max()) for name, gradient in theirs.items()) / largest
     assert furthest < TOLERANCE, furthest
     assert abs(own_loss - loss) < TOLERANCE * loss, (own_loss, loss)
     return {"loss": own_loss, "largest difference of a gradient, as a share of the largest": float(f"{furthest:.1g}")}

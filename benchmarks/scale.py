@@ -42,7 +42,7 @@ Result = Mapping[str, Any]
 
 def documents() -> dict[Path, str]:
     """Return the contents of the page and its figures by path."""
-    growth, costs, cuda = (results.read(results.path_of(*each)) for each in (
+    growth, costs, cuda = (results.read(results.path_of(*name)) for name in (
         ("growth", "cpu"), ("recipe_costs", "cpu"), ("pretraining", "cuda")
     ))  # fmt: skip
     share, _ = utilisation(cuda)
@@ -103,15 +103,13 @@ def growing(growth: Result) -> Iterator[str]:
     yield f"|---|{'---|' * len(sizes)}---|---|---|---|"
     for name, rows in growth["stages"].items():
         points = slopes.seconds(growth, name)
-        found = slopes.slope(points)
-        exponent = (
-            f"{found.exponent:.2f} ({found.lowest:.2f} to {found.highest:.2f})" if found else "too short to measure"
-        )
+        time = slopes.slope(points)
+        exponent = f"{time.exponent:.2f} ({time.lowest:.2f} to {time.highest:.2f})" if time else "too short to measure"
         memory, disk = (slopes.bytes_each(growth, name, what) for what in ("peak_mib", "bytes"))
-        each = f"{memory:,.0f}" if memory else "flat", f"{disk:,.0f}"
+        in_bytes = f"{memory:,.0f}" if memory else "flat", f"{disk:,.0f}"
         yield (
             f"| {name} | {' | '.join(f'{max(0.0, value):.2f}' for _, value in points)} | {exponent} "
-            f"| {rows[0]['peak_mib']:.0f} to {rows[-1]['peak_mib']:.0f} | {' | '.join(each)} |"
+            f"| {rows[0]['peak_mib']:.0f} to {rows[-1]['peak_mib']:.0f} | {' | '.join(in_bytes)} |"
         )
     yield from ["", "What grows faster than n log n:", ""]
     yield from [f"- {name}: {slopes.REASONS.get(name, slopes.UNKNOWN)}" for name in slopes.faster(growth)] or [
@@ -221,10 +219,10 @@ def limiting(needs: Mapping[int, list[limits.Need]], share: float) -> Iterator[s
         "the corpus."
     )
     yield from ["", "![Hours of each stage at both sizes](images/limits.svg)", ""]
-    for size, found in needs.items():
-        yield from [f"**{size:,} passages**", "", *limits.table(found), ""]
-        longest = max(found, key=lambda need: need.hours)
-        limited = [f"{need.stage} ({', '.join(need.limits)})" for need in found if need.limits]
+    for size, rows in needs.items():
+        yield from [f"**{size:,} passages**", "", *limits.table(rows), ""]
+        longest = max(rows, key=lambda need: need.hours)
+        limited = [f"{need.stage} ({', '.join(need.limits)})" for need in rows if need.limits]
         yield (
             f"{longest.stage[0].upper()}{longest.stage[1:]} takes longest, {short(longest.hours)} hours. "
             f"Beyond a limit: {'; '.join(limited) or 'nothing'}."

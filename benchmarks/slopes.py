@@ -110,5 +110,5 @@ def faster(result: Mapping[str, Any]) -> list[str]:
     """Return the stages that grow faster than n log n by more than noise."""
     limit = n_log_n(result) + NOISE
     return [
-        name for name in result["stages"] if (found := slope(seconds(result, name))) and found.exponent > limit
+        name for name in result["stages"] if (growth := slope(seconds(result, name))) and growth.exponent > limit
     ]  # fmt: skip

@@ -59,21 +59,21 @@ def main(folder: Path | None) -> None:
     """Measure, where a collection is given, and write the tables."""
     if folder:
         RESULT.parent.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as place:
-            write_atomically(RESULT, json.dumps(measured(folder, Path(place)), indent=1) + "\n")
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            write_atomically(RESULT, json.dumps(measured(folder, Path(temporary)), indent=1) + "\n")
     write_atomically(PAGE, page(PAGE.read_text(), json.loads(RESULT.read_text())))
 
 
-def measured(folder: Path, place: Path) -> dict[str, Any]:
-    """Return measurements of splitting with each number of workers, and of generation; stores are in `place`."""
-    runs = [split(folder, place / str(workers), workers) for workers in WORKERS]
-    passages = _artifact(place / str(WORKERS[0]), "split_corpus")
+def measured(folder: Path, stores: Path) -> dict[str, Any]:
+    """Return measurements of splitting with each number of workers and of generation; `stores` gets their stores."""
+    runs = [split(folder, stores / str(workers), workers) for workers in WORKERS]
+    passages = _artifact(stores / str(WORKERS[0]), "split_corpus")
     return {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "bytes": (folder / "corpus.jsonl").stat().st_size, "passages": num_rows(passages.path),
         "tokens": sum(row["num_tokens"] for row in read_rows(passages, Passages)),
         "bytes_of_passages": bytes_below(passages.path), "runs": runs,
-        "generation": generation(passages, place / "t5"),
+        "generation": generation(passages, stores / "t5"),
     }  # fmt: skip
 
 
@@ -85,8 +85,8 @@ def split(folder: Path, store: Path, workers: int) -> dict[str, Any]:
     _, status, used = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"{' '.join(command)} failed")
-    made = _artifact(store, "split_corpus")
-    manifest = Store(store).manifest(made.stage, made.key)
+    artifact = _artifact(store, "split_corpus")
+    manifest = Store(store).manifest(artifact.stage, artifact.key)
     return {
         "workers": workers, "documents": num_rows(_artifact(store, "ingest_corpus").path),
         "wall_seconds": time.monotonic() - started, "cpu_seconds": used.ru_utime + used.ru_stime,
@@ -126,9 +126,9 @@ def generation(passages: Artifact[Passages], folder: Path) -> dict[str, float]:
     })  # fmt: skip
     sampler = Sampler(folder, settings, torch.device("cpu"), print)
     rows = list(islice(read_rows(passages, Passages), MEASURED_PASSAGES))
-    asked = [GenerationRequest(row["text"], range(QUERIES), 0) for row in rows]
+    requests = [GenerationRequest(row["text"], range(QUERIES), 0) for row in rows]
     started = time.process_time()
-    done = sum(len(batch) for batch in sampler(asked))
+    done = sum(len(batch) for batch in sampler(requests))
     seconds = time.process_time() - started
     tokens = sum(row["num_tokens"] for row in rows) / done
     return {"passages": done, "cpu_seconds": seconds, "flops_per_second": done * flops(tokens, QUERIES) / seconds}

@@ -68,11 +68,11 @@ def tokenizer(folder: Path) -> Tokenize:
     """Hugging Face's, asked for ids alone and for all of a text."""
     from transformers import AutoTokenizer
 
-    found: Any = AutoTokenizer.from_pretrained(str(folder), model_max_length=10**9)
+    wordpiece: Any = AutoTokenizer.from_pretrained(str(folder), model_max_length=10**9)
     left_out = {"add_special_tokens": False, "return_attention_mask": False, "return_token_type_ids": False}
 
     def tokenize(texts: list[str]) -> list[list[int]]:
-        ids: list[list[int]] = found(texts, **left_out)["input_ids"]
+        ids: list[list[int]] = wordpiece(texts, **left_out)["input_ids"]
         return ids
 
     return tokenize
@@ -92,25 +92,25 @@ def in_memory(rows: list[Row], tokenize: Tokenize, file: str) -> dict[str, Calla
             ids[start : start + MAX_TOKENS] for ids in tokenize(texts) for start in range(0, len(ids), MAX_TOKENS)
         ],
         SENTENCES: lambda: by_sentences(rows, tokenize),
-        SCRIPT: lambda: by_sentences(rows, lambda some: [tokenize([each])[0] for each in some]),
+        SCRIPT: lambda: by_sentences(rows, lambda some: [tokenize([sentence])[0] for sentence in some]),
     }  # fmt: skip
 
 
 def by_sentences(rows: Sequence[Row], tokenize: Tokenize) -> list[Row]:
     """Return passages of complete sentences, packed greedily."""
     split = [sentences(row["text"], "en") for row in rows]
-    ids = iter(tokenize([each for some in split for each in some]))
+    ids = iter(tokenize([sentence for some in split for sentence in some]))
     return [
         {"passage_id": f"{row['doc_id']}#{number}", "doc_id": row["doc_id"], "title": row["title"], **passage}
         for row, some in zip(rows, split, strict=True)
-        for number, passage in enumerate(packed((each, next(ids)) for each in some))
+        for number, passage in enumerate(packed((sentence, next(ids)) for sentence in some))
     ]
 
 
-def packed(found: Iterable[tuple[str, list[int]]]) -> Iterator[Row]:
+def packed(sentences: Iterable[tuple[str, list[int]]]) -> Iterator[Row]:
     """Yield passages of consecutive sentences with at most `MAX_TOKENS` ids."""
     text, ids, start = "", list[int](), 0
-    for sentence, own in found:
+    for sentence, own in sentences:
         if text and len(ids) + len(own) > MAX_TOKENS:
             yield {"text": text, "start": start, "end": start + len(text), "num_tokens": len(ids)}
             start += len(text)
@@ -126,13 +126,13 @@ def from_files(rows: list[Row], tokenize: Tokenize, model: Source, folder: Path)
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    given, written, made = folder / "documents", folder / "passages.parquet", iter(range(10**6))
+    given, written, numbers = folder / "documents", folder / "passages.parquet", iter(range(10**6))
     given.mkdir()
     write_rows(given, Documents, rows)
     documents: Artifact[Documents] = Artifact("ingest_corpus", "0", given)
 
     def ours() -> Path:
-        out = folder / str(next(made))  # a shard that is there would not be made again
+        out = folder / str(next(numbers))  # a shard that is there would not be made again
         out.mkdir()
         load_tokenizer.cache_clear()
         with session(Session(Store(folder), Execution(workers=1))):
@@ -146,15 +146,15 @@ def from_files(rows: list[Row], tokenize: Tokenize, model: Source, folder: Path)
     return {OURS: ours, SENTENCES: script}
 
 
-def compared(made: Mapping[str, Any]) -> Mapping[str, Any]:
+def compared(written: Mapping[str, Any]) -> Mapping[str, Any]:
     """Check that passages are equal where every sentence fits; return the numbers of passages."""
-    found = {name: rows_of(given) for name, given in made.items() if name != WINDOWS}
-    ours = found.pop(OURS)
-    if WINDOWS in made:
-        assert sum(map(len, made[WINDOWS])) >= sum(row["num_tokens"] for row in ours)
-    for name, rows in found.items():
+    rows_by_name = {name: rows_of(given) for name, given in written.items() if name != WINDOWS}
+    ours = rows_by_name.pop(OURS)
+    if WINDOWS in written:
+        assert sum(map(len, written[WINDOWS])) >= sum(row["num_tokens"] for row in ours)
+    for name, rows in rows_by_name.items():
         cut = {row["doc_id"] for row in rows if row["num_tokens"] > MAX_TOKENS}
-        theirs, own = ([row for row in each if row["doc_id"] not in cut] for each in (rows, ours))
+        theirs, own = ([row for row in group if row["doc_id"] not in cut] for group in (rows, ours))
         assert own == theirs, name
         assert len(own) > 0.95 * len(ours)
     return {"passages": len(ours), "of these, in documents whose sentences all fit": len(own)}
