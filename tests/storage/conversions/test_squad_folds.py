@@ -1,0 +1,95 @@
+"""The five folds of SQuAD's articles."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from storage.conversions.squad_folds import write_folds
+from storage.datasets import beir
+from storage.errors import UserError
+
+ARTICLES = [f"Town_{letter}" for letter in "ABCDEFGHIJ"]
+HEADER = "query-id\tcorpus-id\tscore\n"
+
+
+def article(judgement: dict[str, object]) -> str:
+    return str(judgement["doc_id"]).split("#")[0]
+
+
+def sha256(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Path:
+    """Ten articles with three questions each; `dev` has the two with the largest SHA-256."""
+    (tmp_path / "qrels").mkdir()
+    largest = sorted(ARTICLES, key=sha256)[-2:]
+    for split, names in (("train", [name for name in ARTICLES if name not in largest]), ("dev", largest)):
+        rows = [f"{name}-{number}\t{name}#{number}\t1\n" for name in names for number in range(3)]
+        (tmp_path / "qrels" / f"{split}.tsv").write_text(HEADER + "".join(rows))
+    return tmp_path
+
+
+def dev_articles(folder: Path) -> list[list[str]]:
+    """Return the articles of each fold's `dev` part, sorted."""
+    return [sorted({article(dict(row)) for row in beir.qrels(folder, f"fold_{k}_dev")}) for k in range(1, 6)]
+
+
+def test_folds_are_consecutive_articles_in_the_order_of_their_sha256(collection: Path) -> None:
+    write_folds(collection)
+
+    ordered = sorted(ARTICLES, key=sha256, reverse=True)
+    assert dev_articles(collection) == [sorted(ordered[n : n + 2]) for n in range(0, 10, 2)]
+
+
+def check_partition(folder: Path) -> None:
+    """Assert that each question is in one fold's `dev`, and that its fold trains on all other articles."""
+    whole = [*beir.qrels(folder, "train"), *beir.qrels(folder, "dev")]
+    seen: Counter[str] = Counter()
+    for k in range(1, 6):
+        train, dev = list(beir.qrels(folder, f"fold_{k}_train")), list(beir.qrels(folder, f"fold_{k}_dev"))
+        assert sorted(map(repr, [*train, *dev])) == sorted(map(repr, whole))
+        assert {article(dict(row)) for row in train}.isdisjoint({article(dict(row)) for row in dev})
+        seen.update(row["query_id"] for row in dev)
+    assert seen == Counter(row["query_id"] for row in whole)
+    for part in ("train", "dev"):
+        assert (folder / f"qrels/fold_1_{part}.tsv").read_bytes() == (folder / f"qrels/{part}.tsv").read_bytes()
+
+
+def test_every_question_is_in_one_fold_and_the_first_fold_is_the_split(collection: Path) -> None:
+    write_folds(collection)
+
+    check_partition(collection)
+
+
+def test_another_split_is_refused(collection: Path) -> None:
+    train, dev = (collection / "qrels" / f"{part}.tsv" for part in ("train", "dev"))
+    lines = train.read_text().splitlines(keepends=True)
+    dev.write_text(dev.read_text() + lines[1])
+    train.write_text("".join(lines[:1] + lines[2:]))
+
+    with pytest.raises(UserError, match=r"dev.tsv: expected the questions on Town_\w, Town_\w; fetch"):
+        write_folds(collection)
+    assert len(list((collection / "qrels").iterdir())) == 2
+
+
+@pytest.mark.skipif("PRETRIEVE_COLLECTIONS" not in os.environ, reason="PRETRIEVE_COLLECTIONS names no collections")
+def test_squad_has_five_folds_of_eight_articles(tmp_path: Path) -> None:
+    squad = Path(os.environ["PRETRIEVE_COLLECTIONS"]) / "squad"
+    if not squad.is_dir():
+        pytest.skip(f"{squad} is not there")
+    (tmp_path / "qrels").mkdir()
+    for part in ("train", "dev"):
+        shutil.copy(squad / f"qrels/{part}.tsv", tmp_path / "qrels")
+
+    write_folds(tmp_path)
+
+    check_partition(tmp_path)
+    assert list(map(len, dev_articles(tmp_path))) == [8] * 5
