@@ -128,11 +128,11 @@ def _made_of(reference: str, store: Store) -> Iterator[tuple[str, Any]]:
     """Yield version, settings, inputs and hash of an artifact and of all that it was built from."""
     waiting, seen = [reference], set()
     while waiting:
-        seen.add(each := waiting.pop())
-        manifest: Manifest | None = store.manifest(*each.split("/", 1))
+        seen.add(ancestor := waiting.pop())
+        manifest: Manifest | None = store.manifest(*ancestor.split("/", 1))
         if manifest:
             built = {"version": manifest.version, "settings": manifest.settings, "inputs": manifest.inputs}
-            yield each, built | {"hash": manifest.hash}
+            yield ancestor, built | {"hash": manifest.hash}
             waiting += [
                 input_reference
                 for input_reference in manifest.references()

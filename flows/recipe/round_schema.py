@@ -13,7 +13,7 @@ from storage.settings import Settings
 from tasks.cross_encoder.pairs import Scoring
 from tasks.cross_encoder.rerank import Reranking
 from tasks.cross_encoder.train_teacher import TeacherTraining
-from tasks.finetuning.import_negatives import Given
+from tasks.finetuning.import_negatives import ImportedNegatives
 from tasks.finetuning.learn_fusion import LearnFusion
 from tasks.finetuning.miners.cross_encoder import CrossEncoder
 from tasks.finetuning.miners.margin import Margin
@@ -74,7 +74,7 @@ class Round(Settings):
     mine_approximate: list[ApproximateMining] = Field(default_factory=list, exclude_if=lambda indexes: not indexes)
     """Approximate indexes to mine with, one for a view; the other views are searched exactly."""
     mine: Miner | None
-    given: Given | None = None
+    given: ImportedNegatives | None = None
     """Negatives of a file, in place of mining."""
     start: str
     """pretrained, backbone, random, an earlier round to continue, or a checkpoint by key, folder or hub name."""

@@ -38,7 +38,7 @@ def write_collection(folder: Path, passages: int, train: str | None, evaluated: 
         for number in range(passages):
             size = int(random.integers(PASSAGE_WORDS // 2, PASSAGE_WORDS * 3 // 2))
             text = [words[index] for index in np.searchsorted(cumulative, random.random(size))]
-            sentences = " ".join(f"{word}." if place % 12 == 11 else word for place, word in enumerate(text)) + "."
+            sentences = " ".join(f"{word}." if number % 12 == 11 else word for number, word in enumerate(text)) + "."
             corpus.write(json.dumps({"_id": f"p{number}", "title": " ".join(text[:3]), "text": sentences}) + "\n")
             document.append(sentences)
             if len(document) == PASSAGES_PER_DOCUMENT or number + 1 == passages:

@@ -151,14 +151,14 @@ def _write_table(folder: Path) -> None:
 
 def _with_leading_bits(hashes: Hashes, size: int, first: int, last: int) -> tuple[Hashes, Rows]:
     """Return the hashes whose leading bits are in [first, last), and their positions."""
-    found, positions = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    selected, positions = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for start in range(0, len(hashes), SORTED_AT_ONCE):
         block = hashes[start : start + SORTED_AT_ONCE]
         bits = leading_bits(block, size)
         inside = np.flatnonzero((bits >= first) & (bits < last))
-        found.append(block[inside])
+        selected.append(block[inside])
         positions.append(start + inside)
-    return np.concatenate(found), np.concatenate(positions)
+    return np.concatenate(selected), np.concatenate(positions)
 
 
 def _merge_documents(folder: Path) -> None:

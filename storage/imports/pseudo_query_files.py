@@ -31,7 +31,7 @@ OURS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ImportedQuery:
     """A query in a file."""
 
     where: str
@@ -71,7 +71,7 @@ def files(path: Path) -> list[Path]:
     return _refused(path, EXPECTED)
 
 
-def read(path: Path) -> Iterator[Given]:
+def read(path: Path) -> Iterator[ImportedQuery]:
     """Yield the queries in the files' order, one in memory. Raises UserError with file and row for a malformed row."""
     paths = files(path)
     if paths[0].name.partition(QUERIES)[1]:
@@ -90,7 +90,7 @@ def _refused(path: Path, why: str) -> list[Path]:
     raise UserError(f"{path}: {why}")
 
 
-def _of_lines(file: Path) -> Iterator[Given]:
+def _of_lines(file: Path) -> Iterator[ImportedQuery]:
     for where, row in read_json_lines(file):
         passage_id = checked_id(text_field(row, "id", where), where)
         queries = row.get("predicted_queries")
@@ -98,21 +98,21 @@ def _of_lines(file: Path) -> Iterator[Given]:
             fields = ", ".join(sorted(row))
             raise UserError(f"{where}: expected a list in the field 'predicted_queries'; the fields are {fields}")
         if not queries:
-            yield Given(where, passage_id, "", begins=True, is_query=False)
+            yield ImportedQuery(where, passage_id, "", begins=True, is_query=False)
         for number, query in enumerate(queries):
             text = text_field({"predicted_queries": query}, "predicted_queries", where)
-            yield Given(where, passage_id, text.strip(), begins=not number)
+            yield ImportedQuery(where, passage_id, text.strip(), begins=not number)
 
 
-def _of_columns(file: Path) -> Iterator[Given]:
+def _of_columns(file: Path) -> Iterator[ImportedQuery]:
     for where, text in read_lines(file):
         columns = text.split("\t")
         if len(columns) != 2:
             raise UserError(f"{where}: expected passage id, tab, query; found {len(columns)} columns: {text[:60]!r}")
-        yield Given(where, checked_id(columns[0], where), columns[1].strip())
+        yield ImportedQuery(where, checked_id(columns[0], where), columns[1].strip())
 
 
-def _of_beir(queries: Path, qrels: Path) -> Iterator[Given]:
+def _of_beir(queries: Path, qrels: Path) -> Iterator[ImportedQuery]:
     rows, query_id, text, query_line = read_json_lines(queries), None, "", f"{queries} line 1"
     for where, judged in beir.judgements(qrels):
         if judged["query_id"] != query_id:
@@ -123,12 +123,12 @@ def _of_beir(queries: Path, qrels: Path) -> Iterator[Given]:
                 f"{where}: expected the passage of {query_id} ({query_line}), found that of {judged['query_id']}; both "
                 "files must name the same queries in the same order, as BEIR and GPL write them"
             )
-        yield Given(where, judged["doc_id"], text)
+        yield ImportedQuery(where, judged["doc_id"], text)
     if extra := next(rows, None):
         raise UserError(f"{extra[0]}: {qrels} does not name this query's passage")
 
 
-def _of_table(file: Path) -> Iterator[Given]:
+def _of_table(file: Path) -> Iterator[ImportedQuery]:
     last: tuple[str, int] = ("", -1)
     for number, row in enumerate(_table_rows(file), 1):
         where, same = f"{file} row {number}", row["passage_id"] == last[0]
@@ -138,7 +138,7 @@ def _of_table(file: Path) -> Iterator[Given]:
             raise UserError(f"{where}: expected a finite number as relevance, or null, found {row['relevance']}")
         last = row["passage_id"], row["rank"]
         del row["rank"]
-        yield Given(where, begins=not same, **row | {"reason": row["reason"] if row["query"] else ""})
+        yield ImportedQuery(where, begins=not same, **row | {"reason": row["reason"] if row["query"] else ""})
 
 
 def _table_rows(file: Path) -> Iterator[dict[str, Any]]:

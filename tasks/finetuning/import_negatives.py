@@ -40,7 +40,7 @@ EXAMPLES = 3
 Row = dict[str, Any]
 
 
-class Given(Settings):
+class ImportedNegatives(Settings):
     """Which negatives of a file a round learns from, in place of mining."""
 
     file: str = Field(exclude=True)
@@ -59,7 +59,7 @@ class Given(Settings):
 @stage(version=1, table=Negatives)
 def import_negatives(
     out: Path, passages: Artifact[Passages], queries: Artifact[Queries], positives: Artifact[Positives], file: Source,
-    *, settings: Given,
+    *, settings: ImportedNegatives,
 ) -> None:  # fmt: skip
     """Write the file's negatives of each query that has a positive, in the queries' order.
 
@@ -115,7 +115,7 @@ class _Seen:
     """Counts of a file's negatives, for the message when few of them can be used."""
 
     path: Path
-    settings: Given
+    settings: ImportedNegatives
     counts: Counter[str] = field(default_factory=Counter)
     systems: list[str] = field(default_factory=list)
     examples: dict[str, list[str]] = field(default_factory=lambda: {"queries": [], "passages": []})
@@ -188,7 +188,7 @@ def _labels(labels: pa.Table, train: pa.Array) -> pa.Table:
 class _Chosen:
     """The negatives of each query, as rows of the table; `ranked` has them in the order of the queries."""
 
-    def __init__(self, ranked: Iterator[Row], settings: Given) -> None:
+    def __init__(self, ranked: Iterator[Row], settings: ImportedNegatives) -> None:
         self._groups, self._settings = groupby(ranked, key=itemgetter("query")), settings
         self._next = next(self._groups, None)
         self.without = 0

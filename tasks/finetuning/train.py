@@ -118,15 +118,15 @@ def train(
     if (scores is None) != (settings.distillation is None):
         raise TypeError("a teacher's scores are read where there is a distillation, and only there")
     torch.manual_seed(settings.seed)
-    made = begin(start.path, settings)
+    model = begin(start.path, settings)
     data = TrainingData.read(
         queries, Corpus.share(out, passages), positives, negatives, settings, mined_only=scores is not None
     )
     teacher = None if scores is None else Teacher.read(scores, data)
     batches = Batches(data, Tokenizer.load(start.path), settings, teacher)
-    fit(Finetuning(made, settings.loss), batches.batch, batches.steps, out=out, settings=settings.fit,
+    fit(Finetuning(model, settings.loss), batches.batch, batches.steps, out=out, settings=settings.fit,
         seed=settings.seed)  # fmt: skip
-    save_retriever(made, out, tokenizer=start.path)
+    save_retriever(model, out, tokenizer=start.path)
 
 
 def check(name: str, settings: Training, encoding: Encoding, backbone: Backbone, folder: Path) -> None:
@@ -139,7 +139,7 @@ def check(name: str, settings: Training, encoding: Encoding, backbone: Backbone,
     try:
         with on_meta_device():
             encoder = DenseEncoder(bert.BertForMaskedLM(shape(folder, backbone)), backbone.pooling)
-            made = Retriever(
+            model = Retriever(
                 towers.build_encoders(encoder, backbone.towers), settings.retriever, Tokenizer.load(folder)
             )
     except ValueError as error:
@@ -150,27 +150,27 @@ def check(name: str, settings: Training, encoding: Encoding, backbone: Backbone,
         "encode.query_max_tokens": encoding.query_max_tokens,
         "encode.passage_max_tokens": encoding.passage_max_tokens,
     }
-    for key, found in limits.items():
-        if found > made.encoder.num_positions:
-            raise UserError(f"{key}: expected at most {made.encoder.num_positions}, found {found}")
+    for key, tokens in limits.items():
+        if tokens > model.encoder.num_positions:
+            raise UserError(f"{key}: expected at most {model.encoder.num_positions}, found {tokens}")
 
 
 def begin(folder: Path, settings: Training) -> Retriever:
     """Return the retriever to train, from a checkpoint's folder."""
     try:
-        made = retriever.load_for_training(folder, settings.retriever)
+        model = retriever.load_for_training(folder, settings.retriever)
     except ValueError as error:
         raise UserError(f"train.retriever: {error}") from None
-    longest, positions = max(settings.query_max_tokens, settings.passage_max_tokens), made.encoder.num_positions
+    longest, positions = max(settings.query_max_tokens, settings.passage_max_tokens), model.encoder.num_positions
     if longest > positions:
         raise UserError(f"train: max_tokens: expected at most {positions}, found {longest}")
-    return made
+    return model
 
 
-def save_retriever(made: Retriever, out: Path, *, tokenizer: Path) -> None:
+def save_retriever(model: Retriever, out: Path, *, tokenizer: Path) -> None:
     """Write a checkpoint's folder, with the tokenizer's files copied from another folder."""
     with writing_files(out) as folder:
-        retriever.save(made, folder)
+        retriever.save(model, folder)
         copy_tokenizer(tokenizer, folder)
         if (folder / QUERY).is_dir():
             copy_tokenizer(tokenizer, folder / QUERY)

@@ -105,7 +105,7 @@ def pretrain(
     save_checkpoint(encoder, out, tokenizer=start.path)
     if heads:
         with writing(out / HEADS) as temporary:
-            save_file({name: each.detach().contiguous() for name, each in heads.items()}, temporary)
+            save_file({name: head.detach().contiguous() for name, head in heads.items()}, temporary)
 
 
 def check(settings: Pretraining[Any], backbone: Backbone, folder: Path) -> None:
@@ -200,8 +200,8 @@ class Batches:
         contexts: list[Any] = [None] * len(rows)
         for column, name in enumerate(CONTEXTS):
             chosen = np.flatnonzero(columns == column)
-            for place, ids in zip(chosen, self.cache.contexts(name, rows[chosen], numbers[chosen]), strict=True):
-                contexts[place] = ids
+            for row, ids in zip(chosen, self.cache.contexts(name, rows[chosen], numbers[chosen]), strict=True):
+                contexts[row] = ids
         return contexts
 
 

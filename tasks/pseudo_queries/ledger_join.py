@@ -115,8 +115,8 @@ def counted(out: Path) -> dict[str, int]:
     counts = Counter({"kept": 0, "made": 0, "empty": 0})
     for path in sorted(out.glob(JOINED)):
         rows = pq.read_table(path, columns=["made", "query"])
-        made = pc.sum(rows["made"]).as_py()
-        counts.update(made=made, kept=len(rows) - made, empty=pc.sum(pc.equal(rows["query"], "")).as_py())
+        generated = pc.sum(rows["made"]).as_py()
+        counts.update(made=generated, kept=len(rows) - generated, empty=pc.sum(pc.equal(rows["query"], "")).as_py())
     return dict(counts)
 
 
@@ -130,7 +130,7 @@ def _sorted_by_hash(out: Path, passages: Artifact[Passages]) -> list[int]:
         counts = np.zeros(16**PREFIX_DIGITS, np.int64)
         total, rows = num_rows(passages.path), read_rows(passages, Passages)
         numbered = enumerate(progress(rows, total=total, what="hashing passages", unit="passages"))
-        hashed = (_hashed(place, row) for place, row in numbered)
+        hashed = (_hashed(number, row) for number, row in numbered)
         limits = {"limit": CHARACTERS_AT_ONCE, "number": SORTED_AT_ONCE}
         for portion in portions(hashed, size=lambda row: len(row["text"]), **limits):
             np.add.at(counts, [int(row["passage_sha256"][:PREFIX_DIGITS], 16) for row in portion], 1)
@@ -147,9 +147,9 @@ def _counts(out: Path) -> list[int]:
     return counts
 
 
-def _hashed(place: int, row: dict[str, Any]) -> dict[str, Any]:
+def _hashed(number: int, row: dict[str, Any]) -> dict[str, Any]:
     text = passage_text(row["title"], row["text"])
     return {
-        "place": place, "passage_id": row["passage_id"], "doc_id": row["doc_id"],
+        "place": number, "passage_id": row["passage_id"], "doc_id": row["doc_id"],
         "passage_sha256": passage_sha256(text), "text": text,
     }  # fmt: skip

@@ -24,7 +24,7 @@ from storage.tables import Analysis, Checkpoint, Metrics, Overlap, Queries, Repo
 from storage.vectors import VECTORS_JSON, describe_vectors
 from tasks.report.page.html import page
 from tasks.report.page.paper_comparison import (
-    Measured,
+    SplitMeasurements,
     compared_numbers,
     systems_by_split,
     systems_on_other_collections,
@@ -118,14 +118,14 @@ def report(
     write_atomically(out / "report.html", page(content))
 
 
-def measured(metrics: Artifact[Metrics]) -> Measured:
+def measured(metrics: Artifact[Metrics]) -> SplitMeasurements:
     """Read the measurements of one split or collection."""
     by_query = pq.read_table(metrics.path / "queries.parquet")
     rows, comparisons = (_rows(metrics.path / f"{name}.parquet") for name in ("rows", "comparisons"))
-    return Measured(rows, intervals(by_query), comparisons, by_query, metrics.key)
+    return SplitMeasurements(rows, intervals(by_query), comparisons, by_query, metrics.key)
 
 
-def contents(first: Measured, quality: Artifact[Any] | None, settings: Reporting) -> dict[str, Any]:
+def contents(first: SplitMeasurements, quality: Artifact[Any] | None, settings: Reporting) -> dict[str, Any]:
     """Return the content of `report.json` about the headline's split and the recipe."""
     systems = {row["run"] for row in first.rows}
     if missing := {settings.main, settings.baseline} - systems:
@@ -154,9 +154,9 @@ def contents(first: Measured, quality: Artifact[Any] | None, settings: Reporting
     }
 
 
-def grouped(others: Sequence[Measured], groups: Mapping[str, str]) -> dict[str, list[Measured]]:
+def grouped(others: Sequence[SplitMeasurements], groups: Mapping[str, str]) -> dict[str, list[SplitMeasurements]]:
     """Return the other collections by group, or by name if they are in no group, in their order."""
-    collections: dict[str, list[Measured]] = {}
+    collections: dict[str, list[SplitMeasurements]] = {}
     for other in others:
         collections.setdefault(groups.get(other.dataset, other.dataset), []).append(other)
     return collections
@@ -167,7 +167,7 @@ def results_of(analysis: Artifact[Analysis]) -> Any:
     return json.loads((analysis.path / "analysis.json").read_text())
 
 
-def experts(first: Measured, queries: Artifact[Queries], settings: Reporting) -> list[dict[str, Any]]:
+def experts(first: SplitMeasurements, queries: Artifact[Queries], settings: Reporting) -> list[dict[str, Any]]:
     """Return for each system of several views the queries that each view wins by the headline's metric."""
     by_query = first.by_query
     texts = read_table(queries, Queries)

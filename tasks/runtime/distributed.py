@@ -56,7 +56,7 @@ def check_replicas_equal(module: nn.Module) -> None:
     if size() == 1:
         return
     names, parameters = zip(*module.named_parameters(), strict=True)
-    sums = torch.stack([each.detach().contiguous().view(torch.int32).sum() for each in parameters])
+    sums = torch.stack([parameter.detach().contiguous().view(torch.int32).sum() for parameter in parameters])
     largest, smallest = sums.clone(), sums
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
@@ -85,12 +85,12 @@ def gather(parts: tuple[Tensor, ...], rows: Sequence[int]) -> tuple[Tensor, ...]
 
 def _gather(part: Tensor, rows: Sequence[int]) -> Tensor:
     """Collectives want equal shapes, so shorter parts are filled up, and cut again."""
-    each = len(part) // rows[rank()]
-    longest = part.new_zeros(max(rows) * each, *part.shape[1:])
+    rows_per_example = len(part) // rows[rank()]
+    longest = part.new_zeros(max(rows) * rows_per_example, *part.shape[1:])
     longest[: len(part)] = part
-    found = [torch.empty_like(longest) for _ in rows]
-    dist.all_gather(found, longest)
-    return torch.cat([one[: count * each] for one, count in zip(found, rows, strict=True)])
+    parts = [torch.empty_like(longest) for _ in rows]
+    dist.all_gather(parts, longest)
+    return torch.cat([one[: count * rows_per_example] for one, count in zip(parts, rows, strict=True)])
 
 
 def sum_over_ranks(values: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -115,34 +115,35 @@ def sum_gradients(module: nn.Module) -> None:
     """Make every parameter's gradient the sum over all processes; one that no process has stays absent."""
     if size() == 1:
         return
-    parameters = [each for each in module.parameters() if each.requires_grad]
-    there = torch.tensor([each.grad is not None for each in parameters], dtype=torch.int32)  # as in `any_rank`
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    has_gradient = [parameter.grad is not None for parameter in parameters]
+    there = torch.tensor(has_gradient, dtype=torch.int32)  # as in `any_rank`
     dist.all_reduce(there, op=dist.ReduceOp.MAX)
-    used = [each for each, some in zip(parameters, there.tolist(), strict=True) if some]
-    for each in used:
-        each.grad = torch.zeros_like(each) if each.grad is None else each.grad
+    used = [parameter for parameter, some in zip(parameters, there.tolist(), strict=True) if some]
+    for parameter in used:
+        parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
     for bucket in _buckets(used):
-        flat = torch.cat([each.grad.flatten() for each in bucket if each.grad is not None])
+        flat = torch.cat([parameter.grad.flatten() for parameter in bucket if parameter.grad is not None])
         dist.all_reduce(flat)
-        for each, part in zip(bucket, flat.split([one.numel() for one in bucket]), strict=True):
-            each.grad = part.view_as(each)
+        for parameter, part in zip(bucket, flat.split([one.numel() for one in bucket]), strict=True):
+            parameter.grad = part.view_as(parameter)
 
 
 def divide_gradients(module: nn.Module) -> None:
     """Divide gradients that every process has alike, so that adding them up gives them once."""
     if size() > 1:
-        for each in module.parameters():
-            if each.grad is not None:
-                each.grad /= size()
+        for parameter in module.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= size()
 
 
 def _buckets(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     buckets: list[list[nn.Parameter]] = []
     filled = ELEMENTS_PER_BUCKET
-    for each in parameters:
-        if filled + each.numel() > ELEMENTS_PER_BUCKET or each.dtype != buckets[-1][0].dtype:
+    for parameter in parameters:
+        if filled + parameter.numel() > ELEMENTS_PER_BUCKET or parameter.dtype != buckets[-1][0].dtype:
             buckets.append([])
             filled = 0
-        buckets[-1].append(each)
-        filled += each.numel()
+        buckets[-1].append(parameter)
+        filled += parameter.numel()
     return buckets

@@ -31,7 +31,7 @@ def run_shards(job: ShardJob, shards: Sequence[Shard]) -> None:
     if execution().dask is not None:
         from tasks.runtime.dask_cluster import run_on_dask
 
-        run_on_dask(request(job) | {"shards": [dataclasses.asdict(each) for each in waiting], "bar": words}, job.out)
+        run_on_dask(request(job) | {"shards": [dataclasses.asdict(shard) for shard in waiting], "bar": words}, job.out)
         return
     processes = execution().workers
     if job.on_gpus:

@@ -42,7 +42,7 @@ def test_ratios_are_of_turns_and_the_first_turn_is_not_counted(by_the_clock: Cal
 
     results = held(Case(
         "work", {OURS: contender("ours", ours), "peer": contender("peer", theirs)}, {"peer": 1.5}, repeats=3,
-        compared=lambda made: {"made": dict(made)}, units={"rows": 10, "letters": len},
+        compared=lambda returned: {"made": dict(returned)}, units={"rows": 10, "letters": len},
     ))  # fmt: skip
 
     assert results["times_faster"]["peer"] == {"median": 3.0, "lowest": 1.0, "highest": 5.0, "target": 1.5}
@@ -53,8 +53,8 @@ def test_ratios_are_of_turns_and_the_first_turn_is_not_counted(by_the_clock: Cal
 
 
 def test_results_that_differ_end_a_benchmark() -> None:
-    def unequal(made: Any) -> dict[str, Any]:
-        assert made[OURS] == made["peer"], "other lists"
+    def unequal(returned: Any) -> dict[str, Any]:
+        assert returned[OURS] == returned["peer"], "other lists"
         return {}
 
     with pytest.raises(AssertionError, match="other lists"):
@@ -103,8 +103,8 @@ def test_the_recorded_ratio_stays_until_it_is_recorded_anew(tmp_path: Path) -> N
 
 def test_the_page_tells_every_number_and_what_was_missed() -> None:
     met, missed = result(3.0), result(1.5)
-    for each in (met, missed):
-        for _, _, ratio in results.ratios(each):
+    for measurement in (met, missed):
+        for _, _, ratio in results.ratios(measurement):
             ratio["recorded"] = 2.5
     text = page.page([met], [missed])
     assert "| a & b | 3 | 3 (3 to 3) | 2 met | 2.5 |" in text

@@ -20,8 +20,8 @@ def rows(*seconds: float, peaks: tuple[float, ...] = (100, 100, 104, 120)) -> li
     """What was measured of a stage at the start's size and at three more."""
     sizes = (256, 4_000, 16_000, 64_000)
     return [
-        {"documents": size, "seconds": each, "peak_mib": peak, "bytes": 10 * size}
-        for size, each, peak in zip(sizes, seconds, peaks, strict=True)
+        {"documents": size, "seconds": duration, "peak_mib": peak, "bytes": 10 * size}
+        for size, duration, peak in zip(sizes, seconds, peaks, strict=True)
     ]
 
 
@@ -61,7 +61,7 @@ def test_the_time_of_steps_excludes_that_before_them() -> None:
     name, before = next(iter(slopes.TAKEN_OFF.items()))
     result = measured(**{before: rows(1.0, 2.0, 5.0, 20.0), name: rows(2.0, 4.0, 7.0, 22.0)})
     assert slopes.seconds(result, name) == [(4_000, 2.0), (16_000, 2.0), (64_000, 2.0)]
-    assert all(each in growing.STAGES for pair in slopes.TAKEN_OFF.items() for each in pair)
+    assert all(name in growing.STAGES for pair in slopes.TAKEN_OFF.items() for name in pair)
 
 
 def test_memory_and_disk_are_given_by_document() -> None:
@@ -190,8 +190,8 @@ def test_what_is_beyond_a_limit_is_named() -> None:
 
 
 def growth_result() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(results.path_of("growth", "cpu").read_text())
-    return found
+    result: dict[str, Any] = json.loads(results.path_of("growth", "cpu").read_text())
+    return result
 
 
 def test_every_stage_was_measured_and_what_grows_fast_has_a_reason() -> None:

@@ -38,7 +38,7 @@ def slow_words(ids: list[int], rate: float, order: list[int], *, specials: int =
             words.append([position])
     hidden: list[int] = []
     wanted = max(1, min(512, round((len(ids) - 2 + specials) * rate)))
-    for word in (words[place] for place in order):
+    for word in (words[index] for index in order):
         if len(hidden) >= wanted:
             break
         if len(hidden) + len(word) > wanted:
@@ -48,4 +48,4 @@ def slow_words(ids: list[int], rate: float, order: list[int], *, specials: int =
 
 
 def num_of_words(ids: list[int]) -> int:
-    return sum(place == 0 or not PIECES[number].startswith("##") for place, number in enumerate(ids))
+    return sum(index == 0 or not PIECES[number].startswith("##") for index, number in enumerate(ids))

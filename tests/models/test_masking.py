@@ -20,7 +20,7 @@ texts = st.lists(st.integers(5, len(PIECES) - 1), max_size=60)
 def random_order(words: list[int], random: RowRandom, row: int, num_rows: int, max_tokens: int) -> list[int]:
     """The words, by the positions at which they begin, sorted by the random numbers of these positions."""
     bits = random.bits(num_rows, max_tokens)[row].tolist()
-    positions = [place + 1 for place, number in enumerate(words) if place == 0 or not PIECES[number].startswith("##")]
+    positions = [index + 1 for index, number in enumerate(words) if index == 0 or not PIECES[number].startswith("##")]
     return sorted(range(len(positions)), key=lambda word: bits[positions[word]])
 
 
@@ -58,9 +58,9 @@ def test_words_are_masked_completely_and_never_more_than_the_budget(
         assert not mask[0]
         assert not mask[len(ids) - 1 :].any()
         assert mask.sum() <= mask_budget(len(ids) - 2, rate)
-        for place in range(2, len(ids) - 1):
-            if PIECES[ids[place]].startswith("##"):
-                assert mask[place] == mask[place - 1]
+        for position in range(2, len(ids) - 1):
+            if PIECES[ids[position]].startswith("##"):
+                assert mask[position] == mask[position - 1]
 
 
 def test_words_of_many_tokens_are_skipped_as_in_a_slow_walk(tokenizer: Tokenizer) -> None:
@@ -73,7 +73,7 @@ def test_words_of_many_tokens_are_skipped_as_in_a_slow_walk(tokenizer: Tokenizer
     orders = [random_order(text, RowRandom(1, 0), row, 1000, 80) for row in range(1000)]
     masked = [set(np.flatnonzero(mask).tolist()) for mask in selected]
     assert masked == [slow_words(ids, 0.3, order) for order in orders]
-    assert {len(each) for each in masked} >= {13, 14}  # most fill the budget, some cannot
+    assert {len(chosen) for chosen in masked} >= {13, 14}  # most fill the budget, some cannot
     assert len(set(map(tuple, orders))) > 950
     firsts = np.bincount([order[0] for order in orders], minlength=9)
     assert ((firsts - 1000 / 9) ** 2 / (1000 / 9)).sum() < 8 + 5 * np.sqrt(16)  # any word may be the first

@@ -123,15 +123,15 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "weights are cut off": (half(WEIGHTS), ""),
     "only a pickle": (only_a_pickle, "found only pytorch_model.bin, a pickle, which is not opened"),
     "a weight is missing": (
-        tensors(lambda found: {name: each for name, each in found.items() if "word_embeddings" not in name}),
+        tensors(lambda weights: {name: tensor for name, tensor in weights.items() if "word_embeddings" not in name}),
         "1 weights are missing",
     ),
     "a weight too many": (
-        tensors(lambda found: found | {"bert.encoder.layer.7.output.dense.weight": torch.zeros(2, 2)}),
+        tensors(lambda weights: weights | {"bert.encoder.layer.7.output.dense.weight": torch.zeros(2, 2)}),
         "1 weights are unexpected",
     ),
-    "a weight is NaN": (tensors(lambda found: filled(found, math.nan)), "found NaN or infinity"),
-    "a weight is infinite": (tensors(lambda found: filled(found, math.inf)), "found NaN or infinity"),
+    "a weight is NaN": (tensors(lambda weights: filled(weights, math.nan)), "found NaN or infinity"),
+    "a weight is infinite": (tensors(lambda weights: filled(weights, math.inf)), "found NaN or infinity"),
     "another shape": (config(hidden_size=16), ""),
     "configuration is no JSON": (half(CONFIG), CONFIG),
     "configuration is a list": (lambda folder: (folder / CONFIG).write_text("[]"), CONFIG),
@@ -227,7 +227,7 @@ def test_a_cross_encoder_is_no_retriever(intact: dict[str, Path]) -> None:
 )
 def test_weights_that_nothing_reads_may_be_there(intact: dict[str, Path], tmp_path: Path, extra: str) -> None:
     folder = Path(shutil.copytree(intact["bert"], tmp_path / "model"))
-    tensors(lambda found: found | {extra: torch.ones(2, dtype=torch.int64)})(folder)
+    tensors(lambda weights: weights | {extra: torch.ones(2, dtype=torch.int64)})(folder)
 
     opened(folder)
 
@@ -235,9 +235,9 @@ def test_weights_that_nothing_reads_may_be_there(intact: dict[str, Path], tmp_pa
 def test_a_tied_copy_of_the_head_may_be_there_and_no_other(intact: dict[str, Path], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(intact["bert"], tmp_path / "model"))
     name, words = "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"
-    tensors(lambda found: found | {name: found[words].clone()})(folder)
+    tensors(lambda weights: weights | {name: weights[words].clone()})(folder)
     opened(folder)
 
-    tensors(lambda found: found | {name: found[words] + 1})(folder)
+    tensors(lambda weights: weights | {name: weights[words] + 1})(folder)
     with pytest.raises(UserError, match=r"to equal bert\.embeddings\.word_embeddings\.weight, found"):
         opened(folder)

@@ -55,7 +55,7 @@ def test_many_masks_pass_over_long_words_again_and_again(tokenizer: Tokenizer) -
 
     expected = [slow_words(ids, 0.3, order, specials=2) for order in orders]
     assert [set(np.flatnonzero(mask).tolist()) for mask in hidden[0].numpy()] == expected
-    assert {len(each) for each in expected} > {13, 14}  # most fill the budget, some cannot
+    assert {len(positions) for positions in expected} > {13, 14}  # most fill the budget, some cannot
 
 
 def test_many_masks_are_drawn_apart_and_as_often_as_one_by_one(tokenizer: Tokenizer) -> None:

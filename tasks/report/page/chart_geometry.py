@@ -36,7 +36,7 @@ def _step(width: float) -> float:
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= width / 5)
 
 
-def place(value: float, on: Axis) -> float:
+def position(value: float, on: Axis) -> float:
     """Return the position of a value on an axis, from 0 to 1."""
     low, high = float(on["low"]), float(on["high"])
     return min(1.0, max(0.0, (value - low) / (high - low)))
@@ -45,7 +45,9 @@ def place(value: float, on: Axis) -> float:
 def polyline(points: Curve, across: Axis, up: Axis, area: tuple[float, float, float, float]) -> str:
     """Return the points of an SVG polyline; the area is left, top, width and height."""
     left, top, width, height = area
-    return " ".join(f"{left + width * place(x, across):.1f},{top + height * (1 - place(y, up)):.1f}" for x, y in points)
+    return " ".join(
+        f"{left + width * position(x, across):.1f},{top + height * (1 - position(y, up)):.1f}" for x, y in points
+    )
 
 
 def scatter(grid: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,11 +102,11 @@ def dots(table: Mapping[str, Any]) -> dict[str, Any]:
     on = axis(min(values), max(values))
     points = []
     for line in lines:
-        low = place(line["low"], on) if line["ours"] and line["low"] is not None else None
+        low = position(line["low"], on) if line["ours"] and line["low"] is not None else None
         points.append({
             "name": line["name"], "ours": line["ours"], "value": line["values"][metric],
-            "place": place(line["values"][metric], on), "left": low,
-            "span": None if low is None else place(line["high"], on) - low,
+            "place": position(line["values"][metric], on), "left": low,
+            "span": None if low is None else position(line["high"], on) - low,
         })  # fmt: skip
     return {**table, "axis": on, "dots": points}
 

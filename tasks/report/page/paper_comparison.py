@@ -18,7 +18,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Measured:
+class SplitMeasurements:
     """The measurements on one split of one collection."""
 
     rows: Sequence[Row]
@@ -49,7 +49,7 @@ class Measured:
 
 
 def compared_numbers(
-    reported: Reported, splits: Sequence[Measured], others: Mapping[str, Sequence[Measured]]
+    reported: Reported, splits: Sequence[SplitMeasurements], others: Mapping[str, Sequence[SplitMeasurements]]
 ) -> list[dict[str, Any]]:
     """Return each number of the recipe's `reported` with ours, and with the row of the paper that prints it.
 
@@ -61,7 +61,10 @@ def compared_numbers(
 
 
 def _compared(
-    theirs: ReportedNumber, run: ReportedRun, splits: Sequence[Measured], others: Mapping[str, Sequence[Measured]]
+    theirs: ReportedNumber,
+    run: ReportedRun,
+    splits: Sequence[SplitMeasurements],
+    others: Mapping[str, Sequence[SplitMeasurements]],
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"run": theirs.run, "metric": theirs.key, "theirs": theirs.value,
                            "rows": [str(name) for name in run.rows], "ours": None,
@@ -77,7 +80,7 @@ def _compared(
     return row
 
 
-def mean_over(run: str, metric: str, others: Mapping[str, Sequence[Measured]]) -> float | None:
+def mean_over(run: str, metric: str, others: Mapping[str, Sequence[SplitMeasurements]]) -> float | None:
     """Return the mean over collections, where those of one name count once; None where one was not measured."""
     groups = [[other.value(run, metric) for other in group] for group in others.values()]
     values = [[value for value in group if value is not None] for group in groups]
@@ -86,7 +89,7 @@ def mean_over(run: str, metric: str, others: Mapping[str, Sequence[Measured]]) -
     return fmean(fmean(group) for group in values)
 
 
-def _tested(split: Measured, theirs: ReportedNumber) -> dict[str, float]:
+def _tested(split: SplitMeasurements, theirs: ReportedNumber) -> dict[str, float]:
     """Return our interval, and the p of Student's one-sample t-test that our mean is the paper's number."""
     from scipy.stats import ttest_1samp
 
@@ -99,7 +102,7 @@ def _tested(split: Measured, theirs: ReportedNumber) -> dict[str, float]:
     return {"low": span["low"], "high": span["high"], "p": float(ttest_1samp(values, theirs.value).pvalue)}
 
 
-def systems_by_split(reported: Reported, metric: str, splits: Sequence[Measured]) -> list[dict[str, Any]]:
+def systems_by_split(reported: Reported, metric: str, splits: Sequence[SplitMeasurements]) -> list[dict[str, Any]]:
     """Return for each split of the paper its systems by `metric`, and our runs below the rows that they reproduce.
 
     On a split without the headline's metric, the split's first metric that the paper prints takes its place.
@@ -120,7 +123,9 @@ def systems_by_split(reported: Reported, metric: str, splits: Sequence[Measured]
     return tables
 
 
-def systems_on_other_collections(reported: Reported, others: Mapping[str, Sequence[Measured]]) -> list[dict[str, Any]]:
+def systems_on_other_collections(
+    reported: Reported, others: Mapping[str, Sequence[SplitMeasurements]]
+) -> list[dict[str, Any]]:
     """Return the paper's systems on other collections, by the names that these have here."""
     if reported.paper is None or not others:
         return []
@@ -131,7 +136,9 @@ def systems_on_other_collections(reported: Reported, others: Mapping[str, Sequen
     ]
 
 
-def _lines(reported: Reported, split: Measured, theirs: Sequence[PaperRow], metric: str) -> list[dict[str, Any]]:
+def _lines(
+    reported: Reported, split: SplitMeasurements, theirs: Sequence[PaperRow], metric: str
+) -> list[dict[str, Any]]:
     """Return the paper's systems by the metric, rising, each with our runs that reproduce it below it.
 
     The rows that a run names are one system and one line. Where none of them has the metric, the run is placed by its
@@ -172,7 +179,7 @@ def _first_rows(reported: Reported, printed: Sequence[RowName]) -> dict[RowName,
     return first_row
 
 
-def _our_line(run: str, split: Measured, metric: str) -> dict[str, Any] | None:
+def _our_line(run: str, split: SplitMeasurements, metric: str) -> dict[str, Any] | None:
     """Return a run's measurements on the split; None where the metric was not measured."""
     values = {row["metric"]: row["value"] for row in split.rows if row["run"] == run}
     if metric not in values:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tasks.report.page.chart_geometry import Curve, axis, place, polyline
+from tasks.report.page.chart_geometry import Curve, axis, polyline, position
 from tasks.report.page.templates import signed, template
 
 WIDTH, LINE, HEAD, FOOT = 480, 38, 34, 60
@@ -37,7 +37,7 @@ def forest(title: str, differences: Sequence[Difference]) -> str:
     on = axis(max(-FARTHEST, min(0.0, *ends)), min(FARTHEST, max(0.0, *ends)))
 
     def across(value: float) -> float:
-        return round(LEFT + (WIDTH - LEFT - RIGHT) * min(1.0, max(0.0, place(value, on))), 1)
+        return round(LEFT + (WIDTH - LEFT - RIGHT) * min(1.0, max(0.0, position(value, on))), 1)
 
     lines = [
         {

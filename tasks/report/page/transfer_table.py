@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from tasks.report.page.chart_geometry import axis, place
+from tasks.report.page.chart_geometry import axis, position
 
 Column = Mapping[str, float | None]
 
@@ -63,7 +63,7 @@ def _best(column: Column) -> float | None:
 
 def _dumbbell(name: str, column: Column, main: str, on: Mapping[str, Any]) -> dict[str, Any]:
     known = {run: value for run, value in column.items() if value is not None}
-    positions = {run: place(value, on) for run, value in known.items()}
+    positions = {run: position(value, on) for run, value in known.items()}
     low, high = min(positions.values(), default=0.0), max(positions.values(), default=0.0)
     ordered = sorted(known, key=lambda run: run == main)  # the main run's dot is drawn last, on top
     return {

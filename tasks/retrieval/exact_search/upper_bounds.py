@@ -142,8 +142,8 @@ def _device_lexical_bounds(queries: SparseRows, device: torch.device) -> Bounds:
     num_tokens = _num_rows_of_weights(queries)
     query_of_weight = np.repeat(np.arange(len(queries)), np.diff(queries.offsets))
     weights_VQ = torch.zeros((num_tokens, len(queries)), dtype=torch.float64, device=device)
-    places = on_device(queries.ids.astype(np.int64) * len(queries) + query_of_weight, device)
-    weights_VQ.view(-1).scatter_(0, places, on_device(queries.values, device).double())
+    cells = on_device(queries.ids.astype(np.int64) * len(queries) + query_of_weight, device)
+    weights_VQ.view(-1).scatter_(0, cells, on_device(queries.values, device).double())
 
     def bounds(tile: DeviceTile) -> Tensor:
         assert tile.lexical is not None

@@ -149,10 +149,10 @@ def test_some_layers_in_the_order_in_which_they_are_named(tmp_path: Path, layers
     part = bert.load(tmp_path, layers=layers)
 
     assert part.config.num_hidden_layers == len(part.bert.encoder.layer) == len(layers)
-    for place, layer in enumerate(layers):
+    for number, layer in enumerate(layers):
         expected = whole.bert.encoder.layer[layer].state_dict()
         assert all(
-            torch.equal(value, expected[name]) for name, value in part.bert.encoder.layer[place].state_dict().items()
+            torch.equal(value, expected[name]) for name, value in part.bert.encoder.layer[number].state_dict().items()
         )
     assert torch.equal(part.cls.predictions.bias, whole.cls.predictions.bias)
 
@@ -206,7 +206,7 @@ def test_saved_folders_open_in_transformers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ('{"model_type": "roberta"}', "model_type bert, found roberta"),
         ('{"model_type": "bert", "hidden_act": "relu"}', "hidden_act gelu, found relu"),
@@ -215,10 +215,10 @@ def test_saved_folders_open_in_transformers(tmp_path: Path) -> None:
         ("{", "none that can be read"),
     ],
 )
-def test_a_configuration_of_something_else(tmp_path: Path, content: str, told: str) -> None:
+def test_a_configuration_of_something_else(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / bert.CONFIG).write_text(content)
 
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         bert.load(tmp_path)
 
 

@@ -45,7 +45,7 @@ def test_a_dense_retriever_of_cls_reads_nothing_else(monkeypatch: pytest.MonkeyP
         retriever = tiny_retriever(kind).eval()
         retriever.encoder.pooling = retriever.heads["dense"].pooling = pooling
         retriever.encoder.passage.bert.encoder.layer[-1].intermediate.register_forward_hook(
-            lambda module, given, made: rows.append(len(made))
+            lambda module, given, output: rows.append(len(output))
         )
         hidden = retriever.encoder.passage.bert(ids, mask)
         del rows[-1]

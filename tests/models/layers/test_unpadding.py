@@ -49,7 +49,7 @@ def test_what_is_unseen_reads_and_is_not_read() -> None:
     unattended = ~mask
 
     hidden, changed = (
-        model.bert(each, mask, unattended_BL=unattended) for each in (ids, torch.where(unattended, 9, ids))
+        model.bert(tokens, mask, unattended_BL=unattended) for tokens in (ids, torch.where(unattended, 9, ids))
     )
 
     torch.testing.assert_close(hidden[mask], model.bert(ids, mask)[mask], atol=1e-5, rtol=1e-5)
@@ -81,7 +81,7 @@ def test_a_text_is_alone_what_it_is_in_a_batch() -> None:
     weights = torch.randn(4, 5, SHAPE["hidden_size"])
 
     (model.bert(ids, mask) * weights).sum().backward()
-    together = {name: each.grad for name, each in model.bert.named_parameters()}
+    together = {name: parameter.grad for name, parameter in model.bert.named_parameters()}
     hidden = model.bert(ids, mask)
     model.zero_grad()
     for number, length in enumerate(LENGTHS):
@@ -89,5 +89,5 @@ def test_a_text_is_alone_what_it_is_in_a_batch() -> None:
         torch.testing.assert_close(alone[0], hidden[number, :length], atol=1e-5, rtol=1e-5)
         (alone[0] * weights[number, :length]).sum().backward()
 
-    for name, each in model.bert.named_parameters():
-        torch.testing.assert_close(each.grad, together[name], atol=1e-4, rtol=1e-4)
+    for name, parameter in model.bert.named_parameters():
+        torch.testing.assert_close(parameter.grad, together[name], atol=1e-4, rtol=1e-4)

@@ -178,7 +178,7 @@ def test_no_text_meets_itself(tokenizer: Tokenizer) -> None:
     vectors = torch.randn(10, 16, generator=torch.Generator().manual_seed(0))
     longer = torch.cat([vectors, 9 * torch.eye(10)], dim=1)  # each gets a length that no other has a share in
 
-    contrasts = [model.compare((each,), inputs)["contrast"] for each in (vectors, longer)]
+    contrasts = [model.compare((spans,), inputs)["contrast"] for spans in (vectors, longer)]
 
     torch.testing.assert_close(*contrasts)
 
@@ -186,7 +186,7 @@ def test_no_text_meets_itself(tokenizer: Tokenizer) -> None:
 def test_the_losses_are_the_same_where_partners_change_places(tokenizer: Tokenizer) -> None:
     model, inputs = objective(), batch(tokenizer)
 
-    results, swapped = (losses_of(model, each) for each in (inputs, Batch(inputs.context, inputs.text)))
+    results, swapped = (losses_of(model, pair) for pair in (inputs, Batch(inputs.context, inputs.text)))
 
     assert set(results) == NAMES
     torch.testing.assert_close(results, swapped, atol=1e-5, rtol=1e-5)

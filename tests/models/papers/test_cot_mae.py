@@ -61,7 +61,7 @@ def test_a_crop_is_one_piece_of_the_text_for_ids_and_labels_alike(tokenizer: Tok
             whole = torch.where(label != IGNORED, label, row)[mask].tolist()
             assert (whole[0], whole[-1]) == (CLS, SEP)
             assert len(whole) == min(len(text) + 2, max_tokens)
-            assert any(text[left : left + len(whole) - 2] == whole[1:-1] for left in range(len(text) + 1))
+            assert any(text[start : start + len(whole) - 2] == whole[1:-1] for start in range(len(text) + 1))
             assert (label[~mask] == IGNORED).all()
             assert int((label != IGNORED).sum()) <= mask_budget(len(whole) - 2, 0.45)
 
@@ -200,11 +200,11 @@ def test_a_later_token_changes_no_earlier_prediction_and_the_vector_changes_all(
     ids = [CLS, *range(20, 28), SEP]
     logits = released(model, vector, ids)
 
-    for place in range(1, len(ids)):
-        changed = released(model, vector, [*ids[:place], 50, *ids[place + 1 :]])
+    for position in range(1, len(ids)):
+        changed = released(model, vector, [*ids[:position], 50, *ids[position + 1 :]])
         same = [torch.equal(logit, other) for logit, other in zip(logits, changed, strict=True)]
-        assert same[:place] == [True] * place
-        assert place == len(ids) - 1 or not same[place]
+        assert same[:position] == [True] * position
+        assert position == len(ids) - 1 or not same[position]
     other = released(model, torch.randn(SHAPE["hidden_size"]), ids)
     assert ((logits - other).abs().amax(1) > 1e-3).all()
 

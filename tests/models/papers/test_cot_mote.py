@@ -146,7 +146,7 @@ def slow_losses(model: Pretraining, inputs: Batch, settings: Settings, pooling: 
             hidden = bert_layers(w, ids[mask].tolist())[-1]
             logits = vocabulary(hidden, w)
             results.setdefault(f"mlm_{role}", []).extend(
-                -log_softmax(logits)[place, label] for place, label in enumerate(labels[mask].tolist()) if label >= 0
+                -log_softmax(logits)[row, label] for row, label in enumerate(labels[mask].tolist()) if label >= 0
             )
             if decoded[role] == "none":
                 continue

@@ -41,9 +41,9 @@ def touched(model: Pretraining, inputs: Batch, role: str) -> set[str]:
     model.zero_grad()
     losses = model.encode(inputs)[1]
     sum(loss for name, loss in losses.items() if role in name).backward()
-    named = [(f"{tower}.{name}", each) for tower in ("query", "passage")
-             for name, each in getattr(model.encoder, tower).named_parameters()]  # fmt: skip
-    return {name for name, each in named if each.grad is not None and each.grad.any()}
+    named = [(f"{tower}.{name}", parameter) for tower in ("query", "passage")
+             for name, parameter in getattr(model.encoder, tower).named_parameters()]  # fmt: skip
+    return {name for name, parameter in named if parameter.grad is not None and parameter.grad.any()}
 
 
 @pytest.mark.parametrize("switched", [False, True])
@@ -57,8 +57,8 @@ def test_each_expert_learns_from_one_kind_of_text(tokenizer: Tokenizer, switched
         assert f"{reader}.bert.encoder.layer.0.intermediate.dense.weight" in names
         assert not any("intermediate" in name or name.endswith("1.output.LayerNorm.weight") for name in names
                        if name.startswith(idle))  # fmt: skip
-        assert {f"{each}.bert.encoder.layer.1.attention.self.value.weight" for each in (reader, idle)} <= names
-        assert {f"{each}.cls.predictions.bias" for each in (reader, idle)} <= names
+        assert {f"{name}.bert.encoder.layer.1.attention.self.value.weight" for name in (reader, idle)} <= names
+        assert {f"{name}.cls.predictions.bias" for name in (reader, idle)} <= names
 
 
 @pytest.mark.parametrize("switched", [False, True])
@@ -69,14 +69,16 @@ def test_separate_towers_have_the_decoders_layers_alone_in_common(tokenizer: Tok
     for role, other in (("query", "passage"), ("passage", "query")):
         names = touched(model, inputs, role)
         assert {name.partition(".")[0] for name in names} == {other if switched else role}
-        assert all(each.grad is not None and each.grad.any() for name, each in model.decoder.named_parameters()
+        assert all(weight.grad is not None and weight.grad.any() for name, weight in model.decoder.named_parameters()
                    if not name.endswith("key.bias"))  # fmt: skip
 
 
 def test_a_step_on_passages_leaves_the_queries_expert_as_it_is(tokenizer: Tokenizer) -> None:
     model, inputs = objective(dataclasses.replace(BOTH, query_target="none")), batch(tokenizer, BOTH)
     layer = model.encoder.query.bert.encoder.layer[0]
-    expert, attention = (each.weight.detach().clone() for each in (layer.output.dense, layer.attention.output.dense))
+    expert, attention = (
+        linear.weight.detach().clone() for linear in (layer.output.dense, layer.attention.output.dense)
+    )
 
     model.losses("passage", inputs)["decode_passage_dense"].backward()
     torch.optim.SGD(model.parameters(), lr=0.1).step()

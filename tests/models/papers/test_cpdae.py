@@ -85,8 +85,8 @@ def test_masks_are_berts(tokenizer: Tokenizer) -> None:
 
     labelled = inputs.labels != IGNORED
     assert (labelled.sum(-1) == 3).all()  # round(0.15 * 18) tokens, not words
-    places = labelled.flatten(0, 1).sum(0)[1:-1]
-    assert places.min() > 60  # 100 each are expected
+    masked_times = labelled.flatten(0, 1).sum(0)[1:-1]
+    assert masked_times.min() > 60  # 100 each are expected
     masked = (inputs.views.ids[labelled] == MASK).double().mean().item()
     assert masked == pytest.approx(0.8, abs=0.04)
     both = (labelled[:, 0] & labelled[:, 1]).sum(1).double().mean().item()
@@ -123,7 +123,7 @@ def slow_losses(model: Pretraining, inputs: Batch, settings: Settings) -> dict[s
             ids, labels = inputs.views.ids[text, view][mask].tolist(), inputs.labels[text, view][mask].tolist()
             last = bert_layers(w, ids)[-1]
             logs = log_softmax(vocabulary(last, w))
-            mlm += [-logs[place, label] for place, label in enumerate(labels) if label != IGNORED]
+            mlm += [-logs[position, label] for position, label in enumerate(labels) if label != IGNORED]
             h.append(last[0] if model.pooling == "cls" else last.mean(0))
             z.append(slow_logits(model, h[-1]))
             words = {label if label != IGNORED else number for number, label in zip(ids, labels, strict=True)}
@@ -137,7 +137,7 @@ def slow_losses(model: Pretraining, inputs: Batch, settings: Settings) -> dict[s
     results = {"mlm": np.mean(mlm), "reconstruction": np.mean(rec)}
     if settings.contrast == "none":
         return results
-    shares = [sigmoid(each) / sigmoid(each).sum() for each in z]
+    shares = [sigmoid(logit) / sigmoid(logit).sum() for logit in z]
 
     def similarity(i: int, k: int) -> float:
         if settings.contrast == "words":
@@ -235,7 +235,7 @@ def test_reconstruction_and_contrast_reach_the_encoder_through_the_vector_alone(
     )
 
     assert passes == [10]  # each view once
-    for each in (of_words, of_contrast):
-        assert (each[:, 0].abs().amax(1) > 1e-7).all()
-        assert not each[:, 1:].any()
+    for gradient in (of_words, of_contrast):
+        assert (gradient[:, 0].abs().amax(1) > 1e-7).all()
+        assert not gradient[:, 1:].any()
     assert torch.equal(of_mlm.abs().amax(-1) > 0, inputs.labels.flatten(0, 1) != IGNORED)

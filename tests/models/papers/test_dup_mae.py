@@ -43,7 +43,7 @@ ALL = {
     "ot": OT_ALONE, "cls": CLS_ALONE,
 }  # fmt: skip
 EACH = pytest.mark.parametrize("settings", ALL.values(), ids=ALL)
-BAGS = pytest.mark.parametrize("settings", [each for each in ALL.values() if each.ot_decoding])
+BAGS = pytest.mark.parametrize("settings", [variant for variant in ALL.values() if variant.ot_decoding])
 CLS, SEP = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]"))
 
 
@@ -73,10 +73,10 @@ def slow_bow(w: dict[str, Array], inputs: Batch, settings: Settings, projection:
         hidden = bert_layers(w, inputs.text.ids[number, :length].tolist())[-1]
         scores = vocabulary(hidden, w) if projection is None else hidden @ projection.T
         pool = [
-            place for place in range(1, length)
-            if not (settings.exclude_masked and inputs.labels[number, place] != IGNORED)
+            position for position in range(1, length)
+            if not (settings.exclude_masked and inputs.labels[number, position] != IGNORED)
         ]  # fmt: skip
-        mu = np.array([max(scores[place, word] for place in pool) for word in range(len(PIECES))])
+        mu = np.array([max(scores[position, word] for position in pool) for word in range(len(PIECES))])
         text = inputs.original[number, 1 : length - 1].tolist()
         weight = {"mean_over_length": 1 / len(text), "sum_over_set": 1.0, "mean_over_set": 1 / len(set(text))}
         logs = log_softmax(mu)

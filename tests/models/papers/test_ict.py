@@ -74,7 +74,7 @@ def test_the_query_is_the_sentence_and_the_passage_the_rest(tokenizer: Tokenizer
     for row, (text, sentence) in enumerate(zip(inputs.texts, inputs.contexts, strict=True)):
         query, passage = (tokens.ids[row][tokens.mask[row]].tolist() for tokens in (batch.sentence, batch.text))
         assert query == [CLS, *sentence, SEP]
-        assert passage == [CLS, *(each for each in text if each not in sentence), SEP]
+        assert passage == [CLS, *(token for token in text if token not in sentence), SEP]
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.9])
@@ -98,7 +98,7 @@ def test_both_are_cropped_to_their_lengths(tokenizer: Tokenizer) -> None:
     assert batch.text.ids.shape == (60, 9)
     assert batch.sentence.ids.shape == (60, 4)
     for row, (text, sentence) in enumerate(zip(inputs.texts, inputs.contexts, strict=True)):
-        rest = [each for each in text if each not in sentence]
+        rest = [token for token in text if token not in sentence]
         for side, source in ((batch.text, rest), (batch.sentence, sentence)):
             read = side.ids[row][side.mask[row]].tolist()
             assert (read[0], read[-1]) == (CLS, SEP)

@@ -65,7 +65,7 @@ def test_the_loss_slowly(tokenizer: Tokenizer) -> None:
     w, costs = numbers(model.model), []
     for ids, mask, labels in zip(inputs.text.ids, inputs.text.mask, inputs.text_labels, strict=True):
         scores = log_softmax(vocabulary(bert_layers(w, ids[mask].tolist())[-1], w))
-        costs += [-scores[place, label] for place, label in enumerate(labels[mask].tolist()) if label != IGNORED]
+        costs += [-scores[row, label] for row, label in enumerate(labels[mask].tolist()) if label != IGNORED]
     assert vectors == ()
     assert model.compare(vectors, inputs) == {}
     assert losses.keys() == {"mlm"}

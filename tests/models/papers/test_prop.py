@@ -179,7 +179,7 @@ def slow_losses(model: Pretraining, inputs: Batch, margin: float) -> dict[str, f
         mask = inputs.text.mask[row]
         ids, labels = inputs.text.ids[row][mask].tolist(), inputs.text_labels[row][mask].tolist()
         logs = log_softmax(vocabulary(bert_layers(w, ids)[-1], w))
-        mlm += [-logs[place, label] for place, label in enumerate(labels) if label != IGNORED]
+        mlm += [-logs[position, label] for position, label in enumerate(labels) if label != IGNORED]
         for pair in range(inputs.ranked.shape[1]):
             if inputs.ranked[row, pair]:
                 likelier, other = (
@@ -236,9 +236,11 @@ def test_unranked_pairs_and_other_texts_sets_have_no_gradient(
     reached = to_sets[:, 0].abs().amax(1).reshape(5, 4, 2) > 0
     assert torch.equal(reached, inputs.ranked[..., None].expand(-1, -1, 2))
     for row in range(5):  # a set's gradient points along its own text
-        for each in to_sets[8 * row : 8 * row + 8, 0]:
-            if each.any():
-                assert abs(torch.cosine_similarity(each, hidden[row, 0], dim=0).item()) == pytest.approx(1, abs=1e-5)
+        for gradient in to_sets[8 * row : 8 * row + 8, 0]:
+            if gradient.any():
+                assert abs(torch.cosine_similarity(gradient, hidden[row, 0], dim=0).item()) == pytest.approx(
+                    1, abs=1e-5
+                )
     assert torch.equal(of_mlm.abs().amax(-1) > 0, inputs.text_labels != IGNORED)
 
 

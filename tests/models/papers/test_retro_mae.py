@@ -69,8 +69,8 @@ def slow_attend(
     key, value = dense(context, w, f"{name}.key"), dense(context, w, f"{name}.value")
     out = np.zeros_like(queries)
     for row, seen in enumerate(visible):
-        for left in range(0, queries.shape[1], size):
-            part = slice(left, left + size)
+        for first in range(0, queries.shape[1], size):
+            part = slice(first, first + size)
             weights = np.exp([query[row, part] @ key[column, part] / math.sqrt(size) for column in seen])
             for weight, column in zip(weights / weights.sum(), seen, strict=True):
                 out[row, part] += weight * value[column, part]
@@ -81,14 +81,14 @@ def slow_decoder(
     w: dict[str, Array], d: dict[str, Array], vector: Array, ids: list[int], settings: Settings, visible: Array
 ) -> Array:
     """Logits at positions 1 to n, those between [CLS] and [SEP]; `visible` is [Q, L]."""
-    places = range(1, len(ids) - 1)
+    positions = range(1, len(ids) - 1)
     table = "bert.embeddings"
-    h1 = np.array([vector + w[f"{table}.position_embeddings.weight"][place] for place in places])
+    h1 = np.array([vector + w[f"{table}.position_embeddings.weight"][position] for position in positions])
     if settings.query_stream == "embedded":
         h1 = norm(h1 + w[f"{table}.token_type_embeddings.weight"][0], w, f"{table}.LayerNorm")
     h2 = embedded(w, ids)
     h2[0] = vector
-    seen = [np.flatnonzero(visible[place - 1]).tolist() for place in places]
+    seen = [np.flatnonzero(visible[position - 1]).tolist() for position in positions]
     mixed = dense(slow_attend(h1, h2, d, "layer.attention.self", seen), d, "layer.attention.output.dense")
     x = norm(h1 + mixed, d, "layer.attention.output.LayerNorm")
     widened = dense(gelu(dense(x, d, "layer.intermediate.dense")), d, "layer.output.dense")
@@ -105,13 +105,13 @@ def slow_losses(
         length = int(mask.sum())
         hidden = bert_layers(w, inputs.text.ids[number, :length].tolist())[-1]
         logs = log_softmax(vocabulary(hidden, w))
-        for place, label in enumerate(inputs.labels[number, :length].tolist()):
+        for position, label in enumerate(inputs.labels[number, :length].tolist()):
             if label != IGNORED:
-                terms["mlm"].append(-logs[place, label])
+                terms["mlm"].append(-logs[position, label])
         vector = hidden[0] if pooling == "cls" else hidden.mean(0)
         ids = inputs.original[number, :length].tolist()
         decoded = log_softmax(slow_decoder(w, d, vector, ids, settings, visible[number]))
-        terms["decoder"] += [-decoded[place - 1, ids[place]] for place in range(1, length - 1)]
+        terms["decoder"] += [-decoded[position - 1, ids[position]] for position in range(1, length - 1)]
     return {name: float(np.mean(term)) for name, term in terms.items()}
 
 
@@ -151,13 +151,13 @@ def test_a_prediction_hangs_on_the_columns_that_its_row_sees_and_never_on_its_ow
     context = context_stream(vectors, model.model, inputs.original).detach().requires_grad_()
     logits = model.model.vocabulary(model.decoder(queries(vectors, model.model, length), context, inputs))
 
-    places = [(text, place) for text, size in enumerate((9, 5)) for place in range(1, size + 1)]
-    assert len(logits) == len(places)
-    for row, (text, place) in zip(logits, places, strict=True):
+    positions = [(text, position) for text, size in enumerate((9, 5)) for position in range(1, size + 1)]
+    assert len(logits) == len(positions)
+    for row, (text, position) in zip(logits, positions, strict=True):
         of_context, of_vectors = torch.autograd.grad(row.square().sum(), (context, vectors), retain_graph=True)
         reached = set(map(tuple, torch.nonzero(of_context.abs().amax(-1)).tolist()))
-        assert reached == {(text, column) for column in np.flatnonzero(masks[0][text, place - 1].numpy()).tolist()}
-        assert (text, place) not in reached
+        assert reached == {(text, column) for column in np.flatnonzero(masks[0][text, position - 1].numpy()).tolist()}
+        assert (text, position) not in reached
         assert (of_vectors.abs().amax(1) > 1e-6).tolist() == [number == text for number in range(2)]
 
 

@@ -38,8 +38,8 @@ def test_a_batch_holds_one_crop_thrice(tokenizer: Tokenizer) -> None:
         assert labelled.sum() <= mask_budget(length, 0.3)
         assert built.budgets[number] == mask_budget(length, 0.5)
         pieces = [PIECES[piece] for piece in original[1 : length - 1].tolist()]
-        starts = [place == 0 or not piece.startswith("##") for place, piece in enumerate(pieces)]
-        assert words[1 : length - 1].tolist() == [sum(starts[: place + 1]) - 1 for place in range(len(starts))]
+        starts = [position == 0 or not piece.startswith("##") for position, piece in enumerate(pieces)]
+        assert words[1 : length - 1].tolist() == [sum(starts[: position + 1]) - 1 for position in range(len(starts))]
 
 
 def test_the_first_tokens_of_a_long_text_are_kept_as_released(tokenizer: Tokenizer) -> None:

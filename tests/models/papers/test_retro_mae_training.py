@@ -26,15 +26,15 @@ def test_padding_changes_nothing(tokenizer: Tokenizer) -> None:
     alone = [inputs.rows(n, n + 1) for n in range(4)]
     cut = [
         dataclasses.replace(
-            each, **{name: getattr(each, name)[:, : each.text.mask.sum()] for name in ("labels", "original", "words")},
+            row, **{name: getattr(row, name)[:, : row.text.mask.sum()] for name in ("labels", "original", "words")},
             text=dataclasses.replace(
-                each.text, ids=each.text.ids[:, : each.text.mask.sum()], mask=each.text.mask[:, : each.text.mask.sum()]
+                row.text, ids=row.text.ids[:, : row.text.mask.sum()], mask=row.text.mask[:, : row.text.mask.sum()]
             ),
         )
-        for each in alone
+        for row in alone
     ]  # fmt: skip
     for name in ("mlm", "decoder"):
-        mean = sum(model.encode(each)[1][name] * each.num_terms(name) for each in cut) / inputs.num_terms(name)
+        mean = sum(model.encode(part)[1][name] * part.num_terms(name) for part in cut) / inputs.num_terms(name)
         torch.testing.assert_close(losses[name], mean, atol=1e-5, rtol=1e-5)
 
 

@@ -50,7 +50,7 @@ def slow_decoder(w: dict[str, Array], d: dict[str, Array], vector: Array, ids: l
         x = x + dense(mixed, d, f"{name}.attention_output")
         x = x + dense(gelu(dense(norm(x, d, f"{name}.mlp_norm"), d, f"{name}.widen")), d, f"{name}.narrow")
     scores = log_softmax(vocabulary(norm(x, d, "norm"), w))
-    return [-scores[place - 1, ids[place]] for place in range(1, len(ids))]
+    return [-scores[position - 1, ids[position]] for position in range(1, len(ids))]
 
 
 def test_the_encoder_reads_a_masked_crop(tokenizer: Tokenizer) -> None:
@@ -81,11 +81,11 @@ def test_losses_slowly(tokenizer: Tokenizer, window: int, pooling: Pooling, laye
     recovered: list[float] = []
     decoded: list[float] = []
     for ids, mask, labels in zip(inputs.text.ids, inputs.text.mask, inputs.text_labels, strict=True):
-        masked, asked = ids[mask].tolist(), labels[mask].tolist()
+        masked, label_ids = ids[mask].tolist(), labels[mask].tolist()
         hidden = bert_layers(w, masked)[-1]
         scores = log_softmax(vocabulary(hidden, w))
-        recovered += [-scores[place, label] for place, label in enumerate(asked) if label != IGNORED]
-        original = [number if label == IGNORED else label for number, label in zip(masked, asked, strict=True)]
+        recovered += [-scores[position, label] for position, label in enumerate(label_ids) if label != IGNORED]
+        original = [number if label == IGNORED else label for number, label in zip(masked, label_ids, strict=True)]
         decoded += slow_decoder(w, d, hidden[0] if pooling == "cls" else hidden.mean(0), original, window)
     assert vectors == ()
     assert model.compare(vectors, inputs) == {}

@@ -161,7 +161,7 @@ def test_a_vectors_length_does_not_count(tokenizer: Tokenizer) -> None:
     first, second, lengths = (torch.rand(6, size, generator=random) for size in (32, 32, 1))
 
     results = [
-        model.compare(each, inputs)["contrast"] for each in ((first, second), (first * (lengths + 0.1), second * 7))
+        model.compare(views, inputs)["contrast"] for views in ((first, second), (first * (lengths + 0.1), second * 7))
     ]
 
     torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
@@ -199,7 +199,14 @@ def test_chunks_without_dropout_are_the_whole_batch(tokenizer: Tokenizer) -> Non
         model.zero_grad()
         losses = {name: loss.detach() for name, loss in gradients(model, inputs, chunk, (3, 5)).items()}
         results.append(
-            (losses, {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None})
+            (
+                losses,
+                {
+                    name: parameter.grad.clone()
+                    for name, parameter in model.named_parameters()
+                    if parameter.grad is not None
+                },
+            )
         )
 
     torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-4)

@@ -65,7 +65,7 @@ def slow_competition(
 def random_scores(queries: int, group: int, *, rounded: bool = False, views: tuple[str, ...] = VIEWS) -> Scores:
     random = torch.Generator().manual_seed(queries * 100 + group)
     results = {view: torch.randn(queries, queries * group, generator=random) * 2 for view in views}
-    return {view: each.round() if rounded else each for view, each in results.items()}
+    return {view: values.round() if rounded else values for view, values in results.items()}
 
 
 def random_excluded(queries: int, group: int) -> Tensor:
@@ -206,8 +206,8 @@ def test_a_high_temperature_gives_all_the_same() -> None:
     mild, _ = compete(scores, 4, replace(SETTINGS, temperature=1e6))
     alike, _ = compete(scores, 4, progress=0.0)
 
-    total = sum(each.item() for each in alike.values())
-    assert sum(each.item() for each in mild.values()) == pytest.approx(total / 3, rel=1e-5)
+    total = sum(loss.item() for loss in alike.values())
+    assert sum(loss.item() for loss in mild.values()) == pytest.approx(total / 3, rel=1e-5)
 
 
 def test_a_low_temperature_gives_the_best_expert_all() -> None:

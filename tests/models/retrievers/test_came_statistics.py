@@ -45,7 +45,7 @@ def test_what_is_observed_by_hand() -> None:
     assert observed["wins_lexical"] == pytest.approx((1 / 3 + 1) / 4)
     assert observed["ties"] == 0.5
     weights = [slow_weights(list(ranks), 0.5) for ranks in [(1, 2, 8), (2, 2, 4), (5, 5, 5), (3, 2, 1)]]
-    entropies = [-sum(weight * math.log(weight) for weight in each) for each in weights]
+    entropies = [-sum(weight * math.log(weight) for weight in row) for row in weights]
     assert observed["entropy"] == pytest.approx(sum(entropies) / 4, rel=1e-5)
     assert observed["weight_dense"] == pytest.approx(sum(weight[0] for weight in weights) / 4, rel=1e-5)
 
@@ -116,5 +116,5 @@ def test_an_experts_own_layers_learn_from_its_loss_and_shared_ones_from_all(prog
             assert all((gradient == 0).all() for gradient in gradients(losses[other_view], own[view]))
     parts = [gradients(losses[view], trunk) for view in VIEWS]
     assert all(any(tensor.abs().max() > 0 for tensor in part) for part in parts)
-    for whole, *each in zip(gradients(total, trunk), *parts, strict=True):
-        torch.testing.assert_close(whole, torch.stack(each).sum(0), atol=1e-6, rtol=1e-4)
+    for whole, *terms in zip(gradients(total, trunk), *parts, strict=True):
+        torch.testing.assert_close(whole, torch.stack(terms).sum(0), atol=1e-6, rtol=1e-4)

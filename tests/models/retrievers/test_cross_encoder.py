@@ -41,17 +41,17 @@ def folder_of(encoder: CrossEncoder, folder: Path) -> Path:
 
 
 def read(tokenizer: Tokenizer, queries: list[str], passages: list[str], **limits: int) -> PairTokens:
-    asked, texts = tokenizer.token_ids(queries), tokenizer.token_ids(passages)
+    query_ids, texts = tokenizer.token_ids(queries), tokenizer.token_ids(passages)
     return pad_pairs(
         tokenizer,
-        [encode_pair(tokenizer, query, text, **LIMITS | limits) for query, text in zip(asked, texts, strict=True)],
+        [encode_pair(tokenizer, query, text, **LIMITS | limits) for query, text in zip(query_ids, texts, strict=True)],
     )
 
 
 def slow_score(encoder: CrossEncoder, ids: list[int]) -> float:
     """One pair, in numpy: the passage's type begins after the first [SEP]."""
     w, passage = slow.numbers(encoder), ids.index(3) + 1
-    last = slow.bert_layers(w, ids, [int(place >= passage) for place in range(len(ids))])[-1]
+    last = slow.bert_layers(w, ids, [int(position >= passage) for position in range(len(ids))])[-1]
     pooled = np.tanh(slow.dense(last[0], w, "bert.pooler.dense"))
     return float(slow.dense(pooled, w, "classifier")[0])
 
@@ -76,12 +76,12 @@ def test_scores_are_the_formulas(tokenizer: Tokenizer) -> None:
 def test_the_query_is_cut_first_and_the_passage_to_what_is_left(
     tokenizer: Tokenizer, query: int, passage: int, kept_query: int, kept_passage: int
 ) -> None:
-    asked, text = list(range(10, 10 + query)), list(range(50, 50 + passage))
+    query_ids, text = list(range(10, 10 + query)), list(range(50, 50 + passage))
 
-    ids, begin = encode_pair(tokenizer, asked, text, query_max_tokens=8, max_tokens=20)
+    ids, begin = encode_pair(tokenizer, query_ids, text, query_max_tokens=8, max_tokens=20)
 
     cls, sep = tokenizer.cls, tokenizer.sep
-    assert ids == [cls, *asked[:kept_query], sep, *text[:kept_passage], sep]
+    assert ids == [cls, *query_ids[:kept_query], sep, *text[:kept_passage], sep]
     assert len(ids) <= 20
     assert begin == kept_query + 2
 
@@ -227,9 +227,9 @@ def test_the_folder_still_is_a_berts(tmp_path: Path) -> None:
 
 def groups(tokenizer: Tokenizer, queries: int = 5, group: int = 3) -> Groups:
     random = np.random.default_rng(2)
-    asked = [" ".join(random.choice(WORDS, size=random.integers(1, 9))) for _ in range(queries)]
+    topics = [" ".join(random.choice(WORDS, size=random.integers(1, 9))) for _ in range(queries)]
     texts = [" ".join(random.choice(WORDS, size=random.integers(0, 20))) for _ in range(queries * group)]
-    return Groups(read(tokenizer, [text for text in asked for _ in range(group)], texts), group)
+    return Groups(read(tokenizer, [text for text in topics for _ in range(group)], texts), group)
 
 
 def test_what_stands_in_padding_or_another_pair_changes_nothing(tokenizer: Tokenizer) -> None:

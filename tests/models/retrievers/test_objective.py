@@ -102,7 +102,7 @@ def test_chunks_with_dropout_are_a_direct_pass_under_the_same_seeds(kind: str) -
     objective = Finetuning(retriever, replace(PLAIN, flops=PRICE if lexical else None))
     batch = examples(2, queries=7, excluded=exclusions(7, 2))
     losses = gradients(objective, batch, 3, (3, 5))
-    cached = {name: each.grad for name, each in objective.named_parameters() if each.grad is not None}
+    cached = {name: parameter.grad for name, parameter in objective.named_parameters() if parameter.grad is not None}
     objective.zero_grad()
 
     direct = directly(objective, batch, chunk=3)
@@ -110,7 +110,7 @@ def test_chunks_with_dropout_are_a_direct_pass_under_the_same_seeds(kind: str) -
     assert set(losses) == set(direct)
     for name, loss in direct.items():
         assert losses[name].item() == pytest.approx(loss, abs=1e-5, rel=1e-5)
-    expected = {name: each.grad for name, each in objective.named_parameters() if each.grad is not None}
+    expected = {name: parameter.grad for name, parameter in objective.named_parameters() if parameter.grad is not None}
     assert set(cached) == set(expected)
     scale = max(float(tensor.abs().max()) for tensor in expected.values())
     assert max(float((cached[name] - tensor).abs().max()) for name, tensor in expected.items()) < 1e-5 * scale
@@ -130,7 +130,13 @@ def test_texts_in_the_order_of_their_lengths_have_the_same_losses_and_gradients(
     for inputs, size in ((batch, None), (batch.sorted_by_length(), chunk)):
         objective.zero_grad()
         losses.append({name: loss.item() for name, loss in gradients(objective, inputs, size, (3, 5)).items()})
-        grads.append({name: each.grad.clone() for name, each in objective.named_parameters() if each.grad is not None})
+        grads.append(
+            {
+                name: parameter.grad.clone()
+                for name, parameter in objective.named_parameters()
+                if parameter.grad is not None
+            }
+        )
 
     assert losses[1] == pytest.approx(losses[0], abs=1e-5, rel=1e-5)
     assert set(grads[0]) == set(grads[1])
@@ -164,7 +170,7 @@ def directly(objective: Finetuning, batch: Examples, chunk: int) -> dict[str, fl
     for number, span in enumerate(spans):
         torch.manual_seed(mix_seeds(3, 5, number))
         passed.append(objective.encode(batch.rows(*span))[0])
-    losses = objective.compare(tuple(torch.cat(each) for each in zip(*passed, strict=True)), batch)
+    losses = objective.compare(tuple(torch.cat(vectors) for vectors in zip(*passed, strict=True)), batch)
     torch.stack(list(losses.values())).sum().backward()
     return {name: loss.item() for name, loss in losses.items()}
 
@@ -227,7 +233,7 @@ def test_soft_labels_are_a_cross_entropy_over_the_querys_own_passages(contrast_w
     expected = 0.0
     for query in range(4):
         wanted = [exp(float(value) / 2.0) for value in teacher[query]]
-        own = [float(scores[query, query * 3 + place]) / 4.0 for place in range(3)]
+        own = [float(scores[query, query * 3 + number]) / 4.0 for number in range(3)]
         total = log(sum(exp(value - max(own)) for value in own)) + max(own)
         expected -= sum(weight / sum(wanted) * (value - total) for weight, value in zip(wanted, own, strict=True)) / 4
     assert losses["distillation"].item() == pytest.approx(expected, rel=1e-4)
@@ -248,7 +254,7 @@ def test_experts_learn_alike_and_then_compete(progress: float) -> None:
 
     scores = slow_scores(retriever, batch)
     ranks = {
-        view: [1 + sum(float(each) > float(row[query * 3]) for each in row) for query, row in enumerate(scores[view])]
+        view: [1 + sum(float(score) > float(row[query * 3]) for score in row) for query, row in enumerate(scores[view])]
         for view in retriever.views
     }
     for view in retriever.views:

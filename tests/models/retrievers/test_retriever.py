@@ -37,9 +37,9 @@ def equal(one: Representation, other: Representation) -> bool:
     return set(mine) == set(theirs) and all(torch.equal(part, theirs[name]) for name, part in mine.items())
 
 
-def written(made: Retriever, folder: Path) -> Path:
+def written(model: Retriever, folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
-    save(made, folder)
+    save(model, folder)
     save_tokenizer(folder)
     return folder
 
@@ -95,7 +95,7 @@ def test_the_same_views_go_on_and_others_start_anew(tmp_path: Path) -> None:
     torch.manual_seed(9)
     other = load_for_training(folder, RETRIEVERS["colbert"])
 
-    assert all(torch.equal(each, before[name]) for name, each in same.own().items())
+    assert all(torch.equal(weight, before[name]) for name, weight in same.own().items())
     projection = "heads.late.projection.weight"
     assert not torch.equal(other.own()[projection], before[projection])
     torch.manual_seed(9)
@@ -122,8 +122,8 @@ def test_each_tower_has_experts_of_its_own(tmp_path: Path) -> None:
     encoder = towers.build_encoders(DenseEncoder(tiny_bert(), "cls"), "separate")
     model = Retriever(encoder, RETRIEVERS["mixture"], tiny_tokenizer())
     with torch.no_grad():
-        for name, each in model.named_parameters():
-            each.add_(0.1 if "query" in name else 0.0)
+        for name, parameter in model.named_parameters():
+            parameter.add_(0.1 if "query" in name else 0.0)
 
     tokens = random_tokens(3, 1)
     assert not equal(model.eval()(tokens, "query"), model(tokens, "passage"))
@@ -219,4 +219,4 @@ def test_a_setting_without_weights_does_not_start_views_anew(tmp_path: Path) -> 
         lexical=lexical.Settings(**LEXICAL | {"top_passages": 3}),
     )  # fmt: skip
 
-    assert all(torch.equal(each, before[name]) for name, each in load_for_training(folder, changed).own().items())
+    assert all(torch.equal(weight, before[name]) for name, weight in load_for_training(folder, changed).own().items())

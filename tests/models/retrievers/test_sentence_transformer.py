@@ -68,12 +68,12 @@ def vectors(folder: Path, texts: list[str], role: Any, max_tokens: int = 64) -> 
 
 
 def assert_same(folder: Path, oracle: SentenceTransformer, *, cosine: bool = True) -> None:
-    asked, told = oracle.encode_query(TEXTS), oracle.encode_document(TEXTS)
+    queries, passages = oracle.encode_query(TEXTS), oracle.encode_document(TEXTS)
     ours = [vectors(folder, TEXTS, "query"), vectors(folder, TEXTS, "passage")]
-    for mine, theirs in zip(ours, [asked, told], strict=True):
+    for mine, theirs in zip(ours, [queries, passages], strict=True):
         lengths = np.linalg.norm(theirs, axis=1, keepdims=True) if cosine else 1.0
         np.testing.assert_allclose(mine, theirs / lengths, atol=1e-5)
-    np.testing.assert_allclose(ours[0] @ ours[1].T, oracle.similarity(asked, told).numpy(), atol=1e-4)
+    np.testing.assert_allclose(ours[0] @ ours[1].T, oracle.similarity(queries, passages).numpy(), atol=1e-4)
 
 
 @pytest.mark.parametrize("mode", [*MODES, ("cls", "mean")])
@@ -100,8 +100,8 @@ def test_prompts_are_theirs_also_where_the_pooling_leaves_them_out(tmp_path: Pat
     oracle = saved(tmp_path, "bert", mode=mode, prompts=prompts, include_prompt=False)
 
     assert_same(tmp_path / "saved", oracle)
-    asked, told = (vectors(tmp_path / "saved", TEXTS, role) for role in ("query", "passage"))
-    assert not np.allclose(asked, told)
+    queries, passages = (vectors(tmp_path / "saved", TEXTS, role) for role in ("query", "passage"))
+    assert not np.allclose(queries, passages)
 
 
 def test_inner_products_stay_where_the_model_says_so(tmp_path: Path) -> None:

@@ -34,10 +34,10 @@ def encoder(kind: Towers, *, pooling: Pooling = "cls", apart: bool = False) -> D
     return built.eval()
 
 
-def own_names(made: DenseEncoder) -> set[str]:
+def own_names(encoder: DenseEncoder) -> set[str]:
     """The parameters of the queries' tower that passages do not use."""
-    shared = {id(parameter) for parameter in made.passage.parameters()}
-    return {name for name, parameter in made.query.named_parameters() if id(parameter) not in shared}
+    shared = {id(parameter) for parameter in encoder.passage.parameters()}
+    return {name for name, parameter in encoder.query.named_parameters() if id(parameter) not in shared}
 
 
 def in_layers(names: set[str]) -> set[str]:

@@ -15,7 +15,7 @@ from storage.rows import read_rows
 from storage.store.sources import negatives
 from storage.tables import Negatives, Passages, Positives, Queries
 from tasks.finetuning import import_negatives as module
-from tasks.finetuning.import_negatives import Given, import_negatives
+from tasks.finetuning.import_negatives import ImportedNegatives, import_negatives
 from tasks.job import Job
 from tests.tasks.corpora import passage
 
@@ -40,7 +40,7 @@ def rows_of(labelled: Any, written: Any, run_stage: Any, store: Any, monkeypatch
     passages: Artifact[Passages] = written(Passages, [passage(passage_id, f"text {passage_id}") for passage_id in IDS])
 
     def run(path: Path, **changes: Any) -> list[dict[str, Any]]:
-        settings = Given(**{**ALL, "file": str(path), **changes})
+        settings = ImportedNegatives(**{**ALL, "file": str(path), **changes})
         artifact = run_stage(import_negatives, passages, *labelled, negatives(str(path)), settings=settings)
         return list(read_rows(artifact, Negatives))
 
@@ -177,7 +177,7 @@ def test_a_document_stands_for_its_first_passage(
     passages = written(Passages, [passage(f"{doc}#{n}", "text") for doc in IDS for n in range(3)])
     rows = [{"query_id": "7", "passage_id": "4#2", "doc_id": "4"}]
     file = triples(tmp_path / "t.tsv", [("7", "4", "9"), ("7", "4", "4"), ("7", "4", "8#2")])
-    settings = Given(**ALL, file=str(file))
+    settings = ImportedNegatives(**ALL, file=str(file))
 
     result = run_stage(
         import_negatives,
@@ -198,7 +198,7 @@ def test_the_key_knows_the_file_by_its_content(labelled: Any, written: Any, tmp_
         (tmp_path / folder).mkdir()
         file = str(triples(tmp_path / folder / "t.tsv", [("7", "4", "9")]))
         inputs = (passages, *labelled, negatives(file))
-        keys.append(Job(import_negatives, inputs, Given(**ALL, file=file)).key)
+        keys.append(Job(import_negatives, inputs, ImportedNegatives(**ALL, file=file)).key)
 
     assert keys[0] == keys[1]
 

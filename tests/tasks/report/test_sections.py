@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from tasks.report.page.chart_geometry import axis, place, scatter
+from tasks.report.page.chart_geometry import axis, position, scatter
 from tasks.report.page.statistics import grid
 from tasks.report.page.transfer_table import elsewhere
 from tests.tasks.reports import QUERIES, RUNS, published
@@ -63,9 +63,9 @@ def test_a_mean_over_collections_counts_a_group_once(page: Path, content: dict[s
 
 
 def test_a_run_that_one_collection_lacks_has_no_average() -> None:
-    def one(dataset: str, **found: float) -> dict[str, Any]:
+    def one(dataset: str, **values: float) -> dict[str, Any]:
         return {"rows": [{"dataset": dataset, "metric": "nDCG@10", "run": run, "value": value}
-                         for run, value in found.items()]}  # fmt: skip
+                         for run, value in values.items()]}  # fmt: skip
 
     table = elsewhere([one("A", bm25=0.2, dense=0.4), one("B", dense=0.6)], {}, "other")
 
@@ -196,6 +196,6 @@ def test_an_axis_holds_its_values_between_round_numbers(low: float, high: float,
 
     assert results["low"] <= low <= high <= results["high"]
     assert ticks is None or [tick["words"] for tick in results["ticks"]] == ticks
-    assert place(results["low"], results) == 0
-    assert place(results["high"], results) == 1
+    assert position(results["low"], results) == 0
+    assert position(results["high"], results) == 1
     assert float(results["ticks"][0]["words"]) == pytest.approx(results["low"])

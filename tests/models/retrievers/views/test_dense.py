@@ -28,8 +28,8 @@ def test_vectors_and_scores_by_the_formula(tokenizer: Tokenizer, pooling: Poolin
         states = hidden[row, :length].double()
         vector = states[0] if pooling == "cls" else sum(states) / length
         if view.projection is not None:
-            vector = torch.stack([sum(w * x for w, x in zip(each, vector, strict=True))
-                                  for each in view.projection.weight.detach().double()])  # fmt: skip
+            vector = torch.stack([sum(w * x for w, x in zip(row, vector, strict=True))
+                                  for row in view.projection.weight.detach().double()])  # fmt: skip
             vector = vector + view.projection.bias.detach().double() if bias else vector
         wanted.append(vector)
     assert queries.dense is not None
@@ -43,7 +43,9 @@ def test_the_projection_is_one_matrix_that_starts_as_berts_do(tokenizer: Tokeniz
     torch.manual_seed(0)
     view = View(tiny_bert().config, Settings(dim=384), tokenizer, "cls")
 
-    assert [(name, each.shape) for name, each in view.named_parameters()] == [("projection.weight", (384, 32))]
+    assert [(name, parameter.shape) for name, parameter in view.named_parameters()] == [
+        ("projection.weight", (384, 32))
+    ]
     assert view.projection is not None
     assert view.projection.weight.std().item() == pytest.approx(0.02, rel=0.03)
     biased = View(tiny_bert().config, Settings(dim=384, bias=True), tokenizer, "cls").projection

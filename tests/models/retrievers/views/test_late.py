@@ -14,7 +14,7 @@ from models.tokens import Tokenizer, Tokens, pad
 from tests.tiny import PIECES, SHAPE, tiny_bert
 
 V = SHAPE["vocab_size"]
-CLS, SEP, MASK, DOT, COMMA = (PIECES.index(each) for each in ("[CLS]", "[SEP]", "[MASK]", ".", ","))
+CLS, SEP, MASK, DOT, COMMA = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]", "[MASK]", ".", ","))
 DEFAULT: dict[str, Any] = {
     "dim": 6, "bias": False, "normalise": False, "exact_match": False, "skip_punctuation": False, "query_masks": None,
     "use_cls": True, "use_sep": True,
@@ -89,9 +89,9 @@ def test_in_parts_as_in_one(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatc
     wanted, sizes = view.similarity(queries, passages), []
     maxsim = late.maxsim
 
-    def watched(asking: late.Compared, asked: late.Compared) -> Tensor:
-        sizes.append(asking.mask.numel() * asked.mask.numel())
-        return maxsim(asking, asked)
+    def watched(asking: late.Compared, passages: late.Compared) -> Tensor:
+        sizes.append(asking.mask.numel() * passages.mask.numel())
+        return maxsim(asking, passages)
 
     monkeypatch.setattr(late, "MAX_ELEMENTS", limit)
     monkeypatch.setattr(late, "maxsim", watched)

@@ -181,10 +181,10 @@ def test_dup_maes_score_is_gathered_at_what_the_passage_keeps(tokenizer: Tokeniz
 
     # Equation 12: sums over the passage's N largest, where the query keeps everything.
     mu_q, mu_d = weights(whole, model, queries, "query"), weights(whole, model, passages)
-    values, places = (part.tolist() for part in mu_d.topk(top))
+    values, ids = (part.tolist() for part in mu_d.topk(top))
     for query in range(3):
         for passage in range(5):
-            wanted = sum(mu_q[query, v].item() * x for v, x in zip(places[passage], values[passage], strict=True))
+            wanted = sum(mu_q[query, v].item() * x for v, x in zip(ids[passage], values[passage], strict=True))
             assert results[query, passage].item() == pytest.approx(wanted, rel=1e-4, abs=1e-4)
     if top == V:
         torch.testing.assert_close(results, mu_q @ mu_d.T)
@@ -223,7 +223,7 @@ def test_autocast_rounds_no_weight_and_no_score(tokenizer: Tokenizer) -> None:
         products = states @ model.bert.embeddings.word_embeddings.weight.T
 
     assert products.dtype == torch.bfloat16
-    wanted = torch.stack([each.float().amax(0) for each in products.split(tokens.mask.sum(1).tolist())])
+    wanted = torch.stack([scores.float().amax(0) for scores in products.split(tokens.mask.sum(1).tolist())])
     assert torch.equal(result, torch.log1p(torch.relu(wanted + model.cls.predictions.bias)))
 
 

@@ -6,14 +6,14 @@ import pytest
 from flows.recipe.shipped import shipped_recipes
 from storage.formats.yaml_files import read_yaml
 from storage.results.reported import parse_reported
-from tasks.report.page.paper_comparison import Measured, compared_numbers, systems_by_split
+from tasks.report.page.paper_comparison import SplitMeasurements, compared_numbers, systems_by_split
 
 
-def measured(split: str, **values: float) -> Measured:
+def measured(split: str, **values: float) -> SplitMeasurements:
     """One metric, nDCG@10, of runs on a split of MS MARCO."""
     rows = [{"dataset": "msmarco", "split": split, "run": run, "metric": "nDCG@10", "value": value}
             for run, value in values.items()]  # fmt: skip
-    return Measured(rows, intervals=[], comparisons=[], by_query=pa.table({}), key="")
+    return SplitMeasurements(rows, intervals=[], comparisons=[], by_query=pa.table({}), key="")
 
 
 @pytest.mark.parametrize(
