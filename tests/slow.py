@@ -35,7 +35,7 @@ def gelu(x: Array) -> Array:
 def attend(x: Array, w: dict[str, Array], name: str, visible: Sequence[set[int]]) -> Array:
     """Each row, for each head, over the columns that it sees."""
     size = SHAPE["hidden_size"] // SHAPE["num_attention_heads"]
-    query, key, value = (dense(x, w, f"{name}.{each}") for each in ("query", "key", "value"))
+    query, key, value = (dense(x, w, f"{name}.{part}") for part in ("query", "key", "value"))
     out = np.zeros_like(x)
     for row, columns in enumerate(visible):
         for start in range(0, x.shape[1], size):
@@ -51,9 +51,9 @@ def embedded(w: dict[str, Array], ids: list[int], types: Sequence[int] | None = 
     name = "bert.embeddings"
     rows = [
         w[f"{name}.word_embeddings.weight"][number]
-        + w[f"{name}.position_embeddings.weight"][place]
-        + w[f"{name}.token_type_embeddings.weight"][types[place] if types else 0]
-        for place, number in enumerate(ids)
+        + w[f"{name}.position_embeddings.weight"][position]
+        + w[f"{name}.token_type_embeddings.weight"][types[position] if types else 0]
+        for position, number in enumerate(ids)
     ]
     return norm(np.array(rows), w, f"{name}.LayerNorm")
 

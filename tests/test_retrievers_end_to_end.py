@@ -28,8 +28,8 @@ SUITE = {
     "bm25": {"engine": "bm25", "k1": 0.9, "b": 0.4}, "index": {"engine": "exact"}, "search": {"documents": 5},
     "evaluate": {"metrics": ["nDCG@10", "answer@1"], "resamples": 10000}, "metric": "nDCG@10",
     "collections": [
-        {"name": f"Rivers/{place}", "group": "Rivers", "reader": "beir", "path": "rivers", "eval_split": place}
-        for place in ("long", "short")
+        {"name": f"Rivers/{split}", "group": "Rivers", "reader": "beir", "path": "rivers", "eval_split": split}
+        for split in ("long", "short")
     ],
 }  # fmt: skip
 
@@ -106,31 +106,31 @@ def write_negatives(file: Path) -> None:
     ))  # fmt: skip
 
 
-def write_elsewhere(place: Path) -> None:
+def write_elsewhere(folder: Path) -> None:
     """A suite of one collection in BEIR's layout, by two of its splits; a river has the id of its question."""
-    (place / "elsewhere.yaml").write_text(yaml.safe_dump(SUITE))
-    (place / "rivers" / "qrels").mkdir(parents=True)
+    (folder / "elsewhere.yaml").write_text(yaml.safe_dump(SUITE))
+    (folder / "rivers" / "qrels").mkdir(parents=True)
     rivers = {"nile": "The Nile flows north through Africa.", "rhine": "The Rhine rises in the Alps.",
               "amazon": "The Amazon flows through Brazil."}  # fmt: skip
     texts = [{"_id": name, "title": name, "text": text} for name, text in rivers.items()]
     queries = [{"_id": "nile", "text": "a river in Africa", "answers": ["Africa"]}, {"_id": "q", "text": "the Alps"}]
     for name, rows in {"corpus": texts, "queries": queries}.items():
-        (place / "rivers" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / "rivers" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for name, rows in {"long": [("nile", "nile", 1), ("nile", "amazon", 1)], "short": [("q", "rhine", 1)]}.items():
         lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, row)) for row in rows)]
-        (place / "rivers" / "qrels" / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+        (folder / "rivers" / "qrels" / f"{name}.tsv").write_text("\n".join(lines) + "\n")
 
 
 @pytest.fixture(scope="module")
 def finished(prefect_server: Service, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the recipe has run to its report."""
-    place = tmp_path_factory.mktemp("everything")
-    write_negatives(place / "negatives.jsonl")
-    write_elsewhere(place)
-    (place / "everything.yaml").write_text(yaml.safe_dump(recipe(), sort_keys=False))
-    done = run(place, "reproduce", "everything.yaml", PREFECT_API_URL=prefect_server.url)
+    folder = tmp_path_factory.mktemp("everything")
+    write_negatives(folder / "negatives.jsonl")
+    write_elsewhere(folder)
+    (folder / "everything.yaml").write_text(yaml.safe_dump(recipe(), sort_keys=False))
+    done = run(folder, "reproduce", "everything.yaml", PREFECT_API_URL=prefect_server.url)
     assert done.returncode == 0, done.stderr
-    return place
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -177,8 +177,8 @@ def test_the_report_compares_rankings_and_their_storage(finished: Path, report: 
 
 
 def test_other_splits_and_other_collections_have_their_tables(finished: Path, report: dict[str, Any]) -> None:
-    elsewhere = {(row["dataset"], row["run"], row["metric"]): row["value"] for each in report["transfer"]
-                 for row in each["rows"]}  # fmt: skip
+    elsewhere = {(row["dataset"], row["run"], row["metric"]): row["value"] for table in report["transfer"]
+                 for row in table["rows"]}  # fmt: skip
     page = (finished / "artifacts" / "reports" / "everything" / "report.html").read_text()
 
     assert [split["rows"][0]["split"] for split in report["splits"]] == ["test"]

@@ -52,7 +52,9 @@ class Constant:
 
     def is_in(self, recipe: Path) -> bool:
         """BEIR's recipes begin from another's pre-training, and are named as such."""
-        patterns = [each for each in self.recipes.split() if each.endswith("_beir") == recipe.stem.endswith("_beir")]
+        patterns = [
+            pattern for pattern in self.recipes.split() if pattern.endswith("_beir") == recipe.stem.endswith("_beir")
+        ]
         return any(fnmatchcase(recipe.stem, pattern) for pattern in patterns)
 
 
@@ -95,12 +97,12 @@ def values(node: yaml.Node, path: tuple[str, ...]) -> Iterator[tuple[str, object
         own = {key.value for key, _ in node.value}
         for key, inner in node.value:
             if key.tag == MERGE:
-                merged = yaml.MappingNode(inner.tag, [each for each in inner.value if each[0].value not in own])
+                merged = yaml.MappingNode(inner.tag, [pair for pair in inner.value if pair[0].value not in own])
                 merged.start_mark = inner.start_mark
                 yield from values(merged, path)
             else:
                 yield from values(inner, (*path, str(key.value)))
-    elif isinstance(node, yaml.SequenceNode) and not all(isinstance(each, yaml.ScalarNode) for each in node.value):
+    elif isinstance(node, yaml.SequenceNode) and not all(isinstance(item, yaml.ScalarNode) for item in node.value):
         for number, inner in enumerate(node.value):
             yield from values(inner, (*path, str(number)))
     else:
@@ -131,15 +133,15 @@ def test_there_are_recipes_and_each_pattern_names_some() -> None:
 def test_each_value_that_a_comment_calls_printed_is_in_the_table(recipe: Path) -> None:
     cited = [line for line in lines(recipe) if line.sources]
     for line in cited:
-        place = f"{recipe.name} line {line.number}: {line.key}"
+        where = f"{recipe.name} line {line.number}: {line.key}"
         names = {other.key.rpartition(".")[2] for other in cited if other.number == line.number}
-        assert len(names) == 1, f"{place}: whose source is it? Give each value a line of its own"
+        assert len(names) == 1, f"{where}: whose source is it? Give each value a line of its own"
         for source in line.sources:
             rows = [
                 row for row in TABLE if row.is_in(recipe) and row.where == source and fnmatchcase(line.key, row.key)
             ]
-            assert rows, f"{place}: no row of the table says {source}"
-            assert all(same(line.value, row.value) for row in rows), f"{place}: {line.value!r}, printed {rows[0].value}"
+            assert rows, f"{where}: no row of the table says {source}"
+            assert all(same(line.value, row.value) for row in rows), f"{where}: {line.value!r}, printed {rows[0].value}"
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
@@ -148,9 +150,9 @@ def test_each_row_of_the_table_is_met_and_cited(recipe: Path) -> None:
         results = [line for line in lines(recipe) if fnmatchcase(line.key, row.key)]
         assert results, f"{recipe.name} has no {row.key}"
         for line in results:
-            place = f"{recipe.name} line {line.number}: {line.key}"
-            assert same(line.value, row.value), f"{place}: {line.value!r}, printed {row.value} ({row.where})"
-            assert row.where in line.sources, f"{place}: its comment does not name {row.where}"
+            where = f"{recipe.name} line {line.number}: {line.key}"
+            assert same(line.value, row.value), f"{where}: {line.value!r}, printed {row.value} ({row.where})"
+            assert row.where in line.sources, f"{where}: its comment does not name {row.where}"
 
 
 def test_every_source_in_a_comment_belongs_to_a_value() -> None:

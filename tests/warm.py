@@ -73,11 +73,11 @@ def start(
     return Command(_ask(request))
 
 
-def run(place: Path, *arguments: str, timeout: float = 1200, **more: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *arguments: str, timeout: float = 1200, **more: str) -> subprocess.CompletedProcess[str]:
     """Run `pretrieve` in a folder, which is its home too, to its end; `more` is for its environment."""
-    with tempfile.TemporaryDirectory() as folder:
-        files = Path(folder, "stdout"), Path(folder, "stderr")
-        command = start(*arguments, cwd=place, env=environment(place, **more), stdout=files[0], stderr=files[1])
+    with tempfile.TemporaryDirectory() as temporary:
+        files = Path(temporary, "stdout"), Path(temporary, "stderr")
+        command = start(*arguments, cwd=folder, env=environment(folder, **more), stdout=files[0], stderr=files[1])
         try:
             code = command.wait(timeout)
         finally:

@@ -60,7 +60,7 @@ def build_a_run(root: Path, enough: Path) -> None:
                 json.loads((passages.path / "manifest.json").read_text())
         built = [f"{folder.parent.name}/{folder.name}" for folder, _ in store.manifests()]
         (root / "reports" / "one").mkdir(parents=True)
-        stages = [dict(zip(("stage", "key"), each.split("/"), strict=True)) for each in built]
+        stages = [dict(zip(("stage", "key"), reference.split("/"), strict=True)) for reference in built]
         (root / "reports" / "one" / "report.json").write_text(json.dumps({"stages": stages, "inputs": {}}))
         note.finish()
 
@@ -168,4 +168,4 @@ def test_a_folder_that_another_process_moves_away_meanwhile_ends_nothing(store: 
     store.manifests = moving  # type: ignore[method-assign]
     survey = take_survey(store, Policy(0, False))
 
-    assert {candidate.path for candidate in survey.candidates} == {each.path for each in built[1:]}
+    assert {candidate.path for candidate in survey.candidates} == {artifact.path for artifact in built[1:]}

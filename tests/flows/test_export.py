@@ -88,16 +88,16 @@ def test_a_folder_that_was_filled_meanwhile_is_left_as_it_is(tmp_path: Path) -> 
     assert tree(tmp_path) == {"model": None, "model/b": b"of others"}
 
 
-@pytest.mark.parametrize("place", ["a\0b", "x" * 300, "file/below", "file", "loop/below", "/proc/nothing/there", "/"])
+@pytest.mark.parametrize("target", ["a\0b", "x" * 300, "file/below", "file", "loop/below", "/proc/nothing/there", "/"])
 def test_an_impossible_place_is_named_in_one_line(
-    place: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    target: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = given_checkpoint()
     finished_runs.run(store, "one")
     (tmp_path / "file").write_text("a letter")
     (tmp_path / "loop").symlink_to("loop")
 
-    for words in (["export", model.key, tmp_path / place], ["export-run", "one", "--to", tmp_path / place]):
+    for words in (["export", model.key, tmp_path / target], ["export-run", "one", "--to", tmp_path / target]):
         ended = command(capsys, *words, "--store", store.root)
 
         assert ended.code == 2, ended.err

@@ -155,10 +155,10 @@ FORUMS = {f"cqadupstack/{forum}/{name}": "{}\n" for forum in ("android", "tex")
 @pytest.mark.parametrize(
     ("name", "members", "expected"),
     [
-        ("scifact", {f"scifact/{each}": "{}\n" for each in (
+        ("scifact", {f"scifact/{file}": "{}\n" for file in (
             "corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/test.tsv", "README", "../escaped/corpus.jsonl")},
          ["corpus.jsonl", "qrels/test.tsv", "qrels/train.tsv", "queries.jsonl"]),
-        ("cqadupstack", FORUMS, sorted(each.partition("/")[2] for each in FORUMS)),
+        ("cqadupstack", FORUMS, sorted(file.partition("/")[2] for file in FORUMS)),
     ],
 )  # fmt: skip
 def test_beirs_archives_lose_their_outer_folder(

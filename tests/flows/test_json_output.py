@@ -58,7 +58,7 @@ def test_search_results(built: dict[str, Artifact[Any]], store: Store, capsys: p
 def test_garbage(built: dict[str, Artifact[Any]], store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     listed = json_of(capsys, "gc", "--older-than", "0s", "--store", store.root)
 
-    assert set(listed["unneeded"]) == {str(made.path) for made in built.values()}
+    assert set(listed["unneeded"]) == {str(artifact.path) for artifact in built.values()}
     assert {"what", "size", "kept_for"} == set(listed["rows"][0])
     refused = command(capsys, "gc", "--json", "--delete", "--store", store.root)
     assert refused.code == 2

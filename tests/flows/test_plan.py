@@ -127,7 +127,7 @@ def test_only_keys_that_depend_on_what_is_absent_are_open(tmp_path: Path, capsys
 @stage(version=1, table=Pairs)
 def given_pairs(out: Path) -> None:
     """Texts with a context each."""
-    texts = [" ".join(WORDS[place:] + WORDS[:place]) for place in range(len(WORDS))]
+    texts = [" ".join(WORDS[first:] + WORDS[:first]) for first in range(len(WORDS))]
     write_rows(out, Pairs, [
         {"passage_id": text[:9], "text": text, "queries": [], "passages": [text]} for text in texts
     ])  # fmt: skip
@@ -178,7 +178,7 @@ def test_absent_sources_are_errors_but_where_they_may_be(tmp_path: Path) -> None
     assert corpus == again
     assert weights.reference == "absent:empty"
     assert pieces.reference == "absent:empty/tokenizer.json"
-    assert [each.split(":")[0] for each in missing] == [
+    assert [line.split(":")[0] for line in missing] == [
         "dataset.path", str(tmp_path / "empty" / "corpus.jsonl"), str(tmp_path / "empty")
     ]  # fmt: skip
     with pytest.raises(UserError, match="no data set at"):

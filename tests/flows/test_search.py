@@ -70,14 +70,14 @@ def test_a_key_of_any_kind_is_searched(
 ) -> None:
     results = answer("river", open_key(built[name].key[:10], store), top=3, view=None)
 
-    assert [each.rank for each in results] == list(range(1, len(results) + 1))
+    assert [result.rank for result in results] == list(range(1, len(results) + 1))
     assert list(results[0].scores) == views
-    first = [each.scores[views[0]] for each in results]
+    first = [result.scores[views[0]] for result in results]
     assert first == sorted(first, reverse=True)
     assert len(results) == (1 if name == "bm25" else 3)
     if "sum" in views:
-        for each in results:
-            assert each.scores["sum"] == pytest.approx(sum(each.scores[view] for view in views[1:]), rel=1e-5)
+        for result in results:
+            assert result.scores["sum"] == pytest.approx(sum(result.scores[view] for view in views[1:]), rel=1e-5)
 
 
 def test_a_view_may_be_named_and_more_results_requested_than_there_are(built: dict[str, Artifact[Any]]) -> None:

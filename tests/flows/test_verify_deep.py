@@ -53,7 +53,11 @@ def artifacts(store: Store, numbers: range) -> dict[str, Rebuildable]:
             for number in numbers:
                 again(count(settings=Count(number=number)), settings=Count(number=number))
     manifests = {reference: store.manifest(job.stage.name, job.key) for reference, job in current.jobs.items()}
-    return {each: Rebuildable(current.jobs[each], built, execution) for each, built in manifests.items() if built}
+    return {
+        reference: Rebuildable(current.jobs[reference], built, execution)
+        for reference, built in manifests.items()
+        if built
+    }
 
 
 def rebuild(one: Rebuildable, tmp_path: Path) -> tuple[str, str]:

@@ -60,8 +60,8 @@ def places_of(value: Any) -> list[tuple[Any, ...]]:
     """The paths of all values in sections and lists."""
     results: list[tuple[Any, ...]] = [()]
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, each in inner:
-        results += [(key, *rest) for rest in places_of(each)]
+    for key, part in inner:
+        results += [(key, *rest) for rest in places_of(part)]
     return results
 
 
@@ -70,20 +70,20 @@ def edited(draw: st.DrawFn, text: bytes) -> bytes:
     """A text with a few of its lines or bytes changed."""
     for _ in range(draw(st.integers(1, 3))):
         lines = text.splitlines(keepends=True) or [b""]
-        place = draw(st.integers(0, len(lines) - 1))
-        at = draw(st.integers(0, len(lines[place])))
+        number = draw(st.integers(0, len(lines) - 1))
+        at = draw(st.integers(0, len(lines[number])))
         piece = draw(odd_texts.map(lambda odd: odd.encode("utf-8", "surrogatepass")) | st.binary(max_size=6))
         what = draw(st.sampled_from(["insert", "replace", "drop", "twice", "cut", "crlf", "mark"]))
         if what == "insert":
-            lines[place] = lines[place][:at] + piece + lines[place][at:]
+            lines[number] = lines[number][:at] + piece + lines[number][at:]
         elif what == "replace":
-            lines[place] = piece + b"\n"
+            lines[number] = piece + b"\n"
         elif what == "drop":
-            del lines[place]
+            del lines[number]
         elif what == "twice":
-            lines.insert(place, lines[place])
+            lines.insert(number, lines[number])
         elif what == "cut":
-            lines = [*lines[:place], lines[place][:at]]
+            lines = [*lines[:number], lines[number][:at]]
         elif what == "crlf":
             lines = [line.replace(b"\n", b"\r\n") for line in lines]
         else:

@@ -52,12 +52,12 @@ def odd_columns(count: int) -> st.SearchStrategy[bytes]:
 
 def ingested(folder: Path) -> None:
     """Ingest the collection as a recipe's first stages do."""
-    place = Dataset(
+    dataset = Dataset(
         reader="beir", path=str(folder), train_split=None, eval_splits=["dev"], description="", fraction=None
     )
     with session(Session(Store(folder / "store"), Execution(workers=1, threads=1))):
-        documents(place, "corpus")
-        topics(place, "corpus", "dev", answers=True)
+        documents(dataset, "corpus")
+        topics(dataset, "corpus", "dev", answers=True)
 
 
 @given(

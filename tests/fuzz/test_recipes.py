@@ -34,7 +34,7 @@ def changed(draw: st.DrawFn) -> bytes:
     """A small recipe as JSON, which is YAML, with a few values replaced, dropped, added or moved."""
     value = json.loads(json.dumps(VALUES[draw(st.sampled_from(NAMES))]))
     for _ in range(draw(st.integers(1, 3))):
-        *path, key = draw(st.sampled_from([place for place in places_of(value) if place]))
+        *path, key = draw(st.sampled_from([keys for keys in places_of(value) if keys]))
         inner: Any = value
         for step in path:
             inner = inner[step]
@@ -44,7 +44,7 @@ def changed(draw: st.DrawFn) -> bytes:
         elif what == "add":
             inner[draw(odd_texts)] = draw(odd_values)
         elif what == "move":
-            *other, last = draw(st.sampled_from([place for place in places_of(value) if place]))
+            *other, last = draw(st.sampled_from([keys for keys in places_of(value) if keys]))
             there: Any = value
             for step in other:
                 there = there[step]
@@ -76,8 +76,8 @@ def test_a_recipe_of_any_bytes(text: bytes) -> None:
 @st.composite
 def settings_of_places(draw: st.DrawFn) -> str:
     """A `--set` of a value of the quickstart, or of none."""
-    place = draw(st.sampled_from([place for place in places_of(VALUES["quickstart"]) if place]))
-    parts = [str(each) for each in place]
+    keys = draw(st.sampled_from([keys for keys in places_of(VALUES["quickstart"]) if keys]))
+    parts = [str(key) for key in keys]
     if draw(st.booleans()):
         parts[draw(st.integers(0, len(parts) - 1))] = draw(odd_texts)
     value = draw(odd_texts | odd_values.map(json.dumps))

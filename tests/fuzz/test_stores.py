@@ -37,7 +37,7 @@ def other_manifests(draw: st.DrawFn, text: bytes) -> bytes:
     if draw(st.booleans()):
         return draw(edited(text))
     value = json.loads(text)
-    *path, key = draw(st.sampled_from([place for place in places_of(value) if place]))
+    *path, key = draw(st.sampled_from([keys for keys in places_of(value) if keys]))
     inner: Any = value
     for step in path:
         inner = inner[step]

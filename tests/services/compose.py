@@ -40,9 +40,9 @@ def filled_in() -> dict[str, str]:
 def interpolated(value: Any, variables: dict[str, str]) -> Any:
     """A part of the file with its `${…}` replaced as Compose does; a KeyError where a needed one is not set."""
     if isinstance(value, dict):
-        return {name: interpolated(each, variables) for name, each in value.items()}
+        return {name: interpolated(part, variables) for name, part in value.items()}
     if isinstance(value, list):
-        return [interpolated(each, variables) for each in value]
+        return [interpolated(part, variables) for part in value]
     if not isinstance(value, str):
         return value
 

@@ -52,8 +52,8 @@ def test_a_cancelled_run_cancels_its_child_which_saves_and_resumes(lab: Lab) -> 
     other = lab.ask("train_generator", *long_training(STEPS, seed=2))  # the worker is busy
     waiting = wait_for(lambda: lab.children(other), 4, "the child is there")[0]
     assert waiting["state_type"] != "RUNNING"
-    for each in (other, run):
-        lab.cancel(each)
-    for each in (other, waiting["id"], run, again["id"]):
-        assert lab.end(each, 3)["state_name"] == "Cancelled"
+    for flow_run in (other, run):
+        lab.cancel(flow_run)
+    for flow_run in (other, waiting["id"], run, again["id"]):
+        assert lab.end(flow_run, 3)["state_name"] == "Cancelled"
     assert lab.steps(waiting) == 0

@@ -100,14 +100,14 @@ def test_ports_are_this_machines_alone_and_databases_have_none() -> None:
 
 def test_each_gpu_has_one_worker_that_takes_one_run() -> None:
     gpus = {}
-    for name, each in DEFINED.items():
+    for name, service in DEFINED.items():
         if "gpu" in name:
-            assert "pretrieve worker gpu" in each["command"][-1]
-            assert "--limit" not in each["command"][-1]  # one run
-            assert each["shm_size"]
-            assert each["stop_grace_period"] == "120s"  # as long as docs/operations.md says that it needs
-        if "deploy" in each:
-            [device] = each["deploy"]["resources"]["reservations"]["devices"]
+            assert "pretrieve worker gpu" in service["command"][-1]
+            assert "--limit" not in service["command"][-1]  # one run
+            assert service["shm_size"]
+            assert service["stop_grace_period"] == "120s"  # as long as docs/operations.md says that it needs
+        if "deploy" in service:
+            [device] = service["deploy"]["resources"]["reservations"]["devices"]
             assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
             [gpus[name]] = device["device_ids"]
     profiles = {profile: {gpus[name] for name in gpus if profile in DEFINED[name]["profiles"]} for profile in
@@ -122,8 +122,10 @@ def test_each_gpu_has_one_worker_that_takes_one_run() -> None:
 
 def test_volumes_are_named_and_workers_share_the_store() -> None:
     named = set(yaml.safe_load(FILE.read_text())["volumes"])
-    mounted = {each.split(":")[0] for service in DEFINED.values() for each in service.get("volumes", [])}
-    stores = {each for name in LASTING if "worker" in name for each in DEFINED[name]["volumes"] if ":/store" in each}
+    mounted = {volume.split(":")[0] for service in DEFINED.values() for volume in service.get("volumes", [])}
+    stores = {
+        volume for name in LASTING if "worker" in name for volume in DEFINED[name]["volumes"] if ":/store" in volume
+    }
 
     assert mounted == named
     assert stores == {"store:/store"}
@@ -240,7 +242,7 @@ def test_secrets_are_nowhere_to_be_read(stack: Stack) -> None:
     dump = psql(stack, VARIABLES["POSTGRES_PASSWORD"], "pg_dump")
     assert "deployment" in dump.stdout
     readable = {"the database": dump.stdout}
-    readable |= {f"the log of {each.name}": each.said() for each in stack.started}
+    readable |= {f"the log of {process.name}": process.said() for process in stack.started}
     files = (path for path in stack.store.rglob("*") if path.is_file())
     readable |= {str(path): path.read_bytes().decode(errors="replace") for path in files}
     for service in stack.started:
@@ -256,7 +258,7 @@ def test_secrets_are_nowhere_to_be_read(stack: Stack) -> None:
 def test_each_service_ends_on_sigterm_and_is_then_unhealthy(stack: Stack) -> None:
     for service, health in (("worker-gpu-none", "health-gpu"), ("worker-cpu", "health-cpu"), ("reports", ""),
                             ("server", ""), ("services", ""), ("redis", "")):  # fmt: skip
-        [process] = [each.process for each in stack.started if each.name == service]
+        [process] = [started.process for started in stack.started if started.name == service]
         process.terminate()
         grace = int(DEFINED[service].get("stop_grace_period", "10s").removesuffix("s"))
         process.wait(timeout=6 * grace)  # others keep this machine busy

@@ -84,10 +84,10 @@ class Builder:
         return self.process.wait(600)
 
 
-def wait(for_what: Callable[[], Any], seconds: float = 600, told: Callable[[], str] = str) -> None:
+def wait(for_what: Callable[[], Any], seconds: float = 600, message: Callable[[], str] = str) -> None:
     deadline = time.monotonic() + seconds
     while not for_what():
-        assert time.monotonic() < deadline, told()
+        assert time.monotonic() < deadline, message()
         time.sleep(0.05)
 
 

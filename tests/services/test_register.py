@@ -44,7 +44,7 @@ def test_every_deployment_is_there_with_pool_limit_and_form(server: Service) -> 
         "evaluate_models/gpu",
     }  # fmt: skip
     for row in results.values():
-        [listed] = [each for each in DEPLOYMENTS if each["entrypoint"] == row["entrypoint"]]
+        [listed] = [deployment for deployment in DEPLOYMENTS if deployment["entrypoint"] == row["entrypoint"]]
         limit = row["global_concurrency_limit"]
         assert row["work_pool_name"] == row["name"] == listed["work_pool"]["name"]
         assert (limit["limit"] if limit else None) == listed.get("concurrency_limit", {}).get("limit")

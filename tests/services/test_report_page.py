@@ -40,20 +40,20 @@ def test_no_width_makes_the_page_scroll_sideways(chromium: Browser, report: str,
     page.goto(report)
 
     assert wide(page) == width
-    for each in page.locator("details > summary").all():
-        if each.is_visible():
-            each.click()
+    for summary in page.locator("details > summary").all():
+        if summary.is_visible():
+            summary.click()
     assert wide(page) == width
     page.close()
 
 
 def test_the_page_asks_for_itself_alone_and_reports_no_error(chromium: Browser, report: str) -> None:
-    page, asked, said = chromium.new_page(), list[str](), list[str]()
-    page.on("request", lambda request: asked.append(request.url))
+    page, requested, said = chromium.new_page(), list[str](), list[str]()
+    page.on("request", lambda request: requested.append(request.url))
     page.on("console", lambda message: said.append(message.text))
     page.goto(report)
 
-    assert (asked, said) == ([report], [])
+    assert (requested, said) == ([report], [])
     page.close()
 
 

@@ -101,8 +101,8 @@ def test_a_failed_reproduction_is_resumed_in_the_browser(lab: Lab, tmp_path: Pat
         child = killed_after_shards(lab, run)
 
         assert lab.end(run)["state_name"] == "Failed"
-        left, whole = shards(lab.store), lab.manifests()
-        assert len(left) >= SHARDS_LEFT
+        remaining, whole = shards(lab.store), lab.manifests()
+        assert len(remaining) >= SHARDS_LEFT
         assert not any(reference.startswith("generate_queries/") for reference in whole)
         window.open_run(run)
         window.shot("failed")
@@ -112,8 +112,8 @@ def test_a_failed_reproduction_is_resumed_in_the_browser(lab: Lab, tmp_path: Pat
         assert run_of(lab.url, run)["run_count"] == 2
         again = [row for row in lab.children(run) if row["name"] == child["name"]]
         assert [(row["id"], row["state_name"], row["run_count"]) for row in again] == [(child["id"], "Completed", 2)]
-        assert left.items() <= shards(lab.store).items()
-        assert len(shards(lab.store)) > len(left)
+        assert remaining.items() <= shards(lab.store).items()
+        assert len(shards(lab.store)) > len(remaining)
         cached = {name for name, ended in states(lab, run).items() if "Cached" in ended}
         assert {name.split()[-1] for name in cached} == {reference.split("/")[1][:8] for reference in whole}
         shown(window, run)

@@ -57,11 +57,11 @@ def test_each_stage_runs_where_it_belongs_and_independent_ones_side_by_side(lab:
     [retriever] = [child["name"] for child in children if child["name"].startswith("train (retriever_1)")]
     assert {generator, retriever} in together
     busy = [{str(child["name"]) for child in children if at(child)[0] <= at(one)[0] < at(child)[1]} for one in children]
-    assert max(len(each) for each in busy) == 2  # there are two workers
+    assert max(len(runs) for runs in busy) == 2  # there are two workers
     own = {row["name"] for row in post(lab.url, "task_runs", flow_runs={"id": {"any_": [run]}})}
     assert {job.label for reference, job in jobs.items() if reference in built} <= own
     theirs = [post(lab.url, "task_runs", flow_runs={"id": {"any_": [child["id"]]}}) for child in children]
-    assert [len(each) for each in theirs] == [1] * len(children)
+    assert [len(runs) for runs in theirs] == [1] * len(children)
     assert len(own) <= len(built) + 2 * len(children)  # a stage's task, and the link to its child
     results = [path for path in (lab.store / ".prefect" / "results").rglob("*") if path.is_file()]
 

@@ -16,12 +16,12 @@ from tests.tiny import tiny_tokenizer
 
 def fitted(kind: str, steps: int, out: Path, device: str, *, log_steps: int = 1, chunk: int | None = 3) -> int:
     """Train for some steps and return the number of synchronisations of the complete training."""
-    batch_of, made = batches(kind, tiny_tokenizer()), objective(kind)
+    batch_of, module = batches(kind, tiny_tokenizer()), objective(kind)
     settings = OptimisationSettings(**{**FITTING.model_dump(), "chunk": chunk, "precision": "float32"})
     execution = Execution(workers=1, threads=1, device=device, log_steps=log_steps)
     with session(Session(Store(out / "store"), execution)):
         traffic.clear()
-        fit(made, batch_of, steps, out=out, settings=settings, seed=3)
+        fit(module, batch_of, steps, out=out, settings=settings, seed=3)
     return traffic.synchronisations.total()
 
 

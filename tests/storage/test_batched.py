@@ -10,7 +10,7 @@ from storage.batched import portions
 def test_portions_hold_what_they_may(items: list[str], limit: int, number: int | None) -> None:
     results = list(portions(iter(items), size=len, limit=limit, number=number))
 
-    assert [each for some in results for each in some] == items
+    assert [item for some in results for item in some] == items
     assert all(sum(map(len, some)) <= limit or len(some) == 1 for some in results)
     assert all(0 < len(some) <= (number or len(some)) for some in results)
 

@@ -53,7 +53,7 @@ def test_a_kill_while_a_library_saves_weights_leaves_nothing_that_is_published(s
     built = save()
 
     assert {path.name for path in built.path.iterdir()} == {"manifest.json", "model.safetensors", "query"}
-    hashes = [place.manifest(built.stage, built.key) for place in (store, Store(tmp_path / "unbroken"))]
+    hashes = [other.manifest(built.stage, built.key) for other in (store, Store(tmp_path / "unbroken"))]
     assert hashes[0] is not None
     assert hashes[1] is not None
     assert hashes[0].hash == hashes[1].hash

@@ -72,7 +72,7 @@ def test_no_setting_is_infinite_or_not_a_number(value: float) -> None:
         tried += 1
         with pytest.raises(ValidationError) as error:  # of an unknown key, at least
             TypeAdapter(kind).validate_python({name: put(value), "no such key": 1})
-        if FINITE not in [each["type"] for each in error.value.errors() if each["loc"][0] == name]:
+        if FINITE not in [problem["type"] for problem in error.value.errors() if problem["loc"][0] == name]:
             accepted.append(f"{kind.__module__}.{kind.__qualname__}.{name}")
     assert tried > 60
     assert not accepted

@@ -73,15 +73,15 @@ def test_one_view_is_read_alone_and_mapped(tmp_path: Path) -> None:
 def test_rows_are_taken_cut_and_joined(ids: bool) -> None:
     lengths = [3, 0, 5, 1, 0, 2]
     whole = encoded(lengths, ids=ids)
-    each = [whole.taken([place]) for place in range(6)]
-    for place, length in enumerate(lengths):
-        start = sum(lengths[:place])
-        assert np.array_equal(each[place].lexical.values, whole.lexical.values[start : start + length])
-        assert np.array_equal(each[place].late.vectors, whole.late.vectors[start : start + length])
-    assert same(Encoded.concatenated(each), whole)
-    assert same(whole.taken([4, 0, 2, 2]), Encoded.concatenated([each[4], each[0], each[2], each[2]]))
-    assert same(whole.rows(1, 4), Encoded.concatenated(each[1:4]))
-    assert same(whole.rows(4, 9), Encoded.concatenated(each[4:]))
+    rows = [whole.taken([number]) for number in range(6)]
+    for number, length in enumerate(lengths):
+        start = sum(lengths[:number])
+        assert np.array_equal(rows[number].lexical.values, whole.lexical.values[start : start + length])
+        assert np.array_equal(rows[number].late.vectors, whole.late.vectors[start : start + length])
+    assert same(Encoded.concatenated(rows), whole)
+    assert same(whole.taken([4, 0, 2, 2]), Encoded.concatenated([rows[4], rows[0], rows[2], rows[2]]))
+    assert same(whole.rows(1, 4), Encoded.concatenated(rows[1:4]))
+    assert same(whole.rows(4, 9), Encoded.concatenated(rows[4:]))
     assert same(whole.taken([]), whole.rows(0, 0))
 
 

@@ -47,10 +47,10 @@ class ChainRuns:
 
     def __init__(self, chain: Chain, folder: Path, weather: Weather) -> None:
         self.chain, self.weather, self.outcome = chain, weather, weather.outcome
-        self.place = shutil.copytree(weather.inputs, folder)
-        self.store = self.place / "artifacts"
+        self.folder = shutil.copytree(weather.inputs, folder)
+        self.store = self.folder / "artifacts"
         self.reference = weather.reference.get(chain.mode.name) or weather.reference[""]
-        self.temporary = self.place / "tmp"
+        self.temporary = self.folder / "tmp"
         self.temporary.mkdir()
         self.environment = {**weather.environment.get(chain.mode.name, {}), "TMPDIR": str(self.temporary)}
         self.hits: list[Hit] = []
@@ -73,8 +73,8 @@ class ChainRuns:
             finally:
                 done.set()
         try:
-            for each in (*completed, reading):
-                each.result()
+            for future in (*completed, reading):
+                future.result()
             comparison.compare(self)
         except GivenUp as reason:
             self.problem(f"given up: {reason}")
@@ -86,7 +86,7 @@ class ChainRuns:
         """Start a run of a recipe."""
         mode = self.chain.mode
         plain = not mode.name.endswith("server") or mode.name.startswith("no ")
-        self.all.append(run := start(self.place, recipe, *mode.arguments, environment=self.environment, plain=plain))
+        self.all.append(run := start(self.folder, recipe, *mode.arguments, environment=self.environment, plain=plain))
         return run
 
     def problem(self, what: str) -> None:

@@ -45,7 +45,7 @@ def call(chain: ChainRuns, name: str, number: int = 0) -> tuple[int | None, str]
         ]
         checkpoint = random.Random(number).choice(sorted(checkpoints))
         arguments += [checkpoint.partition("/")[2], f"exported-{number}"]
-    run = command(chain.place, name, *arguments, environment=chain.environment, plain=True)
+    run = command(chain.folder, name, *arguments, environment=chain.environment, plain=True)
     chain.all.append(run)
     code = run.wait()
     chain.ended.append(run)

@@ -26,15 +26,15 @@ def compare(chain: ChainRuns) -> None:
         chain.problem(f"{name} is {'not expected' if name in built else 'missing'}")
     for hit in chain.hits:
         hit.equal = built.get(hit.reference) == expected.get(hit.reference) if hit.reference else None
-    for left in leftovers.files(chain.store):
-        chain.problem(left)
+    for path in leftovers.files(chain.store):
+        chain.problem(path)
     if not chain.chain.mode.arguments:  # with --until a run's note stays
         for note in sorted((chain.store / ".runs").glob("*")):
             chain.problem(f"the note of a run is left: {note.read_text()[:200]}")
-    for left in sorted(chain.temporary.iterdir()):
-        if left.name.startswith("torchinductor_") and not any(left.iterdir()):
+    for path in sorted(chain.temporary.iterdir()):
+        if path.name.startswith("torchinductor_") and not any(path.iterdir()):
             continue  # PyTorch creates it when it is imported, and never removes it
-        chain.problem(f"TMPDIR/{left.name} is left")
+        chain.problem(f"TMPDIR/{path.name} is left")
     code, words = companions.call(chain, "verify")
     if code != 0:
         chain.problem(f"verify at the end: exit code {code}: {words}")

@@ -85,10 +85,10 @@ class Outcome:
         """The same as lines of a table."""
         lines = [f"{'stage':22} hits equal differ  left by the interruption; signals"]
         for stage, row in self.by_stage().items():
-            left = ", ".join(f"{name} {count}" for name, count in sorted(row["left"].items()))
+            counts = ", ".join(f"{name} {count}" for name, count in sorted(row["left"].items()))
             signals = ", ".join(f"{name} {count}" for name, count in sorted(row["signals"].items()))
             lines.append(
-                f"{stage:22} {row['interruptions']:4} {row['equal']:5} {row['different']:6}  {left}; {signals}"
+                f"{stage:22} {row['interruptions']:4} {row['equal']:5} {row['different']:6}  {counts}; {signals}"
             )
         lines += [
             f"{len(self.hits)} interruptions in {self.chains} chains, {self.artifacts} artifacts compared",

@@ -27,18 +27,18 @@ LARGEST = {"dim": 8, "top_passages": 20, "top_queries": 20}
 CONTEXTS = {"pseudo_queries": 1, "passages": [], "alone": None}
 
 
-def write(place: Path) -> None:
+def write(folder: Path) -> None:
     """Write the collection, the BERT and the recipes into a folder."""
-    _write_collection(place / "collection")
-    (place / "bert").mkdir()
-    save_backbone(place / "bert", spread=0.2)
-    (place / "negatives.jsonl").write_text("".join(
+    _write_collection(folder / "collection")
+    (folder / "bert").mkdir()
+    save_backbone(folder / "bert", spread=0.2)
+    (folder / "negatives.jsonl").write_text("".join(
         json.dumps({"qid": f"train-{number}", "pos": [{"pid": f"d{number}", "ce-score": 5.0}],
-                    "neg": {"bm25": [{"pid": f"d{number + each}", "ce-score": -each} for each in (1, 2)]}}) + "\n"
+                    "neg": {"bm25": [{"pid": f"d{number + offset}", "ce-score": -offset} for offset in (1, 2)]}}) + "\n"
         for number in range(QUERIES["train"])
     ))  # fmt: skip
     for name, value in {PAIRS: with_pseudo_queries(), TEXTS: without_pseudo_queries()}.items():
-        (place / name).write_text(yaml.safe_dump(value, sort_keys=False))
+        (folder / name).write_text(yaml.safe_dump(value, sort_keys=False))
 
 
 def _write_collection(folder: Path) -> None:

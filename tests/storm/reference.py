@@ -33,23 +33,23 @@ class Reference:
         return {name: self.artifacts[name] for recipe in recipes for name in self.built[recipe]}
 
 
-def unbroken(place: Path, recipes: Iterable[str], *arguments: str) -> Reference:
+def unbroken(folder: Path, recipes: Iterable[str], *arguments: str) -> Reference:
     """Run recipes one after the other, without Prefect, in a folder with their inputs."""
     built, seconds = {}, {}
     for recipe in recipes:
-        run = start(place, recipe, *arguments, environment={}, plain=True)
+        run = start(folder, recipe, *arguments, environment={}, plain=True)
         try:
             code = run.wait(1800)
         finally:
             leftovers.kill(run.children())
         if code != 0:
             raise RuntimeError(f"{recipe}: an unbroken run ended with {code}: {run.text[-2000:]}")
-        stages = _stages(place / "artifacts", run.states())
+        stages = _stages(folder / "artifacts", run.states())
         built[recipe] = [name for name, _ in stages]
         seconds |= dict(stages)
-    if problems := leftovers.files(place / "artifacts"):
+    if problems := leftovers.files(folder / "artifacts"):
         raise RuntimeError(f"an unbroken run leaves {problems}")
-    return Reference(leftovers.artifacts(place / "artifacts"), built, seconds)
+    return Reference(leftovers.artifacts(folder / "artifacts"), built, seconds)
 
 
 def _stages(store: Path, states: Iterable[str]) -> list[tuple[str, float]]:

@@ -79,20 +79,20 @@ class Run:
         return leftovers.processes(None if is_another else self.command.pid, self.mark)
 
 
-def start(place: Path, recipe: str, *arguments: str, environment: Mapping[str, str], plain: bool) -> Run:
+def start(folder: Path, recipe: str, *arguments: str, environment: Mapping[str, str], plain: bool) -> Run:
     """Start `pretrieve reproduce` of a recipe in a folder, on the store that is in it."""
-    return command(place, recipe, "reproduce", recipe, *arguments, environment=environment, plain=plain)
+    return command(folder, recipe, "reproduce", recipe, *arguments, environment=environment, plain=plain)
 
 
-def command(place: Path, name: str, *arguments: str, environment: Mapping[str, str], plain: bool) -> Run:
+def command(folder: Path, name: str, *arguments: str, environment: Mapping[str, str], plain: bool) -> Run:
     """Start `pretrieve` with these arguments in a folder."""
     mark = uuid4().hex
-    logs = place / "logs"
+    logs = folder / "logs"
     logs.mkdir(exist_ok=True)
     log = logs / f"{time.time_ns()}-{Path(name).stem}.stderr"
     more = {leftovers.MARK: mark, "OMP_NUM_THREADS": "1", "STORM_PLAIN": "1" if plain else "", **environment}
     started = warm.start(
-        *arguments, cwd=place, env=warm.environment(place, **more), stdout=log.with_suffix(".stdout"), stderr=log,
+        *arguments, cwd=folder, env=warm.environment(folder, **more), stdout=log.with_suffix(".stdout"), stderr=log,
         module="tests.storm.command",
     )  # fmt: skip
     return Run(name, started, mark, log)

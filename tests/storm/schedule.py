@@ -91,11 +91,11 @@ def draw(
     The first chain has the number `first`.
     """
     chains: list[Chain] = []
-    left, shares = kills, sum(mode.share for mode in modes)
+    rest, shares = kills, sum(mode.share for mode in modes)
     for mode in modes:
-        number = min(left, max(1, round(kills * mode.share / shares)))
-        number = left if mode is modes[-1] else number
-        left -= number
+        number = min(rest, max(1, round(kills * mode.share / shares)))
+        number = rest if mode is modes[-1] else number
+        rest -= number
         while number > 0:
             taken = min(number, mode.most)
             chains.append(_chain(first + len(chains), mode, taken, seed, built))
@@ -108,10 +108,10 @@ def _chain(number: int, mode: Mode, kills: int, seed: int, built: Mapping[str, S
     drawn = random.Random(f"{seed}/{number}/{mode.name}")
     candidates: dict[str, list[tuple[str, int]]] = {}
     for recipe in mode.recipes:
-        for place, reference in enumerate(built[recipe]):
+        for position, reference in enumerate(built[recipe]):
             stage = reference.partition("/")[0]
             if not mode.stages or stage in mode.stages:
-                candidates.setdefault(stage, []).append((recipe, place))
+                candidates.setdefault(stage, []).append((recipe, position))
     stages: list[str] = []
     while len(stages) < kills:
         stages += drawn.sample(sorted(candidates), len(candidates))
@@ -119,10 +119,10 @@ def _chain(number: int, mode: Mode, kills: int, seed: int, built: Mapping[str, S
     weights = [WEIGHTS[kind] for kind in mode.kinds]
     interruptions = tuple(
         Interruption(
-            number=place, recipe=recipe, reference=built[recipe][at], moment=drawn.choice(MOMENTS),
+            number=number, recipe=recipe, reference=built[recipe][at], moment=drawn.choice(MOMENTS),
             fraction=drawn.random(), kind=drawn.choices(mode.kinds, weights)[0], group=drawn.random() < 0.5,
             pause=drawn.uniform(0.05, 0.6), inherits=drawn.random() < 0.5,
         )
-        for place, (recipe, at) in enumerate(aims)
+        for number, (recipe, at) in enumerate(aims)
     )  # fmt: skip
     return Chain(number, mode, interruptions)

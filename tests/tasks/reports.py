@@ -108,8 +108,8 @@ def build_report(folder: Path) -> Artifact[Any]:
     """The report's artifact in `folder`."""
     splits = [metrics(folder / "dev", "msmarco", "dev", ["MRR@10", "success@50", "success@1000", "recall@1000"]),
               metrics(folder / "dl19", "msmarco", "dl19", ["nDCG@10"])]  # fmt: skip
-    others = [metrics(folder / f"other-{place}", name, "test", ["nDCG@10"], {"bm25": 0.4, "retriever_2": part})
-              for place, (name, part) in enumerate((("SciFact", 0.5), ("CQADupStack/a", 0.2), ("CQADupStack/b", 0.4),
+    others = [metrics(folder / f"other-{number}", name, "test", ["nDCG@10"], {"bm25": 0.4, "retriever_2": part})
+              for number, (name, part) in enumerate((("SciFact", 0.5), ("CQADupStack/a", 0.2), ("CQADupStack/b", 0.4),
                                                     ("Quora", 0.8)))]  # fmt: skip
     for table, rows in (
         (Queries, [{"query_id": f"q{number}", "text": f"query {number}"} for number in range(QUERIES)]),

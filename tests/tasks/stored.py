@@ -86,8 +86,8 @@ def pair_score(query: Encoded, passage: Encoded, view: str, exact_match: bool = 
 def expected(query: Encoded, passages: Encoded, view: str, exact_match: bool = False) -> Iterator[tuple[int, float]]:
     """Every passage's place and score: greater scores first, then greater ids."""
     scores = [np.float32(pair_score(query, passages.taken([n]), view, exact_match)) for n in range(len(passages))]
-    for place in sorted(range(len(passages)), key=lambda n: (scores[n], f"p{n}"), reverse=True):
-        yield place, scores[place]
+    for row in sorted(range(len(passages)), key=lambda n: (scores[n], f"p{n}"), reverse=True):
+        yield row, scores[row]
 
 
 def dot(one: np.ndarray, other: np.ndarray) -> float:

@@ -96,9 +96,9 @@ def test_the_peak_of_a_pretraining_is_that_of_the_allocator(tmp_path: Path, name
 
     paper, raw = import_module(f"models.papers.{name}"), costs.raw_batch(objective, batch)
     module = paper.Pretraining(Initialisation(costs.encoder, raw.terms), objective).train()
-    made = paper.make_batch(raw, costs.tokenizer, objective, RowRandom(5, 0))
+    inputs = paper.make_batch(raw, costs.tokenizer, objective, RowRandom(5, 0))
 
-    assert expected == pytest.approx(measured_step(module, made, chunk), rel=TOLERANCE)
+    assert expected == pytest.approx(measured_step(module, inputs, chunk), rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("numbers", [4_000, 40_000, 160_000, 600_000, 1_000_000])
@@ -116,9 +116,9 @@ def test_the_peak_of_a_comparison_in_blocks_is_that_of_the_allocator(
 
     raw = costs.raw_batch(objective, 96)
     module = cpdae.Pretraining(Initialisation(costs.encoder, raw.terms), objective).train()
-    made = cpdae.make_batch(raw, costs.tokenizer, objective, RowRandom(5, 0))
+    batch = cpdae.make_batch(raw, costs.tokenizer, objective, RowRandom(5, 0))
 
-    assert expected == pytest.approx(measured_step(module, made, 16), rel=TOLERANCE)
+    assert expected == pytest.approx(measured_step(module, batch, 16), rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("size", SIZES)

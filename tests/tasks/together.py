@@ -28,7 +28,7 @@ from tests.models.retrievers.test_objective import exclusions, random_tokens
 from tests.tiny import start, tiny_retriever, tiny_tokenizer
 
 
-class Asked(Settings):
+class TrainingSettings(Settings):
     """Which objective, and how it is cut."""
 
     kinds: list[str]
@@ -51,7 +51,7 @@ class Mixed(Finetuning):
         return {name: chance * self.scale * loss for name, loss in super().compare(vectors, batch).items()}
 
 
-def write_gradients(out: Path, *, settings: Asked) -> None:
+def write_gradients(out: Path, *, settings: TrainingSettings) -> None:
     """What a step's gradients and losses are, for each kind; every process writes to its own folder."""
     for kind in settings.kinds:
         save_file(found_gradients(kind, settings.chunk), out / f"{kind}.safetensors")
@@ -61,7 +61,7 @@ def found_gradients(kind: str, chunk: int | None) -> dict[str, torch.Tensor]:
     torch.manual_seed(3)
     objective, batch = pretraining() if kind == "cot_mae" else training(kind)
     losses = gradients(objective, batch, chunk, (3, 5))
-    results = {name: each.grad for name, each in objective.named_parameters() if each.grad is not None}
+    results = {name: parameter.grad for name, parameter in objective.named_parameters() if parameter.grad is not None}
     return results | {f"loss {name}": loss.detach().float() for name, loss in losses.items()}
 
 
@@ -88,14 +88,14 @@ def training(kind: str) -> tuple[torch.nn.Module, Batch]:
     return objective, batch
 
 
-def complain(out: Path, *, settings: Asked) -> None:
+def complain(out: Path, *, settings: TrainingSettings) -> None:
     """One finds that the user can mend something, the other waits for it."""
     if distributed.rank() == 1:
         raise UserError("expected something else")
     dist.barrier()
 
 
-def break_down(out: Path, *, settings: Asked) -> None:
+def break_down(out: Path, *, settings: TrainingSettings) -> None:
     """One has other weights than the other, which both notice; then it has an error of ours, and the other waits."""
     line, message = torch.nn.Linear(2, 2), ""
     for parameter in line.parameters():
@@ -112,7 +112,7 @@ def break_down(out: Path, *, settings: Asked) -> None:
     dist.barrier()
 
 
-def write_gradients_and_vanish(out: Path, *, settings: Asked) -> None:
+def write_gradients_and_vanish(out: Path, *, settings: TrainingSettings) -> None:
     """Write gradients and the addresses that the processes listen on; then one process is killed."""
     write_gradients(out, settings=settings)
     (out / "listening.json").write_text(json.dumps(listening_addresses()))
@@ -131,19 +131,19 @@ def listening_addresses() -> list[str]:
     return sorted({connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN})
 
 
-def linger(out: Path, *, settings: Asked) -> None:
+def linger(out: Path, *, settings: TrainingSettings) -> None:
     """All tell their numbers, and stay."""
     parent = Path(os.environ["TELL"])
     (parent / f"{distributed.rank()}.pid").write_text(str(os.getpid()))
     time.sleep(600)
 
 
-def twenty_steps(out: Path, *, settings: Asked) -> None:
+def twenty_steps(out: Path, *, settings: TrainingSettings) -> None:
     """Train for twenty."""
     train_for(20, out, settings)
 
 
-def train_for(steps: int, out: Path, settings: Asked) -> None:
+def train_for(steps: int, out: Path, settings: TrainingSettings) -> None:
     """Train, and write the weights and the steps that this process has done."""
     torch.manual_seed(3)
     objective, batch = training(settings.kinds[0])

@@ -111,7 +111,7 @@ def test_an_unknown_suite_names_the_nearest() -> None:
 
 
 def names(suite: Suite, *only: str) -> list[str]:
-    return [each.name for each in suite.select(only)]
+    return [collection.name for collection in suite.select(only)]
 
 
 def test_collections_are_chosen_by_name_or_group_in_the_suites_order() -> None:

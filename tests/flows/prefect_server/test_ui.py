@@ -101,7 +101,7 @@ def test_the_page_has_the_drawing_and_a_table_of_the_same() -> None:
 
 
 def test_a_hundred_stages_are_a_small_artifact() -> None:
-    many = [done("train", f"{number:024x}", *[f"train/{each:024x}" for each in range(max(0, number - 9), number)])
+    many = [done("train", f"{number:024x}", *[f"train/{earlier:024x}" for earlier in range(max(0, number - 9), number)])
             for number in range(100)]  # fmt: skip
 
     assert len(lineage("came_sweeps", many)) < 120_000

@@ -99,7 +99,7 @@ def test_a_run_shows_progress_manifest_metrics_lineage_and_report(
     assert (far["type"], far["data"]) == ("progress", 100.0)
     assert far["description"].startswith("done in ")
     [task] = post(server.url, "task_runs", task_runs={"name": {"any_": [f"slow {key}"]}})
-    assert {shown[each]["task_run_id"] for each in (f"slow-{key}-progress", f"slow-{key}")} == {task["id"]}
+    assert {shown[name]["task_run_id"] for name in (f"slow-{key}-progress", f"slow-{key}")} == {task["id"]}
     assert json.loads(shown["small-slow-metrics"]["data"]) == [
         {"run": "dense", "metric": "MRR@10", "ours": "0.380", "paper": "0.394", "difference": "−0.014"}
     ]

@@ -75,8 +75,8 @@ def make(changes: list[str], store: Store) -> Make:
     return making
 
 
-def rows(made: BuildResult) -> list[dict[str, Any]]:
-    return list(read_rows(made.version.queries, PseudoQueries))
+def rows(result: BuildResult) -> list[dict[str, Any]]:
+    return list(read_rows(result.version.queries, PseudoQueries))
 
 
 @pytest.mark.slow
@@ -95,7 +95,9 @@ def test_a_corpus_is_built_brought_up_to_date_and_replaced(
     second = make()
     assert second.version.name == f"{NAME}@2"
     assert second.previous == first.version
-    by_id = [{row["passage_id"]: row["query"] for row in rows(each) if row["rank"] == 0} for each in (first, second)]
+    by_id = [
+        {row["passage_id"]: row["query"] for row in rows(result) if row["rank"] == 0} for result in (first, second)
+    ]
     assert {name for name in by_id[1] if by_id[0].get(name) != by_id[1][name]} == {"new#0"}
     written = json.loads((second.version.queries.path / "logs" / "written.json").read_text())
     assert (written["kept"], written["made"]) == ((len(DOCUMENTS) - 1) * 2, 2)

@@ -51,8 +51,8 @@ def corpus(tmp_path: Path) -> Corpus:
     store = Store(tmp_path / "store")
     digests = {row["passage_id"]: passage_sha256(passage_text(row["title"], row["text"])) for row in TEXTS}
     rows = [
-        pseudo_query(each, rank, query, passage_sha256=digests[each])
-        for each, queries in WRITTEN.items()
+        pseudo_query(passage_id, rank, query, passage_sha256=digests[passage_id])
+        for passage_id, queries in WRITTEN.items()
         for rank, query in enumerate(queries)
     ]
     rows[-1] |= {"kept": False, "reason": "relevance", "relevance": -1.5}
@@ -68,7 +68,7 @@ def published(store: Store, stage: str, table: Any, rows: Any, inputs: dict[str,
 
 def kept(dropped: bool = False) -> dict[str, list[str]]:
     def of(passage_id: str) -> list[str]:
-        return [each for each in WRITTEN.get(passage_id, []) if each and (dropped or "dropped" not in each)]
+        return [query for query in WRITTEN.get(passage_id, []) if query and (dropped or "dropped" not in query)]
 
     return {row["passage_id"]: of(row["passage_id"]) for row in TEXTS}
 
@@ -118,7 +118,7 @@ def test_beir_is_read_as_its_loader_does_and_by_our_reader(corpus: Corpus, tmp_p
     with (out / "gen-qrels" / "train.tsv").open(encoding="utf-8") as file:
         _, *qrels = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_MINIMAL)
 
-    assert {each: (row["title"], row["text"]) for each, row in texts.items()} == {
+    assert {name: (row["title"], row["text"]) for name, row in texts.items()} == {
         row["passage_id"]: (row["title"], row["text"]) for row in TEXTS
     }
     assert {text: [queries[q] for q, p, score in qrels if p == text and int(score) == 1] for text in texts} == kept()

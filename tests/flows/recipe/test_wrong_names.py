@@ -67,7 +67,7 @@ def test_a_name_of_nothing_is_one_line(
     initialise(settings=Named(name="one"))
 
     for name in NAMES:
-        line = refused(*(each.replace("NAME", name) for each in command), "--store", str(store.root))
+        line = refused(*(word.replace("NAME", name) for word in command), "--store", str(store.root))
         assert len(line) < 5000
 
 

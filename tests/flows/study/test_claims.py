@@ -82,8 +82,10 @@ def test_the_arms_of_a_claim_have_equal_budgets(claim: Claim) -> None:
     for arm in claim.arms.values():
         for round_ in recipes[arm.recipe].rounds:
             if arm.row and (arm.row == round_.name or arm.row.startswith(f"{round_.name}_")) and round_.train:
-                each = round_.train
-                trainings.add((each.steps, each.batch_queries, each.passages_per_query, each.passage_max_tokens))
+                training = round_.train
+                trainings.add(
+                    (training.steps, training.batch_queries, training.passages_per_query, training.passage_max_tokens)
+                )
 
     assert len(pretraining) == 1
     assert len(backbones) == 1
@@ -100,18 +102,18 @@ def test_arms_share_what_is_equal_and_a_seed_changes_no_collection_and_no_pseudo
     shared = ("ingest_corpus", "split_corpus", "index", "label_passages", "train_generator", "generate_queries",
               "query_quality")  # fmt: skip
     one, other = (steps("study/cot_mae_query", seed, tmp_path) for seed in (1, 2))
-    fixed = {each for each in one if each.startswith(shared) and not one[each].round}
+    fixed = {step for step in one if step.startswith(shared) and not one[step].round}
     assert len(fixed) > 8
     assert fixed <= set(other)
-    assert not {each for each in one if each.startswith(("pretrain/", "train/"))} & set(other)
+    assert not {step for step in one if step.startswith(("pretrain/", "train/"))} & set(other)
 
     for names in (("study/cot_mae_query", "study/co_condenser_query", "study/cot_mote_siamese"),
                   ("study/masked_lm", "study/cpdae", "study/retro_mae", "study/dup_mae", "study/came")):  # fmt: skip
         plans = [steps(name, 1, tmp_path) for name in names]
-        own = [{each.split("/")[0] for each in plan if all(each in other for other in plans)} for plan in plans]
-        assert all({"initialise", "split_corpus", "label_passages", "mine"} <= each for each in own)
+        own = [{step.split("/")[0] for step in plan if all(step in other for other in plans)} for plan in plans]
+        assert all({"initialise", "split_corpus", "label_passages", "mine"} <= stages for stages in own)
     assert {"train_generator", "generate_queries", "pair_contexts"} <= {
-        each.split("/")[0] for each in set(one) & set(steps("study/cot_mote", 1, tmp_path))
+        step.split("/")[0] for step in set(one) & set(steps("study/cot_mote", 1, tmp_path))
     }
 
 

@@ -148,7 +148,7 @@ def test_a_run_is_expected_to_take_what_its_like_took(workplace: Path, tmp_path:
     plan = PlannedRun.of(str(workplace / "masked_lm.yaml"), 1, Store(tmp_path))
     [train] = [step for step in plan.steps if step.stage == "train"]
     like, unlike = replace(train, round="one"), replace(train, round="two")
-    first = [each for each in known if each.facts.seed == 1]
+    first = [known_run for known_run in known if known_run.facts.seed == 1]
 
     assert expected_seconds(replace(plan, steps=[like]), []) == 0
     assert expected_seconds(replace(plan, steps=[like]), known) == 90  # seeds took 60 and 120 seconds

@@ -24,7 +24,7 @@ def test_a_slice_has_its_share_and_is_part_of_larger_slices(fraction: float) -> 
 
     # 4 standard deviations of a binomial count
     assert abs(len(kept) - fraction * len(IDS)) < 4 * (len(IDS) * fraction * (1 - fraction)) ** 0.5
-    assert all(in_slice(each, fraction + 0.1) for each in kept)
+    assert all(in_slice(name, fraction + 0.1) for name in kept)
 
 
 def test_none_keeps_all() -> None:
@@ -33,14 +33,14 @@ def test_none_keeps_all() -> None:
 
 def test_a_salt_draws_independently() -> None:
     low = [passage_id for passage_id in IDS if share(passage_id) < 0.3]
-    in_both = sum(share(each, salt="other") < 0.3 for each in low)
+    in_both = sum(share(name, salt="other") < 0.3 for name in low)
 
     assert abs(in_both / len(low) - 0.3) < 0.03
 
 
 @given(st.text(max_size=5))
 def test_an_id_is_refused_if_a_run_file_could_not_hold_it(value: str) -> None:
-    if value.split() == [value] and not any(category(each) == "Cc" for each in value.replace("\ufeff", "\0")):
+    if value.split() == [value] and not any(category(character) == "Cc" for character in value.replace("\ufeff", "\0")):
         assert checked_id(value, "row") == value
     else:
         with pytest.raises(UserError):

@@ -20,9 +20,7 @@ HASHES = [passage_sha256(str(number)) for number in range(200)]
 
 def rows(*written: tuple[str, int, int, str]) -> pa.Table:
     names = ("passage_sha256", "rank", "draw", "query")
-    return pa.Table.from_pylist(
-        [dict(zip(names, each, strict=True)) for each in written], schema=GeneratedQueries.schema
-    )
+    return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in written], schema=GeneratedQueries.schema)
 
 
 def values(table: pa.Table) -> list[tuple[str, int, int, str]]:
@@ -51,15 +49,15 @@ def test_its_key_is_of_all_that_decides_a_text(tmp_path: Path) -> None:
 def test_rows_of_buckets_are_read_from_any_files(ledger: GenerationCache) -> None:
     written = [(sha256, rank, 0, f"{sha256[:4]} {rank}") for sha256 in HASHES for rank in range(2)]
     for first, last in ((0, 99), (100, 254), (255, 255)):
-        ledger.add(first, last, rows(*(each for each in written if first <= bucket_of(each[0]) <= last)))
+        ledger.add(first, last, rows(*(row for row in written if first <= bucket_of(row[0]) <= last)))
     ledger.add(0, 255, rows(*((sha256, 2, 0, "third") for sha256 in HASHES)))
 
     for first, last in ((0, 255), (90, 110), (7, 7), (255, 255)):
-        expected = [each for each in (*written, *((sha256, 2, 0, "third") for sha256 in HASHES))
-                    if first <= bucket_of(each[0]) <= last]  # fmt: skip
-        assert values(ledger.rows(first, last)) == sorted(expected, key=lambda each: (each[0], each[2], each[1]))
-    some = [each for each in HASHES if bucket_of(each) < 40][:3]
-    assert {each for each, *_ in values(ledger.rows(0, 255, pa.array(some)))} == set(some)
+        expected = [row for row in (*written, *((sha256, 2, 0, "third") for sha256 in HASHES))
+                    if first <= bucket_of(row[0]) <= last]  # fmt: skip
+        assert values(ledger.rows(first, last)) == sorted(expected, key=lambda row: (row[0], row[2], row[1]))
+    some = [sha256 for sha256 in HASHES if bucket_of(sha256) < 40][:3]
+    assert {sha256 for sha256, *_ in values(ledger.rows(0, 255, pa.array(some)))} == set(some)
     assert [cache.key for cache in generation_caches(ledger.folder.parent.parent)] == [ledger.key]
 
 
@@ -74,8 +72,8 @@ def test_duplicate_rows_are_read_once_and_draws_are_distinct(ledger: GenerationC
 
 def test_many_small_files_become_one(ledger: GenerationCache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MERGED_AT", 3)
-    low = [each for each in HASHES if bucket_of(each) < 16]
-    ledger.add(10, 31, rows(*((each, 0, 0, "other") for each in HASHES if 16 <= bucket_of(each) < 32)))
+    low = [sha256 for sha256 in HASHES if bucket_of(sha256) < 16]
+    ledger.add(10, 31, rows(*((sha256, 0, 0, "other") for sha256 in HASHES if 16 <= bucket_of(sha256) < 32)))
     for number, sha256 in enumerate(low[:3]):
         before = ledger.files()
         ledger.merge(0, 15)
@@ -91,8 +89,8 @@ def test_many_small_files_become_one(ledger: GenerationCache, monkeypatch: pytes
 
 
 def test_a_damaged_file_is_quarantined_when_it_is_read(ledger: GenerationCache) -> None:
-    ledger.add(0, 127, rows(*((each, 0, 0, "a") for each in HASHES if bucket_of(each) < 128)))
-    ledger.add(128, 255, rows(*((each, 0, 0, "b") for each in HASHES if bucket_of(each) >= 128)))
+    ledger.add(0, 127, rows(*((sha256, 0, 0, "a") for sha256 in HASHES if bucket_of(sha256) < 128)))
+    ledger.add(128, 255, rows(*((sha256, 0, 0, "b") for sha256 in HASHES if bucket_of(sha256) >= 128)))
     path = ledger.files()[0]
     path.write_bytes(path.read_bytes()[:-1])
 
@@ -105,8 +103,8 @@ def test_invalidations_add_up(ledger: GenerationCache) -> None:
     one, other = HASHES[:2]
     assert Invalidations.read(ledger.invalidated()).draw(one) == 0
     keys = [
-        ledger.invalidate(each).key
-        for each in (Invalidations(texts={one: 1}), Invalidations(all=1), Invalidations(texts={one: 1}))
+        ledger.invalidate(invalidations).key
+        for invalidations in (Invalidations(texts={one: 1}), Invalidations(all=1), Invalidations(texts={one: 1}))
     ]
     last = ledger.invalidate(Invalidations(buckets={other[:2]: 1}))
 

@@ -245,9 +245,9 @@ def test_no_flipped_bit_changes_a_manifest_unnoticed(signed: bool, store: Store)
     content, before = path.read_bytes(), store.manifest(built.stage, built.key)
     assert before is not None
     unnoticed = []
-    for place in range(0, len(content), 3):
+    for byte in range(0, len(content), 3):
         flipped = bytearray(content)
-        flipped[place] ^= 1 << random.Random(place).randrange(8)
+        flipped[byte] ^= 1 << random.Random(byte).randrange(8)
         path.write_bytes(flipped)
         if not find_damage(built.path):
             unnoticed.append(Manifest.from_json(path.read_bytes()))

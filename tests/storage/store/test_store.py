@@ -109,10 +109,10 @@ def test_a_full_disk_is_explained(tmp_path: Path) -> None:
 
 
 def test_a_source_is_known_by_content_and_names_below_it_not_by_its_place(tmp_path: Path) -> None:
-    for place in ("here", "there"):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "corpus.jsonl").write_text("{}")
-    here, there = (source_of(tmp_path / place, [tmp_path / place / "corpus.jsonl"]) for place in ("here", "there"))
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "corpus.jsonl").write_text("{}")
+    here, there = (source_of(tmp_path / folder, [tmp_path / folder / "corpus.jsonl"]) for folder in ("here", "there"))
     (tmp_path / "there" / "corpus.jsonl").write_text("{ }")
     changed = source_of(tmp_path / "there", [tmp_path / "there" / "corpus.jsonl"])
 

@@ -99,4 +99,4 @@ def test_processes_that_share_a_store_at_once_agree_on_its_name(tmp_path: Path) 
 
     assert set(names) == {path.read_text().strip()}
     assert len(names[0]) == 32
-    assert [each.name for each in path.parent.iterdir()] == ["shared"]
+    assert [file.name for file in path.parent.iterdir()] == ["shared"]

@@ -59,6 +59,6 @@ def section(name: str, content: Mapping[str, Any], number: int = 3) -> Checked:
     assert "url(" not in html
     assert len(set(seen.ids)) == len(seen.ids)
     assert set(seen.named) <= set(seen.ids)
-    assert all(str(number) in each for each in seen.ids)  # else two analyses of a page had the same
+    assert all(str(number) in identifier for identifier in seen.ids)  # else two analyses of a page had the same
     seen.text = re.sub(r"\s+", " ", seen.text)
     return seen

@@ -49,7 +49,7 @@ def analysis_of(written: Any, run_stage: Any, monkeypatch: pytest.MonkeyPatch) -
         judged = [{"query_id": query, "doc_id": document, "grade": grade}
                   for query, grades in qrels.items() for document, grade in grades.items()]  # fmt: skip
         inputs = (
-            [written(Run, run(each)) for each in runs],
+            [written(Run, run(name)) for name in runs],
             written(Queries, [{"query_id": f"q{n}", "text": f"query {n}"} for n in range(12)]),
             written(Qrels, judged), written(Passages, PASSAGES),
         )  # fmt: skip
@@ -64,8 +64,8 @@ def slow(query: str, least: int = 1, depth: int = 6) -> tuple[dict[str, int | No
     lists = [results.get(query, [])[:depth] for results in RUNS]
     ranks: dict[str, int | None] = {}
     for name, ranked in zip(NAMES, lists, strict=True):
-        places = [place for place, each in enumerate(ranked, 1) if QRELS[query].get(each.split("#")[0], 0) >= least]
-        ranks[name] = min(places, default=None)
+        relevant = [rank for rank, name in enumerate(ranked, 1) if QRELS[query].get(name.split("#")[0], 0) >= least]
+        ranks[name] = min(relevant, default=None)
     reciprocal = [1 / rank if rank else 0.0 for rank in ranks.values()]
     pairs = [(lists[a], lists[b]) for a, b in ((0, 1), (0, 2), (1, 2))]
     overlap = np.mean([reference_rbo(one, other, 0.8) if one and other else 0.0 for one, other in pairs])

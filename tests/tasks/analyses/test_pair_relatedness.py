@@ -31,14 +31,14 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 # Document n has n % 4 + 1 passages; every other passage has queries, those of d5 are dropped or empty.
 PASSAGES = [
-    passage(f"d{n}#{place}", " ".join(np.random.default_rng((n, place)).choice(WORDS, size=7)))
+    passage(f"d{n}#{number}", " ".join(np.random.default_rng((n, number)).choice(WORDS, size=7)))
     for n in range(20)
-    for place in range(n % 4 + 1)
+    for number in range(n % 4 + 1)
 ]
 QUERIES = [
     pseudo_query(row["passage_id"], rank, " ".join([*row["text"].split()[:3], WORDS[rank]]))
-    for place, row in enumerate(PASSAGES)
-    for rank in range(place % 2 * 3)
+    for number, row in enumerate(PASSAGES)
+    for rank in range(number % 2 * 3)
     if row["doc_id"] != "d5"
 ] + [pseudo_query("d5#0", 0, ""), pseudo_query("d5#1", 0, "king", kept=False, reason="relevance")]
 QUERIES.sort(key=lambda row: [row["passage_id"] for row in PASSAGES].index(row["passage_id"]))
@@ -71,11 +71,11 @@ def test_a_document_has_its_own_query_and_another_passage(tables: Any) -> None:
     query_vectors = {row["doc_id"] for row in QUERIES if row["kept"]}
     assert sorted(documents) == sorted(several & query_vectors)
     assert "d5" not in documents
-    for document, each in zip(documents, every, strict=True):
-        assert each["text"] == texts[each["passage_id"]]
-        assert each["passage"] in {text for name, text in texts.items() if name.startswith(f"{document}#")}
-        assert each["passage"] != each["text"]
-        assert each["query"] in {row["query"] for row in QUERIES if row["passage_id"] == each["passage_id"]}
+    for document, chosen in zip(documents, every, strict=True):
+        assert chosen["text"] == texts[chosen["passage_id"]]
+        assert chosen["passage"] in {text for name, text in texts.items() if name.startswith(f"{document}#")}
+        assert chosen["passage"] != chosen["text"]
+        assert chosen["query"] in {row["query"] for row in QUERIES if row["passage_id"] == chosen["passage_id"]}
     assert some == every[:9]
     assert [other["passage_id"] for other in some] != [row["passage_id"] for row in others]
     assert len({row["query"].split()[-1] for row in every}) > 1  # not always the first query
@@ -94,9 +94,9 @@ def slow_scores(folder: Path, contexts: list[str], texts: list[str], limit: int)
 def test_a_cross_encoder_scores_pairs_and_strangers(tables: Any, run_stage: Any, cross_encoder: Source) -> None:
     chosen = sample_documents(*tables, Reading(**SETTINGS))
     texts = [row["text"] for row in chosen]
-    own = {kind: slow_scores(cross_encoder.path, [each[kind] for each in chosen], texts, limit)
+    own = {kind: slow_scores(cross_encoder.path, [row[kind] for row in chosen], texts, limit)
            for kind, limit in (("passage", 12), ("query", 5))}  # fmt: skip
-    strange = {kind: slow_scores(cross_encoder.path, [each[kind] for each in chosen], texts[1:] + texts[:1], limit)
+    strange = {kind: slow_scores(cross_encoder.path, [row[kind] for row in chosen], texts[1:] + texts[:1], limit)
                for kind, limit in (("passage", 12), ("query", 5))}  # fmt: skip
 
     results = analysis_of(run_stage(pair_relatedness, *tables, cross_encoder, settings=Reading(**SETTINGS)))
@@ -177,8 +177,8 @@ def test_limits_are_reduced_to_the_scorers_positions(tables: Any, run_stage: Any
     much, most = ({**SETTINGS, **lengths}, {**SETTINGS, "query_max_tokens": 32, "passage_max_tokens": 32})  # of 64
 
     one, other = (
-        analysis_of(run_stage(pair_relatedness, *tables, cross_encoder, settings=Reading(**each)))
-        for each in (much, most)
+        analysis_of(run_stage(pair_relatedness, *tables, cross_encoder, settings=Reading(**limits)))
+        for limits in (much, most)
     )
 
     assert one["kinds"] == other["kinds"]

@@ -148,7 +148,7 @@ def test_the_number_of_distinguished_texts() -> None:
 def test_stretches_have_the_mass_of_their_words() -> None:
     text, shares = "Kings, the mountaining.", np.arange(V) / 1_000
     encoding = fast_tokenizer().encode(text, add_special_tokens=False)
-    number = {piece: place for place, piece in enumerate(PIECES)}
+    number = {piece: token_id for token_id, piece in enumerate(PIECES)}
 
     drawn = stretches(text, encoding, shares, read=len(encoding.ids))
 

@@ -127,14 +127,14 @@ def test_an_artifact_is_known_by_the_files_it_reads(collection: Path, store: Sto
 
 
 @pytest.mark.parametrize(
-    ("extra", "told"),
+    ("extra", "message"),
     [
         (("q99", "d1", 1), "1 of 32 query ids in the qrels, such as q99, are not in the collection"),
         (("q1", "d98", 1), "1 of 33 document ids in the qrels, such as d98, are not in the collection"),
     ],
 )
 def test_qrels_may_point_to_nothing_as_official_ones_do(
-    extra: tuple[str, str, int], told: str, collection: Path, store: Store
+    extra: tuple[str, str, int], message: str, collection: Path, store: Store
 ) -> None:
     write_qrels(collection, [*QRELS, extra])
     lines: list[str] = []
@@ -142,7 +142,7 @@ def test_qrels_may_point_to_nothing_as_official_ones_do(
     with session(Session(store, print_line=lines.append)):
         queries, qrels = topics(collection, alone=False)
 
-    assert f"{collection}/qrels/dev.tsv: {told}" in lines
+    assert f"{collection}/qrels/dev.tsv: {message}" in lines
     assert (extra in rows(qrels, Qrels)) == (extra[0] != "q99")  # a document that nothing can find counts
     assert len(rows(queries, Queries)) == 31
 

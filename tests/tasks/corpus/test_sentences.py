@@ -17,7 +17,7 @@ def test_a_long_text_has_the_sentences_of_its_paragraphs() -> None:
     results = sentences(PARAGRAPH * 500, "en")  # 34,000 characters
 
     assert "".join(results) == PARAGRAPH * 500
-    assert [each.strip() for each in results if each.strip()] == [
+    assert [sentence.strip() for sentence in results if sentence.strip()] == [
         "The first one is here.", "Is the second one?", "Mr. Smith wrote a third.",
     ] * 500  # fmt: skip
 
@@ -60,4 +60,4 @@ def test_a_sentence_without_end_is_cut_at_blanks() -> None:
     results = sentences("word " * 5000, "en")
 
     assert len(results) == 3
-    assert all(each.endswith("word ") for each in results)
+    assert all(sentence.endswith("word ") for sentence in results)

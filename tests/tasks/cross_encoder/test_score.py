@@ -95,8 +95,8 @@ def scores_of(folder: Path) -> list[float]:
 def slow_score(teacher: Source, query: str, passage: str) -> float:
     """One pair, alone in its batch."""
     tokenizer, row = Tokenizer.load(teacher.path), PASSAGES[int(passage[1:])]
-    asked, text = tokenizer.token_ids([QUERIES[query], passage_text(row["title"], row["text"])])
-    pair = encode_pair(tokenizer, asked, text, query_max_tokens=6, max_tokens=14)
+    query_ids, text = tokenizer.token_ids([QUERIES[query], passage_text(row["title"], row["text"])])
+    pair = encode_pair(tokenizer, query_ids, text, query_max_tokens=6, max_tokens=14)
     with torch.inference_mode():
         return float(cross_encoder.load(teacher.path)(pad_pairs(tokenizer, [pair]))[0])
 

@@ -67,15 +67,15 @@ def tables() -> Any:
     )  # fmt: skip
 
 
-def trained(place: Store, settings: TeacherTraining = TRAINING) -> Any:
-    with session(Session(place, Execution(workers=1, threads=1, device="cpu"))):
+def trained(store: Store, settings: TeacherTraining = TRAINING) -> Any:
+    with session(Session(store, Execution(workers=1, threads=1, device="cpu"))):
         inputs = given_start(), *tables()
         torch.seed()  # whatever the global state is
         return train_teacher(**dict(zip(train_teacher.parameters, inputs, strict=True)), settings=settings)
 
 
-def hash_of(place: Store, run_stage: Any) -> str:
-    manifest = place.manifest(run_stage.stage, run_stage.key)
+def hash_of(store: Store, run_stage: Any) -> str:
+    manifest = store.manifest(run_stage.stage, run_stage.key)
     assert manifest is not None
     return manifest.hash
 
@@ -86,7 +86,7 @@ def test_a_step_shows_queries_with_their_positive_and_negatives(store: Store) ->
     batches, seen = Batches(data, tokenizer, settings), []
     assert batches.steps == 8  # ten queries have a positive, three times, by four
     texts = [passage_text(row["title"], row["text"]) for row in PASSAGES]
-    pieces, asked = tokenizer.token_ids(texts), tokenizer.token_ids([row["text"] for row in QUERIES])
+    pieces, query_ids = tokenizer.token_ids(texts), tokenizer.token_ids([row["text"] for row in QUERIES])
 
     for step in range(batches.steps):
         batch = batches.batch(step)
@@ -95,11 +95,11 @@ def test_a_step_shows_queries_with_their_positive_and_negatives(store: Store) ->
         queries = {tuple(row[1 : row.index(3)]) for row in rows[:3]}
         assert len(queries) == 1
         for number in range(4):
-            query = asked.index(rows[number * 3][1 : rows[number * 3].index(3)])
+            query = query_ids.index(rows[number * 3][1 : rows[number * 3].index(3)])
             own = rows[number * 3 : number * 3 + 3]
-            assert own[0] == expected(asked[query], pieces[query])
+            assert own[0] == expected(query_ids[query], pieces[query])
             if query < 9:
-                hard = [expected(asked[query], pieces[(query + 1 + rank) % 16]) for rank in range(6)]
+                hard = [expected(query_ids[query], pieces[(query + 1 + rank) % 16]) for rank in range(6)]
                 assert all(row in hard for row in own[1:])
             seen.append(query)
 

@@ -27,7 +27,7 @@ def tokens(text: str) -> list[str]:
         elif kind not in "ZC":
             results.append(character)
         last = kind in "LNM"
-    return [each.lower() for each in results]
+    return [token.lower() for token in results]
 
 
 def reference(text: str, answers: list[str]) -> bool:
@@ -39,7 +39,7 @@ def reference(text: str, answers: list[str]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("text", "answer", "found"),
+    ("text", "answer", "matches"),
     [
         ("It rose on May 14 , 2004, in Paris.", "may 14, 2004", True),
         ("It rose on May 14 2004", "May 14, 2004", False),  # the comma is a token
@@ -53,9 +53,9 @@ def reference(text: str, answers: list[str]) -> bool:
         ("anything", " \u200b", False),  # an answer without a token
     ],
 )
-def test_answers_match_by_tokens(text: str, answer: str, found: bool) -> None:
-    assert has_answer(text, [spaced(answer)] if spaced(answer).strip() else []) is found
-    assert reference(text, [answer]) is found
+def test_answers_match_by_tokens(text: str, answer: str, matches: bool) -> None:
+    assert has_answer(text, [spaced(answer)] if spaced(answer).strip() else []) is matches
+    assert reference(text, [answer]) is matches
 
 
 def test_matching_equals_the_reference() -> None:
@@ -65,7 +65,7 @@ def test_matching_equals_the_reference() -> None:
         start = draw.randint(0, len(text))
         cut = text[start : start + draw.randint(1, 5)].swapcase()
         other = "".join(draw.choice(LETTERS + OTHERS) for _ in range(draw.randint(0, 3)))
-        answers = [each for each in (cut, other) if spaced(each).strip()]
+        answers = [value for value in (cut, other) if spaced(value).strip()]
         assert has_answer(text, [spaced(answer) for answer in answers]) is reference(text, answers), (text, answers)
         seen.add(reference(text, answers))
     assert seen == {True, False}
@@ -95,9 +95,9 @@ def test_answer_metrics_count_the_first_passage_with_an_answer(written, run_stag
     runs = [
         written(Run, [
             {"query_id": q, "passage_id": p, "view": "dense", "rank": 1, "score": s}
-            for q, results in each.items() for p, s in results.items()
+            for q, results in run.items() for p, s in results.items()
         ])
-        for each in lists
+        for run in lists
     ]  # fmt: skip
     settings = Evaluation(
         dataset="toy", titles=True, relevant_from=1, ignore_identical_ids=False, split="test", seed=1,
@@ -112,9 +112,9 @@ def test_answer_metrics_count_the_first_passage_with_an_answer(written, run_stag
 
     values = pq.read_table(out.path / "queries.parquet").to_pylist()
     results = {(row["run"], row["metric"], row["query_id"]): row["value"] for row in values}
-    for name, each in zip("ab", lists, strict=True):
+    for name, ranked_lists in zip("ab", lists, strict=True):
         for query, wanted in answers.items():
-            ranked = sorted(each.get(query, {}).items(), key=lambda pair: (pair[1], pair[0]), reverse=True)
+            ranked = sorted(ranked_lists.get(query, {}).items(), key=lambda pair: (pair[1], pair[0]), reverse=True)
             for cutoff in (2, 5):
                 hit = any(reference(texts[passage], wanted) for passage, _ in ranked[:cutoff])
                 assert results[name, f"answer@{cutoff}", query] == hit, (name, query, cutoff)

@@ -25,7 +25,7 @@ def contrast(effect: float, *, noise: float = 0.2, seed: int = 0) -> SystemCompa
     """Three seeds of 300 queries, whose arms differ by so much on average."""
     random = np.random.default_rng(seed)
     than = [random.uniform(0, 1, 300) for _ in range(3)]
-    return compare_systems("a", "b", [each + effect + random.normal(0, noise, 300) for each in than], than)
+    return compare_systems("a", "b", [value + effect + random.normal(0, noise, 300) for value in than], than)
 
 
 def test_a_large_difference_holds_or_contradicts_and_a_small_one_does_not_show() -> None:

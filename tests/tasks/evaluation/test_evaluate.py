@@ -43,7 +43,7 @@ def run_of(lists: dict[str, dict[str, float]]) -> pa.Table:
 def qrels_of(grades: dict[str, dict[str, int]]) -> pa.Table:
     rows = [(query, doc, grade) for query, docs in grades.items() for doc, grade in docs.items()]
     names = ("query_id", "doc_id", "grade")
-    return pa.table({name: [row[place] for row in rows] for place, name in enumerate(names)})
+    return pa.table({name: [row[column] for row in rows] for column, name in enumerate(names)})
 
 
 def test_documents_have_their_best_passages_score_and_ties_follow_ids() -> None:
@@ -97,13 +97,13 @@ def test_metrics_equal_trec_evals(seed: int, relevant_from: int) -> None:
     }
     wanted = {*ORACLE.values(), "recip_rank"}
     oracle = pytrec_eval.RelevanceEvaluator(grades, wanted, relevance_level=relevant_from).evaluate(folded)
-    for place, query in enumerate(query_ids.to_pylist()):
+    for row, query in enumerate(query_ids.to_pylist()):
         theirs = oracle.get(query, {})
         for metric, name in ORACLE.items():
-            assert ours[metric][place] == pytest.approx(theirs.get(name, 0.0), abs=1e-6), (query, metric)
+            assert ours[metric][row] == pytest.approx(theirs.get(name, 0.0), abs=1e-6), (query, metric)
         whole = theirs.get("recip_rank", 0.0)
         for metric, cutoff in (("MRR@10", 10), ("MRR@100", 100)):
-            assert ours[metric][place] == pytest.approx(whole if whole >= 1 / cutoff - 1e-9 else 0.0, abs=1e-6)
+            assert ours[metric][row] == pytest.approx(whole if whole >= 1 / cutoff - 1e-9 else 0.0, abs=1e-6)
 
 
 def test_negative_grades_have_no_gain() -> None:

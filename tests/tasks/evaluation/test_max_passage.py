@@ -22,7 +22,7 @@ def reference(
         for of, passage, score in rows:
             if of == query:
                 best[owner[passage]] = max(score, best.get(owner[passage], -np.inf))
-        ranked = sorted(best.items(), key=lambda each: (each[1], each[0].encode()), reverse=True)
+        ranked = sorted(best.items(), key=lambda pair: (pair[1], pair[0].encode()), reverse=True)
         lists.append(ranked[:cutoff])
     return lists
 

@@ -21,7 +21,7 @@ def metrics(folder: Path, values: dict[tuple[str, str], np.ndarray], queries: li
     pq.write_table(
         pa.concat_tables(
             pa.table({
-                "run": [run] * len(queries), "query_id": [queries[place] for place in order],
+                "run": [run] * len(queries), "query_id": [queries[index] for index in order],
                 "metric": [metric] * len(queries), "value": results[order],
             })
             for (run, metric), results in values.items()
@@ -37,8 +37,8 @@ def test_seeds_are_averaged_by_query_and_tested_as_a_family(tmp_path: Path) -> N
     worse = base - 0.1 * draw.random(30)
     before = metrics(tmp_path / "before", {("a", "MRR@10"): base, ("b", "MRR@10"): base, ("c", "MRR@10"): base})
     after = [
-        metrics(tmp_path / f"after{seed}", {("a", "MRR@10"): each, ("b", "MRR@10"): worse, ("c", "MRR@10"): base})
-        for seed, each in enumerate(better)
+        metrics(tmp_path / f"after{seed}", {("a", "MRR@10"): value, ("b", "MRR@10"): worse, ("c", "MRR@10"): base})
+        for seed, value in enumerate(better)
     ]
     pairs = [("a", "a"), ("b", "b"), ("c", "c"), ("c", "a")]
     rows = compare_runs({"A": [before], "B": after}, pairs, [("c", "c")])

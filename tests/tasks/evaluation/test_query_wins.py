@@ -36,9 +36,9 @@ def rows(ranked: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
 @pytest.fixture
 def metrics(tmp_path: Path) -> Artifact[Any]:
     values = [
-        {"run": run, "query_id": f"q{place}", "metric": metric, "value": 1 - value if metric == "nDCG@10" else value}
+        {"run": run, "query_id": f"q{number}", "metric": metric, "value": 1 - value if metric == "nDCG@10" else value}
         for run, results in VALUES.items()
-        for place, value in enumerate(results)
+        for number, value in enumerate(results)
         for metric in ("MRR@10", "nDCG@10")
     ]
     pq.write_table(pa.Table.from_pylist(values), tmp_path / "queries.parquet")
@@ -46,7 +46,7 @@ def metrics(tmp_path: Path) -> Artifact[Any]:
 
 
 def analysis_of(written: Any, metrics: Artifact[Any], out: Path, **changes: Any) -> dict[str, Any]:
-    asked = written(Queries, [{"query_id": f"q{n}", "text": f"query {n}"} for n in range(5)])
+    topics = written(Queries, [{"query_id": f"q{n}", "text": f"query {n}"} for n in range(5)])
     judged = written(Qrels, [
         {"query_id": query, "doc_id": doc, "grade": grade}
         for query, doc, grade in (("q0", "a", 1), ("q0", "b", 2), ("q2", "c", 0), ("q2", "d", 1), ("q3", "a", 1))
@@ -57,7 +57,7 @@ def analysis_of(written: Any, metrics: Artifact[Any], out: Path, **changes: Any)
                                "q3": {"b-0": 2.0, "a-0": 1.0}}))  # fmt: skip
     bm25 = written(Run, rows({"q0": {"c-0": 9.0, "a-0": 8.0}, "q2": {"c-0": 1.0}, "q4": {"c-0": 1.0}}))
     out.mkdir()
-    wins.body(out, asked, judged, texts, metrics, dense, bm25, settings=SETTINGS.model_copy(update=changes))
+    wins.body(out, topics, judged, texts, metrics, dense, bm25, settings=SETTINGS.model_copy(update=changes))
     results: dict[str, Any] = json.loads((out / "analysis.json").read_text())
     return results
 
@@ -69,7 +69,7 @@ def test_the_greatest_gains_and_losses_are_shown(written: Any, metrics: Artifact
     assert [loss["query_id"] for loss in results["losses"]] == ["q2", "q4"]
     assert results["wins"][0]["values"] == {"dense": 1.0, "bm25": 0.0}
     all_of_them = analysis_of(written, metrics, tmp_path / "more", examples=5)
-    assert [len(all_of_them[each]) for each in ("wins", "losses")] == [2, 2]  # q1 is neither
+    assert [len(all_of_them[kind]) for kind in ("wins", "losses")] == [2, 2]  # q1 is neither
     assert results["wins"][0]["query"] == "query 0"
 
 
@@ -102,7 +102,7 @@ def test_identical_ids_are_removed_and_unranked_documents_show_their_first_passa
               (("bm25", 0.0), ("dense", 1.0))]  # fmt: skip
     pq.write_table(pa.Table.from_pylist(values), tmp_path / "queries.parquet")
     same = Artifact("evaluate", "m" * 24, tmp_path)
-    asked = written(Queries, [{"query_id": "a", "text": "?"}])
+    topics = written(Queries, [{"query_id": "a", "text": "?"}])
     judged = written(Qrels, [{"query_id": "a", "doc_id": "z", "grade": 1}])
     long = "z" * (MAX_CHARACTERS + 1)
     texts = written(Passages, [passage("a-0", "itself"), passage("b-0", long), passage("z-0", "first"),
@@ -110,7 +110,7 @@ def test_identical_ids_are_removed_and_unranked_documents_show_their_first_passa
     run = written(Run, rows({"a": {"a-0": 5.0, "b-0": 1.0}}))
     settings = SETTINGS.model_copy(update={"ignore_identical_ids": True})
     (tmp_path / "out").mkdir()
-    wins.body(tmp_path / "out", asked, judged, texts, same, run, run, settings=settings)
+    wins.body(tmp_path / "out", topics, judged, texts, same, run, run, settings=settings)
     (results,) = json.loads((tmp_path / "out" / "analysis.json").read_text())["wins"]
 
     assert results["first"]["dense"]["doc_id"] == "b"

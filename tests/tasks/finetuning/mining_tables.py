@@ -31,7 +31,7 @@ class RandomTables:
     """Random runs, positives and scores of a teacher, and what mining makes of them."""
 
     def __init__(self, written: Any, run_stage: Any, seed: int, num_runs: int) -> None:
-        self.made, random = run_stage, np.random.default_rng(seed)
+        self.run_stage, random = run_stage, np.random.default_rng(seed)
         self.passages = passages_of(written)
         names = [f"d{doc}#{n}" for doc in range(30) for n in range(2)]
         self.positives = {f"q{n}": [f"d{doc}#0" for doc in random.choice(30, size=1 + n % 3, replace=False)]
@@ -64,7 +64,7 @@ class RandomTables:
 
     def mined(self, settings: MiningSettings) -> dict[str, list[tuple[str, int, float]]]:
         scores = self.scores if settings.miner == "cross_encoder" else None
-        table = self.made(
+        table = self.run_stage(
             mine, runs=self.run_tables, positives=self.labels, passages=self.passages, scores=scores, settings=settings
         )
         results: dict[str, list[tuple[str, int, float]]] = {}
@@ -72,7 +72,7 @@ class RandomTables:
             results.setdefault(row["query_id"], []).append((row["passage_id"], row["rank"], row["score"]))
         return results
 
-    def left(self, query: str, run: int, depth: int) -> list[tuple[str, int, float]]:
+    def without_positives(self, query: str, run: int, depth: int) -> list[tuple[str, int, float]]:
         """By the rules: no passage of a relevant document, then the cut."""
         relevant = {name.partition("#")[0] for name in self.positives[query]}
         rows = [(name, rank, score) for rank, (name, score) in enumerate(self.runs[run].get(query, []), start=1)]

@@ -27,10 +27,10 @@ pytestmark = pytest.mark.usefixtures("on_one_thread")
 def test_no_positive_and_as_many_as_possible(
     names: list[str], positives: set[str], depth: int, keep: int | None
 ) -> None:
-    left = [name for name in names if name not in positives]
+    remaining = [name for name in names if name not in positives]
     results = [row["passage_id"] for row in sample(remove_positives(ranked(names), positives, depth), keep, "1 q")]
-    assert set(results) <= set(left[:depth])
-    assert len(results) == min(len(left), depth, keep or depth)
+    assert set(results) <= set(remaining[:depth])
+    assert len(results) == min(len(remaining), depth, keep or depth)
     assert results == sorted(results, key=names.index)  # in the order of rank, so no passage twice
 
 

@@ -73,13 +73,13 @@ def triples(path: Path, rows: Sequence[tuple[str, str, str]]) -> Path:
 def by_system(path: Path, *queries: tuple[str, dict[str, list[str]]], scores: Scores | None = None) -> Path:
     """As sentence-transformers has it, ids alone; with scores as BEIR's file, in which a score is beside each."""
 
-    def item(query: str, each: str) -> Any:
-        return {"pid": each, "ce-score": scores[query][each]} if scores else int(each)
+    def item(query: str, name: str) -> Any:
+        return {"pid": name, "ce-score": scores[query][name]} if scores else int(name)
 
     return write(path, [
         json.dumps({
-            "qid": query if scores else int(query), "pos": [item(query, each) for each in POSITIVES.get(query, [])],
-            "neg": {name: [item(query, each) for each in results] for name, results in systems.items()},
+            "qid": query if scores else int(query), "pos": [item(query, name) for name in POSITIVES.get(query, [])],
+            "neg": {name: [item(query, name) for name in results] for name, results in systems.items()},
         })
         for query, systems in queries
     ])  # fmt: skip
@@ -129,8 +129,8 @@ def test_systems_margin_and_their_numbers_choose_as_beirs_training_script(import
     lists = {q: {s: draw.sample(IDS, 20) for s in ("bm25", "tas_b", "minilm")} for q in ("900", "7", "5")}
     scores = {q: {passage_id: round(draw.uniform(-5, 10), 1) for passage_id in IDS} for q in lists}
     for query, results in POSITIVES.items():
-        for number, each in enumerate(results):
-            scores[query][each] = 8.0 + number
+        for number, name in enumerate(results):
+            scores[query][name] = 8.0 + number
         scores[query][lists[query]["bm25"][0]] = 5.0  # just as far below as is asked for
     file = by_system(tmp_path / "n.jsonl", *lists.items(), scores=scores)
 
@@ -138,12 +138,12 @@ def test_systems_margin_and_their_numbers_choose_as_beirs_training_script(import
 
     assert {query: set(kept) for query, kept in results.items()} == {q: beir(q, lists[q], scores[q]) for q in lists}
     only = imported(file, systems=["tas_b"])
-    assert only["7"] == [each for each in lists["7"]["tas_b"] if each not in POSITIVES["7"]]
+    assert only["7"] == [name for name in lists["7"]["tas_b"] if name not in POSITIVES["7"]]
 
 
 def beir(query: str, systems: dict[str, list[str]], scores: dict[str, float]) -> set[str]:
     """What https://github.com/beir-cellar/beir, train_msmarco_v3.py, trains on, in its own steps."""
-    threshold = min(scores[each] for each in POSITIVES[query]) - 3
+    threshold = min(scores[name] for name in POSITIVES[query]) - 3
     negatives: set[str] = set()
     for system in systems.values():
         added = 0

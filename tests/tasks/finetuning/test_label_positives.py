@@ -16,15 +16,15 @@ from tests.tasks.corpora import pseudo_query
 def passages(*ids: str) -> list[dict[str, Any]]:
     return [
         {
-            "passage_id": each,
-            "doc_id": each.split("#")[0],
+            "passage_id": passage_id,
+            "doc_id": passage_id.split("#")[0],
             "title": "",
             "text": "t",
             "start": 0,
             "end": 1,
             "num_tokens": 1,
         }
-        for each in ids
+        for passage_id in ids
     ]
 
 
@@ -83,7 +83,7 @@ def test_every_relevant_pair_has_one_positive_of_its_document(
     rows = values(labelled, Positives)
     assert [(query_id, doc_id) for query_id, _, doc_id in rows] == [pair for pair, grade in grades.items() if grade > 0]
     for query_id, passage_id, doc_id in rows:
-        of_document = [each for each in lists.get(query_id, []) if each.startswith(f"{doc_id}#")]
+        of_document = [passage_id for passage_id in lists.get(query_id, []) if passage_id.startswith(f"{doc_id}#")]
         assert passage_id == (of_document or [f"{doc_id}#0"])[0]
 
 
@@ -138,7 +138,7 @@ def test_adopts_queries_that_speak_of_one_document(written: Any, run_stage: Any)
 @pytest.mark.usefixtures("store")
 def test_refuses_pseudo_queries_of_which_none_speaks_of_one_document(written: Any, run_stage: Any) -> None:
     split = written(Passages, passages("a#0", "b#0"))
-    generated = written(PseudoQueries, [pseudo_query(each, 0, "it") for each in ("a#0", "b#0")])
+    generated = written(PseudoQueries, [pseudo_query(passage_id, 0, "it") for passage_id in ("a#0", "b#0")])
 
     with pytest.raises(UserError, match="every pseudo-query belongs to several documents"):
         run_stage(adopt_pseudo_queries, passages=split, pseudo_queries=generated)

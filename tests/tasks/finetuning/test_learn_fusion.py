@@ -72,7 +72,7 @@ def slow_loss(
         if positive not in union or not rivals:
             continue
         logits = [
-            sum(w * one_score("linear", passage, each) for w, each in zip(weights, beginnings, strict=True))
+            sum(w * one_score("linear", passage, start) for w, start in zip(weights, beginnings, strict=True))
             for passage in [positive, *rivals]
         ]
         highest = max(logits)
@@ -101,7 +101,7 @@ def weights_of(learned: Any) -> list[float]:
 def test_weights_equal_scipys_optimum(scales: Sequence[float], depth: int | None, learn, caplog) -> None:
     runs, pairs = train_runs(np.random.default_rng(9), scales)
     rescaled = [
-        {query: [(p, float(np.float32(score)) / scale) for p, score in each] for query, each in run.items()}
+        {query: [(p, float(np.float32(score)) / scale) for p, score in ranked] for query, ranked in run.items()}
         for run, scale in zip(runs, scales, strict=True)
     ]
     best = minimize(lambda w: slow_loss(w, rescaled, pairs, depth)[0], np.ones(len(scales)), method="BFGS", tol=1e-7)

@@ -138,7 +138,7 @@ def test_shards_of_queries_have_the_rows_of_one(
                 )
             )
 
-    rows = [list(read_rows(each, Negatives)) for each in results]
+    rows = [list(read_rows(artifact, Negatives)) for artifact in results]
     assert rows[0] == rows[1] == rows[2] != []
-    assert [len(parts(each.path)) for each in results] == [1, 3, 12]
+    assert [len(parts(artifact.path)) for artifact in results] == [1, 3, 12]
     assert len({record.message for record in caplog.records}) == 1

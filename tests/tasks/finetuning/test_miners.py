@@ -30,14 +30,14 @@ def test_the_union_of_several_lists(written: Any, run_stage: Any, seed: int) -> 
     for query in tables.positives:
         best: dict[str, int] = {}
         for run in range(3):
-            for name, rank, _ in tables.left(query, run, 7):
+            for name, rank, _ in tables.without_positives(query, run, 7):
                 best[name] = min(rank, best.get(name, rank))
         assert {name: rank for name, rank, _ in results.get(query, [])} == best
         ranks = [rank for _, rank, _ in results.get(query, [])]
         assert ranks == sorted(ranks)
         for name, rank, score in results.get(query, []):
             assert any((name, rank) == (row[0], row[1]) and score == pytest.approx(row[2], rel=1e-6)
-                       for run in range(3) for row in tables.left(query, run, 7))  # fmt: skip
+                       for run in range(3) for row in tables.without_positives(query, run, 7))  # fmt: skip
 
 
 @pytest.mark.parametrize(("margin", "share"), [(0.5, None), (0.0, None), (None, 0.8)])
@@ -54,7 +54,7 @@ def test_a_margin_below_the_lowest_positive(
         expected: list[tuple[str, int, float]] = []
         if lowest is not None:
             highest = lowest - margin if margin is not None else lowest * (share or 1) if lowest > 0 else lowest
-            expected = [row for row in tables.left(query, 0, 60) if row[2] <= highest]
+            expected = [row for row in tables.without_positives(query, 0, 60) if row[2] <= highest]
             some += bool(expected)
         assert without_scores(result.get(query, [])) == without_scores(expected)
     assert some
@@ -67,7 +67,9 @@ def test_the_cross_encoder_miner_uses_a_margin_of_teacher_scores(written: Any, r
 
     for query, wanted in tables.positives.items():
         highest = np.float32(min(np.float32(tables.teacher[query, name]) for name in wanted)) - 0.4
-        expected = [row for row in tables.left(query, 0, 9) if np.float32(tables.teacher[query, row[0]]) <= highest]
+        expected = [
+            row for row in tables.without_positives(query, 0, 9) if np.float32(tables.teacher[query, row[0]]) <= highest
+        ]
         assert without_scores(results.get(query, [])) == without_scores(expected)
     assert any(results.values())
 
@@ -162,9 +164,9 @@ def test_of_equal_ranks_the_union_takes_the_first_runs(written: Any, run_stage: 
     runs = [
         written(Run, [
             {"query_id": "q", "passage_id": name, "view": "late", "rank": rank, "score": score}
-            for rank, (name, score) in enumerate(each, start=1)
+            for rank, (name, score) in enumerate(ranked, start=1)
         ])
-        for each in lists
+        for ranked in lists
     ]  # fmt: skip
     labels = written(Positives, [{"query_id": "q", "passage_id": "d0#0", "doc_id": "d0"}])
     for count, expected in ((2, [("d1#0", 9.0), ("d3#0", 7.0), ("d2#0", 8.0)]),

@@ -78,7 +78,7 @@ def test_queries_suit_the_expert_that_ranks_their_positive_best(
         ranks = [rank for rank, document in enumerate(order[query][:10], start=1) if document in relevant]
         return 1 / min(ranks) if ranks else 0.0
 
-    for place, expert in enumerate(("late", "dense", "lexical")):
+    for number, expert in enumerate(("late", "dense", "lexical")):
         settings = ExpertQueries(names=["late", "dense", "lexical"], expert=expert, cutoff=10)
         result = chosen(
             run_stage(
@@ -87,7 +87,7 @@ def test_queries_suit_the_expert_that_ranks_their_positive_best(
         )
         expected = [
             f"q{n}" for n in range(3, 20)
-            if reciprocal(orders[place], f"q{n}") == max(reciprocal(order, f"q{n}") for order in orders)
+            if reciprocal(orders[number], f"q{n}") == max(reciprocal(order, f"q{n}") for order in orders)
         ]  # fmt: skip
         assert result == expected
         assert 0 < len(expected) < 17
@@ -104,9 +104,9 @@ def suiting(
     runs = [
         written(Run, [
             {"query_id": q, "passage_id": f"{d}#0", "view": "late", "rank": rank, "score": -rank}
-            for q, results in each.items() for rank, d in enumerate(results, start=1)
+            for q, results in run.items() for rank, d in enumerate(results, start=1)
         ])
-        for each in lists
+        for run in lists
     ]  # fmt: skip
     settings = ExpertQueries(names=["late", "dense"], expert=expert, cutoff=2)
     return run_stage(
@@ -121,7 +121,8 @@ def test_a_query_that_no_run_answers_is_every_experts(
     dense = {"q3": ["d1", "d3"], "q4": ["d4"], "q5": ["d5"], "q19": ["d2", "d19"]}
 
     by_late, by_dense = (
-        chosen(suiting(written, run_stage, train_queries, labels, [late, dense], each)) for each in ("late", "dense")
+        chosen(suiting(written, run_stage, train_queries, labels, [late, dense], expert))
+        for expert in ("late", "dense")
     )
 
     # Late wins q3, dense q4; q5 and q19 are ties, and of all others no run finds a positive among the first two.

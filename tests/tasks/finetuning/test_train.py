@@ -72,13 +72,13 @@ def test_the_loss_of_a_batch_equals_the_formula(tables: TrainingTables, masked: 
     vectors = results[0][queries], results[1][passages]
     tokenizer = data.tokenizer
     names = {tuple(ids): n for n, ids in enumerate(tokenizer.encode(passages_texts(), 20))}
-    asked = {tuple(ids): n for n, ids in enumerate(tokenizer.encode(data.data.queries, 12))}
+    number_of_query = {tuple(ids): n for n, ids in enumerate(tokenizer.encode(data.data.queries, 12))}
     documents = [
         DOCUMENTS[names[tuple(ids[mask].tolist())]]
         for ids, mask in zip(batch.passages.ids[passages], batch.passages.mask[passages], strict=True)
     ]
     numbers = [
-        asked[tuple(ids[mask].tolist())]
+        number_of_query[tuple(ids[mask].tolist())]
         for ids, mask in zip(batch.queries.ids[queries], batch.queries.mask[queries], strict=True)
     ]
     relevant = [{DOCUMENTS[int(passage[1:])] for passage in POSITIVES[f"q{n}"]} for n in numbers]
@@ -100,23 +100,23 @@ def test_more_tokens_than_the_model_has_positions(tables: TrainingTables, store:
 
 
 def test_a_tiny_retriever_learns_twenty_texts(store: Store, backbone: Path, written: Any, tmp_path: Path) -> None:
-    asked = [{"query_id": f"q{n}", "text": " ".join(text.split()[:3])} for n, text in enumerate(TEXTS)]
+    topics = [{"query_id": f"q{n}", "text": " ".join(text.split()[:3])} for n, text in enumerate(TEXTS)]
     inputs = (
-        Artifact[Checkpoint]("initialise", "tiny", backbone), written(Queries, asked), written(Passages, passages()),
+        Artifact[Checkpoint]("initialise", "tiny", backbone), written(Queries, topics), written(Passages, passages()),
         written(Positives, positives({f"q{n}": [f"p{n}"] for n in range(20)})), written(Negatives, []), None,
     )  # fmt: skip
     changes = {"epochs": 40, "batch_queries": 10, "passages_per_query": 2, "mask_known_positives": False}
 
     train.body(tmp_path, *inputs, settings=TRAINING.model_copy(update=changes))
 
-    assert reciprocal_rank(backbone, asked) < 0.9
-    assert reciprocal_rank(tmp_path, asked) == 1
+    assert reciprocal_rank(backbone, topics) < 0.9
+    assert reciprocal_rank(tmp_path, topics) == 1
 
 
 @torch.inference_mode()
-def reciprocal_rank(folder: Path, asked: list[dict[str, Any]]) -> float:
+def reciprocal_rank(folder: Path, topics: list[dict[str, Any]]) -> float:
     encoder, tokenizer = load(folder), Tokenizer.load(folder)
-    result = encoder(tokenizer.pad_batch(tokenizer.encode([row["text"] for row in asked], 12)), "query").dense
+    result = encoder(tokenizer.pad_batch(tokenizer.encode([row["text"] for row in topics], 12)), "query").dense
     texts = encoder(tokenizer.pad_batch(tokenizer.encode(passages_texts(), 20)), "passage").dense
     assert result is not None
     assert texts is not None
@@ -160,8 +160,8 @@ def test_from_weights_to_a_retriever_twice_is_the_same_to_the_byte(
         {"passage_id": f"p{n}", "text": text, "queries": [text[:20]], "passages": []} for n, text in enumerate(TEXTS)
     ]
     hashes: list[list[str]] = []
-    for place in (store, Store(tmp_path / "other")):
-        with session(Session(place, Execution(workers=1, threads=1, device="cpu"))) as current:
+    for other in (store, Store(tmp_path / "other")):
+        with session(Session(other, Execution(workers=1, threads=1, device="cpu"))) as current:
             pretrained = pretrain(
                 pairs=stage_writing("given_pairs", Pairs, contexts)(),
                 start=initialise(weights, settings=start),
@@ -174,7 +174,7 @@ def test_from_weights_to_a_retriever_twice_is_the_same_to_the_byte(
                 negatives=stage_writing("given_negatives", Negatives, negatives(NEGATIVES))(), settings=TRAINING,
             )  # fmt: skip
             assert len(current.done) == 8
-        manifests = [place.manifest(*reference.split("/")) for reference in current.done]
+        manifests = [other.manifest(*reference.split("/")) for reference in current.done]
         hashes.append([manifest.hash for manifest in manifests if manifest])
 
     assert hashes[0] == hashes[1]
@@ -190,9 +190,9 @@ def test_from_weights_to_a_retriever_twice_is_the_same_to_the_byte(
 def test_every_kind_of_retriever_learns_twenty_texts(
     kind: str, store: Store, backbone: Path, written: Any, tmp_path: Path
 ) -> None:
-    asked = [{"query_id": f"q{n}", "text": " ".join(text.split()[:3])} for n, text in enumerate(TEXTS)]
+    topics = [{"query_id": f"q{n}", "text": " ".join(text.split()[:3])} for n, text in enumerate(TEXTS)]
     inputs = (
-        Artifact[Checkpoint]("initialise", "tiny", backbone), written(Queries, asked), written(Passages, passages()),
+        Artifact[Checkpoint]("initialise", "tiny", backbone), written(Queries, topics), written(Passages, passages()),
         written(Positives, positives({f"q{n}": [f"p{n}"] for n in range(20)})), written(Negatives, []), None,
     )  # fmt: skip
     changes = {
@@ -204,7 +204,7 @@ def test_every_kind_of_retriever_learns_twenty_texts(
 
     built, tokenizer = load(tmp_path), Tokenizer.load(tmp_path)
     with torch.inference_mode():
-        result = built(tokenizer.pad_batch(tokenizer.encode([row["text"] for row in asked], 12)), "query")
+        result = built(tokenizer.pad_batch(tokenizer.encode([row["text"] for row in topics], 12)), "query")
         scores = built.scores(result, built(tokenizer.pad_batch(tokenizer.encode(passages_texts(), 20)), "passage"))[
             "sum"
         ]
@@ -228,7 +228,7 @@ def test_teacher_scores_are_aligned_with_the_passages(tables: TrainingTables) ->
         result = built.batch(step).teacher
         assert result is not None
         expected = [
-            [scored[data.query_index.ids[query].as_py(), f"p{place}"] for place in shown_places[n * 3 : n * 3 + 3]]
+            [scored[data.query_index.ids[query].as_py(), f"p{row}"] for row in shown_places[n * 3 : n * 3 + 3]]
             for n, query in enumerate(chosen)
         ]
         assert result.tolist() == expected

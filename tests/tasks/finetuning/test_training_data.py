@@ -18,9 +18,9 @@ def examples_of_epochs(data: TrainingData, epochs: int) -> list[dict[str, list[s
     names = data.query_index.ids.to_pylist()
     for step in range(len(names) * epochs // data.settings.batch_queries):
         chosen, passages = data.examples(step)
-        for place, query in enumerate(chosen):
+        for index, query in enumerate(chosen):
             assert names[query] not in results[count // len(names)]
-            own = passages[place * group : (place + 1) * group]
+            own = passages[index * group : (index + 1) * group]
             results[count // len(names)][names[query]] = [f"p{number}" for number in own]
             count += 1
     return results
@@ -43,9 +43,9 @@ def test_a_query_without_mined_negatives_has_random_ones(tables: TrainingTables)
     epochs = examples_of_epochs(tables.data(), 40)
 
     drawn = [epoch["q5"][1:] for epoch in epochs]
-    assert all("p11" not in each for each in drawn)
-    assert len({tuple(each) for each in drawn}) > 20
-    assert len({passage for each in drawn for passage in each}) > 15
+    assert all("p11" not in group for group in drawn)
+    assert len({tuple(group) for group in drawn}) > 20
+    assert len({passage for group in drawn for passage in group}) > 15
 
 
 def test_random_negatives_are_not_of_a_relevant_document(tables: TrainingTables) -> None:

@@ -41,11 +41,11 @@ def test_queries_of_different_documents_with_their_first_passage(written: Any, r
     for number, expected in ((4, 4), (100, 6)):
         rows = list(read_rows(run_stage(draw_probe, *inputs, settings=Drawing(pairs=number, seed=3)), Pairs))
         assert expected <= len(rows) <= number
-        asked = [int(row["queries"][0].split()[1]) for row in rows]
+        numbers = [int(row["queries"][0].split()[1]) for row in rows]
         documents = [row["passage_id"].partition("#") for row in rows]
-        assert len(set(asked)) == len({doc_id for doc_id, *_ in documents}) == len(rows)
+        assert len(set(numbers)) == len({doc_id for doc_id, *_ in documents}) == len(rows)
         assert all(part == "0" for *_, part in documents)
-        for query, (doc_id, *_) in zip(asked, documents, strict=True):
+        for query, (doc_id, *_) in zip(numbers, documents, strict=True):
             assert doc_id in {f"d{query // 2}", "d7" if query == 11 else ""}
 
 

@@ -43,10 +43,10 @@ def pairs(written: Any, run_stage: Any, pieces: Source, store: Store) -> Pairs_:
     """pairs(contexts, passages, pseudo_queries) -> the rows that the stage writes."""
 
     def make(
-        contexts: Contexts, passages: list[dict[str, Any]], asked: list[dict[str, Any]] | None, **more: Any
+        contexts: Contexts, passages: list[dict[str, Any]], queries: list[dict[str, Any]] | None, **more: Any
     ) -> Any:
         settings = Pairing(**contexts.model_dump(), **{"max_tokens": 144, "language": "en", "seed": 1, **more})
-        inputs = None if asked is None else written(PseudoQueries, asked)
+        inputs = None if queries is None else written(PseudoQueries, queries)
         result = run_stage(
             pair_contexts,
             passages=written(Passages, passages),
@@ -92,9 +92,9 @@ def test_refuses_to_pair_nothing(pairs: Pairs_) -> None:
 
 def document(doc_id: str, texts: list[str]) -> list[dict[str, Any]]:
     return [
-        {"passage_id": f"{doc_id}#{place}", "doc_id": doc_id, "title": "", "text": text, "start": 0, "end": len(text),
+        {"passage_id": f"{doc_id}#{number}", "doc_id": doc_id, "title": "", "text": text, "start": 0, "end": len(text),
          "num_tokens": 2}
-        for place, text in enumerate(texts)
+        for number, text in enumerate(texts)
     ]  # fmt: skip
 
 
@@ -103,11 +103,11 @@ def neighbours(*kinds: str, alone: str = "leave_out") -> Contexts:
 
 
 def test_a_nearby_passage_is_the_one_before_or_after(pairs: Pairs_) -> None:
-    texts = [f"passage {place}." for place in range(40)]
+    texts = [f"passage {number}." for number in range(40)]
 
     result = pairs(neighbours("nearby"), document("d", texts), None)
 
-    offsets = [texts.index(contexts[0]) - place for place, (_, _, _, contexts) in enumerate(result)]
+    offsets = [texts.index(contexts[0]) - number for number, (_, _, _, contexts) in enumerate(result)]
     assert offsets[0] == 1
     assert offsets[-1] == -1
     assert set(offsets) == {-1, 1}
@@ -115,11 +115,11 @@ def test_a_nearby_passage_is_the_one_before_or_after(pairs: Pairs_) -> None:
 
 
 def test_a_random_passage_is_any_other_within_reach(pairs: Pairs_) -> None:
-    texts = [f"passage {place}." for place in range(400)]
+    texts = [f"passage {number}." for number in range(400)]
 
     result = pairs(neighbours("random"), document("d", texts), None)
 
-    offsets = [texts.index(contexts[0]) - place for place, (_, _, _, contexts) in enumerate(result)]
+    offsets = [texts.index(contexts[0]) - number for number, (_, _, _, contexts) in enumerate(result)]
     assert 0 not in offsets
     assert 80 < max(offsets) <= 100
     assert -100 <= min(offsets) < -80
@@ -127,7 +127,7 @@ def test_a_random_passage_is_any_other_within_reach(pairs: Pairs_) -> None:
 
 
 def test_no_context_crosses_documents(pairs: Pairs_) -> None:
-    rows = [row for name in "abc" for row in document(name, [f"{name} {place}." for place in range(5)])]
+    rows = [row for name in "abc" for row in document(name, [f"{name} {number}." for number in range(5)])]
 
     for kind in ("nearby", "random", "overlap"):
         for _, text, _, contexts in pairs(neighbours(kind), rows, None):
@@ -137,9 +137,9 @@ def test_no_context_crosses_documents(pairs: Pairs_) -> None:
 def test_an_overlapping_context_takes_last_sentences_and_goes_on(pairs: Pairs_) -> None:
     texts = ["One ox. Two oxen. Three oxen. Four oxen. ", "Five oxen. Six oxen. ", "Seven oxen. Eight oxen."]
     seen = {
-        pairs(neighbours("overlap"), document("d", texts), None, seed=seed)[place][3][0].strip()
+        pairs(neighbours("overlap"), document("d", texts), None, seed=seed)[number][3][0].strip()
         for seed in range(12)
-        for place in (0,)
+        for number in (0,)
     }
 
     assert seen == {"Four oxen. Five oxen. Six oxen.", "Three oxen. Four oxen. Five oxen. Six oxen."}
@@ -162,9 +162,9 @@ def test_a_passage_without_a_neighbour(pairs: Pairs_) -> None:
 
 def test_several_kinds_beside_pseudo_queries(pairs: Pairs_) -> None:
     wanted = Contexts(pseudo_queries=1, passages=["random", "nearby", "overlap"], alone="leave_out")
-    asked = [pseudo_query(f"d#{place}", 0, f"query {place}") for place in range(3)]
+    queries = [pseudo_query(f"d#{number}", 0, f"query {number}") for number in range(3)]
 
-    results = pairs(wanted, document("d", ["one.", "two.", "three."]), asked)
+    results = pairs(wanted, document("d", ["one.", "two.", "three."]), queries)
 
     assert [row[2] for row in results] == [["query 0"], ["query 1"], ["query 2"]]
     assert all(len(row[3]) == 3 for row in results)
@@ -172,10 +172,10 @@ def test_several_kinds_beside_pseudo_queries(pairs: Pairs_) -> None:
 
 def test_a_passage_that_is_left_out_for_want_of_a_neighbour_takes_its_queries_along(pairs: Pairs_) -> None:
     rows = [*document("a", ["alone."]), *document("b", ["one.", "two."]), *document("c", ["three.", "four."])]
-    asked = [pseudo_query(row["passage_id"], 0, row["passage_id"]) for row in rows[:-1]]
+    queries = [pseudo_query(row["passage_id"], 0, row["passage_id"]) for row in rows[:-1]]
     wanted = Contexts(pseudo_queries=1, passages=["nearby"], alone="leave_out")
 
-    results = pairs(wanted, rows, asked)
+    results = pairs(wanted, rows, queries)
 
     assert results == [
         ("b#0", "one.", ["b#0"], ["two."]), ("b#1", "two.", ["b#1"], ["one."]), ("c#0", "three.", ["c#0"], ["four."]),
@@ -187,7 +187,7 @@ def test_sentences_are_the_passages_own(pairs: Pairs_) -> None:
 
     (row,) = pairs(wanted, document("d", ["One ox. Two oxen. Three."]), None)
 
-    assert [each.strip() for each in row[3]] == ["One ox.", "Two oxen.", "Three."]
+    assert [context.strip() for context in row[3]] == ["One ox.", "Two oxen.", "Three."]
 
 
 @pytest.mark.parametrize(

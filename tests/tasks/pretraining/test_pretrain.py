@@ -103,11 +103,11 @@ def test_a_batch_may_be_larger_than_the_data() -> None:
 def test_a_pretrained_checkpoint_is_made_and_made_the_same_again(store: Store, tmp_path: Path, decoder: str) -> None:
     wanted = settings(objective=OBJECTIVE if decoder == "ar" else MASKED)
     hashes = []
-    for place in (store, Store(tmp_path / "other")):
-        with session(Session(place, Execution(workers=1, threads=1, device="cpu"))):
+    for other in (store, Store(tmp_path / "other")):
+        with session(Session(other, Execution(workers=1, threads=1, device="cpu"))):
             start = given_start()
             built = pretrain(pairs=given_pairs(), start=start, settings=wanted)
-        manifest = place.manifest(built.stage, built.key)
+        manifest = other.manifest(built.stage, built.key)
         assert manifest is not None
         hashes.append(manifest.hash)
 

@@ -129,12 +129,12 @@ def test_what_is_whole_is_not_made_again(
     pairs: Artifact[Pairs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = tokenised(tmp_path / "whole", pairs, tiny_tokenizer(), contexts=True)
-    tokenizer, asked = tiny_tokenizer(), []
+    tokenizer, requests = tiny_tokenizer(), []
     pieces = tokenizer.token_ids
 
     def breaking(texts: list[str]) -> list[list[int]]:
-        asked.append(texts)
-        if len(asked) == 30:
+        requests.append(texts)
+        if len(requests) == 30:
             raise KeyboardInterrupt
         return pieces(texts)
 
@@ -142,24 +142,24 @@ def test_what_is_whole_is_not_made_again(
     monkeypatch.setattr(tokenizer, "token_ids", breaking)
     with pytest.raises(KeyboardInterrupt):
         tokenised(tmp_path / "killed", pairs, tokenizer, contexts=True)
-    made = {path: path.stat().st_mtime_ns for path in folder.glob("0*.arrow")}
+    times = {path: path.stat().st_mtime_ns for path in folder.glob("0*.arrow")}
     (folder / ".000000000020-000000000023.arrow.7-0.tmp").write_bytes(b"of a run that was killed")
     monkeypatch.setattr(tokenizer, "token_ids", pieces)
     again = tokenised(tmp_path / "killed", pairs, tokenizer, contexts=True)
 
-    assert 0 < len(made) < 5 == len(list(folder.glob("0*.arrow")))
-    assert all(path.stat().st_mtime_ns == time for path, time in made.items())
+    assert 0 < len(times) < 5 == len(list(folder.glob("0*.arrow")))
+    assert all(path.stat().st_mtime_ns == time for path, time in times.items())
     assert all_of(again) == all_of(whole)
 
 
 def test_processes_share_the_work(pairs: Artifact[Pairs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = tokenised(tmp_path / "alone", pairs, tiny_tokenizer(), contexts=True)
-    here, made = tmp_path / "together", []
+    here, counts = tmp_path / "together", []
 
     def second() -> None:
         """What the other process does while the first waits."""
-        made.append(len(list((here / SHARDS).glob("0*.arrow"))))
-        if len(made) == 1:
+        counts.append(len(list((here / SHARDS).glob("0*.arrow"))))
+        if len(counts) == 1:
             monkeypatch.setattr(distributed, "rank", lambda: 1)
             tokenised(here, pairs, tiny_tokenizer(), contexts=True)
 
@@ -167,7 +167,7 @@ def test_processes_share_the_work(pairs: Artifact[Pairs], tmp_path: Path, monkey
     monkeypatch.setattr(distributed, "barrier", second)
     first = tokenised(here, pairs, tiny_tokenizer(), contexts=True)
 
-    assert made == [2, 5]
+    assert counts == [2, 5]
     assert all_of(first) == all_of(alone)
 
 

@@ -50,7 +50,7 @@ def by_text(corpus: Artifact[PseudoQueries]) -> dict[str, list[str]]:
     return results
 
 
-def places(results: list[dict[str, Any]]) -> list[tuple[str, int]]:
+def ranked_ids(results: list[dict[str, Any]]) -> list[tuple[str, int]]:
     """Of each row."""
     return [(row["passage_id"], row["rank"]) for row in results]
 

@@ -148,10 +148,10 @@ def test_counts_are_those_of_the_slow_definition(
         "removed": len(lost - fresh),
     }  # fmt: skip
 
-    left = {side: [(row["passage_sha256"], row["generator"], row["rank"], row["query"]) for row in rows]
+    versions = {side: [(row["passage_sha256"], row["generator"], row["rank"], row["query"]) for row in rows]
             for side, rows in (("before", before), ("after", after))}  # fmt: skip
-    kept = Counter((text, by, query) for text, by, _, query in left["before"]) & Counter(
-        (text, by, query) for text, by, _, query in left["after"]
+    kept = Counter((text, by, query) for text, by, _, query in versions["before"]) & Counter(
+        (text, by, query) for text, by, _, query in versions["after"]
     )
     assert results["queries"]["kept"] == kept.total()
     assert results["queries"]["made"] + results["queries"]["rewritten"] == len(after) - kept.total()

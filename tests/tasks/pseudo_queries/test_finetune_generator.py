@@ -97,9 +97,9 @@ def test_the_loss_is_the_mean_over_all_held_out_tokens(start: Path, tmp_path: Pa
     for passage, query in held_out.pairs(range(5)):
         text = torch.tensor([tokenizer(f"ask: {passage}")["input_ids"][:16]])
         target = [*tokenizer(query, add_special_tokens=False)["input_ids"][:5], 1]
-        for place, token in enumerate(target):  # one token after another, without padding or a batch
+        for position, token in enumerate(target):  # one token after another, without padding or a batch
             with torch.no_grad():
-                logits = model(input_ids=text, decoder_input_ids=torch.tensor([[0, *target[:place]]])).logits[0, -1]
+                logits = model(input_ids=text, decoder_input_ids=torch.tensor([[0, *target[:position]]])).logits[0, -1]
             lost.append(-(logits[token].double() - logits.double().logsumexp(0)).item())
 
     assert len({len(query.split()) for _, query in held_out.pairs(range(5))}) > 2
@@ -126,9 +126,9 @@ def test_the_best_epoch_has_the_best_round_trip_then_the_lower_loss_then_comes_f
 
 
 @pytest.mark.usefixtures("on_one_thread")
-@pytest.mark.parametrize(("keep", "left"), [("last", "002"), ("best", "001")])
+@pytest.mark.parametrize(("keep", "remaining"), [("last", "002"), ("best", "001")])
 def test_what_was_looked_at_is_not_looked_at_again_and_the_chosen_model_stays(
-    keep: str, left: str, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    keep: str, remaining: str, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """BM25 is left out: the ranks are written down."""
     ranks = {"000": [0, 0, 2], "001": [1, 0, 4], "002": [10, 0, 0]}
@@ -149,8 +149,8 @@ def test_what_was_looked_at_is_not_looked_at_again_and_the_chosen_model_stays(
     assert [bool(values) for values in results] == [step in (0, 4, 8) for step in range(9)]
     assert resumed == results[3:]
     assert folders == ["000", "001", "002"]
-    assert [path.name for path in (tmp_path / "models").iterdir()] == [left]
-    assert again.chosen().name == left
+    assert [path.name for path in (tmp_path / "models").iterdir()] == [remaining]
+    assert again.chosen().name == remaining
 
 
 def test_what_is_no_generator_is_named(start: Path, tmp_path: Path) -> None:
@@ -293,4 +293,4 @@ def test_a_batch_of_more_than_all_pairs_is_all_of_them_once_an_epoch(
         tmp_path, *start_and_pairs(start, tmp_path), settings=SETTINGS.model_copy(update={"batch": 1000})
     )
 
-    assert [each["step"] for each in json.loads((tmp_path / "validation.json").read_text())["epochs"]] == [0, 1, 2, 3]
+    assert [epoch["step"] for epoch in json.loads((tmp_path / "validation.json").read_text())["epochs"]] == [0, 1, 2, 3]

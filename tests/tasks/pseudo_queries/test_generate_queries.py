@@ -18,14 +18,14 @@ from tasks.pseudo_queries import generate_queries as module
 from tasks.pseudo_queries import ledger_join
 from tasks.pseudo_queries.generators.sampler import GenerationRequest, Sampler
 from tasks.pseudo_queries.join_queries import Joining, join_queries
-from tests.tasks.pseudo_queries.small_corpus import COUNT, Corpus, by_text, counts, places, rows, texts
+from tests.tasks.pseudo_queries.small_corpus import COUNT, Corpus, by_text, counts, ranked_ids, rows, texts
 
 
 def test_every_passage_has_its_rows_in_order_with_what_made_them(corpus: Corpus, passages: Artifact[Passages]) -> None:
     built = corpus(passages)
 
     results = list(read_rows(built, PseudoQueries))
-    assert places(results) == [(f"d{number}#0", rank) for number in range(COUNT) for rank in range(3)]
+    assert ranked_ids(results) == [(f"d{number}#0", rank) for number in range(COUNT) for rank in range(3)]
     assert [row["passage_sha256"] for row in results[::3]] == [passage_sha256(text) for text in texts()]
     assert {(row["doc_id"], row["generator"], row["revision"], row["seed"], row["draw"]) for row in results[:3]} == {
         ("d0", "tiny", "tiny-t5", 42, 0)
@@ -39,7 +39,7 @@ def test_a_text_gets_its_queries_whatever_the_order_the_shards_and_the_parts(
     corpus: Corpus, passages: Artifact[Passages], written: Any, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    shuffled = written(Passages, rows([texts()[place] for place in np.random.default_rng(3).permutation(COUNT)]))
+    shuffled = written(Passages, rows([texts()[row] for row in np.random.default_rng(3).permutation(COUNT)]))
     monkeypatch.setattr(ledger_join, "SORTED_AT_ONCE", 5)
     monkeypatch.setattr(ledger_join, "PASSAGES_PER_PART", 5)
     built = corpus(passages)
@@ -128,8 +128,10 @@ def test_two_generators_stand_side_by_side(corpus: Corpus, passages: Artifact[Pa
     for corpora in (first, second):
         for row in read_rows(corpora, PseudoQueries):
             expected[row["passage_id"]].append((row["generator"], row["query"]))
-    assert places(results) == [(f"d{number}#0", rank) for number in range(COUNT) for rank in range(5)]
-    assert [(row["generator"], row["query"]) for row in results] == [one for each in expected.values() for one in each]
+    assert ranked_ids(results) == [(f"d{number}#0", rank) for number in range(COUNT) for rank in range(5)]
+    assert [(row["generator"], row["query"]) for row in results] == [
+        one for queries in expected.values() for one in queries
+    ]
     with pytest.raises(ValueError, match="expected 2 rows of each passage"):
         run_stage(join_queries, [second, first], settings=Joining(queries_per_passage=[2, 2]))
 
@@ -140,7 +142,7 @@ def test_a_generator_that_writes_nothing_is_refused(
     class Silent(Sampler):
         def __call__(self, requests: Sequence[GenerationRequest]) -> Iterator[list[tuple[int, list[str]]]]:
             for batch in super().__call__(requests):
-                yield [(place, [""] * len(queries)) for place, queries in batch]
+                yield [(number, [""] * len(queries)) for number, queries in batch]
 
     monkeypatch.setattr(module, "Sampler", Silent)
 

@@ -76,8 +76,10 @@ def test_rows_say_whose_they_are(imported: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["d2q.jsonl", "d2q.json", "d2q.jsonl.gz"])
 def test_passages_keep_their_order_and_queries_the_files(name: str, imported: Any, tmp_path: Path) -> None:
     ids = [row["passage_id"] for row in PASSAGES]
-    inputs = {each: [f"q{i} of {each}" for i in range(n % 4)] for n, each in enumerate(ids)}
-    file = write_lines(tmp_path / name, *(predicted(each, *inputs[each]) for each in sorted(inputs, reverse=True)))
+    inputs = {passage_id: [f"q{i} of {passage_id}" for i in range(n % 4)] for n, passage_id in enumerate(ids)}
+    file = write_lines(
+        tmp_path / name, *(predicted(passage_id, *inputs[passage_id]) for passage_id in sorted(inputs, reverse=True))
+    )
 
     assert queries_of(imported(file)) == [
         (passage_id, rank, query) for passage_id, queries in inputs.items() for rank, query in enumerate(queries)

@@ -226,9 +226,9 @@ def test_loops_are_those_of_the_slow_definition() -> None:
     for _ in range(3000):
         words = [drawn.choice("ab") for _ in range(drawn.randrange(14))]
         slow = any(
-            words[place : place + 3 * size] == 3 * words[place : place + size] and place + 3 * size <= len(words)
+            words[start : start + 3 * size] == 3 * words[start : start + size] and start + 3 * size <= len(words)
             for size in (1, 2, 3, 4)
-            for place in range(len(words))
+            for start in range(len(words))
         )
         assert (loop_of(words) is not None) == slow, words
 
@@ -241,8 +241,8 @@ def test_quantiles_are_the_least_values_with_so_many_at_or_below() -> None:
     drawn = random.Random(7)
     values = sorted(drawn.randrange(9) for _ in range(100))
     slow = {
-        str(each): min(v for v in values if sum(w <= v for w in values) * 100 >= each * len(values))
-        for each in (5, 25, 50, 75, 95, 99)
+        str(percent): min(v for v in values if sum(w <= v for w in values) * 100 >= percent * len(values))
+        for percent in (5, 25, 50, 75, 95, 99)
     }
 
     assert quantiles(Counter(values)) == slow | {"max": max(values)}

@@ -78,7 +78,7 @@ def slow_ranks(bm25: Artifact[Index], passages: Artifact[Passages], rows: list[d
     search = open_index(bm25.path, None, None, ids, "bm25")
     for row in rows:
         hits = search([row["query"]])([0], DEPTH)[0]
-        names = [ids.ids[int(place)].as_py() for place in hits.rows]
+        names = [ids.ids[int(row)].as_py() for row in hits.rows]
         yield (names.index(row["passage_id"]) + 1 if row["passage_id"] in names else 0) if row["query"] else None
 
 

@@ -61,7 +61,7 @@ def checkpoint(tmp_path: Path) -> Artifact[Any]:
 @pytest.fixture
 def beside(tmp_path: Path, written: Any) -> tuple[Artifact[Any], Artifact[Any], list[Artifact[Any]]]:
     """The questions, how much the runs agree, and what they are searched in."""
-    asked = written(Queries, [{"query_id": f"q{n}", "text": f"what is <{n}>"} for n in range(4)])
+    topics = written(Queries, [{"query_id": f"q{n}", "text": f"what is <{n}>"} for n in range(4)])
     agreement = written(Overlap, [
         {"run_a": "bm25", "run_b": "dense", "queries": 4, "overlap_10": 0.25, "overlap_100": 0.5, "overlap_1000": 0.75,
          "rbo": 0.625}
@@ -74,7 +74,7 @@ def beside(tmp_path: Path, written: Any) -> tuple[Artifact[Any], Artifact[Any], 
         file = "index.json" if name == "lucene" else "vectors.json"
         (tmp_path / name / file).write_text(json.dumps(text))
     return (
-        asked,
+        topics,
         agreement,
         [Artifact("index", "i" * 24, tmp_path / "lucene"), Artifact("encode", "e" * 24, tmp_path / "vectors")],
     )
@@ -85,11 +85,11 @@ def make(
     metrics: Artifact[Any], quality: Artifact[Any], checkpoint: Artifact[Any],
     beside: tuple[Artifact[Any], Artifact[Any], list[Artifact[Any]]],
 ) -> Callable[[Path], Artifact[Any]]:  # fmt: skip
-    asked, agreement, stored = beside
+    topics, agreement, stored = beside
 
     def build(folder: Path) -> Artifact[Any]:
         report.body(
-            folder, [metrics], asked, quality, [agreement], [checkpoint], stored, None, [], [], settings=SETTINGS
+            folder, [metrics], topics, quality, [agreement], [checkpoint], stored, None, [], [], settings=SETTINGS
         )
         return Artifact("report", "r" * 24, folder)
 

@@ -20,9 +20,9 @@ VALUES = {"bm25": [0.0, 0.5, 1.0, 0.25], "dense": [1.0, 0.5, 1.0, 0.5]}
 
 def by_query(values: dict[str, list[float]] = VALUES) -> pa.Table:
     rows = [
-        {"run": run, "query_id": f"q{place}", "metric": "MRR@10", "value": value}
+        {"run": run, "query_id": f"q{number}", "metric": "MRR@10", "value": value}
         for run, results in values.items()
-        for place, value in enumerate(results)
+        for number, value in enumerate(results)
     ]
     return pa.Table.from_pylist(rows)
 

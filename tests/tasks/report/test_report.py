@@ -49,7 +49,7 @@ def test_what_is_published_has_the_stages_and_the_losses(built: Artifact[Any], t
     page = publish(tmp_path / "reports" / "tiny", built, STAGES)
     content = json.loads(page.with_name("report.json").read_text())
 
-    assert content["stages"] == [{key: value for key, value in each.items() if key != "built"} for each in STAGES]
+    assert content["stages"] == [{key: value for key, value in stage.items() if key != "built"} for stage in STAGES]
     assert content["curves"]["dense"]["loss"][-1] == [2.0, 2.0]
     assert "1 min 1 s" in page.read_text()
     assert "c" * 24 in page.read_text()
@@ -69,8 +69,8 @@ def test_text_is_escaped_and_the_page_asks_for_nothing(built: Artifact[Any], tmp
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; text" in page
     assert "A tiny &lt;run&gt; &amp; more" in page
-    asked = re.sub(r'href="#|xmlns="http://www.w3.org/2000/svg"', "", page)
-    assert not re.search(r"(src|href)\s*=|url\(|@import|https?:", asked)
+    without_links = re.sub(r'href="#|xmlns="http://www.w3.org/2000/svg"', "", page)
+    assert not re.search(r"(src|href)\s*=|url\(|@import|https?:", without_links)
 
 
 def test_every_element_of_the_page_is_closed(built: Artifact[Any], tmp_path: Path) -> None:

@@ -192,6 +192,6 @@ def test_no_passages_have_no_shards(written, tmp_path: Path) -> None:
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 200))
 def test_batches_contain_every_text_and_fit(lengths: list[int], tokens: int) -> None:
     results = list(batches(lengths, tokens))
-    assert sorted(place for batch in results for place in batch) == list(range(len(lengths)))
+    assert sorted(number for batch in results for number in batch) == list(range(len(lengths)))
     for batch in results:
-        assert len(batch) == 1 or len(batch) * max(lengths[place] for place in batch) <= tokens
+        assert len(batch) == 1 or len(batch) * max(lengths[number] for number in batch) <= tokens

@@ -132,7 +132,7 @@ def test_one_run_keeps_its_order(kind: str, fused) -> None:
 
     results = fused([run], kind, None)
 
-    assert {q: [p for p, _ in each] for q, each in results.items()} == {q: [p for p, _ in run[q]] for q in run}
+    assert {q: [p for p, _ in ranked] for q, ranked in results.items()} == {q: [p for p, _ in run[q]] for q in run}
     assert (results == run) == (kind == "sum")
 
 

@@ -17,14 +17,14 @@ def table(names: Sequence[str]) -> PassageIndex:
     return PassageIndex.of(pa.table({"passage_id": list(names), "doc_id": [name.split("#")[0] for name in names]}))
 
 
-def hits(places: Sequence[int], scores: Sequence[float]) -> Hits:
-    return Hits(np.array(places, np.int64), np.array(scores, np.float32))
+def hits(rows: Sequence[int], scores: Sequence[float]) -> Hits:
+    return Hits(np.array(rows, np.int64), np.array(scores, np.float32))
 
 
 def test_ties_are_ordered_by_the_bytes_of_the_id() -> None:
     ids = table(["a", "B", "é", "z", "10", "9"])
     ordered = in_order(ids, *hits([0, 1, 2, 3, 4, 5], [1, 1, 1, 1, 1, 2]))
-    assert [ids.ids[int(place)].as_py() for place in ordered.rows] == ["9", "é", "z", "a", "B", "10"]
+    assert [ids.ids[int(row)].as_py() for row in ordered.rows] == ["9", "é", "z", "a", "B", "10"]
 
 
 def test_lists_end_with_the_last_requested_document() -> None:

@@ -54,13 +54,13 @@ class SearchableIndex:
             encode, passages=passages, checkpoint=self.checkpoint, settings=settings
         )
         self.index: Artifact[Index] = run_stage(index, passages=passages, vectors=self.vectors, settings=EXACT)
-        self.passages, self.made = passages, run_stage
+        self.passages, self.run_stage = passages, run_stage
 
     def inputs(self, queries: Artifact[Queries]) -> tuple[Artifact, ...]:
         return self.index, self.vectors, queries, self.checkpoint, self.passages
 
     def run(self, queries: Artifact[Queries], view: str, documents: int = 60) -> pa.Table:
-        result = self.made(search, *self.inputs(queries), settings=Search(view=view, documents=documents))
+        result = self.run_stage(search, *self.inputs(queries), settings=Search(view=view, documents=documents))
         return read_table(result, Run)
 
 
@@ -107,9 +107,9 @@ def test_shards_give_the_same_run_and_are_not_searched_again(
     mixture: SearchableIndex, queries: Artifact[Queries], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Search(view="late", documents=10)
-    complete = mixture.made(search, *mixture.inputs(queries), settings=settings)
+    complete = mixture.run_stage(search, *mixture.inputs(queries), settings=settings)
     monkeypatch.setattr("tasks.retrieval.search.QUERIES_PER_PART", 7)
-    sharded = mixture.made(search, *mixture.inputs(queries), settings=settings)
+    sharded = mixture.run_stage(search, *mixture.inputs(queries), settings=settings)
     assert len(list(sharded.path.glob("*.parquet"))) == 5
     one, other = read_table(complete, Run), read_table(sharded, Run)
     assert one.drop_columns("score") == other.drop_columns("score")
@@ -127,14 +127,14 @@ def test_an_accelerator_reads_the_passages_once_for_several_files_with_the_same_
 ) -> None:
     monkeypatch.setattr("tasks.retrieval.search.QUERIES_PER_PART", 7)
     settings = Search(view="late", documents=10)
-    by_file = mixture.made(search, *mixture.inputs(queries), settings=settings)
+    by_file = mixture.run_stage(search, *mixture.inputs(queries), settings=settings)
     monkeypatch.setattr("tasks.retrieval.search.is_accelerator", lambda device: True)
     calls: list[int] = []
     original = ExactSearch.__call__
     monkeypatch.setattr(
         ExactSearch, "__call__", lambda self, rows, depth: calls.append(len(rows)) or original(self, rows, depth)
     )
-    in_one_pass = mixture.made(search, *mixture.inputs(queries), settings=settings)
+    in_one_pass = mixture.run_stage(search, *mixture.inputs(queries), settings=settings)
     assert calls[0] == len(QUESTIONS)
     files = {path.name: path.read_bytes() for path in sorted(by_file.path.glob("*.parquet"))}
     assert list(files) == [f"part-{number:05d}.parquet" for number in range(5)]

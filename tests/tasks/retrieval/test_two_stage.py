@@ -39,8 +39,8 @@ def passages(written) -> Artifact[Passages]:
 @pytest.fixture(scope="module")
 def queries(written) -> Artifact[Queries]:
     draw = random.Random(2)
-    asked = [" ".join(draw.choices(WORDS, k=draw.randint(1, 6))) for _ in range(30)]
-    return written(Queries, [{"query_id": f"q{n}", "text": text} for n, text in enumerate(asked)])
+    texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 6))) for _ in range(30)]
+    return written(Queries, [{"query_id": f"q{n}", "text": text} for n, text in enumerate(texts)])
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_exhaustive_settings_give_the_lists_of_exact_search(
     def run(settings: EngineSettings):
         built = run_stage(index, passages=passages, vectors=vectors, settings=settings)
         assert (float(describe(built.path)["bytes_per_passage"]) > 0) == (settings.engine != "exact")
-        asked = Search(view=view, documents=documents)
+        reranking = Search(view=view, documents=documents)
         return read_table(
             run_stage(
                 search,
@@ -78,7 +78,7 @@ def test_exhaustive_settings_give_the_lists_of_exact_search(
                 queries=queries,
                 checkpoint=checkpoint,
                 passages=passages,
-                settings=asked,
+                settings=reranking,
             ),
             Run,
         )

@@ -26,7 +26,7 @@ from tests.tasks.runtime.test_signals import last_step, saved_checkpoints, slow_
 from tests.tasks.training.small_objectives import lines
 
 ROOT = Path(__file__).resolve().parents[3]
-ASKED = together.Asked(kinds=["coil"], chunk=2)
+TRAINING = together.TrainingSettings(kinds=["coil"], chunk=2)
 SILENCE = 15.0  # seconds after which a host is lost here
 JOINER = f"""
 import sys
@@ -47,7 +47,7 @@ ranks.SECONDS_BETWEEN_BEATS, heartbeat.SECONDS_UNTIL_LOST = 0.5, {SILENCE}
 store = Store(Path(sys.argv[1]))
 wanted = Execution(threads=1, device="cpu", hosts=2, rendezvous=sys.argv[2], trusted_network=True)
 with session(Session(store, wanted)):
-    ranks.run_together(test_heartbeat.slowly, store.begin("made", "k1"), (), test_heartbeat.ASKED, store)
+    ranks.run_together(test_heartbeat.slowly, store.begin("made", "k1"), (), test_heartbeat.TRAINING, store)
 """
 
 
@@ -57,7 +57,7 @@ def free_port() -> int:
         return int(results.getsockname()[1])
 
 
-def slowly(out: Path, *, settings: together.Asked) -> None:
+def slowly(out: Path, *, settings: together.TrainingSettings) -> None:
     """A training with a checkpoint at every step, and the number of each process where the test looks."""
     (Path(os.environ["TELL"]) / f"{distributed.rank()}.pid").write_text(str(os.getpid()))
     (Path(os.environ["TELL"]) / f"{distributed.rank()}.listening").write_text(
@@ -103,11 +103,11 @@ def wanted(processes: int = 1) -> Execution:
     )  # fmt: skip
 
 
-def run(body: Callable[..., None], store: Store, name: str, how: Execution, told: list[str] | None = None) -> Path:
+def run(body: Callable[..., None], store: Store, name: str, how: Execution, lines: list[str] | None = None) -> Path:
     """Run the body together; the folder that it filled."""
     out = store.begin("made", name)
-    with session(Session(store, how, print_line=(told if told is not None else []).append)):
-        run_together(body, out, (), ASKED, store)
+    with session(Session(store, how, print_line=(lines if lines is not None else []).append)):
+        run_together(body, out, (), TRAINING, store)
     return out
 
 
@@ -136,13 +136,13 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_hosts_make_the_bytes_of_two_processes_of_one_and_one_that_is_told_to_end_has_all_save(
     uninterrupted: Path, store: Store, joiner: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    second, two, told = joiner(), wanted(), list[str]()
+    second, two, lines = joiner(), wanted(), list[str]()
 
-    ours = run(together.twenty_steps, store, "weights", two, told)
+    ours = run(together.twenty_steps, store, "weights", two, lines)
 
-    assert f"waiting at {two.rendezvous} for 1 of 2 hosts" in told[-2]
-    assert f"pretrieve join --store DIR, where DIR is {store.root}" in told[-2]
-    assert f"host 1 listens at {two.rendezvous}" in told[-1]
+    assert f"waiting at {two.rendezvous} for 1 of 2 hosts" in lines[-2]
+    assert f"pretrieve join --store DIR, where DIR is {store.root}" in lines[-2]
+    assert f"host 1 listens at {two.rendezvous}" in lines[-1]
     assert not list((ours / "scratch").glob("ranks-*"))
     assert (ours / "weights.safetensors").read_bytes() == (uninterrupted / "weights.safetensors").read_bytes()
     wait(lambda: "made-weights: over" in (tmp_path / "joined.txt").read_text())
@@ -209,12 +209,12 @@ def test_when_the_first_host_dies_the_other_stops_and_nobody_takes_what_it_left(
     wait(lambda: not any(map(alive, pids)))
     log = tmp_path / "joined.txt"
     wait(lambda: "made-k1: ended" in log.read_text() or "which runs the stage, was lost" in log.read_text())
-    (left,) = (store.work("made", "k1") / "scratch").glob("ranks-*")
+    (scratch,) = (store.work("made", "k1") / "scratch").glob("ranks-*")
     joiner()
     wait(lambda: log.read_text().count("waiting for trainings") == 2)
     time.sleep(5)
     assert log.read_text().count("this is host 2 of 2") == 1
-    assert not (left / "host-1").exists()
+    assert not (scratch / "host-1").exists()
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from tasks.runtime.leftovers import RECORDS, discard, is_intact, record, unfinis
 from tasks.runtime.shard import ShardJob, ShardTask, row_shards
 from tasks.runtime.shards import run_shards
 from tasks.session import Execution, Session, session
-from tests.tasks.works import Asked, files, write
+from tests.tasks.works import WorkSettings, files, write
 
 EXECUTION = Execution(workers=1, threads=1, device="cpu")
 
@@ -64,16 +64,16 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 def test_a_damaged_shard_is_made_again_and_no_other(tmp_path: Path, damage: str) -> None:
     out, printed, built = tmp_path / "stage-key", list[str](), list[int]()
 
-    def noting(task: ShardTask, *, settings: Asked) -> None:
+    def noting(task: ShardTask, *, settings: WorkSettings) -> None:
         built.append(task.shard.number)
         write(task, settings=settings)
 
     with session(Session(Store(tmp_path / "store"), EXECUTION, print_line=printed.append)):
         for _ in range(2):
-            run_shards(ShardJob(noting, out, (), Asked(), what="testing", unit="rows"), row_shards(35, 10))
+            run_shards(ShardJob(noting, out, (), WorkSettings(), what="testing", unit="rows"), row_shards(35, 10))
         whole = files(out)
         DAMAGES[damage](out / "part-00002.parquet")
-        run_shards(ShardJob(noting, out, (), Asked(), what="testing", unit="rows"), row_shards(35, 10))
+        run_shards(ShardJob(noting, out, (), WorkSettings(), what="testing", unit="rows"), row_shards(35, 10))
 
     assert built == [0, 1, 2, 3, 2]
     assert files(out) == whole
@@ -87,7 +87,7 @@ def test_shards_of_a_version_without_records_are_made_again_with_a_message(tmp_p
     (out / "part-00000.parquet").write_text("of an earlier version")
 
     with session(Session(Store(tmp_path / "store"), EXECUTION, print_line=printed.append)):
-        run_shards(ShardJob(write, out, (), Asked(), what="testing", unit="rows"), row_shards(10, 10))
+        run_shards(ShardJob(write, out, (), WorkSettings(), what="testing", unit="rows"), row_shards(10, 10))
 
     assert files(out) == {"part-00000.parquet": " ".join(map(str, range(10))).encode()}
     assert json.dumps(printed).count("they are built again") == 1

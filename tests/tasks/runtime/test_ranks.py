@@ -47,27 +47,27 @@ def two(tmp_path: Path) -> Iterator[Session]:
         yield current
 
 
-def done_together(body: Callable[..., None], asked: together.Asked, current: Session, out: Path) -> None:
+def done_together(body: Callable[..., None], settings: together.TrainingSettings, current: Session, out: Path) -> None:
     out.mkdir(exist_ok=True)
-    run_together(body, out, (), asked, current.store)
+    run_together(body, out, (), settings, current.store)
 
 
 def test_two_processes_have_the_gradients_of_one_and_one_that_is_killed_is_told(two: Session, tmp_path: Path) -> None:
-    asked = together.Asked(
+    settings = together.TrainingSettings(
         kinds=["mixture", "coil", "duplex", "cot_mae"], chunk=2
     )  # four chunks, the last of one query
     with pytest.raises(ProcessFailed, match="one of 2 processes was killed"):
-        done_together(together.write_gradients_and_vanish, asked, two, tmp_path / "two")
+        done_together(together.write_gradients_and_vanish, settings, two, tmp_path / "two")
     assert json.loads((tmp_path / "two" / "listening.json").read_text()) == ["127.0.0.1"]
     (tmp_path / "one").mkdir()
-    together.write_gradients(tmp_path / "one", settings=asked)
+    together.write_gradients(tmp_path / "one", settings=settings)
 
-    for kind in asked.kinds:
+    for kind in settings.kinds:
         ours, expected = (load_file(tmp_path / name / f"{kind}.safetensors") for name in ("two", "one"))
         assert set(ours) == set(expected)
         largest = max(float(tensor.abs().max()) for tensor in expected.values())
-        for name, each in expected.items():
-            difference = float((ours[name] - each).abs().max())
+        for name, gradient in expected.items():
+            difference = float((ours[name] - gradient).abs().max())
             assert difference < 1e-6 * largest, f"{kind} {name}"
 
 
@@ -107,7 +107,7 @@ def test_what_goes_wrong_in_one_is_told(
     body: Callable[..., None], error: type[Exception], message: str, two: Session, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=message):
-        done_together(body, together.Asked(kinds=[], chunk=None), two, tmp_path / "out")
+        done_together(body, together.TrainingSettings(kinds=[], chunk=None), two, tmp_path / "out")
 
 
 @stage(version=1, table=Checkpoint)
@@ -177,8 +177,8 @@ def test_a_training_of_two_is_that_of_one_and_goes_on_after_a_kill_to_the_same_b
     for line, other in zip(losses(one), losses(two), strict=True):
         assert other == pytest.approx(line, rel=1e-4)
     ours, expected = (load_file(folder / "model.safetensors") for folder in (two, one))
-    for name, each in expected.items():
-        torch.testing.assert_close(ours[name], each, atol=2e-4, rtol=1e-3)
+    for name, weight in expected.items():
+        torch.testing.assert_close(ours[name], weight, atol=2e-4, rtol=1e-3)
 
     (killed := tmp_path / "killed").mkdir()
     monkeypatch.setenv("PRETRIEVE_TEST_DIES_AFTER", "2")
@@ -238,16 +238,17 @@ from tasks.session import Execution, Session, session
 from tests.tasks import together
 from tests.tasks.pretraining import test_pretrain
 with session(Session(Store(Path({str(tmp_path)!r})), Execution(threads=1, device="cpu", processes=2))) as current:
-    run_together(together.linger, Path({str(tmp_path)!r}), (), together.Asked(kinds=[], chunk=None), current.store)
+    settings = together.TrainingSettings(kinds=[], chunk=None)
+    run_together(together.linger, Path({str(tmp_path)!r}), (), settings, current.store)
 """
     process = subprocess.Popen(
         [sys.executable, "-c", program], cwd=ROOT, env=os.environ | {"TELL": str(tmp_path)}, stderr=subprocess.DEVNULL
     )
-    told = [tmp_path / f"{rank}.pid" for rank in range(2)]
+    pid_files = [tmp_path / f"{rank}.pid" for rank in range(2)]
     deadline = time.monotonic() + 300
-    while not all(path.exists() and path.read_text() for path in told) and time.monotonic() < deadline:
+    while not all(path.exists() and path.read_text() for path in pid_files) and time.monotonic() < deadline:
         time.sleep(0.1)
-    pids = [int(path.read_text()) for path in told]
+    pids = [int(path.read_text()) for path in pid_files]
     assert all(map(alive, pids))
 
     process.send_signal(end)
@@ -286,4 +287,4 @@ def test_each_process_needs_a_gpu_of_its_own(
     current = Session(Store(tmp_path), Execution(device=device, processes=2))
 
     with session(current), pytest.raises(UserError, match=message):
-        done_together(together.complain, together.Asked(kinds=[], chunk=None), current, tmp_path / "out")
+        done_together(together.complain, together.TrainingSettings(kinds=[], chunk=None), current, tmp_path / "out")

@@ -12,7 +12,7 @@ from storage.artifact import Artifact, Source
 from storage.settings import Settings
 from tasks.runtime import remote_call
 
-found: list[Any] = []
+received: list[Any] = []
 
 
 class Colour(StrEnum):
@@ -30,12 +30,12 @@ class Odd(Settings):
 
 def remember(out: Path, *inputs: Any, settings: Settings | None = None) -> None:
     """A body that keeps what it is given."""
-    found[:] = [out, inputs, settings]
+    received[:] = [out, inputs, settings]
 
 
 def called(*inputs: Any, settings: Settings | None = None) -> list[Any]:
     remote_call.call(json.loads(json.dumps(remote_call.as_json(remember, inputs, settings))), Path("out"))
-    return found
+    return received
 
 
 def test_inputs_come_back() -> None:
@@ -54,7 +54,7 @@ def test_artifacts_of_a_store_are_found_where_this_host_has_it(tmp_path: Path) -
     remote_call.call(written, Path("out"), root=there)
 
     moved = Artifact[Any]("train", "ab12", there / "train" / "ab12")
-    assert found[1] == (moved, [moved], elsewhere)
+    assert received[1] == (moved, [moved], elsewhere)
 
 
 def test_what_json_cannot_say_comes_back() -> None:

@@ -36,7 +36,9 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         current = Session(Store(tmp_path), on_trusted_network(f"localhost:{port}"))
         refused = pytest.raises(UserError, match=f"execution.rendezvous.*port {port} cannot be used there")
         with session(current), refused:
-            run_together(together.complain, tmp_path, (), together.Asked(kinds=[], chunk=None), current.store)
+            run_together(
+                together.complain, tmp_path, (), together.TrainingSettings(kinds=[], chunk=None), current.store
+            )
 
 
 def test_the_first_host_listens_at_the_rendezvous_only() -> None:

@@ -40,18 +40,18 @@ def test_a_finished_shard_is_not_made_again_and_counts_as_done(tmp_path: Path, m
     (out / "part-00006.parquet").unlink()
     before = {path.name: path.stat().st_ino for path in out.glob("part-*")}
 
-    run(out, works.write_slowly, told=str(tmp_path))
+    run(out, works.write_slowly, folder=str(tmp_path))
 
     assert (tmp_path / f"{os.getpid()}.made").read_text().split() == ["2", "6"]
     assert all((out / name).stat().st_ino == inode for name, inode in before.items())
-    assert [(each.initial, each.n, each.total) for each in bars] == [(0, 64, 64), (50, 64, 64)]
+    assert [(bar.initial, bar.n, bar.total) for bar in bars] == [(0, 64, 64), (50, 64, 64)]
     run(out, works.complain, number=0)  # nothing is left to make
     assert len(bars) == 2
 
 
 def test_what_is_kept_is_made_once_and_given_up_at_the_end(tmp_path: Path) -> None:
     for _ in range(2):
-        run(tmp_path / "out", works.write_slowly, told=str(tmp_path))
+        run(tmp_path / "out", works.write_slowly, folder=str(tmp_path))
         for path in files(tmp_path / "out"):
             (tmp_path / "out" / path).unlink()
 
@@ -75,10 +75,10 @@ def test_one_thing_is_kept_at_a_time(store: Any) -> None:
 @pytest.mark.parametrize("on_gpus", [False, True])
 def test_two_processes_share_the_shards_and_each_loads_once(on_gpus: bool, tmp_path: Path) -> None:
     run(tmp_path / "one", works.write)
-    run(tmp_path / "two", works.write_slowly, processes=2, on_gpus=on_gpus, told=str(tmp_path))
+    run(tmp_path / "two", works.write_slowly, processes=2, on_gpus=on_gpus, folder=str(tmp_path))
 
     built = {path.stem: path.read_text().split() for path in tmp_path.glob("*.made")}
-    assert sorted(number for each in built.values() for number in each) == list("0123456")
+    assert sorted(number for numbers in built.values() for number in numbers) == list("0123456")
     assert len(built) == 2
     assert str(os.getpid()) not in built
     assert [path.read_text() for path in tmp_path.glob("*.loaded")] == ["loaded\n"] * 2
@@ -116,7 +116,7 @@ from pathlib import Path
 from tests.tasks import works
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))  # as Prefect does
-    works.run(Path({str(tmp_path / "out")!r}), works.linger, processes=2, number=3, told={str(tmp_path)!r})
+    works.run(Path({str(tmp_path / "out")!r}), works.linger, processes=2, number=3, folder={str(tmp_path)!r})
 """
     (tmp_path / "program.py").write_text(program)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

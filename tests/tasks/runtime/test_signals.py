@@ -131,7 +131,7 @@ def alone(out: Path) -> None:
     fit(objective("contrast"), batches("contrast", tiny_tokenizer()), 60, out=out, settings=FITTING, seed=3)
 
 
-def slowly(out: Path, *, settings: together.Asked) -> None:
+def slowly(out: Path, *, settings: together.TrainingSettings) -> None:
     """A training among others, slow enough to be told."""
     if "TELL" in os.environ:
         (Path(os.environ["TELL"]) / f"{distributed.rank()}.pid").write_text(str(os.getpid()))
@@ -169,7 +169,8 @@ with session(Session(Store(out / "store"), Execution(threads=1, device="cpu", pr
         if processes == 1:
             test_signals.alone(out)
         else:
-            run_together(test_signals.slowly, out, (), together.Asked(kinds=["coil"], chunk=2), current.store)
+            settings = together.TrainingSettings(kinds=["coil"], chunk=2)
+            run_together(test_signals.slowly, out, (), settings, current.store)
     except test_signals.Ended:
         print("ended in order")
 """
@@ -225,9 +226,12 @@ def test_several_whose_lease_is_lost_save_nothing(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGUSR1, lose)
     thread = threading.Thread(target=lose_it)
     thread.start()
-    asked, execution = together.Asked(kinds=["coil"], chunk=2), Execution(threads=1, device="cpu", processes=2)
+    settings, execution = (
+        together.TrainingSettings(kinds=["coil"], chunk=2),
+        Execution(threads=1, device="cpu", processes=2),
+    )
     with session(Session(Store(tmp_path / "store"), execution)) as current, pytest.raises(LeaseLost):
-        run_together(slowly, tmp_path, (), asked, current.store)
+        run_together(slowly, tmp_path, (), settings, current.store)
     thread.join()
     signal.signal(signal.SIGUSR1, before)
 
@@ -238,30 +242,33 @@ def test_several_whose_lease_is_lost_save_nothing(tmp_path: Path) -> None:
 def test_one_that_is_told_has_all_save_and_they_go_on_to_the_bytes_of_an_unbroken_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, whole = tmp_path / "told", tmp_path / "whole"
-    asked, execution = together.Asked(kinds=["coil"], chunk=2), Execution(threads=1, device="cpu", processes=2)
-    told.mkdir()
+    interrupted, whole = tmp_path / "told", tmp_path / "whole"
+    settings, execution = (
+        together.TrainingSettings(kinds=["coil"], chunk=2),
+        Execution(threads=1, device="cpu", processes=2),
+    )
+    interrupted.mkdir()
     whole.mkdir()
     monkeypatch.setenv("TELL", str(tmp_path))
 
     def tell_the_second() -> None:
-        wait_for_steps(told)
+        wait_for_steps(interrupted)
         os.kill(int((tmp_path / "1.pid").read_text()), signal.SIGTERM)
 
     thread = threading.Thread(target=tell_the_second)
     with session(Session(Store(tmp_path / "store"), execution)) as current:
         thread.start()
         with pytest.raises(ProcessFailed, match="was killed"):
-            run_together(slowly, told, (), asked, current.store)
+            run_together(slowly, interrupted, (), settings, current.store)
         thread.join()
-        assert saved_checkpoints(told)[-1] == f"{last_step(told):09d}"
-        reached = last_step(told)
-        for out in (told, whole):
-            run_together(together.twenty_steps, out, (), asked, current.store)
+        assert saved_checkpoints(interrupted)[-1] == f"{last_step(interrupted):09d}"
+        reached = last_step(interrupted)
+        for out in (interrupted, whole):
+            run_together(together.twenty_steps, out, (), settings, current.store)
 
-    assert (told / "weights.safetensors").read_bytes() == (whole / "weights.safetensors").read_bytes()
-    assert lines(told) == lines(whole)
-    assert json.loads((told / "visited.json").read_text()) == list(range(reached, 20))
+    assert (interrupted / "weights.safetensors").read_bytes() == (whole / "weights.safetensors").read_bytes()
+    assert lines(interrupted) == lines(whole)
+    assert json.loads((interrupted / "visited.json").read_text()) == list(range(reached, 20))
 
 
 def test_prefect_takes_what_stands_in_for_its_handler_as_its_own() -> None:

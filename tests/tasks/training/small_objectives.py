@@ -66,14 +66,20 @@ def batches(kind: str, tokenizer: Tokenizer, rows: int = 8) -> BatchOf:
 def lines(out: Path) -> list[dict[str, float]]:
     """The metrics without what the clock says."""
     results = [json.loads(line) for line in (out / "logs" / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in each.items() if not name.endswith("per_second")} for each in results]
+    return [{name: value for name, value in line.items() if not name.endswith("per_second")} for line in results]
 
 
 def run(
-    made: nn.Module, batch_of: BatchOf, steps: int, out: Path, *, fitting: OptimisationSettings = FITTING, seed: int = 3
+    model: nn.Module,
+    batch_of: BatchOf,
+    steps: int,
+    out: Path,
+    *,
+    fitting: OptimisationSettings = FITTING,
+    seed: int = 3,
 ) -> dict[str, Tensor]:
-    fit(made, batch_of, steps, out=out, settings=fitting, seed=seed)
-    return {name: value.clone() for name, value in made.state_dict().items()}
+    fit(model, batch_of, steps, out=out, settings=fitting, seed=seed)
+    return {name: value.clone() for name, value in model.state_dict().items()}
 
 
 def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:

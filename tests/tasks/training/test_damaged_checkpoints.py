@@ -75,9 +75,9 @@ def after_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
 
 
-def flipped(path: Path, place: int) -> None:
+def flipped(path: Path, position: int) -> None:
     content = bytearray(path.read_bytes())
-    content[place] ^= 1
+    content[position] ^= 1
     path.write_bytes(content)
 
 

@@ -14,10 +14,10 @@ from tests.tasks.training.small_objectives import KINDS, batches, objective
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 
-def gradient(made: nn.Module, batch: Batch, chunk: int | None) -> tuple[Losses, dict[str, Tensor]]:
-    made.zero_grad()
-    losses = gradients(made, batch, chunk, (3, 5))
-    return losses, {name: value.grad.clone() for name, value in made.named_parameters() if value.grad is not None}
+def gradient(module: nn.Module, batch: Batch, chunk: int | None) -> tuple[Losses, dict[str, Tensor]]:
+    module.zero_grad()
+    losses = gradients(module, batch, chunk, (3, 5))
+    return losses, {name: value.grad.clone() for name, value in module.named_parameters() if value.grad is not None}
 
 
 def furthest(grads: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
@@ -53,7 +53,7 @@ def test_chunks_with_dropout_are_a_direct_pass_under_the_same_seeds(kind: str, t
     for number, part in enumerate(parts):
         torch.manual_seed(mix_seeds(3, 5, number))
         passed.append(model.encode(part))
-    vectors = tuple(torch.cat(each) for each in zip(*(vectors for vectors, _ in passed), strict=True))
+    vectors = tuple(torch.cat(part) for part in zip(*(vectors for vectors, _ in passed), strict=True))
     direct = dict(model.compare(vectors, batch))
     for part, (_, local) in zip(parts, passed, strict=True):
         for name, loss in local.items():
@@ -92,14 +92,14 @@ def test_a_process_with_one_chunk_encodes_it_once(
     assert encodings(objective(kind).train(), batches(kind, tokenizer)(0), None) == 1
 
 
-def encodings(made: nn.Module, batch: Batch, chunk: int | None) -> int:
+def encodings(module: nn.Module, batch: Batch, chunk: int | None) -> int:
     """Return how many times a step encodes a chunk."""
-    encode, sizes = made.encode, []
+    encode, sizes = module.encode, []
 
     def counted(part: Batch) -> object:
         sizes.append(len(part))
         return encode(part)
 
-    made.encode = counted  # type: ignore[assignment]
-    gradients(made, batch, chunk, (3, 5))
+    module.encode = counted  # type: ignore[assignment]
+    gradients(module, batch, chunk, (3, 5))
     return len(sizes)

@@ -42,10 +42,10 @@ def test_only_every_nth_step_is_logged(tokenizer: Tokenizer, tmp_path: Path) -> 
 @pytest.mark.usefixtures("every_third_step")
 def test_divergence_between_two_lines_is_noticed_at_the_next(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """Even if what is logged is finite again."""
-    made, batch_of = Spiked(), batches("contrast", tokenizer)
+    module, batch_of = Spiked(), batches("contrast", tokenizer)
 
     with pytest.raises(Diverged, match="step 6 of 9"):
-        fit(made, batch_of, 9, out=tmp_path, settings=FITTING, seed=1)
+        fit(module, batch_of, 9, out=tmp_path, settings=FITTING, seed=1)
 
     assert [line["step"] for line in lines(tmp_path)] == [3]
 

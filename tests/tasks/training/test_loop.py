@@ -223,9 +223,9 @@ def test_metrics_name_losses_rates_and_gradients_by_part(tokenizer: Tokenizer, t
 
     norms = {"gradient_norm", "gradient_norm_model", "gradient_norm_decoder"}
     assert set(lines(tmp_path)[0]) == {"step", "mlm", "context", "learning_rate"} | norms
-    for each in lines(tmp_path):
-        parts = math.hypot(each["gradient_norm_model"], each["gradient_norm_decoder"])
-        assert each["gradient_norm"] == pytest.approx(parts, rel=1e-5)
+    for metrics in lines(tmp_path):
+        parts = math.hypot(metrics["gradient_norm_model"], metrics["gradient_norm_decoder"])
+        assert metrics["gradient_norm"] == pytest.approx(parts, rel=1e-5)
     speeds = [json.loads(line) for line in (tmp_path / "logs" / "metrics.jsonl").read_text().splitlines()]
     counted = batches("ar", tokenizer)(4)
     tokens = int(counted.text.mask.sum() + counted.context.mask.sum())  # type: ignore[attr-defined]

@@ -50,12 +50,12 @@ def test_lower_precision_is_near_float32_and_resumes_exactly(
 
 def test_skipped_steps_are_counted_and_have_no_gradient_norm(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """At first the loss scale of 65,536 makes gradients infinite; each skipped step halves it."""
-    made, fitting = objective("contrast"), FITTING.model_copy(update={"precision": "float16"})
+    module, fitting = objective("contrast"), FITTING.model_copy(update={"precision": "float16"})
     with torch.no_grad():
-        for parameter in made.parameters():
+        for parameter in module.parameters():
             parameter.mul_(4.0)
 
-    run(made, batches("contrast", tokenizer), 6, tmp_path, fitting=fitting)
+    run(module, batches("contrast", tokenizer), 6, tmp_path, fitting=fitting)
 
     log = (tmp_path / "logs" / "metrics.jsonl").read_text()
     logged = lines(tmp_path)

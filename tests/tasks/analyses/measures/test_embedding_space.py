@@ -22,21 +22,21 @@ def clouds(draw: np.random.Generator, number: int, apart: float, width: int = 6)
     return space.unit(moved), space.unit(base)
 
 
-def slow_log_density(points: np.ndarray, place: np.ndarray) -> float:
+def slow_log_density(points: np.ndarray, point: np.ndarray) -> float:
     """Equation 16 with Scott's bandwidth, a point at a time."""
     number = len(points)
     covariance = np.cov(points.T) * number ** (-2 / 6)
     inverse, scale = np.linalg.inv(covariance), 2 * math.pi * math.sqrt(np.linalg.det(covariance))
-    return math.log(sum(math.exp(-0.5 * (place - p) @ inverse @ (place - p)) / scale for p in points) / number)
+    return math.log(sum(math.exp(-0.5 * (point - p) @ inverse @ (point - p)) / scale for p in points) / number)
 
 
 def slow_kl(p: Sequence[float], q: Sequence[float]) -> float:
-    p, q = [each / sum(p) for each in p], [each / sum(q) for each in q]
+    p, q = [value / sum(p) for value in p], [value / sum(q) for value in q]
     return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
 
 
 def slow_js(p: Sequence[float], q: Sequence[float]) -> float:
-    p, q = [each / sum(p) for each in p], [each / sum(q) for each in q]
+    p, q = [value / sum(p) for value in p], [value / sum(q) for value in q]
     middle = [(a + b) / 2 for a, b in zip(p, q, strict=True)]
     return slow_kl(p, middle) / 2 + slow_kl(q, middle) / 2
 
@@ -56,9 +56,9 @@ def test_both_readings_equal_their_formulas(apart: float, draw: np.random.Genera
     queries, passages = draw.normal(size=(30, 2)) * 9 + apart, draw.normal(size=(30, 2)) * 7
     union = np.concatenate([queries, passages])
     of_queries, of_passages = (
-        [math.exp(slow_log_density(side, each)) for each in union] for side in (queries, passages)
+        [math.exp(slow_log_density(side, point)) for point in union] for side in (queries, passages)
     )
-    own_queries, own_passages = ([slow_log_density(side, each) for each in side] for side in (queries, passages))
+    own_queries, own_passages = ([slow_log_density(side, point) for point in side] for side in (queries, passages))
 
     common, own = space.on_common_support(queries, passages), space.on_own_points(queries, passages)
 
@@ -114,7 +114,7 @@ def test_mmd_is_the_unbiased_estimate(draw: np.random.Generator) -> None:
         return math.exp(-(np.linalg.norm(x - y) ** 2) / (2 * scale**2))
 
     others = [(i, j) for i in range(9) for j in range(9) if i != j]
-    within = sum(kernel(each[i], each[j]) for each in (queries, passages) for i, j in others) / (9 * 8)
+    within = sum(kernel(side[i], side[j]) for side in (queries, passages) for i, j in others) / (9 * 8)
     between = sum(kernel(x, y) for x in queries for y in passages) / 81
 
     assert space.squared_mmd(queries, passages) == pytest.approx(within - 2 * between)

@@ -35,7 +35,7 @@ def test_parts_of_speech_of_sentences(tagger: Tagger) -> None:
 def test_finite_verbs_are_found_by_sentence(tagger: Tagger) -> None:
     texts = ["She walks home.", "the evening walks of kings", "walking home", "It would have been done.", "", "  "]
 
-    assert [each.finite for each in tagger(texts)] == [True, False, False, True, False, False]
+    assert [tag.finite for tag in tagger(texts)] == [True, False, False, True, False, False]
 
 
 def test_the_version_is_reported(tagger: Tagger) -> None:

@@ -96,13 +96,13 @@ def test_each_step_draws_from_the_models_distribution(checkpoint: Path, monkeypa
 
     written = ours.sample(ids, bits)
 
-    assert len({len(each) for each in ids}) > 2, "prompts must be padded"
+    assert len({len(prompt) for prompt in ids}) > 2, "prompts must be padded"
     assert len({len(tokens) for samples in written for tokens in samples}) > 1, "rows must end at different steps"
-    for prompt, samples, each in zip(ids, written, bits, strict=True):
+    for prompt, samples, words in zip(ids, written, bits, strict=True):
         rows = torch.tensor([[*prompt, *tokens, *[0] * (10 - len(tokens))][:-1] for tokens in samples])
         with torch.inference_mode():
             logits = ours.generator.model(input_ids=rows).logits[:, len(prompt) - 1 :]
-        for tokens, row, number in zip(samples, logits, each, strict=True):
+        for tokens, row, number in zip(samples, logits, words, strict=True):
             drawn = nucleus(row, 40, 0.95).draw(number).tolist()
             last = next((step for step, token in enumerate(drawn) if token in ends), 9)
             assert tokens == [token for token in drawn[: last + 1] if token != 0]

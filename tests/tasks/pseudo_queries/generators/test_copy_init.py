@@ -50,8 +50,8 @@ def test_wider_or_narrower_embeddings_keep_what_is_alike() -> None:
 
     assert wider.shape == (50, 32)
     assert torch.allclose(same @ same.T, centred @ centred.T, atol=1e-2)
-    left = torch.linalg.svdvals(centred)[12:].square().sum()  # what the best twelve directions cannot keep
-    assert torch.allclose(centred.square().sum() - narrower.square().sum(), left, rtol=1e-3)
+    lost = torch.linalg.svdvals(centred)[12:].square().sum()  # what the best twelve directions cannot keep
+    assert torch.allclose(centred.square().sum() - narrower.square().sum(), lost, rtol=1e-3)
 
 
 def test_one_layer_cannot_hold_the_circuit() -> None:

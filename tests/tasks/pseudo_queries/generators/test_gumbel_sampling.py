@@ -65,7 +65,7 @@ def test_a_last_bit_of_the_logits_moves_few_draws() -> None:
         sums = results.shares.cumsum(1)
         return results.tokens.gather(1, (sums <= uniforms * sums[:, -1:]).sum(1, keepdim=True)).squeeze(1)
 
-    before, after = (nucleus(each, 50, 0.95) for each in (logits, others))
+    before, after = (nucleus(scores, 50, 0.95) for scores in (logits, others))
 
     moved = (before.draw(inputs) != after.draw(inputs)).double().mean()
     assert moved < 1e-3

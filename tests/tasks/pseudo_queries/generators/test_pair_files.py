@@ -75,10 +75,10 @@ def test_a_file_of_no_known_kind_and_none_at_all_are_refused(tmp_path: Path) -> 
 
 
 def test_a_file_is_known_by_its_contents(tmp_path: Path) -> None:
-    for place, text in (("x", "a\tb\n"), ("y", "a\tb\n"), ("z", "a\tc\n")):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "p.tsv").write_text(text)
-    keys = [pairs_source(tmp_path / place / "p.tsv").key for place in "xyz"]
+    for folder, text in (("x", "a\tb\n"), ("y", "a\tb\n"), ("z", "a\tc\n")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "p.tsv").write_text(text)
+    keys = [pairs_source(tmp_path / folder / "p.tsv").key for folder in "xyz"]
 
     assert keys[0] == keys[1] != keys[2]
 

@@ -107,7 +107,7 @@ def test_each_step_draws_from_the_models_distribution(checkpoint: Path, monkeypa
 
     written = ours.sample(ids, bits)
 
-    assert written == [drawn(ours, *each) for each in zip(ids, written, bits, strict=True)]
+    assert written == [drawn(ours, *row) for row in zip(ids, written, bits, strict=True)]
     assert len({len(tokens) for samples in written for tokens in samples}) > 1, "rows must end at different steps"
 
 
@@ -135,10 +135,10 @@ def test_a_sixth_sample_is_the_same_alone_as_with_the_other_five(checkpoint: Pat
 
 
 def test_a_batch_holds_passages_that_ask_for_equally_many_samples() -> None:
-    requests = [GenerationRequest(str(place), range(place % 2, 3), draw=0) for place in range(10)]
+    requests = [GenerationRequest(str(number), range(number % 2, 3), draw=0) for number in range(10)]
     ids = [[1] * length for length in (5, 9, 5, 8, 4, 7, 3, 6, 2, 5)]
 
-    order = batch_order(requests, [len(each) for each in ids])
+    order = batch_order(requests, [len(tokens) for tokens in ids])
 
     assert order == [0, 2, 4, 6, 8, 1, 3, 5, 7, 9], "the longest first of those that ask for as many"
     sizes = [batch_size(order[start:], requests, ids, tokens) for start, tokens in ((0, 20), (3, 20), (5, 20), (5, 8))]

@@ -36,8 +36,8 @@ def requests() -> list[GenerationRequest]:
     return [GenerationRequest(text, range(5), draw=0) for text in texts]
 
 
-def sampler(folder: Path, told: Callable[[str], None] = print, **changes: Any) -> Sampler:
-    return Sampler(folder, SETTINGS.model_copy(update=changes), torch.device("cpu"), told)
+def sampler(folder: Path, print_line: Callable[[str], None] = print, **changes: Any) -> Sampler:
+    return Sampler(folder, SETTINGS.model_copy(update=changes), torch.device("cpu"), print_line)
 
 
 def samples(of: Sampler, requests: Sequence[GenerationRequest]) -> list[list[str]]:
@@ -59,7 +59,7 @@ def test_order_changes_nothing_and_other_batches_hardly_a_query(
     assert shuffled == [whole[row] for row in order]
     assert len({query for queries in whole for query in queries}) > 400
     for expected, results in ((whole, smaller), (whole[::2], every_other)):
-        pairs = [pair for each in zip(expected, results, strict=True) for pair in zip(*each, strict=True)]
+        pairs = [pair for samples in zip(expected, results, strict=True) for pair in zip(*samples, strict=True)]
         assert sum(first == second for first, second in pairs) >= 0.999 * len(pairs)
 
 
@@ -89,16 +89,16 @@ def limited(of: Sampler, rows: int, fail: Callable[[], None]) -> list[int]:
 def test_a_batch_that_does_not_fit_is_halved_and_stays_so(
     checkpoint: Path, requests: list[GenerationRequest], fail: Callable[[], None]
 ) -> None:
-    told: list[str] = []
+    lines: list[str] = []
     few = [GenerationRequest(f"{WORDS[row]} " * 20, range(2), draw=0) for row in range(20)]
-    ours = sampler(checkpoint, told.append)
+    ours = sampler(checkpoint, lines.append)
     inputs = limited(ours, 6, fail)
 
     results = samples(ours, few)
 
     assert inputs == [20, 10, 5, 5, 5, 5]
     assert results == samples(sampler(checkpoint), few)
-    assert told == [
+    assert lines == [
         "out of memory: 2 queries for each of 20 passages of 22 tokens; batches have at most 220 tokens from now on",
         "out of memory: 2 queries for each of 10 passages of 22 tokens; batches have at most 110 tokens from now on",
     ]

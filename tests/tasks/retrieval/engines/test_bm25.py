@@ -109,7 +109,7 @@ def test_lists_are_cut_where_pyserini_cuts_them(
         for depth in (1, 2, 7, 50):
             results = searcher.batch_search(java_list(texts), names, depth, 1)
             for number, ours in enumerate(lookup(range(len(texts)), depth)):
-                named = [ids.ids[int(place)].as_py() for place in ours.rows]
+                named = [ids.ids[int(row)].as_py() for row in ours.rows]
                 theirs = [(hit.docid, hit.score) for hit in results.get(str(number))]
                 assert list(zip(named, ours.scores.tolist(), strict=True)) == theirs
 
@@ -131,7 +131,7 @@ def test_lists_do_not_depend_on_lucenes_numbers(passages: Artifact[Passages], tm
     bm25._write_lucene(tmp_path / bm25.LUCENE, ((row["passage_id"], row["text"]) for row in reversed(rows)))
     (tmp_path / "index.json").write_text(json.dumps(SETTINGS.model_dump()))
     results = bm25.open_index(tmp_path, None, None, PassageIndex.read(passages), "bm25")(["gazing walrus"])([0], 10)
-    assert {rows[place]["passage_id"] for place in results[0].rows} == {"emoji", "quotes", "with space"}
+    assert {rows[row]["passage_id"] for row in results[0].rows} == {"emoji", "quotes", "with space"}
 
 
 def reference_ties(scores: list[float]) -> list[np.float32]:
@@ -148,10 +148,10 @@ def reference_ties(scores: list[float]) -> list[np.float32]:
 
 @given(st.lists(st.lists(st.integers(0, 3000), max_size=9), max_size=6), st.sampled_from([1e-2, 1e-4, 3e-5, 7e-6]))
 def test_ties_are_separated_within_each_list(steps: list[list[int]], unit: float) -> None:
-    lists = [[float(np.float32(step * unit)) for step in sorted(each, reverse=True)] for each in steps]
-    flat = np.array([score for each in lists for score in each], np.float32)
-    result = bm25.separate_ties(flat, np.array([len(each) for each in lists], np.int32))
-    assert result.tolist() == [float(score) for each in lists for score in reference_ties(each)]
+    lists = [[float(np.float32(step * unit)) for step in sorted(row, reverse=True)] for row in steps]
+    flat = np.array([score for ranked in lists for score in ranked], np.float32)
+    result = bm25.separate_ties(flat, np.array([len(ranked) for ranked in lists], np.int32))
+    assert result.tolist() == [float(score) for ranked in lists for score in reference_ties(ranked)]
 
 
 def test_unusual_texts_and_queries(run: pa.Table) -> None:
@@ -162,16 +162,16 @@ def test_unusual_texts_and_queries(run: pa.Table) -> None:
 
 
 def test_pseudo_queries_are_found_with_their_passage(written, run_stage, passages: Artifact[Passages]) -> None:
-    place = read_table(passages, Passages)["passage_id"].to_pylist().index
+    row_of = read_table(passages, Passages)["passage_id"].to_pylist().index
     rows = [("d0#0", 0, "chimney"), ("d3#1", 1, "second"), ("d3#1", 0, "gargoyle"), ("d3#1", 2, "")]
-    queries = [pseudo_query(*row) for row in sorted(rows, key=lambda row: place(row[0]))]
+    queries = [pseudo_query(*row) for row in sorted(rows, key=lambda row: row_of(row[0]))]
     dropped = pseudo_query("d3#1", 3, "zeppelin", kept=False, reason="relevance")
     expanded = run_stage(
         index, passages=passages, pseudo_queries=written(PseudoQueries, [*queries, dropped]), settings=SETTINGS
     )
     search = bm25.open_index(expanded.path, None, None, PassageIndex.read(passages), "bm25")
     for word, results in {"gargoyle": ["d3#1"], "second": ["d3#1"], "chimney": ["d0#0"], "zeppelin": []}.items():
-        assert search([word])([0], 10)[0].rows.tolist() == [place(each) for each in results]
+        assert search([word])([0], 10)[0].rows.tolist() == [row_of(passage_id) for passage_id in results]
 
 
 def test_pseudo_queries_of_unknown_passages_are_refused(written, run_stage, passages: Artifact[Passages]) -> None:

@@ -144,13 +144,13 @@ def test_term_scores_equal_the_formula() -> None:
              for p, s in zip(counts.indices[counts.indptr[number] : counts.indptr[number + 1]],
                              results[counts.indptr[number] : counts.indptr[number + 1]], strict=True)}  # fmt: skip
     average = 8 / 3  # of the three passages that have words
-    for (place, word), (times, length, having) in {
+    for (row, word), (times, length, having) in {
         (0, "walru"): (2, 3, 2), (0, "sea"): (1, 3, 2), (1, "sea"): (1, 1, 2), (3, "walru"): (1, 4, 2),
         (3, "ic"): (3, 4, 1),
     }.items():  # fmt: skip
         idf = math.log(1 + (3 - having + 0.5) / (having + 0.5))
         score = idf * times / (times + 0.9 * (1 - 0.4 + 0.4 * length / average))
-        assert table.pop((place, word)) == pytest.approx(score, rel=1e-6)
+        assert table.pop((row, word)) == pytest.approx(score, rel=1e-6)
     assert not table
 
 

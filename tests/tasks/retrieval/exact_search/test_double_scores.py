@@ -60,9 +60,11 @@ def test_errors_of_products_are_within_their_bounds(
         (draw.standard_normal((50, 96)), draw.standard_normal((80, 96)) * scale),
         (np.full((50, 96), 1 + 2**-8.01), np.full((80, 96), (1 + 2**-8.01) * scale)),  # all round to the same side
     ):
-        left, right = (torch.from_numpy(each.astype(np.float32)) for each in (one, other))
-        factors, errors = factors_with_errors(left, coarse=coarse)
-        error = (matmul.inner_products(factors, right, coarse=coarse).double() - left.double() @ right.double().T).abs()
+        queries, right = (torch.from_numpy(vectors.astype(np.float32)) for vectors in (one, other))
+        factors, errors = factors_with_errors(queries, coarse=coarse)
+        error = (
+            matmul.inner_products(factors, right, coarse=coarse).double() - queries.double() @ right.double().T
+        ).abs()
         assert (error <= errors[:, None] * right.norm(dim=1)).all()
         assert torch.backends.mkldnn.matmul.fp32_precision != "bf16"
 

@@ -56,8 +56,8 @@ def test_vectors_are_read_once_for_each_block_of_queries(
     monkeypatch.setattr(exact, "BLOCK_BYTES", block_bytes)
     monkeypatch.setattr(exact, "MEMORY_BYTES", 8 * 2**14)  # about 8 queries at a time, whatever the block
     search = counting_search(folder, "dense")
-    found = search(queries, 5)
-    assert same(found, expected)
+    hits = search(queries, 5)
+    assert same(hits, expected)
     in_block = block_bytes // exact._query_bytes(queries, 42)
     assert search.stored.passes == -(-200 // in_block) <= passes + 1
 
