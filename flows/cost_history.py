@@ -1,4 +1,4 @@
-"""What building similar artifacts took: the basis of a plan's disk and hours."""
+"""The recorded costs of building similar artifacts, from which a plan estimates disk and hours."""
 
 from __future__ import annotations
 

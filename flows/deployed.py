@@ -1,4 +1,4 @@
-"""What the Prefect UI offers to run: the flows of prefect.yaml's deployments, their parameters as forms.
+"""The flows of prefect.yaml's deployments, which the Prefect UI offers with their parameters as forms.
 
 A worker runs these; its environment says where the store is (PRETRIEVE_STORE). All plan a recipe, and run what they are
 for, and what that needs, by `flows.prefect_server.child_runs`; but `run_stage` runs one stage of it, and

@@ -28,7 +28,7 @@ REPORT_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class Download:
-    """Where a file is fetched from, and how it is recognised as the expected one."""
+    """The source of a file to download, and the checks that it is the expected one."""
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Finished runs: found by recipe, key or folder, with what was measured and what they were built from."""
+"""Look up finished runs by recipe, key or folder, with their measurements and their inputs."""
 
 from __future__ import annotations
 

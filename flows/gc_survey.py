@@ -1,4 +1,4 @@
-"""What `pretrieve gc` may delete: every folder of a store, and why it is kept.
+"""List every folder of a store, with the reason why `pretrieve gc` keeps it, if there is one.
 
 An artifact is kept while a report, a version of a corpus or a run needs it, directly or through an artifact that was
 built from it, and while it is younger than a given age.
@@ -32,7 +32,7 @@ Fingerprint = list[tuple[str, int, int]]
 
 @dataclass(frozen=True)
 class Policy:
-    """Which artifacts are kept although no report or version needs them."""
+    """The rules for keeping artifacts that no report or version needs."""
 
     age: int
     """Seconds for which an artifact is kept."""

@@ -1,4 +1,4 @@
-"""How a command ends: with one line on standard error and an exit code, and promptly after a signal.
+"""End a command with one line on standard error and an exit code, and promptly after a signal.
 
 SIGTERM and SIGHUP end a command with that signal (a shell shows 143), Ctrl-C ends it with 130. Both unwind the main
 thread first, so that a training saves a checkpoint and child processes end. A thread ends the command where this takes

@@ -32,13 +32,13 @@ class Texts:
 
     @cached_property
     def real(self) -> Bools:
-        """Where there is no padding [B, L]."""
+        """Return the positions without padding [B, L]."""
         mask: Bools = np.arange(self.ids.shape[1]) < self.lengths[:, None]
         return mask
 
     @cached_property
     def content(self) -> Bools:
-        """Where there is a token between [CLS] and [SEP] [B, L]."""
+        """Return the positions between [CLS] and [SEP] [B, L]."""
         mask: Bools = np.arange(self.ids.shape[1]) < self.lengths[:, None] - 1
         mask[:, 0] = False
         return mask

@@ -113,7 +113,7 @@ class File:
 
 @dataclass(frozen=True)
 class Manifest:
-    """How an artifact was built and what is in it. `hash` covers `files` and not `logs`."""
+    """The origin and the content of an artifact. `hash` covers `files` and not `logs`."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
 

@@ -128,7 +128,7 @@ class PassageIndex(RowIndex):
         return PassageIndex.of(read_table(passages, Passages, ["passage_id", "doc_id"]))
 
     def as_documents(self) -> PassageIndex:
-        """Return the index of the same passages, each of which is a document of its own."""
+        """Return the index of the same passages, with each passage as a document of its own."""
         index = copy(self)
         blocks = (np.arange(row, min(row + IDS_PER_BLOCK, len(self))) for row in range(0, len(self), IDS_PER_BLOCK))
         index.doc_ids, index.documents, index.document_index = self.ids, self.derive("passages", blocks), self

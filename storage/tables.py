@@ -103,7 +103,7 @@ class GeneratedQueries(Table):
 
 
 class Pairs(Table):
-    """The data of pre-training: a passage's text, and its contexts, one of which is sampled in each epoch.
+    """The data of pre-training: a passage's text, and its contexts, from which each epoch samples one.
 
     `queries` are pseudo-queries (the query itself in a probe), `passages` other passages or sentences; both are empty
     where the recipe requests none.

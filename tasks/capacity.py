@@ -25,7 +25,7 @@ from tasks.runtime.device import Precision
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """An objective, and the function that returns its batch of so many texts or queries."""
+    """An objective, and the function that returns its batch with a number of texts or queries."""
 
     objective: Any
     batch_of: Callable[[int], Batch]

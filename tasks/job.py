@@ -1,4 +1,4 @@
-"""What a stage is, and one call of it, whose key names the artifact before anything is built."""
+"""The definition of a stage, and a call of it, whose key names the artifact before anything is built."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Job:
 
     @property
     def needs_gpu(self) -> bool:
-        """Whether workers with a GPU run it."""
+        """Return whether workers with a GPU run it."""
         return self.stage.gpu(self.settings)
 
     def needs(self) -> list[str]:

@@ -95,7 +95,7 @@ class TrainingMemory:
         return last + (batch - larger) * max(0, last - before) / (larger - smaller)
 
     def largest_chunk(self, batch: int, memory: int) -> int | None:
-        """Return the largest chunk of a batch whose step fits into so many bytes; None if one row does not fit."""
+        """Return the largest chunk of a batch whose step fits into a number of bytes; None if one row does not fit."""
         low, high = 0, batch * self.rows_per_text
         while low < high:
             middle = (low + high + 1) // 2
@@ -129,7 +129,7 @@ class EncodingMemory:
 
 
 def training_memory(objective: Any, batch_of: Callable[[int], Batch], *, half: bool) -> TrainingMemory:
-    """Count a training's memory; `batch_of` returns a batch of so many texts, `half` says whether autocast is on."""
+    """Count a training's memory; `batch_of` returns a batch of a number of texts, `half` turns autocast on."""
     module: nn.Module = objective.train()
     encoding, accumulating, without_graph, vectors_of = [], [], [], {}
     for rows in (1, 2):
@@ -161,7 +161,7 @@ def training_memory(objective: Any, batch_of: Callable[[int], Batch], *, half: b
 
 
 def encoding_memory(module: nn.Module, run: Callable[[int], object], *, half: bool) -> EncodingMemory:
-    """Count the memory of encoding without gradients; `run` encodes so many rows."""
+    """Count the memory of encoding without gradients; `run` encodes a number of rows."""
     recorded = []
     for rows in (1, 2):
         with torch.no_grad(), recording() as record, in_half_precision(half):

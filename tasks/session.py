@@ -26,7 +26,7 @@ def default_workers() -> int:
 
 
 class Execution(Settings):
-    """How stages run. None of these settings changes a result, so none is in a key.
+    """The settings for running stages. None of them changes a result, so none is in a key.
 
     Defaults depend on the machine only where that changes no byte of an artifact. `threads` and `processes` change the
     order in which a training adds floating-point numbers, and so the last digits; their defaults are the same anywhere.
@@ -80,7 +80,7 @@ class Done:
 
 @dataclass
 class Session:
-    """Where stages find their store, how they run, and what they have done."""
+    """The store of a run, the settings for running stages, and the stages that are done."""
 
     store: Store
     execution: Execution = field(default_factory=Execution)

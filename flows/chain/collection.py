@@ -19,7 +19,7 @@ ANSWER = "answer@"  # how the metrics begin that compare passages with answers
 
 
 class CollectionSource(Protocol):
-    """Where a collection is and how much of it is read: what the sections of recipes and suites have in common."""
+    """The location of a collection and the part of it that is read, as in the sections of recipes and suites."""
 
     @property
     def reader(self) -> str:
@@ -35,7 +35,7 @@ class CollectionSource(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether an incomplete collection is refused."""
+        """Return whether an incomplete collection is refused."""
 
 
 @dataclass(frozen=True)

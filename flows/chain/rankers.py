@@ -1,4 +1,4 @@
-"""How passages are ranked for queries: by BM25, or by a retriever whose vectors of the passages are searched."""
+"""Rank passages for queries: by BM25, or by a retriever whose vectors of the passages are searched."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def build_report(recipe: Recipe[Any], name: str, inputs: ReportInputs) -> Artifa
     """Build the report of the recipe `name`.
 
     The stage takes lists of artifacts and, in its settings, lists of their names in the same order. Its key depends on
-    both, so this function alone puts names and artifacts together.
+    both, so only this function combines names and artifacts.
     """
     first = inputs.splits[0]
     means = [round_.name for round_ in recipe.rounds if round_.is_few_shot]

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, in one line: the key's full name, what was expected, and an example."""
+"""Describe a recipe's error in one line: the key's full name, what was expected, and an example."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class FurtherGenerator(Settings):
 
 
 class PseudoQuerySettings(Settings):
-    """Which models generate pseudo-queries, how, and what the queries are for."""
+    """The models that generate pseudo-queries, their settings, and the use of the queries."""
 
     for_: Annotated[list[Literal["pretrain", "retrieve"]], Field(alias="for")]
     """`retrieve` adds BM25 over passages that are expanded with their pseudo-queries (doc2query)."""

@@ -121,12 +121,12 @@ class Round(Settings):
 
     @property
     def is_few_shot(self) -> bool:
-        """Whether the round has a training for each sample of queries, so that it has no retriever of its own."""
+        """Return whether the round trains on each sample of queries, so that it has no retriever of its own."""
         return isinstance(self.queries, FewShotQueries)
 
     @property
     def needs_teacher(self) -> bool:
-        """Whether a cross-encoder's scores are distilled or filter the negatives."""
+        """Return whether a cross-encoder's scores are distilled or filter the negatives."""
         distils = self.train is not None and self.train.distillation is not None
         return distils or (self.mine is not None and self.mine.miner == "cross_encoder")
 

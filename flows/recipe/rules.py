@@ -1,4 +1,4 @@
-"""What must fit between the sections of a recipe; each function raises ValueError for the first violation of a rule."""
+"""Rules between the sections of a recipe. Each function raises ValueError for the first violation of its rule."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def contexts_fit_paper(contexts: Contexts | None, paper: str, reads: str) -> Non
 
 
 def names_differ(rounds: Sequence[Round], reserved: Sequence[str]) -> None:
-    """No two rounds have a name in common, nor does a round and something else that recipes name."""
+    """Check that no two rounds have the same name, and no round that of another part of a recipe."""
     counts = Counter([round_.name for round_ in rounds] + list(reserved))
     for round_ in rounds:
         if counts[round_.name] > 1:

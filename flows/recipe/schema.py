@@ -129,7 +129,7 @@ class Recipe(Settings, Generic[P]):
 
     @property
     def generates_for_pretraining(self) -> bool:
-        """Whether what is pre-trained on gets pseudo-queries."""
+        """Return whether pseudo-queries are generated for the texts of pre-training."""
         return self.queries is not None and "pretrain" in self.queries.for_
 
     @model_validator(mode="after")

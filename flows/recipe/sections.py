@@ -42,7 +42,7 @@ class Dataset(Settings):
 
 
 class OtherCollection(Settings):
-    """A collection that is pre-trained on in place of the one that is retrieved from."""
+    """A collection for pre-training that differs from the collection for retrieval."""
 
     reader: str
     path: str | None
@@ -64,7 +64,7 @@ class Corpora(Settings):
 
 
 class Split(Splitting):
-    """How documents become the passages that are retrieved, and the spans that are pre-trained on.
+    """The split of documents into passages for retrieval and spans for pre-training.
 
     `titles` is about the passages, and about the spans where `pretrain_titles` is null.
     """
@@ -87,12 +87,12 @@ class Split(Splitting):
 
     @property
     def of_passages(self) -> Splitting:
-        """How documents become the passages that are retrieved."""
+        """Return the settings of the split into passages for retrieval."""
         return self._with(self.titles)
 
     @property
     def of_spans(self) -> Splitting | SplittingWithTitles:
-        """How documents become the spans that are pre-trained on; equal to `of_passages` where that gives the same."""
+        """Return the settings of the split into spans for pre-training; equal to `of_passages` if both splits agree."""
         titles = self.pretrain_titles
         if titles is None or titles == "never":
             return self._with(self.titles and titles is None)
@@ -105,7 +105,7 @@ class Split(Splitting):
 
 
 class SearchDepth(Settings):
-    """How many documents are retrieved."""
+    """The number of documents to retrieve."""
 
     documents: Annotated[int, Field(gt=0)]
     """Different documents in every ranking, unless fewer match."""

@@ -1,4 +1,4 @@
-"""What a stage of a rehearsal takes at two sizes, and what it would take at the size of the real collection."""
+"""Measure the stages of a rehearsal at two sizes, and extrapolate them to the size of the real collection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESET_PEAK = "5"  # what Linux takes to reset the peak of a process's resident m
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a stage took with a number of passages."""
+    """The time, memory and disk of a stage with a number of passages."""
 
     stage: str
     round: str
@@ -32,7 +32,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Extrapolation:
-    """What a stage would take with the passages of the real collection."""
+    """The estimated time, memory and disk of a stage with the passages of the real collection."""
 
     measured: Measurement
     growth: float

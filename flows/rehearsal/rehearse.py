@@ -93,7 +93,7 @@ def rehearse(name: str, passages: int, limit: float, changes: Sequence[str], as_
 
 @dataclasses.dataclass
 class Run:
-    """What the stages of a run took, in the order of the chain."""
+    """The measurements of a run's stages, in the order of the chain."""
 
     calls: list[Measurement]
     unfinished: str = ""

@@ -26,7 +26,7 @@ STAGES = ("pretrain", "train", "train_teacher")
 
 @dataclass(frozen=True)
 class TrueStep:
-    """What a training step with the true shapes took, extrapolated to the batch."""
+    """The measurements of a training step with the true shapes, extrapolated to the batch."""
 
     stage: str
     round: str
@@ -115,7 +115,7 @@ class TrueShapes:
 
 
 def _seconds(work: _Work, texts: int, chunk: int | None) -> float:
-    """Return the seconds of the gradients of a batch of so many texts."""
+    """Return the seconds of the gradients of a batch with a number of texts."""
     objective, batch = work.step.objective, work.step.batch_of(texts)
     objective.zero_grad(set_to_none=True)
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Masked language modelling: BERT's objective alone, on the texts of the collection.
+"""Masked language modelling: BERT's objective without a decoder, on the texts of the collection.
 
 It is the control for every other objective: a gain over it does not come from more steps on the same texts.
 

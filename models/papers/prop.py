@@ -37,7 +37,7 @@ from models.tokens import Tokenizer, Tokens
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How word sets are sampled, the margin of the ranking loss, and the length limits."""
+    """The sampling of word sets, the margin of the ranking loss, and the length limits."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "texts"

@@ -81,7 +81,7 @@ class RetrieverSettings:
         return self.views, self.shared_layers, dense, late, head
 
     def as_json(self) -> dict[str, Any]:
-        """What `retriever.json` says; `read` is its inverse."""
+        """Return the content of `retriever.json`; `read` is its inverse."""
         value: dict[str, Any] = TypeAdapter(RetrieverSettings).dump_python(self, mode="json")
         return value
 

@@ -18,7 +18,7 @@ DIGITS = 16
 
 @dataclass(frozen=True)
 class Invalidations:
-    """How often the queries of texts have been invalidated. The three counts of a text add up."""
+    """The number of times that the queries of texts have been invalidated. The three counts of a text add up."""
 
     all: int = 0
     buckets: Mapping[str, int] = field(default_factory=dict)

@@ -51,7 +51,7 @@ class ReportedNumber:
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """What a recipe says of one run."""
+    """The reported numbers of one run in a recipe."""
 
     name: str
     rows: Sequence[RowName]

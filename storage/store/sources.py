@@ -35,7 +35,7 @@ _missing: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar("mis
 
 @contextlib.contextmanager
 def assuming_present() -> Iterator[list[str]]:
-    """In this block a missing input is `Absent` instead of an error, and no hub is contacted.
+    """Treat a missing input as `Absent` in this block, and contact no hub.
 
     Yields a list that collects the messages of the errors, each once.
     """

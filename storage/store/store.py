@@ -41,7 +41,7 @@ LEASE = 60.0  # seconds after which another host may take over what a host that 
 
 @dataclass(frozen=True)
 class Damage:
-    """What is wrong with an artifact, a line for each problem, and what was done with the artifact."""
+    """The problems of an artifact, a line for each, and what was done with the artifact."""
 
     problems: list[str]
     outcome: str
@@ -77,7 +77,7 @@ class Store:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether the store exists and this process may not write to it. A read-only mount binds root, too."""
+        """Return whether the store exists and this process may not write to it. A read-only mount binds root, too."""
         return is_read_only(self.root)
 
     def mark(self) -> None:

@@ -1,4 +1,4 @@
-"""Which locks a store has: those of one host, or leases in a Redis where several hosts share the store.
+"""The locks of a store: those of one host, or leases in a Redis if several hosts share the store.
 
 A store that hosts share keeps the name of its leases in `.locks/shared`. From then on every process needs the Redis:
 one that took the locks of its own host only could build what another host is building.

@@ -1,4 +1,4 @@
-"""How far a retriever separates queries from passages: CoT-MoTE's t-SNE figure and divergences, with controls.
+"""Measure how far a retriever separates queries from passages: CoT-MoTE's t-SNE figure and divergences, with controls.
 
 The paper (Ma et al. 2023, sections 2.2 and 5.3, appendix A.1) plots 400 query-passage pairs of MS MARCO's dev set by
 t-SNE and reports the KL and JS divergence of the two clouds' kernel densities. It does not state at which points the

@@ -1,4 +1,4 @@
-"""Whether a generated query is more related to its passage than another passage of the same document is.
+"""Compare how related a generated query and another passage of the document are to a passage.
 
 Query-as-context (Wu et al. 2022, appendix A) sampled 200 documents, a passage of each, and as its context another
 passage of the document or a generated query; three annotators voted whether a context is strongly related. Here a model

@@ -1,4 +1,4 @@
-"""How queries differ from passages: length, parts of speech, and questions, phrases or statements.
+"""Compare queries with passages: length, parts of speech, and questions, phrases or statements.
 
 CoT-MoTE (Ma et al. 2023, section 1 and figure 1) motivates an expert for each by the mean length and the syntax of MS
 MARCO's queries and passages. Lengths are measured on all texts. Parts of speech and sentences are measured on a sample,

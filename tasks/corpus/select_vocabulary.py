@@ -40,7 +40,7 @@ COVERAGE_TEXTS = 10_000
 
 
 class VocabularySize(Settings):
-    """How many tokens are kept."""
+    """The number of tokens to keep."""
 
     tokens: int
     """All tokens, with special tokens and single characters."""

@@ -40,7 +40,7 @@ Limit = Annotated[int, Field(ge=MIN_TOKENS)]
 
 
 class Splitting(Settings):
-    """How documents become passages."""
+    """The settings of the split of documents into passages."""
 
     max_tokens: Limit | None
     """The largest number of WordPiece tokens of a passage, without special tokens; null keeps complete documents."""
@@ -51,7 +51,7 @@ class Splitting(Settings):
 
 
 class SplittingWithTitles(Settings):
-    """How documents become passages of which a title is a part: `max_tokens` counts title and text."""
+    """The settings of the split into passages that include the title: `max_tokens` counts title and text."""
 
     max_tokens: Limit
     titles: Literal["once", "every"]

@@ -1,8 +1,8 @@
 """The pairs of a query and a passage that a stage scores, in files that its processes share as memory maps.
 
-A part has the pairs of QUERIES_PER_PART queries and becomes one file of the table. The pairs of a part alone decide
-which pairs share a batch, so that the bytes depend neither on the number of processes nor on an interruption. A shard
-has several parts: while one is scored, a thread reads and tokenises the next.
+A part has the pairs of QUERIES_PER_PART queries and becomes one file of the table. Only the
+pairs of a part decide which pairs share a batch, so that the bytes depend neither on the number of processes nor on an
+interruption. A shard has several parts: while one is scored, a thread reads and tokenises the next.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Whether passages contain an answer: the criterion of DPR (Karpukhin et al. 2020, section 5).
+"""Decide whether passages contain an answer: the criterion of DPR (Karpukhin et al. 2020, section 5).
 
-As in its `qa_validation.py` with `SimpleTokenizer`: texts are normalised (NFD), split into runs of letters, digits and
-marks and into other single symbols, and lower-cased; a passage contains an answer if the answer's tokens occur
+This is its `qa_validation.py` with `SimpleTokenizer`. Texts are normalised (NFD), split into runs of letters, digits
+and marks and into other single symbols, and lower-cased. A passage contains an answer if the answer's tokens occur
 consecutively in its text, without the title. An answer without tokens never matches; in DPR's code it always does.
 """
 

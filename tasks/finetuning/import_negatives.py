@@ -41,7 +41,7 @@ Row = dict[str, Any]
 
 
 class ImportedNegatives(Settings):
-    """Which negatives of a file a round learns from, in place of mining."""
+    """The negatives of a file that a round learns from, instead of mining."""
 
     file: str = Field(exclude=True)
     """Its path (`storage.imports.negative_files` has the formats). The key has the file's content, not its path."""
@@ -195,7 +195,7 @@ class _Chosen:
         """The number of queries that had none."""
 
     def of(self, queries: Sequence[str], first: int) -> Iterator[Row]:
-        """Yield the rows of queries, the first of which has the number `first`: by rank, then by system."""
+        """Yield the rows of queries from number `first` on, by rank and then by system."""
         for number, query in enumerate(queries, first):
             rows: list[Row] = []
             if self._next and self._next[0] == number:

@@ -78,7 +78,7 @@ GENERATED = pa.schema([
 def label_passages(out: Path, qrels: Artifact[Qrels], passages: Artifact[Passages], bm25_run: Artifact[Run]) -> None:
     """Write one positive for every query and document of grade above 0, in the qrels' order.
 
-    It is the document's passage that stands highest in the run for that query, or the document's
+    It is the highest ranked passage of the document in the run for that query, or the document's
     first passage where the run has none of them. A document without passages can be no positive.
     """
     with Database(out / SCRATCH / "database") as database:

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class LearnFusion(Settings):
-    """How the weights of a linear fusion are learned."""
+    """The settings for learning the weights of a linear fusion."""
 
     depth: int | None = Field(gt=0)
     """Passages of each list that are used; null for all. Not printed; 200 in recipes, as in mining."""

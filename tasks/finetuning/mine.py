@@ -81,7 +81,7 @@ def mine_part(
 
 
 class MiningContext:
-    """What a process needs of all queries: their lists, positives and relevant passages, and the miner's selector."""
+    """The inputs of a mining process: all queries' lists, positives and relevant passages, and the selector."""
 
     def __init__(
         self, settings: MiningSettings, runs: Sequence[Artifact[Run]], positives: Artifact[Positives],

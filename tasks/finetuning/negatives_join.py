@@ -1,7 +1,7 @@
 """Joins of imported negatives with the passages and the positives, in SQL: tables, statements and queries.
 
 `given` are the negatives of a file and `labels` the positives, each with the number of its train query; `passages` is
-the view of the corpus. An id of a negative is a passage's, or else that of a document, which stands for its first
+the view of the corpus. The id of a negative is a passage's or a document's; a document's means its first
 passage. Numbers of rows decide the order everywhere.
 """
 

@@ -47,7 +47,7 @@ PLAIN = RetrieverSettings(dense=Dense(dim=None))
 
 
 class Training(Settings):
-    """How a retriever is trained."""
+    """The settings of a retriever's training."""
 
     retriever: RetrieverSettings
     """Its views: how texts are represented and compared."""
@@ -206,7 +206,7 @@ class Batches:
     def _tokens(
         self, rows: Sequence[int], texts: Callable[[Sequence[int]], list[str]], role: Role, max_tokens: int
     ) -> Tokens:
-        """Return the padded tokens of rows, of which each process tokenises a share."""
+        """Return the padded tokens of rows; each process tokenises a share of them."""
 
         def tokenise(share: Sequence[int]) -> list[list[int]]:
             return self.tokenizer.encode(texts(share), max_tokens, self.markers.get(role))

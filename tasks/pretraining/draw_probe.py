@@ -27,7 +27,7 @@ TEXTS_PER_BATCH = 64
 
 
 class Probe(Settings):
-    """How often the probe runs, and its size."""
+    """The interval and the size of the probe."""
 
     every: int = Field(gt=0)
     """Steps between two probes."""
@@ -77,7 +77,7 @@ def draw_probe_of_pairs(out: Path, pairs: Artifact[Pairs], *, settings: Drawing)
 
 
 class RetrievalProbe:
-    """Measures the MRR@10 of the probe's queries on its passages every so many steps; {} without a probe."""
+    """Measures the MRR@10 of the probe's queries on its passages at intervals of steps; {} without a probe."""
 
     def __init__(
         self, pairs: Artifact[Pairs] | None, encoder: DenseEncoder, tokenizer: Tokenizer, settings: Probe | None,

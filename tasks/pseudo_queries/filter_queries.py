@@ -102,7 +102,7 @@ class Relevance(Scoring):
 
 
 class Filtering(Settings):
-    """How pseudo-queries are scored and filtered."""
+    """The settings for scoring and filtering pseudo-queries."""
 
     round_trip: Annotated[RoundTrip | None, Field(examples=[{"depth": 100}])] = None
     relevance: Annotated[

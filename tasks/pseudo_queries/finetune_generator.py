@@ -33,7 +33,7 @@ VALIDATION_JSON = "validation.json"
 
 
 class GeneratorFinetuning(Settings):
-    """How a generator is trained on pairs and validated."""
+    """The settings for training a generator on pairs and validating it."""
 
     prefix: str
     """Put before each passage; generate with the same prefix."""

@@ -41,7 +41,7 @@ Generator = Artifact[Checkpoint] | Source
 
 
 class Generation(Settings):
-    """How pseudo-queries are generated."""
+    """The settings for generating pseudo-queries."""
 
     queries_per_passage: Annotated[int, Field(ge=1)]
     prefix: str

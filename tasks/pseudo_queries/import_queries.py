@@ -57,7 +57,7 @@ IN_ORDER = """
 
 
 class Importing(Settings):
-    """What imported queries are called."""
+    """The name under which imported queries are recorded."""
 
     name: str = Field(min_length=1)
     """The generator's name in the table."""

@@ -32,7 +32,7 @@ def relevance(
 ) -> None:  # fmt: skip
     """Write the pseudo-queries with `relevance`: the score of (query, own passage), null where the query is empty.
 
-    The table alone determines the batches, so that equal tables get equal scores.
+    Only the table determines the batches, so that equal tables get equal scores.
     """
     inputs = pseudo_queries, passages, cross_encoder
     job = ShardJob(score_part, out, inputs, settings, what="scoring queries", unit="queries", on_gpus=True)

@@ -1,4 +1,4 @@
-"""What became of the passages and queries from one version of a corpus of pseudo-queries to another, in SQL.
+"""Compare the passages and queries of two versions of a corpus of pseudo-queries, in SQL.
 
 A database joins the tables `passages` (version, row, passage_id, text, hash) and the views `before` and `after` of
 PseudoQueries. `version` is "before" or "after", `text` the sha256 of a passage's text, `row` a passage's first row.

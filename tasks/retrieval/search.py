@@ -43,7 +43,7 @@ RESULTS_PER_SHARD = 2**24  # passages of all lists of a shard, which are in memo
 
 
 class Search(Settings):
-    """What to search, and how deep."""
+    """The representation to search, and the depth."""
 
     view: str
     """The representation that ranks, and the lists' name in the run: dense, lexical, late, sum (weighted), or bm25."""

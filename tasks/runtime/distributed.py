@@ -18,26 +18,26 @@ ELEMENTS_PER_BUCKET = 2**25  # gradients that are added up at a time: 128 MiB
 
 
 class ReplicasDiffer(Exception):
-    """Processes that train one model have come to have several."""
+    """The processes of a training have different weights."""
 
 
 def rank() -> int:
-    """This process's number, from 0."""
+    """Return this process's number, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def size() -> int:
-    """How many processes there are."""
+    """Return the number of processes."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def local_rank() -> int | None:
-    """This process's number on its host; None where it was not started with others."""
+    """Return this process's number on its host; None where it was not started with others."""
     return int(os.environ["LOCAL_RANK"]) if dist.is_initialized() else None
 
 
 def any_rank(*said: bool) -> tuple[bool, ...]:
-    """For each question, whether a process says yes; all have the same answers."""
+    """Return for each flag whether it is set in any process; all processes get the same answers."""
     if size() == 1:
         return said
     answers = torch.tensor(said, dtype=torch.int32)  # on the CPU, over gloo: no process waits for its GPU
@@ -46,13 +46,13 @@ def any_rank(*said: bool) -> tuple[bool, ...]:
 
 
 def barrier() -> None:
-    """Go on when every process has come as far as this."""
+    """Wait until every process has reached this point."""
     if size() > 1:
         dist.barrier()
 
 
 def check_replicas_equal(module: nn.Module) -> None:
-    """Raise where a process's weights are not, bit for bit, those of the others."""
+    """Raise ReplicasDiffer if the processes' weights are not equal, bit for bit."""
     if size() == 1:
         return
     names, parameters = zip(*module.named_parameters(), strict=True)
@@ -68,15 +68,15 @@ def check_replicas_equal(module: nn.Module) -> None:
 
 
 def shard_of_rank(spans: Sequence[object], to: int | None = None) -> range:
-    """The numbers of the spans that are a process's, this one's if none is named: neighbours, one more or less each."""
+    """Return the numbers of a process's spans (this one's by default): neighbours, in equal shares up to one."""
     number = rank() if to is None else to
     return range(len(spans) * number // size(), len(spans) * (number + 1) // size())
 
 
 def gather(parts: tuple[Tensor, ...], rows: Sequence[int]) -> tuple[Tensor, ...]:
-    """What all processes have, one after the other; `rows` is how many examples each process has.
+    """Return the parts of all processes, concatenated; `rows` has each process's number of examples.
 
-    An example may have several rows in a part. What comes of other processes has no gradient.
+    An example may have several rows in a part. Parts of other processes have no gradient.
     """
     if size() == 1:
         return parts
@@ -84,7 +84,7 @@ def gather(parts: tuple[Tensor, ...], rows: Sequence[int]) -> tuple[Tensor, ...]
 
 
 def _gather(part: Tensor, rows: Sequence[int]) -> Tensor:
-    """Collectives want equal shapes, so shorter parts are filled up, and cut again."""
+    """Pad shorter parts, since collectives need equal shapes, and cut them again."""
     rows_per_example = len(part) // rows[rank()]
     longest = part.new_zeros(max(rows) * rows_per_example, *part.shape[1:])
     longest[: len(part)] = part
@@ -94,7 +94,7 @@ def _gather(part: Tensor, rows: Sequence[int]) -> Tensor:
 
 
 def sum_over_ranks(values: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The sums over all processes of numbers that each has by the same names."""
+    """Return the sums over all processes of numbers that each has by the same names."""
     if size() == 1 or not values:
         return values
     stacked = torch.stack([value.float() for value in values.values()])
@@ -112,7 +112,7 @@ def sum_integer(value: int) -> int:
 
 
 def sum_gradients(module: nn.Module) -> None:
-    """Make every parameter's gradient the sum over all processes; one that no process has stays absent."""
+    """Sum every parameter's gradient over all processes. A gradient that no process has stays absent."""
     if size() == 1:
         return
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]

@@ -1,4 +1,4 @@
-"""What a manifest states about the machine that built an artifact and the costs of the build."""
+"""The facts of a manifest about the machine that built an artifact, and the costs of the build."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class BuildCost:
-    """When a build started, the CPU seconds of the process then, and the joules that the build took, by part."""
+    """The start of a build, the process's CPU seconds at the start, and the joules of the build by part."""
 
     started: float
     cpu: float

@@ -21,7 +21,7 @@ def in_units(num_bytes: float) -> str:
 
 
 def short(number: float) -> str:
-    """A number in three digits or whole: `1,240`, `12.3`, `0.0123`."""
+    """Return a number with three digits, or as an integer: `1,240`, `12.3`, `0.0123`."""
     return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
 
 

@@ -136,12 +136,12 @@ class RemoteHost:
 
     @property
     def is_taken(self) -> bool:
-        """Whether a host has the place."""
+        """Return whether a host has this number."""
         return bool(self._said)
 
     @property
     def has_stopped(self) -> bool:
-        """Whether nothing has changed for long."""
+        """Return whether the host's heartbeat has stopped."""
         return time.monotonic() - self._since > SECONDS_UNTIL_LOST
 
     def _read(self) -> str:
@@ -173,7 +173,7 @@ class HostMonitor:
             )
 
     def ask_who_is_lost(self) -> None:
-        """When the training has failed: wait until every other host has left or is known to be lost, which raises."""
+        """Wait, after a failure, until every other host has left; raise if one is lost."""
         while any(other.is_taken for other in self._others):
             self._own.beat()
             self._see_who_is_lost(False)

@@ -1,4 +1,4 @@
-"""How far a long stage is, as a progress artifact of its task run in the Prefect UI.
+"""Show the progress of a long stage as a progress artifact of its task run in the Prefect UI.
 
 A thread looks at the stage's bars every few seconds and reports them to the server, so that the work does not wait.
 What the server does not accept is dropped: it shows the next report, or nothing.
@@ -46,7 +46,7 @@ def show_progress(key: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def best_effort() -> Iterator[None]:
-    """For what is only shown: a server that is away or refuses must not fail the work."""
+    """Ignore errors of the server in this block: what is only displayed must not fail the work."""
     import httpx
     from prefect.exceptions import PrefectException
 
@@ -118,7 +118,7 @@ class ProgressReporter:
                 self._artifact = client.create_artifact(new).id
 
     def look(self, bar: tqdm[None]) -> tuple[float, str]:
-        """How far the bar is, in percent and in words; the rate is that since the first look.
+        """Return the bar's progress, in percent and in words; the rate is measured from the first call.
 
         What an earlier attempt had finished is counted before that, and would make the rate too high.
         """
@@ -133,7 +133,7 @@ class ProgressReporter:
         return (min(100.0, round(100 * n / bar.total, 1)) if bar.total else 0.0), ", ".join(words)
 
     def last_look(self) -> tuple[float, str]:
-        """What is shown of a stage that has ended."""
+        """Return the progress of a stage that has ended."""
         assert self.bar is not None
         if self._well:
             return 100.0, f"done in {duration(time.monotonic() - self.began)}"
@@ -141,6 +141,6 @@ class ProgressReporter:
 
 
 def describe_bar(bar: tqdm[None]) -> str:
-    """What a bar has counted: `training: 1,200 of 50,000 steps`."""
+    """Return a bar's count in words: `training: 1,200 of 50,000 steps`."""
     total = f" of {bar.total:,}" if bar.total else ""
     return f"{bar.desc.strip(' :')}: {bar.n:,}{total} {bar.unit.strip()}"

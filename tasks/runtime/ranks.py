@@ -90,7 +90,7 @@ def run_together(
 
 
 def _wait(processes: Processes, meeting: HostMonitor | None) -> bool:
-    """Whether the processes have all completed, once they have ended."""
+    """Wait for the end of the processes; return whether all have completed."""
     while (completed := processes.wait(SECONDS_BETWEEN_BEATS)) is None:
         if meeting:
             meeting.look()

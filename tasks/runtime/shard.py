@@ -51,7 +51,7 @@ class ShardTask:
 
 @dataclass(frozen=True)
 class ShardJob:
-    """How the shards of a stage are written, in whichever process."""
+    """The function that writes a stage's shards in any process, and its arguments."""
 
     work: Callable[..., None]
     """work(task, *inputs, settings=...) writes the shard of a `ShardTask`."""

@@ -18,12 +18,12 @@ _stages = list[None]()  # one entry for each stage that is being built, in any t
 
 
 def is_saving() -> bool:
-    """Whether SIGTERM is held back now, until a training has saved a checkpoint."""
+    """Return whether SIGTERM is deferred until a training has saved a checkpoint."""
     return bool(_holding)
 
 
 def is_building_stage() -> bool:
-    """Whether a stage is being built now, which publishes its artifact without any server."""
+    """Return whether a stage is being built, which publishes its artifact without a server."""
     return bool(_stages)
 
 
@@ -85,10 +85,10 @@ class DeferredSigterm:
 
 
 def _give_to_prefect(known: Any, handler: Any) -> None:
-    """Where Prefect knows `known` as its handler of SIGTERM, have it know another.
+    """Replace the handler `known` in Prefect's record of SIGTERM handlers by another.
 
     Before a run is cancelled its worker asks the run's process whether Prefect's handler is in place, and calls the
-    run Crashed, not Cancelled, where it is not. Prefect has no public way to say that another stands in for it.
+    run Crashed, not Cancelled, where it is not. Prefect has no public way to replace it.
     """
     engine = sys.modules.get("prefect.utilities.engine")
     if engine is not None and getattr(engine, "_prefect_sigterm_handler", None) is known:
@@ -101,7 +101,7 @@ class Terminated(BaseException):
 
 @contextlib.contextmanager
 def unwind_on_sigterm(last: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Where SIGTERM would end the process at once, have it leave this block in order first, and then end it so.
+    """Let SIGTERM unwind this block before it ends the process, if it would end it at once.
 
     `last` is called just before. A handler that is already there, such as Prefect's, stays.
     """

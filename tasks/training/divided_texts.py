@@ -42,7 +42,7 @@ class DividedTexts:
         return [flat[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
     def _gathered(self, own: list[int], sizes: Sequence[int]) -> list[Tensor]:
-        """Return the numbers of each process, of which it has `sizes`; collectives need equal sizes."""
+        """Return the numbers of all processes; `sizes` has their counts, since collectives need equal sizes."""
         padded = torch.zeros(max(sizes), dtype=torch.int32)
         padded[: len(own)] = torch.tensor(own, dtype=torch.int32)
         parts = [torch.empty_like(padded) for _ in sizes]

@@ -1,4 +1,4 @@
-"""Which rows a training step reads: every row once an epoch, in an order that differs from epoch to epoch."""
+"""The rows of a training step: every row once an epoch, in an order that differs from epoch to epoch."""
 
 from __future__ import annotations
 

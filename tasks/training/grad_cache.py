@@ -58,7 +58,7 @@ def gradients(
 
 @dataclass(frozen=True)
 class _Step:
-    """The chunks of a step, each of which is encoded with a seed of its own."""
+    """The chunks of a step; each is encoded with its own seed."""
 
     objective: Any
     batch: Batch
@@ -131,6 +131,6 @@ def _sum(losses: Iterable[Tensor]) -> Tensor:
 
 
 def _part(grad: Tensor, span: Span, size: int) -> Tensor:
-    """Return the gradients of a chunk's rows, each of which may have several vectors."""
+    """Return the gradients of a chunk's rows; a row may have several vectors."""
     vectors = len(grad) // size
     return grad[span[0] * vectors : span[1] * vectors]

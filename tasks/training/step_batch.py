@@ -1,4 +1,4 @@
-"""The batch of a training step of which each process builds only the rows that it computes."""
+"""The batch of a training step. Each process builds only the rows that it computes."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Remote:
 
     @property
     def is_source(self) -> bool:
-        """Whether the resulting files are extracted from what is fetched."""
+        """Return whether the resulting files are extracted from the fetched file."""
         return self.archive or self.titles
 
 

@@ -1,4 +1,4 @@
-"""How far apart two clouds of vectors are: in a plane by t-SNE, and in the original space.
+"""Measure how far apart two clouds of vectors are: in a plane by t-SNE, and in the original space.
 
 CoT-MoTE (Ma et al. 2023), appendix A.1, compares queries with passages in a plane (equations 14 to 19). A plane by
 t-SNE depends on the seed and does not preserve distances, so the vectors themselves are compared as well.

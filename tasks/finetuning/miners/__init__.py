@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 class MiningSettings(Settings):
-    """Which passages of a ranked list are candidates, and how many of the selected ones become negatives."""
+    """The passages of a ranked list that are candidates, and the number of negatives to select from them."""
 
     miner: str
     depth: int = Field(gt=0)

@@ -61,7 +61,7 @@ def numbers(seed: int, draw: int, text: str, ranks: range, size: int) -> NDArray
 
 
 def _mixed(state: Tensor) -> Tensor:
-    """Return SplitMix64's output, each bit of which depends on all bits of the state."""
+    """Return SplitMix64's output; each of its bits depends on all bits of the state."""
     state = (state ^ _shifted(state, 30)) * MIX
     state = (state ^ _shifted(state, 27)) * MIX_AGAIN
     return state ^ _shifted(state, 31)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # they import transformers, which reading a recipe does not n
 
 
 class SamplingSettings(Protocol):
-    """How text is sampled; `tasks.pseudo_queries.generate_queries.Generation` documents each setting."""
+    """The settings for sampling text; `tasks.pseudo_queries.generate_queries.Generation` documents each setting."""
 
     @property
     def prefix(self) -> str: ...

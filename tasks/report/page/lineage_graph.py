@@ -46,7 +46,7 @@ def made_of(done: Sequence[Done]) -> list[list[int]]:
 
 
 def flat(inputs: Sequence[Any]) -> Iterator[str]:
-    """The references among a stage's inputs, some of which are lists and some absent."""
+    """Yield the references among a stage's inputs; an input may be a list or absent."""
     for value in inputs:
         yield from value if isinstance(value, list) else [] if value is None else [value]
 

@@ -1,4 +1,4 @@
-"""What a training logged: JSON lines with a `step` and named numbers, as curves."""
+"""Read a training's log, JSON lines with a `step` and named numbers, as curves."""
 
 from __future__ import annotations
 
