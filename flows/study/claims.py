@@ -51,6 +51,11 @@ class Comparison(Settings):
     printed: Annotated[list[Share], Field(min_length=2, max_length=2)] | None = None
     """The paper's values of the two systems in the claim's `printed_metric`."""
 
+    @property
+    def effect(self) -> float | None:
+        """The paper's difference; None if it prints no values."""
+        return self.printed[0] - self.printed[1] if self.printed else None
+
 
 class Claim(Settings):
     """A testable statement of a paper."""

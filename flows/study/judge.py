@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -63,7 +64,7 @@ def judge_claims(study: Study, results: Path) -> list[Claimed]:
 def _tested(claim: Claim, comparison: Comparison, stored: Runs) -> SystemComparison:
     lacking = missing(claim, comparison, stored)
     if lacking or claim.metric is None:
-        return SystemComparison(comparison.arm, comparison.than, missing=lacking)
+        return SystemComparison(comparison.arm, comparison.than, missing=lacking, printed=comparison.effect)
     mine, theirs = (_measured(claim, name, stored) for name in (comparison.arm, comparison.than))
     first, *others = [queries for queries, _ in (*mine, *theirs)]
     if not all(queries.equals(first) for queries in others):
@@ -71,9 +72,10 @@ def _tested(claim: Claim, comparison: Comparison, stored: Runs) -> SystemCompari
             f"{claim.name}: {comparison.arm} and {comparison.than} were measured on different queries; remove the "
             "results of older data, and the study runs them again"
         )
-    return compare_systems(
+    tested = compare_systems(
         comparison.arm, comparison.than, *([values for _, values in runs] for runs in (mine, theirs))
     )
+    return replace(tested, printed=comparison.effect)
 
 
 def _measured(claim: Claim, name: str, stored: Runs) -> list[tuple[pa.ChunkedArray, Values]]:

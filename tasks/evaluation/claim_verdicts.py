@@ -18,8 +18,9 @@ from storage.errors import UserError
 from tasks.evaluation.seeds_by_queries import POWER, Mean, combined_variance, mean_difference, quantile
 from tasks.evaluation.significance import Values, holm, randomisation_test
 
-Verdict = Literal["supported", "contradicted", "inconclusive", "not run"]
+Verdict = Literal["supported", "contradicted", "bounded", "inconclusive", "not run"]
 LEVEL = 0.05
+BOUND = 0.5  # of the paper's difference, within which an interval around zero is "bounded"
 RESAMPLES, SEED = 10_000, 0  # of the randomisation test: a p of 0.05 has a standard error of 0.002
 
 SIGMA = {"MRR": 0.38, "nDCG": 0.38, "recall": 0.5, "success": 0.5}
@@ -84,6 +85,8 @@ class SystemComparison:
     p_holm: float | None = None
     detectable: float | None = None
     """The minimum detectable effect at 80 % power and at Holm's first level, with the measured standard error."""
+    printed: float | None = None
+    """The difference that the paper reports, if it reports one."""
     verdict: Verdict = "not run"
 
 
@@ -121,7 +124,20 @@ def _with_verdict(comparison: SystemComparison, p_holm: float, family: int) -> S
     verdict: Verdict = "inconclusive"
     if p_holm < LEVEL:
         verdict = "supported" if difference.value > 0 else "contradicted"
+    elif is_bounded(comparison):
+        verdict = "bounded"
     return replace(comparison, p_holm=p_holm, detectable=difference.detectable(LEVEL / family), verdict=verdict)
+
+
+def is_bounded(comparison: SystemComparison) -> bool:
+    """Return whether the 95 % interval is within half of the paper's difference around zero.
+
+    The paper's effect, and any effect at least half as large, is then excluded for this experiment. The interval is not
+    corrected for the number of comparisons.
+    """
+    if comparison.printed is None or comparison.low is None or comparison.high is None:
+        return False
+    return max(-comparison.low, comparison.high) <= BOUND * abs(comparison.printed)
 
 
 def _p_of_seeds(means: Values) -> float | None:
@@ -136,7 +152,9 @@ def claim_verdict(verdicts: Sequence[Verdict]) -> Verdict:
         return "contradicted"
     if "not run" in verdicts:
         return "not run"
-    return "supported" if set(verdicts) == {"supported"} else "inconclusive"
+    if "inconclusive" in verdicts:
+        return "inconclusive"
+    return "bounded" if "bounded" in verdicts else "supported"
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ def _words(comparison: SystemComparison | CostComparison) -> str:
 
 def _counts(claims: Sequence[Claimed]) -> str:
     """Return the numbers of claims by verdict."""
-    kinds: tuple[Verdict, ...] = ("supported", "inconclusive", "contradicted", "not run")
+    kinds: tuple[Verdict, ...] = ("supported", "contradicted", "bounded", "inconclusive", "not run")
     number = {kind: sum(claim.verdict == kind for claim in claims) for kind in kinds}
     return f"Verdicts of {len(claims)} claims: " + ", ".join(f"{number[kind]} {kind}" for kind in kinds)
 

@@ -69,7 +69,7 @@ def test_the_page_tells_everything_and_what_is_missing(tmp_path: Path) -> None:
     [contrast] = claims[0].contrasts
     assert isinstance(contrast, SystemComparison)
     assert contrast.difference is not None
-    assert "Verdicts of 3 claims: 2 supported, 0 inconclusive, 0 contradicted, 1 not run." in page
+    assert "Verdicts of 3 claims: 2 supported, 0 contradicted, 0 bounded, 0 inconclusive, 1 not run." in page
     line = next(line for line in page.splitlines() if line.startswith("| It helps."))
     assert "| CAME, Table 2 | +0.100 MRR@10 |" in line
     assert f"+{contrast.difference.value:.3f} [" in line

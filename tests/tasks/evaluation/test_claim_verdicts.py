@@ -63,6 +63,22 @@ def test_holms_correction_is_over_all_contrasts_so_that_what_holds_stays() -> No
     assert early[1] == missing
 
 
+def test_a_small_interval_around_zero_is_bounded_by_half_of_the_papers_difference() -> None:
+    close = contrast(0.005)
+    assert close.low is not None
+    assert close.high is not None
+    reach = max(-close.low, close.high)
+    effects = (2.01 * reach, -2.01 * reach, 1.99 * reach, None)
+
+    [larger, opposite, smaller, unprinted, clear] = with_verdicts(
+        [*(replace(close, printed=effect) for effect in effects), replace(contrast(0.1), printed=1.0)]
+    )
+
+    assert [larger.verdict, opposite.verdict] == ["bounded", "bounded"]
+    assert [smaller.verdict, unprinted.verdict] == ["inconclusive", "inconclusive"]
+    assert clear.verdict == "supported"  # although it is far below half of the paper's
+
+
 def test_p_over_the_seeds_alone_is_that_of_their_means() -> None:
     result = contrast(0.03, seed=4)
     means = np.array(result.by_seed)
@@ -78,6 +94,8 @@ def test_a_claims_verdict_is_that_of_all_its_contrasts() -> None:
     assert claim_verdict(["supported", "inconclusive"]) == "inconclusive"
     assert claim_verdict(["supported", "not run"]) == "not run"
     assert claim_verdict(["inconclusive", "not run", "contradicted"]) == "contradicted"
+    assert claim_verdict(["supported", "bounded"]) == "bounded"
+    assert claim_verdict(["bounded", "inconclusive"]) == "inconclusive"
 
 
 def test_arms_of_other_seeds_or_queries_are_refused() -> None:
