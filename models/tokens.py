@@ -1,11 +1,12 @@
-"""Texts to WordPiece tokens: token ids, padding, and where words begin."""
+"""Texts to tokens: token ids, padding, special tokens, and where words begin."""
 
 from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from string import punctuation
 from typing import Any
@@ -18,9 +19,12 @@ from torch import Tensor
 
 from models.batch import HostProperty, Rows, flat_positions, known
 from models.model_files import UnusableModel
+from models.special_tokens import special_tokens, stated_names
+from models.token_texts import BLANK, continues_word, mark, token_texts
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+"""The special tokens of BERT; `models.special_tokens` has those of any tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -61,28 +65,42 @@ def num_tokens(batch: Any) -> int:
 
 
 class Tokenizer:
-    """A WordPiece tokenizer, read from a Hugging Face folder."""
+    """A tokenizer of WordPiece, byte-level BPE or SentencePiece tokens, read from a Hugging Face folder."""
 
-    def __init__(self, fast: FastTokenizer) -> None:
+    def __init__(self, fast: FastTokenizer, names: Mapping[str, str] | None = None) -> None:
+        """`names` are those of special tokens by role, where they are not the usual ones."""
         fast.no_padding()
         fast.no_truncation()
-        self._fast = fast
-        self.cls, self.sep, self.mask, self.pad = (
-            self.token_id(name) for name in ("[CLS]", "[SEP]", "[MASK]", "[PAD]")
-        )
-        vocabulary = fast.get_vocab()
-        self.vocab_size = max(vocabulary.values()) + 1
+        self._fast, self.kind = fast, mark(fast)
+        self.vocab_size = max(fast.get_vocab().values()) + 1
         """V, the largest token id plus 1."""
-        self.specials = np.array(sorted({self.cls, self.sep, self.mask, self.pad, self.token_id("[UNK]")}))
+        special = special_tokens(fast, names)
+        self.cls, self.sep, self.mask, self.pad = special.cls, special.sep, special.mask, special.pad
+        self.between = special.between
+        """The ids between two texts that are encoded together."""
+        self.specials = np.array(special.ids)
         """The ids of the special tokens, which a masked language model never predicts."""
         self.is_special = np.isin(np.arange(self.vocab_size), self.specials)
         """[V], True at special tokens."""
-        self.continues = np.zeros(self.vocab_size, dtype=bool)
-        """[V], True at tokens that continue a word (`##ing`)."""
-        self.continues[[i for token, i in vocabulary.items() if token.startswith("##") and len(token) > 2]] = True
-        marks = (vocabulary[mark] for mark in punctuation if mark in vocabulary)
-        self.punctuation = np.array(sorted(marks), dtype=np.int64)
+
+    @cached_property
+    def texts(self) -> dict[int, bytes]:
+        """The text of each token in UTF-8, with a blank where the token follows one."""
+        return token_texts(self._fast)
+
+    @cached_property
+    def continues(self) -> NDArray[np.bool_]:
+        """[V], True at tokens that continue a word."""
+        continues_V = np.zeros(self.vocab_size, dtype=bool)
+        continues_V[[number for number, text in self.texts.items() if continues_word(text, self.kind)]] = True
+        return continues_V
+
+    @cached_property
+    def punctuation(self) -> NDArray[np.int64]:
         """The ids of ASCII punctuation marks, which ColBERT skips in passages."""
+        marks = {character.encode() for character in punctuation}
+        numbers = [number for number, text in self.texts.items() if text.removeprefix(BLANK) in marks]
+        return np.array(sorted(number for number in numbers if not self.continues[number]), dtype=np.int64)
 
     @staticmethod
     def load(folder: Path) -> Tokenizer:
@@ -92,8 +110,9 @@ class Tokenizer:
             raise ValueError(
                 f"{folder}: expected a tokenizer in {FILES[0]}, found no such file; save it as a fast tokenizer"
             )
+        names = stated_names(folder)
         try:
-            return Tokenizer(FastTokenizer.from_file(str(path)))
+            return Tokenizer(FastTokenizer.from_file(str(path)), names)
         except ValueError as error:
             raise UnusableModel(f"{path}: {error}") from None
         except Exception as error:  # the package raises plain Exception
@@ -101,7 +120,7 @@ class Tokenizer:
             raise UnusableModel(f"{path}: expected a fast tokenizer, found none that can be read ({reason})") from error
 
     def check_vocabulary_size(self, num_embeddings: int, folder: Path) -> None:
-        """Raise UnusableModel if the model in `folder` has fewer embeddings than there are WordPiece tokens."""
+        """Raise UnusableModel if the model in `folder` has fewer embeddings than there are tokens."""
         check_vocabulary_size(self.vocab_size, num_embeddings, folder)
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -121,10 +140,12 @@ class Tokenizer:
         return pad(rows, self.pad)
 
     def token_id(self, name: str) -> int:
-        """Return the id of a special token; ValueError if the vocabulary lacks it."""
+        """Return the id of a token by its name; ValueError if the vocabulary lacks it."""
         number = self._fast.token_to_id(name)
         if number is None:
-            raise ValueError(f"the tokenizer has no {name} token; expected BERT's special tokens")
+            raise ValueError(
+                f"the tokenizer has no {name} token, which BERT's has; use a BERT, or leave the setting out"
+            )
         return int(number)
 
 
@@ -132,7 +153,7 @@ def check_vocabulary_size(vocab_size: int, num_embeddings: int, folder: Path) ->
     """Raise UnusableModel if the tokenizer in `folder` has more tokens than the model has embeddings."""
     if vocab_size > num_embeddings:
         raise UnusableModel(
-            f"{folder}: expected a tokenizer of at most {num_embeddings} WordPiece tokens, as many as the model has "
+            f"{folder}: expected a tokenizer of at most {num_embeddings} tokens, as many as the model has "
             f"embeddings, found {vocab_size}; use the tokenizer that the model was trained with"
         )
 

@@ -53,8 +53,11 @@ class PairTokens(Rows):
 def encode_pair(
     tokenizer: Tokenizer, query: Sequence[int], passage: Sequence[int], *, query_max_tokens: int, max_tokens: int
 ) -> Pair:
-    """Join a query, truncated to `query_max_tokens` with [CLS] and [SEP], and a passage, to `max_tokens` in total."""
-    first = [tokenizer.cls, *query[: query_max_tokens - 2], tokenizer.sep]
+    """Join a query, truncated to `query_max_tokens` with [CLS] and [SEP], and a passage, to `max_tokens` in total.
+
+    Between both are the tokens that the tokenizer puts there: one [SEP] in BERT.
+    """
+    first = [tokenizer.cls, *query[: query_max_tokens - 2], *tokenizer.between]
     return [*first, *passage[: max_tokens - len(first) - 1], tokenizer.sep], len(first)
 
 

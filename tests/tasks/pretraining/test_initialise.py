@@ -135,7 +135,7 @@ def test_a_tokenizer_of_another_model(store: Store, weights: Path) -> None:
     save_tokenizer(weights)
 
     assert (
-        f"expected a tokenizer of at most 50 WordPiece tokens, as many as the model has embeddings, found {len(PIECES)}"
+        f"expected a tokenizer of at most 50 tokens, as many as the model has embeddings, found {len(PIECES)}"
         in refused(weights)
     )
 
