@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
@@ -34,6 +35,21 @@ SHAPE = {
     "vocab_size": len(PIECES), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
     "intermediate_size": 64, "max_position_embeddings": 64,
 }  # fmt: skip
+LENGTH = 24
+SMALL_LENGTHS = [
+    f"{name}={LENGTH}"
+    for name in (
+        "pretrain.objective.max_tokens", "pretrain.objective.context_max_tokens", "encode.passage_max_tokens",
+        "rounds.0.train.passage_max_tokens", "rounds.1.train.passage_max_tokens",
+    )
+]  # fmt: skip
+"""Changes of a full recipe whose texts then fit into `SHAPE`'s positions."""
+
+
+def random_texts(count: int, longest: int, random: np.random.Generator) -> list[list[int]]:
+    """Texts of 3 to `longest` - 1 random token ids, without special tokens."""
+    lengths = random.integers(3, longest, size=count)
+    return [random.integers(len(SPECIALS), len(PIECES), size=length).tolist() for length in lengths]
 
 
 def fast_tokenizer() -> Tokenizer:

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
 
-from storage.datasets.support.joined_texts import no_topics, refuse_unfinished
-from storage.errors import UserError
+from storage.datasets.support.joined_texts import no_topics, text_files
 from storage.formats.lines import read_lines, text_field
 from storage.formats.records import QrelRow, QueryRow, TextRow
 from storage.rows import read_foreign_parquet
@@ -23,13 +22,7 @@ SENTENCES_PER_DOCUMENT = 1_000  # about 30 passages of 512 WordPiece tokens, so 
 
 def files(path: Path, part: str, split: str | None) -> list[Path]:
     """Return the files of sentences, for "corpus" and for "documents"."""
-    if part not in ("corpus", "documents"):
-        no_topics(path, "bookcorpus")
-    refuse_unfinished(path, "bookcorpus")
-    for pattern in ("*.parquet", "books_large_p*.txt*"):
-        if present := sorted(file for file in path.rglob(pattern) if file.is_file()):
-            return present
-    raise UserError(f"{path}: no *.parquet and no books_large_p*.txt there or below; {FETCH}")
+    return text_files(path, part, "bookcorpus", ("*.parquet", "books_large_p*.txt*"), FETCH)
 
 
 def texts(path: Path, name: str) -> Iterator[TextRow]:

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from storage.datasets.support.joined_texts import no_topics, refuse_unfinished
-from storage.errors import UserError
+from storage.datasets.support.joined_texts import no_topics, text_files
 from storage.formats.ids import Unique, checked_id
 from storage.formats.lines import read_json_lines, text_field
 from storage.formats.records import QrelRow, QueryRow, TextRow
@@ -27,13 +26,7 @@ COLUMNS = ("id", "title", "text")
 
 def files(path: Path, part: str, split: str | None) -> list[Path]:
     """Return the files of articles, for "corpus" and for "documents"."""
-    if part not in ("corpus", "documents"):
-        no_topics(path, "wikipedia")
-    refuse_unfinished(path, "wikipedia")
-    for pattern in ("*.parquet", "wiki_*"):
-        if present := sorted(file for file in path.rglob(pattern) if file.is_file()):
-            return present
-    raise UserError(f"{path}: no *.parquet and no wiki_* there or below; {FETCH}")
+    return text_files(path, part, "wikipedia", ("*.parquet", "wiki_*"), FETCH)
 
 
 def texts(path: Path, name: str) -> Iterator[TextRow]:

@@ -21,17 +21,10 @@ from tasks.analyses.measures.pos_tagger import not_installed
 from tasks.pretraining.initialise import initialise
 from tasks.pretraining.pretrain import pretrain
 from tasks.stage import stage
-from tests.tiny import WORDS, save_backbone
+from tests.tiny import SMALL_LENGTHS, WORDS, save_backbone
 
 NOWHERE = ["dataset.path=nowhere", "backbone.weights=nobody/nothing"]
-LAYERS, LENGTH = 6, 24
-SMALL_LENGTHS = [
-    f"{name}={LENGTH}"
-    for name in (
-        "pretrain.objective.max_tokens", "pretrain.objective.context_max_tokens", "encode.passage_max_tokens",
-        "rounds.0.train.passage_max_tokens", "rounds.1.train.passage_max_tokens",
-    )
-]  # fmt: skip
+LAYERS = 6
 
 
 @pytest.fixture(autouse=True)

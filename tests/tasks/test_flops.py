@@ -19,16 +19,9 @@ from storage.errors import UserError
 from tasks import flops
 from tasks.cross_encoder.train_teacher import TeacherTraining
 from tasks.flops import Costs, count
-from tests.tiny import LEXICAL, PIECES, SHAPE, save_tokenizer
+from tests.tiny import LENGTH, LEXICAL, PIECES, SHAPE, SMALL_LENGTHS, save_tokenizer
 
-LAYERS, LENGTH = 6, 24
-SMALL_LENGTHS = [
-    f"{name}={LENGTH}"
-    for name in (
-        "pretrain.objective.max_tokens", "pretrain.objective.context_max_tokens", "encode.passage_max_tokens",
-        "rounds.0.train.passage_max_tokens", "rounds.1.train.passage_max_tokens",
-    )
-]  # fmt: skip
+LAYERS = 6
 
 
 def shape_only(folder: Path) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn, cast
@@ -33,9 +33,7 @@ class JoinedTexts:
 
     def files(self, path: Path, part: str, split: str | None) -> list[Path]:
         """Return the files of all collections, for "corpus" and for "documents"."""
-        if part not in ("corpus", "documents"):
-            no_topics(path, self._name)
-        refuse_unfinished(path, self._name)
+        check_complete_texts(path, part, self._name)
         return [
             file for folder, loader in self._loaders.items() for file in loader.files(path / folder, "corpus", None)
         ]
@@ -55,11 +53,25 @@ class JoinedTexts:
         no_topics(path, self._name)
 
 
-def refuse_unfinished(path: Path, name: str) -> None:
-    """Raise UserError where a download of the collection was interrupted: a part of its files would be read."""
+def text_files(path: Path, part: str, reader: str, patterns: Sequence[str], advice: str) -> list[Path]:
+    """Return the sorted files, in a folder or below it, of the first pattern that matches any.
+
+    Raises UserError for another part than texts, for an unfinished download, and with `advice` if there is no file.
+    """
+    check_complete_texts(path, part, reader)
+    for pattern in patterns:
+        if present := sorted(file for file in path.rglob(pattern) if file.is_file()):
+            return present
+    raise UserError(f"{path}: no {' and no '.join(patterns)} there or below; {advice}")
+
+
+def check_complete_texts(path: Path, part: str, reader: str) -> None:
+    """Raise UserError for another part than texts, and for an interrupted download, which would be read in part."""
+    if part not in ("corpus", "documents"):
+        no_topics(path, reader)
     if (path / UNFINISHED).exists():
         raise UserError(
-            f"{path}: the download is not finished; run `pretrieve fetch {name} {path}` again, or remove "
+            f"{path}: the download is not finished; run `pretrieve fetch {reader} {path}` again, or remove "
             f"{path / UNFINISHED} to read what is there"
         )
 

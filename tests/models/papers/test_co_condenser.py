@@ -18,23 +18,18 @@ from models.representation import Pooling
 from models.row_random import RowRandom
 from models.tokens import Tokenizer
 from tests.slow import Array, bert_layer, bert_layers, log_softmax, numbers, vocabulary
-from tests.tiny import PIECES, SHAPE, start
+from tests.tiny import SHAPE, random_texts, start
 
 SETTINGS = Settings(
     head_layers=2, head_from=1, mask_rate=0.3, temperature=1.0, masked_lm_weight=1.0, max_tokens=20,
     context_max_tokens=10,
 )  # fmt: skip
-SPECIALS = 5
 NAMES = {"mlm", "head", "contrast"}
 
 
 def drawn(pairs: int = 5, seed: int = 0) -> RawBatch:
     random = np.random.default_rng(seed)
-    texts, contexts = (
-        [random.integers(SPECIALS, len(PIECES), size=n).tolist() for n in random.integers(3, longest, size=pairs)]
-        for longest in (30, 12)
-    )
-    return RawBatch(texts, contexts)
+    return RawBatch(random_texts(pairs, 30, random), random_texts(pairs, 12, random))
 
 
 def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS, seed: int = 0) -> Batch:

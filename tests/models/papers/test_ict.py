@@ -14,18 +14,17 @@ from models.representation import Pooling
 from models.row_random import RowRandom
 from models.tokens import Tokenizer
 from tests.slow import Array, bert_layers, log_softmax, numbers
-from tests.tiny import PIECES, start
+from tests.tiny import PIECES, SPECIALS, start
 
 SETTINGS = Settings(removal_rate=0.9, temperature=1.0, max_tokens=20, sentence_max_tokens=10)
 CLS, SEP = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]"))
-SPECIALS = 5
 
 
 def drawn(count: int = 6, seed: int = 0) -> RawBatch:
     """Texts of distinct ids, each with a run of them."""
     random, texts, sentences = np.random.default_rng(seed), [], []
     for _ in range(count):
-        texts.append(random.permutation(np.arange(SPECIALS, len(PIECES)))[: random.integers(8, 30)].tolist())
+        texts.append(random.permutation(np.arange(len(SPECIALS), len(PIECES)))[: random.integers(8, 30)].tolist())
         first = random.integers(len(texts[-1]) - 6)
         sentences.append(texts[-1][first : first + random.integers(1, 7)])
     return RawBatch(texts, sentences)

@@ -14,15 +14,13 @@ from models.representation import Pooling
 from models.row_random import RowRandom
 from models.tokens import Tokenizer
 from tests.slow import Array, attend, bert_layers, dense, embedded, gelu, log_softmax, norm, numbers, vocabulary
-from tests.tiny import PIECES, start
+from tests.tiny import random_texts, start
 
 SETTINGS = Settings(decoder_layers=3, window=2, mask_rate=0.3, max_tokens=20)
-SPECIALS = 5
 
 
 def texts(count: int = 8, longest: int = 30, seed: int = 0) -> list[list[int]]:
-    random = np.random.default_rng(seed)
-    return [random.integers(SPECIALS, len(PIECES), size=n).tolist() for n in random.integers(3, longest, size=count)]
+    return random_texts(count, longest, np.random.default_rng(seed))
 
 
 def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS) -> Batch:

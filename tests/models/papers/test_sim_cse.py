@@ -20,16 +20,14 @@ from models.row_random import RowRandom
 from models.tokens import Tokenizer
 from tasks.training.grad_cache import gradients
 from tests.slow import Array, bert_layers, dense, numbers
-from tests.tiny import PIECES, SHAPE, start
+from tests.tiny import PIECES, SHAPE, random_texts, start
 
 SETTINGS = Settings(temperature=0.05, dropout=0.1, max_tokens=20)
 CLS, SEP = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]"))
-SPECIALS = 5
 
 
 def texts(count: int = 6, longest: int = 30, seed: int = 0) -> list[list[int]]:
-    random = np.random.default_rng(seed)
-    return [random.integers(SPECIALS, len(PIECES), size=n).tolist() for n in random.integers(3, longest, size=count)]
+    return random_texts(count, longest, np.random.default_rng(seed))
 
 
 def batch(tokenizer: Tokenizer, settings: Settings = SETTINGS, seed: int = 0) -> Batch:

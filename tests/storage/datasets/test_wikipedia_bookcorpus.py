@@ -128,7 +128,7 @@ def test_several_collections_are_one_with_ids_that_say_whose_a_text_is(dump: Pat
 
 def test_one_of_several_that_is_not_there_is_not_passed_over(dump: Path) -> None:
     assert complaint(lambda: wikipedia_bookcorpus.files(dump.parent, "corpus", None)) == (
-        f"{dump.parent}/bookcorpus: no *.parquet and no books_large_p*.txt there or below; {bookcorpus.FETCH}"
+        f"{dump.parent}/bookcorpus: no *.parquet and no books_large_p*.txt* there or below; {bookcorpus.FETCH}"
     )
 
 

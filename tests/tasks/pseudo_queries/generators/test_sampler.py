@@ -17,20 +17,11 @@ from transformers import (
     EncoderDecoderModel,
 )
 
-from tasks.pseudo_queries.generate_queries import Generation
 from tasks.pseudo_queries.generators import sampler as sampling
 from tasks.pseudo_queries.generators.gumbel_sampling import nucleus, numbers
 from tasks.pseudo_queries.generators.sampler import GenerationRequest, Sampler, batch_order, batch_size
+from tests.tasks.pseudo_queries.small_corpus import SETTINGS, WORDS
 from tests.tiny import SPECIALS, tiny_t5
-
-WORDS = [
-    "the", "a", "of", "river", "city", "king", "old", "war", "painter", "in", "french", "born", "film", "novel",
-    "island",
-]  # fmt: skip
-SETTINGS = Generation(
-    queries_per_passage=3, prefix="the ", input_max_tokens=32, top_k=10, top_p=0.95, max_new_tokens=8, seed=42,
-    shard_passages=4, batch_tokens=10_000,
-)  # fmt: skip
 
 
 def bart(size: int) -> Any:
