@@ -206,9 +206,9 @@ def export_run(
 
     Each file begins with the header of ir_metadata.
     """
-    from flows.export_run import export_runs
+    from flows.export_run import RunFormat, export_runs
 
-    export_runs(run, rows or [], to, store, split=split, packed=packed, plain=plain, actor=actor)
+    export_runs(run, rows or [], to, store, split=split, form=RunFormat(packed, plain, actor))
 
 
 add_rehearsal(app, RUN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -17,30 +18,42 @@ from tasks.evaluation.trec_run_file import trec_lines, write_lines
 from tasks.retrieval.shared_passages import temporary_index
 
 
-def export_runs(
-    run: str, rows: Sequence[str], folder: Path, store_folder: Path, *, split: str | None = None, packed: bool = False,
-    plain: bool = False, actor: str | None = None,
-) -> None:  # fmt: skip
-    """Write `ROW.trec` for each row, or for all, into a new folder; `packed` adds .gz.
+@dataclass(frozen=True)
+class RunFormat:
+    """The form of exported run files."""
 
-    `plain` writes ir_metadata's header to `ROW.yaml` instead of into the run file, since trec_eval cannot read it.
-    """
+    packed: bool = False
+    """Whether they are gzipped."""
+    plain: bool = False
+    """Whether ir_metadata's header is written to `ROW.yaml`: trec_eval cannot read it in the run file."""
+    actor: str | None = None
+    """The name of the author in the header."""
+
+    @property
+    def ending(self) -> str:
+        """Return the ending of a file's name."""
+        return ".trec.gz" if self.packed else ".trec"
+
+
+def export_runs(
+    run: str, rows: Sequence[str], folder: Path, store_folder: Path, *, split: str | None = None,
+    form: RunFormat = RunFormat(),
+) -> None:  # fmt: skip
+    """Write `ROW.trec` for each row, or for all, into a new folder."""
     finished = finished_run(run, Store.open_or_new(store_folder))
     measured = on_split(finished, split)
-    ending = ".trec.gz" if packed else ".trec"
     names = known_rows(measured, rows)
     measured.store.check(measured.passages)
     with new_folder(folder) as written, temporary_index(measured.passages, ordered=False) as index:
         for row in names:
-            lines = list(header(finished, measured, row, actor))
-            if plain:
+            lines = list(header(finished, measured, row, form.actor))
+            if form.plain:
                 without_marks = [line[2:] for line in lines if line.strip() not in (START, END)]
                 write_lines(file_in(written, f"{row}.yaml"), without_marks)
-            write_lines(
-                file_in(written, f"{row}{ending}"), chain([] if plain else lines, run_lines(measured, row, index))
-            )
+            ranked = run_lines(measured, row, index)
+            write_lines(file_in(written, f"{row}{form.ending}"), chain([] if form.plain else lines, ranked))
     for row in names:
-        out.print(f"{row}: {folder / f'{row}{ending}'}")
+        out.print(f"{row}: {folder / f'{row}{form.ending}'}")
 
 
 def on_split(run: FinishedRun, split: str | None) -> Measurement:

@@ -1,7 +1,6 @@
 """The tables that stages pass on: one class a table, with its Arrow schema and the meaning of a row.
 
-A stage's type says which table it writes (`Artifact[Passages]`); `storage.rows` reads and writes
-them and refuses columns that are not the schema's.
+A stage's type names its table (`Artifact[Passages]`); `storage.rows` refuses columns that are not the schema's.
 """
 
 import hashlib
@@ -79,13 +78,11 @@ class PseudoQueries(Table):
     """Generated queries of passages, in the passages' order; `rank` numbers those of a passage from 0.
 
     Only rows that are `kept` are used; `reason` says why others are not: "empty" (nothing was generated), "round trip"
-    or "relevance" (dropped by a filter).
-
-    `passage_sha256` is the hash of the passage's title and text. `generator` is its name in the recipe, `revision` the
-    key of its files or its commit, `ledger` the key of the generation cache (empty for imported queries), and `draw`
-    counts how often the passage's queries have been invalidated. `round_trip` is the rank of the own passage in BM25's
-    list for the query, from 1, or 0 where the list lacks it; `relevance` is a cross-encoder's score; both are null
-    where they were not computed.
+    or "relevance" (dropped by a filter). `passage_sha256` is the hash of the passage's title and text. `generator` is
+    its name in the recipe, `revision` the key of its files or its commit, `ledger` the key of the generation cache
+    (empty for imported queries), and `draw` counts how often the passage's queries have been invalidated. `round_trip`
+    is the rank of the own passage in BM25's list for the query, from 1, or 0 where the list lacks it; `relevance` is a
+    cross-encoder's score. Both are null where they were not computed.
     """
 
     schema = _schema(
@@ -137,8 +134,7 @@ class Positives(Table):
 class Run(Table):
     """Ranked passages of every query. `rank` starts at 1; rows are ordered by query, view, rank.
 
-    Within a query, scores (float32) fall, and equal scores are ordered by descending passage id,
-    which is trec_eval's rule.
+    Within a query, scores (float32) fall; equal ones are ordered by descending passage id, as in trec_eval.
     """
 
     schema = _schema(
@@ -171,9 +167,7 @@ class Weights(Table):
 
 
 class Overlap(Table):
-    """Agreement of two runs: means over their common queries of the share of common passages in the top k, and of
-    rank-biased overlap (Webber et al. 2010).
-    """
+    """Means over the common queries of two runs: shared passages in the top k, and RBO (Webber et al. 2010)."""
 
     schema = _schema(
         run_a=pa.string(), run_b=pa.string(), queries=pa.int64(), overlap_10=pa.float64(), overlap_100=pa.float64(),

@@ -18,9 +18,10 @@ from storage.settings import Seed, Settings
 from storage.store.store import SCRATCH
 from storage.tables import Checkpoint
 from tasks.pseudo_queries.generators.pair_files import Side, split
+from tasks.pseudo_queries.generators.round_trip_search import Collection, Trip
 from tasks.pseudo_queries.generators.seq2seq_batches import Seq2SeqTokenizer
-from tasks.pseudo_queries.generators.seq2seq_objective import Batch, Seq2SeqObjective
-from tasks.pseudo_queries.generators.validation import Collection, Keep, Trip, Validation, summary
+from tasks.pseudo_queries.generators.seq2seq_objective import Batch
+from tasks.pseudo_queries.generators.validation import Keep, Validation, ValidationPlan, summary
 from tasks.runtime.device import choose_device
 from tasks.session import print_line
 from tasks.stage import stage
@@ -61,14 +62,14 @@ def finetune_generator(out: Path, start: Source, pairs: Source, *, settings: Gen
     print_line(", ".join(f"{name.replace('_', ' ')}: {side['pairs']:,} pairs of {side['passages']:,} passages"
                    for name, side in sides.items()))  # fmt: skip
     tokenizer, batch = Seq2SeqTokenizer(start.path, settings, choose_device()), min(settings.batch, len(train.queries))
-    objective = Seq2SeqObjective(tokenizer.model)
     texts = [*held_out.passages, *train.passages[: settings.trip.others]]
     folder, num_passages = out / SCRATCH / "validation", settings.trip.passages
-    validation = Validation(
-        folder, objective, tokenizer, held_out, Collection(folder / "search", texts, settings.trip.bm25),
-        ends=ends_of_epochs(len(train.queries), batch, settings.epochs), passages=num_passages,
-        rows=settings.fit.chunk or batch, keep=settings.keep, report=print_line, precision=settings.fit.precision,
+    collection = Collection(folder / "search", texts, settings.trip.bm25)
+    plan = ValidationPlan(
+        ends_of_epochs(len(train.queries), batch, settings.epochs), num_passages, settings.fit.chunk or batch,
+        settings.keep, settings.fit.precision,
     )  # fmt: skip
+    validation = Validation(folder, tokenizer, held_out, collection, plan, print_line)
 
     def batch_of(step: int) -> Batch:
         return tokenizer.batch(train.pairs(rows_of_step(step, batch, len(train.queries), settings.seed)))
@@ -77,15 +78,8 @@ def finetune_generator(out: Path, start: Source, pairs: Source, *, settings: Gen
         print_line(f"{out.name}: the validation of an earlier epoch is damaged or incomplete; training starts again")
         for leftover in (folder, out / STATE):
             shutil.rmtree(leftover, ignore_errors=True)
-    fit(
-        objective,
-        batch_of,
-        max(validation.ends),
-        out=out,
-        settings=settings.fit,
-        seed=settings.seed,
-        probe=validation,
-    )
+    fit(validation.objective, batch_of, max(plan.ends), out=out, settings=settings.fit, seed=settings.seed,
+        probe=validation)  # fmt: skip
     sides["round_trip"] = {"asked": min(num_passages, len(held_out.passages)), "searched": len(texts)}
     for file in sorted(validation.chosen().iterdir()):
         with writing(out / file.name) as temporary:

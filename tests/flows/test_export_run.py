@@ -10,7 +10,7 @@ import pytest
 import pytrec_eval
 import yaml
 
-from flows.export_run import export_runs
+from flows.export_run import RunFormat, export_runs
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.row_index import PassageIndex
@@ -35,7 +35,7 @@ def read(path: Path) -> tuple[dict[str, object], list[str]]:
 
 def test_trec_eval_measures_the_file_as_the_report_does(store: Store, tmp_path: Path) -> None:
     result = run(store, "one", noise=1.5)
-    export_runs("one", [], tmp_path / "out", store.root, packed=True, actor="A. Person")
+    export_runs("one", [], tmp_path / "out", store.root, form=RunFormat(packed=True, actor="A. Person"))
 
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "bm25.trec.gz", "retriever_1.trec.gz", "retriever_2.trec.gz"
@@ -76,7 +76,7 @@ def only(store: Store, stage: str) -> Artifact:
 
 def test_a_plain_run_has_its_header_in_a_second_file(store: Store, tmp_path: Path) -> None:
     run(store, "one")
-    export_runs("one", ["bm25"], tmp_path / "out", store.root, plain=True)
+    export_runs("one", ["bm25"], tmp_path / "out", store.root, form=RunFormat(plain=True))
     export_runs("one", ["bm25"], tmp_path / "again", store.root, split="dev")
     header, lines = read(tmp_path / "again" / "bm25.trec")
     assert (tmp_path / "out" / "bm25.trec").read_text().splitlines() == lines

@@ -8,14 +8,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from storage.errors import UserError
-from tasks.pseudo_queries.generators.load_model import check_length, first, open_model, open_tokenizer
+from tasks.pseudo_queries.generators.load_model import ModelSource, check_length, first, open_model, open_tokenizer
 
 PASSAGE = "{passage}"
 
@@ -65,17 +64,18 @@ class Causal:
     """
 
     def __init__(
-        self, checkpoint: Path, config: Any, dtype: str, device: torch.device, *, prompt: str, stop: str | None,
-        max_tokens: int, max_new_tokens: int,
-    ) -> None:  # fmt: skip
-        self.device, self.prompt, self.stop, self.max_tokens = device, Prompt(prompt, max_tokens), stop, max_tokens
+        self, source: ModelSource, *, prompt: str, stop: str | None, max_tokens: int, max_new_tokens: int
+    ) -> None:
+        checkpoint, config = source.checkpoint, source.config
+        self.device, self.prompt, self.stop = source.device, Prompt(prompt, max_tokens), stop
+        self.max_tokens = max_tokens
         check_length(checkpoint, config, max_tokens + max_new_tokens, "input_max_tokens + max_new_tokens")
         self.tokenizer = open_tokenizer(checkpoint)
         if not self.tokenizer.is_fast:
             raise UserError(
                 f"{checkpoint}: expected a tokenizer.json, which truncating the passage of a prompt needs; add it"
             )
-        self.model = open_model(checkpoint, config, dtype, device)
+        self.model = open_model(source)
         self.arguments = frozenset(inspect.signature(self.model.forward).parameters)
         if "past_key_values" not in self.arguments:
             raise UserError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,19 @@ from models.model_files import (
     check_safetensors,
 )
 from storage.errors import UserError
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A generator to load, with its precision and its device."""
+
+    checkpoint: Path
+    """A folder or a hub name."""
+    config: Any
+    """Its configuration, from `open_config`."""
+    dtype: str
+    """torch's name, or "auto": bfloat16 on a GPU, float32 on a CPU."""
+    device: torch.device
 
 
 def open_config(checkpoint: Path) -> Any:
@@ -63,14 +77,12 @@ def open_tokenizer(checkpoint: Path) -> Any:
     return tokenizer
 
 
-def open_model(checkpoint: Path, config: Any, dtype: str, device: torch.device) -> Any:
-    """Return the model with all its weights.
-
-    `dtype` is torch's name, or "auto": bfloat16 on a GPU, float32 on a CPU.
-    """
+def open_model(source: ModelSource) -> Any:
+    """Return the model with all its weights."""
+    checkpoint, config, dtype = source.checkpoint, source.config, source.dtype
     kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     if dtype == "auto":
-        dtype = "float32" if device.type == "cpu" else "bfloat16"
+        dtype = "float32" if source.device.type == "cpu" else "bfloat16"
     with _naming(checkpoint, "weights, such as model.safetensors"):
         check_safetensors(checkpoint)
         model, loaded = kind.from_pretrained(
@@ -80,7 +92,7 @@ def open_model(checkpoint: Path, config: Any, dtype: str, device: torch.device) 
         unexpected = [name for name in loaded["unexpected_keys"] if not UNUSED.search(name)]
         check_names(loaded["missing_keys"], unexpected, checkpoint, f"a {type(model).__name__}, which generates text")
         check_finite(model.state_dict(), checkpoint)
-    return model.to(device).eval()
+    return model.to(source.device).eval()
 
 
 def check_length(checkpoint: Path, config: Any, tokens: int, setting: str) -> None:

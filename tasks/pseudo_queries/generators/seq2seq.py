@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
-from tasks.pseudo_queries.generators.load_model import check_length, first, open_model, open_tokenizer
+from tasks.pseudo_queries.generators.load_model import ModelSource, check_length, first, open_model, open_tokenizer
 from tasks.pseudo_queries.generators.shared_cross_attention import Reading, reading, share
 
 READ_SHARE = 0.75  # with fewer texts that a row still reads, the others are dropped
@@ -84,13 +83,11 @@ class Seq2SeqState:
 class Seq2Seq:
     """An encoder-decoder on its device; each text is read with `prefix` before it, and truncated at its end."""
 
-    def __init__(
-        self, checkpoint: Path, config: Any, dtype: str, device: torch.device, *, prefix: str, max_tokens: int,
-        max_new_tokens: int,
-    ) -> None:  # fmt: skip
-        self.device, self.prefix, self.max_tokens = device, prefix, max_tokens
+    def __init__(self, source: ModelSource, *, prefix: str, max_tokens: int, max_new_tokens: int) -> None:
+        checkpoint = source.checkpoint
+        self.device, self.prefix, self.max_tokens = source.device, prefix, max_tokens
         self.tokenizer = open_tokenizer(checkpoint)
-        self.model = open_model(checkpoint, config, dtype, device)
+        self.model = open_model(source)
         self.shares = share(self.model.get_decoder())
         check_length(checkpoint, self.model.get_encoder().config, max_tokens, "input_max_tokens")
         check_length(checkpoint, self.model.get_decoder().config, max_new_tokens + 1, "max_new_tokens + 1")

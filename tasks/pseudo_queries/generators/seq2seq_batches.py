@@ -11,7 +11,7 @@ from transformers.utils import logging as transformers_logging
 
 from models.tokens import pad
 from storage.errors import UserError
-from tasks.pseudo_queries.generators.load_model import open_config, open_tokenizer
+from tasks.pseudo_queries.generators.load_model import ModelSource, open_config, open_tokenizer
 from tasks.pseudo_queries.generators.pair_files import Pair
 from tasks.pseudo_queries.generators.seq2seq import Seq2Seq
 from tasks.pseudo_queries.generators.seq2seq_objective import Batch
@@ -38,8 +38,8 @@ class Seq2SeqTokenizer:
             raise UserError(f"{start}: expected a seq2seq model, such as T5 or BART, found {config.model_type}")
         self.start, self.settings = start, settings
         self.generator = Seq2Seq(
-            start, config, "float32", device, prefix=settings.prefix, max_tokens=settings.input_max_tokens,
-            max_new_tokens=settings.query_max_tokens,
+            ModelSource(start, config, "float32", device), prefix=settings.prefix,
+            max_tokens=settings.input_max_tokens, max_new_tokens=settings.query_max_tokens,
         )  # fmt: skip
         self.model = self.generator.model
         known, tokens = self.model.get_input_embeddings().num_embeddings, len(self.generator.tokenizer)

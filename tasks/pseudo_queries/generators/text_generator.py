@@ -91,18 +91,19 @@ def load_generator(checkpoint: Path, settings: SamplingSettings, device: torch.d
 
 def _load(checkpoint: Path, settings: SamplingSettings, device: torch.device) -> Seq2Seq | Causal:
     from tasks.pseudo_queries.generators.causal import Causal
-    from tasks.pseudo_queries.generators.load_model import open_config
+    from tasks.pseudo_queries.generators.load_model import ModelSource, open_config
     from tasks.pseudo_queries.generators.seq2seq import Seq2Seq
 
     config = open_config(checkpoint)
+    source = ModelSource(checkpoint, config, settings.dtype, device)
     lengths = {"max_tokens": settings.input_max_tokens, "max_new_tokens": settings.max_new_tokens}
     if config.is_encoder_decoder:
         if settings.prompt is not None:
             raise UserError(f"prompt: {checkpoint} is a seq2seq model ({config.model_type}); give it a prefix instead")
-        return Seq2Seq(checkpoint, config, settings.dtype, device, prefix=settings.prefix, **lengths)
+        return Seq2Seq(source, prefix=settings.prefix, **lengths)
     if settings.prompt is None:
         raise UserError(
             f"prompt: {checkpoint} is a causal language model ({config.model_type}); give it a prompt, a text with "
             "{passage} in it"
         )
-    return Causal(checkpoint, config, settings.dtype, device, prompt=settings.prompt, stop=settings.stop, **lengths)
+    return Causal(source, prompt=settings.prompt, stop=settings.stop, **lengths)

@@ -1,8 +1,8 @@
 """Validation of a generator on held-out pairs after every epoch: its loss and the round trip.
 
-The round trip generates one query greedily for each held-out passage, and BM25 searches for it among the held-out
-passages and others. The result of an epoch is a file written atomically, and so is the folder of its model; a resumed
-training uses both.
+The round trip generates one query greedily for each held-out passage and searches with it
+(`tasks.pseudo_queries.generators.round_trip_search`). The result of an epoch is a file written atomically, and so is
+the folder of its model; a resumed training uses both.
 """
 
 from __future__ import annotations
@@ -10,48 +10,27 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from pydantic import Field
 
-from storage.artifact import Artifact
-from storage.external.mapped_index import MappedPassageIndex, write_passage_index
 from storage.files import flush, write_atomically
-from storage.rows import write_rows
-from storage.settings import Settings
-from storage.tables import Index, Passages
 from tasks.pseudo_queries.generators.pair_files import Side
+from tasks.pseudo_queries.generators.round_trip_search import CUTOFF, Collection
 from tasks.pseudo_queries.generators.sampler import GenerationRequest, Sampler
 from tasks.pseudo_queries.generators.seq2seq_batches import Seq2SeqTokenizer
 from tasks.pseudo_queries.generators.seq2seq_objective import Seq2SeqObjective
-from tasks.retrieval.engines import bm25
-from tasks.retrieval.index import index
-from tasks.retrieval.ranking import Searcher
 from tasks.runtime.device import Precision, autocast
 from tasks.runtime.leftovers import discard, is_intact, record
 from tasks.runtime.progress import bar
 
-CUTOFF = 10
 MODELS = "models"
 BATCH_TOKENS = 4096  # passage tokens per batch
 
 Keep = Literal["best", "last"]
-
-
-class Trip(Settings):
-    """The size and the search engine of the round trip."""
-
-    passages: int = Field(gt=0)
-    """The largest number of held-out passages for which a query is generated."""
-    others: int = Field(ge=0)
-    """The largest number of training passages that are searched together with all held-out ones."""
-    bm25: bm25.Bm25
 
 
 @dataclass(frozen=True)
@@ -96,58 +75,38 @@ def best(epochs: Sequence[Epoch]) -> Epoch:
     return min(epochs, key=lambda epoch: (-epoch.round_trip, epoch.validation_loss, epoch.epoch))
 
 
-class Collection:
-    """The passages that are searched in the round trip; those with a generated query come first."""
+@dataclass(frozen=True)
+class ValidationPlan:
+    """When a generator is validated, with how many texts, and which model is kept."""
 
-    def __init__(self, folder: Path, texts: Sequence[str], settings: bm25.Bm25) -> None:
-        self.folder, self.texts, self.settings = folder, texts, settings
-
-    def ranks(self, queries: Sequence[str]) -> list[int]:
-        """Return the rank of each query's own passage, which has the query's number; 0 if it is not in the top 10."""
-        results = self._searcher(queries)(range(len(queries)), CUTOFF)
-        positions = [np.flatnonzero(hits.rows == number) for number, hits in enumerate(results)]
-        return [int(position[0]) + 1 if len(position) else 0 for position in positions]
-
-    @cached_property
-    def _searcher(self) -> Searcher:
-        """The open index; Java starts at its first use."""
-        rows = (
-            {"passage_id": f"{number:09d}", "doc_id": f"{number:09d}", "title": "", "text": text, "start": 0,
-             "end": len(text), "num_tokens": 0}
-            for number, text in enumerate(self.texts)
-        )  # fmt: skip
-        write_rows(self.folder / "passages", Passages, rows)
-        passages: Artifact[Passages] = Artifact("validation", "passages", self.folder / "passages")
-        built: Artifact[Index] = Artifact("validation", "index", self.folder / "index")
-        built.path.mkdir(exist_ok=True)
-        index.body(built.path, passages, None, None, settings=self.settings)
-        ids = self.folder / "passage_index"
-        shutil.rmtree(ids, ignore_errors=True)
-        write_passage_index(ids, passages)
-        return bm25.open_index(built.path, None, None, MappedPassageIndex(ids), "bm25")
+    ends: Mapping[int, int]
+    """The epoch that ends after a number of steps."""
+    passages: int
+    """The number of held-out passages for which a query is generated."""
+    rows: int
+    """The number of held-out pairs in memory at a time."""
+    keep: Keep
+    precision: Precision | None = None
 
 
 class Validation:
     """A probe of the training loop that validates the model at the end of each epoch.
 
-    `ends` maps the number of steps to the epoch that ends there. A validated epoch is not validated again.
+    A validated epoch is not validated again. `objective` is what the loop trains.
     """
 
     def __init__(
-        self, folder: Path, objective: Seq2SeqObjective, tokenizer: Seq2SeqTokenizer, held_out: Side,
-        collection: Collection, *, ends: dict[int, int], passages: int, rows: int, keep: Keep,
-        report: Callable[[str], None], precision: Precision | None = None,
+        self, folder: Path, tokenizer: Seq2SeqTokenizer, held_out: Side, collection: Collection, plan: ValidationPlan,
+        report: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self.folder, self.objective, self.tokenizer = folder, objective, tokenizer
-        self.held_out, self.collection = held_out, collection
-        self.ends, self.num_passages, self.rows, self.keep, self.report = ends, passages, rows, keep, report
-        self.precision = precision
+        self.folder, self.tokenizer, self.objective = folder, tokenizer, Seq2SeqObjective(tokenizer.model)
+        self.held_out, self.collection, self.plan, self.report = held_out, collection, plan, report
 
     def __call__(self, steps: int) -> dict[str, float]:
         """Return the values to log after `steps` steps; {} if no epoch ends there."""
-        if steps not in self.ends:
+        if steps not in self.plan.ends:
             return {}
-        epoch = self.ends[steps]
+        epoch = self.plan.ends[steps]
         if not is_intact(self.folder, self._record(epoch).name):
             self._save(epoch)
             ranks = self.collection.ranks(self.queries(self._model(epoch)))
@@ -157,7 +116,7 @@ class Validation:
             )  # fmt: skip
             write_atomically(self._record(epoch), json.dumps(asdict(result)))
             record(self.folder, self._record(epoch).name)
-            self.report(_line(result, max(self.ends.values())))
+            self.report(_line(result, max(self.plan.ends.values())))
         for folder in self._model(epoch).parent.iterdir():
             if folder != self.chosen():
                 shutil.rmtree(folder)
@@ -168,8 +127,8 @@ class Validation:
 
         Results of later epochs are used if they are intact, else discarded: these epochs are validated again.
         """
-        past = [epoch for steps, epoch in self.ends.items() if step and steps <= step]
-        damaged = [epoch for epoch in self.ends.values() if not is_intact(self.folder, self._record(epoch).name)]
+        past = [epoch for steps, epoch in self.plan.ends.items() if step and steps <= step]
+        damaged = [epoch for epoch in self.plan.ends.values() if not is_intact(self.folder, self._record(epoch).name)]
         for epoch in damaged:
             discard(self.folder, self._record(epoch).name)
         if not set(past).isdisjoint(damaged):
@@ -187,7 +146,7 @@ class Validation:
     def chosen(self) -> Path:
         """Return the folder of the model to keep, of those validated so far."""
         epochs = self.epochs()
-        return self._model((best(epochs) if self.keep == "best" else epochs[-1]).epoch)
+        return self._model((best(epochs) if self.plan.keep == "best" else epochs[-1]).epoch)
 
     def loss(self) -> float:
         """Return the mean negative log-likelihood of a token over the held-out pairs, without dropout."""
@@ -195,9 +154,9 @@ class Validation:
         pairs = sorted(self.held_out.pairs(range(len(self.held_out.queries))), key=lambda pair: len(pair[0]))
         total, tokens = 0.0, 0
         self.objective.eval()
-        with torch.no_grad(), autocast(device, self.precision):
-            for first in range(0, len(pairs), self.rows):
-                batch = self.tokenizer.batch(pairs[first : first + self.rows]).to(device)
+        with torch.no_grad(), autocast(device, self.plan.precision):
+            for first in range(0, len(pairs), self.plan.rows):
+                batch = self.tokenizer.batch(pairs[first : first + self.plan.rows]).to(device)
                 count = batch.num_terms("cross_entropy")
                 total += self.objective.encode(batch)[1]["cross_entropy"].item() * count
                 tokens += count
@@ -206,9 +165,9 @@ class Validation:
 
     def queries(self, checkpoint: Path) -> list[str]:
         """Return the query that the model of a folder generates for each of the first held-out passages."""
-        settings, passages = self.tokenizer.settings, self.held_out.passages[: self.num_passages]
+        settings, passages = self.tokenizer.settings, self.held_out.passages[: self.plan.passages]
         greedy = Greedy(
-            settings.prefix, settings.input_max_tokens, settings.query_max_tokens, dtype=self.precision or "auto"
+            settings.prefix, settings.input_max_tokens, settings.query_max_tokens, dtype=self.plan.precision or "auto"
         )
         device = next(self.objective.parameters()).device
         generated = [""] * len(passages)

@@ -21,9 +21,9 @@ from storage.store.sources import weights
 from storage.store.store import Store
 from tasks.pseudo_queries.finetune_generator import GeneratorFinetuning, ends_of_epochs, finetune_generator
 from tasks.pseudo_queries.generators.pair_files import Side, split
+from tasks.pseudo_queries.generators.round_trip_search import Collection
 from tasks.pseudo_queries.generators.seq2seq_batches import Seq2SeqTokenizer
-from tasks.pseudo_queries.generators.seq2seq_objective import Seq2SeqObjective
-from tasks.pseudo_queries.generators.validation import Collection, Epoch, Validation, best, summary
+from tasks.pseudo_queries.generators.validation import Epoch, Validation, ValidationPlan, best, summary
 from tasks.session import Execution, Session, session
 from tasks.training import loop
 from tests.tasks.pairs_of_words import PAIRS, SETTINGS, save_pairs, save_start
@@ -77,12 +77,11 @@ def test_a_target_has_one_start_and_one_end_whatever_the_tokenizer_adds(start: P
 
 def validation_of(start: Path, out: Path, held_out: Side, rows: int, **changes: Any) -> Validation:
     pair_tokenizer = Seq2SeqTokenizer(start, SETTINGS, CPU)
-    values: dict[str, Any] = {"ends": {0: 0, 4: 1, 8: 2}, "passages": 3, "keep": "last", "report": lambda line: None}
+    values: dict[str, Any] = {"ends": {0: 0, 4: 1, 8: 2}, "passages": 3, "keep": "last", "rows": rows}
+    collection = Collection(out / "search", held_out.passages, SETTINGS.trip.bm25)
     return Validation(
-        out, Seq2SeqObjective(pair_tokenizer.model), pair_tokenizer, held_out,
-        Collection(out / "search", held_out.passages, SETTINGS.trip.bm25), rows=rows,
-        **values | changes,
-    )  # fmt: skip
+        out, pair_tokenizer, held_out, collection, ValidationPlan(**values | changes), report=lambda line: None
+    )
 
 
 def test_the_loss_is_the_mean_over_all_held_out_tokens(start: Path, tmp_path: Path) -> None:
@@ -212,7 +211,7 @@ from storage.store.sources import weights
 from storage.store.store import Store
 from tasks.training import loop
 from tasks.pseudo_queries.finetune_generator import finetune_generator
-from tasks.pseudo_queries.generators.validation import Collection
+from tasks.pseudo_queries.generators.round_trip_search import Collection
 from tasks.session import Execution, Session, session
 from tests.tasks.pairs_of_words import SETTINGS
 
@@ -267,7 +266,7 @@ def test_the_best_epochs_model_is_published_where_that_is_asked(
     call = Validation.__call__
 
     def noting(self: Validation, steps: int) -> dict[str, float]:
-        if self.ends.get(steps) == 1:
+        if self.plan.ends.get(steps) == 1:
             stopped.update({name: value.detach().clone() for name, value in self.objective.model.state_dict().items()})
         return call(self, steps)
 

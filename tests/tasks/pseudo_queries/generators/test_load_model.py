@@ -24,7 +24,7 @@ from transformers import (
 
 from storage.errors import UserError
 from tasks.pseudo_queries.generate_queries import Generation
-from tasks.pseudo_queries.generators.load_model import check_length, open_config, open_model
+from tasks.pseudo_queries.generators.load_model import ModelSource, check_length, open_config, open_model
 from tasks.pseudo_queries.generators.sampler import Sampler
 
 CPU = torch.device("cpu")
@@ -132,8 +132,8 @@ def test_a_file_that_is_no_such_file_is_named(folders: Path, file: str, tmp_path
 
 
 def test_a_number_type_is_the_settings_or_the_devices(folders: Path) -> None:
-    config = open_config(folders / "t5")
-    results = [open_model(folders / "t5", config, dtype, CPU).dtype for dtype in ("auto", "bfloat16", "float16")]
+    config, dtypes = open_config(folders / "t5"), ("auto", "bfloat16", "float16")
+    results = [open_model(ModelSource(folders / "t5", config, dtype, CPU)).dtype for dtype in dtypes]
 
     assert results == [torch.float32, torch.bfloat16, torch.float16]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import BertTokenizer
 
-from tasks.pseudo_queries.generators.load_model import open_config
+from tasks.pseudo_queries.generators.load_model import ModelSource, open_config
 from tasks.pseudo_queries.generators.seq2seq import Seq2Seq, Seq2SeqState
 from tasks.pseudo_queries.generators.shared_cross_attention import share
 from tests.tasks.pseudo_queries.generators.test_sampler import bart, bert_to_bert
@@ -31,8 +31,8 @@ def generator(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     torch.manual_seed(6)
     BertTokenizer(vocab={piece: i for i, piece in enumerate(SPECIALS + WORDS)}).save_pretrained(folder)
     request.param(len(SPECIALS + WORDS)).save_pretrained(folder)
-    config = open_config(folder)
-    return Seq2Seq(folder, config, "float32", torch.device("cpu"), prefix="", max_tokens=32, max_new_tokens=8)
+    source = ModelSource(folder, open_config(folder), "float32", torch.device("cpu"))
+    return Seq2Seq(source, prefix="", max_tokens=32, max_new_tokens=8)
 
 
 @torch.inference_mode()
