@@ -1,9 +1,9 @@
-"""How fast the project is, beside every peer: `make bench`, or `python -m benchmarks [NAME...]`.
+"""Measure how fast the project is, compared with baselines: `make bench`, or `python -m benchmarks [NAME...]`.
 
-One file a stage. It gives `cases(device, small)`: what is measured, with the project (`OURS`) and its peers as
-contenders that do the same work by turns (`contest.py`); `DEVICES` says on what it can run. `small` is a size at which
-the tests run it, to see that it still runs and that the contenders' results are equal. `results.py` says what is
-written and when a ratio has fallen; `page.py` writes `docs/speed.md` and its picture.
+One file measures one stage. Its `cases(device, small)` yields the contenders, which do the same work interleaved
+(`contest.py`): the project (`OURS`) and its baselines. Its `DEVICES` lists the devices that it can use. `small` is a
+size for the tests, which check that the benchmark runs and that the contenders agree. `results.py` writes the results
+and says when a ratio has fallen; `page.py` writes `docs/speed.md` and its figure.
 """
 
 NAMES = (

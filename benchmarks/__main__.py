@@ -1,7 +1,7 @@
 """Run benchmarks: `python -m benchmarks [NAME...] [--device cuda] [--record]`. Exit code 1 where a ratio has fallen.
 
-Prints what is found and writes `results/NAME.json`, `docs/speed.md` and its picture. Each runs in a process of its own,
-on one thread of the CPU. On a GPU machine those that name the device `cuda` need PyTorch and Transformers alone.
+Prints the results and writes `results/NAME.json`, `docs/speed.md` and its figure. Each benchmark has its own process
+and one thread of the CPU. On a GPU machine, benchmarks for the device `cuda` need only PyTorch and Transformers.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def runs_on(device: str, name: str) -> bool:
 
 
 def measured(name: str, device: str, *, record: bool) -> int:
-    """Run one benchmark in this process, print what it found and write it."""
+    """Run one benchmark in this process; print and write its results."""
     module, started = import_module(f"benchmarks.{name}"), time.monotonic()
     cases: dict[str, Any] = {}
     measurement: results.Result = {

@@ -1,11 +1,11 @@
 """BM25 runs for mining, 200 passages per query; baselines: pyserini's `batch_search`, Anserini's program, and bm25s.
 
-A passage is one to four sentences, drawn with a seed from Wikipedia's leads; a query is four to six words of four
-letters or more of one passage. All read the same words, those of Anserini's analysis of English. Indexes are built
-before, and opened before where a user of the peer does so: Anserini's program opens its own. What comes out is what
-each has for its users: rows of a Run with ids and scores, pyserini's Java objects unread, a run in TREC's format,
-bm25s's arrays of numbers. bm25s knows no rounded lengths, so its lists are not quite Lucene's; how many of the first
-ten are, is reported.
+A passage is one to four sentences, sampled with a seed from Wikipedia's leads. A query is four to six words, of four
+letters or more, of one passage. All contenders read the same words, those of Anserini's analysis of English. Indexes
+are built before the clock starts, and opened before, except by Anserini's program, which opens its own. Each contender
+returns its usual result: rows of a Run with ids and scores, pyserini's Java objects unread, a run in TREC's format,
+bm25s's arrays of numbers. bm25s does not round lengths, so its lists differ from Lucene's; the share of equal passages
+among the first ten is reported.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _words(text: str) -> list[str]:
 
 
 def compared(lists: Mapping[str, Any], num_queries: int) -> dict[str, Any]:
-    """Whether all found the same; the share of the first ten that the package bm25s has, on average."""
+    """Check that all lists are equal; return the mean share of the first ten that the package bm25s has."""
     run = _of_run(lists[OURS], num_queries)
     if ANSERINI in lists:  # which rounds scores to four places
         assert [set(scores) for scores in run] == [set(scores) for scores in _of_trec(lists[ANSERINI], num_queries)]

@@ -1,9 +1,9 @@
 """The pipeline's overhead: looking up complete stages, resuming a run, and printing help.
 
-Nothing is built while the clock runs, and no server is started. A shell loop that looks for the same manifests is the
-least that anybody can do, and a Python that imports PyTorch the least that a process with a model can. `resume` is
-`pretrieve reproduce quickstart` up to its last whole stage, from the process's start: it reads the recipe, works out
-the keys of all of its stages, and comes to where the first missing one would be built.
+Nothing is built while the clock runs, and no server is started. The baselines are lower bounds: a shell loop that
+looks for the same manifests, and a Python process that imports PyTorch. `resume` is `pretrieve reproduce quickstart` up
+to its last complete stage, from the start of the process: it reads the recipe, computes the keys of all stages, and
+stops at the first missing artifact.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PYTHON = (sys.executable, "-c")
 
 
 def cases(device: str, *, small: bool) -> Iterator[Case]:
-    """Stages that are whole; a run that is resumed; help."""
+    """Yield three cases: complete stages, a resumed run, and help."""
     with tempfile.TemporaryDirectory() as folder:
         yield whole_stages(Path(folder), rounds=1 if small else ROUNDS)
         if not small:

@@ -1,7 +1,7 @@
-"""What the benchmarks of retrievers share: a checkpoint that both sides open, texts, and a session on one thread.
+"""Shared parts of the benchmarks of retrievers: a checkpoint for both sides, texts, and a session on one thread.
 
-On a CPU MiniLM reads Wikipedia's leads; on a GPU, where neither need be, a BERT-base with random weights reads random
-words, as many as the leads have word pieces.
+On a CPU MiniLM reads Wikipedia's leads. On a GPU, where neither is needed, a BERT-base with random weights reads random
+words, as many as the leads have WordPiece tokens.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def save_checkpoint(folder: Path, device: str, pooling: Pooling) -> None:
 
 
 def save_word_pieces(folder: Path, number: int) -> None:
-    """Write a tokenizer of so many words, as `transformers` reads it."""
+    """Write a tokenizer with a number of words, as `transformers` reads it."""
     from tokenizers import Tokenizer as FastTokenizer
     from tokenizers import pre_tokenizers, processors
     from tokenizers.models import WordPiece

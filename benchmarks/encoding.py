@@ -1,10 +1,10 @@
 """Encoding passages with `TextEncoder`, as in the stage `encode`; baselines: sentence-transformers and a plain loop.
 
-All read the same checkpoint of six layers (MiniLM; on a GPU twelve, of random weights) and the same texts, cut to 144
-word pieces, in single precision (on a GPU in bfloat16), and make the same vectors: the mean over the tokens, or the
-state of [CLS], as the papers' retrievers do. `SentenceTransformer.encode` sorts texts by their characters; 8 at a time
-were fastest here on a CPU, of 8, 16, 32 (its default) and 64. The plain loop takes 32 at a time as they come, padded
-to the longest of them. Texts to vectors is timed, with tokenizing.
+All contenders read the same checkpoint of six layers (MiniLM; on a GPU twelve layers with random weights) and the same
+texts, cut to 144 WordPiece tokens, in single precision (on a GPU in bfloat16). Their vectors are equal: the mean over
+the tokens, or the state of [CLS], as in the papers. `SentenceTransformer.encode` sorts texts by their characters; its
+batch size is 8, the fastest of 8, 16, 32 (its default) and 64 on a CPU here. The plain loop pads batches of 32 in the
+order of the texts. The time includes tokenising.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """MRR@10, nDCG@10 and recall@1000 of a run; baselines: pytrec_eval, ranx and ir-measures.
 
-A run is held by each as its users hold it: ours as a table, by pytrec_eval, ranx and ir-measures as dictionaries by
-query and document. A second case begins with a file, from which each makes what it needs. Ours does more: it numbers
-the whole corpus, and folds passages to documents, of which here each is one. Within a query no two scores are equal:
-ranx has another order for those. pytrec_eval knows no MRR@10; its reciprocal rank is cut by whoever reads it.
+Each contender has the run in its own form: ours as a table, pytrec_eval, ranx and ir-measures as dictionaries by query
+and document. A second case begins with a file, which each contender reads. Ours does more: it numbers the complete
+corpus, and reduces passages to documents, of which each has one here. Within a query no two scores are equal, because
+ranx orders ties differently. pytrec_eval has no MRR@10, so its reciprocal rank is cut afterwards.
 """
 
 from __future__ import annotations

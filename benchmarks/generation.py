@@ -1,14 +1,14 @@
 """Pseudo-query generation; baselines: Hugging Face's `generate` and CTranslate2.
 
-All write five queries for each of the same passages with the same random T5, whose texts end by themselves after some
-fifteen tokens, as queries do; in float32 on a CPU, in bfloat16 on a GPU.
+All contenders generate five queries for each of the same passages with the same random T5. Its texts end after about
+fifteen tokens, as queries do. The precision is float32 on a CPU and bfloat16 on a GPU.
 
-- `generate, five calls`: batches as the passages come, padded, sampled five times over, as scripts do;
+- `generate, five calls`: batches in the order of the passages, padded, sampled five times, as scripts do;
 - `generate, five sequences`: the same with `num_return_sequences`;
-- `CTranslate2`, where it is installed, sorts by length and batches by tokens itself.
+- `CTranslate2`, if it is installed, sorts by length and batches by tokens itself.
 
-Drawn are other queries by each, so compared is their length. Then passages are written for by ours in other orders,
-neighbours and batch sizes, and it is counted how many queries stay the same to the letter.
+Each contender samples other queries, so their lengths are compared. A second case generates ours in other orders and
+batch sizes, and counts the queries that stay the same.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TARGETS = {"cpu": {CALLS: 3.0, CTRANSLATE2: 1.0}, "cuda": {CALLS: 8.0, CTRANSLAT
 
 @dataclass(frozen=True)
 class Size:
-    """Of a model and of the work."""
+    """The sizes of the model and of the work."""
 
     vocabulary: int
     width: int
@@ -70,7 +70,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Settings:
-    """As `tasks.pseudo_queries.generate_queries.Generation`, which needs more packages."""
+    """The settings of `tasks.pseudo_queries.generate_queries.Generation`, which needs more packages."""
 
     batch_tokens: int
     prefix: str = ""

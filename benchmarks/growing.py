@@ -1,4 +1,4 @@
-"""The pipeline's stages on an invented collection: each is called with what it needs, which the store has or makes."""
+"""The pipeline's stages on a synthetic collection; each is called with its inputs, which are loaded or built."""
 
 from __future__ import annotations
 

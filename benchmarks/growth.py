@@ -1,14 +1,14 @@
-"""How each stage's time and memory grow with the collection: `make growth`, or `python -m benchmarks.growth [FOLDER]`.
+"""Measure how each stage's time and memory grow with the collection: `make growth`.
 
-Every stage runs at three sizes, a factor of four apart, and at one so small that only its start-up counts, each in a
-process of its own on one thread of the CPU. Counted are seconds of CPU, the most anonymous memory (which the kernel
-cannot drop; stored vectors are memory-mapped, and their pages are the file's), and the artifact's bytes. What was
-measured lies in FOLDER (`artifacts/growth`, a few GB) until all is: a run that was killed goes on with the stage that
-it was at. The collection and the models are invented (`invented.py`); the models are so small that what grows shows,
-so their seconds say nothing of a real model's, but their growth does.
+`python -m benchmarks.growth [FOLDER]` does the same. Every stage runs at three sizes, a factor of four apart, and at
+one so small that only its start-up counts. Each run has its own process and one thread of the CPU. It records CPU
+seconds, the peak of anonymous memory, and the artifact's bytes. Anonymous memory excludes memory-mapped vectors, whose
+pages the kernel can drop. FOLDER (`artifacts/growth`, a few GB) keeps the measurements until all are complete, so an
+interrupted run resumes with its stage. The collection and the models are synthetic (`invented.py`). The models are so
+small that growth shows; their seconds say nothing about real models.
 
-Writes `benchmarks/results/growth.json`, its picture and `docs/scale.md`. `--only "pair contexts" evaluate`
-measures these stages and keeps what was measured of the others; what they need is built before, and not measured.
+The command writes `benchmarks/results/growth.json`, its figure and `docs/scale.md`. `--only "pair contexts" evaluate`
+measures these stages and keeps the other measurements; their inputs are built before, and not measured.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A collection of any size and small random models for it, from the Wikipedia leads that `make data` fetches.
+"""Write a synthetic collection of any size, and small random models, from the Wikipedia leads of `make data`.
 
-A document has as many sentences as some lead has, drawn from all leads, so its words are as frequent as in real texts;
-what it lacks is new words: a real collection's vocabulary grows on. One document in `QUERY_EVERY` has a query, four
-words of one of its sentences, as MS MARCO has a train query for every seventeenth passage. The first `FEW` of these are
-a split of their own.
+A document has as many sentences as a lead, sampled from all leads, so words are as frequent as in real texts. Unlike a
+real collection, it has no new words at larger sizes. One document in `QUERY_EVERY` has a query, four words of one of
+its sentences, as MS MARCO has a train query for every seventeenth passage. The first `FEW` queries are a separate
+split.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ GENERATOR = "t5"
 
 
 def make_collection(folder: Path, documents: int) -> None:
-    """Write a collection of so many documents in BEIR's layout."""
+    """Write a collection with a number of documents in BEIR's layout."""
     leads, random = _leads(), np.random.default_rng(documents)
     sentences = [sentence for lead in leads for sentence in lead]
     lengths = np.array([len(lead) for lead in leads])

@@ -1,7 +1,7 @@
-"""What the stages would take at sizes that were never run: 100 million and 10 billion passages, and what limits.
+"""Estimate the stages at sizes that were never run, 100 million and 10 billion passages, and their limits.
 
-Stages of the CPU go on from what was measured of growth, by its exponents; those that pass texts through a model, and
-exact search, are FLOPs. A reproduction's pre-training is not here: its steps are the recipe's, whatever the corpus.
+Stages on the CPU are extrapolated from measured growth, by its exponents. Stages that encode texts, and exact search,
+are counted in FLOPs. Pre-training is left out: its number of steps is the recipe's, for any corpus.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SHORTEST, LONGEST = 0.01, 1e6  # hours, at the ends of the picture's axis
 
 @dataclass(frozen=True)
 class Need:
-    """What a stage takes at a size."""
+    """The time, memory and disk of a stage at a size."""
 
     stage: str
     runs_on: str

@@ -1,7 +1,7 @@
-"""What mining costs at MS MARCO's size by representation, counted: FLOPs and bytes moved. Nothing is measured.
+"""Count the costs of mining at MS MARCO's size by representation: FLOPs and bytes moved. Nothing is measured.
 
 The candidate pass of exact search compares every train query with every passage on the GPU. Bytes are those of
-`exact_search`: vectors that fit into half of the GPU's memory are copied once a process, others once for every shard
+`exact_search`: vectors that fit into half of the GPU's memory are copied once per process, others once for every shard
 of queries (`tasks/retrieval/search.py`). In GPU memory every bound is written once and read twice (selection adds a
 read), and a product of tokens likewise before its maximum.
 """

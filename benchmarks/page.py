@@ -1,4 +1,4 @@
-"""Write `docs/speed.md` and its picture from `benchmarks/results/`: `python -m benchmarks.page`."""
+"""Write `docs/speed.md` and its figure from `benchmarks/results/`: `python -m benchmarks.page`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of growth: a small panel a stage, all with the same two logarithmic axes, so that slopes compare."""
+"""The figure of growth: one panel per stage, all with the same logarithmic axes, so that slopes are comparable."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _panel(result: Mapping[str, Any], name: str, across: int, top: int) -> Itera
 
 
 class _Box:
-    """Where values stand in a panel."""
+    """The coordinates of values in a panel."""
 
     def __init__(self, x: int, top: int, width: int, height: int, least: int, most: int) -> None:
         self.left, self.top, self.width, self.height, self.least, self.most = x, top, width, height, least, most

@@ -140,7 +140,7 @@ class CotMae(PlainPretraining):
     """One layer over the masked context, whose [CLS] is the text's vector."""
 
     def losses(self, inputs: Inputs) -> dict[str, Tensor]:
-        """Both masked language models."""
+        """Return the losses of both masked language models."""
         hidden_BLH = self.encoded(inputs)
         context_BLH = torch.cat([hidden_BLH[:, :1], self.lm.bert.embeddings(inputs["context"])[:, 1:]], dim=1)
         decoded_BLH = self.layer(context_BLH, attention_mask=inputs["context_mask"][:, None, None, :].bool())
@@ -186,7 +186,7 @@ class RetroMae(PlainPretraining):
 
 
 class DupMae(RetroMae):
-    """As released: queries are embedded, and the largest logits of all ordinary tokens tell the text's words."""
+    """The released objective: queries are embedded, and the largest logits of ordinary tokens predict the words."""
 
     def queries(self, vectors_B1H: Tensor, length: int) -> Tensor:
         """[B, L, H]"""

@@ -1,9 +1,9 @@
 """A step of pre-training, from masks to AdamW; the plain one pads texts and contexts, short as queries, to 144 tokens.
 
-The peer is `benchmarks/plain_pretraining.py`. Both start with equal weights and read the same texts, of random word
-pieces: as long as the leads of Wikipedia's articles (half of them have 70 to 133 pieces), cut to 144, or all of 144.
-Contexts are as long as queries. Both drop out, clip and step alike (fused AdamW), on a GPU under bfloat16's autocast.
-Before the clock starts both lose equally on equal masks without dropout.
+The baseline is `benchmarks/plain_pretraining.py`. Both start with equal weights and read the same texts of random
+WordPiece tokens: as long as the leads of Wikipedia's articles (half of them have 70 to 133 tokens), cut to 144, or all
+of 144. Contexts are as long as queries. Both use the same dropout, clipping and optimiser (fused AdamW), on a GPU under
+bfloat16's autocast. Before the clock starts, both have equal losses on equal masks without dropout.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ DUP_MAE = dup_mae.Settings(
 
 @dataclass(frozen=True)
 class Size:
-    """How large network and batch are."""
+    """The sizes of network and batch."""
 
     layers: int
     hidden: int
@@ -105,7 +105,7 @@ PAPERS = {
 
 
 def cases(device: str, *, small: bool) -> Iterator[Case]:
-    """Yield a step of each paper, CoT-MAE's also without padding, and RetroMAE's masks alone."""
+    """Yield a step of each paper, CoT-MAE's also without padding, and RetroMAE's masks without the rest of the step."""
     on = torch.device(device)
     size = Size(12, 768, 256) if device == "cuda" else Size(1, 64, 2, 1000) if small else Size(6, 384, 8)
     torch.set_num_threads(1)
@@ -239,7 +239,7 @@ def masks(device: torch.device, number: int, vocabulary: int) -> Case:
 
 
 def share(visible: Tensor, rows: list[list[int]], *, first: int) -> float:
-    """How much of its text a position between [CLS] and [SEP] sees; its row's number counts from `first` less 1."""
+    """Return the share of its text that a position between [CLS] and [SEP] sees; rows are counted from `first` - 1."""
     seen = [visible[n, first : first + len(row) - 2, : len(row)].float().mean() for n, row in enumerate(rows)]
     return float(torch.stack(seen).mean())
 
@@ -260,7 +260,7 @@ def texts(number: int, vocabulary: int, *, full: bool) -> RawBatch:
 
 
 def word_pieces(vocabulary: int) -> Tokenizer:
-    """A tokenizer of so many pieces, of which as large a share continues a word as of BERT's."""
+    """Return a tokenizer with a number of tokens; the share that continues a word is that of BERT's."""
     continuing = round(CONTINUING * vocabulary)
     whole = vocabulary - continuing - len(SPECIALS)
     pieces = [*SPECIALS, *(f"word{n}" for n in range(whole)), *(f"##piece{n}" for n in range(continuing))]

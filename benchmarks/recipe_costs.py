@@ -1,8 +1,9 @@
-"""What the papers' full recipes cost, in FLOPs by kind of stage, counted: `python -m benchmarks.recipe_costs`.
+"""Count the FLOPs of the papers' full recipes by kind of stage: `python -m benchmarks.recipe_costs`.
 
-Counts are `pretrieve plan`'s (`tasks/flops.py`): every text fills its `max_tokens`. Beside these stand the queries that
-a T5-base writes for the spans that are pre-trained on, by the formula of `split_at_size.py`, and the exact search of
-every retriever's train queries among all passages. Takes some minutes; writes `benchmarks/results/recipe_costs.json`.
+The counts are those of `pretrieve plan` (`tasks/flops.py`): every text fills its `max_tokens`. Two counts are added: a
+T5-base that generates queries for the spans of pre-training, by the formula of `split_at_size.py`, and the exact search
+of every retriever's train queries among all passages. The command takes some minutes and writes
+`benchmarks/results/recipe_costs.json`.
 """
 
 from __future__ import annotations

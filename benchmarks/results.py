@@ -1,8 +1,8 @@
-"""What is written of a benchmark, `results/NAME.json`, and when one of its ratios has fallen.
+"""Write a benchmark's results, `results/NAME.json`, and compare its ratios with recorded ones.
 
-Beside each ratio stands the one that is `recorded`: that of the first run, until `--record` takes those of another.
-A run whose median is more than a quarter below it has `fallen`; what it measured is written all the same, and the
-recorded ratio stays, so that many small losses are not overlooked.
+Each ratio has a `recorded` ratio: that of the first run, until `--record` replaces it. A ratio whose median is more
+than a quarter below it has `fallen`. Its measurements are written, but the recorded ratio stays, so that many small
+losses add up to a visible one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was measured of growth, as slopes: by which power of the collection's size a stage's seconds grow."""
+"""The exponents of growth: by which power of the collection's size a stage's seconds grow."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Splitting at size, and what MS MARCO's documents would take: `python -m benchmarks.split_at_size FOLDER`.
+"""Measure splitting at size, and estimate MS MARCO's documents: `python -m benchmarks.split_at_size FOLDER`.
 
 FOLDER is a collection in BEIR's layout. The stages `ingest_corpus` and `split_corpus` run in a fresh process with one
-worker, and again with two; CPU seconds are its user and system time and its workers', memory is that of the largest of
-these processes.
-Then a T5 of T5-base's shape, with random weights, writes queries for some of the passages on this CPU.
+worker, and again with two. CPU seconds are user and system time of the process and its workers; memory is that of the
+largest of these processes. Then a T5 of T5-base's shape, with random weights, generates queries for some of the
+passages on this CPU.
 
-Writes `benchmarks/results/split_at_size.json` and the tables in `docs/queries.md`, which are made of it;
-without FOLDER only the tables.
+The command writes `benchmarks/results/split_at_size.json`, and from it the tables in `docs/queries.md`. Without FOLDER
+it writes only the tables.
 """
 
 from __future__ import annotations

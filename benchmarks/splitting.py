@@ -1,15 +1,15 @@
 """Splitting documents into passages of complete sentences; baselines: Hugging Face's tokenizer with Python.
 
-The documents are Wikipedia's leads, the tokenizer is BERT's. The peers:
+The documents are Wikipedia's leads, the tokenizer is BERT's. The baselines are:
 
 - `tokenizer(list), windows`: all texts in one call, and windows of 144 ids, wherever a sentence or a word ends;
 - `tokenizer(list), sentences`: all sentences in one call, packed while they fit;
-- `a call a sentence`: the same with a call for each, as released scripts of CoT-MAE and its query-as-context variant
-  do it (`make_contextual_splits.py` in caskcsg/ir), with our segmenter in place of NLTK's.
+- `a call a sentence`: the same with one call per sentence, as released scripts of CoT-MAE and its query-as-context
+  variant do it (`make_contextual_splits.py` in caskcsg/ir), with our segmenter instead of NLTK's.
 
-Where all sentences of a document fit, the last two must find the passages that ours finds; one that is too long they
-leave as it is. Ours begins each turn without any word that it has counted before, as a new process does. Beside the
-stage, which goes from Parquet to Parquet, stands a script that does so with pyarrow, all of the corpus at once.
+Where all sentences of a document fit, the last two must return our passages; they do not split a sentence that is too
+long. Each turn of ours begins without cached words, as in a new process. The complete stage, from Parquet to Parquet,
+is compared with a script that does the same with pyarrow, for all of the corpus at once.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def leads(count: int) -> list[Row]:
 
 
 def tokenizer(folder: Path) -> Tokenize:
-    """Hugging Face's, asked for ids alone and for all of a text."""
+    """Return Hugging Face's tokenizer, which returns only ids, for all of a text."""
     from transformers import AutoTokenizer
 
     wordpiece: Any = AutoTokenizer.from_pretrained(str(folder), model_max_length=10**9)

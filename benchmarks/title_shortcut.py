@@ -167,7 +167,7 @@ def held_out_loss(
 ) -> float:
     """Return the mean of a trained objective's loss between span and context, on the same batches for every run.
 
-    With `shift` the contexts are not changed, and each has the span that is so many rows before its own.
+    With `shift` the contexts stay, and each is paired with the span `shift` rows before its own.
     """
     assert recipe.pretrain is not None
     settings = recipe.pretrain.model_copy(update={"seed": 0})
