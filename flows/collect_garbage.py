@@ -35,7 +35,7 @@ def collect_garbage(
     store_folder: Path, *, delete: bool = False, older_than: str = AGE_KEPT, unfinished: bool = False,
     as_json: bool = False,
 ) -> None:  # fmt: skip
-    """List what the store holds and why it is kept, if need be as JSON; delete what nothing needs if `delete`.
+    """List the folders of a store and the reasons for keeping them. With `delete`, delete the others.
 
     `older_than` is the age from which artifacts are deleted (30m, 12h, 7d); `unfinished` also deletes what only
     unfinished runs need. Raises UserError where what is needed cannot be determined.

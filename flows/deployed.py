@@ -1,7 +1,7 @@
 """The flows of prefect.yaml's deployments, which the Prefect UI offers with their parameters as forms.
 
-A worker runs these; its environment says where the store is (PRETRIEVE_STORE). All plan a recipe, and run what they are
-for, and what that needs, by `flows.prefect_server.child_runs`; but `run_stage` runs one stage of it, and
+A worker runs these; its environment says where the store is (PRETRIEVE_STORE). Most plan a recipe and
+run the stages that they need through `flows.prefect_server.child_runs`. `run_stage` runs one stage of a recipe, and
 `evaluate_models` reads a suite. Prefect shows a function's first lines next to its form.
 """
 

@@ -36,8 +36,8 @@ def apply_changes(changes: Sequence[str], content: dict[str, Any], path: Path, s
 def _apply(change: str, content: dict[str, Any], path: Path, shape_of: ShapeOf) -> tuple[str, Any, Any]:
     """Put `section.key=value` into the content; the value is read as YAML, items of lists are counted from 0.
 
-    A section that the schema knows and that the file lacks, or sets to null or to a single value, is created.
-    Returns the change's name, the section that it is in, and the value.
+    A section of the schema is created if the file lacks it or sets it to null or to a single value. Returns the
+    change's name, its section and the value.
     """
     name, equals, text = change.partition("=")
     shown = f"--set {change}" if len(change) <= CHANGE_SHOWN else f"--set {change[:CHANGE_SHOWN]}…"

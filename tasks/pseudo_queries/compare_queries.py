@@ -58,8 +58,8 @@ def compare_queries(out: Path, before: Artifact[PseudoQueries], after: Artifact[
     under another id; `changed` an id whose old text is gone and whose new one was not there; the others are `new` or
     `removed`. So after = same + moved + changed + new.
 
-    Queries are those that are not empty. `kept` were written for the same text by the same generator in the same words;
-    `rewritten` stand in the rank of others; the rest is `made` or `dropped`. Of the kept, the filter drops
+    Queries are those that are not empty. `kept` were generated for the same text by the same generator in the same
+    words; `rewritten` replace others of equal rank; the rest is `made` or `dropped`. Of the kept, the filter drops
     (`filtered_out`) or keeps (`let_in`) some that it treated otherwise before.
     """
     corpora = {BEFORE: before, AFTER: after}
