@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from models.layers.bert import BertForMaskedLM
+from models.layers.backbone import Backbone
 from models.representation import Pooling
 from models.retrievers.bi_encoder import DenseEncoder
 from models.texts import Ids, Row
@@ -49,7 +49,7 @@ class Initialisation:
     terms: TermCounts | None = None
 
     @property
-    def model(self) -> BertForMaskedLM:
+    def model(self) -> Backbone:
         """Return the passage encoder, which also encodes queries unless there is a separate query encoder."""
         return self.encoder.passage
 

@@ -46,6 +46,10 @@ class Tokens(Rows):
         """The number of tokens of the longest text."""
         return int(self.mask.sum(-1).max()) if len(self) else 0
 
+    def flattened(self) -> Tokens:
+        """Return texts in groups, ids [B, G, L], as a batch of single texts [B G, L]."""
+        return known(Tokens(self.ids.flatten(0, 1), self.mask.flatten(0, 1)), positions=self.positions)
+
     def after_first(self) -> Tensor:
         """Return the flat positions [N] of all tokens but padding and each text's first."""
         return flat_positions(self.mask & (torch.arange(self.mask.shape[-1], device=self.mask.device) > 0))

@@ -23,6 +23,7 @@ from tokenizers.models import WordPiece
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from models import backbones
 from models.layers.bert import CONFIG, BertConfig, BertForMaskedLM
 from models.objective import Batch, Objective
 from models.pretraining import Initialisation, RawBatch, TermCounts
@@ -69,13 +70,13 @@ class Costs:
         """`dropout` is that of hidden states, which changes memory and no FLOPs; attention has none, to save time."""
         self.assumed = not (folder / CONFIG).is_file()
         with naming("backbone"):
-            config = BERT_BASE if self.assumed else BertConfig.load(folder)
+            config = BERT_BASE if self.assumed else backbones.sizes(folder)
             complete = backbone.vocabulary is None and (folder / FILES[0]).is_file()
             config = with_vocabulary(config, backbone)
             self.tokenizer = Tokenizer.load(folder) if complete else numbered(config.vocab_size)
-        layers = len(backbone.layers) if backbone.layers is not None else config.num_hidden_layers
-        config = replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=0.0)
-        model = BertForMaskedLM(replace(config, num_hidden_layers=layers))
+            config = replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=0.0)
+            family = BertForMaskedLM if self.assumed else backbones.family(folder)
+            model = family.create(config, folder, backbone.layers)
         self.encoder = towers.build_encoders(DenseEncoder(model, backbone.pooling), backbone.towers)
 
     def pretraining(self, settings: Pretraining[Any]) -> Cost:

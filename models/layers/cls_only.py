@@ -13,7 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from models.layers.bert import Bert, Layer
+from models.layers.bert_layers import Bert, Layer
 from models.layers.unpadding import Packing
 
 

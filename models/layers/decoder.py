@@ -15,7 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, gelu
 
-from models.layers.bert import BertConfig, BertForMaskedLM, SelfAttention, initialise
+from models.layers.backbone import Backbone
+from models.layers.bert_config import BertConfig
+from models.layers.bert_layers import SelfAttention, initialise
+from models.layers.own_positions import OwnPositions
 from models.layers.unpadding import Packing
 from models.tokens import Tokens
 
@@ -23,8 +26,10 @@ from models.tokens import Tokens
 class AutoRegressiveDecoder(nn.Module):
     """GPT-2's pre-norm blocks over [vector, context]; they predict every next token including [SEP]."""
 
-    def __init__(self, model: BertForMaskedLM, *, num_blocks: int, window: int, width: int | None = None) -> None:
-        """Create the decoder; `width` is the inner size of its MLPs, None for that of the BERT."""
+    def __init__(
+        self, model: Backbone, *, num_blocks: int, window: int, max_tokens: int, width: int | None = None
+    ) -> None:
+        """Create the decoder of texts up to `max_tokens`; `width` is its MLPs' inner size, None for the backbone's."""
         super().__init__()
         self.window = window
         self.dropout = model.config.hidden_dropout_prob
@@ -32,6 +37,7 @@ class AutoRegressiveDecoder(nn.Module):
         self.blocks = nn.ModuleList(PreNormBlock(model.config, num_blocks, inner) for _ in range(num_blocks))
         self.norm = nn.LayerNorm(model.config.hidden_size, eps=model.config.layer_norm_eps)
         self.vocabulary, self.embeddings = shared(model)
+        self.own_positions = OwnPositions(model, max_tokens)
 
     def forward(
         self, vectors_BH: Tensor, context: Tokens, labels_BC: Tensor, predicted_N: Tensor
@@ -43,7 +49,7 @@ class AutoRegressiveDecoder(nn.Module):
         # Padding is at the end and a row sees no later column, so this mask also hides padding.
         visible_CC = window_mask(context.ids.shape[1], self.window, context.ids.device)
         packing = Packing(context.mask, visible_CC, positions_N=context.positions)
-        hidden_NH = packing.with_first(packing.packed(self.embeddings(context.ids)), vectors_BH)
+        hidden_NH = packing.with_first(packing.packed(self.own_positions(self.embeddings(context.ids))), vectors_BH)
         hidden_NH = dropout(hidden_NH, self.dropout, self.training)
         for block in self.blocks:
             hidden_NH = block(hidden_NH, packing)
@@ -80,6 +86,6 @@ def window_mask(length: int, window: int, device: torch.device | None = None) ->
     return recent | (column == 0)
 
 
-def shared(model: BertForMaskedLM) -> tuple[Any, Any]:
+def shared(model: Backbone) -> tuple[Any, Any]:
     """Return the encoder's head phi and embeddings as functions, so that they are no parameters of the decoder."""
-    return model.vocabulary, lambda ids_BC: model.bert.embeddings(ids_BC)
+    return model.vocabulary, model.embed

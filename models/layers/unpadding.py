@@ -8,6 +8,8 @@ Shape suffixes: B batch, L length, N real tokens of all texts, M = B L positions
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -35,6 +37,12 @@ class Packing:
         if visible is None and (self.has_padding or unattended_BL is not None):
             visible = mask_BL[:, None, None, :].bool()
         self.visible = visible
+
+    def with_visible(self, visible: Tensor) -> Packing:
+        """Return the same positions with another mask of which of them attend to which."""
+        other = copy.copy(self)
+        other.visible = visible
+        return other
 
     def packed(self, x_BLX: Tensor) -> Tensor:
         """Return the real tokens [N, X] of padded rows."""

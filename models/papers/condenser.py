@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from models.batch import HostProperty, Rows, flat_positions
-from models.layers.bert import BertForMaskedLM, Layer, initialise
+from models.layers.backbone import Backbone
+from models.layers.bert_layers import Layer, initialise
 from models.layers.unpadding import Packing
 from models.losses import recovery_loss
 from models.masking import IGNORED, mask_words
@@ -115,7 +116,7 @@ class Pretraining(nn.Module):
 class Head(nn.Module):
     """BERT layers over [h_0^L, h_1^M ... h_n^M]: the last layer's [CLS] and layer M's states of the other tokens."""
 
-    def __init__(self, model: BertForMaskedLM, num_layers: int, reads_from: int, pooling: Pooling) -> None:
+    def __init__(self, model: Backbone, num_layers: int, reads_from: int, pooling: Pooling) -> None:
         super().__init__()
         depth = model.config.num_hidden_layers
         if reads_from >= depth:
@@ -124,16 +125,14 @@ class Head(nn.Module):
         self.layers = nn.ModuleList(Layer(model.config) for _ in range(num_layers))
         self.layers.apply(lambda module: initialise(module, model.config.initializer_range))
 
-    def forward(self, model: BertForMaskedLM, tokens: Tokens) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, model: Backbone, tokens: Tokens) -> tuple[Tensor, Tensor, Tensor]:
         """Return the texts' vectors [B, H], the model's last hidden states [B, L, H] and the head's [B, L, H]."""
         packing = Packing(tokens.mask, positions_N=tokens.positions)
-        early_NH = late_NH = packing.packed(model.bert.embeddings(tokens.ids))
-        for number, layer in enumerate(model.bert.encoder.layer, start=1):
-            late_NH = layer(late_NH, packing)
-            early_NH = late_NH if number == self.reads_from else early_NH
-        late_BLH = packing.padded(late_NH)
+        embedded_NH = packing.packed(model.embed(tokens.ids))
+        early_NH = model.run(model.layers[: self.reads_from], embedded_NH, packing)
+        late_BLH = packing.padded(model.final_norm(model.run(model.layers[self.reads_from :], early_NH, packing)))
         vectors_BH = pool(late_BLH, tokens.mask, self.pooling)
-        headed_NH = packing.with_first(early_NH, vectors_BH)
+        headed_NH = packing.with_first(model.final_norm(early_NH), vectors_BH)
         for layer in self.layers:
             headed_NH = layer(headed_NH, packing)
         return vectors_BH, late_BLH, packing.padded(headed_NH)

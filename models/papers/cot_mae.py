@@ -20,8 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from models.batch import HostProperty, Rows, flat_positions
-from models.layers.bert import BertForMaskedLM, Layer, initialise
+from models.layers.backbone import Backbone
+from models.layers.bert_layers import Layer, initialise
 from models.layers.decoder import AutoRegressiveDecoder, shared
+from models.layers.own_positions import OwnPositions
 from models.layers.unpadding import Packing
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED, mask_words
@@ -47,7 +49,7 @@ class Settings:
     window: int | None
     """`ar` only: the number of tokens that a position sees in addition to the vector, its own included; 1 or more."""
     decoder_width: Annotated[int | None, omitted_at(None)] = None
-    """`ar` only: the inner size of the decoder's MLPs, 4 times the hidden size in GPT-2; null for that of the BERT."""
+    """`ar` only: the inner size of the decoder's MLPs, 4 times the hidden size in GPT-2; null for the backbone's."""
     text_mask_rate: float
     context_mask_rate: float | None
     """`ae` only; null with `ar`."""
@@ -68,11 +70,11 @@ class Settings:
         if self.decoder_layers < 1:
             raise ValueError("decoder_layers: expected 1 or more")
         if self.decoder_width is not None and self.decoder_width < 1:
-            raise ValueError("decoder_width: expected 1 or more, or null for the BERT's intermediate size")
+            raise ValueError("decoder_width: expected 1 or more, or null for the backbone's intermediate size")
         if self.decoder == "ar" and (self.window is None or self.window < 1 or self.context_mask_rate is not None):
             raise ValueError("decoder ar: expected a window of 1 or more, and null for context_mask_rate")
         if self.decoder == "ae" and self.decoder_width is not None:
-            raise ValueError("decoder ae: its layers are the BERT's; expected null for decoder_width")
+            raise ValueError("decoder ae: its layers are BERT's; expected null for decoder_width")
         if self.decoder == "ae" and (self.window is not None or self.context_mask_rate is None):
             raise ValueError("decoder ae: expected a context_mask_rate, and null for window")
         if self.context_mask_rate is not None:
@@ -134,18 +136,19 @@ class Pretraining(nn.Module):
         self.model, self.pooling = initial.model, initial.pooling
         self.decoder: MaskedDecoder | AutoRegressiveDecoder
         if settings.window is None:
-            self.decoder = MaskedDecoder(initial.model, settings.decoder_layers)
+            self.decoder = MaskedDecoder(initial.model, settings.decoder_layers, settings.context_max_tokens)
         else:
             self.decoder = AutoRegressiveDecoder(
                 initial.model,
                 num_blocks=settings.decoder_layers,
                 window=settings.window,
                 width=settings.decoder_width,
+                max_tokens=settings.context_max_tokens,
             )
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Return no vectors, and the losses of the masked passage and of the decoded context."""
-        hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask, positions_N=batch.text.positions)
+        hidden_BLH = self.model(batch.text)
         vectors_BH = pool(hidden_BLH, batch.text.mask, self.pooling)
         context_logits, labels = self.decoder(vectors_BH, batch.context, batch.context_labels, batch.predicted)
         return (), {
@@ -161,18 +164,19 @@ class Pretraining(nn.Module):
 class MaskedDecoder(nn.Module):
     """BERT layers over the masked context, with the passage's vector at the first position (equations 8-10)."""
 
-    def __init__(self, model: BertForMaskedLM, num_layers: int) -> None:
+    def __init__(self, model: Backbone, num_layers: int, max_tokens: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Layer(model.config) for _ in range(num_layers))
         self.layers.apply(lambda module: initialise(module, model.config.initializer_range))
         self.vocabulary, self.embeddings = shared(model)
+        self.own_positions = OwnPositions(model, max_tokens)
 
     def forward(
         self, vectors_BH: Tensor, context: Tokens, labels_BC: Tensor, predicted_N: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the logits [N, V] and the labels [N] of the tokens at ascending flat positions."""
         packing = Packing(context.mask, positions_N=context.positions)
-        hidden_NH = packing.with_first(packing.packed(self.embeddings(context.ids)), vectors_BH)
+        hidden_NH = packing.with_first(packing.packed(self.own_positions(self.embeddings(context.ids))), vectors_BH)
         for layer in self.layers:
             hidden_NH = layer(hidden_NH, packing)
         logits_NV = self.vocabulary(packing.at(hidden_NH, predicted_N))

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad as widened
 
 from models.batch import HostProperty, Rows, flat_positions
-from models.layers.bert import BertForMaskedLM
+from models.layers.backbone import Backbone
 from models.layers.decoder import AutoRegressiveDecoder, shared
 from models.layers.max_logits import max_of_logits
 from models.layers.unpadding import among
@@ -59,7 +59,7 @@ class Settings:
     window: int
     """The number of tokens that a position sees in addition to the vector, its own included; 1 or more."""
     decoder_width: Annotated[int | None, omitted_at(None)] = None
-    """The inner size of the decoder's MLPs, 4 times the hidden size in GPT-2; null for that of the BERT."""
+    """The inner size of the decoder's MLPs, 4 times the hidden size in GPT-2; null for the backbone's."""
     max_tokens: int
     """The length of a passage with [CLS] and [SEP]; a longer one is cropped at both ends."""
     query_max_tokens: int
@@ -74,7 +74,7 @@ class Settings:
         if self.decoder_layers < 1:
             raise ValueError("decoder_layers: expected 1 or more")
         if self.decoder_width is not None and self.decoder_width < 1:
-            raise ValueError("decoder_width: expected 1 or more, or null for the BERT's intermediate size")
+            raise ValueError("decoder_width: expected 1 or more, or null for the backbone's intermediate size")
         if self.window < 1:
             raise ValueError("window: expected 1 or more")
 
@@ -155,6 +155,8 @@ class Pretraining(nn.Module):
         initial.check_positions(settings.max_tokens, settings.query_max_tokens)
         if settings.switched and initial.encoder.query is initial.encoder.passage:
             raise ValueError("switched: expected separate query and passage encoders, found one encoder")
+        if settings.lexical_bottleneck:
+            initial.model.check_width("lexical_bottleneck")
         self.model, self.encoder, self.settings, self.pooling = (
             initial.model,
             initial.encoder,
@@ -162,7 +164,11 @@ class Pretraining(nn.Module):
             initial.pooling,
         )
         self.decoder = AutoRegressiveDecoder(
-            initial.model, num_blocks=settings.decoder_layers, window=settings.window, width=settings.decoder_width
+            initial.model,
+            num_blocks=settings.decoder_layers,
+            window=settings.window,
+            width=settings.decoder_width,
+            max_tokens=max(settings.max_tokens, settings.query_max_tokens),
         )
         self.query_decoder = copy.copy(self.decoder)  # with the same layers
         self.query_decoder.vocabulary, self.query_decoder.embeddings = shared(initial.encoder.query)
@@ -180,7 +186,7 @@ class Pretraining(nn.Module):
         by_query = (role == "query") != self.settings.switched
         encoder, decoder = (self.encoder.query, self.query_decoder) if by_query else (self.model, self.decoder)
         text, views = batch.texts(role), self.settings.bottlenecks if role in batch.targets else []
-        hidden_BLH = encoder.bert(text.tokens.ids, text.tokens.mask, positions_N=text.tokens.positions)
+        hidden_BLH = encoder(text.tokens)
         vectors: dict[str, Tensor] = {}
         if "dense" in views:
             vectors["dense"] = pool(hidden_BLH, text.tokens.mask, self.pooling)
@@ -197,13 +203,11 @@ class Pretraining(nn.Module):
             )
         return losses
 
-    def mlm_and_lexical(self, encoder: BertForMaskedLM, hidden_BLH: Tensor, text: Masked) -> tuple[Tensor, Tensor]:
+    def mlm_and_lexical(self, encoder: Backbone, hidden_BLH: Tensor, text: Masked) -> tuple[Tensor, Tensor]:
         """Return the MLM loss and the lexical vectors [B, H]; both need the same logits, computed once."""
         logits_NV = encoder.vocabulary(hidden_BLH.flatten(0, 1).index_select(0, text.content))
         max_logits_BV = max_of_logits(logits_NV, between_specials(text.tokens.mask))
-        vectors_BH = weighted_words(
-            max_logits_BV, encoder.bert.embeddings.word_embeddings.weight, self.settings.lexical_bottleneck
-        )
+        vectors_BH = weighted_words(max_logits_BV, encoder.words, self.settings.lexical_bottleneck)
         labelled_logits = logits_NV.index_select(0, among(text.content, text.labelled))
         return masked_lm_loss(labelled_logits, text.labels.flatten().index_select(0, text.labelled)), vectors_BH
 

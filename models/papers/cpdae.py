@@ -25,7 +25,8 @@ from torch.special import entr
 from torch.utils.checkpoint import checkpoint
 
 from models.batch import HostProperty, Rows, flat_positions
-from models.layers.bert import BertForMaskedLM, Transform, initialise
+from models.layers.backbone import Backbone
+from models.layers.bert_layers import Transform, initialise
 from models.losses import partner_losses, recovery_loss
 from models.masking import IGNORED, mask_tokens
 from models.objective import Losses, Vectors
@@ -130,6 +131,7 @@ class Pretraining(nn.Module):
         if initial.terms is None:
             raise ValueError("the decoder's initialisation and IDF weights need term counts, found none")
         self.model, self.pooling, self.settings = initial.model, initial.pooling, settings
+        initial.model.check_width("objective cpdae")
         self.decoder = Decoder(initial.model, initial.terms)
         size = initial.model.config.vocab_size
         weights_V = idf_weights(initial.terms, size) if settings.weighting == "idf" else torch.ones(size)
@@ -137,9 +139,8 @@ class Pretraining(nn.Module):
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Return the vectors [N, H] if there is a contrast, and the MLM and reconstruction losses."""
-        mask_NL = batch.views.mask.flatten(0, 1)
-        hidden_NLH = self.model.bert(batch.views.ids.flatten(0, 1), mask_NL, positions_N=batch.views.positions)
-        vectors_NH = pool(hidden_NLH, mask_NL, self.pooling)
+        hidden_NLH = self.model(views := batch.views.flattened())
+        vectors_NH = pool(hidden_NLH, views.mask, self.pooling)
         words_NW = batch.words.repeat_interleave(2, 0)
         losses_N = reconstruction_losses(self.decoder(vectors_NH), words_NW, self.weights)
         if self.settings.reconstruction_reduction == "per_positive":
@@ -178,9 +179,9 @@ class Decoder(nn.Module):
     near log 2 would dominate the first steps.
     """
 
-    def __init__(self, model: BertForMaskedLM, terms: TermCounts) -> None:
+    def __init__(self, model: Backbone, terms: TermCounts) -> None:
         super().__init__()
-        config, words = model.config, model.bert.embeddings.word_embeddings.weight
+        config, words = model.config, model.words
         self.transform = Transform(config)
         self.apply(lambda module: initialise(module, config.initializer_range))
         self.vocabulary = nn.Linear(config.hidden_size, config.vocab_size)

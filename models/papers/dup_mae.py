@@ -26,7 +26,7 @@ from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED
 from models.objective import Losses, Vectors
 from models.papers import retro_mae
-from models.papers.retro_mae import QUERY_STREAMS, EnhancedDecoder, context_stream
+from models.papers.retro_mae import EnhancedDecoder
 from models.pretraining import Initialisation, RawBatch
 from models.representation import pool
 from models.row_random import RowRandom
@@ -98,7 +98,7 @@ class Pretraining(nn.Module):
         initial.check_positions(settings.max_tokens)
         self.model, self.pooling, self.settings = initial.model, initial.pooling, settings
         if settings.cls_decoding:
-            self.decoder = EnhancedDecoder(initial.model)
+            self.decoder = EnhancedDecoder(initial.model, settings)
         if settings.ot_decoding and settings.ot_head == "own":
             config = initial.model.config
             self.projection = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
@@ -106,7 +106,7 @@ class Pretraining(nn.Module):
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Return no vectors and the losses of encoder, decoder and bag of words."""
-        hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask, positions_N=batch.text.positions)
+        hidden_BLH = self.model(batch.text)
         losses = self._encoder_and_bow(hidden_BLH, batch)
         if self.settings.cls_decoding:
             losses["decoder"] = self._decoder(pool(hidden_BLH, batch.text.mask, self.pooling), batch)
@@ -118,9 +118,7 @@ class Pretraining(nn.Module):
 
     def _decoder(self, vectors_BH: Tensor, batch: Batch) -> Tensor:
         """Return L_dec (equations 2-5): H1, the vector h with positions, attends to H2 and predicts every token."""
-        h1_BQH = QUERY_STREAMS[self.settings.query_stream](vectors_BH, self.model, batch.original.shape[1])
-        h2_BLH = context_stream(vectors_BH, self.model, batch.original)
-        decoded_NH = self.decoder(h1_BQH, h2_BLH, batch)
+        decoded_NH = self.decoder(*self.decoder.streams(vectors_BH, self.model, batch.original), batch)
         return masked_lm_loss(self.model.vocabulary(decoded_NH), batch.ordinary_ids)
 
     def _encoder_and_bow(self, hidden_BLH: Tensor, batch: Batch) -> Losses:

@@ -97,7 +97,7 @@ class Pretraining(nn.Module):
 
     def vectors(self, side: Tokens) -> Tensor:
         """Return the vectors [B, H] of texts or sentences."""
-        return pool(self.model.bert(side.ids, side.mask, positions_N=side.positions), side.mask, self.pooling)
+        return pool(self.model(side), side.mask, self.pooling)
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
         """Return the contrastive loss of each sentence's text among all texts, scored by inner products."""

@@ -78,7 +78,7 @@ class Pretraining(nn.Module):
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Return no vectors and the MLM loss."""
-        hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask, positions_N=batch.text.positions)
+        hidden_BLH = self.model(batch.text)
         return (), {"mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.text_labels, batch.labelled)}
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:

@@ -218,7 +218,7 @@ class Pretraining(nn.Module):
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Return no vectors, and the MLM and ranking losses: a text is compared only with its own word sets."""
-        hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask, positions_N=batch.text.positions)
+        hidden_BLH = self.model(batch.text)
         texts_BH = pool(hidden_BLH, batch.text.mask, self.pooling)
         sets_BSH = self._sets(batch.sets).unflatten(0, (len(batch), -1))
         scores_N2 = (sets_BSH * texts_BH[:, None]).sum(-1).view(-1, 2).index_select(0, batch.with_target)
@@ -232,8 +232,8 @@ class Pretraining(nn.Module):
         return {}
 
     def _sets(self, sets: Tokens) -> Tensor:
-        ids, mask = sets.ids.flatten(0, 1), sets.mask.flatten(0, 1)
-        return pool(self.model.bert(ids, mask, positions_N=sets.positions), mask, self.pooling)
+        flat = sets.flattened()
+        return pool(self.model(flat), flat.mask, self.pooling)
 
 
 def ranking_loss(scores_N2: Tensor, margin: float) -> Tensor:

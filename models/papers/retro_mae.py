@@ -19,7 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from models.batch import HostProperty, Rows, flat_positions
-from models.layers.bert import BertForMaskedLM, Embeddings, Layer, initialise
+from models.layers.backbone import Backbone
+from models.layers.bert_layers import Layer, initialise
+from models.layers.own_positions import OwnPositions
 from models.layers.unpadding import Packing
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED, mask_budgets, mask_words, sample_masks, word_limits
@@ -47,7 +49,7 @@ class Settings:
     decoder_mask_rate: float
     """The share of the text that is hidden from each position of the decoder."""
     query_stream: Literal["sum", "embedded"]
-    """How vector and position are combined: by their sum, or by BERT's embedding layer (LayerNorm and dropout)."""
+    """How vector and position are combined: by their sum, or by the embedding layer (LayerNorm and dropout)."""
     max_tokens: int
     """The length of a text with [CLS] and [SEP]."""
     crop: Annotated[Literal["random", "end"], omitted_at("random")] = "random"
@@ -114,15 +116,14 @@ class Pretraining(nn.Module):
     def __init__(self, initial: Initialisation, settings: Settings) -> None:
         super().__init__()
         initial.check_positions(settings.max_tokens)
-        self.model, self.pooling, self.settings = initial.model, initial.pooling, settings
-        self.decoder = EnhancedDecoder(initial.model)
+        self.model, self.pooling = initial.model, initial.pooling
+        self.decoder = EnhancedDecoder(initial.model, settings)
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Return no vectors and the losses of encoder and decoder."""
-        hidden_BLH = self.model.bert(batch.text.ids, batch.text.mask, positions_N=batch.text.positions)
+        hidden_BLH = self.model(batch.text)
         vectors_BH = pool(hidden_BLH, batch.text.mask, self.pooling)
-        queries_BQH = QUERY_STREAMS[self.settings.query_stream](vectors_BH, self.model, batch.original.shape[1])
-        decoded_NH = self.decoder(queries_BQH, context_stream(vectors_BH, self.model, batch.original), batch)
+        decoded_NH = self.decoder(*self.decoder.streams(vectors_BH, self.model, batch.original), batch)
         return (), {
             "mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.labels, batch.labelled),
             "decoder": masked_lm_loss(self.model.vocabulary(decoded_NH), batch.ordinary_ids),
@@ -133,34 +134,41 @@ class Pretraining(nn.Module):
         return {}
 
 
-def summed_queries(vectors_BH: Tensor, model: BertForMaskedLM, length: int) -> Tensor:
+def summed_queries(vectors_BH: Tensor, positions_QH: Tensor, model: Backbone) -> Tensor:
     """Return H1 [B, Q, H] as printed (equation 2): h + p_i."""
-    return vectors_BH[:, None] + model.bert.embeddings.position_embeddings.weight[1:length]
+    return vectors_BH[:, None] + positions_QH
 
 
-def embedded_queries(vectors_BH: Tensor, model: BertForMaskedLM, length: int) -> Tensor:
+def embedded_queries(vectors_BH: Tensor, positions_QH: Tensor, model: Backbone) -> Tensor:
     """Return H1 [B, Q, H] as in DupMAE's released code: Dropout(LN(h + p_i + t_0)), with h as the word embedding."""
-    embeddings: Embeddings = model.bert.embeddings
-    queries_BQH = summed_queries(vectors_BH, model, length) + embeddings.token_type_embeddings.weight[0]
-    embedded_BQH: Tensor = embeddings.dropout(embeddings.LayerNorm(queries_BQH))
-    return embedded_BQH
+    return model.embed_sums(summed_queries(vectors_BH, positions_QH, model))
 
 
 QUERY_STREAMS = {"sum": summed_queries, "embedded": embedded_queries}
 
 
-def context_stream(vectors_BH: Tensor, model: BertForMaskedLM, ids_BL: Tensor) -> Tensor:
+def context_stream(vectors_BH: Tensor, embedded_BLH: Tensor) -> Tensor:
     """Return H2 [B, L, H] (equation 2): h, then the embeddings of the unmasked tokens."""
-    return torch.cat([vectors_BH[:, None], model.bert.embeddings(ids_BL)[:, 1:]], dim=1)
+    return torch.cat([vectors_BH[:, None], embedded_BLH[:, 1:]], dim=1)
 
 
 class EnhancedDecoder(nn.Module):
     """One BERT layer: H1 attends to H2 (equation 3); the residual connection carries H1."""
 
-    def __init__(self, model: BertForMaskedLM) -> None:
+    def __init__(self, model: Backbone, settings: Settings) -> None:
         super().__init__()
+        if settings.query_stream == "embedded":
+            model.check_width("query_stream embedded")
+        self.query_stream = QUERY_STREAMS[settings.query_stream]
+        self.own_positions = OwnPositions(model, settings.max_tokens)
         self.layer = Layer(model.config)
         self.layer.apply(lambda module: initialise(module, model.config.initializer_range))
+
+    def streams(self, vectors_BH: Tensor, model: Backbone, ids_BL: Tensor) -> tuple[Tensor, Tensor]:
+        """Return H1 [B, Q, H] and H2 [B, L, H] of texts [B, L] before masking and their vectors."""
+        positions_QH = self.own_positions.embeddings(model)[1 : ids_BL.shape[1]]
+        embedded_BLH = self.own_positions(model.embed(ids_BL))
+        return self.query_stream(vectors_BH, positions_QH, model), context_stream(vectors_BH, embedded_BLH)
 
     def forward(self, queries_BQH: Tensor, context_BLH: Tensor, batch: Batch) -> Tensor:
         """Return the hidden states [N, H] of ordinary tokens; those of [SEP] and padding are not computed."""

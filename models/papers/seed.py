@@ -42,7 +42,7 @@ class Settings:
     window: int
     """The restricted attention span: the number of tokens a position sees besides the vector, its own included."""
     decoder_width: Annotated[int | None, omitted_at(None)] = None
-    """The inner size of the decoder's MLPs, 4 times the hidden size in GPT-2; null for that of the BERT."""
+    """The inner size of the decoder's MLPs, 4 times the hidden size in GPT-2; null for the backbone's."""
     mask_rate: float
     """The mask rate of the encoder's input; the decoder reads the unmasked text."""
     max_tokens: int
@@ -55,7 +55,7 @@ class Settings:
         if wrong:
             raise ValueError(f"{' and '.join(wrong)}: expected 1 or more")
         if self.decoder_width is not None and self.decoder_width < 1:
-            raise ValueError("decoder_width: expected 1 or more, or null for the BERT's intermediate size")
+            raise ValueError("decoder_width: expected 1 or more, or null for the backbone's intermediate size")
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,17 @@ class Pretraining(nn.Module):
         initial.check_positions(settings.max_tokens)
         self.model, self.pooling = initial.model, initial.pooling
         self.decoder = AutoRegressiveDecoder(
-            initial.model, num_blocks=settings.decoder_layers, window=settings.window, width=settings.decoder_width
+            initial.model,
+            num_blocks=settings.decoder_layers,
+            window=settings.window,
+            width=settings.decoder_width,
+            max_tokens=settings.max_tokens,
         )
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Return no vectors and the losses of encoder and decoder."""
         mask_BL, labels_BL = batch.text.mask, batch.text_labels
-        hidden_BLH = self.model.bert(batch.text.ids, mask_BL, positions_N=batch.text.positions)
+        hidden_BLH = self.model(batch.text)
         vectors_BH = pool(hidden_BLH, mask_BL, self.pooling)
         unmasked_BL = torch.where(labels_BL == IGNORED, batch.text.ids, labels_BL)
         unmasked = batch.text.with_ids(unmasked_BL)

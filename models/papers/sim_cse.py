@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from models.batch import Rows
-from models.layers.bert import BertForMaskedLM, SelfAttention, initialise
+from models.layers.bert_layers import initialise
 from models.losses import contrastive_loss
 from models.objective import Losses, Vectors
 from models.pretraining import Initialisation, RawBatch, Reads, check_lengths
@@ -74,7 +74,7 @@ class Pretraining(nn.Module):
         size = initial.model.config.hidden_size
         self.projection = nn.Linear(size, size)
         initialise(self.projection, initial.model.config.initializer_range)
-        set_dropout(initial.model, settings.dropout)
+        initial.model.set_dropout(settings.dropout)
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Return the vectors of both encodings, [B, H] each, and no local loss."""
@@ -82,7 +82,7 @@ class Pretraining(nn.Module):
 
     def project(self, text: Tokens) -> Tensor:
         """Encode texts and apply the projection layer, which is used in training only; [B, H]."""
-        hidden_BLH = self.model.bert(text.ids, text.mask, positions_N=text.positions)
+        hidden_BLH = self.model(text)
         return torch.tanh(self.projection(pool(hidden_BLH, text.mask, self.pooling)))
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
@@ -90,12 +90,3 @@ class Pretraining(nn.Module):
         first_BH, second_BH = (normalize(encoding_BH.float(), dim=1) for encoding_BH in vectors)
         targets_B = torch.arange(len(first_BH), device=first_BH.device)
         return {"contrast": contrastive_loss(first_BH @ second_BH.T, targets_B, temperature=self.settings.temperature)}
-
-
-def set_dropout(model: BertForMaskedLM, rate: float) -> None:
-    """Set the dropout rate of all layers; the saved configuration keeps the backbone's rate."""
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = rate
-        elif isinstance(module, SelfAttention):
-            module.dropout = rate

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from torch import nn
 
-from models.layers import bert
-from models.layers.cls_only import cls_states
+from models.layers.backbone import Backbone
 from models.model_files import read_json
 from models.representation import Pooling, Representation, Role, pool
 from models.tokens import Tokens
@@ -26,23 +25,22 @@ class DenseEncoder(nn.Module):
     By default both are the same BERT; `models.retrievers.towers` builds encoders that share only some parts.
     """
 
-    def __init__(self, passage: bert.BertForMaskedLM, pooling: Pooling, query: bert.BertForMaskedLM | None = None):
+    def __init__(self, passage: Backbone, pooling: Pooling, query: Backbone | None = None):
         super().__init__()
         self.passage, self.query, self.pooling = passage, query or passage, pooling
 
     def forward(self, tokens: Tokens, role: Role) -> Representation:
-        network = self.tower(role).bert
+        network = self.tower(role)
         if self.pooling == "cls":
-            return Representation(dense=cls_states(network, tokens.ids, tokens.mask, positions_N=tokens.positions))
-        hidden_BLH = network(tokens.ids, tokens.mask, positions_N=tokens.positions)
-        return Representation(dense=pool(hidden_BLH, tokens.mask, self.pooling))
+            return Representation(dense=network.first_states(tokens))
+        return Representation(dense=pool(network(tokens), tokens.mask, self.pooling))
 
     @property
     def num_positions(self) -> int:
         """Return the maximum number of tokens of a text."""
         return self.passage.config.max_position_embeddings
 
-    def tower(self, role: Role) -> bert.BertForMaskedLM:
+    def tower(self, role: Role) -> Backbone:
         """Return the BERT that encodes texts of a role."""
         return self.query if role == "query" else self.passage
 

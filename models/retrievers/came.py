@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softmax
 
-from models.layers.bert import BertForMaskedLM
+from models.layers.backbone import Backbone
 from models.layers.unpadding import Packing
 from models.losses import contrastive_losses
 from models.objective import Losses
@@ -59,9 +59,9 @@ class Experts(nn.Module):
     One view, the owner, uses the BERT's own upper layers. The parameters here are copies of them for the other views.
     """
 
-    def __init__(self, model: BertForMaskedLM, views: Sequence[str], shared_layers: int) -> None:
+    def __init__(self, model: Backbone, views: Sequence[str], shared_layers: int) -> None:
         super().__init__()
-        layers = model.bert.encoder.layer
+        layers = model.layers
         if not 0 <= shared_layers <= len(layers):
             raise ValueError(f"shared_layers: expected 0 to {len(layers)}, the model's layers, found {shared_layers}")
         self.views, self.shared_layers = tuple(views), shared_layers
@@ -72,18 +72,18 @@ class Experts(nn.Module):
                 upper = {str(number): layers[number] for number in range(shared_layers, len(layers))}
                 self.private[view] = nn.ModuleDict(copy.deepcopy(upper))
 
-    def forward(self, model: BertForMaskedLM, tokens: Tokens) -> dict[str, Tensor]:
+    def forward(self, model: Backbone, tokens: Tokens) -> dict[str, Tensor]:
         """Return the last hidden states [B, L, H] by view; the shared layers run once (equations 2 to 6)."""
         packing = Packing(tokens.mask, unattended_BL=tokens.unattended, positions_N=tokens.positions)
-        layers = model.bert.encoder.layer
-        embedded_NH = packing.packed(model.bert.embeddings(tokens.ids))
-        shared_NH = _run_layers(layers[: self.shared_layers], embedded_NH, packing)
-        own_BLH = packing.padded(_run_layers(layers[self.shared_layers :], shared_NH, packing))
-        return {
-            view: packing.padded(_run_layers(cast(nn.ModuleDict, self.private[view]).values(), shared_NH, packing))
-            if view in self.private else own_BLH
-            for view in self.views
-        }  # fmt: skip
+        embedded_NH = packing.packed(model.embed(tokens.ids))
+        shared_NH = model.run(model.layers[: self.shared_layers], embedded_NH, packing)
+
+        def upper(layers: Iterable[nn.Module]) -> Tensor:
+            return packing.padded(model.final_norm(model.run(layers, shared_NH, packing)))
+
+        own_BLH = upper(model.layers[self.shared_layers :])
+        private = {view: upper(cast(nn.ModuleDict, layers).values()) for view, layers in self.private.items()}
+        return {view: private.get(view, own_BLH) for view in self.views}
 
 
 def competition_losses(
@@ -108,12 +108,6 @@ def competition_losses(
         losses_Q = contrastive_losses(scores_QP, positives_Q, temperature=temperature, excluded_QP=excluded_QP)
         losses[view] = (weights_Q * losses_Q).mean()
     return losses, _statistics(tuple(scores), ranks_QE, weights_QE)
-
-
-def _run_layers(layers: Iterable[nn.Module], hidden_NH: Tensor, packing: Packing) -> Tensor:
-    for layer in layers:
-        hidden_NH = layer(hidden_NH, packing)
-    return hidden_NH
 
 
 def _ranked_passages(

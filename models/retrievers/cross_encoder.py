@@ -24,6 +24,7 @@ from torch.nn.functional import cross_entropy
 from models.batch import Rows
 from models.layers import bert
 from models.layers.bert import WEIGHTS, BertConfig
+from models.layers.bert_layers import Bert, initialise
 from models.layers.cls_only import cls_states
 from models.model_files import UnusableModel, check_fit, first_names, read_weights, refuse_unusable
 from models.objective import Losses, Vectors
@@ -80,7 +81,7 @@ class Pooler(nn.Module):
         return torch.tanh(self.dense(first_BH.float()))
 
 
-class PooledBert(bert.Bert):
+class PooledBert(Bert):
     """BERT with a pooler."""
 
     def __init__(self, config: BertConfig) -> None:
@@ -99,7 +100,7 @@ class CrossEncoder(nn.Module):
         self.bert = PooledBert(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, 1)
-        self.apply(lambda module: bert.initialise(module, config.initializer_range))
+        self.apply(lambda module: initialise(module, config.initializer_range))
 
     def forward(self, pairs: PairTokens) -> Tensor:
         """Return the relevance score of each pair [B], in float32 even under autocast, so that few scores tie."""

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.layers.bert_config import CONFIG, BertConfig
+from models import backbones
+from models.layers.bert_config import CONFIG
 from models.model_files import UnusableModel, read_json, refuse_unusable
 from models.representation import Role
 from models.retrievers import retriever, sentence_transformer, towers
@@ -63,12 +64,12 @@ def max_tokens(folder: Path) -> int:
     with refuse_unusable(folder):
         if is_foreign(folder):
             return sentence_transformer.num_tokens(folder)
-        return BertConfig.load(folder).max_position_embeddings
+        return backbones.sizes(folder).max_position_embeddings
 
 
 def refuse_cross_encoder(folder: Path) -> None:
     """Raise UnusableModel for a cross-encoder: it was never trained to encode a text on its own."""
-    architectures = read_json(folder / CONFIG, "the configuration of a BERT").get("architectures") or []
+    architectures = read_json(folder / CONFIG, "the configuration of an encoder").get("architectures") or []
     if "BertForSequenceClassification" in architectures:
         raise UnusableModel(f"{folder}: expected a retriever, found a cross-encoder (BertForSequenceClassification)")
 

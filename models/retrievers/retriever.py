@@ -22,9 +22,8 @@ from pydantic import TypeAdapter
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from models.layers.bert import BertForMaskedLM
+from models.layers.backbone import Backbone
 from models.layers.bert_config import CONFIG
-from models.layers.cls_only import cls_states
 from models.model_files import UnusableModel, check_fit, read_json, read_weights, refuse_unusable
 from models.representation import Representation, Role
 from models.retrievers import towers
@@ -106,6 +105,8 @@ class Retriever(nn.Module):
         if settings.late:
             heads["late"] = late.View(config, settings.late, tokenizer)
         if settings.lexical:
+            if settings.lexical.head == "embeddings":
+                encoder.passage.check_width("lexical.head")
             heads["lexical"] = lexical.View(config, settings.lexical, tokenizer)
         self.heads = nn.ModuleDict(heads)
         self.experts = nn.ModuleDict()
@@ -150,20 +151,17 @@ class Retriever(nn.Module):
         """Return the parameters of views and experts, without those of the encoders, by name."""
         return {name: value for name, value in self.named_parameters() if not name.startswith("encoder.")}
 
-    def _hidden(self, tower: BertForMaskedLM, tokens: Tokens, role: Role) -> dict[str, Tensor]:
+    def _hidden(self, tower: Backbone, tokens: Tokens, role: Role) -> dict[str, Tensor]:
         """Return the last layer's states [B, L, H] for each view; [B, 1, H] if only [CLS] is used."""
         if self.settings.shared_layers is not None:
             experts = self.experts[role if role in self.experts else "passage"]
             hidden_by_view: dict[str, Tensor] = experts(tower, tokens)
             return hidden_by_view
         if self.views == ("dense",) and self.encoder.pooling == "cls":
-            return {"dense": cls_states(tower.bert, tokens.ids, tokens.mask, positions_N=tokens.positions)[:, None]}
-        hidden_BLH = tower.bert(
-            tokens.ids, tokens.mask, unattended_BL=tokens.unattended, positions_N=tokens.positions
-        )  # fmt: skip
-        return dict.fromkeys(self.views, hidden_BLH)
+            return {"dense": tower.first_states(tokens)[:, None]}
+        return dict.fromkeys(self.views, tower(tokens))
 
-    def _towers(self) -> Iterator[tuple[Role, BertForMaskedLM]]:
+    def _towers(self) -> Iterator[tuple[Role, Backbone]]:
         yield "passage", self.encoder.passage
         if self.encoder.query is not self.encoder.passage:
             yield "query", self.encoder.query
@@ -172,9 +170,14 @@ class Retriever(nn.Module):
 def save(retriever: Retriever, folder: Path) -> None:
     """Write a retriever to a checkpoint's folder; the tokenizer's files are not written."""
     towers.save(retriever.encoder, folder)
-    (folder / SETTINGS).write_text(json.dumps(retriever.settings.as_json(), indent=1) + "\n")
+    save_settings(retriever.settings, folder)
     if own := retriever.own():
         save_file({name: value.detach().cpu().contiguous() for name, value in own.items()}, folder / WEIGHTS)
+
+
+def save_settings(settings: RetrieverSettings, folder: Path) -> None:
+    """Write the settings of the views, by which this project recognises its own folders."""
+    (folder / SETTINGS).write_text(json.dumps(settings.as_json(), indent=1) + "\n")
 
 
 def load(folder: Path) -> Retriever:

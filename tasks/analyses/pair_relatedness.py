@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from models.layers.bert import BertConfig
+from models import backbones
 from models.representation import Role
 from models.retrievers.cross_encoder import encode_pair
 from models.settings import omitted_at
@@ -179,7 +179,7 @@ def _bi_encoder(model: Artifact[Checkpoint] | Source, settings: Reading) -> Scor
 
 def _limits(model: Artifact[Checkpoint] | Source, settings: Reading, *, texts: int) -> dict[Role, int]:
     """Return the maximum numbers of tokens of a text where `texts` texts share the model's positions."""
-    positions = BertConfig.load(model.path).max_position_embeddings // texts
+    positions = backbones.sizes(model.path).max_position_embeddings // texts
     return {"query": min(settings.query_max_tokens, positions), "passage": min(settings.passage_max_tokens, positions)}
 
 

@@ -22,8 +22,7 @@ import torch
 from pydantic import Field
 from torch.nn.functional import logsigmoid
 
-from models import pretraining
-from models.layers import bert
+from models import backbones, pretraining
 from models.model_files import read_weights
 from models.papers import cpdae
 from models.retrievers.retriever import HEADS
@@ -98,7 +97,7 @@ def read_terms(terms: Artifact[Terms], num_texts: int) -> pretraining.TermCounts
 def read_decoder(checkpoint: Artifact[Checkpoint], terms: pretraining.TermCounts) -> cpdae.Decoder:
     """Return the decoder that was pre-trained with the encoder. Raises UserError for a checkpoint that has none."""
     path, prefix = checkpoint.path / HEADS, "decoder."
-    decoder = cpdae.Decoder(bert.load(checkpoint.path), terms)
+    decoder = cpdae.Decoder(backbones.load(checkpoint.path), terms)
     parameters = {prefix + name: parameter for name, parameter in decoder.named_parameters()}
     try:
         if not path.is_file():

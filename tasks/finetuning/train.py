@@ -12,10 +12,9 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from models.layers import bert
+from models.layers.bert_config import CONFIG
 from models.representation import Role
-from models.retrievers import objective, retriever, towers
-from models.retrievers.bi_encoder import DenseEncoder
+from models.retrievers import objective, retriever
 from models.retrievers.came import Competition
 from models.retrievers.examples import Examples, known_positives
 from models.retrievers.objective import Distillation, Finetuning, Flops
@@ -33,7 +32,7 @@ from storage.rows import read_table
 from storage.settings import Seed, Settings
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, TeacherScores
 from tasks.finetuning.training_data import TrainingData
-from tasks.pretraining.initialise import Backbone, shape
+from tasks.pretraining.initialise import Backbone, untrained
 from tasks.retrieval.encode import Encoding
 from tasks.retrieval.shared_passages import Corpus
 from tasks.stage import stage
@@ -134,14 +133,11 @@ def check(name: str, settings: Training, encoding: Encoding, backbone: Backbone,
 
     The retriever is built without memory. If the backbone's folder is missing, as in a plan, nothing is checked.
     """
-    if not (folder / bert.CONFIG).is_file() or not (folder / FILES[0]).is_file():
+    if not (folder / CONFIG).is_file() or not (folder / FILES[0]).is_file():
         return
     try:
         with on_meta_device():
-            encoder = DenseEncoder(bert.BertForMaskedLM(shape(folder, backbone)), backbone.pooling)
-            model = Retriever(
-                towers.build_encoders(encoder, backbone.towers), settings.retriever, Tokenizer.load(folder)
-            )
+            model = Retriever(untrained(folder, backbone), settings.retriever, Tokenizer.load(folder))
     except ValueError as error:
         raise UserError(f"rounds: {name}: train.retriever: {error}") from None
     limits = {

@@ -11,13 +11,16 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field, field_validator
 
-from models.layers import bert
+from models import backbones
+from models.layers.bert_config import BertConfig
 from models.model_files import read_weights, refuse_unusable
 from models.representation import Pooling
 from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
-from models.retrievers.retriever import HEADS, SETTINGS, WEIGHTS
+from models.retrievers.load import is_foreign
+from models.retrievers.retriever import HEADS, SETTINGS, WEIGHTS, RetrieverSettings, save_settings
 from models.retrievers.towers import Towers
+from models.retrievers.views.dense import Settings as Dense
 from models.tokens import Tokenizer, copy_tokenizer
 from storage.artifact import Source
 from storage.errors import UserError
@@ -31,11 +34,11 @@ class Backbone(Settings):
     """The initial network of all systems of a recipe."""
 
     weights: str
-    """Folder, package:NAME/FOLDER or hub name of a BERT with its tokenizer."""
+    """Folder, package:NAME/FOLDER or hub name of a model of `models.families`, such as a BERT, with its tokenizer."""
     start: Literal["weights", "random"]
     """`random` takes only the architecture and the vocabulary, for a random initialisation."""
     towers: Towers
-    """One BERT for queries and passages; one with feed-forward experts for each (CoT-MoTE); or two."""
+    """One encoder for queries and passages; one with feed-forward experts for each (CoT-MoTE); or two."""
     layers: list[Annotated[int, Field(ge=0)]] | None = Field(min_length=1)
     """The layers to keep, counted from 0, each once; null keeps all."""
     vocabulary: Annotated[int, Field(gt=0)] | None = Field(default=None, exclude_if=lambda tokens: tokens is None)
@@ -64,9 +67,7 @@ def initialise(out: Path, weights: Source, *, settings: Backbone) -> None:
     torch.manual_seed(settings.seed)
     encoder = opened(weights.path, settings)
     for tower in (encoder.passage, encoder.query):
-        tower.config = replace(
-            tower.config, hidden_dropout_prob=settings.dropout, attention_probs_dropout_prob=settings.dropout
-        )
+        tower.configure_dropout(settings.dropout)
     save_checkpoint(encoder, out, tokenizer=weights.path)
     for name in (HEADS, SETTINGS, WEIGHTS):
         if settings.start == "weights" and (weights.path / name).is_file():
@@ -90,10 +91,9 @@ def opened(folder: Path, settings: Backbone) -> DenseEncoder:
 
 def _encoder(folder: Path, settings: Backbone) -> DenseEncoder:
     if settings.start == "random":
-        model = bert.BertForMaskedLM(shape(folder, settings))
-        return towers.build_encoders(DenseEncoder(model, settings.pooling), settings.towers)
+        return untrained(folder, settings)
     if not (folder / towers.SHARING).exists():
-        model = bert.load(folder, layers=settings.layers)
+        model = backbones.load(folder, layers=settings.layers)
         return towers.build_encoders(DenseEncoder(model, settings.pooling), settings.towers)
     encoder = towers.load(folder)
     if (sharing := towers.sharing(encoder)) != settings.towers:
@@ -103,13 +103,13 @@ def _encoder(folder: Path, settings: Backbone) -> DenseEncoder:
     return DenseEncoder(encoder.passage, settings.pooling, encoder.query)
 
 
-def shape(folder: Path, settings: Backbone) -> bert.BertConfig:
-    """Return the configuration of a folder's model with the layers to keep; raise ValueError if it lacks one."""
-    config = bert.BertConfig.load(folder)
-    return replace(with_vocabulary(config, settings), num_hidden_layers=len(config.kept(settings.layers)))
+def untrained(folder: Path, settings: Backbone) -> DenseEncoder:
+    """Return encoders like a folder's model with random weights; raise ValueError if the settings do not fit it."""
+    model = backbones.create(folder, with_vocabulary(backbones.sizes(folder), settings), layers=settings.layers)
+    return towers.build_encoders(DenseEncoder(model, settings.pooling), settings.towers)
 
 
-def with_vocabulary(config: bert.BertConfig, settings: Backbone) -> bert.BertConfig:
+def with_vocabulary(config: BertConfig, settings: Backbone) -> BertConfig:
     """Return a configuration with the size of the reduced vocabulary, in which [PAD] has the first id."""
     return config if settings.vocabulary is None else replace(config, vocab_size=settings.vocabulary, pad_token_id=0)
 
@@ -118,6 +118,8 @@ def save_checkpoint(encoder: DenseEncoder, out: Path, *, tokenizer: Path) -> Non
     """Write a Hugging Face folder: weights, configuration, pooling, and the tokenizer's files copied from a folder."""
     with writing_files(out) as folder:
         towers.save(encoder, folder)
+        if is_foreign(folder):  # a family that is opened as a model of sentence-transformers if nothing else is stated
+            save_settings(RetrieverSettings(dense=Dense(dim=None)), folder)
         copy_tokenizer(tokenizer, folder)
         if (folder / towers.QUERY).is_dir():
             copy_tokenizer(tokenizer, folder / towers.QUERY)

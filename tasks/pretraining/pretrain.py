@@ -14,11 +14,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from models import pretraining
-from models.layers import bert
+from models.layers.bert_config import CONFIG
 from models.model_files import read_weights
 from models.objective import Batch
 from models.retrievers import towers
-from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.retriever import HEADS
 from models.row_random import RowRandom
 from models.texts import Ids
@@ -30,7 +29,7 @@ from storage.rows import read_table
 from storage.settings import Seed, Settings
 from storage.tables import Checkpoint, Pairs, Terms
 from tasks.pretraining.draw_probe import Probe, RetrievalProbe
-from tasks.pretraining.initialise import Backbone, save_checkpoint, shape
+from tasks.pretraining.initialise import Backbone, save_checkpoint, untrained
 from tasks.pretraining.token_cache import TokenCache, tokenised
 from tasks.stage import stage
 from tasks.training.checkpoints import load_parameters
@@ -113,18 +112,15 @@ def check(settings: Pretraining[Any], backbone: Backbone, folder: Path) -> None:
 
     The modules are built without memory. If the backbone's folder is missing, as in a plan, nothing is checked.
     """
-    if not (folder / bert.CONFIG).is_file():
+    if not (folder / CONFIG).is_file():
         return
     paper = import_module(f"models.papers.{settings.paper}")
     with on_meta_device():
         try:
-            config = shape(folder, backbone)
-            encoder = towers.build_encoders(
-                DenseEncoder(bert.BertForMaskedLM(config), backbone.pooling), backbone.towers
-            )
+            encoder = untrained(folder, backbone)
         except ValueError as error:
             raise UserError(f"backbone: {error}") from None
-        ones = np.ones(config.vocab_size, dtype=np.int64)
+        ones = np.ones(encoder.passage.config.vocab_size, dtype=np.int64)
         try:
             objective = paper.Pretraining(
                 pretraining.Initialisation(encoder, pretraining.TermCounts(1000, ones, ones)), settings.objective
@@ -136,7 +132,7 @@ def check(settings: Pretraining[Any], backbone: Backbone, folder: Path) -> None:
     trained = {id(parameter) for parameter in objective.parameters()}
     if any(id(parameter) not in trained for parameter in encoder.parameters()):
         raise UserError(
-            f"backbone.towers: {settings.paper} pre-trains one BERT; expected siamese, not {backbone.towers}"
+            f"backbone.towers: {settings.paper} pre-trains one encoder; expected siamese, not {backbone.towers}"
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from safetensors.torch import save_file
 
+from models import backbones
 from models.model_files import read_weights
 from models.retrievers.bi_encoder import POOLING, load_pooling, save_pooling
 from models.retrievers.retriever import SETTINGS, WEIGHTS, read_settings
@@ -39,14 +40,14 @@ def add_files(folder: Path, *, query_max_tokens: int | None, passage_max_tokens:
         for modules in (folder / MODULES, folder / QUERY / MODULES):
             modules.unlink(missing_ok=True)
         return
-    config = json.loads((folder / "config.json").read_text())
-    save_pooling(folder, load_pooling(folder), config["hidden_size"])
+    hidden_size = backbones.sizes(folder).hidden_size
+    save_pooling(folder, load_pooling(folder), hidden_size)
     modules = json.loads((folder / MODULES).read_text())
     if (folder / SHARING).exists():
         modules[0]["type"] = f"{PACKAGE}.Router"
         _write(folder / ROUTER, _router())
     if (width := read_settings(folder).dense) is not None and width.dim is not None:
-        _write_projection(folder, config["hidden_size"], width.dim, bias=width.bias)
+        _write_projection(folder, hidden_size, width.dim, bias=width.bias)
         modules.append({"idx": 2, "name": "2", "path": DENSE, "type": f"{PACKAGE}.Dense"})
     _write(folder / MODULES, modules)
     lengths = {"query_length": query_max_tokens, "document_length": passage_max_tokens}

@@ -15,7 +15,8 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from models.layers.bert import BertConfig, BertForMaskedLM
+from models.layers.backbone import Backbone
+from models.layers.bert_config import BertConfig
 from models.representation import Pooling, Representation, Role, inner_products, pool
 from models.settings import VALIDATED, omitted_at
 from models.tokens import Tokenizer, Tokens
@@ -56,7 +57,7 @@ class View(nn.Module):
             if settings.bias:
                 nn.init.zeros_(self.projection.bias)
 
-    def forward(self, hidden_BLH: Tensor, tokens: Tokens, role: Role, model: BertForMaskedLM) -> Representation:
+    def forward(self, hidden_BLH: Tensor, tokens: Tokens, role: Role, model: Backbone) -> Representation:
         """Return a representation with only the dense part [B, D], in float32."""
         with torch.autocast(hidden_BLH.device.type, enabled=False):
             vectors_BD = pool(hidden_BLH.float(), tokens.mask, self.pooling)

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize, pad
 
 from models.batch import Rows, known
-from models.layers.bert import BertConfig, BertForMaskedLM
+from models.layers.backbone import Backbone
+from models.layers.bert_config import BertConfig
 from models.representation import Representation, Role, inner_products
 from models.settings import VALIDATED, omitted_at
 from models.tokens import Tokenizer, Tokens
@@ -128,7 +129,7 @@ class View(nn.Module):
             compared_BL = compared_BL & ~torch.isin(tokens.ids, self.punctuation)
         return compared_BL, tokens.ids if self.settings.exact_match else None
 
-    def forward(self, hidden_BLH: Tensor, tokens: Tokens, role: Role, model: BertForMaskedLM) -> Representation:
+    def forward(self, hidden_BLH: Tensor, tokens: Tokens, role: Role, model: Backbone) -> Representation:
         """Return a representation with only token vectors [B, L, D] in float32, and the mask of compared tokens."""
         with torch.autocast(hidden_BLH.device.type, enabled=False):
             vectors_BLD = self.projection(hidden_BLH.float())

@@ -18,7 +18,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from models.layers.bert import BertConfig, BertForMaskedLM
+from models.layers.backbone import Backbone
+from models.layers.bert_config import BertConfig
 from models.layers.max_logits import max_logits
 from models.representation import Representation, Role, inner_products
 from models.settings import VALIDATED
@@ -77,7 +78,7 @@ class View(nn.Module):
             self.projection = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
             nn.init.normal_(self.projection.weight, 0.0, config.initializer_range)
 
-    def forward(self, hidden_BLH: Tensor, tokens: Tokens, role: Role, model: BertForMaskedLM) -> Representation:
+    def forward(self, hidden_BLH: Tensor, tokens: Tokens, role: Role, model: Backbone) -> Representation:
         """Return a representation with only the lexical part [B, V], in float32."""
         pool_BL = tokens.mask
         if not self.settings.pool_specials:
@@ -97,14 +98,14 @@ class View(nn.Module):
             raise ValueError("the lexical view's similarity: expected a lexical part on both sides")
         return inner_products(queries.lexical, passages.lexical)
 
-    def _max_logits(self, hidden_NH: Tensor, pool_BL: Tensor, computed_BL: Tensor, model: BertForMaskedLM) -> Tensor:
+    def _max_logits(self, hidden_NH: Tensor, pool_BL: Tensor, computed_BL: Tensor, model: Backbone) -> Tensor:
         """Return the maximum logits [B, V] of the settings' head; `hidden_NH` are those of the computed positions."""
-        words_VH, head = model.bert.embeddings.word_embeddings.weight, model.cls.predictions
         if self.projection is not None:
             return max_logits(hidden_NH, self.projection.weight, pool_BL, computed_BL=computed_BL)
         if self.settings.head == "mlm":
-            return max_logits(head.transform(hidden_NH), words_VH, pool_BL, head.bias, computed_BL=computed_BL)
-        return max_logits(hidden_NH, words_VH, pool_BL, computed_BL=computed_BL)
+            matrix_VE, bias_V = model.output
+            return max_logits(model.transform(hidden_NH), matrix_VE, pool_BL, bias_V, computed_BL=computed_BL)
+        return max_logits(hidden_NH, model.words, pool_BL, computed_BL=computed_BL)
 
 
 def largest(weights_NV: Tensor, top: int) -> Tensor:

@@ -27,8 +27,8 @@ def test_the_decoder_shares_head_and_embeddings_and_owns_neither(tokenizer: Toke
 
 def test_a_decoder_starts_as_the_release_does() -> None:
     model = tiny_bert(spread=0)
-    released = AutoRegressiveDecoder(model, num_blocks=4, window=3)
-    printed = MaskedDecoder(model, 4)
+    released = AutoRegressiveDecoder(model, num_blocks=4, window=3, max_tokens=9)
+    printed = MaskedDecoder(model, 4, 9)
 
     deviations: dict[str, list[Tensor]] = {}
     for name, value in (*released.named_parameters(), *printed.named_parameters()):

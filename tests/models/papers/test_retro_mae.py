@@ -15,11 +15,8 @@ from models.papers.retro_mae import (
     Batch,
     Pretraining,
     Settings,
-    context_stream,
-    embedded_queries,
     make_batch,
     position_specific_mask,
-    summed_queries,
 )
 from models.pretraining import RawBatch
 from models.representation import Pooling
@@ -146,10 +143,9 @@ def test_a_prediction_hangs_on_the_columns_that_its_row_sees_and_never_on_its_ow
 
     monkeypatch.setattr(retro_mae, "position_specific_mask", kept)
     vectors = torch.randn(2, SHAPE["hidden_size"], requires_grad=True)
-    length = inputs.original.shape[1]
-    queries = {"sum": summed_queries, "embedded": embedded_queries}[settings.query_stream]
-    context = context_stream(vectors, model.model, inputs.original).detach().requires_grad_()
-    logits = model.model.vocabulary(model.decoder(queries(vectors, model.model, length), context, inputs))
+    queries, context = model.decoder.streams(vectors, model.model, inputs.original)
+    context = context.detach().requires_grad_()
+    logits = model.model.vocabulary(model.decoder(queries, context, inputs))
 
     positions = [(text, position) for text, size in enumerate((9, 5)) for position in range(1, size + 1)]
     assert len(logits) == len(positions)
@@ -182,8 +178,7 @@ def test_both_streams_carry_gradients_to_the_vector_and_the_context_to_the_embed
     model, inputs = objective(), batch(tokenizer)
     length, vectors = inputs.original.shape[1], torch.randn(4, SHAPE["hidden_size"], requires_grad=True)
 
-    queries = summed_queries(vectors, model.model, length)
-    context = context_stream(vectors, model.model, inputs.original)
+    queries, context = model.decoder.streams(vectors, model.model, inputs.original)
 
     for stream, rows in ((queries, length - 1), (context, 1)):
         (of_vectors,) = torch.autograd.grad(stream.sum(), vectors, retain_graph=True)

@@ -6,11 +6,7 @@ import pytest
 import torch
 
 from models.layers.unpadding import Packing
-from models.papers.retro_mae import (
-    Pretraining,
-    embedded_queries,
-    summed_queries,
-)
+from models.papers.retro_mae import QUERY_STREAMS, Pretraining
 from models.tokens import Tokenizer
 from tests.models.papers.test_retro_mae import EMBEDDED, SUM, batch, objective
 from tests.tiny import SHAPE, start, tiny_bert
@@ -72,7 +68,7 @@ def test_dropout_of_the_query_stream(tokenizer: Tokenizer) -> None:
 
     for training in (True, False):
         model.train(training)
-        summed, embedded_ = summed_queries(vectors, model, 9), embedded_queries(vectors, model, 9)
+        summed, embedded_ = (queries(vectors, model.positions[1:9], model) for queries in QUERY_STREAMS.values())
         assert not (summed == 0).any()
         assert (embedded_ == 0).any() == training
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from models.layers import bert
-from models.layers.bert import SelfAttention
+from models.layers.bert_layers import SelfAttention
 from models.objective import Losses
 from models.papers.sim_cse import Batch, Pretraining, Settings, make_batch
 from models.pretraining import RawBatch

@@ -1,0 +1,53 @@
+"""DeBERTa (He et al. 2021), versions 2 and 3: attention with embeddings of relative positions that all layers share.
+
+Its attention cannot be exchanged, so layers compute padded rows.
+
+Shape suffixes: B batch, L length, N real tokens, H hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.layers.adapter import Adapter
+from models.layers.unpadding import Packing
+
+
+class Family(Adapter):
+    body = "deberta"
+
+    def __init__(self, network: Any) -> None:
+        super().__init__(network)
+        if self.encoder.encoder.conv is not None or self.encoder.embeddings.embed_proj is not None:
+            raise ValueError("a DeBERTa with a convolution or narrow embeddings is not supported; use a DeBERTa-v3")
+
+    def run(self, layers: Iterable[nn.Module], hidden_NH: Tensor, packing: Packing) -> Tensor:
+        stack, hidden_BLH = self.encoder.encoder, packing.padded(hidden_NH)
+        batch, length = packing.shape
+        visible = torch.ones((), dtype=torch.bool) if packing.visible is None else packing.visible
+        mask_B1LL = visible.to(hidden_BLH.device).expand(batch, 1, length, length)
+        shared = {"relative_pos": stack.get_rel_pos(hidden_BLH), "rel_embeddings": stack.get_rel_embedding()}
+        for layer in layers:
+            hidden_BLH = layer(hidden_BLH, mask_B1LL, **shared)[0]
+        return packing.packed(hidden_BLH)
+
+    @property
+    def output(self) -> tuple[Tensor, Tensor | None]:
+        head = self._head()
+        return self.words if not self.network.legacy else head.decoder.weight, head.bias
+
+    def transform(self, hidden_NH: Tensor) -> Tensor:
+        head = self._head()
+        if self.network.legacy:
+            transformed_NH: Tensor = head.transform(hidden_NH)
+            return transformed_NH
+        normed_NH: Tensor = head.LayerNorm(head.transform_act_fn(head.dense(hidden_NH)))
+        return normed_NH
+
+    def _head(self) -> Any:
+        network = self.network
+        return network.cls.predictions if network.legacy else network.lm_predictions.lm_head
