@@ -25,6 +25,7 @@ from storage.files import bytes_below
 from storage.store import sources
 from storage.store.store import Store
 from tasks.corpus.select_vocabulary import check as check_vocabulary
+from tasks.corpus.select_vocabulary import check_kind
 from tasks.finetuning.train import check as check_training
 from tasks.job import Job
 from tasks.pretraining.pretrain import check as check_pretraining
@@ -50,6 +51,8 @@ def _check_lengths_and_layers(recipe: Recipe[Any]) -> None:
     """Raise UserError for settings that do not fit the backbone's shape, which a stage would refuse hours later."""
     weights = sources.weights(recipe.backbone.weights)
     check_vocabulary(recipe.backbone.vocabulary, weights.path)
+    if recipe.queries is not None and recipe.queries.train is not None:
+        check_kind("queries.train", weights.path, "name a generator in queries.model")
     if recipe.pretrain is not None:
         check_pretraining(recipe.pretrain, recipe.backbone, weights.path)
     for round_ in recipe.rounds:

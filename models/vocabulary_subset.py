@@ -20,6 +20,12 @@ from models.tokens import SPECIALS
 PREFIX = "##"  # of tokens that continue a word
 
 
+def check_wordpiece(tokenizer: Mapping[str, Any]) -> None:
+    """Raise ValueError unless a tokenizer.json has WordPiece tokens, of which any with all characters suffice."""
+    if (kind := tokenizer["model"].get("type", "WordPiece")) != "WordPiece":
+        raise ValueError(f"expected WordPiece tokens, of which some suffice for all words, found {kind}")
+
+
 def required_tokens(tokenizer: Mapping[str, Any], characters: str = "") -> set[str]:
     """Return the tokens of a tokenizer.json that every subset keeps.
 

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from models.model_files import read_json
 from models.tokens import FILES
-from models.vocabulary_subset import characters_of, required_tokens, subset_tokenizer
+from models.vocabulary_subset import characters_of, check_wordpiece, required_tokens, subset_tokenizer
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.files import writing
@@ -100,6 +100,7 @@ def check(size: int | None, folder: Path) -> None:
     If the tokenizer is missing, as in a plan, nothing is checked.
     """
     if size is not None and (folder / FILES[0]).is_file():
+        check_kind("backbone.vocabulary", folder, "leave the setting out")
         content = read_json(folder / FILES[0], "a tokenizer")
         known = content["model"]["vocab"]
         if added := [token["content"] for token in content.get("added_tokens", ()) if token["content"] not in known]:
@@ -108,6 +109,18 @@ def check(size: int | None, folder: Path) -> None:
                 "leave the setting out"
             )
         check_size(size, len(required_tokens(content)), len(known))
+
+
+def check_kind(setting: str, folder: Path, remedy: str) -> None:
+    """Raise UserError if the tokenizer of a folder has no WordPiece tokens, which a setting needs.
+
+    If the tokenizer is missing, as in a plan, nothing is checked.
+    """
+    if (folder / FILES[0]).is_file():
+        try:
+            check_wordpiece(read_json(folder / FILES[0], "a tokenizer"))
+        except ValueError as error:
+            raise UserError(f"{setting}: {folder / FILES[0]}: {error}; {remedy}") from None
 
 
 def count_part(task: ShardTask, documents: Artifact[Documents], tokenizer: Source) -> None:

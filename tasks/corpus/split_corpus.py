@@ -13,16 +13,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from tokenizers import Tokenizer
-from tokenizers.models import WordPiece
 
+from models.token_texts import mark
 from storage.artifact import Artifact, Source
 from storage.batched import portions
 from storage.errors import UserError
 from storage.rows import num_rows, read_rows, write_rows
 from storage.settings import Settings
 from storage.tables import Documents, Passages, Vocabulary, passage_text
-from tasks.corpus.sentence_packing import MIN_TOKENS, Span, beginning, count_tokens, spans
-from tasks.corpus.sentences import BLANKS
+from tasks.corpus.sentence_packing import MIN_TOKENS, Blanks, Span, beginning, count_tokens, spans
 from tasks.runtime.shard import ShardJob, ShardTask, part, row_shards
 from tasks.runtime.shards import run_shards
 from tasks.stage import stage
@@ -43,7 +42,7 @@ class Splitting(Settings):
     """The settings of the split of documents into passages."""
 
     max_tokens: Limit | None
-    """The largest number of WordPiece tokens of a passage, without special tokens; null keeps complete documents."""
+    """The largest number of tokens of a passage, without special tokens; null keeps complete documents."""
     titles: bool
     """Whether passages carry their document's title, in addition to max_tokens; a document without text always does."""
     language: str = "en"
@@ -111,7 +110,7 @@ def split_documents(documents: Rows, *, tokenizer: str, settings: Splitting | Sp
         {
             "passage_id": document["doc_id"] if limit is None else f"{document['doc_id']}#{i}",
             "doc_id": document["doc_id"],
-            "title": document["title"] if settings.titles or not span.num_tokens else "",
+            "title": document["title"] if settings.titles or _is_blank(document, span) else "",
             "text": document["text"][span.start : span.end],
             "start": span.start,
             "end": span.end,
@@ -122,6 +121,11 @@ def split_documents(documents: Rows, *, tokenizer: str, settings: Splitting | Sp
     ]
 
 
+def _is_blank(document: Mapping[str, Any], span: Span) -> bool:
+    """Return whether a passage has no text; of some tokenizers a blank is a token."""
+    return not span.num_tokens or not document["text"][span.start : span.end].strip()
+
+
 def title_that_fits(document: Mapping[str, Any], tokenizer: Tokenizer, max_tokens: int) -> str:
     """Return the title, or its first words: it may fill half of a passage, and all of one without text."""
     return beginning(document["title"], tokenizer, max_tokens // 2 if document["text"].strip() else max_tokens)
@@ -129,29 +133,22 @@ def title_that_fits(document: Mapping[str, Any], tokenizer: Tokenizer, max_token
 
 @lru_cache(maxsize=1)
 def load_tokenizer(file: str) -> Tokenizer:
-    """Return a WordPiece tokenizer without truncation and padding, whatever its file configures."""
+    """Return a tokenizer without truncation, padding and special tokens, whatever its file configures."""
     if not Path(file).is_file():
         raise UserError(f"{file}: no such file; splitting needs the checkpoint's tokenizer.json")
     try:
         tokenizer = Tokenizer.from_file(file)
     except Exception as error:  # noqa: BLE001  # tokenizers raises Exception itself
         raise UserError(f"{file}: the tokenizer cannot be loaded ({error}); save the model's fast tokenizer") from None
-    if not isinstance(tokenizer.model, WordPiece):
-        raise UserError(f"{file}: expected a WordPiece tokenizer, found {type(tokenizer.model).__name__}")
+    try:
+        mark(tokenizer)
+    except ValueError as error:
+        raise UserError(f"{file}: {error}") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    if not _splits_at_blanks(tokenizer):
+    tokenizer.post_processor = None  # that of RoBERTa would leave out blanks in the offsets of tokens
+    if " " not in Blanks.of(tokenizer).ends:
         raise UserError(
             f"{file}: expected a tokenizer whose tokens end at blanks, as those of BERT do; use another model"
         )
     return tokenizer
-
-
-def _splits_at_blanks(tokenizer: Tokenizer) -> bool:
-    """Return whether tokens never cross a blank, so that the tokens of a text are those of its words."""
-    text = "".join(f"a{blank}" for blank in BLANKS) + "a"
-    if tokenizer.normalizer is not None:
-        text = tokenizer.normalizer.normalize_str(text)
-    parts = [(text, None)] if tokenizer.pre_tokenizer is None else tokenizer.pre_tokenizer.pre_tokenize_str(text)
-    added = "".join(token.content for token in tokenizer.get_added_tokens_decoder().values())
-    return [part for part, _ in parts] == ["a"] * (len(BLANKS) + 1) and not set(added) & set(BLANKS)

@@ -14,6 +14,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 from models.layers import bert
 from models.retrievers import cross_encoder
 from models.retrievers.bi_encoder import save_pooling
+from models.tokens import Tokenizer
 
 WIDTH, LAYERS, POSITIONS = 32, 2, 512
 TEXTS, TOKENS = 8, 80
@@ -59,10 +60,12 @@ def _bias_of_few_weights(model: bert.BertForMaskedLM) -> Tensor:
 
 
 def write_generator(folder: Path, tokenizer: Path) -> None:
-    """Write a random T5 of one layer with the vocabulary of a BERT tokenizer's folder."""
+    """Write a random T5 of one layer with the vocabulary of a tokenizer's folder."""
+    special = Tokenizer.load(tokenizer)
     shape: dict[str, Any] = {
         "vocab_size": _copy_tokenizer(tokenizer, folder), "d_model": WIDTH, "d_kv": 16, "num_heads": 2,
-        "d_ff": 2 * WIDTH, "num_layers": 1, "pad_token_id": 0, "decoder_start_token_id": 101, "eos_token_id": 102,
+        "d_ff": 2 * WIDTH, "num_layers": 1, "pad_token_id": special.pad, "decoder_start_token_id": special.cls,
+        "eos_token_id": special.sep,
     }  # fmt: skip
     torch.manual_seed(0)
     T5ForConditionalGeneration(T5Config(**shape)).save_pretrained(folder)

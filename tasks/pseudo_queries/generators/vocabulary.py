@@ -19,6 +19,7 @@ from transformers import AutoTokenizer, BertTokenizer
 from models.tokens import SPECIALS
 from storage.errors import UserError
 from storage.files import writing_files
+from tasks.corpus.select_vocabulary import check_kind
 
 EMBEDDINGS = "embeddings.word_embeddings.weight"
 
@@ -36,6 +37,7 @@ def frequent_pieces(checkpoint: Path, groups: Iterable[tuple[list[str], int]], s
 
     A group is a list of texts and the weight of each of them. Equal counts are ordered by token id.
     """
+    check_kind("queries.train", checkpoint, "name a generator in queries.model")
     tokenizer = FastTokenizer.from_file(str(checkpoint / "tokenizer.json"))
     tokenizer.no_truncation()
     counts: Counter[int] = Counter()
@@ -46,7 +48,10 @@ def frequent_pieces(checkpoint: Path, groups: Iterable[tuple[list[str], int]], s
     names = {number: piece for piece, number in tokenizer.get_vocab().items()}
     numbers = {piece: number for number, piece in names.items()}
     if missing := [token for token in SPECIALS if token not in numbers]:
-        raise UserError(f"{checkpoint}/tokenizer.json: expected BERT's special tokens, found no {missing[0]}")
+        raise UserError(
+            f"queries.train: {checkpoint}/tokenizer.json: expected BERT's special tokens, found no {missing[0]}; "
+            "name a generator in queries.model"
+        )
     characters = [
         number for number in sorted(names) if names[number].isascii() and len(names[number].removeprefix("##")) == 1
     ]

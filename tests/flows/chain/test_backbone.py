@@ -12,6 +12,7 @@ from flows.recipe.load import load_recipe
 from storage.errors import UserError
 from storage.store.store import Store
 from tasks.session import Done
+from tests import tokenizers
 
 TEXT = "Oxen pull a plough. They eat grass and hay. An ox is strong."
 
@@ -87,3 +88,25 @@ def test_sizes_that_do_not_fit_are_refused_before_anything_is_built(
 ) -> None:
     with pytest.raises(UserError, match=message):
         steps(store, collection, f"backbone.vocabulary={tokens}")
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (
+            "backbone.vocabulary=200",
+            "backbone.vocabulary: .*: expected WordPiece tokens, .* found BPE; leave",
+        ),
+        (
+            "seed=7",
+            "queries.train: .*: expected WordPiece tokens, .* found BPE; name a generator",
+        ),
+    ],
+)
+def test_settings_that_need_wordpiece_tokens_are_refused(
+    setting: str, message: str, store: Store, collection: Path, tmp_path: Path
+) -> None:
+    folder = tokenizers.save(tmp_path / "model", "byte_level")
+
+    with pytest.raises(UserError, match=message):
+        steps(store, collection, f"backbone.weights={folder}", "backbone.layers=null", setting)

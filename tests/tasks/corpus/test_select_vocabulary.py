@@ -16,6 +16,7 @@ from storage.store.store import Store
 from storage.tables import Documents, Vocabulary
 from tasks.corpus import select_vocabulary as module
 from tasks.corpus.select_vocabulary import VocabularySize, check, select_vocabulary
+from tests import tokenizers
 from tests.tiny import LETTERS, PIECES, SPECIALS, fast_tokenizer, save_tokenizer
 
 TEXTS = ["kings and rivers", "a river, a king. river", "painting", "kings"]
@@ -121,3 +122,16 @@ def test_a_tokenizer_with_tokens_outside_its_models_vocabulary_is_refused(tokeni
 
     with pytest.raises(UserError, match=r"outside its model's vocabulary: \[new\]"):
         check(REQUIRED, tokenizer.path)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("byte_level", "BPE"), ("sentencepiece", "Unigram")])
+def test_other_tokens_than_wordpiece_are_refused(kind: str, name: str, tmp_path: Path) -> None:
+    file = tokenizers.save(tmp_path / kind, kind) / "tokenizer.json"
+
+    with pytest.raises(UserError) as error:
+        check(200, file.parent)
+
+    assert str(error.value) == (
+        f"backbone.vocabulary: {file}: expected WordPiece tokens, of which some suffice for all words, found {name}; "
+        "leave the setting out"
+    )

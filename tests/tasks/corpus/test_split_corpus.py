@@ -151,7 +151,10 @@ def test_refuses_a_tokenizer_that_is_not_there_or_no_word_piece(
 
     assert str(missing.value) == f"{file}: no such file; splitting needs the checkpoint's tokenizer.json"
     assert str(damaged.value).startswith(f"{file}: the tokenizer cannot be loaded (EOF while parsing")
-    assert str(wrong.value) == f"{file}: expected a WordPiece tokenizer, found BPE"
+    assert str(wrong.value) == (
+        f"{file}: expected a tokenizer with WordPiece, byte-level BPE or SentencePiece tokens, found another BPE; use "
+        "another model"
+    )
 
 
 @pytest.mark.parametrize("change", ["no words", "an added token with a blank"])
