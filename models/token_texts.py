@@ -56,9 +56,14 @@ def token_texts(fast: FastTokenizer) -> dict[int, bytes]:
     return texts | {number: BLANK + token.content.encode() for number, token in added.items()}
 
 
+def drops_blanks(kind: str) -> bool:
+    """Return whether no token contains a blank, so that the tokens of a text are those of its words."""
+    return kind not in (BYTES, SENTENCEPIECE)
+
+
 def continues_word(text: bytes, kind: str) -> bool:
     """Return whether the token of a text continues the word before it, where there is one; `kind` is its `mark`."""
-    if kind not in (BYTES, SENTENCEPIECE):
+    if drops_blanks(kind):
         return not text.startswith(BLANK)
     return not _begins_word(text)
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from models.layers import bert
 from models.retrievers.bi_encoder import save_pooling
@@ -31,13 +31,13 @@ def trained(kind: str) -> str:
         return fast_tokenizer().to_str()
     if kind == "byte_level":
         fast = Tokenizer(models.BPE())
-        fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        fast.pre_tokenizer, fast.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(vocab_size=380, special_tokens=ROBERTA, initial_alphabet=alphabet)
     else:
         fast = Tokenizer(models.Unigram())
         fast.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " ")])
-        fast.pre_tokenizer = pre_tokenizers.Metaspace()
+        fast.pre_tokenizer, fast.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
         alphabet = list(string.printable + "éøßñжд中文字漢")
         trainer = trainers.UnigramTrainer(
             vocab_size=200, special_tokens=ROBERTA, unk_token="<unk>", initial_alphabet=alphabet

@@ -12,6 +12,7 @@ Shape suffixes: B batch, H hidden.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,6 +28,7 @@ from models.representation import pool
 from models.row_random import RowRandom
 from models.settings import VALIDATED
 from models.texts import Row, crop_with_specials
+from models.token_texts import drops_blanks
 from models.tokens import Tokenizer, Tokens
 
 
@@ -63,11 +65,17 @@ def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: 
     """Remove sentences from their texts with probability `removal_rate`; crop, add special tokens and pad."""
     removed = random.uniform(len(raw.texts), 1)[:, 0] < settings.removal_rate
     texts = [
-        remove_sentence(sentence, text) if remove else text
+        _without(sentence, text, tokenizer) if remove else text
         for text, sentence, remove in zip(raw.texts, raw.contexts, removed.tolist(), strict=True)
     ]
     sentences = crop_with_specials(raw.contexts, settings.sentence_max_tokens, tokenizer, random)
     return Batch(sentences.tokens(), crop_with_specials(texts, settings.max_tokens, tokenizer, random).tokens())
+
+
+def _without(sentence: Row, text: Row, tokenizer: Tokenizer) -> Row:
+    if drops_blanks(tokenizer.kind):
+        return remove_sentence(sentence, text)
+    return remove_characters(sentence, text, tokenizer.texts)
 
 
 def remove_sentence(sentence: Row, text: Row) -> Row:
@@ -80,6 +88,23 @@ def remove_sentence(sentence: Row, text: Row) -> Row:
         start, within = divmod(offset, ids.itemsize)
         if not within:  # bytes that begin within an id are of other ids
             return np.delete(ids, slice(start, start + size))
+    return text
+
+
+def remove_characters(sentence: Row, text: Row, texts: Mapping[int, bytes]) -> Row:
+    """Return the text without the first occurrence of the sentence's characters; `texts` are those of tokens.
+
+    If tokens contain blanks, a sentence has other tokens by itself than in its text: `River` and `Ġriver`. The text is
+    unchanged if nothing else would remain.
+    """
+    wanted, parts = b"".join(texts[number] for number in sentence).strip(), [texts[number] for number in text]
+    ends, joined, offset = np.cumsum([len(part) for part in parts]), b"".join(parts), -1
+    begins = [end - len(part.lstrip()) for end, part in zip(ends.tolist(), parts, strict=True)]
+    while wanted and (offset := joined.find(wanted, offset + 1)) >= 0:
+        first, last = np.searchsorted(ends, [offset, offset + len(wanted) - 1], "right").tolist()
+        if begins[first] == offset:
+            rest = joined[: ends[first] - len(parts[first])] + joined[ends[last] :]
+            return np.delete(np.asarray(text, dtype=np.int64), slice(first, last + 1)) if rest.strip() else text
     return text
 
 

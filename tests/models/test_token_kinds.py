@@ -125,6 +125,18 @@ def test_special_tokens_are_no_terms(kind: str) -> None:
     assert set(words[words != IGNORED].tolist()) == set(tokenizer.token_ids(["the river"])[0])
 
 
+def test_special_tokens_without_a_role_are_special_and_other_added_tokens_are_not() -> None:
+    fast = tokenizers.fast("byte_level")
+    fast.add_special_tokens(["<|other|>"])
+    fast.add_tokens(["[unused0]"])
+
+    tokenizer = Tokenizer(fast)
+
+    assert tokenizer.is_special[fast.token_to_id("<|other|>")]
+    assert not tokenizer.is_special[tokenizer.token_id("[unused0]")]
+    assert tokenizer.is_special.sum() == 6
+
+
 def test_a_bert_is_read_as_before() -> None:
     """The rules that were written for BERT, on its 30,522 tokens."""
     vocabulary = json.loads((BERT / "tokenizer.json").read_text())["model"]["vocab"]

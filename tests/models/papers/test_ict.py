@@ -8,13 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.papers.ict import Batch, Pretraining, Settings, make_batch, remove_sentence
+from models.papers.ict import Batch, Pretraining, Settings, make_batch, remove_characters, remove_sentence
 from models.pretraining import RawBatch
 from models.representation import Pooling
 from models.row_random import RowRandom
 from models.tokens import Tokenizer
+from tests import tokenizers
 from tests.slow import Array, bert_layers, log_softmax, numbers
 from tests.tiny import PIECES, SPECIALS, start
+from tests.tokenizers import SENTENCES
 
 SETTINGS = Settings(removal_rate=0.9, temperature=1.0, max_tokens=20, sentence_max_tokens=10)
 CLS, SEP = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]"))
@@ -63,6 +65,34 @@ def test_a_sentence_is_taken_out(sentence: list[int], text: list[int], rest: lis
 
     assert list(remove_sentence(sentence, text)) == rest
     assert text == before
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "sentencepiece"])
+@pytest.mark.parametrize("number", range(4))
+def test_a_sentence_is_removed_whatever_its_tokens_by_itself_are(kind: str, number: int) -> None:
+    fast = tokenizers.fast(kind)
+    own = Tokenizer(fast)
+    sentences = [sentence + " " for sentence in SENTENCES]
+    text, sentence = own.token_ids(["".join(sentences), sentences[number]])
+    if (kind, number) == ("byte_level", 3):  # its first token is `The`, and `ĠThe` in the text
+        assert list(remove_sentence(sentence, text)) == text
+
+    rest = remove_characters(sentence, text, own.texts)
+
+    expected = "".join(other for other in sentences if other != sentences[number])
+    assert fast.decode(list(rest)).split() == expected.split()
+    settings = dataclasses.replace(SETTINGS, removal_rate=1.0, max_tokens=512)
+    passage = make_batch(RawBatch([text], [sentence]), own, settings, RowRandom(0, 0)).text.ids[0]
+    assert passage.tolist() == [own.cls, *list(rest), own.sep]
+
+
+def test_only_complete_words_of_a_text_that_has_more_are_removed() -> None:
+    own = Tokenizer(tokenizers.fast("byte_level"))
+    text, within, all_of_it, missing = own.token_ids(["a painter ran.", "inter", "a painter ran. ", "bridges"])
+
+    for sentence in (within, all_of_it, missing, []):
+        assert remove_characters(sentence, text, own.texts) is text
+    assert remove_characters(text, [], own.texts) == []
 
 
 def test_the_query_is_the_sentence_and_the_passage_the_rest(tokenizer: Tokenizer) -> None:
