@@ -1,6 +1,6 @@
 """Masking for masked-language-model objectives: which tokens are selected, and what replaces them.
 
-Whole-word masking selects all WordPiece tokens of a word or none. The budget, the order and the 80/10/10 split are
+Whole-word masking selects all tokens of a word or none. The budget, the order and the 80/10/10 split are
 those of Condenser's collator, which CoT-MAE, RetroMAE and DupMAE share. All rows of a batch are masked together.
 
 Shape suffixes: B batch, L length, W words of a text in random order.

@@ -22,7 +22,7 @@ Reads = Literal["texts", "pairs", "sentences"]
 
 @dataclass(frozen=True)
 class TermCounts:
-    """Counts of WordPiece tokens over all pre-training texts; arrays are indexed by token id."""
+    """Counts of tokens over all pre-training texts; arrays are indexed by token id."""
 
     num_texts: int
     texts: Ids

@@ -47,7 +47,7 @@ class Passages(Table):
 
     `title` is the document's title where the recipe puts titles into all passages, else empty. Where the title begins
     the document, `start` and `end` count from the title's first character (`passage_text` of the document).
-    `num_tokens` counts WordPiece tokens of `text`, without special tokens.
+    `num_tokens` counts tokens of `text`, without special tokens.
     """
 
     schema = _schema(
@@ -110,7 +110,7 @@ class Pairs(Table):
 
 
 class Terms(Table):
-    """Text frequency and total number of occurrences of each WordPiece token, by id from 0."""
+    """Text frequency and total number of occurrences of each token, by id from 0."""
 
     schema = _schema(piece=pa.int32(), texts=pa.int64(), occurrences=pa.int64())
 

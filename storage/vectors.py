@@ -1,6 +1,6 @@
 """Representations of texts by view, in memory and on disk: shards in the order of the table's rows.
 
-A view is a kind of representation. A row is one vector (`dense`), weights of WordPiece tokens (`lexical`, sparse) or
+A view is a kind of representation. A row is one vector (`dense`), weights of tokens (`lexical`, sparse) or
 one vector a token (`late`, multi-vector for late interaction). A shard is a few `.npy` files in its view's folder, each
 complete or absent, and memory-mapped when read. So interrupted encoding resumes with the first unfinished shard, and a
 search keeps in memory only what it scores.
@@ -40,7 +40,7 @@ class SparseRows:
     offsets: Offsets
     """[N + 1]"""
     ids: Numbers
-    """[nonzeros], ids of WordPiece tokens, ascending within a row."""
+    """[nonzeros], ids of tokens, ascending within a row."""
     values: Vectors
     """[nonzeros]"""
 
@@ -67,7 +67,7 @@ class TokenRows:
     vectors: Vectors
     """[tokens, D]"""
     ids: Numbers
-    """[tokens], ids of WordPiece tokens; empty where any two tokens may match."""
+    """[tokens], ids of tokens; empty where any two tokens may match."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -35,7 +35,7 @@ from tasks.stage import stage
 FORMS = ("question", "statement", "phrase")
 
 Text = tuple[str, str, int]
-"""Id, text and number of WordPiece tokens."""
+"""Id, text and number of tokens."""
 
 
 class Settings(base.Settings):
@@ -56,7 +56,7 @@ class Reading(Settings):
 
 
 class Lengths:
-    """Histograms of the numbers of words and of WordPiece tokens, in memory that does not grow with the texts."""
+    """Histograms of the numbers of words and of tokens, in memory that does not grow with the texts."""
 
     def __init__(self) -> None:
         self.words: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""Count WordPiece tokens over all pre-training texts, for IDF weights and document language models."""
+"""Count tokens over all pre-training texts, for IDF weights and document language models."""
 
 from __future__ import annotations
 

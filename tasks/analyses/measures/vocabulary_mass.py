@@ -1,4 +1,4 @@
-"""Distributions over a vocabulary: the mass on the WordPiece tokens of a text, and on common and rare ones."""
+"""Distributions over a vocabulary: the mass on the tokens of a text, and on common and rare ones."""
 
 from __future__ import annotations
 
