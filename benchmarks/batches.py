@@ -18,7 +18,7 @@ import torch
 
 from benchmarks import row_by_row
 from benchmarks.contest import OURS, Case
-from benchmarks.pretraining import SPECIALS, VOCABULARY, word_pieces
+from benchmarks.random_texts import SPECIALS, VOCABULARY, word_pieces
 from benchmarks.recipe_costs import in_steps
 from flows.recipe.load import load_recipe
 from models.masking import IGNORED

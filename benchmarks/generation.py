@@ -24,23 +24,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
-from tokenizers import Tokenizer, pre_tokenizers
-from tokenizers.models import WordLevel
-from tokenizers.processors import TemplateProcessing
 
 from benchmarks.contest import OURS, Case
+from benchmarks.random_t5 import LONGEST, SHORTEST, Shape, make_model, passages
 from tasks.pseudo_queries.generators.sampler import GenerationRequest, Sampler
 
 DEVICES = ("cpu", "cuda")
-QUERIES, SHORTEST, LONGEST = 5, 12, 144  # lengths of passages in tokens
-PAD, END, UNKNOWN, START = range(4)
+QUERIES = 5
 SEED = 1
 ALIKE = 4.0  # standard errors by which the mean lengths of two contenders' queries may differ
-EMBEDDING, LOGITS = 0.05, 2.0  # standard deviations
-END_ADVANTAGE = 5.0  # so that a query has some fifteen tokens
 CALLS, SEQUENCES, CTRANSLATE2 = "generate, five calls", "generate, five sequences", "CTranslate2"
 TARGETS = {"cpu": {CALLS: 3.0, CTRANSLATE2: 1.0}, "cuda": {CALLS: 8.0, CTRANSLATE2: 1.3}}
 
@@ -49,12 +43,9 @@ TARGETS = {"cpu": {CALLS: 3.0, CTRANSLATE2: 1.0}, "cuda": {CALLS: 8.0, CTRANSLAT
 class Size:
     """The sizes of the model and of the work."""
 
-    vocabulary: int
-    width: int
-    layers: int
-    heads: int
+    model: Shape
     passages: int
-    """Beside `generate`; `longer` times as many beside CTranslate2, which takes less time."""
+    """Compared with `generate`; `longer` times as many are compared with CTranslate2, which takes less time."""
     longer: int
     plain_batch: int
     """Passages of a batch of `generate`."""
@@ -62,9 +53,10 @@ class Size:
     """Tokens of a batch of the others."""
 
 
+T5_BASE = Shape(32_128, 768, 12, 12)
 SIZES = {
-    "cpu": Size(8_000, 256, 2, 4, passages=16, longer=3, plain_batch=16, batch_tokens=4096),
-    "cuda": Size(32_128, 768, 12, 12, passages=1024, longer=1, plain_batch=128, batch_tokens=32_768),  # T5-base's shape
+    "cpu": Size(Shape(8_000, 256, 2, 4), passages=16, longer=3, plain_batch=16, batch_tokens=4096),
+    "cuda": Size(T5_BASE, passages=1024, longer=1, plain_batch=128, batch_tokens=32_768),
 }
 
 
@@ -96,12 +88,12 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        make_model(folder, size)
+        make_model(folder, size.model)
         settings = Settings(size.batch_tokens)
-        given = passages(size.passages, size)
+        given = passages(size.passages, size.model)
         yield Case(
             f"{QUERIES} queries for each of {len(given)} passages of {SHORTEST} to {LONGEST} tokens, "
-            f"T5 of {size.layers} x {size.width}, vocabulary of {size.vocabulary:,}",
+            f"T5 of {size.model.layers} x {size.model.width}, vocabulary of {size.model.vocabulary:,}",
             {
                 OURS: partial(ours(folder, on, settings), given),
                 CALLS: partial(plain(folder, on, settings, size.plain_batch, 1), given),
@@ -110,7 +102,7 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
             {CALLS: TARGETS[device][CALLS]}, compared_queries, repeats=3,
             units={"queries": QUERIES * len(given), "generated tokens": num_written},
         )  # fmt: skip
-        more = passages(size.passages * size.longer, size)
+        more = passages(size.passages * size.longer, size.model)
         contenders = {OURS: partial(ours(folder, on, settings), more)}
         if importlib.util.find_spec("ctranslate2"):
             contenders[CTRANSLATE2] = partial(ctranslate2(folder, on, settings), more)
@@ -138,50 +130,6 @@ def compared_queries(written_by: Mapping[str, Written]) -> dict[str, Any]:
 def num_written(written: Written) -> int:
     """Return the number of tokens of all queries."""
     return sum(len(query.split()) for queries in written for query in queries)
-
-
-def make_model(folder: Path, size: Size) -> None:
-    """A random T5 and its tokenizer. One dimension is the same for all words; by it the end is likelier than a word."""
-    torch.manual_seed(7)
-    words = Tokenizer(WordLevel({name(number): number for number in range(size.vocabulary)}, unk_token=name(UNKNOWN)))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    words.post_processor = TemplateProcessing(single=f"$A {name(END)}", special_tokens=[(name(END), END)])
-    transformers.PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=words, eos_token=name(END), pad_token=name(PAD), unk_token=name(UNKNOWN)
-    ).save_pretrained(folder)
-    config = transformers.T5Config(
-        vocab_size=size.vocabulary, d_model=size.width, d_kv=size.width // size.heads, num_heads=size.heads,
-        d_ff=4 * size.width, num_layers=size.layers, pad_token_id=PAD, eos_token_id=END,
-    )  # fmt: skip
-    config.decoder_start_token_id = START
-    model: Any = transformers.T5ForConditionalGeneration(config)
-    with torch.no_grad():
-        words_VD = model.shared.weight
-        words_VD *= EMBEDDING
-        words_VD[:, 0] = 1.0
-        for special, first in ((PAD, -9.0), (UNKNOWN, -9.0), (END, 1.0 + END_ADVANTAGE)):
-            words_VD[special] = 0.0
-            words_VD[special, 0] = first
-        for parameter_name, weight in model.decoder.named_parameters():
-            if parameter_name.endswith((".o.weight", ".wo.weight")):
-                weight[0] = 0.0
-        model.decoder.final_layer_norm.weight.fill_(LOGITS / EMBEDDING)
-    model.save_pretrained(folder)
-
-
-def name(number: int) -> str:
-    """Return the word of a token."""
-    return f"w{number}"
-
-
-def passages(count: int, size: Size) -> list[str]:
-    """Return passages of random words with realistic lengths."""
-    random = np.random.default_rng(3)
-    lengths = random.integers(SHORTEST, LONGEST, size=count)
-    return [
-        " ".join(name(number) for number in random.integers(START + 1, size.vocabulary, size=length - 1))
-        for length in lengths
-    ]
 
 
 def plain(

@@ -14,20 +14,17 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from statistics import NormalDist
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
-from tokenizers import Tokenizer as FastTokenizer
-from tokenizers.models import WordPiece
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.contest import OURS, Case
 from benchmarks.plain_pretraining import Collator, CotMae, DupMae, Inputs, PlainPretraining, RetroMae, padded
+from benchmarks.random_texts import LONGEST, VOCABULARY, texts, word_pieces
 from models.layers.bert import BertConfig, BertForMaskedLM
 from models.masking import mask_budgets
 from models.papers import cot_mae, dup_mae, retro_mae
@@ -36,14 +33,10 @@ from models.pretraining import Initialisation, RawBatch
 from models.retrievers.bi_encoder import DenseEncoder
 from models.row_random import RowRandom
 from models.texts import truncate_with_specials, word_indices
-from models.tokens import Tokenizer, num_tokens
+from models.tokens import num_tokens
 
 DEVICES = ("cpu", "cuda")
 PLAIN = "plain Hugging Face step"
-LONGEST = 144
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-VOCABULARY, CONTINUING = 30_522, 0.19  # pieces of bert-base-uncased, and the share of them that continue a word
-MEDIAN, SPREAD = 98, 0.47  # lengths of the leads: a log-normal distribution
 RATES = (0.3, 0.45)
 COT_MAE = cot_mae.Settings(
     decoder="ae", decoder_layers=1, window=None, text_mask_rate=RATES[0], context_mask_rate=RATES[1], symmetric=False,
@@ -242,28 +235,3 @@ def share(visible: Tensor, rows: list[list[int]], *, first: int) -> float:
     """Return the share of its text that a position between [CLS] and [SEP] sees; rows are counted from `first` - 1."""
     seen = [visible[n, first : first + len(row) - 2, : len(row)].float().mean() for n, row in enumerate(rows)]
     return float(torch.stack(seen).mean())
-
-
-def texts(number: int, vocabulary: int, *, full: bool) -> RawBatch:
-    """Return texts and contexts of random tokens with evenly spread quantiles of the length distribution."""
-    draws = np.random.default_rng(0)
-    shares = [(stratum + 0.5) / number for stratum in draws.permutation(number).tolist()]
-    natural = [math.exp(NormalDist(math.log(MEDIAN), SPREAD).inv_cdf(share)) for share in shares]
-    lengths = [LONGEST - 2 if full else min(LONGEST - 2, round(length)) for length in natural]
-    contexts = draws.integers(5, 13, size=number)
-
-    def ids(length: int) -> list[int]:
-        drawn: list[int] = draws.integers(len(SPECIALS), vocabulary, size=length).tolist()
-        return drawn
-
-    return RawBatch([ids(length) for length in lengths], [ids(length) for length in contexts])
-
-
-def word_pieces(vocabulary: int) -> Tokenizer:
-    """Return a tokenizer with a number of tokens; the share that continues a word is that of BERT's."""
-    continuing = round(CONTINUING * vocabulary)
-    whole = vocabulary - continuing - len(SPECIALS)
-    pieces = [*SPECIALS, *(f"word{n}" for n in range(whole)), *(f"##piece{n}" for n in range(continuing))]
-    fast = FastTokenizer(WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]"))
-    fast.add_special_tokens(SPECIALS)
-    return Tokenizer(fast)
