@@ -1,4 +1,4 @@
-"""How titles in pre-training spans change the losses between a span and its context.
+"""Measure how titles in pre-training spans change the losses between a span and its context.
 
 Run `python -m benchmarks.title_shortcut`.
 

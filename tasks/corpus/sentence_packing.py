@@ -99,7 +99,7 @@ def _counted(words: Sequence[str], tokenizer: Tokenizer, *, dropped: bool) -> li
 
 @dataclass(frozen=True)
 class Blanks:
-    """What a tokenizer does at blanks."""
+    """A tokenizer's behaviour at blanks."""
 
     ends: str
     """The blanks of `BLANKS` before which every token ends."""
@@ -109,7 +109,7 @@ class Blanks:
     @staticmethod
     @lru_cache(maxsize=1)
     def of(tokenizer: Tokenizer) -> Blanks:
-        """Return what a tokenizer does, by what it does with examples."""
+        """Return a tokenizer's behaviour, determined by examples."""
         added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
         parts = _parts("".join(f"a{blank}" for blank in BLANKS) + "a", tokenizer)
         dropped = [part for part, _ in parts] == ["a"] * (len(BLANKS) + 1) and not set("".join(added)) & set(BLANKS)

@@ -77,7 +77,7 @@ def best(epochs: Sequence[Epoch]) -> Epoch:
 
 @dataclass(frozen=True)
 class ValidationPlan:
-    """When a generator is validated, with how many texts, and which model is kept."""
+    """The epochs of a generator's validation, its numbers of texts, and the model to keep."""
 
     ends: Mapping[int, int]
     """The epoch that ends after a number of steps."""
