@@ -12,7 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from benchmarks import limits, mining_costs, panels, rehearsals, results, slopes, split_at_size
+from benchmarks import limits, mining_costs, padded_attention, panels, rehearsals, results, slopes, split_at_size
 from benchmarks.contest import OURS
 from benchmarks.invented import QUERY_EVERY
 from benchmarks.limits import in_bytes, short
@@ -66,6 +66,7 @@ def page(growth: Result, costs: Result, cuda: Result, needs: Mapping[int, list[l
         "## What mining costs by representation", "", *mining_costs.section(share, CHIP, PEAKS[CHIP]),
         "## How many cores feed the GPUs", "",
         *feeding(costs, results.read(results.path_of("batches", "cpu")), share),
+        "## Attention over padded rows", "", *padded_attention.section(),
         "## What limits at 100 million and at 10 billion passages", "", *limiting(needs, share),
         "## Rehearsals", "", *rehearsals.section(),
     ])  # fmt: skip
