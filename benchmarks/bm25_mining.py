@@ -25,7 +25,7 @@ from benchmarks.contest import OURS, Case
 from storage.artifact import Artifact
 from storage.datasets.vital_wikipedia import texts
 from storage.row_index import PassageIndex
-from storage.rows import write_rows
+from storage.rows import read_table, write_rows
 from storage.store.store import Store
 from storage.tables import Passages
 from tasks.retrieval.engines import bm25
@@ -96,7 +96,7 @@ class Indexed:
             for name, text in zip(self.names, corpus, strict=True)
         )
         write_rows(self.passages.path, Passages, rows)
-        self.ids: PassageIndex = PassageIndex.read(self.passages)
+        self.ids: PassageIndex = PassageIndex.of(read_table(self.passages, Passages, ["passage_id", "doc_id"]))
 
     def built(self, settings: EngineSettings) -> Path:
         """Return the folder of an engine's index, built at first use."""

@@ -17,10 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from storage.artifact import Artifact
-from storage.rows import read_table
-from storage.tables import Passages
-
 Ids: TypeAlias = pa.Array | pa.ChunkedArray
 Rows = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
@@ -121,11 +117,6 @@ class PassageIndex(RowIndex):
     def of(passages: pa.Table) -> PassageIndex:
         """Return the index of a table with `passage_id` and `doc_id`."""
         return PassageIndex(passages["passage_id"], passages["doc_id"])
-
-    @staticmethod
-    def read(passages: Artifact[Passages]) -> PassageIndex:
-        """Return the index of all passages of an artifact."""
-        return PassageIndex.of(read_table(passages, Passages, ["passage_id", "doc_id"]))
 
     def as_documents(self) -> PassageIndex:
         """Return the index of the same passages, with each passage as a document of its own."""

@@ -13,13 +13,13 @@ import yaml
 from flows.export_run import RunFormat, export_runs
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.row_index import PassageIndex
 from storage.rows import read_rows, write_rows
 from storage.store.store import Store
 from storage.tables import Qrels, Run
 from tasks.evaluation.trec_run_file import trec_lines
 from tasks.retrieval.shared_passages import temporary_index
 from tests.finished_runs import DOCUMENTS, QUERIES, run
+from tests.passage_index import read_index
 
 
 def read(path: Path) -> tuple[dict[str, object], list[str]]:
@@ -97,7 +97,7 @@ def test_an_id_with_a_blank_is_refused(store: Store, tmp_path: Path) -> None:
     passages = only(store, "split_corpus")
     rows = next(read_rows(Artifact("search", "", next((store.root / "search").iterdir())), Run))
     write_rows(tmp_path, Run, [{**rows, "query_id": "q 1"}])
-    index = PassageIndex.read(passages)
+    index = read_index(passages)
     with pytest.raises(UserError, match="query 'q 1': the TREC format"):
         list(trec_lines(Artifact("search", "", tmp_path), index, "tag", ignore_identical_ids=False))
 
@@ -105,7 +105,7 @@ def test_an_id_with_a_blank_is_refused(store: Store, tmp_path: Path) -> None:
 def test_lines_by_a_temporary_index_are_those_by_one_in_memory(store: Store) -> None:
     run(store, "one")
     passages, artifact = only(store, "split_corpus"), next((store.root / "search").iterdir())
-    ranked, in_memory = Artifact("search", "", artifact), PassageIndex.read(passages)
+    ranked, in_memory = Artifact("search", "", artifact), read_index(passages)
     expected = list(trec_lines(ranked, in_memory, "tag", ignore_identical_ids=True))
     with temporary_index(passages, ordered=False) as index:
         assert list(trec_lines(ranked, index, "tag", ignore_identical_ids=True)) == expected

@@ -12,9 +12,10 @@ from storage import row_index
 from storage.artifact import Artifact
 from storage.external import mapped_index
 from storage.external.mapped_index import MappedPassageIndex, write_passage_index
-from storage.row_index import PassageIndex, RowIndex
+from storage.row_index import RowIndex
 from storage.rows import write_table
 from storage.tables import Passages
+from tests.passage_index import read_index
 
 
 def passages_of(folder: Path, passages: list[tuple[str, str]], rows_per_file: int = 7) -> Artifact[Passages]:
@@ -44,7 +45,7 @@ def test_files_have_the_index_that_memory_has(documents: int, tmp_path: Path, mo
     monkeypatch.setattr(mapped_index, "SORTED_AT_ONCE", 13)
     passages = passages_of(tmp_path / "passages", collection(documents))
     write_passage_index(tmp_path / "index", passages)
-    index, expected = MappedPassageIndex(tmp_path / "index"), PassageIndex.read(passages)
+    index, expected = MappedPassageIndex(tmp_path / "index"), read_index(passages)
 
     assert index.ids.to_pylist() == expected.ids.to_pylist()
     assert index.doc_ids.to_pylist() == expected.doc_ids.to_pylist()
@@ -89,7 +90,7 @@ def test_memory_does_not_grow_with_the_passages(tmp_path: Path, monkeypatch: pyt
         tracemalloc.start()
         pa_before = pa.total_allocated_bytes()
         if read:
-            index: RowIndex = PassageIndex.read(passages)
+            index: RowIndex = read_index(passages)
         else:
             write_passage_index(folder / "index", passages)
             index = MappedPassageIndex(folder / "index")

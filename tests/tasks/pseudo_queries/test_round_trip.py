@@ -11,7 +11,6 @@ import pytest
 
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.row_index import PassageIndex
 from storage.rows import parts, read_rows, write_rows
 from storage.tables import Index, Passages, PseudoQueries
 from tasks.pseudo_queries import round_trip as module
@@ -21,6 +20,7 @@ from tasks.retrieval.engines.bm25 import Bm25, open_index
 from tasks.retrieval.index import index
 from tasks.retrieval.shared_passages import share_passages
 from tasks.runtime.shard import ShardJob, request, write_shard_of_request
+from tests.passage_index import read_index
 from tests.tasks.corpora import passage, pseudo_query
 
 DEPTH = 7
@@ -74,7 +74,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def slow_ranks(bm25: Artifact[Index], passages: Artifact[Passages], rows: list[dict[str, Any]]) -> Iterator[int | None]:
-    ids = PassageIndex.read(passages)
+    ids = read_index(passages)
     search = open_index(bm25.path, None, None, ids, "bm25")
     for row in rows:
         hits = search([row["query"]])([0], DEPTH)[0]

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.artifact import Artifact
-from storage.row_index import PassageIndex
 from storage.rows import read_table, write_rows
 from storage.store.manifest_checks import find_damage
 from storage.store.store import Store
@@ -27,6 +26,7 @@ from tasks.retrieval.lucene.jvm import java, java_list
 from tasks.retrieval.search import Search, search
 from tasks.session import Execution, Session, session
 from tasks.stage import stage
+from tests.passage_index import read_index
 from tests.tasks.corpora import pseudo_query
 
 WORDS = [f"{start}{end}" for start in ("ba", "ko", "mi", "tu", "zer") for end in ("ran", "lo", "nik", "stel", "mo")]
@@ -101,7 +101,7 @@ def test_lists_are_cut_where_pyserini_cuts_them(
     built: Artifact[Index], queries: Artifact[Queries], passages: Artifact[Passages], store: Store, threads: int
 ) -> None:
     texts = [*read_table(queries, Queries)["text"].to_pylist()[:21], *WORDS]
-    names, ids = java_list([str(number) for number in range(len(texts))]), PassageIndex.read(passages)
+    names, ids = java_list([str(number) for number in range(len(texts))]), read_index(passages)
     searcher = java("io.anserini.search.SimpleSearcher")(str(built.path / bm25.LUCENE))
     searcher.set_bm25(0.9, 0.4)
     with session(Session(store, Execution(threads=threads, device="cpu"))):
@@ -117,7 +117,7 @@ def test_lists_are_cut_where_pyserini_cuts_them(
 def test_lists_do_not_depend_on_the_size_of_blocks(
     built: Artifact[Index], passages: Artifact[Passages], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lookup = bm25.open_index(built.path, None, None, PassageIndex.read(passages), "bm25")(WORDS)
+    lookup = bm25.open_index(built.path, None, None, read_index(passages), "bm25")(WORDS)
     whole = lookup(range(len(WORDS)), 30)
     monkeypatch.setattr(bm25, "HITS_PER_CALL", 70)
     for one, other in zip(whole, lookup(range(len(WORDS)), 30), strict=True):
@@ -130,7 +130,7 @@ def test_lists_do_not_depend_on_lucenes_numbers(passages: Artifact[Passages], tm
     (tmp_path / "logs").mkdir()
     bm25._write_lucene(tmp_path / bm25.LUCENE, ((row["passage_id"], row["text"]) for row in reversed(rows)))
     (tmp_path / "index.json").write_text(json.dumps(SETTINGS.model_dump()))
-    results = bm25.open_index(tmp_path, None, None, PassageIndex.read(passages), "bm25")(["gazing walrus"])([0], 10)
+    results = bm25.open_index(tmp_path, None, None, read_index(passages), "bm25")(["gazing walrus"])([0], 10)
     assert {rows[row]["passage_id"] for row in results[0].rows} == {"emoji", "quotes", "with space"}
 
 
@@ -169,7 +169,7 @@ def test_pseudo_queries_are_found_with_their_passage(written, run_stage, passage
     expanded = run_stage(
         index, passages=passages, pseudo_queries=written(PseudoQueries, [*queries, dropped]), settings=SETTINGS
     )
-    search = bm25.open_index(expanded.path, None, None, PassageIndex.read(passages), "bm25")
+    search = bm25.open_index(expanded.path, None, None, read_index(passages), "bm25")
     for word, results in {"gargoyle": ["d3#1"], "second": ["d3#1"], "chimney": ["d0#0"], "zeppelin": []}.items():
         assert search([word])([0], 10)[0].rows.tolist() == [row_of(passage_id) for passage_id in results]
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from storage.artifact import Artifact
-from storage.row_index import PassageIndex
 from storage.rows import read_table
 from storage.store.store import Store
 from storage.tables import Passages, PseudoQueries, Queries, Run
@@ -20,6 +19,7 @@ from tasks.retrieval.lucene.jvm import java
 from tasks.retrieval.ranking import Hits
 from tasks.retrieval.search import Search, search
 from tasks.session import Execution, Session, session
+from tests.passage_index import read_index
 from tests.tasks.corpora import passage, pseudo_query
 
 WORDS = [f"{start}{end}" for start in ("ba", "ko", "mi", "tu", "zer") for end in ("ran", "lo", "nik", "stel", "mo")]
@@ -39,7 +39,7 @@ def passages(written) -> Artifact[Passages]:
 def search_index(built: Artifact[Any], passages: Artifact[Passages], depth: int) -> list[Hits]:
     described = built.path / "index.json"
     name = "bm25s" if '"bm25s"' in described.read_text() else "bm25"
-    lookup = engine(name).open_index(built.path, None, None, PassageIndex.read(passages), "bm25")(QUERIES)
+    lookup = engine(name).open_index(built.path, None, None, read_index(passages), "bm25")(QUERIES)
     hits: list[Hits] = lookup(range(len(QUERIES)), depth)
     return hits
 
@@ -89,7 +89,7 @@ def test_pseudo_queries_are_found_with_their_passage(written, run_stage, passage
         for name in ("bm25", "bm25s")
     )
     assert as_lists(search_index(ours, passages, 50)) == as_lists(search_index(theirs, passages, 50))
-    lookup = bm25s.open_index(ours.path, None, None, PassageIndex.read(passages), "bm25")(["gargoyle"])
+    lookup = bm25s.open_index(ours.path, None, None, read_index(passages), "bm25")(["gargoyle"])
     assert lookup([0], 5)[0].rows.tolist() == [7]
 
 
