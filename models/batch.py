@@ -64,6 +64,14 @@ def flat_positions(mask: Tensor) -> Tensor:
     return mask.flatten().nonzero()[:, 0]
 
 
+def first_positions(counts_B: Tensor, length: int, total: int) -> Tensor:
+    """Return the flat positions [N] of the first columns of rows of a length; `total` is the sum N of their counts."""
+    rows = torch.arange(len(counts_B), device=counts_B.device)
+    before_B = counts_B.cumsum(0) - counts_B  # the number of positions in earlier rows
+    offsets_N = (rows * length - before_B).repeat_interleave(counts_B, output_size=total)
+    return offsets_N + torch.arange(total, device=counts_B.device)
+
+
 @cache
 def _host_properties(kind: type[Rows]) -> tuple[str, ...]:
     return tuple(name for name in dir(kind) if isinstance(getattr(kind, name), HostProperty))

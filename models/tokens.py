@@ -36,15 +36,25 @@ class Tokens(Rows):
     unattended: Tensor | None = None
     """[B, L], True at positions that attend to others but are attended to by none; None for no such position."""
 
+    @property
+    def computed(self) -> Tensor:
+        """[B, L], True at all tokens but padding."""
+        return self.mask if self.unattended is None else self.mask | self.unattended
+
     @HostProperty
     def positions(self) -> Tensor:
         """The flat positions [N] of all tokens but padding."""
-        return flat_positions(self.mask if self.unattended is None else self.mask | self.unattended)
+        return flat_positions(self.computed)
 
     @HostProperty
+    def lengths(self) -> tuple[int, ...]:
+        """The number of tokens of each text."""
+        return tuple(self.mask.sum(-1).tolist())
+
+    @property
     def longest(self) -> int:
         """The number of tokens of the longest text."""
-        return int(self.mask.sum(-1).max()) if len(self) else 0
+        return max(self.lengths, default=0)
 
     def flattened(self) -> Tokens:
         """Return texts in groups, ids [B, G, L], as a batch of single texts [B G, L]."""

@@ -58,7 +58,7 @@ def cut_to_longest(tokens: Tokens) -> Tokens:
     length, longest = tokens.ids.shape[1], tokens.longest
     cut = Tokens(tokens.ids[:, :longest], tokens.mask[:, :longest])
     rows_N = tokens.positions // length
-    return known(cut, positions=tokens.positions - rows_N * (length - longest), longest=longest)
+    return known(cut, positions=tokens.positions - rows_N * (length - longest), lengths=tokens.lengths)
 
 
 def known_positives(relevant: Sequence[set[str]], documents: Sequence[str], group: int) -> Tensor | None:

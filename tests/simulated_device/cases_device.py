@@ -64,6 +64,7 @@ def test_what_the_host_waits_for_is_counted(wait: Callable[[Tensor], object], si
 @pytest.mark.parametrize("work", [
     lambda x: x.masked_fill(x > 1, 0.0), lambda x: torch.where(x > 1, x, 0.0), lambda x: x[1:].sum(), lambda x: x[[0]],
     lambda x: x.topk(2).values.cumsum(0), lambda x: x.sort().indices, lambda x: x.clone().to(torch.bfloat16),
+    lambda x: x.repeat_interleave(x.long(), output_size=6),
 ])  # fmt: skip
 def test_work_on_the_device_is_no_synchronisation(work: Callable[[Tensor], object], simulated: torch.device) -> None:
     x = torch.tensor([1.0, 2.0, 3.0]).to(simulated)

@@ -42,6 +42,21 @@ def test_a_step_equals_that_of_the_cpu(kind: str, chunk: int | None, simulated: 
     assert_equal(step, on_cpu(objectives[1], batch_for(kind), chunk), tolerance=1e-4)
 
 
+@pytest.mark.usefixtures("full_precision")
+def test_queries_longer_than_the_padded_ones_never_wait(
+    simulated: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = replace(RETRIEVERS["colbert"].late, query_masks=6)
+    monkeypatch.setitem(RETRIEVERS, "colbert", replace(RETRIEVERS["colbert"], late=late))
+    objectives, batch = [Finetuning(tiny_retriever("colbert"), PLAIN) for _ in range(2)], batch_for("colbert")
+    assert min(batch.queries.lengths) < 6 < batch.queries.longest
+
+    step = on_device(objectives[0], batch, 3, simulated)
+
+    assert not traffic.synchronisations
+    assert_equal(step, on_cpu(objectives[1], batch, 3), tolerance=1e-4)
+
+
 @pytest.mark.parametrize("kind", RETRIEVERS)
 @pytest.mark.parametrize("chunk", [None, 3])
 def test_a_step_in_bfloat16_copies_the_batch_and_never_waits(

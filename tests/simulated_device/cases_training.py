@@ -5,13 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from models.tokens import pad
 from storage.store.store import Store
+from tasks.pseudo_queries.generators.seq2seq_objective import Batch, Seq2SeqObjective
 from tasks.session import Execution, Session, session
 from tasks.training.loop import fit
 from tasks.training.optimiser import OptimisationSettings
+from tests.simulated_device.comparison import assert_equal, assert_moved_once, on_cpu, on_device
 from tests.simulated_device.tensor import traffic
 from tests.tasks.training.small_objectives import FITTING, batches, lines, objective
-from tests.tiny import tiny_tokenizer
+from tests.tiny import tiny_t5, tiny_tokenizer
 
 
 def fitted(kind: str, steps: int, out: Path, device: str, *, log_steps: int = 1, chunk: int | None = 3) -> int:
@@ -49,3 +52,23 @@ def test_only_logged_steps_wait_and_each_once(
 
     assert five - two == 3
     assert five - rarely == 4
+
+
+@pytest.mark.parametrize(("chunk", "passes"), [(None, 1), (2, 2)])
+@pytest.mark.usefixtures("full_precision")
+def test_a_step_of_a_query_generator_waits_for_hugging_face_only(
+    chunk: int | None, passes: int, simulated: torch.device
+) -> None:
+    """T5 of `transformers` reads twice in each pass whether a batch has padding: before the encoder and the decoder."""
+    objectives = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        objectives.append(Seq2SeqObjective(tiny_t5(40)).eval())
+    batch = Batch(pad([[2, 7, 8, 9, 3], [2, 11, 3], [2, 12, 13, 3]]), pad([[2, 7, 3], [2, 11, 12, 13, 3], [2, 3]]))
+
+    step = on_device(objectives[0], batch, chunk, simulated)
+
+    if chunk is None:
+        assert_moved_once(batch)
+    assert traffic.synchronisations.total() == 2 * passes, traffic.synchronisations
+    assert_equal(step, on_cpu(objectives[1], batch, chunk), tolerance=1e-4)

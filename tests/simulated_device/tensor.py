@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -100,7 +100,7 @@ def run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if any(not isinstance(value, SimulatedTensor) and value.ndim for value in inputs):
         kinds = ", ".join(f"{tuple(value.shape)} on {value.device}" for value in inputs)
         raise DeviceMismatch(f"{op}: expected all tensors on one device, got {kinds} at {_line()}")
-    if _synchronises(op.overloadpacket, args):
+    if _synchronises(op.overloadpacket, args, kwargs):
         traffic.synchronisations[f"{_line()} {op.overloadpacket.__name__}"] += 1
     results = op(*tree_map(_host, tuple(args)), **tree_map(_host, kwargs))
     owners = {id(value.host): value for value in inputs if isinstance(value, SimulatedTensor)}
@@ -144,10 +144,12 @@ def _count(source: Tensor, target: Tensor, non_blocking: bool) -> None:
             traffic.synchronisations[f"{_line()} copy to the host"] += 1
 
 
-def _synchronises(packet: Any, args: Sequence[Any]) -> bool:
+def _synchronises(packet: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
     if packet in SELECTING:
         return any(isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1])
-    return packet in SYNCHRONISING or (packet is aten.repeat_interleave and isinstance(args[0], Tensor))
+    if packet is aten.repeat_interleave:
+        return isinstance(args[0], Tensor) and keywords.get("output_size") is None
+    return packet in SYNCHRONISING
 
 
 def _host(value: Any) -> Any:

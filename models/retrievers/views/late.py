@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, pad
 
-from models.batch import Rows, known
+from models.batch import Rows, first_positions, known
 from models.layers.backbone import Backbone
 from models.layers.bert_config import BertConfig
 from models.representation import Representation, Role, inner_products
@@ -109,9 +109,10 @@ class View(nn.Module):
         ids_BL, mask_BL = pad(tokens.ids, (0, missing), value=self.pad), pad(tokens.mask, (0, missing), value=False)
         unattended_BL = ~mask_BL & (torch.arange(ids_BL.shape[1], device=ids_BL.device) < count)
         augmented = Tokens(ids_BL.masked_fill(unattended_BL, self.mask), mask_BL, unattended_BL)
-        if ids_BL.shape[1] > count:
-            return augmented  # a query is longer than `query_masks`
-        return known(augmented, positions=torch.arange(ids_BL.numel(), device=ids_BL.device))
+        # The host knows the lengths, so it does not wait for a GPU to count the positions.
+        num_positions = sum(max(length, count) for length in tokens.lengths)
+        positions = first_positions(augmented.computed.sum(1), ids_BL.shape[1], num_positions)
+        return known(augmented, positions=positions, lengths=tokens.lengths)
 
     def compared(self, tokens: Tokens, role: Role) -> tuple[Tensor, Tensor | None]:
         """Return a mask [B, L] of the tokens that MaxSim compares and, if only equal tokens match, their ids [B, L].

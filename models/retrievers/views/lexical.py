@@ -86,7 +86,7 @@ class View(nn.Module):
         if hidden_BLH.device.type == "cpu":
             hidden_NH, computed_BL = hidden_BLH[pool_BL], pool_BL
         else:  # the host would wait for the number of pooled positions
-            computed_BL = tokens.mask if tokens.unattended is None else tokens.mask | tokens.unattended
+            computed_BL = tokens.computed
             hidden_NH = hidden_BLH.flatten(0, 1).index_select(0, tokens.positions)
         weights_BV = ACTIVATIONS[self.settings.activation](self._max_logits(hidden_NH, pool_BL, computed_BL, model))
         top = self.settings.top_queries if role == "query" else self.settings.top_passages

@@ -1,6 +1,6 @@
 """The training objective of a query generator: to generate a passage's query, and at first pieces of the passage.
 
-Shape suffixes: B batch, L length of a passage, T length of a query, V vocabulary.
+Shape suffixes: B batch, L length of a passage, T length of a query, V vocabulary, N target tokens.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from numpy.random import Generator
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from models.batch import HostProperty, Rows, flat_positions
 from models.objective import Losses, Vectors
 from models.tokens import Tokenizer, Tokens
 from tasks.training.epochs import rows_of_step
@@ -22,29 +22,20 @@ from tasks.training.seeds import random_generator
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Rows):
     """Input texts and their target sequences; a target is the start token, the text and its end."""
 
     texts: Tokens
     targets: Tokens
 
-    def __len__(self) -> int:
-        return len(self.texts.ids)
-
-    def rows(self, start: int, stop: int) -> Batch:
-        """Return the rows from `start` to `stop` as a batch."""
-        texts, targets = (
-            Tokens(tokens.ids[start:stop], tokens.mask[start:stop]) for tokens in (self.texts, self.targets)
-        )
-        return Batch(texts, targets)
+    @HostProperty
+    def predicted(self) -> Tensor:
+        """The flat positions [N] of target tokens after the start token, among B x (T - 1)."""
+        return flat_positions(self.targets.mask[:, 1:])
 
     def num_terms(self, loss: str) -> int:
         """Return the number of target tokens, over which the loss is the mean in a chunk and in the complete batch."""
-        return int(self.targets.mask[:, 1:].sum())
-
-    def to(self, device: torch.device) -> Batch:
-        """Return the batch on another device."""
-        return Batch(self.texts.to(device), self.targets.to(device))
+        return len(self.predicted)
 
 
 class Seq2SeqObjective(nn.Module):
@@ -60,9 +51,11 @@ class Seq2SeqObjective(nn.Module):
             input_ids=batch.texts.ids,
             attention_mask=batch.texts.mask.long(),
             decoder_input_ids=batch.targets.ids[:, :-1],
+            use_cache=False,
         ).logits
-        target_BT = batch.targets.mask[:, 1:]
-        return (), {"cross_entropy": cross_entropy(logits_BTV[target_BT].float(), batch.targets.ids[:, 1:][target_BT])}
+        logits_NV = logits_BTV.flatten(0, 1).index_select(0, batch.predicted)
+        target_N = batch.targets.ids[:, 1:].flatten().index_select(0, batch.predicted)
+        return (), {"cross_entropy": cross_entropy(logits_NV.float(), target_N)}
 
     def compare(self, vectors: Vectors, batch: Batch) -> Losses:
         """Return no losses: nothing is compared across a batch."""

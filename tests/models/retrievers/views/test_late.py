@@ -207,6 +207,8 @@ def test_queries_are_filled_up_with_masks(tokenizer: Tokenizer) -> None:
     assert narrow.ids.tolist() == [[*short, MASK, MASK, MASK]]
     assert narrow.mask.int().tolist() == [[1, 1, 1, 0, 0, 0]]
     assert view.compared(wide, "query")[0].int().tolist() == [[1, 1, 1, 1, 1, 1, 0], [1] * 7]
+    assert wide.positions.tolist() == [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13]
+    assert narrow.positions.tolist() == [0, 1, 2, 3, 4, 5]
     again = view.augmented(wide, "query")
     assert torch.equal(again.ids, wide.ids)
     assert torch.equal(again.mask, wide.mask)
