@@ -20,7 +20,7 @@ from tasks.finetuning.train import Training
 from tasks.flops import Costs, naming
 from tasks.memory import EncodingMemory, TrainingMemory, encoding_memory, training_memory
 from tasks.pretraining.pretrain import Pretraining
-from tasks.runtime.device import Precision
+from tasks.runtime.device import ON_GPU, Precision
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,14 @@ class TrainingStep:
 
 
 class Capacity:
-    """Counts the memory of stages on models of a backbone's shape, in the precision of their settings on a GPU.
+    """Counts the memory of stages on models of a backbone's shape, in the precision of their settings.
 
-    `half` says for all stages whether they run under autocast, whatever their settings.
+    `default` is the precision where settings name none, by default that of a GPU. `half` says for all stages whether
+    they run under autocast, whatever their settings.
     """
 
-    def __init__(self, costs: Costs, *, half: bool | None = None) -> None:
-        self.costs, self._half_of_all = costs, half
+    def __init__(self, costs: Costs, *, default: Precision = ON_GPU, half: bool | None = None) -> None:
+        self.costs, self._default, self._half_of_all = costs, default, half
 
     def pretraining(self, settings: Pretraining[Any]) -> TrainingMemory:
         """Return the memory of a pre-training."""
@@ -98,4 +99,4 @@ class Capacity:
         return training_memory(step.objective, step.batch_of, half=self._half(precision))
 
     def _half(self, precision: Precision | None) -> bool:
-        return precision != "float32" if self._half_of_all is None else self._half_of_all
+        return (precision or self._default) != "float32" if self._half_of_all is None else self._half_of_all

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,10 @@ def rehearse(name: str, passages: int, limit: float, changes: Sequence[str], as_
     full = datasets.num_rows(recipe.dataset.reader, recipe.corpora.retrieve) or passages
     sizes = passages // SHARE, passages
     progress = unwrapped(stderr=True)
-    runs = [_measure(recipe, path, changes, size, limit, progress.print) for size in sizes]
+    runs: list[Run] = []
+    for size in sizes:  # the larger size would exceed the limit where the smaller does
+        most = len(runs[0].calls) if runs else None
+        runs.append(_measure(recipe, path, changes, size, limit, most, progress.print))
     true_steps, impossible = _true_steps(recipe, path)
     number = min(len(run.calls) for run in runs)
     small, large = (by_stage_and_round(run.calls[:number]) for run in runs)
@@ -106,9 +110,10 @@ def _measure(
     changes: Sequence[str],
     passages: int,
     limit: float,
+    most: int | None,
     report: Callable[[str], None],
 ) -> Run:
-    """Build the stages of the recipe in a temporary store."""
+    """Build the first `most` stages of the recipe, or all, in a temporary store."""
     with tempfile.TemporaryDirectory(prefix="pretrieve-rehearsal-") as name:
         folder = Path(name)
         report(f"{passages:,} synthetic passages …")
@@ -119,7 +124,7 @@ def _measure(
         plan = planned(rehearsed, path.stem, store)
         current, run = Session(store, execution, print_line=report), Run([])
         with session(current):
-            for reference, job in plan.jobs.items():
+            for reference, job in islice(plan.jobs.items(), most):
                 before = reset_peak_memory()
                 try:
                     with time_limit(limit):

@@ -16,7 +16,7 @@ from storage.store import sources
 from tasks.capacity import Capacity, TrainingStep
 from tasks.flops import Costs
 from tasks.memory import TrainingMemory
-from tasks.runtime.device import choose_device
+from tasks.runtime.device import choose_device, default_precision
 from tasks.session import Done
 from tasks.training.grad_cache import gradients
 from tasks.training.optimiser import OptimisationSettings
@@ -59,7 +59,8 @@ class TrueShapes:
         """`memory` is what a step may take in bytes, `limit` how many seconds its measurement takes at most."""
         backbone = estimate.recipe.backbone
         costs = Costs(sources.weights(backbone.weights).path, backbone, dropout=backbone.dropout)
-        self.estimate, self.memory, self.limit, self.capacity = estimate, memory, limit, Capacity(costs)
+        self.estimate, self.memory, self.limit = estimate, memory, limit
+        self.capacity = Capacity(costs, default=default_precision(choose_device()))
         self._measured: dict[str, tuple[int, float, int]] = {}
 
     def of(self, steps: Sequence[Done]) -> Iterator[TrueStep | str]:

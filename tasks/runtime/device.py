@@ -19,9 +19,14 @@ ON_GPU: Precision = "bfloat16"
 
 def autocast(device: torch.device, precision: Precision | None) -> torch.autocast:
     """Return the context in which products have a precision; None is float32 on a CPU and else bfloat16."""
-    chosen = precision or ("float32" if device.type == "cpu" else ON_GPU)
+    chosen = precision or default_precision(device)
     dtype = torch.bfloat16 if chosen == "float32" else getattr(torch, chosen)
     return torch.autocast(device.type, dtype=dtype, enabled=chosen != "float32")
+
+
+def default_precision(device: torch.device) -> Precision:
+    """Return the precision on a device where the settings name none."""
+    return "float32" if device.type == "cpu" else ON_GPU
 
 
 def choose_device() -> torch.device:

@@ -48,20 +48,23 @@ def test_a_recipe_with_a_teacher_and_transfer_runs_to_its_report(capsys: pytest.
 def test_a_stage_that_takes_too_long_ends_the_rehearsal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = rehearsal.run_job
+    real, started = rehearsal.run_job, list[str]()
 
     def slow(job, current):
+        started.append(job.stage.name)
         if job.stage.name == "split_corpus":
-            time.sleep(30)
+            raise OverTime
         return real(job, current)
 
     monkeypatch.setattr(rehearsal, "run_job", slow)
-    rehearse("sim_cse", 40, 1.0, ["bm25.engine=bm25s"], as_json=False)
+    rehearse("sim_cse", 40, 600.0, ["bm25.engine=bm25s"], as_json=False)
 
     printed = capsys.readouterr().out
-    assert "split_corpus: more than 1 s with 10 passages; none after it ran" in printed
+    assert "split_corpus: more than 600 s with 10 passages; none after it ran" in printed
     assert "│ ingest" in printed
     assert "│ split_corpus" not in printed
+    assert started.count("split_corpus") == 1  # not with more passages
+    assert started.count("ingest_corpus") == 2
 
 
 def test_a_block_within_its_limit_is_not_interrupted() -> None:

@@ -12,6 +12,7 @@ from flows.rehearsal import true_shapes
 from flows.rehearsal.true_shapes import TrueShapes, TrueStep
 from storage.store import sources
 from storage.store.store import Store
+from tasks.capacity import Capacity
 from tasks.session import Done, Execution, Session, session
 from tests.tiny import save_backbone
 
@@ -81,6 +82,17 @@ def test_further_chunks_take_as_long_as_the_second(
     assert pretraining.chunk == 4  # two texts, each exchanged with its context: more take over a quarter of the limit
     assert measured[2:4] == [(2, None), (4, 4)]
     assert pretraining.seconds == pytest.approx(10 + 31 * 14)
+
+
+def test_a_precision_of_null_is_that_of_the_device(planned_recipe: tuple[CostEstimate, list[Done]]) -> None:
+    estimate, _ = planned_recipe
+    capacity, pretraining = TrueShapes(estimate, 1000 * MEBIBYTE, LIMIT).capacity, estimate.recipe.pretrain
+    assert pretraining
+
+    peak = capacity.pretraining(pretraining).peak(64, 32)
+
+    single, half = (Capacity(capacity.costs, half=half).pretraining(pretraining).peak(64, 32) for half in (False, True))
+    assert single == peak != half
 
 
 def test_a_chunk_fits_into_the_memory_or_a_line_says_so(planned_recipe: tuple[CostEstimate, list[Done]]) -> None:

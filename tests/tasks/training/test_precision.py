@@ -9,8 +9,10 @@ from safetensors import safe_open
 
 from models.objective import Batch
 from models.tokens import Tokenizer
+from storage.artifact import key_of
 from tasks.training import checkpoints, loop
 from tasks.training.optimiser import OptimisationSettings
+from tests.tasks.pairs_of_words import SETTINGS as GENERATOR
 from tests.tasks.training.small_objectives import FITTING, batches, equal, lines, objective, run
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -72,3 +74,12 @@ def test_skipped_steps_are_counted_and_have_no_gradient_norm(tokenizer: Tokenize
 def test_the_default_precision_is_in_no_key() -> None:
     assert "precision" not in FITTING.model_dump()
     assert OptimisationSettings(**FITTING.model_dump(), precision="bfloat16").model_dump()["precision"] == "bfloat16"
+
+
+def test_a_stated_precision_is_in_the_key() -> None:
+    """The validation of a query generator has it too, so one key means one content on a device."""
+    fits = [FITTING.model_copy(update={"precision": precision}) for precision in (None, "float32", "bfloat16")]
+    dumped = [GENERATOR.model_copy(update={"fit": fit}).model_dump(mode="json") for fit in fits]
+
+    assert len({key_of("finetune_generator", 1, settings, {}) for settings in dumped}) == 3
+    assert "precision" not in dumped[0]["fit"]
