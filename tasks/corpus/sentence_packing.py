@@ -146,7 +146,8 @@ def _parts(text: str, tokenizer: Tokenizer) -> list[tuple[str, tuple[int, int]]]
         text = tokenizer.normalizer.normalize_str(text)
     if tokenizer.pre_tokenizer is None:
         return [(text, (0, len(text)))]
-    return tokenizer.pre_tokenizer.pre_tokenize_str(text)
+    parts: list[tuple[str, tuple[int, int]]] = tokenizer.pre_tokenizer.pre_tokenize_str(text)
+    return parts
 
 
 def _cut(text: str, span: Span, tokenizer: Tokenizer, max_tokens: int) -> Iterator[Span]:
