@@ -65,7 +65,7 @@ class Adapter(Backbone):
         _set(own, HIDDEN_DROPOUT, config.hidden_dropout_prob)
         _set(own, ATTENTION_DROPOUT, config.attention_probs_dropout_prob)
         with refuse_unusable(folder):
-            model = cls(AutoModelForMaskedLM.from_config(own))
+            model = cls(cast(Any, AutoModelForMaskedLM).from_config(own))
         model.keep(layers)
         return model
 
@@ -112,7 +112,7 @@ class Adapter(Backbone):
             if isinstance(module, nn.Dropout):
                 module.p = rate
             elif isinstance(getattr(module, "attention_dropout", None), float):
-                module.attention_dropout = rate
+                cast(Any, module).attention_dropout = rate
 
     @property
     def encoder(self) -> Any:

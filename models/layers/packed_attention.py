@@ -48,7 +48,7 @@ def sliding_window(packing: Packing, distance: int) -> Packing:
     """Return a packing whose tokens see only tokens up to a distance in their text.
 
     A row that would see nothing sees itself. Such rows are padding, which is not used, but the softmax over no column
-    is NaN, and so is the gradient of all rows that are computed with it.
+    is 0 / 0, and a NaN in one row would be in the gradient of every parameter.
     """
     positions_L = torch.arange(packing.shape[1], device=packing.positions_N.device)
     near_LL = (positions_L[:, None] - positions_L).abs() <= distance
