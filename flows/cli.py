@@ -61,7 +61,7 @@ def recipes() -> None:
 @app.command(rich_help_panel=RUN, epilog="Example: pretrieve fetch msmarco data/msmarco")
 def fetch(
     dataset: Annotated[
-        str, typer.Argument(metavar="COLLECTION", help="msmarco, natural_questions, beir/NAME, and others.")
+        str, typer.Argument(metavar="COLLECTION", help="msmarco, squad, medquad, beir/NAME, and others.")
     ],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write: a recipe's dataset.path.")],
     without: Annotated[

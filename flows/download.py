@@ -77,13 +77,14 @@ def size_of(download: Download) -> int | None:
 
 
 def download_file(download: Download, file: Path, progress: Progress, otherwise: str) -> None:
-    """Fetch a file unless it is complete already.
+    """Fetch a file unless it is complete already, as after a kill, or put there by hand.
 
     Raises UserError, which ends with `otherwise`, where the server cannot be reached or the content is another.
     """
     from requests import RequestException
 
     if file.exists():
+        _check(download, file, otherwise)
         return
     part = file.with_name(f"{file.name}.part")
     part.parent.mkdir(parents=True, exist_ok=True)

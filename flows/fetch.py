@@ -135,9 +135,11 @@ def _bytes_of_part(remote: Remote, folder: Path) -> int:
 def _fetch_one(remote: Remote, folder: Path, progress: Progress) -> None:
     """Fetch one download, from its other address where the first fails, and put its files into the folder."""
     excluded = f", or leave it out with --without {remote.part}" if remote.part else ""
-    by_hand = f"put {_named(remote)} into {folder} by hand{excluded}"
     download, file = _download(remote), _temporary(remote, folder)
-    say(f"{_named(remote)}: fetching {download.url}")
+    by_hand = f"put {_named(remote)} into {folder} by hand{excluded}"
+    if remote.conversion:
+        by_hand = f"put it into {file.parent} by hand as {file.name}, and run the same command again"
+    say(f"{_named(remote)}: " + (f"reading {file}" if file.exists() else f"fetching {download.url}"))
     try:
         download_file(download, file, progress, by_hand)
         with full_disk_explained(folder):
@@ -158,7 +160,7 @@ def _temporary(remote: Remote, folder: Path) -> Path:
 
 
 def _named(remote: Remote) -> str:
-    return ", ".join(remote.names) or "the collection"
+    return "the collection" if remote.conversion or not remote.names else ", ".join(remote.names)
 
 
 def _download(remote: Remote) -> Download:

@@ -1,24 +1,27 @@
-"""Puts what was downloaded where a dataset loader reads it: a file, members of an archive, or titles of a corpus."""
+"""Puts what was downloaded where a dataset loader reads it.
+
+The result is a file, members of an archive, titles of a corpus, or a collection that was converted to BEIR's layout.
+"""
 
 from __future__ import annotations
 
 import shutil
-import tarfile
-import zipfile
-import zlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
+from storage.conversions import convert
 from storage.datasets.support.official_files import Remote, beir_member, is_fetched
 from storage.errors import UserError
 from storage.files import flush, writing
+from storage.formats.archives import reading_archive
 from storage.formats.lines import open_plain_or_gzipped, read_json_lines, text_field
 
 
 def install(remote: Remote, file: Path, folder: Path) -> None:
     """Put the files of a download into a folder, and delete the download. Raises UserError for unexpected content."""
-    if remote.archive:
+    if remote.conversion:
+        convert(remote.conversion, file, folder)
+        file.unlink()
+    elif remote.archive:
         _unpack(remote, file, folder)
     elif remote.titles:
         _write_titles(file, folder / remote.names[0])
@@ -57,31 +60,14 @@ def _write_titles(file: Path, target: Path) -> None:
 def _unpack(remote: Remote, archive: Path, folder: Path) -> None:
     """Write the needed members of an archive, and delete the archive."""
     missing = {Path(name).name: Path(name) for name in remote.names}
-    try:
-        for member, content in _members(archive):
+    with reading_archive(archive) as members:
+        for member, content in members:
             target = missing.pop(Path(member).name, None) if remote.names else beir_member(member)
             if target is not None:
                 (folder / target).parent.mkdir(parents=True, exist_ok=True)
                 with writing(folder / target) as temporary, temporary.open("wb") as file:
                     shutil.copyfileobj(content, file, 1 << 20)
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        archive.unlink()
-        raise UserError(f"{remote.at}: the download is no complete archive ({error}); try again later") from None
     archive.unlink()
     if missing or not is_fetched(folder, remote):
         names = ", ".join(sorted(missing)) or "corpus.jsonl and queries.jsonl"
         raise UserError(f"{remote.at}: expected {names} in the archive; the publisher may have changed it")
-
-
-def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """Yield the names and contents of the files in a zip or a tar archive."""
-    if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as zipped:
-            for name in zipped.namelist():
-                with zipped.open(name) as content:
-                    yield name, content
-        return
-    with tarfile.open(archive, "r|*") as stream:
-        for member in stream:
-            if (file := stream.extractfile(member)) is not None:
-                yield member.name, file

@@ -10,12 +10,12 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from storage.conversions.beir_files import write_qrels
 from storage.datasets import beir
 from storage.errors import UserError
-from storage.files import write_atomically
-from storage.formats.records import QrelRow
 
 NUM_FOLDS = 5
+FOLD_FILES = tuple(f"qrels/fold_{fold}_{part}.tsv" for fold in range(1, NUM_FOLDS + 1) for part in ("train", "dev"))
 
 
 def write_folds(folder: Path) -> None:
@@ -35,8 +35,8 @@ def write_folds(folder: Path) -> None:
     for number, articles in enumerate(folds, 1):
         measured = [row for row in judged if article_of(row["doc_id"]) in articles]
         learned = [row for row in judged if article_of(row["doc_id"]) not in articles]
-        write_atomically(folder / f"qrels/fold_{number}_dev.tsv", qrels_table(measured))
-        write_atomically(folder / f"qrels/fold_{number}_train.tsv", qrels_table(learned))
+        write_qrels(folder / f"qrels/fold_{number}_dev.tsv", measured)
+        write_qrels(folder / f"qrels/fold_{number}_train.tsv", learned)
 
 
 def fold_articles(articles: Iterable[str]) -> list[set[str]]:
@@ -54,9 +54,3 @@ def ordered_articles(articles: Iterable[str]) -> list[str]:
 def article_of(paragraph_id: str) -> str:
     """Return the name of a paragraph's article: the paragraph's id is NAME#NUMBER."""
     return paragraph_id.rpartition("#")[0]
-
-
-def qrels_table(rows: Iterable[QrelRow]) -> str:
-    """Return judgements as the text of a file in BEIR's layout."""
-    lines = (f"{row['query_id']}\t{row['doc_id']}\t{row['grade']}\n" for row in rows)
-    return "\t".join(beir.HEADER) + "\n" + "".join(lines)

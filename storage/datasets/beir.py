@@ -19,7 +19,10 @@ from storage.formats.ids import Unique, checked_id
 from storage.formats.lines import answer_list, plain_or_gzipped, read_json_lines, read_lines, text_field
 from storage.formats.records import AnswerRow, QrelRow, QueryRow, TextRow
 
-FETCH = "put a folder in BEIR's layout there; `pretrieve fetch beir/NAME DIR` fetches an official set"
+FETCH = (
+    "put a folder in BEIR's layout there; `pretrieve fetch NAME DIR` fetches squad, scifact, medquad or covid-qa, and "
+    "beir/NAME, an official set"
+)
 IGNORE_IDENTICAL_IDS = True  # where queries are documents too, as of ArguAna and Quora (BEIR's own evaluation)
 HEADER = ["query-id", "corpus-id", "score"]
 INTEGER = re.compile("[+-]?[0-9]{1,19}")

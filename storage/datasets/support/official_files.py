@@ -10,11 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from storage.conversions.squad_folds import FOLD_FILES
 from storage.errors import UserError
 from storage.formats.lines import plain_or_gzipped
 
 MSMARCO = "https://msmarco.z22.web.core.windows.net/msmarcoranking"
 DPR = "https://dl.fbaipublicfiles.com/dpr/data/retriever"
+GITHUB_FILES = "https://raw.githubusercontent.com"
 FOR_RESEARCH = "MS MARCO is for non-commercial research only (https://microsoft.github.io/msmarco)"
 BEIR, HUB = "beir/", "hub:"
 UNFINISHED = ".fetching"  # the folder of downloads that are not complete; it is removed when all are
@@ -33,6 +35,8 @@ class Remote:
     archive: bool = False
     titles: bool = False
     """Whether the result is id, tab, title of each row of the fetched JSON lines."""
+    conversion: str = ""
+    """The module of storage/conversions/ that writes the resulting files from what is fetched."""
     checksum: str | None = None
     """`md5:` or `sha256:` and the digest of the file at an address."""
     size: int | None = None
@@ -46,7 +50,7 @@ class Remote:
     @property
     def is_source(self) -> bool:
         """Return whether the resulting files are extracted from the fetched file."""
-        return self.archive or self.titles
+        return self.archive or self.titles or bool(self.conversion)
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,28 @@ _TREC_TOPICS = (
     _one("msmarco-passage/trec-dl-2019/queries", "msmarco-test2019-queries.tsv.gz"),
     _one("msmarco-passage/trec-dl-2020/queries", "msmarco-test2020-queries.tsv.gz"),
 )
+_TOPICS_AND_CORPUS = ("corpus.jsonl.gz", "queries.jsonl.gz", "qrels/dev.tsv")
+_SQUAD = "rajpurkar/SQuAD-explorer/eee5fdbf62f8613a7812b03419e6b29617b74fd1/dataset/dev-v1.1.json"
+_CONVERTED = {  # into BEIR's layout; the addresses name a commit
+    "squad": Official((Remote(
+        f"{GITHUB_FILES}/{_SQUAD}",
+        ("corpus.jsonl.gz", "documents.jsonl.gz", "queries.jsonl.gz", "qrels/train.tsv", "qrels/dev.tsv", *FOLD_FILES),
+        conversion="squad",
+        checksum="sha256:95aa6a52d5d6a735563366753ca50492a658031da74f301ac5238b03966972c9",
+    ),), "SQuAD is CC BY-SA 4.0 (https://rajpurkar.github.io/SQuAD-explorer)"),
+    "scifact": Official((Remote(
+        "beir/scifact", (*_TOPICS_AND_CORPUS, "qrels/train.tsv"), conversion="scifact",
+    ),), "SciFact's claims are CC BY 4.0, its abstracts ODC-By 1.0 (https://github.com/allenai/scifact)"),
+    "medquad": Official((Remote(
+        "https://github.com/abachaa/MedQuAD/archive/577bd37b96c02d1833b2c9eed2de9f96964e96cb.tar.gz",
+        (*_TOPICS_AND_CORPUS, "qrels/train.tsv"), conversion="medquad",
+    ),), "MedQuAD is CC BY 4.0 (https://github.com/abachaa/MedQuAD)"),
+    "covid-qa": Official((Remote(
+        f"{GITHUB_FILES}/deepset-ai/COVID-QA/fb2eb5e249618457e5359806601086c635c8eb8f/data/question-answering/"
+        "200423_covidQA.json", _TOPICS_AND_CORPUS, conversion="covid_qa",
+        checksum="sha256:ab310b4e39f726e087c8fa3d1787c73771dacddc584977204ebe3cc889ee1264",
+    ),), "COVID-QA is Apache-2.0 (https://github.com/deepset-ai/COVID-QA)"),
+}  # fmt: skip
 _WIKIPEDIA = Remote(f"{HUB}wikimedia/wikipedia@main:20231101.en", ("",), part="wikipedia")
 _BOOKCORPUS = Remote(f"{HUB}bookcorpus/bookcorpus@refs/convert/parquet:plain_text/train", ("",), part="bookcorpus")
 _WIKIPEDIA_AND_BOOKS = (*_below("wikipedia", [_WIKIPEDIA]), *_below("bookcorpus", [_BOOKCORPUS]))
@@ -153,6 +179,7 @@ OFFICIAL = {
         *_WIKIPEDIA_AND_BOOKS,
         *_below("msmarco", _part("passages", _PASSAGES)), *_below("msmarco", _part("titles", _TITLES)),
     ), f"{_TERMS_OF_TEXTS}. {FOR_RESEARCH}"),
+    **_CONVERTED,
 }  # fmt: skip
 
 

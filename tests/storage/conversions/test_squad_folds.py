@@ -51,14 +51,14 @@ def test_folds_are_consecutive_articles_in_the_order_of_their_sha256(collection:
 
 def check_partition(folder: Path) -> None:
     """Assert that each question is in one fold's `dev`, and that its fold trains on all other articles."""
-    whole = [*beir.qrels(folder, "train"), *beir.qrels(folder, "dev")]
+    judged = [*beir.qrels(folder, "train"), *beir.qrels(folder, "dev")]
     seen: Counter[str] = Counter()
     for k in range(1, 6):
         train, dev = list(beir.qrels(folder, f"fold_{k}_train")), list(beir.qrels(folder, f"fold_{k}_dev"))
-        assert sorted(map(repr, [*train, *dev])) == sorted(map(repr, whole))
+        assert sorted(map(repr, [*train, *dev])) == sorted(map(repr, judged))
         assert {article(dict(row)) for row in train}.isdisjoint({article(dict(row)) for row in dev})
         seen.update(row["query_id"] for row in dev)
-    assert seen == Counter(row["query_id"] for row in whole)
+    assert seen == Counter(row["query_id"] for row in judged)
     for part in ("train", "dev"):
         assert (folder / f"qrels/fold_1_{part}.tsv").read_bytes() == (folder / f"qrels/{part}.tsv").read_bytes()
 
