@@ -2,24 +2,32 @@
 
 A worker runs these; its environment says where the store is (PRETRIEVE_STORE). Most plan a recipe and
 run the stages that they need through `flows.prefect_server.child_runs`. `run_stage` runs one stage of a recipe, and
-`evaluate_models` reads a suite. Prefect shows a function's first lines next to its form.
+`evaluate_models` reads a suite.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, get_type_hints
 
-from prefect import Flow, flow, get_run_logger
-from pydantic import Field
-from pydantic.fields import FieldInfo
+from prefect import get_run_logger
 
 from flows.chain.given_models import check_models
-from flows.chain.suites import shipped_suites
 from flows.plan import needed_for, planned
 from flows.prefect_server.child_runs import Request, run_all
+from flows.prefect_server.forms import (
+    Changes,
+    Goal,
+    Models,
+    Only,
+    RecipeName,
+    Replaced,
+    Skipping,
+    StageName,
+    SuiteName,
+    offered,
+)
 from flows.prefect_server.ui_artifacts import show_lineage, show_run
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import find_recipe, recipe_name, shipped_recipes
@@ -31,76 +39,14 @@ from tasks.job import Job
 from tasks.session import Session, session
 from tasks.stage import run_job
 
-P = ParamSpec("P")
 
-CHANGE = r"^[A-Za-z0-9_.]+=.*$"
-
-Shipped = Annotated[
-    str,
-    Field(title="shipped", description="A recipe of configs/.", json_schema_extra={"enum": list(shipped_recipes())}),
-]
-Own = Annotated[
-    str, Field(title="file", description="The path of a YAML file that every worker can read.", pattern=r"\.ya?ml$")
-]
-RecipeName = Annotated[Shipped | Own, Field(description="What to run: a recipe of configs/, or a file of your own.")]
-Changes = Annotated[
-    list[Annotated[str, Field(pattern=CHANGE)]],
-    Field(description="Values to change, one a line, such as rounds.1.train.epochs=2.", max_length=100),
-]
-Nothing = Annotated[None, Field(title="nothing")]
-Some = Annotated[str, Field(title="some", min_length=1)]
-Replaced = Annotated[
-    Nothing | Some,
-    Field(description="Write others for: all, a bucket such as bucket:2a, or a file of document ids, one a line."),
-]
-Everything = Annotated[None, Field(title="everything")]
-Part = Annotated[str, Field(title="stage or round", min_length=1)]
-Goal = Annotated[
-    Everything | Part, Field(description="Only what a stage or a round needs, such as split_corpus; or everything.")
-]
-Models = Annotated[
-    list[Annotated[str, Field(min_length=1)]],
-    Field(description="bm25, keys, folders or hub names, one a line; NAME=MODEL names its row.", min_length=1),
-]
-SuiteName = Annotated[
-    Annotated[str, Field(title="shipped", description="A suite.", json_schema_extra={"enum": list(shipped_suites())})]
-    | Own,
-    Field(description="On which collections: a suite of configs/suites/, or a file of your own."),
-]
-Only = Annotated[list[str], Field(description="Collections of the suite, one a line; all, where none is named.")]
-Skipping = Annotated[bool, Field(description="Leave out collections that are not here, which is an error else.")]
-StageName = Annotated[
-    str, Field(description="The stage's key or the beginning of it, as `pretrieve plan` lists it.", min_length=4)
-]
-
-
-def offered(flow_run_name: str | None = None) -> Callable[[Callable[P, None]], Flow[P, None]]:
-    """Return a decorator that makes a function a flow of its name, whose form has the descriptions of the annotations.
-
-    Prefect reads descriptions only from `Args` in a docstring, so these are written there.
-    """
-
-    def as_flow(function: Callable[P, None]) -> Flow[P, None]:
-        words, fields = function.__doc__ or "", get_type_hints(function, include_extras=True)
-        arguments = [f"    {name}: {_description(kind)}" for name, kind in fields.items() if name != "return"]
-        function.__doc__ = "\n".join([words.rstrip(), "", "Args:", *arguments])
-        name = function.__name__
-        return flow(name=name, description=words, flow_run_name=flow_run_name, persist_result=False)(function)
-
-    return as_flow
-
-
-def _description(annotation: Any) -> str:
-    return next(field.description or "" for field in annotation.__metadata__ if isinstance(field, FieldInfo))
-
-
-@offered(flow_run_name="{recipe}")
+@offered()
 def reproduce(recipe: RecipeName = "quickstart", changes: Changes = [], until: Goal = None) -> None:  # noqa: B006
     """Run a recipe from corpus to report; artifacts in the store are reused."""
     run_recipe(recipe, changes, until)
 
 
-@offered(flow_run_name="{recipe}")
+@offered()
 def generate_queries(
     recipe: RecipeName = "quickstart",
     changes: Changes = [],  # noqa: B006
@@ -127,25 +73,25 @@ def generate_queries(
     current.print_line(result.summary())
 
 
-@offered(flow_run_name="{recipe}")
+@offered()
 def pretrain(recipe: RecipeName = "quickstart", changes: Changes = []) -> None:  # noqa: B006
     """Run a recipe up to the pre-trained encoder."""
     run_recipe(recipe, changes, "pretrain")
 
 
-@offered(flow_run_name="{recipe}")
+@offered()
 def finetune(recipe: RecipeName = "quickstart", changes: Changes = []) -> None:  # noqa: B006
     """Run a recipe up to the retrievers of all rounds and their vectors."""
     run_recipe(recipe, changes, "encode")
 
 
-@offered(flow_run_name="{recipe}")
+@offered()
 def evaluate(recipe: RecipeName = "quickstart", changes: Changes = []) -> None:  # noqa: B006
     """Run a recipe up to the metrics, without the report."""
     run_recipe(recipe, changes, "evaluate")
 
 
-@offered(flow_run_name="{suite}")
+@offered()
 def evaluate_models(
     models: Models,
     suite: SuiteName = "small",
@@ -167,7 +113,7 @@ def evaluate_models(
     current.print_line(f"report: {page}")
 
 
-@offered()
+@offered(named=False)
 def run_stage(recipe: RecipeName, stage: StageName, changes: Changes = []) -> None:  # noqa: B006
     """Build one stage of a recipe on a worker with a GPU; its inputs must be in the store.
 

@@ -23,6 +23,7 @@ from flows.prefect_server.embedded_server import start
 from flows.prefect_server.watch import ServerWatch, require_answer
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import recipe_name
+from flows.run_names import run_name
 from flows.terminal import Terminal, say, unwrapped
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -60,7 +61,8 @@ def run(name: str, folder: Path, changes: Sequence[str], until: str | None) -> N
             console.print(describe_execution(recipe.execution))
         current = Session(store, recipe.execution, print_line=console.print, note=note)
         if missing:
-            page = as_flow("reproduce", title, current, lambda: build_and_show(jobs, title, current))
+            shown = run_name(title, recipe.seed, changes)
+            page = as_flow("reproduce", shown, current, lambda: build_and_show(jobs, title, current))
         else:
             page = build(jobs, title, current)
         if page is None:
@@ -111,10 +113,11 @@ def published(name: str, report: Artifact[Report], store: Store, stages: Sequenc
     return publish(folder, report, [dataclasses.asdict(stage) for stage in stages])
 
 
-def as_flow(flow_name: str, recipe: str, current: Session, body: Callable[[], T]) -> T:
+def as_flow(flow_name: str, title: str, current: Session, body: Callable[[], T]) -> T:
     """Call `body` as a Prefect flow of this process, with its stages as tasks; return its result.
 
-    Raises `UserError` where the server does not answer from the start, and `ServerLost` where it stops answering.
+    `title` is the run's name. Raises `UserError` where the server does not answer from the start, and `ServerLost`
+    where it stops answering.
     """
     require_descriptors()
     prepare_prefect(current.store)
@@ -127,7 +130,7 @@ def as_flow(flow_name: str, recipe: str, current: Session, body: Callable[[], T]
     embedded, watch = watched_server(current.print_line)
     results: list[T] = []
 
-    def run(recipe: str) -> None:
+    def run() -> None:
         try:
             results.append(body())
         except (KeyboardInterrupt, TerminationSignal, Terminated) as interrupted:
@@ -140,7 +143,7 @@ def as_flow(flow_name: str, recipe: str, current: Session, body: Callable[[], T]
 
     try:
         with watch, tags(TAG):
-            flow(name=flow_name, flow_run_name=recipe, persist_result=False)(run)(recipe=recipe)
+            flow(name=flow_name, flow_run_name=lambda: title, persist_result=False)(run)()
     except Exception as error:
         raise watch.cause(error) from error
     return results[0]

@@ -62,7 +62,8 @@ NEVER_AT_IMPORT = {
     "bm25s", "distributed", "duckdb", "faiss", "ir_datasets", "jnius", "numba", "pandas", "prefect", "prefect_dask",
     "pyserini", "ranx", "seismic", "sklearn", "spacy",
 }  # fmt: skip
-LOADED_BY_WORKERS = {"flows/deployed.py", "flows/prefect_server/worker.py"}  # where Prefect is loaded in any case
+# Prefect is loaded there in any case.
+LOADED_BY_WORKERS = {"flows/deployed.py", "flows/prefect_server/forms.py", "flows/prefect_server/worker.py"}
 MODULES = sorted(file for folder in MAY_IMPORT for file in (ROOT / folder).rglob("*.py"))
 
 

@@ -2,8 +2,8 @@
 
 A stage starts when its inputs are complete, so independent stages run in parallel, one on each GPU worker. A stage for
 the CPU runs in the main thread of this process, where a cancelled run interrupts it. A stage for the GPU is a child run
-of the deployment `run_stage/gpu`; this process waits for it in a thread and holds no lock, so parent and child never
-wait for each other.
+of the deployment `run_stage/run-stage`; this process waits for it in a thread and holds no lock, so parent and child
+never wait for each other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tasks.stage import report_done, run_job
 
 T = TypeVar("T")
 
-DEPLOYMENT = "run_stage/gpu"
+DEPLOYMENT = "run_stage/run-stage"
 POLL_SECONDS = 2.0
 SECONDS_UNTIL_WARNING = 60.0
 SECONDS_TO_TAKE_BACK = 2.0 * HEARTBEAT_SECONDS

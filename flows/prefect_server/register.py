@@ -24,6 +24,7 @@ def register_all(tell: Callable[[str], None] = print) -> None:
     from prefect.client.orchestration import get_client
 
     from flows.prefect_server.automations import settle_automations
+    from flows.prefect_server.renamed_deployments import remove_renamed
 
     check_server()
     with get_client(sync_client=True) as client:
@@ -37,6 +38,7 @@ def register_all(tell: Callable[[str], None] = print) -> None:
             _switch_on(client, switched_on)
         tell(f"work pools: {', '.join(POOLS)}")
         tell(f"deployments: {', '.join(deployments)}")
+        remove_renamed(client, tell)
         for line in settle_automations(client):
             tell(f"automation: {line}")
 

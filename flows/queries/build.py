@@ -18,6 +18,7 @@ from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.shipped import recipe_name
 from flows.reproduce import as_flow
+from flows.run_names import run_name
 from flows.terminal import say, unwrapped
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -81,12 +82,13 @@ def build(
         console.print(f"{recipe.title}: pseudo-queries: {counts}; store {store.root}")
         if missing:
             console.print(describe_execution(recipe.execution))
-        say(_run(recipe, title, current, missing > 0).summary())
+        shown = run_name(title, recipe.seed, changes) if missing else None
+        say(_run(recipe, title, current, shown).summary())
         current.note.finish()
 
 
-def _run(recipe: Recipe[Any], title: str, current: Session, as_a_flow: bool) -> BuildResult:
-    """Build the corpus in this process, as a Prefect flow where stages are missing, and record its version."""
+def _run(recipe: Recipe[Any], title: str, current: Session, shown: str | None) -> BuildResult:
+    """Build the corpus in this process, as a Prefect flow of the name `shown` where given; record its version."""
     store = current.store
 
     def body() -> BuildResult:
@@ -98,7 +100,7 @@ def _run(recipe: Recipe[Any], title: str, current: Session, as_a_flow: bool) -> 
         show_queries(title, result.page)
         return result
 
-    return as_flow("generate_queries", title, current, with_page) if as_a_flow else body()
+    return as_flow("generate_queries", shown, current, with_page) if shown else body()
 
 
 def import_file(

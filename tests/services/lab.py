@@ -94,7 +94,7 @@ class Lab:
 
     def ask(self, goal: str, *changes: str, flow: str = "reproduce") -> str:
         """Start a run of the small recipe that ends with a stage; its id."""
-        return start_run(self.url, f"{flow}/cpu", recipe="quickstart", changes=[*CHANGES, *changes], until=goal)
+        return start_run(self.url, f"{flow}/{flow}", recipe="quickstart", changes=[*CHANGES, *changes], until=goal)
 
     def children(self, run: str) -> list[dict[str, Any]]:
         """The child runs of a run, the first first."""

@@ -216,7 +216,7 @@ def test_setup_has_registered_everything(stack: Stack) -> None:
 
 
 def test_a_run_goes_through_both_pools(stack: Stack) -> None:
-    results = httpx.get(f"{stack.api}/deployments/name/reproduce/cpu", auth=stack.auth, timeout=120).json()
+    results = httpx.get(f"{stack.api}/deployments/name/reproduce/reproduce", auth=stack.auth, timeout=120).json()
     wanted = {"recipe": "quickstart", "changes": [*CHANGES, *long_training(3)], "until": "train_generator"}
     built = ask(stack, f"deployments/{results['id']}/create_flow_run", parameters=wanted, state={"type": "SCHEDULED"})
     run = built.raise_for_status().json()["id"]

@@ -13,7 +13,10 @@ def test_workers_write_shares_of_a_corpus_and_its_page_is_shown(lab: Lab) -> Non
     lab.work("gpu", "gpu-1")
 
     run = start_run(
-        lab.url, "generate_queries/cpu", recipe="quickstart", changes=[*CHANGES, *long_training(20), "queries.shares=2"]
+        lab.url,
+        "generate_queries/generate-queries",
+        recipe="quickstart",
+        changes=[*CHANGES, *long_training(20), "queries.shares=2"],
     )
     lab.completed(run, 8)
 

@@ -40,13 +40,14 @@ def test_every_deployment_is_there_with_pool_limit_and_form(server: Service) -> 
     results = deployments(server.url)
 
     assert set(results) == {
-        "reproduce/cpu", "generate_queries/cpu", "pretrain/cpu", "finetune/cpu", "evaluate/cpu", "run_stage/gpu",
-        "evaluate_models/gpu",
+        "reproduce/reproduce", "generate_queries/generate-queries", "pretrain/pretrain", "finetune/finetune",
+        "evaluate/evaluate", "run_stage/run-stage", "evaluate_models/evaluate-models",
     }  # fmt: skip
     for row in results.values():
         [listed] = [deployment for deployment in DEPLOYMENTS if deployment["entrypoint"] == row["entrypoint"]]
         limit = row["global_concurrency_limit"]
-        assert row["work_pool_name"] == row["name"] == listed["work_pool"]["name"]
+        assert row["work_pool_name"] == listed["work_pool"]["name"]
+        assert row["name"] == row["entrypoint"].partition(":")[2].replace("_", "-")
         assert (limit["limit"] if limit else None) == listed.get("concurrency_limit", {}).get("limit")
         assert set(row["tags"]) >= {"pretrieve"}
         assert row["pull_steps"][0]["prefect.deployments.steps.set_working_directory"]["directory"] == (
@@ -55,20 +56,20 @@ def test_every_deployment_is_there_with_pool_limit_and_form(server: Service) -> 
         parameter = "suite" if row["entrypoint"].endswith("evaluate_models") else "recipe"
         assert parameter in row["parameter_openapi_schema"]["properties"]
         assert row["job_variables"] == {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}}
-    [weekly] = results["reproduce/cpu"]["schedules"]
+    [weekly] = results["reproduce/reproduce"]["schedules"]
     assert (weekly["slug"], weekly["active"], weekly["schedule"]["timezone"]) == ("weekly", False, "UTC")
     assert (ROOT / "configs" / f"{weekly['parameters']['recipe']}.yaml").is_file()
 
 
 def test_registering_again_changes_nothing_and_keeps_what_was_decided(server: Service, tmp_path: Path) -> None:
-    url, reproduce = server.url, deployments(server.url)["reproduce/cpu"]
+    url, reproduce = server.url, deployments(server.url)["reproduce/reproduce"]
     weekly = f"{url}/deployments/{reproduce['id']}/schedules/{reproduce['schedules'][0]['id']}"
     parameters = reproduce["schedules"][0]["parameters"]
     assert parameters
     call("PATCH", weekly, json={"active": True, "parameters": parameters}).raise_for_status()
     own = {"interval": 86400.0, "anchor_date": "2026-01-01T00:00:00Z", "timezone": "UTC"}
     mine = {"schedule": own, "active": True, "parameters": {"recipe": "quickstart"}}  # no slug, as the UI allows
-    for name in ("reproduce/cpu", "evaluate/cpu"):
+    for name in ("reproduce/reproduce", "evaluate/evaluate"):
         add = f"{url}/deployments/{deployments(url)[name]['id']}/schedules"
         call("POST", add, json=[mine]).raise_for_status()
     zombies = next(row for row in post(url, "automations") if row["name"] == "Crash zombie flows")
@@ -79,7 +80,7 @@ def test_registering_again_changes_nothing_and_keeps_what_was_decided(server: Se
 
     assert {row["id"] for row in deployments(url).values()} >= {reproduce["id"]}
     assert len(post(url, "deployments")) == 7
-    for name, count in (("reproduce/cpu", 2), ("evaluate/cpu", 1)):
+    for name, count in (("reproduce/reproduce", 2), ("evaluate/evaluate", 1)):
         schedules = {
             deployment["parameters"]["recipe"]: deployment for deployment in deployments(url)[name]["schedules"]
         }
@@ -87,11 +88,11 @@ def test_registering_again_changes_nothing_and_keeps_what_was_decided(server: Se
         kept = schedules["quickstart"]
         assert (kept["schedule"]["interval"], kept["active"]) == (86400.0, True)
         call("DELETE", f"{url}/deployments/{kept['deployment_id']}/schedules/{kept['id']}").raise_for_status()
-    [weekly_now] = deployments(url)["reproduce/cpu"]["schedules"]
+    [weekly_now] = deployments(url)["reproduce/reproduce"]["schedules"]
     assert (weekly_now["slug"], weekly_now["active"], weekly_now["parameters"]) == ("weekly", True, parameters)
     assert {row["id"] for row in post(url, "work_pools")} == pools
     assert {(row["id"], row["updated"]) for row in post(url, "automations")} == before
-    assert "reproduce/cpu" in said
+    assert "reproduce/reproduce" in said
     call("PATCH", weekly, json={"active": False, "parameters": parameters}).raise_for_status()
 
     # A changed automation is mended, and one that was switched off stays off.
@@ -146,8 +147,8 @@ def test_a_failed_scheduled_run_posts_and_others_do_not(
     cpu = worker("cpu", "cpu-0", tmp_path / "store")
     # They fail at once, with quotes, braces and a line's end in what they say.
     failing = {"recipe": "quickstart", "until": 'no "such" {{ stage }}\n'}
-    by_hand = start_run(url, "reproduce/cpu", **failing)
-    scheduled = start_run(url, "reproduce/cpu", tags=tags_of_a_scheduled_run(url), **failing)
+    by_hand = start_run(url, "reproduce/reproduce", **failing)
+    scheduled = start_run(url, "reproduce/reproduce", tags=tags_of_a_scheduled_run(url), **failing)
 
     message = wait_for(lambda: None if received.empty() else received.get(), 5, "the webhook is called")
     ended = [wait_for_end(url, run, 3) for run in (by_hand, scheduled)]
@@ -183,7 +184,7 @@ def beats_of(url: str, run: str) -> list[dict[str, Any]]:
 
 def tags_of_a_scheduled_run(url: str) -> list[str]:
     """What Prefect's scheduler puts on a run: a schedule is added, and removed when the first run is there."""
-    reproduce = deployments(url)["reproduce/cpu"]["id"]
+    reproduce = deployments(url)["reproduce/reproduce"]["id"]
     tomorrow = {"schedule": {"interval": 86400.0}, "active": True, "slug": "tomorrow"}
     added = call("POST", f"{url}/deployments/{reproduce}/schedules", json=[tomorrow])
     [schedule] = added.raise_for_status().json()

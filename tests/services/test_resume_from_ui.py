@@ -126,7 +126,7 @@ def test_a_failed_reproduction_is_resumed_in_the_browser(lab: Lab, tmp_path: Pat
 
 def started(window: Browser) -> str:
     """A run of the recipe that the form offers first, with our changes; its id."""
-    window.open_form("reproduce/cpu")
+    window.open_form("reproduce/reproduce")
     window.shot("form")
     window.add_items(changes())
     return window.submit()

@@ -107,7 +107,7 @@ def test_up_and_down(folder: Path) -> None:
 
     # A run is under way: down names it and ends nothing; with --cancel it ends, Cancelled, and nothing is left.
     changes = [*CHANGES, *long_training(1_000_000)]
-    run = start_run(url, "reproduce/cpu", recipe="quickstart", changes=changes, until="train_generator")
+    run = start_run(url, "reproduce/reproduce", recipe="quickstart", changes=changes, until="train_generator")
     wait_for(lambda: list((folder / "artifacts" / ".work").glob("train_generator-*/logs/*")), 5, "the training begins")
     refused = command(folder, "down")
     assert refused.returncode == 2

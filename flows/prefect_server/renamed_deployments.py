@@ -1,0 +1,69 @@
+"""Deployments of earlier versions, which had the names of their pools: their schedules move, then they are removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flows.prefect_server.api import ACTIVE
+
+EARLIER_NAMES = ("cpu", "gpu")
+
+
+def remove_renamed(client: Any, report: Callable[[str], None]) -> None:
+    """Move the schedules of our deployments that are named after a pool to those of the same flow, and delete the rest.
+
+    One whose runs are active stays until the next registration, since these runs could not be retried without it.
+    """
+    ours = [row for row in client.read_deployments() if "pretrieve" in row.tags]
+    current = {row.entrypoint: row for row in ours if row.name not in EARLIER_NAMES}
+    for earlier in ours:
+        if earlier.name not in EARLIER_NAMES or not (successor := current.get(earlier.entrypoint)):
+            continue
+        _move_schedules(client, earlier, successor)
+        name = f"{earlier.entrypoint.partition(':')[2]}/{earlier.name}"
+        if _is_active(client, earlier):
+            report(f"deployment {name}: its runs are active; `pretrieve register` removes it when they have ended")
+        else:
+            client.delete_deployment(earlier.id)
+            report(f"deployment {name}: removed; it is now {name.partition('/')[0]}/{successor.name}")
+
+
+def _move_schedules(client: Any, earlier: Any, successor: Any) -> None:
+    """Move the schedules; one that the successor has too is switched on there if it was."""
+    by_slug = {schedule.slug: schedule for schedule in successor.schedules}
+    for schedule in earlier.schedules:
+        content = {"active": schedule.active, "parameters": schedule.parameters}
+        if existing := by_slug.get(schedule.slug):
+            client.update_deployment_schedule(successor.id, existing.id, **content)
+        else:
+            _add_schedule(client, successor, schedule, content)
+        client.delete_deployment_schedule(earlier.id, schedule.id)
+
+
+def _add_schedule(client: Any, successor: Any, schedule: Any, content: dict[str, Any]) -> None:
+    from prefect.client.schemas.actions import DeploymentScheduleCreate
+
+    added = DeploymentScheduleCreate(schedule=schedule.schedule, slug=schedule.slug, **content)
+    client.create_deployment_schedules(successor.id, [added])
+
+
+def _is_active(client: Any, deployment: Any) -> bool:
+    """Return whether a run of the deployment has been taken and has not ended."""
+    from prefect.client.schemas.filters import (
+        DeploymentFilter,
+        DeploymentFilterId,
+        FlowRunFilter,
+        FlowRunFilterState,
+        FlowRunFilterStateType,
+    )
+    from prefect.client.schemas.objects import StateType
+
+    states = FlowRunFilterStateType(any_=[StateType(name) for name in ACTIVE])
+    return bool(
+        client.read_flow_runs(
+            deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id])),
+            flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=states)),
+            limit=1,
+        )
+    )
