@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from flows.study.claims import Study
-from storage.results.study_runs import Facts, study_run_folder, write_study_run
+from storage.results.study_runs import Facts, write_study_run
 
 QUERIES, SEEDS = 40, (1, 2)
 BETTER = 0.2  # what `good` has more than `plain`
@@ -36,13 +36,14 @@ def study(**changed: Any) -> Study:
 
 
 def write(results: Path, name: str, seed: int, *, report: str = "", query_prefix: str = "q", **changed: Any) -> Path:
-    """What is kept of a run: values near .5, better ones for `good`."""
+    """What is kept of a run: values near .5, better ones for `good`. Ten queries are about each article."""
     random = np.random.default_rng([seed, len(name)])
     values = 0.4 + np.random.default_rng(0).normal(0, 0.1, QUERIES) + random.normal(0, 0.02, QUERIES)
     values += BETTER * (name == "good")
     scores = pa.table({
         "row": ["one"] * QUERIES, "metric": ["MRR@10"] * QUERIES,
         "query_id": [f"{query_prefix}{n:02}" for n in range(QUERIES)],
+        "cluster": [f"article-{n // 10}" for n in range(QUERIES)],
         "value": values,
     })  # fmt: skip
     curves = [
@@ -59,8 +60,9 @@ def write(results: Path, name: str, seed: int, *, report: str = "", query_prefix
     ]  # fmt: skip
     cost = {"steps": 10.0, "tokens": 640.0, "flops": 1e9, "cpu_seconds": (0.5 if name == "good" else 2.0) + seed / 100}
     facts = Facts(f"made/{name}", seed, "Title", report or f"report-{name}-{seed}", "toy/dev", {"torch": "2"}, cost)
-    folder = study_run_folder(results, facts.recipe, seed)
-    write_study_run(folder, Facts(**vars(facts) | changed), scores=scores, curves=curves, keys=keys)
+    facts = Facts(**vars(facts) | changed)
+    folder = facts.trial.folder(results)
+    write_study_run(folder, facts, scores=scores, curves=curves, keys=keys)
     return folder
 
 

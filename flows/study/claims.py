@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import chain, cycle
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,10 +18,12 @@ from flows.recipe.load import load_recipe, read_settings
 from flows.recipe.shipped import CLAIMS
 from storage.errors import UserError, suggestion
 from storage.results.paper_results import PAPERS
+from storage.results.study_runs import Trial
 from storage.settings import Seed, Settings
 from tasks.evaluation.metrics import METRIC
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
+Fold = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -57,6 +60,22 @@ class Comparison(Settings):
         return self.printed[0] - self.printed[1] if self.printed else None
 
 
+def dealt_trials(
+    recipe: str, seeds: Sequence[int], folds: Sequence[int] | None, steps: int | None = None
+) -> list[Trial]:
+    """Return the runs of a recipe: one for each seed, which are dealt to the folds in turn."""
+    return [Trial(recipe, seed, fold, steps) for seed, fold in zip(seeds, cycle(folds or [None]), strict=False)]
+
+
+def check_folds(name: str, seeds: Sequence[int], folds: Sequence[int] | None) -> None:
+    """Raise ValueError for seeds of which some folds have more than others, or which are given twice."""
+    if folds and (len(seeds) % len(folds) or len(set(seeds)) < len(seeds)):
+        raise ValueError(
+            f"{name}: seeds: expected different seeds, as many for every fold, so a multiple of {len(folds)}; found "
+            f"{len(seeds)}"
+        )
+
+
 class Claim(Settings):
     """A testable statement of a paper."""
 
@@ -71,18 +90,29 @@ class Claim(Settings):
     """The paper's metric; null where it prints no numbers."""
     measures: Literal["quality", "cost of a step"] = "quality"
     collection: str
-    """Collection and split."""
+    """Collection and split, or with folds the collection, whose splits are called fold_K_train and fold_K_dev."""
     queries: Annotated[int, Field(gt=1)]
-    """The number of queries of the split."""
+    """The number of queries of the split, or of all folds."""
     metric: Annotated[str, Field(pattern=METRIC.pattern)] | None
     """The metric of the test; null where a cost is measured."""
     seeds: Annotated[list[Seed], Field(min_length=1)]
+    folds: Annotated[list[Fold], Field(min_length=2)] | None = None
+    """The folds of a cross-validation; seeds are dealt to them in turn. Null for the recipes' own splits."""
     arms: Annotated[dict[Name, System], Field(min_length=2, max_length=4)]
     contrasts: Annotated[list[Comparison], Field(min_length=1)]
     smallest: Share | None
     """The minimum detectable effect at 80 % power (`tasks.evaluation.claim_verdicts.minimum_detectable_effect`)."""
     note: str | None = None
     """How the test differs from the paper's experiment, where this matters."""
+
+    def trials(self, recipe: str) -> list[Trial]:
+        """Return the runs of a recipe that the claim needs: one for each seed."""
+        return dealt_trials(recipe, self.seeds, self.folds)
+
+    @model_validator(mode="after")
+    def _folds_have_equal_numbers_of_seeds(self) -> Claim:
+        check_folds(self.name, self.seeds, self.folds)
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Claim:
@@ -100,12 +130,45 @@ class Claim(Settings):
         return self
 
 
+class Curves(Settings):
+    """Learning curves: systems after several numbers of pre-training steps, each with equal seeds and folds."""
+
+    metric: Annotated[str, Field(pattern=METRIC.pattern)]
+    rows: Annotated[dict[Name, str], Field(min_length=1)]
+    """The rows of the recipes' reports that are drawn, with the words for each."""
+    without: str
+    """The recipe without pre-training, where all curves begin."""
+    systems: Annotated[dict[str, str], Field(min_length=1)]
+    """The recipe of each system."""
+    steps: Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)]
+    seeds: Annotated[list[Seed], Field(min_length=1)]
+    folds: Annotated[list[Fold], Field(min_length=2)] | None = None
+    """As a claim's folds."""
+
+    @model_validator(mode="after")
+    def _folds_have_equal_numbers_of_seeds(self) -> Curves:
+        check_folds("curves", self.seeds, self.folds)
+        return self
+
+    def trials(self, name: str, steps: int) -> list[Trial]:
+        """Return the runs of a system with so many steps; for 0 those without pre-training."""
+        if not steps:
+            return dealt_trials(self.without, self.seeds, self.folds)
+        return dealt_trials(self.systems[name], self.seeds, self.folds, steps)
+
+    def runs(self) -> list[Trial]:
+        """Return all runs, those with few steps first."""
+        steps = (0, *sorted(self.steps))
+        return list(dict.fromkeys(trial for n in steps for name in self.systems for trial in self.trials(name, n)))
+
+
 class Study(Settings):
-    """The claims, in the order in which they are tested."""
+    """The claims, in the order in which they are tested, and the learning curves, which are run after them."""
 
     title: str
     description: str
     claims: Annotated[list[Claim], Field(min_length=1)]
+    curves: Curves | None = None
 
     @model_validator(mode="after")
     def _named_once(self) -> Study:
@@ -133,15 +196,10 @@ def load_study(path: Path = CLAIMS) -> Study:
     return read_settings(path, (), lambda value, file: Study)
 
 
-def runs(claims: Sequence[Claim]) -> Iterator[tuple[str, int]]:
-    """Yield every recipe and seed that the claims need, each once, in the order of the claims."""
-    seen = set()
-    for claim in claims:
-        for seed in claim.seeds:
-            for system in claim.arms.values():
-                if (system.recipe, seed) not in seen:
-                    seen.add((system.recipe, seed))
-                    yield system.recipe, seed
+def runs(claims: Sequence[Claim]) -> list[Trial]:
+    """Return the runs that the claims need, without duplicates, in the order of the claims, seed by seed."""
+    by_seed = (zip(*(claim.trials(system.recipe) for system in claim.arms.values()), strict=True) for claim in claims)
+    return list(dict.fromkeys(trial for trials in by_seed for trial in chain.from_iterable(trials)))
 
 
 def measured_rows(study: Study, recipe: str) -> dict[str, list[str]]:
@@ -153,6 +211,9 @@ def measured_rows(study: Study, recipe: str) -> dict[str, list[str]]:
                 metrics = rows.setdefault(system.row, [])
                 if claim.metric not in metrics:
                     metrics.append(claim.metric)
+    if study.curves and recipe in (study.curves.without, *study.curves.systems.values()):
+        for row in study.curves.rows:
+            rows[row] = list(dict.fromkeys([*rows.get(row, []), study.curves.metric]))
     return rows
 
 
@@ -171,3 +232,16 @@ def check(study: Study) -> None:
                 raise UserError(f"{claim.name}: {path} does not measure {claim.metric}; add it to evaluate.metrics")
             if system.row is None and recipe.pretrain is None:
                 raise UserError(f"{claim.name}: {path} pre-trains nothing whose cost could be measured")
+    if study.curves:
+        _check_curves(study.curves)
+
+
+def _check_curves(curves: Curves) -> None:
+    for name in (curves.without, *curves.systems.values()):
+        recipe, path = load_recipe(name)
+        if unknown := set(curves.rows) - set(recipe.run_names()):
+            raise UserError(f"curves: {path} has no row {min(unknown)!r}; it has {', '.join(recipe.run_names())}")
+        if curves.metric not in recipe.evaluate.metrics:
+            raise UserError(f"curves: {path} does not measure {curves.metric}; add it to evaluate.metrics")
+        if (recipe.pretrain is None) != (name == curves.without):
+            raise UserError(f"curves: {path}: expected pre-training in `systems`, and none in `without`")

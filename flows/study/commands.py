@@ -46,6 +46,24 @@ def run(
     start(hours, store, results or RESULTS, only=only or [], changes=changes or [], claims=claims or CLAIMS)
 
 
+@app.command(epilog="Example: pretrieve study power cpdae/retriever_1 masked_lm/retriever_1 --family 10")
+def power(
+    arm: Annotated[str, typer.Argument(metavar="RECIPE/ROW", help="A system: RECIPE/ROW or RECIPE/steps-N/ROW.")],
+    than: Annotated[str, typer.Argument(metavar="RECIPE/ROW", help="The system that it is compared with.")],
+    metric: Annotated[str, typer.Option(help="A metric of the kept runs.")] = "MRR@10",
+    family: Annotated[int, typer.Option(min=1, help="Comparisons corrected together.")] = 1,
+    results: Results = None,
+) -> None:
+    """Print the minimum detectable effect of other numbers of folds and seeds.
+
+    It is computed from the variances between the kept runs of two systems.
+    """
+    from flows.study.power import show_power
+    from flows.study.run import RESULTS
+
+    show_power(arm, than, metric, family, results or RESULTS)
+
+
 @app.command(epilog="Example: pretrieve study status --results results/study")
 def status(results: Results = None, claims: Claims = None, store: StoreFolder = DEFAULT_STORE) -> None:
     """List the runs that each claim still needs.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from flows.study.claims import Claim, Comparison, Study
 from storage.errors import UserError
-from storage.results.study_runs import StudyRun, read_study_run
+from storage.results.study_runs import StudyRun, Trial, read_study_run
 from tasks.evaluation.claim_verdicts import (
     CostComparison,
     SystemComparison,
@@ -20,11 +21,12 @@ from tasks.evaluation.claim_verdicts import (
     with_verdicts,
 )
 from tasks.evaluation.significance import Values
+from tasks.report.page.learning_curves import LearningCurves, learning_curves
 from tasks.report.page.study_markdown import Arm, Claimed
 
-Runs = Mapping[tuple[str, int], StudyRun]
+Runs = Mapping[Trial, StudyRun]
 REPORTED = {
-    "name", "statement", "paper", "source", "printed_metric", "metric", "collection", "queries", "seeds", "smallest",
+    "name", "statement", "paper", "source", "printed_metric", "metric", "collection", "queries", "folds", "smallest",
     "note",
 }  # fmt: skip
 
@@ -32,9 +34,9 @@ REPORTED = {
 def judge_claims(study: Study, results: Path) -> list[Claimed]:
     """Return the verdict on every claim; all comparisons of the study are one family for multiple testing."""
     stored = {
-        (system.recipe, seed): run
-        for claim in study.claims for system in claim.arms.values() for seed in claim.seeds
-        if (run := read_study_run(results, system.recipe, seed))
+        trial: run
+        for claim in study.claims for system in claim.arms.values() for trial in claim.trials(system.recipe)
+        if (run := read_study_run(trial.folder(results)))
     }  # fmt: skip
     quality = [claim for claim in study.claims if claim.measures == "quality"]
     tests = iter(with_verdicts([_tested(claim, pair, stored) for claim in quality for pair in claim.contrasts]))
@@ -49,16 +51,30 @@ def judge_claims(study: Study, results: Path) -> list[Claimed]:
                 name,
                 system.words,
                 system.row,
-                [stored[system.recipe, seed] for seed in claim.seeds if (system.recipe, seed) in stored],
+                [stored[trial] for trial in claim.trials(system.recipe) if trial in stored],
             )
             for name, system in claim.arms.items()
         ]
         claims.append(Claimed(
             **claim.model_dump(include=REPORTED), arms=arms, contrasts=contrasts,
+            runs=[trial.words for trial in claim.trials("")],
             printed=[comparison.printed for comparison in claim.contrasts],
             verdict=claim_verdict([contrast.verdict for contrast in contrasts]),
         ))  # fmt: skip
     return claims
+
+
+def drawn_curves(study: Study, results: Path) -> LearningCurves | None:
+    """Return the study's learning curves at the numbers of steps whose runs are all kept; None if there are none."""
+    if (wanted := study.curves) is None:
+        return None
+    systems: dict[str, dict[int, list[StudyRun]]] = {name: {} for name in wanted.systems}
+    for name, by_steps in systems.items():
+        for steps in (0, *wanted.steps):
+            runs = [read_study_run(trial.folder(results)) for trial in wanted.trials(name, steps)]
+            if kept := [run for run in runs if run]:
+                by_steps |= {steps: kept} if len(kept) == len(runs) else {}
+    return learning_curves(wanted.metric, wanted.rows, systems) if any(systems.values()) else None
 
 
 def _tested(claim: Claim, comparison: Comparison, stored: Runs) -> SystemComparison:
@@ -66,43 +82,58 @@ def _tested(claim: Claim, comparison: Comparison, stored: Runs) -> SystemCompari
     if lacking or claim.metric is None:
         return SystemComparison(comparison.arm, comparison.than, missing=lacking, printed=comparison.effect)
     mine, theirs = (_measured(claim, name, stored) for name in (comparison.arm, comparison.than))
-    first, *others = [queries for queries, _ in (*mine, *theirs)]
-    if not all(queries.equals(first) for queries in others):
-        raise UserError(
-            f"{claim.name}: {comparison.arm} and {comparison.than} were measured on different queries; remove the "
-            "results of older data, and the study runs them again"
-        )
-    tested = compare_systems(
-        comparison.arm, comparison.than, *([values for _, values in runs] for runs in (mine, theirs))
-    )
-    return replace(tested, printed=comparison.effect)
+    of_fold: dict[int | None, pa.ChunkedArray] = {}
+    for fold, queries, _ in (*mine, *theirs):
+        if not queries.equals(of_fold.setdefault(fold, queries)):
+            raise UserError(
+                f"{claim.name}: {comparison.arm} and {comparison.than} were measured on different queries; remove the "
+                "results of older data, and the study runs them again"
+            )
+    if len({len(queries) for queries in of_fold.values()}) > 1:
+        raise UserError(f"{claim.name}: folds: expected as many articles in every fold, so that they count alike")
+    tables = (_table(claim, [values for _, _, values in runs]) for runs in (mine, theirs))
+    return replace(compare_systems(comparison.arm, comparison.than, *tables), printed=comparison.effect)
 
 
-def _measured(claim: Claim, name: str, stored: Runs) -> list[tuple[pa.ChunkedArray, Values]]:
-    """Return a system's queries and values, for each seed."""
+def _table(claim: Claim, values: Sequence[Values]) -> Sequence[Values]:
+    """Return the values of the runs, with folds as their first dimension; runs are dealt to folds in turn."""
+    return values if claim.folds is None else [np.stack(values[k :: len(claim.folds)]) for k in range(len(claim.folds))]
+
+
+def _measured(claim: Claim, name: str, stored: Runs) -> list[tuple[int | None, pa.ChunkedArray, Values]]:
+    """Return the fold of each run of a system, and its queries and their values, or with folds articles and means."""
     system, measurements = claim.arms[name], []
-    for seed in claim.seeds:
-        run = stored[system.recipe, seed]
+    queries: dict[int | None, int] = {}
+    for trial in claim.trials(system.recipe):
+        run = stored[trial]
         measured = run.measured(system.row or "", claim.metric or "")
         if measured is None:
             raise UserError(
                 f"{run.folder}: has no {claim.metric} of {system.row}; remove it, and the study runs it again"
             )
-        if len(measured[1]) != claim.queries or run.facts.collection != claim.collection:
+        queries[trial.fold] = len(measured[1])
+        expected = claim.collection if trial.fold is None else f"{claim.collection}/fold_{trial.fold}_dev"
+        if run.facts.collection != expected or (trial.fold is None and len(measured[1]) != claim.queries):
             raise UserError(
-                f"{run.folder}: {claim.name} needs the {claim.queries:,} queries of {claim.collection}; found "
+                f"{run.folder}: {claim.name} needs the {claim.queries:,} queries of {expected}; found "
                 f"{len(measured[1]):,} of {run.facts.collection}"
             )
-        measurements.append(measured)
+        clustered = run.clustered(system.row or "", claim.metric or "")
+        measurements.append((trial.fold, *(measured if trial.fold is None or clustered is None else clustered)))
+    if sum(queries.values()) != claim.queries:
+        raise UserError(
+            f"{claim.name}: needs the {claim.queries:,} queries of {claim.collection}; found {sum(queries.values()):,} "
+            "in its folds"
+        )
     return measurements
 
 
 def _priced(claim: Claim, comparison: Comparison, stored: Runs) -> CostComparison:
     """Compare the cost per step of two pre-trainings; interrupted ones were not timed, and count as missing."""
-    timed = {recipe_and_seed: run for recipe_and_seed, run in stored.items() if "cpu_seconds" in run.facts.pretraining}
+    timed = {trial: run for trial, run in stored.items() if "cpu_seconds" in run.facts.pretraining}
     if lacking := missing(claim, comparison, timed):
         return CostComparison(comparison.arm, comparison.than, lacking)
-    systems = [[timed[claim.arms[name].recipe, seed].facts.pretraining for seed in claim.seeds]
+    systems = [[timed[trial].facts.pretraining for trial in claim.trials(claim.arms[name].recipe)]
             for name in (comparison.arm, comparison.than)]  # fmt: skip
     seconds, flops = ([[facts[name] for facts in seeds] for seeds in systems] for name in ("cpu_seconds", "flops"))
     return compare_costs(comparison.arm, comparison.than, (seconds[0], seconds[1]), (flops[0][0], flops[1][0]))
@@ -113,8 +144,5 @@ def missing(claim: Claim, comparison: Comparison, stored: Runs) -> list[str]:
     lacking = {}
     for name in (comparison.arm, comparison.than):
         recipe = claim.arms[name].recipe
-        lacking[Path(recipe).stem] = [seed for seed in claim.seeds if (recipe, seed) not in stored]
-    return [
-        f"{name} (seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))})"
-        for name, seeds in lacking.items() if seeds
-    ]  # fmt: skip
+        lacking[Path(recipe).stem] = [trial.words for trial in claim.trials(recipe) if trial not in stored]
+    return [f"{name} ({', '.join(trials)})" for name, trials in lacking.items() if trials]

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flows.study.claims import Study, load_study
-from flows.study.judge import judge_claims
+from flows.study.judge import drawn_curves, judge_claims
 from storage.errors import UserError
 from storage.files import write_atomically
+from tasks.report.page.learning_curves import FIGURE, LearningCurves, curves_part, figure
 from tasks.report.page.markdown import results_page, results_part
 from tasks.report.page.study_markdown import Claimed, pictures, study_brief, study_part
 
@@ -30,12 +31,15 @@ def documents(study: Study | None = None, results: Path = RESULTS) -> dict[Path,
     study = study or load_study()
     claims = judge_claims(study, results)
     images = {IMAGES / name: text for name, text in pictures(claims).items()}
-    return images | {RESULTS_PAGE: _results(study, claims), README: _readme(study, claims)}
+    if (drawn := drawn_curves(study, results)) is not None:
+        images[IMAGES / FIGURE] = figure(drawn)
+    return images | {RESULTS_PAGE: _results(study, claims, drawn), README: _readme(study, claims)}
 
 
-def _results(study: Study, claims: Sequence[Claimed]) -> str:
+def _results(study: Study, claims: Sequence[Claimed], drawn: LearningCurves | None) -> str:
     reports = list((ROOT / "results").glob("*.json"))
-    return results_page(reports, "\n".join([*_notice(), study_part(study.title, study.description, claims)]))
+    parts = [*_notice(), study_part(study.title, study.description, claims)]
+    return results_page(reports, "\n".join([*parts, *([curves_part(drawn)] if drawn else [])]))
 
 
 def _readme(study: Study, claims: Sequence[Claimed]) -> str:

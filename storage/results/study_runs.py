@@ -1,7 +1,9 @@
 """The results of a study's runs: values by query, curves and keys, in three small Parquet files without weights.
 
-They are in `RESULTS/<recipe>/seed-<n>/`. Each file has the same facts about the run in its metadata. A kill between two
-writes may leave files of two runs: their facts differ, the folder counts as empty, and the run is repeated.
+They are in `RESULTS/<recipe>/seed-<n>/`; folders `steps-<n>` and `fold-<k>` are between these two where a run has
+another number of pre-training steps or the splits of a fold. Each file has the same facts about the run in its
+metadata. A kill between two writes may leave files of two runs: their facts differ, the folder counts as empty, and the
+run is repeated.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from storage.errors import UserError
 from storage.files import writing
 
 FACTS = b"pretrieve study"
-SCORES = pa.schema([("row", pa.string()), ("metric", pa.string()), ("query_id", pa.string()), ("value", pa.float64())])
+SCORES = pa.schema([
+    ("row", pa.string()), ("metric", pa.string()), ("query_id", pa.string()), ("cluster", pa.string()),
+    ("value", pa.float64()),
+])  # fmt: skip
 CURVES = pa.schema([("training", pa.string()), ("name", pa.string()), ("step", pa.float32()), ("value", pa.float32())])
 KEYS = pa.schema({
     "stage": pa.string(), "round": pa.string(), "key": pa.string(), "version": pa.int64(), "rows": pa.int64(),
@@ -31,6 +36,39 @@ KEYS = pa.schema({
     "device": pa.string(), "cores": pa.int64(),
 })  # fmt: skip
 FILES = {"scores": SCORES, "curves": CURVES, "keys": KEYS}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a run is: a recipe with a seed, perhaps with other splits (a fold) and another number of steps."""
+
+    recipe: str
+    """The recipe's name on the command line."""
+    seed: int
+    fold: int | None = None
+    """The fold of a cross-validation; None for the recipe's own splits."""
+    steps: int | None = None
+    """The number of pre-training steps; None for the recipe's own."""
+
+    @property
+    def changes(self) -> list[str]:
+        """The changes of the recipe, as for `--set`."""
+        changes = [f"seed={self.seed}"]
+        if self.fold is not None:
+            changes += [f"dataset.train_split=fold_{self.fold}_train", f"dataset.eval_splits=[fold_{self.fold}_dev]"]
+        return changes if self.steps is None else [*changes, f"pretrain.steps={self.steps}"]
+
+    @property
+    def words(self) -> str:
+        """The seed, and the fold and the number of steps where these are given, for messages and tables."""
+        fold = "" if self.fold is None else f" in fold {self.fold}"
+        return f"seed {self.seed}{fold}" + ("" if self.steps is None else f", {self.steps:,} steps")
+
+    def folder(self, results: Path) -> Path:
+        """Return the folder of the run's files. Its first part is the recipe's name without folders."""
+        parts = ("steps", self.steps), ("fold", self.fold), ("seed", self.seed)
+        names = [f"{name}-{number}" for name, number in parts if number is not None]
+        return results.joinpath(Path(self.recipe).stem, *names)
 
 
 @dataclass(frozen=True)
@@ -50,11 +88,20 @@ class Facts:
     pretraining: Mapping[str, float] = field(default_factory=dict)
     """Costs of the pre-training, empty without one: `steps`, upper bounds of `tokens` and `flops` a step, and
     `cpu_seconds` where it was not interrupted."""
+    fold: int | None = None
+    """The fold of a cross-validation; None for the recipe's own splits."""
+    changed_steps: int | None = None
+    """The number of pre-training steps, where it is not the recipe's own."""
+
+    @property
+    def trial(self) -> Trial:
+        """What the run is."""
+        return Trial(self.recipe, self.seed, self.fold, self.changed_steps)
 
     @property
     def command(self) -> str:
         """The command that repeats the run."""
-        return f"pretrieve reproduce {self.recipe} --set seed={self.seed}"
+        return " ".join([f"pretrieve reproduce {self.recipe}", *(f"--set {change}" for change in self.trial.changes)])
 
 
 @dataclass(frozen=True)
@@ -66,7 +113,7 @@ class StudyRun:
 
     @cached_property
     def scores(self) -> pa.Table:
-        """The values by system (`row`), metric and query."""
+        """The values by system (`row`), metric and query, with the cluster that the query is in, such as an article."""
         return pq.read_table(self.folder / "scores.parquet")
 
     @cached_property
@@ -82,17 +129,17 @@ class StudyRun:
 
     def measured(self, row: str, metric: str) -> tuple[pa.ChunkedArray, NDArray[np.float64]] | None:
         """Return the sorted query ids and the values of a system, or None where it has none."""
+        chosen = self._of(row, metric).sort_by("query_id")
+        return (chosen["query_id"], chosen["value"].to_numpy()) if len(chosen) else None
+
+    def clustered(self, row: str, metric: str) -> tuple[pa.ChunkedArray, NDArray[np.float64]] | None:
+        """Return the sorted clusters and the mean of a system's values in each, or None where it has none."""
+        means = self._of(row, metric).group_by("cluster").aggregate([("value", "mean")]).sort_by("cluster")
+        return (means["cluster"], means["value_mean"].to_numpy()) if len(means) else None
+
+    def _of(self, row: str, metric: str) -> pa.Table:
         table = self.scores
-        chosen = table.filter(pc.and_(pc.equal(table["row"], row), pc.equal(table["metric"], metric)))
-        if not len(chosen):
-            return None
-        chosen = chosen.sort_by("query_id")
-        return chosen["query_id"], chosen["value"].to_numpy()
-
-
-def study_run_folder(results: Path, recipe: str, seed: int) -> Path:
-    """Return the folder of a run's files. Its first part is the recipe's name without folders."""
-    return results / Path(recipe).stem / f"seed-{seed}"
+        return table.filter(pc.and_(pc.equal(table["row"], row), pc.equal(table["metric"], metric)))
 
 
 def write_study_run(
@@ -111,9 +158,8 @@ def write_study_run(
             pq.write_table(table.replace_schema_metadata(metadata), temporary, compression="zstd")
 
 
-def read_study_run(results: Path, recipe: str, seed: int) -> StudyRun | None:
+def read_study_run(folder: Path) -> StudyRun | None:
     """Return a run, or None where there is none or files of several runs. Raises UserError for a damaged file."""
-    folder = study_run_folder(results, recipe, seed)
     facts = {_facts(folder / f"{name}.parquet", schema) for name, schema in FILES.items()}
     if len(facts) != 1 or None in facts:
         return None
@@ -121,9 +167,9 @@ def read_study_run(results: Path, recipe: str, seed: int) -> StudyRun | None:
 
 
 def read_study_runs(results: Path) -> Iterator[StudyRun]:
-    """Yield every stored run, by name and seed."""
-    for folder in sorted(results.glob("*/seed-*")):
-        if run := read_study_run(results, folder.parent.name, int(folder.name.removeprefix("seed-"))):
+    """Yield every stored run, by its folder."""
+    for folder in sorted(results.glob("*/**/seed-*")):
+        if run := read_study_run(folder):
             yield run
 
 

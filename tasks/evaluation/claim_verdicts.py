@@ -15,7 +15,8 @@ from typing import Literal
 import numpy as np
 
 from storage.errors import UserError
-from tasks.evaluation.seeds_by_queries import POWER, Mean, combined_variance, mean_difference, quantile
+from tasks.evaluation.power import Design, Variances, detectable_effect
+from tasks.evaluation.seeds_by_queries import Mean, mean_difference, quantile
 from tasks.evaluation.significance import Values, holm, randomisation_test
 
 Verdict = Literal["supported", "contradicted", "bounded", "inconclusive", "not run"]
@@ -32,36 +33,14 @@ REST = 0.8
 """Share of a difference's variance over queries that varies with the seed, estimated from the study's first runs."""
 SEED_SIGMA = 0.005
 """Assumed standard deviation of a system's mean over seeds: differences below 0.01 then need several seeds."""
-STUDIES = 20_000  # simulated: the standard error of a power of 80 % is 0.3 %
 
 
 @cache
 def minimum_detectable_effect(metric: str, queries: int, seeds: int, family: int) -> float:
-    """Return the minimum detectable effect at 80 % power and at Holm's first level in a family of this size.
-
-    With several seeds it is estimated by simulated studies: each has random mean squares and a random error of the
-    mean, from which the test of `mean_difference` decides.
-    """
-    from scipy.stats import t
-
-    random, level = np.random.default_rng(SEED), LEVEL / family
-    query_variance = 2 * (1 - RHO) * SIGMA[metric.partition("@")[0]] ** 2
-    if seeds == 1:  # nothing is trained; the power of a paired t-test has a formula
-        return Mean(0.0, math.sqrt(query_variance / queries), queries - 1.0, 1, queries).detectable(level)
-
-    def squares(variance: float, degrees: int) -> Values:
-        return variance * random.chisquare(degrees, STUDIES) / degrees
-
-    rest, rest_degrees = REST * query_variance, (seeds - 1) * (queries - 1)
-    shared, seed_variance = query_variance - rest, 2 * SEED_SIGMA**2
-    seed_squares = squares(queries * seed_variance + rest, seeds - 1)
-    query_squares = squares(seeds * shared + rest, queries - 1)
-    rest_sums = squares(rest, rest_degrees) * rest_degrees
-    studies = zip(seed_squares.tolist(), query_squares.tolist(), rest_sums.tolist(), strict=True)
-    variance, degrees = np.array([combined_variance(*study, seeds, queries) for study in studies]).T
-    error = random.normal(0, math.sqrt(shared / queries + seed_variance / seeds + rest / (seeds * queries)), STUDIES)
-    needed = t.ppf(1 - level / 2, degrees) * np.sqrt(variance / (seeds * queries)) - error
-    return float(np.quantile(needed, POWER))
+    """Return the minimum detectable effect at 80 % power and at Holm's first level in a family of this size."""
+    variance = 2 * (1 - RHO) * SIGMA[metric.partition("@")[0]] ** 2
+    assumed = Variances(2 * SEED_SIGMA**2, (1 - REST) * variance, REST * variance)
+    return detectable_effect(Design(1, seeds, queries), assumed, LEVEL / family)
 
 
 @dataclass(frozen=True)
@@ -91,17 +70,21 @@ class SystemComparison:
 
 
 def compare_systems(arm: str, than: str, mine: Sequence[Values], theirs: Sequence[Values]) -> SystemComparison:
-    """Return the comparison of two systems by seed and query; `with_verdicts` adds the correction for its family."""
+    """Return the comparison of two systems; `with_verdicts` adds the correction for its family.
+
+    Values are by seed and query, or by fold, seed and cluster of queries, whose value is a mean.
+    """
     ours, other = np.stack(mine), np.stack(theirs)
     if ours.shape != other.shape:
-        raise UserError(f"{arm} and {than}: expected the same seeds and queries, found {ours.shape} and {other.shape}")
-    difference, by_seed = mean_difference(ours - other), (ours - other).mean(axis=1)
+        raise UserError(f"{arm} and {than}: expected the same runs and queries, found {ours.shape} and {other.shape}")
+    difference, by_seed = mean_difference(ours - other), (ours - other).mean(axis=-1).ravel()
     low, high = difference.interval()
     return SystemComparison(
         arm, than, values=(float(ours.mean()), float(other.mean())),
         by_seed=by_seed.tolist(), difference=difference, low=low, high=high,
         p=difference.p(), p_seeds=_p_of_seeds(by_seed),
-        p_randomisation=randomisation_test(ours.mean(0), other.mean(0), resamples=RESAMPLES, seed=SEED),
+        p_randomisation=randomisation_test(*(values.mean(-2).ravel() for values in (ours, other)),
+                                           resamples=RESAMPLES, seed=SEED),
     )  # fmt: skip
 
 

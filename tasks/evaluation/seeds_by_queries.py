@@ -1,9 +1,13 @@
-"""The mean difference over seeds and queries, both random samples: its standard error, interval and test.
+"""The mean difference over seeds, folds and queries, all random samples: its standard error, interval and test.
 
 Every seed is evaluated on every query, so the two factors are crossed, and the mean varies with both. Its variance
 comes from the mean squares of a two-way table with one value per cell: (MS_seed + MS_query - MS_rest) / (S Q), the
 denominator of Clark's quasi F (1973, The language-as-fixed-effect fallacy), with degrees of freedom after Satterthwaite
 (1946). A negative estimate of a variance component counts as 0.
+
+In a cross-validation every fold has its own queries and its own runs, so these are nested in folds and crossed with
+each other: the mean squares are those within folds. Queries about one article are not independent. Where articles are
+the sample, each counts once, by the mean over its queries.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ ROUNDING = 1e-12  # a standard error below this share of the values is rounding
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over seeds and queries."""
+    """A mean over runs and queries."""
 
     value: float
     error: float
@@ -29,7 +33,9 @@ class Mean:
     degrees: float
     """Degrees of freedom."""
     seeds: int
+    """The number of runs of a system: its seeds in all folds."""
     queries: int
+    """The number of queries, or of clusters of them, in all folds."""
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Return the confidence interval of the mean, by Student's t."""
@@ -60,42 +66,86 @@ class Mean:
 
 
 def mean_difference(differences: Values) -> Mean:
-    """Return the mean of differences [seeds, queries]; with one seed its test is the paired t-test.
+    """Return the mean of differences [seeds, queries] or [folds, seeds, queries].
 
-    Raises ValueError for fewer than two queries.
+    With one fold and one seed its test is the paired t-test. Every fold has `seeds` runs and `queries` of its own, and
+    is assumed to have no other effect. A query may be a cluster, whose value is a mean. Raises ValueError for fewer
+    than two queries.
     """
-    seeds, queries = differences.shape
+    table = differences if differences.ndim == 3 else differences[None]
+    folds, seeds, queries = table.shape
     if queries < 2:
         raise ValueError(f"expected two queries or more, found {queries}")
-    mean, by_seed, by_query = differences.mean(), differences.mean(axis=1), differences.mean(axis=0)
-    query_square = seeds * float(np.square(by_query - mean).sum()) / (queries - 1)
-    variance, degrees = query_square, queries - 1.0
+    squares = mean_squares(table)
+    variance, degrees = squares.queries, float(folds * (queries - 1))
     if seeds > 1:
-        seed_square = queries * float(np.square(by_seed - mean).sum()) / (seeds - 1)
-        rest = differences - by_seed[:, None] - by_query[None, :] + mean
-        variance, degrees = combined_variance(seed_square, query_square, float(np.square(rest).sum()), seeds, queries)
-    error = math.sqrt(variance / (seeds * queries))
-    if error <= ROUNDING * float(np.abs(differences).max(initial=0.0)):
+        rest_sum = squares.rest * folds * (seeds - 1) * (queries - 1)
+        variance, degrees = combined_variance(squares.seeds, squares.queries, rest_sum, seeds, queries, folds)
+    elif folds > 1:
+        variance, degrees = nested_variance(squares.folds, squares.queries, folds, queries)
+    error = math.sqrt(variance / table.size)
+    if error <= ROUNDING * float(np.abs(table).max(initial=0.0)):
         error = 0.0
-    return Mean(float(mean), error, degrees, seeds, queries)
+    return Mean(float(table.mean()), error, degrees, folds * seeds, folds * queries)
+
+
+@dataclass(frozen=True)
+class MeanSquares:
+    """The mean squares of a table [folds, seeds, queries]; 0 for a factor with one level."""
+
+    folds: float
+    seeds: float
+    """Of seeds within folds."""
+    queries: float
+    """Of queries within folds."""
+    rest: float
+
+
+def mean_squares(table: Values) -> MeanSquares:
+    """Return the mean squares of seeds and queries, which are nested in folds and crossed with each other."""
+    folds, seeds, queries = table.shape
+    by_fold, by_run, by_query = table.mean(axis=(1, 2))[:, None], table.mean(axis=2), table.mean(axis=1)
+    rest = table - by_run[:, :, None] - by_query[:, None, :] + by_fold[:, :, None]
+
+    def square(deviations: Values, repeats: int, degrees: int) -> float:
+        return repeats * float(np.square(deviations).sum()) / degrees if degrees else 0.0
+
+    return MeanSquares(
+        square(by_fold - table.mean(), seeds * queries, folds - 1),
+        square(by_run - by_fold, queries, folds * (seeds - 1)),
+        square(by_query - by_fold, seeds, folds * (queries - 1)),
+        square(rest, 1, folds * (seeds - 1) * (queries - 1)),
+    )
+
+
+def nested_variance(fold_square: float, query_square: float, folds: int, queries: int) -> tuple[float, float]:
+    """Return the mean square and its degrees of freedom where every fold has one run.
+
+    A fold's mean varies with its run and its queries. If folds vary no more than their queries explain, runs count as
+    equal, and all queries are one sample.
+    """
+    if fold_square > query_square:
+        return fold_square, folds - 1.0
+    query_degrees, degrees = folds * (queries - 1), folds * queries - 1
+    return ((folds - 1) * fold_square + query_degrees * query_square) / degrees, float(degrees)
 
 
 def combined_variance(
-    seed_square: float, query_square: float, rest_sum: float, seeds: int, queries: int
+    seed_square: float, query_square: float, rest_sum: float, seeds: int, queries: int, folds: int = 1
 ) -> tuple[float, float]:
     """Return the mean square that determines the variance of the mean, and its degrees of freedom.
 
-    Given are the mean squares of seeds and of queries, and the residual sum of squares.
+    Given are the mean squares of seeds and of queries within folds, and the residual sum of squares.
     """
-    rest_degrees = (seeds - 1) * (queries - 1)
+    rest_degrees = folds * (seeds - 1) * (queries - 1)
     rest_square = rest_sum / rest_degrees
-    factors = [(seed_square, seeds - 1), (query_square, queries - 1)]
+    factors = [(seed_square, folds * (seeds - 1)), (query_square, folds * (queries - 1))]
     kept = [(square, degrees) for square, degrees in factors if square > rest_square]  # else the component is 0
     variance = sum(square for square, _ in kept) - (len(kept) - 1) * rest_square
     squares = [square**2 / degrees for square, degrees in kept]
     if len(kept) != 1:  # with one factor, the residual mean square cancels
         squares.append(rest_square**2 / rest_degrees)
-    return variance, (variance**2 / sum(squares) if sum(squares) else float(queries - 1))
+    return variance, (variance**2 / sum(squares) if sum(squares) else float(folds * (queries - 1)))
 
 
 def quantile(share: float, degrees: float) -> float:

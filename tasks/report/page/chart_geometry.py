@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Curve = Sequence[Sequence[float]]
-"""Points of x and y, in the order of x."""
+"""Points of x and y, or of x, y and the ends of an interval of y, in the order of x."""
 
 PLOT_WIDTH, PLOT_HEIGHT = 300, 120
 CELL, LARGEST = 34, 15.5  # grid of queries, in pixels: width of a cell, radius of the largest circle
@@ -46,7 +46,7 @@ def polyline(points: Curve, across: Axis, up: Axis, area: tuple[float, float, fl
     """Return the points of an SVG polyline; the area is left, top, width and height."""
     left, top, width, height = area
     return " ".join(
-        f"{left + width * position(x, across):.1f},{top + height * (1 - position(y, up)):.1f}" for x, y in points
+        f"{left + width * position(x, across):.1f},{top + height * (1 - position(y, up)):.1f}" for x, y, *_ in points
     )
 
 

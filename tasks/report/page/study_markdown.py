@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Template
@@ -29,7 +30,7 @@ class Arm:
     """The recipe and the row of its report."""
     row: str | None
     runs: Sequence[StudyRun]
-    """One for each seed."""
+    """One for each fold and seed."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,9 @@ class Claimed:
     """None if the claim is about a cost."""
     collection: str
     queries: int
-    seeds: Sequence[int]
+    runs: Sequence[str]
+    """The fold and the seed of each run of a system, in words."""
+    folds: Sequence[int] | None
     smallest: float | None
     note: str | None
     arms: Sequence[Arm]
@@ -57,7 +60,7 @@ class Claimed:
 
 def study_part(title: str, description: str, claims: Sequence[Claimed]) -> str:
     """Return the study's part of the page of results."""
-    runs = {(run.facts.recipe, run.facts.seed): run for claim in claims for arm in claim.arms for run in arm.runs}
+    runs = {run.facts.trial: run for claim in claims for arm in claim.arms for run in arm.runs}
     return _template().render(
         title=title, description=description, lines=list(_lines(claims)),
         forest=FOREST if _differences(claims) else None,
@@ -114,8 +117,14 @@ def _lines(claims: Sequence[Claimed]) -> Iterator[dict[str, Any]]:
                 "ours": _measured(claim, comparison),
                 "printed": f"{signed(printed[0] - printed[1])} {claim.printed_metric}" if printed else "–",
                 "verdict": comparison.verdict, "words": _words(comparison), "note": claim.note is not None,
-                "sizes": f"{claim.queries:,} × {len(claim.seeds)}" if claim.metric else f"– × {len(claim.seeds)}",
+                "sizes": _sizes(claim),
             }  # fmt: skip
+
+
+def _sizes(claim: Claimed) -> str:
+    """Return the numbers of queries and of runs of a system; the folds of a cross-validation have different queries."""
+    runs = f"{len(claim.runs)} in {len(claim.folds)} folds" if claim.folds else str(len(claim.runs))
+    return f"{claim.queries:,} × {runs}" if claim.metric else f"– × {runs}"
 
 
 def _measured(claim: Claimed, comparison: SystemComparison | CostComparison) -> str:
@@ -174,11 +183,11 @@ def _claim(claim: Claimed) -> dict[str, Any]:
 
 def _arm(arm: Arm, claim: Claimed) -> dict[str, Any]:
     """Return a system's value for each seed: the mean of a metric, or the CPU seconds per step."""
-    by_seed = {run.facts.seed: _value(run, arm.row, claim.metric) for run in arm.runs}
-    values = [value for value in by_seed.values() if value is not None]
+    by_run = {run.facts.trial.words: _value(run, arm.row, claim.metric) for run in arm.runs}
+    values = [value for value in by_run.values() if value is not None]
     return {
         "name": arm.name, "words": arm.words, "mean": sum(values) / len(values) if values else None,
-        "values": [by_seed.get(seed) for seed in claim.seeds],
+        "values": [by_run.get(run) for run in claim.runs],
         "pretraining": next((run.facts.pretraining for run in arm.runs), {}),
     }  # fmt: skip
 
@@ -215,7 +224,7 @@ def _runs(runs: Sequence[StudyRun]) -> Iterator[dict[str, Any]]:
         yield {
             "facts": run.facts, "at": max(stage["at"] for stage in run.stages)[:10], "machine": "; ".join(machines),
             "cpu": sum(stage["cpu_seconds"] for stage in own), "stages": len(run.stages), "own": len(own),
-            "file": f"{run.folder.parent.name}/{run.folder.name}",
+            "file": run.facts.trial.folder(Path()).as_posix(),
         }  # fmt: skip
 
 

@@ -56,22 +56,29 @@ def forest(title: str, differences: Sequence[Difference]) -> str:
     )  # fmt: skip
 
 
-def curves(title: str, panels: Mapping[str, Mapping[str, Curve]]) -> str:
-    """Return a panel for each name with its learning curves; the axis of values begins at the smallest value."""
+def curves(title: str, panels: Mapping[str, Mapping[str, Curve]], units: Mapping[str, str] | None = None) -> str:
+    """Return a panel for each name with its curves; the axis of values begins at the smallest value.
+
+    Points with an interval have a bar. `units` has the unit of a panel's other axis; without one these are steps.
+    """
     names = list(dict.fromkeys(name for panel in panels.values() for name in panel))
     colours = {name: number % COLOURS for number, name in enumerate(names)}
     drawn, top = [], 30 + LEGEND * -(-len(names) // 2)
     for panel, lines in panels.items():
         points = [point for line in lines.values() for point in line]
-        across = axis(0.0, max(step for step, _ in points))
-        up = axis(min(value for _, value in points), max(value for _, value in points))
+        across = axis(0.0, max(step for step, *_ in points))
+        values = [value for _, *of_point in points for value in of_point]
+        up = axis(min(values), max(values))
         head = top + PANEL_HEAD
         area = (FROM, head, PANEL_WIDTH, PANEL_HEIGHT)
         drawn.append({
             "name": panel, "y": top, "area": head, "bottom": head + PANEL_HEIGHT,
-            "low": up["ticks"][0]["words"], "high": up["ticks"][-1]["words"], "steps": across["ticks"][-1]["words"],
+            "low": up["ticks"][0]["words"], "high": up["ticks"][-1]["words"],
+            "last": f"{across['ticks'][-1]['words']} {(units or {}).get(panel, 'steps')}",
             "lines": [
-                {"colour": colours[name], "points": polyline(line, across, up, area)} for name, line in lines.items()
+                {"colour": colours[name], "points": polyline(line, across, up, area),
+                 "bars": [polyline([(x, low), (x, high)], across, up, area) for x, _, *ends in line if ends
+                          for low, high in (ends,)]} for name, line in lines.items()
             ],
         })  # fmt: skip
         top = head + PANEL_HEIGHT + PANEL_FOOT

@@ -15,6 +15,7 @@ from flows.recipe.shipped import CLAIMS, shipped_recipes
 from flows.study.claims import Claim, check, load_study, measured_rows, runs
 from storage.errors import UserError
 from storage.results.paper_results import FILE, as_fraction
+from storage.results.study_runs import Trial
 from storage.store import sources
 from storage.store.store import Store
 from tasks.evaluation.claim_verdicts import minimum_detectable_effect
@@ -119,7 +120,7 @@ def test_arms_share_what_is_equal_and_a_seed_changes_no_collection_and_no_pseudo
 
 def test_a_claims_seeds_come_before_the_next_claim_and_a_run_stands_once() -> None:
     order = list(runs(STUDY.claims))
-    first = [(arm.recipe, seed) for seed in STUDY.claims[0].seeds for arm in STUDY.claims[0].arms.values()]
+    first = [Trial(arm.recipe, seed) for seed in STUDY.claims[0].seeds for arm in STUDY.claims[0].arms.values()]
 
     assert order[: len(first)] == first
     assert len(set(order)) == len(order)
@@ -142,6 +143,11 @@ def test_a_claims_seeds_come_before_the_next_claim_and_a_run_stands_once() -> No
         ("statement:", "statment:", r"statment: unknown key; did you mean statement\?"),
         ("row: few}", "row: fewer}", "study/cpdae.yaml has no row 'fewer'; it has bm25"),
         ("    metric: recall@10\n", "    metric: recall@11\n", "does not measure recall@11"),
+        (
+            "seeds: [1, 2, 3]",
+            "seeds: [1, 2, 3]\n    folds: [1, 2]",
+            "as many for every fold, so a multiple of 2; found 3",
+        ),
     ],
 )
 def test_errors_in_claims_are_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -151,6 +157,19 @@ def test_errors_in_claims_are_one_line(tmp_path: Path, old: str, new: str, messa
 
     with pytest.raises(UserError, match=message):
         check(load_study(tmp_path / "claims.yaml"))
+
+
+def test_seeds_are_dealt_to_folds_in_turn() -> None:
+    claim = STUDY.claims[0].model_copy(update={"folds": [1, 2, 5], "seeds": [1, 2, 3, 4, 5, 6]})
+
+    trials = claim.trials("study/cpdae")
+    assert [(trial.fold, trial.seed) for trial in trials] == [(1, 1), (2, 2), (5, 3), (1, 4), (2, 5), (5, 6)]
+    changed, _ = load_recipe("study/cpdae", trials[2].changes)
+    assert (changed.seed, changed.dataset.train_split, changed.dataset.eval_splits) == (
+        3,
+        "fold_5_train",
+        ["fold_5_dev"],
+    )
 
 
 def test_a_claim_is_chosen_by_name() -> None:

@@ -1,17 +1,22 @@
 """From what is kept of runs to verdicts, and to the page about them."""
 
 import re
+import shutil
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from flows.study.claims import Study
 from flows.study.judge import judge_claims
 from flows.study.write_docs import IMAGES, README, RESULTS_PAGE, documents
 from storage.errors import UserError
 from tasks.evaluation.claim_verdicts import CostComparison, SystemComparison
+from tasks.evaluation.seeds_by_queries import mean_difference
 from tasks.report.page.study_markdown import FOREST, pictures, study_brief, study_part
 from tasks.report.page.svg_charts import RIGHT, WIDTH, Difference, forest
 from tests.studies import BETTER, QUERIES, results, study, write
@@ -33,7 +38,7 @@ def test_each_claim_gets_the_verdict_that_its_runs_give(tmp_path: Path) -> None:
     assert contrast.p_holm == pytest.approx(
         2 * contrast.p
     )  # including comparisons that were not run; costs are not in the family
-    assert missing.missing == ["absent (seeds 1, 2)"]
+    assert missing.missing == ["absent (seed 1, seed 2)"]
     assert isinstance(cost, CostComparison)
     assert cost.ratio == pytest.approx((0.51 / 2.01 * 0.52 / 2.02) ** 0.5)
 
@@ -45,6 +50,59 @@ def test_a_run_that_was_cut_off_has_no_cost(tmp_path: Path) -> None:
 
     assert cheap.verdict == "not run"
     assert cheap.contrasts[0].missing == ["good (seed 2)"]
+
+
+def folded(folder: Path, folds: int = 2, **changed: Any) -> Study:
+    """The first claim with a cross-validation: two seeds in every fold, whose queries are others."""
+    first = study().claims[0].model_dump() | {
+        "collection": "toy", "queries": QUERIES * folds, "seeds": [*range(1, 2 * folds + 1)],
+        "folds": [*range(1, folds + 1)],
+    }  # fmt: skip
+    for name in ("good", "plain"):
+        for seed in first["seeds"]:
+            fold = 1 + (seed - 1) % folds
+            facts = {"fold": fold, "collection": f"toy/fold_{fold}_dev"} | changed
+            write(folder, name, seed, query_prefix=f"fold{fold}-", **facts)
+    return study(claims=[first])
+
+
+def test_folds_are_compared_by_the_means_of_articles(tmp_path: Path) -> None:
+    [claim] = judge_claims(folded(tmp_path), tmp_path)
+
+    means = {}
+    for name in ("good", "plain"):
+        for fold, seed in ((1, 1), (1, 3), (2, 2), (2, 4)):
+            table = pq.read_table(tmp_path / name / f"fold-{fold}" / f"seed-{seed}" / "scores.parquet").to_pandas()
+            means[name, seed] = table.groupby("cluster")["value"].mean().to_numpy()
+    differences = np.array([[means["good", seed] - means["plain", seed] for seed in fold] for fold in ((1, 3), (2, 4))])
+    [contrast] = claim.contrasts
+    assert isinstance(contrast, SystemComparison)
+    assert contrast.difference is not None
+    expected = mean_difference(differences)
+    assert contrast.difference.value == pytest.approx(expected.value)
+    assert contrast.difference.error == pytest.approx(expected.error)
+    assert contrast.difference.degrees == pytest.approx(expected.degrees)
+    assert (contrast.difference.seeds, contrast.difference.queries) == (4, 8)
+    assert contrast.by_seed == pytest.approx([differences[f, s].mean() for f in range(2) for s in range(2)])
+    assert claim.verdict == "supported"
+    page = study_part("A study", "Made up.", [claim])
+    assert "| 80 × 4 in 2 folds |" in page
+    assert "| seed 1 in fold 1 | seed 2 in fold 2 | seed 3 in fold 1 | seed 4 in fold 2 | mean |" in page
+    command = "--set seed=4 --set dataset.train_split=fold_2_train --set dataset.eval_splits=[fold_2_dev]"
+    assert f"| `pretrieve reproduce made/good {command}` |" in page
+    assert "[good/fold-2/seed-4](../results/study/good/fold-2/seed-4)" in page
+
+
+def test_folds_of_other_data_are_refused_and_missing_ones_are_listed(tmp_path: Path) -> None:
+    cross_validation = folded(tmp_path)
+    shutil.rmtree(tmp_path / "plain" / "fold-2" / "seed-4")
+
+    [claim] = judge_claims(cross_validation, tmp_path)
+    assert claim.contrasts[0].missing == ["plain (seed 4 in fold 2)"]
+
+    folded(tmp_path, collection="toy/dev")
+    with pytest.raises(UserError, match="helps needs the 80 queries of toy/fold_1_dev; found 40 of toy/dev"):
+        judge_claims(cross_validation, tmp_path)
 
 
 def test_runs_on_other_data_are_refused(tmp_path: Path) -> None:
@@ -84,7 +142,7 @@ def test_the_page_tells_everything_and_what_is_missing(tmp_path: Path) -> None:
         in less
     )
     assert line.endswith("| **supported** ([note](#helps)) | 40 × 2 |")
-    assert "Missing runs: absent (seeds 1, 2)." in page
+    assert "Missing runs: absent (seed 1, seed 2)." in page
     assert "In <another> way." in page
     assert (
         "| `pretrieve reproduce made/good --set seed=2` | 2026-01-02 | 2, 1 | 1 min 30 s | a processor, 2 cores |"

@@ -14,9 +14,10 @@ import yaml
 from flows.recipe.shipped import find_recipe
 from flows.study.claims import load_study
 from flows.study.judge import judge_claims
-from flows.study.run import PlannedRun, expected_seconds, run
+from flows.study.planned_run import PlannedRun
+from flows.study.run import expected_seconds, run
 from storage.errors import UserError
-from storage.results.study_runs import read_study_run, read_study_runs
+from storage.results.study_runs import Trial, read_study_run, read_study_runs
 from storage.store.store import Store
 from tasks.report.page.study_curves import PANELS
 from tests import warm
@@ -117,9 +118,10 @@ def test_a_study_resumes_after_a_kill_and_repeats_runs_of_other_code(workplace: 
     better, cheaper = judge_claims(load_study(workplace / "claims.yaml"), workplace / "results")
     assert better.verdict in ("supported", "inconclusive", "contradicted")
     assert [len(arm.runs) for arm in better.arms] == [2, 2]
-    one = read_study_run(workplace / "results", "masked_lm", 2)
+    one = read_study_run(Trial("masked_lm", 2).folder(workplace / "results"))
     assert one is not None
     assert one.facts.pretraining["steps"] == 60
+    assert set(one.scores["cluster"].to_pylist()) == {f"d{number}" for number in ASKED["dev"]}
     assert {"pre-training", "retriever_1", "pre-training, retrieval probe"} == set(one.curves["training"].to_pylist())
     logged = zip(one.curves["training"].to_pylist(), one.curves["name"].to_pylist(), strict=True)
     assert set(PANELS.values()) <= set(logged)  # what the page draws is there
@@ -132,20 +134,21 @@ def test_a_study_resumes_after_a_kill_and_repeats_runs_of_other_code(workplace: 
     # the killed pre-training was timed in its last attempt only, if it had begun
     assert cheaper.verdict in ("not run", "inconclusive")
 
-    path, before = workplace / "masked_lm.yaml", read_study_run(workplace / "results", "masked_lm", 1)
+    path, first_run = workplace / "masked_lm.yaml", Trial("masked_lm", 1).folder(workplace / "results")
+    before = read_study_run(first_run)
     path.write_text(path.read_text().replace("temperature: 1.0", "temperature: 0.5"))
     _, output = study(workplace, "status")
     assert "masked_lm, seed 1: built by other code or data" in output
     code, output = study(workplace, "run", "--hours", "1", "--only", "cheaper")
     assert code == 0
     assert "built by other code or data; running it again" in " ".join(output.split())
-    assert read_study_run(workplace / "results", "masked_lm", 1) != before
+    assert read_study_run(first_run) != before
     assert "masked_lm, seed 2" not in output
 
 
 def test_a_run_is_expected_to_take_what_its_like_took(workplace: Path, tmp_path: Path) -> None:
     known = list(read_study_runs(results(tmp_path)))
-    plan = PlannedRun.of(str(workplace / "masked_lm.yaml"), 1, Store(tmp_path))
+    plan = PlannedRun.of(Trial(str(workplace / "masked_lm.yaml"), 1), Store(tmp_path))
     [train] = [step for step in plan.steps if step.stage == "train"]
     like, unlike = replace(train, round="one"), replace(train, round="two")
     first = [known_run for known_run in known if known_run.facts.seed == 1]

@@ -99,7 +99,7 @@ def test_a_claims_verdict_is_that_of_all_its_contrasts() -> None:
 
 
 def test_arms_of_other_seeds_or_queries_are_refused() -> None:
-    with pytest.raises(UserError, match="the same seeds and queries"):
+    with pytest.raises(UserError, match="the same runs and queries"):
         compare_systems("a", "b", [np.zeros(3)], [np.zeros(3), np.zeros(3)])
 
 

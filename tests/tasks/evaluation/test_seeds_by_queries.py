@@ -96,3 +96,72 @@ def test_equal_differences_use_the_sign_test() -> None:
     assert equal.interval() == pytest.approx((0.1, 0.1))
     with pytest.raises(ValueError, match="two queries or more, found 1"):
         mean_difference(np.ones((3, 1)))
+
+
+def slow_mean_squares(table: np.ndarray) -> tuple[float, float, float, float]:
+    """Mean squares of folds, of runs and of queries in folds, and of the rest, by their definitions."""
+    folds, seeds, queries = table.shape
+    mean = np.mean([table[f, s, q] for f in range(folds) for s in range(seeds) for q in range(queries)])
+    of_folds = of_runs = of_queries = of_rest = 0.0
+    for f in range(folds):
+        of_folds += seeds * queries * (table[f].mean() - mean) ** 2
+        of_runs += sum(queries * (table[f, s].mean() - table[f].mean()) ** 2 for s in range(seeds))
+        of_queries += sum(seeds * (table[f, :, q].mean() - table[f].mean()) ** 2 for q in range(queries))
+        of_rest += sum(
+            (table[f, s, q] - table[f, s].mean() - table[f, :, q].mean() + table[f].mean()) ** 2
+            for s in range(seeds) for q in range(queries)
+        )  # fmt: skip
+    return (
+        of_folds / (folds - 1), of_runs / max(1, folds * (seeds - 1)), of_queries / (folds * (queries - 1)),
+        of_rest / max(1, folds * (seeds - 1) * (queries - 1)),
+    )  # fmt: skip
+
+
+def cross_validation(seeds: int, of_runs: float, seed: int = 5) -> np.ndarray:
+    """Five folds of eight articles."""
+    random = np.random.default_rng(seed)
+    table: np.ndarray = (
+        random.normal(0, of_runs, (5, seeds, 1)) + random.normal(0, 1, (5, 1, 8)) + random.normal(0, 0.5, (5, seeds, 8))
+    )
+    return table
+
+
+def test_runs_and_articles_are_nested_in_folds() -> None:
+    table = cross_validation(3, 0.8)
+    _, of_runs, of_articles, rest = slow_mean_squares(table)
+    square = of_runs + of_articles - rest
+
+    result = mean_difference(table)
+
+    assert min(of_runs, of_articles) > rest
+    assert (result.seeds, result.queries) == (15, 40)
+    assert result.value == pytest.approx(table.mean())
+    assert result.error == pytest.approx(math.sqrt(square / 120))
+    assert result.degrees == pytest.approx(square**2 / (of_runs**2 / 10 + of_articles**2 / 35 + rest**2 / 70))
+
+
+def test_one_run_a_fold_is_tested_by_its_folds_or_by_all_articles() -> None:
+    varying, equal = cross_validation(1, 2.0), cross_validation(1, 0.0, seed=6)
+    varying_squares, equal_squares = slow_mean_squares(varying), slow_mean_squares(equal)
+    assert varying_squares[0] > varying_squares[2]
+    assert equal_squares[0] < equal_squares[2]
+
+    by_fold, by_article = mean_difference(varying), mean_difference(equal)
+
+    assert by_fold.p() == pytest.approx(ttest_1samp(varying.mean(axis=(1, 2)), 0.0).pvalue)
+    assert by_article.p() == pytest.approx(ttest_1samp(equal.ravel(), 0.0).pvalue)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_the_interval_of_a_cross_validation_covers_the_mean_in_95_percent(seeds: int) -> None:
+    """Also where runs vary: a t-test over all articles would have the mean in 84 of 100 intervals at 0.4."""
+    for of_runs in (0.0, 0.4, 1.5):
+        intervals = [mean_difference(cross_validation(seeds, of_runs, seed)).interval() for seed in range(1500)]
+        inside = np.mean([low <= 0 <= high for low, high in intervals])
+        assert 0.925 < inside < 0.985, of_runs
+
+
+def test_one_fold_is_a_table_of_seeds_and_queries() -> None:
+    table = cross_validation(3, 0.5)[0]
+
+    assert mean_difference(table[None]) == mean_difference(table)

@@ -1,0 +1,107 @@
+"""Learning curves of a study: quality by pre-training steps and by CPU time, with intervals over runs and queries."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from storage.results.study_runs import StudyRun
+from tasks.evaluation.seeds_by_queries import mean_difference
+from tasks.report.page.chart_geometry import Curve
+from tasks.report.page.svg_charts import curves
+from tasks.report.page.templates import template
+from tasks.runtime.formatting import duration
+
+FIGURE = "study_learning_curves.svg"
+
+
+@dataclass(frozen=True)
+class Point:
+    """The quality of a system after a number of pre-training steps."""
+
+    steps: int
+    seconds: float | None
+    """CPU seconds of the pre-training, the mean over its runs; None if one was interrupted."""
+    value: float
+    low: float
+    high: float
+    runs: int
+
+
+@dataclass(frozen=True)
+class LearningCurves:
+    """The points of each system, by row of the report."""
+
+    metric: str
+    rows: Mapping[str, str]
+    """The rows, with the words for each."""
+    points: Mapping[str, Mapping[str, Sequence[Point]]]
+    """By row and system, in the order of steps."""
+
+
+def learning_curves(
+    metric: str, rows: Mapping[str, str], systems: Mapping[str, Mapping[int, Sequence[StudyRun]]]
+) -> LearningCurves:
+    """Return the curves of systems whose runs are given by the number of steps; those without a run are left out."""
+    points = {
+        row: {
+            name: list(_points(row, metric, by_steps)) for name, by_steps in systems.items() if any(by_steps.values())
+        }
+        for row in rows
+    }
+    return LearningCurves(metric, rows, points)
+
+
+def figure(drawn: LearningCurves) -> str:
+    """Return the SVG figure: for each row a panel by steps and one by CPU time."""
+    panels: dict[str, dict[str, Curve]] = {}
+    units = {}
+    for row, words in drawn.rows.items():
+        for unit in ("steps", "CPU seconds"):
+            panel = f"{drawn.metric} {words}, by {unit} of pre-training"
+            panels[panel], units[panel] = {}, unit
+            for name, points in drawn.points[row].items():
+                placed = [(p.steps if unit == "steps" else p.seconds, p) for p in points]
+                panels[panel][name] = [(x, p.value, p.low, p.high) for x, p in placed if x is not None]
+    drawable = {panel: systems for panel, systems in panels.items() if any(systems.values())}
+    return curves("Quality by pre-training", drawable, units)
+
+
+def curves_part(drawn: LearningCurves) -> str:
+    """Return the part of the page of results about the learning curves."""
+    return template("learning_curves.md.j2", duration=duration).render(
+        metric=drawn.metric, rows=list(drawn.rows.values()), lines=list(lines(drawn)), figure=FIGURE
+    )
+
+
+def lines(drawn: LearningCurves) -> Iterator[dict[str, Any]]:
+    """Yield the lines of the table: one for each system and number of steps."""
+    first, *_ = drawn.rows
+    for name, points in drawn.points[first].items():
+        for number, point in enumerate(points):
+            yield {"system": name, "point": point, "values": [drawn.points[row][name][number] for row in drawn.rows]}
+
+
+def _points(row: str, metric: str, by_steps: Mapping[int, Sequence[StudyRun]]) -> Iterator[Point]:
+    for steps, runs in sorted(by_steps.items()):
+        by_fold: dict[int, list[Any]] = defaultdict(list)
+        for run in runs:
+            measured = run.measured(row, metric) if run.facts.fold is None else run.clustered(row, metric)
+            if measured is not None:
+                by_fold[run.facts.fold or 0].append(measured[1])
+        if by_fold:
+            mean = mean_difference(np.array(list(by_fold.values())))
+            yield Point(steps, _seconds(steps, runs), mean.value, *mean.interval(), mean.seeds)
+
+
+def _seconds(steps: int, runs: Sequence[StudyRun]) -> float | None:
+    """Return the mean CPU time of the runs' pre-training, 0 without steps."""
+    if not steps:
+        return 0.0
+    per_step = [run.facts.pretraining.get("cpu_seconds") for run in runs]
+    known = [seconds for seconds in per_step if seconds is not None]
+    return steps * sum(known) / len(known) if len(known) == len(per_step) else None
