@@ -31,6 +31,7 @@ def changes_for(recipe: Recipe[Any], folder: Path) -> list[str]:
     if recipe.pretrain is not None:
         rows = min(recipe.pretrain.batch, MOST_ROWS)
         changes += [f"pretrain.steps={STEPS}", "pretrain.epochs=null", f"pretrain.batch={rows}", "pretrain.probe=null"]
+        changes.append("pretrain.warm_heads=null")
         changes.append("pretrain.fit.precision=null")
     if recipe.teacher is not None:
         changes += [f"teacher.{change}" for change in _of_teacher(recipe.teacher, folder)]

@@ -68,6 +68,11 @@ class Backbone(nn.Module, ABC):
 
     @property
     @abstractmethod
+    def encoder(self) -> nn.Module:
+        """The encoder without its vocabulary head."""
+
+    @property
+    @abstractmethod
     def layers(self) -> nn.ModuleList:
         """The transformer layers."""
 

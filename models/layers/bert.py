@@ -87,6 +87,10 @@ class BertForMaskedLM(Backbone):
                 module.dropout = rate
 
     @property
+    def encoder(self) -> Bert:
+        return self.bert
+
+    @property
     def layers(self) -> nn.ModuleList:
         return self.bert.encoder.layer
 

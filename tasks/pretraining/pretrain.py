@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from models.objective import Batch
 from models.retrievers import towers
 from models.retrievers.retriever import HEADS
 from models.row_random import RowRandom
+from models.settings import omitted_at
 from models.texts import Ids
 from models.tokens import Tokenizer
 from storage.artifact import Artifact
@@ -34,6 +35,7 @@ from tasks.pretraining.token_cache import TokenCache, tokenised
 from tasks.stage import stage
 from tasks.training.checkpoints import load_parameters
 from tasks.training.epochs import rows_of_step
+from tasks.training.frozen import frozen_encoders
 from tasks.training.loop import fit
 from tasks.training.meta_device import on_meta_device
 from tasks.training.optimiser import OptimisationSettings
@@ -56,6 +58,9 @@ class Pretraining(Settings, Generic[P]):
     heads: Literal["fresh", "continued"]
     """Whether decoder and heads are initialised randomly or loaded from the backbone's folder."""
     steps: int | None = Field(gt=0)
+    warm_heads: Annotated[int | None, Field(gt=0), omitted_at(None)] = None
+    """The number of first steps in which only heads and decoders are trained; null trains the encoder from the start.
+    A vocabulary head that the backbone lacks has random weights, which damage the encoder in the first steps."""
     epochs: float | None = Field(gt=0)
     """Instead of steps: passes over the texts."""
     batch: int = Field(gt=0)
@@ -68,6 +73,8 @@ class Pretraining(Settings, Generic[P]):
     def _one_length(self) -> Pretraining[P]:
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("give either steps or epochs, and set the other to null")
+        if self.warm_heads and self.steps and self.warm_heads >= self.steps:
+            raise ValueError(f"warm_heads: expected fewer than all {self.steps} steps, found {self.warm_heads}")
         return self
 
     def num_steps(self, num_texts: int) -> int:
@@ -100,7 +107,10 @@ def pretrain(
     retrieval_probe = RetrievalProbe(probe, encoder, batches.tokenizer, settings.probe, settings.objective.max_tokens)
     batch_of = StepBatches(batches.rows, batches.num_rows, own_spans(batches.num_rows, settings.fit.chunk))
     steps = settings.num_steps(len(batches.cache))
-    fit(objective, batch_of, steps, out=out, settings=settings.fit, seed=settings.seed, probe=retrieval_probe)
+    fit(
+        objective, batch_of, steps, out=out, settings=settings.fit, seed=settings.seed, probe=retrieval_probe,
+        frozen=frozen_encoders(encoder, settings.warm_heads, "pretrain.warm_heads"),
+    )  # fmt: skip
     save_checkpoint(encoder, out, tokenizer=start.path)
     if heads:
         with writing(out / HEADS) as temporary:

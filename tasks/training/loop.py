@@ -22,6 +22,7 @@ from tasks.runtime.progress import bar
 from tasks.runtime.signals import DeferredSigterm
 from tasks.session import execution
 from tasks.training.checkpoints import restore, save_state
+from tasks.training.frozen import Frozen
 from tasks.training.grad_cache import gradients
 from tasks.training.interval import Diverged as Diverged
 from tasks.training.interval import Interval
@@ -39,9 +40,11 @@ Probe = Callable[[int], dict[str, float]]
 
 def fit(
     objective: nn.Module, batch_of: Callable[[int], Batch], steps: int, *, out: Path, settings: OptimisationSettings,
-    seed: int, probe: Probe = lambda steps: {},
+    seed: int, probe: Probe = lambda steps: {}, frozen: Frozen | None = None,
 ) -> None:  # fmt: skip
     """Train the objective in place; `batch_of(step)` returns the batch of a step, which depends on `step` only.
+
+    `frozen` parameters keep their values in the first steps.
 
     Resumes from the newest intact checkpoint below `out`. Losses, gradient norms by part, tokens per second, what the
     objective observes and what `probe` returns are logged to `out/logs/metrics.jsonl` and to TensorBoard's files next
@@ -72,6 +75,8 @@ def fit(
             losses = gradients(
                 objective, batch, settings.chunk, (seed, step), settings.precision, optimiser.scaler.scale
             )
+            if frozen is not None:
+                frozen.clear_gradients(objective, step)
             norms = optimiser.clip()
             interval.add(batch, losses, norms["gradient_norm"], may_skip=settings.precision == "float16")
             logged = (step + 1) % execution().log_steps == 0 or step + 1 == steps
