@@ -23,6 +23,7 @@ from tasks.runtime.progress import watched_by
 
 SECONDS_UNTIL_SHOWN = 5.0  # a stage whose bars last less has no such artifact
 SECONDS_BETWEEN_LOOKS = 10.0
+SECONDS_BETWEEN_LOG_LINES = 60.0
 SECONDS_FOR_THE_LAST_WORD = 5.0  # what a stage that has ended waits at most for the server
 SECONDS_FOR_AN_ANSWER = 15.0
 
@@ -74,6 +75,7 @@ class ProgressReporter:
         self.bar: tqdm[None] | None = None
         self.began = time.monotonic()
         self._first_look: tuple[float, float] | None = None
+        self._logged = self.began
         self._artifact: UUID | None = None
         self._ended, self._well = threading.Event(), False
         follow = contextvars.copy_context().run  # Prefect's settings are in the context
@@ -101,11 +103,23 @@ class ProgressReporter:
         with best_effort(), get_client(httpx_settings=own, sync_client=True) as client:
             while True:
                 if self.bar is not None and not self.bar.disable:  # tqdm disables a bar that is closed
-                    self._tell(client, *self.look(self.bar))
+                    percent, words = self.look(self.bar)
+                    self._tell(client, percent, words)
+                    self._log(words, self.bar)
                 if self._ended.wait(SECONDS_BETWEEN_LOOKS):
                     break
             if self._artifact:
                 self._tell(client, *self.last_look())
+
+    def _log(self, words: str, bar: tqdm[None]) -> None:
+        """Write a line into the run's log once a minute: the count, the rate, the time left and a training's losses."""
+        if time.monotonic() - self._logged < SECONDS_BETWEEN_LOG_LINES:
+            return
+        self._logged = time.monotonic()
+        from prefect import get_run_logger
+
+        with best_effort():
+            get_run_logger().info(", ".join([words, *([bar.postfix] if bar.postfix else [])]))
 
     def _tell(self, client: Any, percent: float, words: str) -> None:
         from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate

@@ -10,6 +10,8 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
+from tasks.session import print_line
+
 T = TypeVar("T")
 
 SECONDS_BETWEEN_LINES = 15.0  # where the output is a file or a log, which keeps every line
@@ -34,6 +36,8 @@ def bar(*, what: str, unit: str, total: int | None = None, done: int = 0, shown:
         dynamic_ncols=terminal, ascii=not terminal, file=sys.stderr if terminal else Lines(),
         mininterval=0.2 if terminal else SECONDS_BETWEEN_LINES, delay=0 if terminal else SECONDS_BETWEEN_LINES,
     )  # fmt: skip
+    if shown and done:
+        print_line(f"{what}: resumes after {done:,}{f' of {total:,}' if total else ''} {unit}")
     if shown and (watcher := _watcher.get()):
         watcher(progress_bar)
     return progress_bar

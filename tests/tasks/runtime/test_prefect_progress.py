@@ -10,13 +10,16 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from storage.store.store import Store
 from tasks.runtime import prefect_progress
 from tasks.runtime.prefect_progress import ProgressReporter, show_progress
 from tasks.runtime.progress import bar, progress, watched_by
+from tasks.session import Session, session
 
 KEY = "pretrain-0123abcd-progress"
 
@@ -154,3 +157,33 @@ def test_a_failure_passes_through(port: socket.socket) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
+
+
+def test_a_log_line_has_count_rate_time_left_and_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr("prefect.get_run_logger", lambda: type("Log", (), {"info": staticmethod(lines.append)}))
+    watching = watch()
+    with bar(what="training", unit="steps", total=100, done=10) as counter:
+        counter.set_postfix({"mlm": "1.234"}, refresh=False)
+        watching.look(counter)
+        time.sleep(0.05)
+        counter.update(10)
+        words = watching.look(counter)[1]
+        watching._log(words, counter)
+        assert not lines  # not within the first minute
+        watching._logged -= prefect_progress.SECONDS_BETWEEN_LOG_LINES
+        watching._log(words, counter)
+        watching._log(words, counter)
+
+    [line] = lines
+    assert re.fullmatch(r"training: 20 of 100 steps, [\d,.]+ steps/s, .+ left, mlm=1\.234", line)
+
+
+def test_resumed_work_says_where_it_resumes(tmp_path: Path) -> None:
+    lines: list[str] = []
+    with session(Session(Store(tmp_path), print_line=lines.append)):
+        for done in (0, 1_200):
+            bar(what="training", unit="steps", total=50_000, done=done).close()
+        bar(what="training", unit="steps", total=50_000, done=7, shown=False).close()
+
+    assert lines == ["training: resumes after 1,200 of 50,000 steps"]
