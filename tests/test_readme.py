@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -82,8 +83,35 @@ def test_ci_runs_what_a_developer_runs() -> None:
     assert "set -euo pipefail" in lines  # the failure of one is the failure of all
 
 
-def test_the_lock_pins_every_package_and_names_no_host() -> None:
-    lines = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")]
+@pytest.mark.parametrize("file", ["requirements.lock", "requirements-dev.lock"])
+def test_the_locks_pin_every_package_and_name_no_host(file: str) -> None:
+    lines = [line for line in (ROOT / file).read_text().splitlines() if not line.startswith(("#", "--requirement "))]
 
     assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[^+\s]+( ; .+)?", line)] == []
-    assert "torch==2.13.0" in lines
+    assert ("torch==2.13.0" in lines) is (file == "requirements.lock")
+
+
+def test_the_lock_of_the_image_has_what_runs_and_nothing_of_development() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    optional = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *(one for name in IN_THE_IMAGE for one in optional[name])]
+    locked, more = pinned("requirements.lock"), pinned("requirements-dev.lock")
+
+    assert names(wanted) <= locked
+    assert not locked & more
+    assert names(optional["dev"]) <= locked | more
+    assert locked.isdisjoint({"mypy", "ruff", "playwright", "hypothesis", "pytest-xdist"})  # pyserini needs pytest
+    assert "requirements-dev.lock" not in (ROOT / "Dockerfile").read_text()
+
+
+IN_THE_IMAGE = ("cpu", "bm25s", "fetch", "sentence-transformers", "tagger")
+
+
+def pinned(file: str) -> set[str]:
+    """The names of the packages in a lock file, in lower case with dashes."""
+    return names([line for line in (ROOT / file).read_text().splitlines() if "==" in line])
+
+
+def names(requirements: list[str]) -> set[str]:
+    """The names in requirements, in lower case with dashes."""
+    return {re.sub(r"[._]", "-", re.split(r"[\[<>=! ;]", line)[0].lower()) for line in requirements}
