@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from models import backbones
 from models.masking import IGNORED
 from models.papers import ict
-from models.tokens import Tokenizer
+from models.tokens import Tokenizer, copy_tokenizer
 from storage.artifact import Artifact, Source
 from storage.rows import read_rows, write_rows
 from storage.store.store import Store
@@ -24,6 +25,7 @@ from tasks.pretraining.pretrain import Batches, Pretraining, pretrain
 from tasks.session import Execution, Session, session
 from tests import tokenizers
 from tests.tasks.pretraining.test_pretrain import MASKED, settings
+from tests.tiny_families import tiny_network
 from tests.tokenizers import SENTENCES
 
 KINDS = ["byte_level", "sentencepiece"]
@@ -132,3 +134,21 @@ def test_a_pre_training_runs_with_its_probe(chain: Chain, tmp_path: Path, paper:
     assert Tokenizer.load(tmp_path / "out").token_ids(["a river"]) == Tokenizer.load(chain.start.path).token_ids(
         ["a river"]
     )
+
+
+def test_a_roberta_is_pre_trained_with_its_kind_of_tokens(chain: Chain, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(chain.start.path)
+    (folder := tmp_path / "roberta").mkdir()
+    tiny_network(
+        "roberta", vocab_size=tokenizer.vocab_size, pad_token_id=tokenizer.pad, max_position_embeddings=66
+    ).save_pretrained(folder)
+    copy_tokenizer(chain.start.path, folder)
+    (tmp_path / "out").mkdir()
+    chosen = settings(objective=MASKED | {"max_tokens": 60}, steps=2, probe={"every": 1, "pairs": 4})
+
+    pretrain.body(
+        tmp_path / "out", chain.pairs, None, Artifact("initialise", "r", folder), chain.probe, settings=chosen
+    )
+
+    assert backbones.load(tmp_path / "out").config.vocab_size == tokenizer.vocab_size
+    assert Tokenizer.load(tmp_path / "out").encode(["the river"], 9) == tokenizer.encode(["the river"], 9)
