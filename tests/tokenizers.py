@@ -36,7 +36,9 @@ def trained(kind: str) -> str:
         trainer = trainers.BpeTrainer(vocab_size=380, special_tokens=ROBERTA, initial_alphabet=alphabet)
     else:
         fast = Tokenizer(models.Unigram())
-        fast.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " ")])
+        fast.normalizer = normalizers.Sequence(
+            [normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " ")]
+        )
         fast.pre_tokenizer, fast.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
         alphabet = list(string.printable + "éøßñжд中文字漢")
         trainer = trainers.UnigramTrainer(

@@ -19,7 +19,7 @@ from models.papers.cpdae import distinct_words
 from models.retrievers.cross_encoder import encode_pair
 from models.row_random import RowRandom
 from models.texts import crop_with_specials, truncate_with_specials, word_indices
-from models.token_texts import WITHOUT_BLANKS
+from models.token_texts import WITHOUT_BLANKS, continues_word
 from models.tokens import Tokenizer
 from tests import tokenizers
 from tests.tokenizers import KINDS
@@ -171,6 +171,28 @@ def test_names_of_special_tokens_are_read_from_the_configuration(tmp_path: Path)
     for value in ("<hidden>", {"content": "<hidden>", "lstrip": True}):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"mask_token": value}))
         assert Tokenizer.load(tmp_path).mask == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "continues"),
+    [(b"\x9d.", True), (b"\xe2\x80\x9d.", False), (b"\xc3", True), (b"\xe4\xb8", False), (b"a.", True), (b" a", False)],
+)
+def test_a_token_that_begins_within_a_character_continues_a_word(text: bytes, continues: bool) -> None:
+    assert continues_word(text, "Ġ") == continues
+
+
+def test_what_surrounds_a_text_is_what_the_tokenizer_adds() -> None:
+    fast = tokenizers.fast("byte_level")
+    fast.add_special_tokens(["<begin>", "<end>"])
+    special = [(name, fast.token_to_id(name)) for name in ("<begin>", "<end>")]
+    fast.post_processor = processors.TemplateProcessing(
+        single="<begin> $A <end>", pair="<begin> $A <end> $B <end>", special_tokens=special
+    )
+    tokenizer = Tokenizer(fast)
+
+    assert [tokenizer.cls, tokenizer.sep] == [number for _, number in special]
+    assert tokenizer.between == (tokenizer.sep,)
+    assert tokenizer.encode(["the river"], 60) == [fast.encode("the river").ids]
 
 
 def test_other_tokenizers_are_refused() -> None:

@@ -68,6 +68,7 @@ def test_spans_cover_the_text_and_fit(kind: str, text: str, max_tokens: int) -> 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=80, deadline=None)
 @given(texts=st.lists(MIXED, max_size=6))
+@example(texts=["the \x00 river"])
 def test_counts_by_words_are_the_tokenizers(kind: str, texts: list[str]) -> None:
     assert count_tokens(texts, TOKENIZERS[kind]) == [num_tokens(text, kind) for text in texts]
 
