@@ -30,8 +30,8 @@ def remove_renamed(client: Any, report: Callable[[str], None]) -> None:
 
 
 def _move_schedules(client: Any, earlier: Any, successor: Any) -> None:
-    """Move the schedules; one that the successor has too is switched on there if it was."""
-    by_slug = {schedule.slug: schedule for schedule in successor.schedules}
+    """Move the schedules; one whose slug the successor has too is switched on there if it was."""
+    by_slug = {schedule.slug: schedule for schedule in successor.schedules if schedule.slug}
     for schedule in earlier.schedules:
         content = {"active": schedule.active, "parameters": schedule.parameters}
         if existing := by_slug.get(schedule.slug):

@@ -54,11 +54,6 @@ class Comparison(Settings):
     printed: Annotated[list[Share], Field(min_length=2, max_length=2)] | None = None
     """The paper's values of the two systems in the claim's `printed_metric`."""
 
-    @property
-    def effect(self) -> float | None:
-        """The paper's difference; None if it prints no values."""
-        return self.printed[0] - self.printed[1] if self.printed else None
-
 
 def dealt_trials(
     recipe: str, seeds: Sequence[int], folds: Sequence[int] | None, steps: int | None = None
@@ -68,7 +63,9 @@ def dealt_trials(
 
 
 def check_folds(name: str, seeds: Sequence[int], folds: Sequence[int] | None) -> None:
-    """Raise ValueError for seeds of which some folds have more than others, or which are given twice."""
+    """Raise ValueError for seeds or folds that are given twice, or seeds of which some folds have more than others."""
+    if folds and len(set(folds)) < len(folds):
+        raise ValueError(f"{name}: folds: expected different folds, found {list(folds)}")
     if folds and (len(seeds) % len(folds) or len(set(seeds)) < len(seeds)):
         raise ValueError(
             f"{name}: seeds: expected different seeds, as many for every fold, so a multiple of {len(folds)}; found "
@@ -104,6 +101,16 @@ class Claim(Settings):
     """The minimum detectable effect at 80 % power (`tasks.evaluation.claim_verdicts.minimum_detectable_effect`)."""
     note: str | None = None
     """How the test differs from the paper's experiment, where this matters."""
+
+    def bounded_effect(self, comparison: Comparison) -> float | None:
+        """Return the difference that our interval can bound; None for no values, or values of another metric than ours.
+
+        Without folds there is none either: questions on one article count as independent then, so that the interval is
+        too narrow to exclude an effect.
+        """
+        if comparison.printed is None or self.folds is None or self.printed_metric != self.metric:
+            return None
+        return comparison.printed[0] - comparison.printed[1]
 
     def trials(self, recipe: str) -> list[Trial]:
         """Return the runs of a recipe that the claim needs: one for each seed."""

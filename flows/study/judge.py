@@ -80,7 +80,9 @@ def drawn_curves(study: Study, results: Path) -> LearningCurves | None:
 def _tested(claim: Claim, comparison: Comparison, stored: Runs) -> SystemComparison:
     lacking = missing(claim, comparison, stored)
     if lacking or claim.metric is None:
-        return SystemComparison(comparison.arm, comparison.than, missing=lacking, printed=comparison.effect)
+        return SystemComparison(
+            comparison.arm, comparison.than, missing=lacking, printed=claim.bounded_effect(comparison)
+        )
     mine, theirs = (_measured(claim, name, stored) for name in (comparison.arm, comparison.than))
     of_fold: dict[int | None, pa.ChunkedArray] = {}
     for fold, queries, _ in (*mine, *theirs):
@@ -92,7 +94,7 @@ def _tested(claim: Claim, comparison: Comparison, stored: Runs) -> SystemCompari
     if len({len(queries) for queries in of_fold.values()}) > 1:
         raise UserError(f"{claim.name}: folds: expected as many articles in every fold, so that they count alike")
     tables = (_table(claim, [values for _, _, values in runs]) for runs in (mine, theirs))
-    return replace(compare_systems(comparison.arm, comparison.than, *tables), printed=comparison.effect)
+    return replace(compare_systems(comparison.arm, comparison.than, *tables), printed=claim.bounded_effect(comparison))
 
 
 def _table(claim: Claim, values: Sequence[Values]) -> Sequence[Values]:

@@ -7,14 +7,18 @@ Shape suffixes: B batch, L length, N real tokens, H hidden.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Self
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from models.layers.adapter import Adapter
+from models.layers.bert_config import CONFIG
 from models.layers.unpadding import Packing
+from models.model_files import UnusableModel
 
 
 class Family(Adapter):
@@ -24,6 +28,13 @@ class Family(Adapter):
         super().__init__(network)
         if self.encoder.encoder.conv is not None or self.encoder.embeddings.embed_proj is not None:
             raise ValueError("a DeBERTa with a convolution or narrow embeddings is not supported; use a DeBERTa-v3")
+
+    @classmethod
+    def load(cls, folder: Path, *, layers: Sequence[int] | None = None) -> Self:
+        # Without `legacy` in config.json, `transformers` takes it as true and drops the newer head without an error.
+        if cls._configuration(folder).legacy and any(map(_has_newer_head, folder.glob("model*.safetensors"))):
+            raise UnusableModel(f'{folder / CONFIG}: the weights have the head lm_predictions; add "legacy": false')
+        return super().load(folder, layers=layers)
 
     def run(self, layers: Iterable[nn.Module], hidden_NH: Tensor, packing: Packing) -> Tensor:
         stack, hidden_BLH = self.encoder.encoder, packing.padded(hidden_NH)
@@ -51,3 +62,8 @@ class Family(Adapter):
     def _head(self) -> Any:
         network = self.network
         return network.cls.predictions if network.legacy else network.lm_predictions.lm_head
+
+
+def _has_newer_head(path: Path) -> bool:
+    with safe_open(path, "pt") as weights:
+        return any(name.startswith("lm_predictions.") for name in weights.keys())  # noqa: SIM118  # no mapping

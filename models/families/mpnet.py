@@ -8,6 +8,7 @@ Shape suffixes: B batch, L length, A attention heads, N real tokens, H hidden.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,10 @@ from models.layers.unpadding import Packing
 
 class Family(Adapter):
     body = "mpnet"
-    begins_after_padding = True
+
+    @classmethod
+    def _first_position(cls, own: Any) -> int:
+        return 2  # the model of `transformers` takes 1 for padding, whatever its configuration says
 
     def run(self, layers: Iterable[nn.Module], hidden_NH: Tensor, packing: Packing) -> Tensor:
         hidden_BLH = packing.padded(hidden_NH)

@@ -65,7 +65,7 @@ class Adapter(Backbone):
         _set(own, HIDDEN_DROPOUT, config.hidden_dropout_prob)
         _set(own, ATTENTION_DROPOUT, config.attention_probs_dropout_prob)
         with refuse_unusable(folder):
-            model = cls(cast(Any, AutoModelForMaskedLM).from_config(own))
+            model = cls(cast(Any, AutoModelForMaskedLM).from_config(own, dtype=torch.float32))
         model.keep(layers)
         return model
 

@@ -107,6 +107,8 @@ def pretrain(
     retrieval_probe = RetrievalProbe(probe, encoder, batches.tokenizer, settings.probe, settings.objective.max_tokens)
     batch_of = StepBatches(batches.rows, batches.num_rows, own_spans(batches.num_rows, settings.fit.chunk))
     steps = settings.num_steps(len(batches.cache))
+    if settings.warm_heads and settings.warm_heads >= steps:  # with epochs, only known here
+        raise UserError(f"pretrain.warm_heads: expected fewer than all {steps} steps, found {settings.warm_heads}")
     fit(
         objective, batch_of, steps, out=out, settings=settings.fit, seed=settings.seed, probe=retrieval_probe,
         frozen=frozen_encoders(encoder, settings.warm_heads, "pretrain.warm_heads"),

@@ -12,7 +12,7 @@ from flows.plan import planned
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.shipped import CLAIMS, shipped_recipes
-from flows.study.claims import Claim, check, load_study, measured_rows, runs
+from flows.study.claims import Claim, check, check_folds, load_study, measured_rows, runs
 from storage.errors import UserError
 from storage.results.paper_results import FILE, as_fraction
 from storage.results.study_runs import Trial
@@ -176,3 +176,20 @@ def test_a_claim_is_chosen_by_name() -> None:
     assert [claim.name for claim in STUDY.chosen(["experts"])] == ["experts"]
     with pytest.raises(UserError, match=r"--only expert: .* did you mean experts\?"):
         STUDY.chosen(["expert"])
+
+
+def test_only_folds_in_the_papers_metric_bound_an_effect() -> None:
+    claim = STUDY.claims[0]
+    [comparison] = claim.contrasts
+    folds = {"folds": [1, 2, 3]}
+
+    assert comparison.printed == [0.708, 0.636]
+    assert claim.bounded_effect(comparison) is None
+    assert claim.model_copy(update=folds).bounded_effect(comparison) is None
+    of_one_metric = claim.model_copy(update=folds | {"metric": claim.printed_metric})
+    assert of_one_metric.bounded_effect(comparison) == pytest.approx(0.072)
+
+
+def test_a_fold_given_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"folds: expected different folds, found \[1, 1\]"):
+        check_folds("a claim", [1, 2], [1, 1])

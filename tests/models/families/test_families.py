@@ -1,5 +1,6 @@
 """Every family against `transformers`: hidden states of all layers, logits, gradients, and files."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +104,35 @@ def test_an_unknown_family_is_refused_with_those_supported(tmp_path: Path) -> No
     with pytest.raises(UnusableModel, match=r"expected model_type bert, deberta-v2, .*, found longformer"):
         backbones.load(tmp_path)
     assert set(backbones.families()) == {"bert", *FAMILIES}
+
+
+def test_the_newer_head_of_deberta_is_kept_or_refused(tmp_path: Path) -> None:
+    network = tiny_network("deberta-v2", legacy=False)
+    network.save_pretrained(tmp_path)
+    tokens = texts((7, 12), network.config.pad_token_id)
+    model = backbones.load(tmp_path).eval()
+    logits = network(tokens.ids, attention_mask=tokens.mask.long()).logits[tokens.mask]
+    close(model.vocabulary(model(tokens)[tokens.mask]), logits)
+
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["legacy"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnusableModel, match=r'config.json: .* head lm_predictions; add "legacy": false'):
+        backbones.load(tmp_path)
+
+
+@every_family
+def test_random_weights_are_float32_whatever_the_configuration_says(family: str, tmp_path: Path) -> None:
+    network = tiny_network(family)
+    network.to(torch.bfloat16).save_pretrained(tmp_path)
+
+    model = backbones.create(tmp_path)
+
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_mpnet_has_the_positions_of_transformers_with_another_padding_id(tmp_path: Path) -> None:
+    network = tiny_network("mpnet", pad_token_id=0)
+    network.save_pretrained(tmp_path)
+    tokens = texts(LENGTHS["one text"], 0)
+    close(backbones.load(tmp_path).eval()(tokens), network.base_model(tokens.ids)[0])

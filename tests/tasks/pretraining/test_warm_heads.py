@@ -85,3 +85,9 @@ def test_the_setting_is_in_a_key_only_where_it_is_given() -> None:
     assert settings(warm_heads=3).model_dump()["warm_heads"] == 3
     with pytest.raises(ValidationError, match="warm_heads: expected fewer than all 12 steps, found 12"):
         settings(warm_heads=12)
+
+
+@pytest.mark.usefixtures("store")
+def test_frozen_steps_beyond_the_epochs_are_refused() -> None:
+    with pytest.raises(UserError, match=r"warm_heads: expected fewer than all \d+ steps, found 10000"):
+        pretrain(pairs=given_pairs(), start=given_start(), settings=settings(steps=None, epochs=1.0, warm_heads=10_000))
