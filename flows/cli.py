@@ -105,6 +105,9 @@ def reproduce(
     until: Annotated[
         str | None, typer.Option(metavar="NAME", help="Build only what this stage or round depends on, no report.")
     ] = None,
+    rebuild: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Build this stage or round and what depends on it again.")
+    ] = None,
 ) -> None:
     """Run a recipe from the corpus to the report.
 
@@ -112,7 +115,7 @@ def reproduce(
     """
     from flows.reproduce import run
 
-    run(recipe, store, changes or [], until)
+    run(recipe, store, changes or [], until, rebuild)
 
 
 @app.command(rich_help_panel=RUN, epilog="Example: pretrieve doctor")

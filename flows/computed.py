@@ -24,7 +24,7 @@ def computed(call: Callable[[], Artifact[Any]], store: Store, command: str) -> I
     print_line = Terminal(stderr=True).print
     with session(Session(store, planning=True)):
         planned = call()
-    if store.is_read_only and store.manifest(planned.stage, planned.key) is None:
+    if store.is_read_only and store.up_to_date(planned.stage, planned.key) is None:
         with tempfile.TemporaryDirectory(prefix="pretrieve-") as scratch:
             with session(Session(Store(Path(scratch)), print_line=print_line)):
                 artifact = call()

@@ -72,7 +72,7 @@ def run(
         request.evaluate()
     check_models(plan)
     with noted(store, "evaluate", request.name, plan.done) as note:
-        missing = sum(store.manifest(step.stage, step.key) is None for step in plan.done.values())
+        missing = sum(store.up_to_date(step.stage, step.key) is None for step in plan.done.values())
         counts = f"{len(plan.done)} stages, {len(plan.done) - missing} cached, {missing} to build"
         console.print(f"{request.suite.title}: {counts}; store {store.root}")
         if missing:

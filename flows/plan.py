@@ -65,10 +65,7 @@ def needed_for(plan: Session, goal: str) -> Mapping[str, Job]:
 
     Raises UserError where the recipe has no stage or round of this name.
     """
-    waiting = [name for name, job in plan.jobs.items() if goal and goal in (job.stage.name, job.round)]
-    if not waiting:
-        names = dict.fromkeys(name for job in plan.jobs.values() for name in (job.stage.name, job.round) if name)
-        raise UserError(f"{goal!r}: this recipe has no such stage or round; {suggestion(goal, names)}")
+    waiting = named_jobs(plan.jobs, goal)
     needed: set[str] = set()
     while waiting:
         name = waiting.pop()
@@ -76,6 +73,15 @@ def needed_for(plan: Session, goal: str) -> Mapping[str, Job]:
             needed.add(name)
             waiting += plan.jobs[name].needs()
     return {name: job for name, job in plan.jobs.items() if name in needed}
+
+
+def named_jobs(jobs: Mapping[str, Job], goal: str) -> list[str]:
+    """Return the references of the jobs of a stage or a round. Raises UserError where there is none of this name."""
+    named = [reference for reference, job in jobs.items() if goal and goal in (job.stage.name, job.round)]
+    if not named:
+        names = dict.fromkeys(name for job in jobs.values() for name in (job.stage.name, job.round) if name)
+        raise UserError(f"{goal!r}: this recipe has no such stage or round; {suggestion(goal, names)}")
+    return named
 
 
 def show_plan(name: str, folder: Path, changes: Sequence[str], as_json: bool = False, gpu: str | None = None) -> None:

@@ -21,12 +21,14 @@ from flows.interrupt import leave, limit_exit
 from flows.plan import needed_for, planned
 from flows.prefect_server.embedded_server import start
 from flows.prefect_server.watch import ServerWatch, require_answer
+from flows.rebuild import request_rebuild
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import recipe_name
 from flows.run_names import run_name
 from flows.terminal import Terminal, say, unwrapped
 from storage.artifact import Artifact
 from storage.errors import UserError
+from storage.store.rebuilds import remove_finished
 from storage.store.run_notes import noted
 from storage.store.store import Store
 from storage.tables import Report
@@ -42,19 +44,23 @@ T = TypeVar("T")
 DESCRIPTORS = 64  # with 16 a run fails, with 64 it does not
 
 
-def run(name: str, folder: Path, changes: Sequence[str], until: str | None) -> None:
+def run(name: str, folder: Path, changes: Sequence[str], until: str | None, rebuild: str | None = None) -> None:
     """Run a recipe and print what each stage does, then a table of the results and the path of the report.
 
-    `until` is a stage or a round: only what it depends on is built, and no report is published.
+    `until` is a stage or a round: only what it depends on is built, and no report is published. `rebuild` is one too:
+    it and what depends on it are built again.
     """
     recipe, path = load_recipe(name, changes)
     title, store = recipe_name(path), Store.open_or_new(folder)
+    console = unwrapped(stderr=True)
     plan = planned(recipe, title, store)
     jobs = plan.jobs if until is None else needed_for(plan, until)
+    if rebuild is not None:
+        console.print(request_rebuild(jobs, rebuild, title, store))
+        plan = planned(recipe, title, store)
     check_models(plan)
-    console = unwrapped(stderr=True)
     with noted(store, "reproduce", title, plan.done) as note:
-        missing = [job for job in jobs.values() if store.manifest(job.stage.name, job.key) is None]
+        missing = [job for job in jobs.values() if store.up_to_date(job.stage.name, job.key) is None]
         counts = f"{len(jobs)} stages, {len(jobs) - len(missing)} cached, {len(missing)} to build"
         console.print(f"{recipe.title}: {counts}; store {store.root}")
         if missing:
@@ -65,6 +71,7 @@ def run(name: str, folder: Path, changes: Sequence[str], until: str | None) -> N
             page = as_flow("reproduce", shown, current, lambda: build_and_show(jobs, title, current))
         else:
             page = build(jobs, title, current)
+        remove_finished(store.root)
         if page is None:
             console.print(f"built what {until} needs, as --until says; no report was published")
             return  # the note stays, since no report needs what was built

@@ -10,8 +10,8 @@ from flows.queries.versions import damaged_versions, quarantine_versions
 from flows.terminal import out
 from storage.errors import UserError, one_line
 from storage.generation_cache.cache import generation_caches, is_damaged
-from storage.store.manifest_checks import MANIFEST, find_damage
-from storage.store.store import Damage, Store
+from storage.store.manifest_checks import MANIFEST, Damage, find_damage
+from storage.store.store import Store
 
 LEFT_ALONE = "the folder is left alone: run its recipe again to rebuild it, or delete it"
 

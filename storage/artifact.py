@@ -131,7 +131,8 @@ class Manifest:
     schema: Name | None
     seed: int | None
     built: Annotated[Mapping[str, Any], AfterValidator(_check_built)]
-    """Time, machine and cost of the build: versions, seconds, CPU seconds, peak memory, device."""
+    """Time, machine and cost of the build: versions, seconds, CPU seconds, peak memory, device. Seconds and energy are
+    those of all `attempts`; a manifest of an earlier version has those of the last attempt."""
     sha256: Digest | None = field(default=None, compare=False)
     """The sha256 of all other fields, so that no change goes unnoticed. Null in manifests of earlier versions."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -24,6 +25,7 @@ LIMITS = {
     errno.ENFILE: "more files are open on this machine than may be (fs.file-max); raise the limit",
 }
 
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of renameat2 in Linux
 SYSTEM_FILES = (".DS_Store", "Thumbs.db", "desktop.ini")
 SYSTEM_PREFIXES = ("._", ".nfs", ".fuse_hidden")
 
@@ -97,6 +99,23 @@ def writing_files(folder: Path) -> Iterator[Path]:
                 os.replace(path, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Exchange the names of two folders of one file system in one step.
+
+    Returns False where the kernel or the file system cannot do this, as some network file systems; nothing has changed
+    then.
+    """
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # Linux with glibc 2.28 or musl 1.2.6
+    if renameat2 is None:
+        return False
+    if renameat2(AT_FDCWD, os.fsencode(first), AT_FDCWD, os.fsencode(second), RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise OSError(number, os.strerror(number), str(second))
 
 
 def drop_unfinished(folder: Path) -> None:

@@ -9,8 +9,7 @@ changes: its code is not part of the key.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,10 +18,11 @@ from storage.artifact import Artifact, File, Manifest, hash_of
 from storage.files import full_disk_explained
 from storage.rows import num_rows
 from storage.settings import Settings
+from storage.store.store import Store
 from storage.tables import Table
 from tasks.job import Input, Job, StageDefinition
-from tasks.runtime.energy import Meter
-from tasks.runtime.environment import BuildCost, cpu_seconds, describe_build
+from tasks.runtime.attempts import Attempt
+from tasks.runtime.environment import describe_build
 from tasks.runtime.prefect_progress import in_flow_run
 from tasks.session import Done, Session, current_round, current_session, execution
 
@@ -59,7 +59,7 @@ class Stage(StageDefinition[T]):
 
 def run_job(job: Job, current: Session) -> Done:
     """Build the artifact of a job, or find it complete; inside a Prefect flow, as a task of that flow."""
-    manifest = current.store.manifest(job.stage.name, job.key)
+    manifest = current.store.up_to_date(job.stage.name, job.key)
     cached = manifest is not None
     if not cached:
         current.print_line(f"{job.label} …")
@@ -72,7 +72,7 @@ def run_job(job: Job, current: Session) -> Done:
 
 def look_up(job: Job, current: Session) -> Done:
     """Return what the store knows of the artifact of a job."""
-    manifest = current.store.manifest(job.stage.name, job.key)
+    manifest = current.store.up_to_date(job.stage.name, job.key)
     return _done(job, manifest, manifest is not None)
 
 
@@ -96,19 +96,35 @@ def build_artifact(job: Job, current: Session) -> Manifest:
     """Build the artifact of a job, unless another process has built it by the time that the lock is free."""
     name, store = job.stage.name, current.store
     with store.lock(name, job.key, lambda: current.print_line(f"{name} {job.key[:8]}: another run builds it; waiting")):
-        if manifest := store.manifest(name, job.key):
+        if manifest := store.up_to_date(name, job.key):
             return manifest
+        earlier = store.manifest(name, job.key)
         if (folder := store.folder(name, job.key)).exists() and (damage := store.quarantine_if_damaged(folder)):
             current.print_line(f"{job.label}: damaged, so it is built again: {damage.in_one_line()}")
         for artifact in job.artifacts():
             store.check(artifact)
-        started, cpu = time.monotonic(), cpu_seconds()
         work = store.begin(name, job.key)
         with full_disk_explained(work):
-            with Meter() as meter:
+            with Attempt(work) as attempt:
                 _fill(work, job, current)
-            spent = BuildCost(started, cpu, meter.joules)
-            return store.publish(name, job.key, lambda files, logs: _manifest(job, work, files, logs, spent))
+            manifest = store.publish(name, job.key, lambda files, logs: _manifest(job, work, files, logs, attempt))
+            for line in compare_rebuilt(earlier, manifest, store) if earlier else []:
+                current.print_line(f"{job.label}: {line}")
+            return manifest
+
+
+def compare_rebuilt(earlier: Manifest, manifest: Manifest, store: Store) -> Iterator[str]:
+    """Yield what a rebuild has changed, and which other artifacts were built from the earlier content."""
+    if manifest.hash == earlier.hash:
+        yield "rebuilt, equal to the artifact that it replaces"
+        return
+    names = sorted(earlier.files.keys() | manifest.files.keys())
+    changed = [name for name in names if earlier.files.get(name) != manifest.files.get(name)]
+    yield f"rebuilt, DIFFERS from the artifact that it replaces in {len(changed)} of {len(names)} files: {changed[0]}"
+    reference = f"{manifest.stage}/{manifest.key}"
+    built = [other for _, other in store.manifests() if other and reference in other.references()]
+    if kept := [f"{other.stage}/{other.key[:8]}" for other in built if store.up_to_date(other.stage, other.key)]:
+        yield f"built from the earlier content and not rebuilt: {', '.join(kept)}; rebuild them with their recipes"
 
 
 def _fill(work: Path, job: Job, current: Session) -> None:
@@ -121,13 +137,14 @@ def _fill(work: Path, job: Job, current: Session) -> None:
         job.stage.body(work, *job.inputs, **({"settings": job.settings} if job.settings else {}))
 
 
-def _manifest(job: Job, work: Path, files: dict[str, File], logs: dict[str, File], spent: BuildCost) -> Manifest:
-    stage = job.stage
+def _manifest(job: Job, work: Path, files: dict[str, File], logs: dict[str, File], attempt: Attempt) -> Manifest:
+    stage, cost = job.stage, attempt.total()
     built = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seconds": round(time.monotonic() - spent.started, 3),
-        "cpu_seconds": round(cpu_seconds() - spent.cpu, 3),
-        "energy_joules": {part: round(joules, 1) for part, joules in spent.energy.items()},
+        "seconds": round(cost.seconds, 3),
+        "cpu_seconds": round(cost.cpu_seconds, 3),
+        "energy_joules": {part: round(joules, 1) for part, joules in cost.energy_joules.items()},
+        "attempts": attempt.number,
         **describe_build(execution()),
     }
     return Manifest(

@@ -79,7 +79,7 @@ def run_all(jobs: Mapping[str, Job], request: Request, current: Session) -> None
 
 def runs_elsewhere(job: Job, store: Store) -> bool:
     """Return whether a worker with a GPU must build the job."""
-    return job.needs_gpu and store.manifest(job.stage.name, job.key) is None
+    return job.needs_gpu and store.up_to_date(job.stage.name, job.key) is None
 
 
 def _is_done(future: Any) -> bool:
@@ -120,7 +120,7 @@ class Children:
         store, built = self.current.store, 0
         for lost in count():
             built += self._run(job, lost)
-            if manifest := store.manifest(job.stage.name, job.key):
+            if manifest := store.up_to_date(job.stage.name, job.key):
                 return manifest
             if built == MAX_BUILDS:
                 break

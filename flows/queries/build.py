@@ -77,7 +77,7 @@ def build(
     steps = plan.done
     check_models(plan)
     with noted(store, "queries build", title, steps) as current.note:
-        missing = sum(store.manifest(step.stage, step.key) is None for step in steps.values())
+        missing = sum(store.up_to_date(step.stage, step.key) is None for step in steps.values())
         counts = f"{len(steps)} stages, {len(steps) - missing} cached, {missing} to build"
         console.print(f"{recipe.title}: pseudo-queries: {counts}; store {store.root}")
         if missing:

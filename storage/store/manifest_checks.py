@@ -13,6 +13,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from storage import tables
@@ -32,6 +33,20 @@ NO_DAMAGE = {
 }  # fmt: skip
 """Errors that say nothing about the data on the disk. No artifact is quarantined and rebuilt because of them."""
 GONE = (FileNotFoundError, NotADirectoryError)
+PROBLEMS_SHOWN = 3  # of a damaged artifact, in an error's line
+
+
+@dataclass(frozen=True)
+class Damage:
+    """The problems of an artifact, a line for each, and what was done with the artifact."""
+
+    problems: list[str]
+    outcome: str
+
+    def in_one_line(self) -> str:
+        """Return the first problems and the outcome."""
+        more = len(self.problems) - PROBLEMS_SHOWN
+        return "; ".join([*self.problems[:PROBLEMS_SHOWN], *([f"{more} more"] if more > 0 else []), self.outcome])
 
 
 def read_manifest(folder: Path) -> Manifest | None:

@@ -20,7 +20,7 @@ from storage.store.manifest_checks import MANIFEST
 MARKER = ".pretrieve-store"
 FORMAT = 1
 KEY = re.compile(r"[0-9a-f]{24}")
-OWN_FOLDERS = {".work", ".locks", ".damaged", ".prefect", ".runs", "ledger", "reports"}
+OWN_FOLDERS = {".work", ".locks", ".damaged", ".prefect", ".rebuilds", ".runs", "ledger", "reports"}
 SYSTEM_FOLDERS = {"lost+found", ".snapshot"}  # which a new file system has
 
 

@@ -5,6 +5,7 @@
     STORE/.work/<stage>-<key>/      an artifact being built, or left by a build that was interrupted
     STORE/.damaged/<stage>-<key>/   a quarantined artifact, whose files differed from its manifest
     STORE/.locks/                   which process builds what (storage.store.store_locks)
+    STORE/.rebuilds/                which artifacts are to be built again (storage.store.rebuilds)
     STORE/ledger/                   what generators have generated (storage.generation_cache.cache)
     STORE/reports/                  pages for people
 
@@ -19,37 +20,23 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from storage.artifact import Artifact, InvalidManifest, Manifest
 from storage.errors import DamagedArtifact, UserError
-from storage.files import drop_unfinished, flush, full_disk_explained
+from storage.files import drop_unfinished, exchange, flush, full_disk_explained
 from storage.store.locks import Check, Locks
-from storage.store.manifest_checks import contradictions, find_damage, read_manifest
+from storage.store.manifest_checks import Damage, contradictions, find_damage, read_manifest
 from storage.store.marker import KEY, is_artifact, is_read_only, mark, recognise
 from storage.store.publishing import Describe, write_manifest
+from storage.store.rebuilds import is_pending
 from storage.store.store_locks import store_locks
 
 SCRATCH = "scratch"  # the folder in a work folder that is not published
 NO_STAGES = ("reports", "ledger")  # folders of the store that have no artifacts
-PROBLEMS_SHOWN = 3  # of a damaged artifact, in an error's line
 LEASE = 60.0  # seconds after which another host may take over what a host that died was building
-
-
-@dataclass(frozen=True)
-class Damage:
-    """The problems of an artifact, a line for each, and what was done with the artifact."""
-
-    problems: list[str]
-    outcome: str
-
-    def in_one_line(self) -> str:
-        """Return the first problems and the outcome."""
-        more = len(self.problems) - PROBLEMS_SHOWN
-        return "; ".join([*self.problems[:PROBLEMS_SHOWN], *([f"{more} more"] if more > 0 else []), self.outcome])
 
 
 class Store:
@@ -103,6 +90,10 @@ class Store:
             return manifest if manifest and next(contradictions(folder, manifest), None) is None else None
         except (InvalidManifest, FileNotFoundError, NotADirectoryError):  # or it was moved during the check
             return None
+
+    def up_to_date(self, stage: str, key: str) -> Manifest | None:
+        """Return the manifest of an artifact that a run need not build: None also where a rebuild is requested."""
+        return None if is_pending(self.root, stage, key) else self.manifest(stage, key)
 
     def manifests(self) -> Iterator[tuple[Path, Manifest | None]]:
         """Yield every artifact's folder with its manifest, or None where it is damaged or cannot be read.
@@ -188,8 +179,13 @@ class Store:
         return store_locks(self.root / ".locks", self._lease)
 
     def begin(self, stage: str, key: str) -> Path:
-        """Return the work folder, with the complete files that an interrupted build has left in it."""
+        """Return the work folder, with the complete files that an interrupted build has left in it.
+
+        A process that was killed after it replaced an artifact has left the earlier one there, which must not return.
+        """
         work = self.work(stage, key)
+        if is_artifact(work) and self.folder(stage, key).exists():
+            _discard(work)
         with full_disk_explained(work):
             work.mkdir(parents=True, exist_ok=True)
         drop_unfinished(work)
@@ -214,7 +210,8 @@ class Store:
 
         A process may be suspended between its last check of the lease and the rename, and another may have built the
         artifact by then. So only a damaged artifact is moved out of the way, and the kernel decides who is first: it
-        refuses to rename a folder over one that has files.
+        refuses to rename a folder over one that has files. An artifact that is to be rebuilt changes its name with the
+        finished folder in one step, and is deleted.
         """
         check = self._held.get(work.name, lambda: None)
         check()
@@ -226,12 +223,24 @@ class Store:
                 check()
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
+            if is_pending(self.root, folder.parent.name, folder.name):
+                if exchange(work, folder):
+                    _discard(work)
+                    return True
+                self._quarantine(folder)  # two steps: in between the artifact is missing, and would be built again
+                continue
             before = _inode(folder)
             if (damage := self.quarantine_if_damaged(folder)) is None:
-                shutil.rmtree(work)
+                _discard(work)
                 return False
             if before is not None and _inode(folder) == before:  # it cannot be moved, so the rename would never succeed
                 raise DamagedArtifact(damage.in_one_line())
+
+
+def _discard(work: Path) -> None:
+    """Delete a work folder under another name, so that no build resumes from a half of it after a kill."""
+    discarded = work.rename(work.with_name(f"deleted-{work.name}-{time.time_ns()}"))
+    shutil.rmtree(discarded, ignore_errors=True)  # garbage collection deletes it, too
 
 
 def _inode(folder: Path) -> int | None:

@@ -8,8 +8,6 @@ import os
 import platform
 import resource
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -32,15 +30,6 @@ PACKAGES = (
     "prefect",
     "sentencex",
 )
-
-
-@dataclass(frozen=True)
-class BuildCost:
-    """The start of a build, the process's CPU seconds at the start, and the joules of the build by part."""
-
-    started: float
-    cpu: float
-    energy: Mapping[str, float]
 
 
 def describe_build(execution: Execution) -> dict[str, Any]:
