@@ -21,6 +21,7 @@ from flows.prefect_server.forms import (
     Goal,
     Models,
     Only,
+    Rebuilt,
     RecipeName,
     Replaced,
     Skipping,
@@ -29,10 +30,12 @@ from flows.prefect_server.forms import (
     offered,
 )
 from flows.prefect_server.ui_artifacts import show_lineage, show_run
+from flows.rebuild import request_rebuild
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import find_recipe, recipe_name, shipped_recipes
 from flows.reproduce import publish_last
 from storage.errors import UserError
+from storage.store.rebuilds import remove_finished
 from storage.store.run_notes import NotedRun, noted
 from storage.store.store import Store
 from tasks.job import Job
@@ -41,16 +44,21 @@ from tasks.stage import run_job
 
 
 @offered()
-def reproduce(recipe: RecipeName = "quickstart", changes: Changes = [], until: Goal = None) -> None:  # noqa: B006
+def reproduce(
+    recipe: RecipeName = "quickstart",
+    changes: Changes = [],  # noqa: B006
+    until: Goal = "",
+    rebuild: Rebuilt = "",
+) -> None:
     """Run a recipe from corpus to report; artifacts in the store are reused."""
-    run_recipe(recipe, changes, until)
+    run_recipe(recipe, changes, until, rebuild)
 
 
 @offered()
 def generate_queries(
     recipe: RecipeName = "quickstart",
     changes: Changes = [],  # noqa: B006
-    replace: Replaced = None,
+    replace: Replaced = "",
 ) -> None:
     """Bring a corpus of pseudo-queries up to date: split, write what is missing, filter, compare, show the page."""
     from flows.queries.build import planned_corpus, record_version
@@ -60,7 +68,7 @@ def generate_queries(
 
     settings, path = load_recipe(recipe, changes)
     plan = planned_corpus(settings, _store())
-    if replace is not None:
+    if replace:
         get_run_logger().info(give_up(settings, plan.store, replace, None))
         plan = planned_corpus(settings, plan.store)
     with noted(plan.store, "generate_queries", recipe, plan.jobs) as note:
@@ -128,21 +136,25 @@ def run_stage(recipe: RecipeName, stage: StageName, changes: Changes = []) -> No
         )
     [job] = matches
     with noted(plan.store, "run_stage", f"{job.label} of {recipe}", [job.reference, *job.needs()]) as note:
-        if missing := [name for name in job.needs() if plan.store.manifest(*name.split("/")) is None]:
+        if missing := [name for name in job.needs() if plan.store.up_to_date(*name.split("/")) is None]:
             raise UserError(f"{job.label}: needs {', '.join(missing)}; the store {plan.store.root} lacks them")
         with session(_building(plan, note)) as current:
             run_job(job, current)
         note.finish()
 
 
-def run_recipe(recipe: str, changes: list[str], goal: str | None) -> None:
+def run_recipe(recipe: str, changes: list[str], goal: str = "", rebuild: str = "") -> None:
     """Run the stages of a recipe that a goal needs, or all and publish the report."""
     plan, path = _plan(recipe, changes), find_recipe(recipe)
     jobs = needed_for(plan, goal) if goal else plan.jobs
+    if rebuild:
+        get_run_logger().info(request_rebuild(jobs, rebuild, recipe_name(path), plan.store))
+        plan = _plan(recipe, changes)
     with noted(plan.store, "run", recipe, plan.jobs) as note:
         current = _run(plan, jobs, recipe, changes, note)
         done, name = [current.done[reference] for reference in jobs], recipe_name(path)
         page = publish_last(name, done, plan.store)
+        remove_finished(plan.store.root)
         if page is None:
             show_lineage(name, done)
             return  # the note stays: no report needs what was built
@@ -153,7 +165,7 @@ def run_recipe(recipe: str, changes: list[str], goal: str | None) -> None:
 
 def _run(plan: Session, jobs: Mapping[str, Job], recipe: str, changes: list[str], note: NotedRun) -> Session:
     """Run some of a plan's jobs; the session that has."""
-    missing = sum(plan.store.manifest(*reference.split("/")) is None for reference in jobs)
+    missing = sum(plan.store.up_to_date(*reference.split("/")) is None for reference in jobs)
     check_models(plan)
     current = _building(plan, note)
     current.print_line(f"{len(jobs)} stages, {len(jobs) - missing} cached, {missing} to build; store {plan.store.root}")

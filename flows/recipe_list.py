@@ -36,10 +36,19 @@ class ShippedRecipe:
         return f"  {self.name:<{width}}  {self.description}{lacks}"
 
 
+def recipe_groups() -> dict[str, dict[str, str]]:
+    """Return the description of each shipped recipe by its group's heading and its name, in the order of the list."""
+    recipes = [(name, file.read_text()) for name, file in shipped_recipes().items()]
+    by_group: dict[str, dict[str, str]] = {group: {} for group in GROUPS}
+    for name, text in recipes:
+        by_group[_group(name, text)][name] = _description(text)
+    return {group: members for group, members in by_group.items() if members}
+
+
 def show_recipes() -> None:
     """Print every shipped recipe below the heading of its group."""
     recipes = [_described(name, file) for name, file in shipped_recipes().items()]
-    for group in [SMALL, *(_heading(citation) for citation in PAPERS), OTHER, STUDY]:
+    for group in GROUPS:
         if members := [recipe for recipe in recipes if recipe.group == group]:
             say(
                 f"{group}\n" + "\n".join(recipe.line(max(len(member.name) for member in members)) for recipe in members)
@@ -51,9 +60,12 @@ def show_recipes() -> None:
 
 
 def _described(name: str, file: Path) -> ShippedRecipe:
-    content = read_yaml(file)
-    group = SMALL if name == "quickstart" else FOLDERS.get(name.partition("/")[0]) or _of_paper(file.read_text())
-    return ShippedRecipe(name, group, _description(file.read_text()), list(dict.fromkeys(_missing(content))))
+    content, text = read_yaml(file), file.read_text()
+    return ShippedRecipe(name, _group(name, text), _description(text), list(dict.fromkeys(_missing(content))))
+
+
+def _group(name: str, text: str) -> str:
+    return SMALL if name == "quickstart" else FOLDERS.get(name.partition("/")[0]) or _of_paper(text)
 
 
 def _of_paper(text: str) -> str:
@@ -64,6 +76,9 @@ def _of_paper(text: str) -> str:
 
 def _heading(citation: str) -> str:
     return f"{PAPERS[citation]} ({citation}), at the paper's scale"
+
+
+GROUPS = [SMALL, *(_heading(citation) for citation in PAPERS), OTHER, STUDY]
 
 
 def _description(text: str) -> str:

@@ -5,52 +5,73 @@ Prefect shows a function's first lines next to its form.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, ParamSpec, get_type_hints
+import re
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, get_type_hints
 
 from prefect import Flow, flow
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from flows.chain.suites import shipped_suites
-from flows.recipe.shipped import shipped_recipes
+from flows.recipe_list import recipe_groups
 from flows.run_names import name_of_current_run
 
 P = ParamSpec("P")
 
 CHANGE = r"^[A-Za-z0-9_.]+=.*$"
 
-Shipped = Annotated[
-    str,
-    Field(title="shipped", description="A recipe of configs/.", json_schema_extra={"enum": list(shipped_recipes())}),
-]
+
+COMPUTED: Any = Annotated  # of types that type checkers need not follow
+
+
+def _one_of(title: str, members: dict[str, str]) -> Any:
+    """Return the type of a choice in a form, with a description of each of its members."""
+    words = "\n".join(f"- {name}: {description}" for name, description in members.items())
+    return COMPUTED[str, Field(title=title, description=words, json_schema_extra={"enum": list(members)})]
+
+
+def _any_of(options: Sequence[Any], description: str) -> Any:
+    """Return the type of a field that is one of several options, such as groups of choices, or text."""
+    return COMPUTED[reduce(or_, options), Field(description=description)]
+
+
 Own = Annotated[
     str, Field(title="file", description="The path of a YAML file that every worker can read.", pattern=r"\.ya?ml$")
 ]
-RecipeName = Annotated[Shipped | Own, Field(description="What to run: a recipe of configs/, or a file of your own.")]
+if TYPE_CHECKING:
+    RecipeName = str
+    SuiteName = str
+else:
+    RecipeName = _any_of(
+        [*(_one_of(re.split("[:,]", group)[0], members) for group, members in recipe_groups().items()), Own],
+        "What to run: a shipped recipe, in groups by paper, or a file of your own.",
+    )
+    SuiteName = _any_of(
+        [_one_of("shipped", dict.fromkeys(shipped_suites(), "a suite of configs/suites/")), Own],
+        "On which collections: a suite of configs/suites/, or a file of your own.",
+    )
 Changes = Annotated[
     list[Annotated[str, Field(pattern=CHANGE)]],
     Field(description="Values to change, one a line, such as rounds.1.train.epochs=2.", max_length=100),
 ]
-Nothing = Annotated[None, Field(title="nothing")]
-Some = Annotated[str, Field(title="some", min_length=1)]
 Replaced = Annotated[
-    Nothing | Some,
-    Field(description="Write others for: all, a bucket such as bucket:2a, or a file of document ids, one a line."),
+    str,
+    Field(
+        description="Resample these queries: all, a bucket such as bucket:2a, or a file of document ids; empty: none."
+    ),
 ]
-Everything = Annotated[None, Field(title="everything")]
-Part = Annotated[str, Field(title="stage or round", min_length=1)]
 Goal = Annotated[
-    Everything | Part, Field(description="Only what a stage or a round needs, such as split_corpus; or everything.")
+    str, Field(description="Build only what this stage or round depends on, such as split_corpus; empty: everything.")
+]
+Rebuilt = Annotated[
+    str, Field(description="Build this stage or round and what depends on it again; empty: only what is missing.")
 ]
 Models = Annotated[
     list[Annotated[str, Field(min_length=1)]],
     Field(description="bm25, keys, folders or hub names, one a line; NAME=MODEL names its row.", min_length=1),
-]
-SuiteName = Annotated[
-    Annotated[str, Field(title="shipped", description="A suite.", json_schema_extra={"enum": list(shipped_suites())})]
-    | Own,
-    Field(description="On which collections: a suite of configs/suites/, or a file of your own."),
 ]
 Only = Annotated[list[str], Field(description="Collections of the suite, one a line; all, where none is named.")]
 Skipping = Annotated[bool, Field(description="Leave out collections that are not here, which is an error else.")]

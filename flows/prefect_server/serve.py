@@ -12,6 +12,7 @@ import argparse
 import http.server
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 from flows.prefect_server.login import LOGIN_FILE
 from flows.prefect_server.request_guard import HEADERS, Callers, Guard, callers
+from flows.prefect_server.run_check import RunCheck, warm_up
 
 REPORTS_HEADERS = HEADERS | {
     "Content-Security-Policy": "script-src 'none'; frame-ancestors 'none'",
@@ -37,8 +39,10 @@ def serve_prefect(host: str, port: int, services: bool) -> None:
         sys.exit("PREFECT_SERVER_API_AUTH_STRING is not set: set it to the user:password that clients give")
     code, secret = os.environ.get(LOGIN_FILE), server.api.auth_string.get_secret_value()
     app, allowed = create_app(final=True, webserver_only=not services), callers(server.api.cors_allowed_origins)
+    guarded = Guard(RunCheck(app, secret), allowed, Path(code) if code else None, secret)
+    threading.Thread(target=warm_up, daemon=True, name="run check").start()
     uvicorn.run(
-        Guard(app, allowed, Path(code) if code else None, secret), host=host, port=port, server_header=False,
+        guarded, host=host, port=port, server_header=False,
         log_level=server.logging_level.lower(), timeout_keep_alive=server.api.keepalive_timeout,
         ws_ping_interval=server.api.websocket_ping_interval, ws_ping_timeout=server.api.websocket_ping_timeout,
     )  # fmt: skip

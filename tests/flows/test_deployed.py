@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,15 @@ def test_a_form_offers_the_shipped_recipes_and_a_file_and_says_what_each_field_i
     schema = parameter_schema(flow).model_dump()
 
     fields = schema["properties"]
-    shipped, own = fields["recipe"]["anyOf"]
-    assert shipped["enum"] == list(shipped_recipes())
+    *groups, own = fields["recipe"]["anyOf"]
+    assert sorted(name for group in groups for name in group["enum"]) == sorted(shipped_recipes())
+    assert len({group["title"] for group in groups}) == len(groups) > 3
+    for group in groups:
+        described = dict(line.removeprefix("- ").split(": ", 1) for line in group["description"].splitlines())
+        assert list(described) == group["enum"]
+        assert all(described.values())
     assert own["pattern"] == r"\.ya?ml$"
+    assert '"null"' not in json.dumps(schema)  # the UI shows such a field as: Property is type "None"
     assert all(field.get("description") for field in fields.values()), fields
     assert fields["changes"]["items"]["pattern"]
     assert fields["changes"]["maxItems"] == 100

@@ -1,0 +1,114 @@
+"""Refuses a run whose recipe, changes or stage names are wrong when it is requested, before a worker starts.
+
+The UI shows the reason in the form. A file that this machine does not have is left to the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import json
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+CREATION = re.compile(r"/api/deployments/[0-9a-f-]{36}/create_flow_run")
+PARAMETERS = {"recipe", "changes", "until", "rebuild", "replace", "stage"}
+KEY_PREFIX = re.compile("[0-9a-f]+")
+MAX_BYTES = 1 << 20  # Prefect refuses parameters of more than half of this
+
+
+class RunCheck:
+    """An ASGI application behind a check of the runs that are requested with the password `secret`."""
+
+    def __init__(self, app: ASGIApp, secret: str) -> None:
+        self._app, self._authorization = app, b"Basic " + base64.b64encode(secret.encode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward a request, or answer one for an impossible run with 422 and the reason."""
+        if not self._concerns(scope):
+            await self._app(scope, receive, send)
+            return
+        messages = await _messages(receive)
+        body = b"".join(message.get("body", b"") for message in messages)
+        if problem := await asyncio.to_thread(problem_of_request, body):
+            content = json.dumps({"detail": problem}).encode()
+            headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+            await send({"type": "http.response.start", "status": 422, "headers": headers})
+            await send({"type": "http.response.body", "body": content})
+            return
+        queue = iter(messages)
+
+        async def replay() -> Message:
+            return next(queue, None) or await receive()
+
+        await self._app(scope, replay, send)
+
+    def _concerns(self, scope: Scope) -> bool:
+        """Return whether the request creates a run and has the password; Prefect refuses others."""
+        if scope["type"] != "http" or scope["method"] != "POST" or not CREATION.fullmatch(scope["path"]):
+            return False
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        return len(given) == 1 and hmac.compare_digest(given[0], self._authorization)
+
+
+async def _messages(receive: Receive) -> list[Message]:
+    """Return the messages of a request's body, as far as its first mebibyte."""
+    messages, size = [await receive()], 0
+    while messages[-1].get("more_body") and size < MAX_BYTES:
+        messages.append(await receive())
+        size += len(messages[-1].get("body", b""))
+    return messages
+
+
+def problem_of_request(body: bytes) -> str | None:
+    """Return why a requested run cannot work; None where nothing is wrong, or the request is of another kind."""
+    try:
+        parameters = json.loads(body)["parameters"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not isinstance(parameters, dict) or not parameters.keys() <= PARAMETERS:
+        return None
+    recipe, changes = parameters.get("recipe", "quickstart"), parameters.get("changes") or []
+    if not isinstance(recipe, str) or not isinstance(changes, list) or not all(isinstance(c, str) for c in changes):
+        return None  # Prefect compares types with the form's schema
+    if Path(recipe).suffix in (".yaml", ".yml") and not Path(recipe).is_file():
+        return None
+    return problem_of_run(recipe, changes, parameters)
+
+
+def problem_of_run(recipe: str, changes: list[str], parameters: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a recipe, its changes, or the names in `until` and `rebuild`; else None.
+
+    A recipe with a round that may start from a key is only loaded: the worker's store has the artifact.
+    """
+    from flows.plan import named_jobs, planned
+    from flows.recipe.load import load_recipe
+    from flows.recipe.shipped import recipe_name
+    from storage.errors import UserError
+    from storage.store import sources
+    from storage.store.store import Store
+
+    try:
+        settings, path = load_recipe(recipe, changes)
+        if any(KEY_PREFIX.fullmatch(round_.start) for round_ in settings.rounds):
+            return None
+        with tempfile.TemporaryDirectory() as empty, sources.assuming_present():
+            plan = planned(settings, recipe_name(path), Store(Path(empty)))
+        for name in ("until", "rebuild"):
+            if goal := parameters.get(name):
+                named_jobs(plan.jobs, str(goal))
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def warm_up() -> None:
+    """Import what a check needs, so that the first one does not wait for it."""
+    problem_of_run("quickstart", [], {})
