@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +16,7 @@ def register(app: typer.Typer, panel: str) -> None:
     app.command(rich_help_panel=panel, epilog="Example: pretrieve export 4f1c2a9b checkpoints/my_retriever")(export)
     app.command(rich_help_panel=panel, epilog="Example: pretrieve verify --deep --recipe quickstart --sample 3")(verify)
     app.command(rich_help_panel=panel, epilog="Example: pretrieve gc --delete --older-than 7d")(gc)
+    app.command(rich_help_panel=panel, epilog="Example: pretrieve metrics --port 4202")(metrics)
 
 
 def show(
@@ -91,3 +93,20 @@ def gc(
     from flows.collect_garbage import collect_garbage
 
     collect_garbage(store, delete=delete, older_than=older_than, unfinished=unfinished, as_json=as_json)
+
+
+def metrics(
+    store: StoreFolder = DEFAULT_STORE,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a file for node_exporter, named *.prom.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Serve /metrics until Ctrl-C.")] = None,
+    host: Annotated[str, typer.Option(metavar="HOST", help="--port: the address to listen on.")] = "127.0.0.1",
+) -> None:
+    """Print metrics of the store for Prometheus.
+
+    With PREFECT_API_URL also those of that server: queue length, and stages built, cached and failed.
+    """
+    from flows.metrics import show_metrics
+
+    show_metrics(store, output, port, host)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -23,6 +24,7 @@ T = TypeVar("T")
 PATIENCE = 4  # times as long as a quiet machine needs, with room to spare; what is awaited that long has hung
 PREFECT = [sys.executable, "-m", "prefect"]
 PRETRIEVE = [sys.executable, "-m", "flows.cli"]
+LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1  # of prctl in Linux
 
 
 @dataclass
@@ -60,11 +62,18 @@ class Service:
 
 
 def start(name: str, command: list[str], env: dict[str, str], log: Path, cwd: Path = ROOT) -> Service:
-    """Start a command in a process group of its own; what it says goes to `log`."""
+    """Start a command in a process group of its own; its output goes to `log`. It ends with the tests' process."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
-        process = subprocess.Popen(command, env=env, cwd=cwd, stdout=file, stderr=file, start_new_session=True)
+        process = subprocess.Popen(
+            command, env=env, cwd=cwd, stdout=file, stderr=file, start_new_session=True, preexec_fn=_end_with_tests
+        )
     return Service(name, process, log)
+
+
+def _end_with_tests() -> None:
+    """Have the kernel send SIGTERM to this process when the tests' process ends, also by SIGKILL."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
