@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.random_texts import MEDIAN, SPECIALS, SPREAD
 from models.layers import bert
 from models.layers.bert import BertConfig, BertForMaskedLM
 from models.representation import Pooling
@@ -28,8 +29,6 @@ from models.tokens import FILES, Tokenizer, copy_tokenizer
 MAX_TOKENS = 144
 POOLED: dict[Pooling, str] = {"cls": "[CLS]", "mean": "the mean over the tokens"}
 BERT_BASE = BertConfig(30_522, 768, 12, 12, 3072)
-MEDIAN, SPREAD = 98, 0.47  # word pieces of the leads: a log-normal distribution
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def save_checkpoint(folder: Path, device: str, pooling: Pooling) -> None:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 from statistics import NormalDist, fmean
 
-from benchmarks.encoders import BERT_BASE, MAX_TOKENS, MEDIAN, SPREAD
+from benchmarks.encoders import BERT_BASE, MAX_TOKENS
+from benchmarks.random_texts import MEDIAN, SPREAD
 
 QUANTILES = 1000
 

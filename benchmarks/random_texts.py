@@ -15,7 +15,7 @@ from models.tokens import Tokenizer
 LONGEST = 144
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCABULARY, CONTINUING = 30_522, 0.19  # pieces of bert-base-uncased, and the share of them that continue a word
-MEDIAN, SPREAD = 98, 0.47  # lengths of the leads: a log-normal distribution
+MEDIAN, SPREAD = 98, 0.47  # tokens of the leads: a log-normal distribution
 
 
 def texts(number: int, vocabulary: int, *, full: bool) -> RawBatch:
