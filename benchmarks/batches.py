@@ -8,7 +8,7 @@ of cores that feed a GPU is in [scale.md](scale.md).
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,8 @@ def _case(folder: Path, name: str, contexts: str, rows: int, vocabulary: int) ->
     settings = recipe.pretrain if recipe.pretrain.steps else in_steps(recipe).pretrain
     assert settings
     assert settings.steps
+    assert settings.batch
+    num_texts = settings.steps * settings.batch
     tokenizer = word_pieces(vocabulary)
     cache = TokenCache([_token_file(folder / f"{name}.arrow", contexts, rows, vocabulary)])
     counts = np.arange(1, vocabulary + 1)
@@ -68,7 +70,7 @@ def _case(folder: Path, name: str, contexts: str, rows: int, vocabulary: int) ->
         contenders[EARLIER] = lambda: row_by_row.cot_mae_batch(batches)
     return Case(
         f"{name}, {rows:,} texts", contenders, {EARLIER: TARGET} if EARLIER in contenders else {},
-        lambda built: _compared(built, tokenizer) | {"texts in the pre-training": settings.steps * settings.batch},
+        lambda built: _compared(built, tokenizer) | {"texts in the pre-training": num_texts},
         units={"texts": float(rows)},
     )  # fmt: skip
 
@@ -78,11 +80,13 @@ def _compared(built: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
     if EARLIER not in built:
         return {}
     shares = {}
+    columns: tuple[Callable[[Any], torch.Tensor], ...] = (
+        lambda batch: batch.text.ids,
+        lambda batch: batch.text_labels,
+        lambda batch: batch.text.mask,
+    )
     for contender, batches in built.items():
-        ids, labels, mask = (
-            np.concatenate([part(batch).numpy().ravel() for batch in batches])
-            for part in (lambda batch: batch.text.ids, lambda batch: batch.text_labels, lambda batch: batch.text.mask)
-        )
+        ids, labels, mask = (np.concatenate([column(batch).numpy().ravel() for batch in batches]) for column in columns)
         labelled = labels != IGNORED
         shares[contender] = (labelled.sum() / mask.sum(), (ids[labelled] == tokenizer.mask).mean())
         tolerance = 5 * np.sqrt(2 * 0.25 / labelled.sum())  # five standard errors of a difference of two shares

@@ -22,6 +22,7 @@ from torch.nn.functional import cross_entropy, log_softmax, pad, scaled_dot_prod
 from transformers.models.bert.modeling_bert import BertLayer
 
 from models.masking import IGNORED
+from models.texts import Row
 from models.tokens import Tokenizer
 
 Inputs = Mapping[str, Tensor]
@@ -34,7 +35,7 @@ class Collator:
     tokenizer: Tokenizer
     max_tokens: int
 
-    def framed(self, ids: Sequence[int]) -> list[int]:
+    def framed(self, ids: Row) -> list[int]:
         """Return [CLS] ids [SEP], truncated at the end."""
         return [self.tokenizer.cls, *ids[: self.max_tokens - 2], self.tokenizer.sep]
 
@@ -76,9 +77,7 @@ class Collator:
         hidden_BL = self.padded([self.whole_word_mask(row, rate) for row in rows], 0)
         return *self.masked(ids_BL, hidden_BL), self.padded([[1] * len(row) for row in rows], 0)
 
-    def pairs(
-        self, texts: Sequence[Sequence[int]], contexts: Sequence[Sequence[int]], rates: Sequence[float]
-    ) -> Inputs:
+    def pairs(self, texts: Sequence[Row], contexts: Sequence[Row], rates: Sequence[float]) -> Inputs:
         """Return CoT-MAE's batch."""
         columns: dict[str, Tensor] = {}
         for side, rows, rate in (("text", texts, rates[0]), ("context", contexts, rates[1])):
@@ -86,7 +85,7 @@ class Collator:
             columns |= {side: ids, f"{side}_labels": labels, f"{side}_mask": mask}
         return columns
 
-    def texts(self, texts: Sequence[Sequence[int]], rates: Sequence[float]) -> Inputs:
+    def texts(self, texts: Sequence[Row], rates: Sequence[float]) -> Inputs:
         """Return RetroMAE's batch, with the visible positions of each decoder position."""
         rows = [self.framed(row) for row in texts]
         ids, labels, mask = self.masked_text(rows, rates[0])

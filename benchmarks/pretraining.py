@@ -212,7 +212,8 @@ def masks(device: torch.device, number: int, vocabulary: int) -> Case:
     def ours() -> Tensor:
         batch = truncate_with_specials(drawn.texts, LONGEST, tokenizer)
         words, budgets = word_indices(batch, tokenizer), mask_budgets(batch.lengths, 0.5)
-        return position_specific_mask(*(torch.from_numpy(part).to(device) for part in (words, budgets, batch.real)))
+        words_BL, budgets_B, real_BL = (torch.from_numpy(part).to(device) for part in (words, budgets, batch.real))
+        return position_specific_mask(words_BL, budgets_B, real_BL)
 
     def plain() -> Tensor:
         return collator.visible(rows, 0.5).to(device)

@@ -69,7 +69,7 @@ def ours(folder: Path, queries: list[str], passages: list[str]) -> tuple[Callabl
         objective.zero_grad()
         with on_one_thread("cpu"):
             losses = gradients(objective, batch(), CHUNK, (1, 1))
-        return losses["contrastive"].item(), gradients_of(model.encoder.passage.bert)
+        return losses["contrastive"].item(), gradients_of(model.encoder.passage.encoder)
 
     return step, num_tokens(batch())
 

@@ -96,7 +96,8 @@ def bytes_each(result: Mapping[str, Any], name: str, what: str) -> float:
     grown: float = most[what] - less[what]
     if what == "peak_mib":
         grown = 0.0 if grown < FLAT_MIB else grown * 2**20
-    return max(0.0, grown / (most["documents"] - less["documents"]))
+    documents: int = most["documents"] - less["documents"]
+    return max(0.0, grown / documents)
 
 
 def n_log_n(result: Mapping[str, Any]) -> float:

@@ -117,8 +117,9 @@ def generation(passages: Artifact[Passages], folder: Path) -> dict[str, float]:
     shutil.copytree(pieces, folder, ignore=shutil.ignore_patterns("*.safetensors"))
     config = T5Config(
         vocab_size=VOCABULARY, d_model=WIDTH, d_kv=64, d_ff=INNER, num_layers=LAYERS, num_heads=12,
-        decoder_start_token_id=0, eos_token_id=VOCABULARY - 1,
+        eos_token_id=VOCABULARY - 1,
     )  # fmt: skip
+    config.decoder_start_token_id = 0
     T5ForConditionalGeneration(config).save_pretrained(folder)
     settings = Generation.model_validate({
         "queries_per_passage": QUERIES, "prefix": "", "input_max_tokens": 144, "top_k": 10, "top_p": 1.0,

@@ -166,4 +166,5 @@ def rows_of(given: list[Row] | Path) -> list[Row]:
 
     if not isinstance(given, Path):
         return given
-    return pq.read_table(parts(given) if given.is_dir() else given).to_pylist()
+    rows: list[Row] = pq.read_table(parts(given) if given.is_dir() else given).to_pylist()
+    return rows

@@ -175,7 +175,7 @@ def held_out_loss(
     objective = paper.Pretraining(Initialisation(encoder), settings.objective)
     continue_heads(heads_of(objective, encoder), checkpoint.path)
     objective.eval()
-    losses = []
+    losses: list[float] = []
     with tempfile.TemporaryDirectory() as out, torch.no_grad():
         data = Batches.read(Path(out), pairs, None, checkpoint, settings)
         for step in range(HELD_OUT_BATCHES):
