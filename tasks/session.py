@@ -51,6 +51,8 @@ class Execution(Settings):
     dask: str | None = None
     """Address of a Dask scheduler whose workers write the shards of all stages; null for processes of ours."""
 
+    compile: bool = False
+    """Whether trainings compile BERT's layers and the decoders' (`torch.compile`); needs a C++ compiler."""
     log_steps: int = Field(default=1, gt=0)
     """Training steps between two lines of the log, for which a GPU is waited for; divergence is noticed then."""
 

@@ -22,6 +22,7 @@ from tasks.runtime.progress import bar
 from tasks.runtime.signals import DeferredSigterm
 from tasks.session import execution
 from tasks.training.checkpoints import restore, save_state
+from tasks.training.compilation import compile_layers
 from tasks.training.frozen import Frozen
 from tasks.training.grad_cache import gradients
 from tasks.training.interval import Diverged as Diverged
@@ -57,6 +58,8 @@ def fit(
     torch.use_deterministic_algorithms(device.type == "cpu")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs time, saves from nothing
     objective.to(device).train()
+    if execution().compile:
+        compile_layers(objective)
     optimiser = Optimiser(objective, settings, steps, device)
     first = restore(out, objective, optimiser.adamw, optimiser.scaler)
     distributed.check_replicas_equal(objective)  # also waits until all have loaded what the first process will replace
