@@ -52,8 +52,8 @@ def test_schedules_of_an_earlier_version_move_to_the_renamed_deployment(server: 
 
     said = register(url, tmp_path).stdout
 
-    assert "deployment reproduce/cpu: removed; it is now reproduce/reproduce" in said
-    assert "deployment pretrain/cpu: its runs are active" in said
+    assert "reproduce/cpu: removed; it is now reproduce/reproduce" in said
+    assert "pretrain/cpu: its runs are active" in said
     names = sorted(f"{row['entrypoint'].partition(':')[2]}/{row['name']}" for row in post(url, "deployments"))
     assert "reproduce/cpu" not in names
     assert "pretrain/cpu" in names
@@ -66,4 +66,4 @@ def test_schedules_of_an_earlier_version_move_to_the_renamed_deployment(server: 
 
     done = {"state": {"type": "COMPLETED"}, "force": True}
     call("POST", f"{url}/flow_runs/{run}/set_state", json=done).raise_for_status()
-    assert "deployment pretrain/cpu: removed" in register(url, tmp_path).stdout
+    assert "pretrain/cpu: removed" in register(url, tmp_path).stdout

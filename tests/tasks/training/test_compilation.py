@@ -1,7 +1,9 @@
 """Compiled layers compute what eager ones do, also after a resume; a missing compiler is named."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import which
 
 import pytest
 import torch
@@ -24,6 +26,8 @@ CHUNKED = FITTING.model_copy(update={"chunk": 3})
 @pytest.fixture
 def compiler(on_one_thread: Session) -> Iterator[None]:
     """PyTorch's compiler, which forgets what it compiled and counted, and by itself compiles one variant only."""
+    if which(os.environ.get("CXX", "g++")) is None:
+        pytest.skip("no C++ compiler on PATH")
     torch._dynamo.reset()
     counters.clear()
     with torch._dynamo.config.patch(recompile_limit=1):
