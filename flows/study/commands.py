@@ -54,9 +54,9 @@ def power(
     family: Annotated[int, typer.Option(min=1, help="Comparisons corrected together.")] = 1,
     results: Results = None,
 ) -> None:
-    """Print the minimum detectable effect of other numbers of folds and seeds.
+    """Print minimum detectable effects by numbers of folds and seeds.
 
-    It is computed from the variances between the kept runs of two systems.
+    They are computed from the variances between the kept runs of two systems.
     """
     from flows.study.power import show_power
     from flows.study.run import RESULTS

@@ -176,7 +176,7 @@ def test_what_a_paper_cannot_do_is_refused_when_the_recipe_is_loaded(name: str, 
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("small/retro_mae", "backbone.towers=separate", r"pre-trains one BERT; expected siamese, not separate"),
+        ("small/retro_mae", "backbone.towers=separate", r"pre-trains one encoder; expected siamese, not separate"),
         ("small/condenser", "pretrain.objective.head_from=3", r"head_from: expected a layer before the last of .* 3"),
         ("small/masked_lm", "pretrain.objective.max_tokens=900", "max_tokens: expected at most 512, found 900"),
         ("small/co_condenser", "pretrain.heads=continued", r"the backbone has no heads\.safetensors to continue"),

@@ -109,7 +109,10 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, damage
 
     resumed, printed = train(out)
 
-    assert printed == ["broken: the checkpoint of step 4 is damaged or incomplete; the training resumes after step 3"]
+    assert printed == [
+        "broken: the checkpoint of step 4 is damaged or incomplete; the training resumes after step 3",
+        "training: resumes after 3 of 6 steps",
+    ]
     assert all(torch.equal(resumed[name], value) for name, value in unbroken.items())
     logs = [(tmp_path / name / "logs" / "metrics.jsonl").read_text().count('"step"') for name in ("unbroken", "broken")]
     assert logs == [STEPS, STEPS]
@@ -143,10 +146,10 @@ def test_a_checkpoint_of_a_version_without_hashes_is_discarded_with_a_message(tm
     assert all(torch.equal(resumed[name], value) for name, value in unbroken.items())
 
 
-def test_an_intact_checkpoint_is_resumed_from_without_a_word(tmp_path: Path) -> None:
+def test_an_intact_checkpoint_is_resumed_from_without_a_warning(tmp_path: Path) -> None:
     train(tmp_path / "out", until=4)
 
-    assert train(tmp_path / "out")[1] == []
+    assert train(tmp_path / "out")[1] == ["training: resumes after 4 of 6 steps"]
 
 
 def test_a_damaged_line_of_the_log_is_dropped(tmp_path: Path) -> None:
