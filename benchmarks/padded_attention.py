@@ -16,7 +16,7 @@ def section() -> Iterator[str]:
     """Yield the paragraphs."""
     share, padding = attention_share(), padding_share()
     yield (
-        "Layers compute the tokens of a batch without its padding; attention alone has padded rows "
+        "Layers compute the tokens of a batch without its padding; only attention has padded rows "
         "(`models/layers/unpadding.py`), by `scaled_dot_product_attention`. PyTorch's variable-length attention "
         "(`torch.nn.attention.varlen`) computes no padding there either, and is not used:"
     )

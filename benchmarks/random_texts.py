@@ -36,8 +36,8 @@ def texts(number: int, vocabulary: int, *, full: bool) -> RawBatch:
 def word_pieces(vocabulary: int) -> Tokenizer:
     """Return a tokenizer with a number of tokens; the share that continues a word is that of BERT's."""
     continuing = round(CONTINUING * vocabulary)
-    whole = vocabulary - continuing - len(SPECIALS)
-    pieces = [*SPECIALS, *(f"word{n}" for n in range(whole)), *(f"##piece{n}" for n in range(continuing))]
+    beginning = vocabulary - continuing - len(SPECIALS)
+    pieces = [*SPECIALS, *(f"word{n}" for n in range(beginning)), *(f"##piece{n}" for n in range(continuing))]
     fast = FastTokenizer(WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]"))
     fast.add_special_tokens(SPECIALS)
     return Tokenizer(fast)

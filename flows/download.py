@@ -84,7 +84,8 @@ def download_file(download: Download, file: Path, progress: Progress, otherwise:
     from requests import RequestException
 
     if file.exists():
-        _check(download, file, otherwise)
+        if unexpected := _unexpected(download, file):
+            raise UserError(f"{file}: not the expected file ({unexpected}); delete it and run the same command again")
         return
     part = file.with_name(f"{file.name}.part")
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +104,9 @@ def download_file(download: Download, file: Path, progress: Progress, otherwise:
                 raise UserError(f"{download.url}: {_in_words(error)}, or {otherwise}") from None
             say(f"  the connection broke at {in_units(after)} ({type(error).__name__}): resuming")
             time.sleep(RETRY_SECONDS * min(failures, 1))
-    _check(download, part, otherwise)
+    if unexpected := _unexpected(download, part):
+        part.unlink()
+        raise UserError(f"{download.url}: not the expected file ({unexpected}); try again later, or {otherwise}")
     part.replace(file)
 
 
@@ -157,16 +160,11 @@ def _in_words(error: Any) -> str:
     return f"cannot be reached ({type(error).__name__}); get a network"
 
 
-def _check(download: Download, part: Path, otherwise: str) -> None:
-    """Raise UserError for a file with another checksum, and delete it."""
+def _unexpected(download: Download, file: Path) -> str | None:
+    """Return a file's checksum and the expected one where they differ, for a message."""
     if download.checksum is None:
-        return
+        return None
     kind, _, expected = download.checksum.partition(":")
-    with part.open("rb") as file:
-        actual = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
-    if actual != expected:
-        part.unlink()
-        raise UserError(
-            f"{download.url}: not the expected file ({kind} {actual}, expected {expected}); try again later, or "
-            f"{otherwise}"
-        )
+    with file.open("rb") as content:
+        actual = hashlib.file_digest(content, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+    return None if actual == expected else f"{kind} {actual}, expected {expected}"

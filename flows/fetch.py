@@ -99,6 +99,7 @@ def _is_complete(remote: Remote, folder: Path) -> bool:
 
 def _announce(name: str, collection: Official, waiting: list[Remote], folder: Path) -> Progress:
     """Print the size of each part before anything is fetched. Raises UserError where the disk has too little room."""
+    waiting = [remote for remote in waiting if not _temporary(remote, folder).exists()]
     if not waiting:
         return Progress(None)
     sizes = {remote: size_of(_download(remote)) for remote in waiting}

@@ -26,6 +26,7 @@ from storage.store import sources
 from storage.store.store import Store
 from tasks.corpus.select_vocabulary import check as check_vocabulary
 from tasks.corpus.select_vocabulary import check_kind
+from tasks.cross_encoder.train_teacher import check as check_teacher
 from tasks.finetuning.train import check as check_training
 from tasks.job import Job
 from tasks.pretraining.pretrain import check as check_pretraining
@@ -55,6 +56,8 @@ def _check_lengths_and_layers(recipe: Recipe[Any]) -> None:
         check_kind("queries.train", weights.path, "name a generator in queries.model")
     if recipe.pretrain is not None:
         check_pretraining(recipe.pretrain, recipe.backbone, weights.path)
+    if recipe.teacher is not None and recipe.teacher.weights is None:
+        check_teacher(weights.path)
     for round_ in recipe.rounds:
         if round_.train is not None:
             check_training(round_.name, round_.train, recipe.encode, recipe.backbone, weights.path)

@@ -1,7 +1,8 @@
 """Names of runs in Prefect's UI: the recipe, its seed and its changes.
 
 A name that the operator gave to a run is kept. Prefect gives every other run two random words, such as `modest-trout`,
-and its form proposes names such as `Sleek-Zebra`; those are replaced.
+and its form proposes names such as `Sleek-Zebra`; those are replaced, and so are names of the operator that look like
+them, such as `Small-Test`.
 """
 
 from __future__ import annotations

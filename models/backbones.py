@@ -24,8 +24,8 @@ def family(folder: Path) -> type[Backbone]:
     model_type = str(read_json(path, "the configuration of an encoder").get("model_type"))
     if model_type.replace("_", "-") not in families():
         raise UnusableModel(f"{path}: expected model_type {', '.join(families())}, found {model_type}")
-    found: type[Backbone] = import_module(f"models.families.{model_type.replace('-', '_')}").Family
-    return found
+    family_class: type[Backbone] = import_module(f"models.families.{model_type.replace('-', '_')}").Family
+    return family_class
 
 
 def sizes(folder: Path) -> BertConfig:

@@ -7,7 +7,12 @@ from typing import Any
 
 from flows.prefect_server.api import ACTIVE
 
-EARLIER_NAMES = ("cpu", "gpu")
+RENAMED = {
+    ("reproduce", "cpu"): "reproduce", ("generate_queries", "cpu"): "generate-queries", ("pretrain", "cpu"): "pretrain",
+    ("finetune", "cpu"): "finetune", ("evaluate", "cpu"): "evaluate", ("evaluate_models", "gpu"): "evaluate-models",
+    ("run_stage", "gpu"): "run-stage",
+}  # fmt: skip
+"""The present name of each flow's deployment, by the flow's function and the earlier name."""
 
 
 def remove_renamed(client: Any, report: Callable[[str], None]) -> None:
@@ -16,12 +21,14 @@ def remove_renamed(client: Any, report: Callable[[str], None]) -> None:
     One whose runs are active stays until the next registration, since these runs could not be retried without it.
     """
     ours = [row for row in client.read_deployments() if "pretrieve" in row.tags]
-    current = {row.entrypoint: row for row in ours if row.name not in EARLIER_NAMES}
+    current = {(row.entrypoint, row.name): row for row in ours}
     for earlier in ours:
-        if earlier.name not in EARLIER_NAMES or not (successor := current.get(earlier.entrypoint)):
+        function = (earlier.entrypoint or "").partition(":")[2]
+        successor = current.get((earlier.entrypoint, RENAMED.get((function, earlier.name), "")))
+        if successor is None:
             continue
         _move_schedules(client, earlier, successor)
-        name = f"{earlier.entrypoint.partition(':')[2]}/{earlier.name}"
+        name = f"{function}/{earlier.name}"
         if _is_active(client, earlier):
             report(f"deployment {name}: its runs are active; `pretrieve register` removes it when they have ended")
         else:
@@ -30,10 +37,10 @@ def remove_renamed(client: Any, report: Callable[[str], None]) -> None:
 
 
 def _move_schedules(client: Any, earlier: Any, successor: Any) -> None:
-    """Move the schedules; one whose slug the successor has too is switched on there if it was."""
+    """Move the schedules; one whose slug the successor has too replaces that one's content."""
     by_slug = {schedule.slug: schedule for schedule in successor.schedules if schedule.slug}
     for schedule in earlier.schedules:
-        content = {"active": schedule.active, "parameters": schedule.parameters}
+        content = {"active": schedule.active, "parameters": schedule.parameters, "schedule": schedule.schedule}
         if existing := by_slug.get(schedule.slug):
             client.update_deployment_schedule(successor.id, existing.id, **content)
         else:
@@ -44,7 +51,7 @@ def _move_schedules(client: Any, earlier: Any, successor: Any) -> None:
 def _add_schedule(client: Any, successor: Any, schedule: Any, content: dict[str, Any]) -> None:
     from prefect.client.schemas.actions import DeploymentScheduleCreate
 
-    added = DeploymentScheduleCreate(schedule=schedule.schedule, slug=schedule.slug, **content)
+    added = DeploymentScheduleCreate(slug=schedule.slug, **content)
     client.create_deployment_schedules(successor.id, [added])
 
 

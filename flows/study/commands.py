@@ -48,8 +48,8 @@ def run(
 
 @app.command(epilog="Example: pretrieve study power cpdae/retriever_1 masked_lm/retriever_1 --family 10")
 def power(
-    arm: Annotated[str, typer.Argument(metavar="RECIPE/ROW", help="A system: RECIPE/ROW or RECIPE/steps-N/ROW.")],
-    than: Annotated[str, typer.Argument(metavar="RECIPE/ROW", help="The system that it is compared with.")],
+    system: Annotated[str, typer.Argument(metavar="RECIPE/ROW", help="A system: RECIPE/ROW or RECIPE/steps-N/ROW.")],
+    baseline: Annotated[str, typer.Argument(metavar="RECIPE/ROW", help="The system that it is compared with.")],
     metric: Annotated[str, typer.Option(help="A metric of the kept runs.")] = "MRR@10",
     family: Annotated[int, typer.Option(min=1, help="Comparisons corrected together.")] = 1,
     results: Results = None,
@@ -61,7 +61,7 @@ def power(
     from flows.study.power import show_power
     from flows.study.run import RESULTS
 
-    show_power(arm, than, metric, family, results or RESULTS)
+    show_power(system, baseline, metric, family, results or RESULTS)
 
 
 @app.command(epilog="Example: pretrieve study status --results results/study")

@@ -33,6 +33,13 @@ class Family(Adapter):
         if layers is not None:
             self.network.config.layer_types = [types[number] for number in layers]
 
+    def set_dropout(self, rate: float) -> None:
+        for layer in self.layers:
+            attention = layer.get_submodule("attn")
+            if isinstance(attention.out_drop, nn.Identity):  # as `transformers` builds it for a rate of 0
+                attention.out_drop = nn.Dropout(rate)
+        super().set_dropout(rate)
+
     def run(self, layers: Iterable[nn.Module], hidden_NH: Tensor, packing: Packing) -> Tensor:
         hidden_1NH, config = hidden_NH[None], self.network.config
         positions_1N = (packing.positions_N % packing.shape[1])[None]

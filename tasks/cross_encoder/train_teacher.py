@@ -9,10 +9,14 @@ from pathlib import Path
 import torch
 from pydantic import Field
 
+from models import backbones
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import CONFIG
 from models.retrievers import cross_encoder
 from models.retrievers.cross_encoder import CrossEncoder, Finetuning, Groups, encode_pair, pad_pairs
 from models.tokens import Tokenizer, copy_tokenizer
 from storage.artifact import Artifact, Source
+from storage.errors import UserError
 from storage.files import writing_files
 from storage.settings import Seed
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries
@@ -63,6 +67,15 @@ def train_teacher(
 def load_initial_encoder(folder: Path, settings: PairLengths) -> tuple[Tokenizer, CrossEncoder]:
     """Return the tokenizer and the network to train, from the folder of a cross-encoder or of a BERT."""
     return load_cross_encoder(folder, cross_encoder.load_for_training, settings, "start of the teacher")
+
+
+def check(folder: Path) -> None:
+    """Raise UserError before anything is built if a teacher cannot be trained from the backbone of a folder.
+
+    If the backbone's folder is missing, as in a plan, nothing is checked.
+    """
+    if (folder / CONFIG).is_file() and not issubclass(backbones.family(folder), BertForMaskedLM):
+        raise UserError(f"teacher.weights: a teacher is a BERT, and {folder} has another model_type; name a BERT")
 
 
 class Batches:

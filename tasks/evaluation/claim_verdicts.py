@@ -39,7 +39,7 @@ SEED_SIGMA = 0.005
 def minimum_detectable_effect(metric: str, queries: int, seeds: int, family: int) -> float:
     """Return the minimum detectable effect at 80 % power and at Holm's first level in a family of this size."""
     variance = 2 * (1 - RHO) * SIGMA[metric.partition("@")[0]] ** 2
-    assumed = Variances(2 * SEED_SIGMA**2, (1 - REST) * variance, REST * variance)
+    assumed = Variances(0.0, 2 * SEED_SIGMA**2, (1 - REST) * variance, REST * variance)
     return detectable_effect(Design(1, seeds, queries), assumed, LEVEL / family)
 
 

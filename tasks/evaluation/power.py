@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,8 +23,10 @@ STUDIES, SEED = 20_000, 0  # simulated studies: the standard error of a power of
 class Variances:
     """The variances of a difference between two systems."""
 
+    fold: float
+    """Between folds, by their train queries; with one run in each fold it contains that between runs."""
     run: float
-    """Between the means of runs: seeds, and the train queries of a fold."""
+    """Between the means of a fold's runs, by their seeds."""
     query: float
     """Between the means of queries, or of clusters."""
     rest: float
@@ -55,30 +57,40 @@ class Design:
 def variances(differences: Values) -> Variances:
     """Estimate the variances of differences [folds, seeds, queries] by their mean squares; negative ones count as 0.
 
-    With one seed in each fold the rest is part of the queries' variance. Raises ValueError for one run, whose variance
-    is unknown.
+    With one seed in each fold the variance between runs is part of that between folds, and the rest is part of the
+    queries'. Raises ValueError for one run, whose variance is unknown.
     """
     folds, seeds, queries = differences.shape
     if folds * seeds < 2:
         raise ValueError("expected two runs or more, found 1")
     squares = mean_squares(differences)
     if seeds == 1:
-        return Variances(max(0.0, (squares.folds - squares.queries) / queries), squares.queries, 0.0)
+        return Variances(max(0.0, (squares.folds - squares.queries) / queries), 0.0, squares.queries, 0.0)
     query = max(0.0, (squares.queries - squares.rest) / seeds)
-    return Variances(max(0.0, (squares.seeds - squares.rest) / queries), query, squares.rest)
+    run = max(0.0, (squares.seeds - squares.rest) / queries)
+    between = squares.folds - squares.seeds - squares.queries + squares.rest
+    return Variances(max(0.0, between / (seeds * queries)) if folds > 1 else 0.0, run, query, squares.rest)
 
 
 def detectable_effect(design: Design, variance: Variances, level: float) -> float:
-    """Return the difference that 80 % of such studies detect with a two-sided test at this level."""
+    """Return the difference that 80 % of such studies detect with a two-sided test at this level.
+
+    A design with one fold cannot measure the variance between folds, so that it counts as variance between runs.
+    """
     from scipy.stats import t
 
     if design.runs == 1:  # nothing is known of the runs; the power of a paired t-test has a formula
         error = math.sqrt((variance.query + variance.rest) / design.queries)
         return Mean(0.0, error, design.queries - 1.0, 1, design.queries).detectable(level)
+    if design.folds == 1:
+        variance = replace(variance, fold=0.0, run=variance.run + variance.fold)
     random = np.random.default_rng(SEED)
     squares, degrees = np.array(list(_simulated(design, variance, random))).T
     error = math.sqrt(
-        variance.run / design.runs + variance.query / (design.folds * design.queries) + variance.rest / design.cells
+        variance.fold / design.folds
+        + variance.run / design.runs
+        + variance.query / (design.folds * design.queries)
+        + variance.rest / design.cells
     )
     errors = random.normal(0, error, STUDIES)
     return float(np.quantile(t.ppf(1 - level / 2, degrees) * np.sqrt(squares / design.cells) - errors, POWER))
@@ -92,13 +104,14 @@ def _simulated(design: Design, variance: Variances, random: np.random.Generator)
         return expected * random.chisquare(degrees, STUDIES) / degrees
 
     by_run, by_query = queries * variance.run + variance.rest, seeds * variance.query + variance.rest
-    if seeds == 1:
-        of_folds, of_queries = squares(by_run + variance.query, folds - 1), squares(by_query, folds * (queries - 1))
+    if folds > 1:
+        by_fold = seeds * queries * variance.fold + queries * variance.run + by_query
+        of_folds, of_queries = squares(by_fold, folds - 1), squares(by_query, folds * (queries - 1))
         for fold_square, query_square in zip(of_folds.tolist(), of_queries.tolist(), strict=True):
             yield nested_variance(fold_square, query_square, folds, queries)
         return
-    of_seeds, of_queries = squares(by_run, folds * (seeds - 1)), squares(by_query, folds * (queries - 1))
-    rest_degrees = folds * (seeds - 1) * (queries - 1)
+    of_seeds, of_queries = squares(by_run, seeds - 1), squares(by_query, queries - 1)
+    rest_degrees = (seeds - 1) * (queries - 1)
     of_rest = squares(variance.rest, rest_degrees) * rest_degrees
     for study in zip(of_seeds.tolist(), of_queries.tolist(), of_rest.tolist(), strict=True):
-        yield combined_variance(*study, seeds, queries, folds)
+        yield combined_variance(*study, seeds, queries)

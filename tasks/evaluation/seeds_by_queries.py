@@ -5,9 +5,9 @@ comes from the mean squares of a two-way table with one value per cell: (MS_seed
 denominator of Clark's quasi F (1973, The language-as-fixed-effect fallacy), with degrees of freedom after Satterthwaite
 (1946). A negative estimate of a variance component counts as 0.
 
-In a cross-validation every fold has its own queries and its own runs, so these are nested in folds and crossed with
-each other: the mean squares are those within folds. Queries about one article are not independent. Where articles are
-the sample, each counts once, by the mean over its queries.
+In a cross-validation every fold has its own queries and its own runs, and its runs share their train queries. So a
+fold with several runs is one observation, the mean over its runs. Queries about one article are not independent. Where
+articles are the sample, each counts once, by the mean over its queries.
 """
 
 from __future__ import annotations
@@ -68,21 +68,20 @@ class Mean:
 def mean_difference(differences: Values) -> Mean:
     """Return the mean of differences [seeds, queries] or [folds, seeds, queries].
 
-    With one fold and one seed its test is the paired t-test. Every fold has `seeds` runs and `queries` of its own, and
-    is assumed to have no other effect. A query may be a cluster, whose value is a mean. Raises ValueError for fewer
-    than two queries.
+    With one fold and one seed its test is the paired t-test. Every fold has `seeds` runs and `queries` of its own. A
+    query may be a cluster, whose value is a mean. Raises ValueError for fewer than two queries.
     """
     table = differences if differences.ndim == 3 else differences[None]
     folds, seeds, queries = table.shape
     if queries < 2:
         raise ValueError(f"expected two queries or more, found {queries}")
     squares = mean_squares(table)
-    variance, degrees = squares.queries, float(folds * (queries - 1))
-    if seeds > 1:
-        rest_sum = squares.rest * folds * (seeds - 1) * (queries - 1)
-        variance, degrees = combined_variance(squares.seeds, squares.queries, rest_sum, seeds, queries, folds)
-    elif folds > 1:
+    variance, degrees = squares.queries, float(queries - 1)
+    if folds > 1:
         variance, degrees = nested_variance(squares.folds, squares.queries, folds, queries)
+    elif seeds > 1:
+        rest_sum = squares.rest * (seeds - 1) * (queries - 1)
+        variance, degrees = combined_variance(squares.seeds, squares.queries, rest_sum, seeds, queries)
     error = math.sqrt(variance / table.size)
     if error <= ROUNDING * float(np.abs(table).max(initial=0.0)):
         error = 0.0
@@ -119,10 +118,11 @@ def mean_squares(table: Values) -> MeanSquares:
 
 
 def nested_variance(fold_square: float, query_square: float, folds: int, queries: int) -> tuple[float, float]:
-    """Return the mean square and its degrees of freedom where every fold has one run.
+    """Return the mean square that determines the variance of the mean over folds, and its degrees of freedom.
 
-    A fold's mean varies with its run and its queries. If folds vary no more than their queries explain, runs count as
-    equal, and all queries are one sample.
+    A fold's mean varies with its train queries, its runs and its queries. If folds vary no more than their queries
+    explain, folds count as equal, and all queries are one sample. This choice makes small p-values too frequent
+    (docs/evaluation.md states how often).
     """
     if fold_square > query_square:
         return fold_square, folds - 1.0
@@ -131,21 +131,21 @@ def nested_variance(fold_square: float, query_square: float, folds: int, queries
 
 
 def combined_variance(
-    seed_square: float, query_square: float, rest_sum: float, seeds: int, queries: int, folds: int = 1
+    seed_square: float, query_square: float, rest_sum: float, seeds: int, queries: int
 ) -> tuple[float, float]:
     """Return the mean square that determines the variance of the mean, and its degrees of freedom.
 
-    Given are the mean squares of seeds and of queries within folds, and the residual sum of squares.
+    Given are the mean squares of seeds and of queries, and the residual sum of squares.
     """
-    rest_degrees = folds * (seeds - 1) * (queries - 1)
+    rest_degrees = (seeds - 1) * (queries - 1)
     rest_square = rest_sum / rest_degrees
-    factors = [(seed_square, folds * (seeds - 1)), (query_square, folds * (queries - 1))]
+    factors = [(seed_square, seeds - 1), (query_square, queries - 1)]
     kept = [(square, degrees) for square, degrees in factors if square > rest_square]  # else the component is 0
     variance = sum(square for square, _ in kept) - (len(kept) - 1) * rest_square
     squares = [square**2 / degrees for square, degrees in kept]
     if len(kept) != 1:  # with one factor, the residual mean square cancels
         squares.append(rest_square**2 / rest_degrees)
-    return variance, (variance**2 / sum(squares) if sum(squares) else float(folds * (queries - 1)))
+    return variance, (variance**2 / sum(squares) if sum(squares) else float(queries - 1))
 
 
 def quantile(share: float, degrees: float) -> float:

@@ -63,6 +63,7 @@ def test_schedules_of_an_earlier_version_move_to_the_renamed_deployment(server: 
     assert all(row["active"] for row in schedules.values())
     assert schedules["own"]["parameters"] == {"recipe": "quickstart"}
     assert schedules["weekly"]["parameters"] == {"recipe": "came"}
+    assert schedules["weekly"]["schedule"]["interval"] == 604800.0
 
     done = {"state": {"type": "COMPLETED"}, "force": True}
     call("POST", f"{url}/flow_runs/{run}/set_state", json=done).raise_for_status()

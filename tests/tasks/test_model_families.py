@@ -18,6 +18,7 @@ from storage.errors import UserError
 from storage.store.store import Store
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries
 from storage.vectors import Encoded, num_shards, read_shard
+from tasks.cross_encoder.train_teacher import check as check_teacher
 from tasks.finetuning.train import check as check_training
 from tasks.finetuning.train import train
 from tasks.flops import Costs
@@ -85,7 +86,9 @@ def test_from_a_folder_to_vectors(family: str, store: Store, written: Any, tmp_p
     assert (pretrained.path / HEADS).is_file()
     assert vectors is not None
     np.testing.assert_allclose(vectors, by_transformers(trained.path, passages_texts()), atol=1e-4)
-    differences = [np.abs(vectors - by_transformers(each.path, passages_texts())).max() for each in (start, pretrained)]
+    differences = [
+        np.abs(vectors - by_transformers(model.path, passages_texts())).max() for model in (start, pretrained)
+    ]
     assert min(differences) > 1e-3
     loaded = load(pretrained.path)
     assert type(loaded.retriever) is type(load_retriever(trained.path))
@@ -121,7 +124,7 @@ def test_layers_that_are_kept_compute_the_same(store: Store, tmp_path: Path) -> 
     built = initialise(source(folder), settings=backbone(folder, layers=[0, 2, 3])).path
 
     tokens = Tokenizer.load(folder).pad_batch([[2, *range(10, 30), 3], [2, 20, 3]])
-    complete, part = (towers.load(each).passage for each in (folder, built))
+    complete, part = (towers.load(path).passage for path in (folder, built))
     kept = [complete.layers[number] for number in (0, 2, 3)]
     complete.layers[1].forward = lambda hidden, **others: hidden  # type: ignore[method-assign]
     assert len(kept) == len(part.layers)
@@ -145,6 +148,8 @@ def test_what_does_not_fit_is_refused_before_anything_is_built(family: str, tmp_
         check_training("r1", TRAINING, too_long, backbone(folder), folder)
     assert isinstance(valid.objective, cot_mae.Settings)
     assert Costs(folder, backbone(folder)).pretraining(valid).flops > 1e4
+    with pytest.raises(UserError, match=r"teacher.weights: a teacher is a BERT, and .* has another model_type; name"):
+        check_teacher(folder)
 
 
 def test_narrow_embeddings_are_refused_where_they_would_have_to_be_vectors(tmp_path: Path) -> None:

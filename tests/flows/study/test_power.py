@@ -55,6 +55,14 @@ def test_runs_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         differences_of("better/one", "plain/one", "MRR@10", tmp_path)
 
 
+def test_equally_many_other_queries_are_refused(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        write(results(tmp_path), "plain", seed, query_prefix="other-")
+
+    with pytest.raises(UserError, match="with the same folds, seeds and queries"):
+        differences_of("good/one", "plain/one", "MRR@10", tmp_path)
+
+
 def test_the_table_has_a_line_for_each_design(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show_power("good/one", "plain/one", "MRR@10", 3, in_folds(tmp_path))
 

@@ -14,7 +14,7 @@ from models.layers.unpadding import Packing
 from models.model_files import UnusableModel
 from models.tokens import Tokens, pad
 from tests.tiny import PIECES
-from tests.tiny_families import FAMILIES, tiny_network
+from tests.tiny_families import FAMILIES, tiny_family, tiny_network
 
 LENGTHS = {"padded": (17, 5, 30, 2), "without padding": (9, 9), "one text": (13,), "maximum length": (40, 3)}
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -72,7 +72,7 @@ def test_files(family: str, tmp_path: Path) -> None:
 
     reopened = AutoModelForMaskedLM.from_pretrained(tmp_path / "end").eval()
     tokens = texts(LENGTHS["padded"], network.config.pad_token_id)
-    logits = (each(tokens.ids, attention_mask=tokens.mask.long()).logits[tokens.mask] for each in (network, reopened))
+    logits = (part(tokens.ids, attention_mask=tokens.mask.long()).logits[tokens.mask] for part in (network, reopened))
     close(*logits)
     sizes = backbones.sizes(tmp_path / "end")
     assert (sizes.hidden_dropout_prob, sizes.attention_probs_dropout_prob) == (0.25, 0.25)
@@ -129,6 +129,20 @@ def test_random_weights_are_float32_whatever_the_configuration_says(family: str,
     model = backbones.create(tmp_path)
 
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+@every_family
+def test_dropout_is_set_where_it_was_built_without(family: str, tmp_path: Path) -> None:
+    without, usual = (tiny_family(tmp_path, family, attention_dropout=rate) for rate in (0.0, 0.1))
+
+    without.set_dropout(0.3)
+    usual.set_dropout(0.3)
+
+    rates, expected = (
+        [module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)] for model in (without, usual)
+    )
+    assert rates == expected
+    assert set(rates) == {0.3}
 
 
 def test_mpnet_has_the_positions_of_transformers_with_another_padding_id(tmp_path: Path) -> None:
