@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from storage.errors import UserError
 from storage.store.run_notes import noted
 from storage.store.store import Store
 from tasks.pseudo_queries.compare_queries import compare_queries
+from tasks.pseudo_queries.train_generator import train_generator
 from tasks.runtime.environment import describe_execution
 from tasks.session import Session, session
 
@@ -82,9 +84,19 @@ def build(
         console.print(f"{recipe.title}: pseudo-queries: {counts}; store {store.root}")
         if missing:
             console.print(describe_execution(recipe.execution))
-        shown = run_name(title, recipe.seed, changes) if missing else None
+        shown = run_name(title, recipe.seed, changes) if missing and _is_a_flow(plan, store) else None
         say(_run(recipe, title, current, shown).summary())
         current.note.finish()
+
+
+def _is_a_flow(plan: Session, store: Store) -> bool:
+    """Return whether a build is a flow run: on a server that the user has named, or where a generator is trained.
+
+    A build that only adds queries to a corpus takes seconds, in which no embedded server needs to start.
+    """
+    trained = (step for step in plan.done.values() if step.stage == train_generator.name)
+    is_trained = any(store.up_to_date(step.stage, step.key) is None for step in trained)
+    return is_trained or "PREFECT_API_URL" in os.environ or (Path.home() / ".prefect" / "profiles.toml").exists()
 
 
 def _run(recipe: Recipe[Any], title: str, current: Session, shown: str | None) -> BuildResult:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from flows.command_options import DEFAULT_STORE, AsJson, Changes, NewFolder, RecipeName, StoreFolder
+from flows.command_options import DEFAULT_STORE, AsJson, Changes, RecipeName, StoreFolder
 
 app = typer.Typer(
     name="queries", help="Generate, compare and export versions of pseudo-queries.", no_args_is_help=True,
@@ -17,6 +17,9 @@ app = typer.Typer(
 
 VersionName = Annotated[
     str, typer.Argument(metavar="VERSION", help="RECIPE (its newest), RECIPE@NUMBER, or the beginning of a key.")
+]
+ExportFolder = Annotated[
+    str, typer.Argument(metavar="DIR", help="A folder, or a URL such as s3://BUCKET/DIR; must not exist, or be empty.")
 ]
 VersionTitle = Annotated[
     str | None, typer.Option("--as", metavar="NAME", help="The name of the versions; the recipe's, if not given.")
@@ -36,6 +39,7 @@ class Format(StrEnum):
     anserini = "anserini"
     beir = "beir"
     datasets = "datasets"
+    partitioned = "partitioned"
 
 
 @app.command(epilog="Example: pretrieve queries build quickstart --replace bucket:2a")
@@ -53,14 +57,27 @@ def build(
         str | None, typer.Option(metavar="NAME", help="Replace only this generator's queries; else all.")
     ] = None,
     called: VersionTitle = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only count what is new, and estimate the time; generates nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON, for programs.")] = False,
 ) -> None:
     """Build a recipe's passages and pseudo-queries, and stop.
 
     Queries that were generated before are kept.
     """
     from flows.queries.build import build as build_queries
+    from flows.queries.dry_run import show_dry_run
+    from storage.errors import UserError
 
-    build_queries(recipe, store, changes or [], replace, generator, called)
+    if as_json and not dry_run:
+        raise UserError("--json: expected together with --dry-run")
+    if not dry_run:
+        build_queries(recipe, store, changes or [], replace, generator, called)
+    elif replace is not None or generator is not None:
+        raise UserError("--dry-run: expected without --replace, which invalidates queries; build without --dry-run")
+    else:
+        show_dry_run(recipe, store, changes or [], called, as_json)
 
 
 @app.command("import", epilog="Example: pretrieve queries import quickstart queries.jsonl --name gpt")
@@ -119,23 +136,19 @@ def diff(
 @app.command(epilog="Example: pretrieve queries export quickstart queries --format beir")
 def export(
     version: VersionName,
-    folder: NewFolder,
+    folder: ExportFolder,
     format: Annotated[Format, typer.Option(help="The format to write.")] = Format.datasets,  # noqa: A002
     dropped: Annotated[bool, typer.Option("--dropped", help="Also write queries that filters have dropped.")] = False,
     store: StoreFolder = DEFAULT_STORE,
 ) -> None:
     """Write a version's queries for other tools.
 
-    Formats: docTTTTTquery, Anserini, BEIR and GPL, Hugging Face datasets.
+    Formats: docTTTTTquery, Anserini, BEIR and GPL, Hugging Face datasets, and partitioned tables.
     """
-    from flows.queries.export import export_queries
-    from flows.queries.versions import stored_version
+    from flows.queries.export_command import export_version
     from flows.terminal import say
-    from storage.store.store import Store
 
-    stored = stored_version(version, Store.open(store))
-    counts = export_queries(stored, format.value, folder, dropped)["counts"]
-    say(f"{stored.name}: {counts['queries']:,} queries of {counts['passages']:,} passages in {folder}")
+    say(export_version(version, folder, format.value, dropped, store))
 
 
 def train_generator(

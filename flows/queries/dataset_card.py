@@ -6,29 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from storage.tables import PseudoQueries
-
-COLUMNS = {
-    "passage_id": "the passage that the query was generated for; a row of `passages`",
-    "doc_id": "the document that the passage is from",
-    "passage_sha256": "sha256 of the passage's text (title, blank, text; only the text without a title)",
-    "rank": "the query's number within its passage, over all generators, from 0",
-    "query": "the query; empty where the generator returned nothing",
-    "generator": "the generator's name in the recipe",
-    "revision": "hash or commit of the generator's files; for imported queries the hash of the file",
-    "ledger": "hash of the generator and of all settings that affect a text; empty for imported queries",
-    "seed": "seed of the generator's random numbers",
-    "draw": "how often the passage's queries had been resampled before",
-    "round_trip": "rank of the passage in BM25's list for the query, from 1; 0: not in the list; null: not scored",
-    "relevance": "a cross-encoder's score of query and passage; null: not scored",
-    "kept": "whether the query is used",
-    "reason": "why the query is not used: `empty`, `round trip` or `relevance`",
-}
+from storage.pseudo_query_contract import markdown_table
 
 
 def card(provenance: Mapping[str, Any]) -> str:
     """Return Markdown whose front matter lists the files of each table."""
-    columns = "\n".join(f"| {name} | {PseudoQueries.schema.field(name).type} | {COLUMNS[name]} |" for name in COLUMNS)
     counts = "\n".join(f"- {name}: {count:,}" for name, count in provenance["counts"].items())
     return f"""---
 configs:
@@ -52,9 +34,9 @@ pandas.read_parquet("FOLDER/queries")
 duckdb.sql("SELECT * FROM 'FOLDER/queries/*.parquet'")
 ```
 
-| column | type | meaning |
-|---|---|---|
-{columns}
+{markdown_table().replace("[filter's reason](#filters)", "filter's reason")}
+
+`contract.json` is the JSON Schema of a row; every export is checked by it.
 
 ## Generators
 

@@ -26,7 +26,7 @@ def show_difference(before: str, after: str, store_folder: Path, as_json: bool =
     with computed(lambda: compare_queries(before=old.queries, after=new.queries), store, "queries diff") as artifact:
         comparison = json.loads((store.check(artifact) / "comparison.json").read_text())
     if as_json:
-        say_json({"before": old.name, "after": new.name, **comparison})
+        say_json({"versions": {"before": old.name, "after": new.name}, **comparison})
         return
     title = Text(f"{old.name} ({old.at}) and {new.name} ({new.at})", "bold")
     Terminal().print(Group(title, *difference(comparison)))

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -20,13 +21,15 @@ from flows.queries.formats import LINES, Row, WithQueries
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
 from storage.generation_cache.cache import FOLDER as LEDGERS
+from storage.pseudo_query_contract import CONTRACT, ExportedQueries, check_contract
 from storage.rows import num_rows, parts, read_blocks, read_rows, write_blocks
 from storage.store.store import Store
 from storage.tables import Passages, PseudoQueries
 from tasks.runtime.progress import progress
 
 FORMATS = (*LINES, "datasets")
-PROVENANCE = "provenance.json"
+TABLES = ("datasets", "partitioned")
+PROVENANCE, CONTRACT_FILE = "provenance.json", "contract.json"
 WRITTEN_BY = ("generator", "revision", "ledger")
 
 
@@ -52,19 +55,39 @@ def export_queries(version: Corpus, format: str, folder: Path, dropped: bool) ->
     if format not in FORMATS:
         raise UserError(f"{format}: there is no such format; expected {', '.join(FORMATS)}")
     must_be_free(folder)
-    for artifact in (version.queries, version.passages):
-        Store(artifact.path.parent.parent).check(artifact)
+    checked(version)
     origin = provenance(version, format, dropped)
     with new_folder(folder) as out:
         if format == "datasets":
             _tables(out, version, dropped)
             (out / "README.md").write_text(card(origin))
+            (out / CONTRACT_FILE).write_text(json.dumps(CONTRACT, indent=1, ensure_ascii=False) + "\n")
         else:
             total = num_rows(version.passages.path)
             passages = progress(with_queries(version, dropped), what="exporting", unit="passages", total=total)
             LINES[format](out, passages)
         (out / PROVENANCE).write_text(json.dumps(origin, indent=1, ensure_ascii=False) + "\n")
     return origin
+
+
+def checked(version: Corpus) -> None:
+    """Check the files of a version, then its rows by the data contract. Raises UserError for what breaks it."""
+    for artifact in (version.queries, version.passages):
+        Store(artifact.path.parent.parent).check(artifact)
+    files = parts(version.queries.path)
+    blocks = (block for path in files for block in rows_of(path, version, dropped=True))
+    check_contract(blocks, version.queries.reference)
+
+
+def rows_of(path: Path, version: Corpus, dropped: bool) -> Iterator[pa.Table]:
+    """Yield the rows of one of a version's files that tables have, with the columns of an export."""
+    values = {"built_at": datetime.fromisoformat(version.at), "recipe_key": version.queries.reference}
+    for block in read_blocks(path, PseudoQueries):
+        rows = _wanted(block, "datasets", dropped)
+        for name, value in values.items():
+            kind = ExportedQueries.schema.field(name).type
+            rows = rows.append_column(name, pa.repeat(pa.scalar(value, kind), len(rows)))
+        yield rows.cast(ExportedQueries.schema)
 
 
 def with_queries(version: Corpus, dropped: bool = False) -> WithQueries:
@@ -114,7 +137,7 @@ def provenance(version: Corpus, format: str, dropped: bool) -> dict[str, Any]:  
 def _wanted(block: pa.Table, format: str, dropped: bool) -> pa.Table:  # noqa: A002
     """Return the rows to write; empty queries are only written to tables."""
     if dropped:
-        return block if format == "datasets" else block.filter(pc.not_equal(block["reason"], "empty"))
+        return block if format in TABLES else block.filter(pc.not_equal(block["reason"], "empty"))
     return block.filter(block["kept"])
 
 
@@ -144,8 +167,7 @@ def _tables(out: Path, version: Corpus, dropped: bool) -> None:
     """Write queries/*.parquet and passages/*.parquet."""
     paths = parts(version.queries.path)
     for path in progress(paths, what="exporting", unit="files", total=len(paths)):
-        blocks = (_wanted(block, "datasets", dropped) for block in read_blocks(path, PseudoQueries))
-        write_blocks(out / "queries", PseudoQueries, blocks, path.stem)
+        write_blocks(out / "queries", ExportedQueries, rows_of(path, version, dropped), path.stem)
     (out / "passages").mkdir()
     for path in parts(version.passages.path):
         shutil.copyfile(path, out / "passages" / path.name)

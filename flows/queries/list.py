@@ -51,11 +51,23 @@ def describe(version: Version, store: Store) -> dict[str, Any]:
         "bytes": bytes_below(version.queries.path) if manifest else None,
         "generators": sorted(set(_settings(built_from, "generate_queries", "generator"))
                              | set(_settings(built_from, "import_queries", "name"))),
-        "filter": next((dict(inner.settings) for inner in built_from if inner.stage == "filter_queries"), None),
+        "filter": _filters(built_from),
         "source": sorted({f"{inner.settings['reader']} {inner.settings['name']}" for inner in built_from
                           if inner.stage == "ingest_corpus"}),
         "key": version.queries.reference,
     }  # fmt: skip
+
+
+def _filters(manifests: list[Manifest]) -> dict[str, Any] | None:
+    """Return the settings of what changed or dropped queries, by their names in a recipe; None without a filter."""
+    by_stage = {manifest.stage: dict(manifest.settings) for manifest in manifests}
+    filters: dict[str, Any] = dict(by_stage.get("filter_queries", {}))
+    if "detokenise_queries" in by_stage:
+        filters["detokenise"] = True
+    for name, stage in {"texts": "filter_texts", "duplicates": "drop_duplicates"}.items():
+        if stage in by_stage:
+            filters[name] = by_stage[stage]
+    return filters or None
 
 
 def _settings(manifests: list[Manifest], stage: str, name: str) -> Iterator[str]:
@@ -78,12 +90,19 @@ def _table(versions: list[dict[str, Any]], title: str) -> Table:
     return table
 
 
-def _in_words(cut: dict[str, Any] | None) -> str:
-    """Return the cutoffs of a filter, such as `round_trip 3, relevance percentile 70`."""
-    parts = []
-    for name, limit in (cut or {}).items():
-        if isinstance(limit, dict):
-            parts.append(f"{name} {' '.join(f'{kind} {number:g}' for kind, number in limit.items())}")
-        elif limit is not None:
-            parts.append(f"{name} {limit}")
-    return ", ".join(parts)
+def _in_words(filters: dict[str, Any] | None) -> str:
+    """Return the settings of filters, such as `round_trip 3, relevance percentile 70`."""
+    words = []
+    for name, value in (filters or {}).items():
+        if isinstance(value, dict):
+            words.append(f"{name} {' '.join(f'{inner} {_short(limit)}' for inner, limit in value.items())}")
+        elif value is not None:
+            words.append(name if value is True else f"{name} {value}")
+    return ", ".join(words)
+
+
+def _short(value: Any) -> str:
+    """Return a setting in a few characters: a list by its items, a number without needless digits."""
+    if isinstance(value, list):
+        return "/".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

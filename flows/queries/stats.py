@@ -16,7 +16,7 @@ from storage.artifact import Artifact
 from storage.store.store import Store
 from storage.tables import Quality
 from tasks.pseudo_queries.query_quality import Sampling, query_quality
-from tasks.report.page.corpus_page import REASONS, SHARES, share, value
+from tasks.report.page.corpus_page import SHARES, reason_in_words, share, value
 
 SAMPLING = Sampling(passages=1000, samples=50, seed=42)  # where the version's recipe has no statistics yet
 LISTED = 5  # first words and languages
@@ -63,7 +63,7 @@ def rows_of(statistics: dict[str, Any]) -> list[tuple[str, ...]]:
     rows.append(("passages without a query", value(statistics["passages_without_queries"]), ""))
     rows += [("queries generated", value(statistics["written"]), by("written", value))]
     rows += [("queries kept", value(statistics["queries"]), by("queries", value))]
-    rows += [(REASONS.get(reason, reason), value(count), "") for reason, count in statistics["dropped"].items()]
+    rows += [(reason_in_words(reason), value(count), "") for reason, count in statistics["dropped"].items()]
     rows.append(("words on average", value(statistics["mean_words"]), by("mean_words", value)))
     rows += [(words, share(statistics[name]), by(name, share)) for name, words in SHARES.items()]
     if trip := statistics["round_trip"]:

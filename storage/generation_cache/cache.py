@@ -39,11 +39,6 @@ MERGED_AT = 16  # small files: reading that many costs more than writing one
 SMALL = 32 * 2**20  # bytes
 
 
-def bucket_of(sha256: str) -> int:
-    """Return the bucket of a text."""
-    return int(sha256[:2], 16)
-
-
 def hashes_within(first: int, last: int, digits: int = 2) -> list[tuple[str, str, str]]:
     """Return Parquet filters on the column passage_sha256 for hashes whose first digits are first to last.
 

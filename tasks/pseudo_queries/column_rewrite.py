@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.rows import parts, read_blocks, write_blocks
-from storage.tables import Passages, PseudoQueries
+from storage.rows import parts, read_blocks, read_rows, write_blocks
+from storage.tables import Passages, PseudoQueries, passage_text
 from tasks.runtime.shard import Shard
 
 Change = Callable[[pa.Table], Mapping[str, pa.Array]]
@@ -56,6 +56,23 @@ def unknown(passage_id: str, queries: Artifact[PseudoQueries], passages: Artifac
         f"{queries.reference}: passage {passage_id!r} is not among {passages.reference}, or out of order; generate "
         "the queries again for these passages"
     )
+
+
+class Texts:
+    """The texts of the passages of a shard of queries, read in step with these."""
+
+    def __init__(self, shard: Shard, queries: Artifact[PseudoQueries], passages: Artifact[Passages]) -> None:
+        self._rows = read_rows(passages, Passages, *shard.of)
+        self._row = next(self._rows, None)
+        self._queries, self._passages = queries, passages
+
+    def of(self, passage_id: str) -> str:
+        """Return the text of a passage; earlier passages cannot be read again."""
+        while self._row is not None and self._row["passage_id"] != passage_id:
+            self._row = next(self._rows, None)
+        if self._row is None:
+            raise unknown(passage_id, self._queries, self._passages)
+        return passage_text(self._row["title"], self._row["text"])
 
 
 def _changed(block: pa.Table, columns: Mapping[str, pa.Array]) -> pa.Table:

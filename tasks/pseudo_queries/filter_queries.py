@@ -6,7 +6,6 @@ Dropped queries stay in the table with their scores and the reason, so that anot
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -22,23 +21,13 @@ from storage.errors import UserError
 from storage.rows import parts, read_blocks
 from storage.settings import Settings
 from storage.tables import PseudoQueries
-from tasks.cross_encoder.pairs import Scoring
 from tasks.pseudo_queries.column_rewrite import file_shards, is_empty, rewrite
-from tasks.pseudo_queries.round_trip import RoundTrip
+from tasks.pseudo_queries.dropped_counts import report_dropped
 from tasks.runtime.shard import ShardJob, ShardTask
 from tasks.runtime.shards import run_shards
-from tasks.session import print_line
 from tasks.stage import stage
 
-OUTCOMES = {
-    "": "kept",
-    "round trip": "dropped by the round trip",
-    "relevance": "dropped by relevance",
-    "empty": "empty",
-}
-
 COUNTERS = 1 << 16
-MODEL_OF_EXAMPLES = "cross-encoder/ms-marco-MiniLM-L6-v2"  # in messages only
 
 Keys = NDArray[np.uint32]
 
@@ -89,51 +78,6 @@ class Limits(Settings):
     relevance: float | None
 
 
-class Relevance(Scoring):
-    """The cross-encoder, the lengths that it reads and its precision."""
-
-    model: str
-    """By hub name, folder or package:NAME/FOLDER."""
-
-    @property
-    def scoring(self) -> Scoring:
-        """Return the lengths that it reads, and its precision."""
-        return Scoring(**self.limits, precision=self.precision)
-
-
-class Filtering(Settings):
-    """The settings for scoring and filtering pseudo-queries."""
-
-    round_trip: Annotated[RoundTrip | None, Field(examples=[{"depth": 100}])] = None
-    relevance: Annotated[
-        Relevance | None, Field(examples=[{"model": MODEL_OF_EXAMPLES, "query_max_tokens": 64, "max_tokens": 256}])
-    ] = None
-    cut: Annotated[Cut | None, Field(examples=[{"round_trip": 3}])] = None
-    """Null scores the queries without dropping any."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_rank(cls, value: Any) -> Any:
-        """Read `round_trip: 3` as a search of depth 3 that drops queries whose own passage is not in the list."""
-        if not isinstance(value, dict) or type(rank := value.get("round_trip")) is not int:
-            return value
-        return {"cut": {"round_trip": rank}, **value, "round_trip": {"depth": rank}}
-
-    @model_validator(mode="after")
-    def _cuts_what_is_scored(self) -> Filtering:
-        if self.round_trip is None and self.relevance is None:
-            raise ValueError("expected round_trip, relevance or both; to score nothing, set filter to null")
-        for name in ("round_trip", "relevance"):
-            if getattr(self, name) is None and getattr(self.cut, name, None) is not None:
-                raise ValueError(f"cut.{name}: expected null where no {name} is scored; give {name}, or set it to null")
-        if self.round_trip and self.cut and (self.cut.round_trip or 0) > self.round_trip.depth:
-            raise ValueError(
-                f"cut.round_trip: expected at most {self.round_trip.depth}, the round trip's depth, found "
-                f"{self.cut.round_trip}"
-            )
-        return self
-
-
 @stage(version=1, table=PseudoQueries)
 def filter_queries(out: Path, pseudo_queries: Artifact[PseudoQueries], *, settings: Cut) -> None:
     """Write the pseudo-queries with new values of `kept` and `reason`.
@@ -146,14 +90,7 @@ def filter_queries(out: Path, pseudo_queries: Artifact[PseudoQueries], *, settin
     limits = Limits(round_trip=settings.round_trip, relevance=_least(pseudo_queries, settings.relevance))
     job = ShardJob(cut_part, out, (pseudo_queries,), limits, what="filtering", unit="queries")
     run_shards(job, file_shards(pseudo_queries))
-    counts = Counter(reason for block in _blocks(out, ["reason"]) for reason in block["reason"].to_pylist())
-    summary = ", ".join(f"{counts[reason]:,} {words}" for reason, words in OUTCOMES.items() if counts[reason])
-    if not counts[""]:
-        raise UserError(
-            f"queries.filter.cut: it keeps no query of {pseudo_queries.reference} ({summary or 'no query'}); "
-            "lower the cutoff"
-        )
-    print_line(f"filter_queries: {summary}")
+    report_dropped("filter_queries", out, pseudo_queries, "queries.filter.cut", "lower the cutoff")
 
 
 def cut_part(task: ShardTask, pseudo_queries: Artifact[PseudoQueries], *, settings: Limits) -> None:

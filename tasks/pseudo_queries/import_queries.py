@@ -115,7 +115,7 @@ def _count(database: Database, table: str) -> tuple[int, list[Row]]:
 
 
 def _listed(what: str, examples: Sequence[Row]) -> str:
-    return f"{what}: " + "; ".join(f"{row['where']}: {row['passage_id']}" for row in examples)
+    return f"{what}: " + "; ".join(dict.fromkeys(f"{row['where']}: {row['passage_id']}" for row in examples))
 
 
 def _hint(unknown: Sequence[Row], passages: Artifact[Passages]) -> str:

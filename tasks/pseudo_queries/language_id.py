@@ -12,6 +12,7 @@ from typing import Any
 from tasks.pseudo_queries.query_text import words_of
 
 TOO_SHORT = 3  # the least number of words for which a language is identified
+UNCERTAIN = ("too short", "unsure")
 UNSURE = 0.5  # of the model's score, from 0 to 1
 LETTERS = 1000  # of a text that the model reads
 
@@ -45,7 +46,7 @@ class Languages:
         for query in queries:
             language = language_of(query)
             self.counts[language] += 1
-            if {own, language}.isdisjoint(("too short", "unsure")):
+            if {own, language}.isdisjoint(UNCERTAIN):
                 self.compared += 1
                 if language != own:
                     self.foreign.append({"query": query, "language": language, "passage": own})

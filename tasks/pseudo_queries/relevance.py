@@ -6,9 +6,7 @@ not answer, and a cross-encoder detects them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +14,9 @@ import pyarrow as pa
 from models.retrievers.cross_encoder import Pair, encode_pair
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
-from storage.rows import read_rows
-from storage.tables import Checkpoint, Passages, PseudoQueries, passage_text
+from storage.tables import Checkpoint, Passages, PseudoQueries
 from tasks.cross_encoder.pairs import Scorer, Scoring
-from tasks.pseudo_queries.column_rewrite import file_shards, is_empty, rewrite, unknown
+from tasks.pseudo_queries.column_rewrite import Texts, file_shards, is_empty, rewrite
 from tasks.runtime.shard import ShardJob, ShardTask, load_once
 from tasks.runtime.shards import run_shards
 from tasks.stage import stage
@@ -48,8 +45,7 @@ def score_part(
     settings: Scoring,
 ) -> None:
     """Write a shard's queries with their scores."""
-    scorer, rows = load_once(_scorer, cross_encoder, settings), read_rows(passages, Passages, *task.shard.of)
-    texts = Texts(rows, lambda passage_id: unknown(passage_id, pseudo_queries, passages))
+    scorer, texts = load_once(_scorer, cross_encoder, settings), Texts(task.shard, pseudo_queries, passages)
 
     def change(block: pa.Table) -> dict[str, pa.Array]:
         empty, scores = is_empty(block), np.zeros(len(block), np.float32)
@@ -60,21 +56,6 @@ def score_part(
         return {"relevance": pa.array(scores, mask=empty)}
 
     rewrite(task.out, task.shard, pseudo_queries, change)
-
-
-class Texts:
-    """The texts of passages, read in their order."""
-
-    def __init__(self, rows: Iterator[dict[str, Any]], missing: Callable[[str], UserError]) -> None:
-        self._rows, self._row, self._missing = rows, next(rows, None), missing
-
-    def of(self, passage_id: str) -> str:
-        """Return the text of a passage; earlier passages cannot be read again."""
-        while self._row is not None and self._row["passage_id"] != passage_id:
-            self._row = next(self._rows, None)
-        if self._row is None:
-            raise self._missing(passage_id)
-        return passage_text(self._row["title"], self._row["text"])
 
 
 def _scorer(cross_encoder: Artifact[Checkpoint] | Source, settings: Scoring) -> Scorer:

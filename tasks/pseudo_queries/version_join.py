@@ -110,8 +110,15 @@ def join_versions(
     """Find the fates of all passages and queries; `passages` are blocks of PASSAGES."""
     database.view(BEFORE, before, PseudoQueries)
     database.view(AFTER, after, PseudoQueries)
+    join_passages(database, passages)
+    for statement in JOIN_QUERIES:
+        database.execute(statement)
+
+
+def join_passages(database: Database, passages: Iterable[pa.Table]) -> None:
+    """Find the fates of all passages, in blocks of PASSAGES."""
     database.create("passages", PASSAGES, passages)
-    for statement in [*JOIN_PASSAGES, *JOIN_QUERIES]:
+    for statement in JOIN_PASSAGES:
         database.execute(statement)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.random import Generator
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -49,7 +50,7 @@ class Seq2SeqObjective(nn.Module):
         """Return no vectors, and the loss of these rows."""
         logits_BTV = self.model(
             input_ids=batch.texts.ids,
-            attention_mask=batch.texts.mask.long(),
+            attention_mask=additive_mask(batch.texts.mask, self.model.dtype),
             decoder_input_ids=batch.targets.ids[:, :-1],
             use_cache=False,
         ).logits
@@ -68,6 +69,16 @@ class Seq2SeqObjective(nn.Module):
     def load_state_dict(self, state_dict: Any, *args: Any, **keywords: Any) -> Any:
         """Load the weights that `state_dict` returned."""
         return super().load_state_dict(state_dict, strict=False)
+
+
+def additive_mask(mask_BL: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return what attention adds to its logits [B, 1, 1, L]: 0 at tokens, the least number of the type at padding.
+
+    `transformers` makes the same of a mask [B, L], but first reads whether there is padding, in the encoder and in the
+    decoder, for which the host waits for a GPU. A mask of four dimensions is used as it is.
+    """
+    blank = torch.zeros((), dtype=dtype, device=mask_BL.device)
+    return torch.where(mask_BL, blank, torch.finfo(dtype).min)[:, None, None]
 
 
 class ExampleSettings(Protocol):

@@ -26,6 +26,7 @@ from storage.rows import read_rows
 from storage.store.store import Store
 from storage.tables import PseudoQueries
 from tasks.session import Execution, Session, session
+from tests.flows.test_json_output import has_documented_fields
 from tests.tiny import PIECES, WORDS, save_t5
 
 NAME = "small/beir"
@@ -129,9 +130,13 @@ def test_a_corpus_is_built_brought_up_to_date_and_replaced(
     assert (newest["version"], newest["state"], newest["generators"]) == (f"{NAME}@4", "kept", ["tiny"])
     assert (newest["source"], newest["filter"]) == (["beir corpus"], None)
     show_stats(NAME, store.root, as_json=True)
-    assert json.loads(capsys.readouterr().out)["passages"] == len(DOCUMENTS)
+    shown = json.loads(capsys.readouterr().out)
+    has_documented_fields("queries stats", shown)
+    assert shown["passages"] == len(DOCUMENTS)
     show_difference(f"{NAME}@1", f"{NAME}@2", store.root, as_json=True)
-    assert json.loads(capsys.readouterr().out)["queries"]["made"] == 2
+    shown = json.loads(capsys.readouterr().out)
+    has_documented_fields("queries diff", shown)
+    assert (shown["queries"]["made"], shown["versions"]["before"]) == (2, f"{NAME}@1")
     for wrong, words in {f"{NAME}@9": "has versions 1 to 4", "nothing": "no versions"}.items():
         with pytest.raises(UserError, match=words):
             find_version(wrong, store)

@@ -2,22 +2,25 @@
 
 import csv
 import json
+import re
 import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flows.queries import dataset_card, formats
+from flows.queries import formats
 from flows.queries.export import FORMATS, export_queries
 from storage.artifact import Artifact, source_of
 from storage.datasets import beir
 from storage.errors import UserError
 from storage.files import writing_folder
 from storage.imports import pseudo_query_files
+from storage.pseudo_query_contract import ExportedQueries
 from storage.rows import read_rows, write_rows
 from storage.store.store import Store
 from storage.tables import Passages, PseudoQueries, passage_sha256, passage_text
@@ -36,6 +39,9 @@ WRITTEN = {
     "d1#0": ["漢字?"],
     "d2#0": ['a "quoted" title', "what is the sun?", "dropped one"],
 }
+
+
+AT = "2026-01-01T00:00:00+00:00"
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ def corpus(tmp_path: Path) -> Corpus:
     rows[-1] |= {"kept": False, "reason": "relevance", "relevance": -1.5}
     passages = published(store, "split_corpus", Passages, TEXTS, {"source": "source/0"})
     queries = published(store, "generate_queries", PseudoQueries, rows, {"passages": passages.reference})
-    return Corpus("tiny@2", "2026-01-01T00:00:00+00:00", queries, passages)
+    return Corpus("tiny@2", AT, queries, passages)
 
 
 def published(store: Store, stage: str, table: Any, rows: Any, inputs: dict[str, Any]) -> Artifact[Any]:
@@ -135,7 +141,7 @@ def test_beir_refuses_an_id_that_its_loader_cannot_read(tmp_path: Path) -> None:
     queries = published(store, "generate_queries", PseudoQueries, [pseudo_query('"a', 0, "q")], {})
 
     with pytest.raises(UserError, match='"a: BEIR cannot read an id that begins with a quotation mark'):
-        export_queries(Corpus("x", "", queries, passages), "beir", tmp_path / "out", dropped=False)
+        export_queries(Corpus("x", AT, queries, passages), "beir", tmp_path / "out", dropped=False)
     assert not (tmp_path / "out").exists()
 
 
@@ -144,7 +150,8 @@ def test_datasets_and_pandas_read_the_table_in_one_line(corpus: Corpus, tmp_path
     out, cache = str(tmp_path / "out"), str(tmp_path / "cache")
     export_queries(corpus, "datasets", Path(out), dropped=True)
 
-    rows = list(read_rows(corpus.queries, PseudoQueries))
+    added = {"built_at": datetime.fromisoformat(AT), "recipe_key": corpus.queries.reference}
+    rows = [row | added for row in read_rows(corpus.queries, PseudoQueries)]
 
     assert datasets.load_dataset(out, cache_dir=cache)["train"].to_list() == rows
     assert datasets.load_dataset(out, "passages", cache_dir=cache)["train"].to_list() == TEXTS
@@ -160,8 +167,11 @@ def test_duckdb_reads_the_table_in_one_line(corpus: Corpus, tmp_path: Path) -> N
     assert results == [("dropped one",)]
 
 
-def test_the_card_says_what_every_column_means() -> None:
-    assert list(dataset_card.COLUMNS) == PseudoQueries.schema.names
+def test_the_card_says_what_every_column_means(corpus: Corpus, tmp_path: Path) -> None:
+    export_queries(corpus, "datasets", tmp_path / "out", dropped=False)
+
+    shown = re.findall(r"^\| (\w+) \|", (tmp_path / "out" / "README.md").read_text(), re.MULTILINE)
+    assert shown[1:] == ExportedQueries.schema.names
 
 
 @pytest.mark.usefixtures("store")
@@ -218,7 +228,7 @@ def test_refuses_a_folder_in_use_a_format_that_is_none_and_queries_of_other_pass
     with pytest.raises(UserError, match="csv: there is no such format; expected doct5query, anserini, beir, datasets"):
         export_queries(corpus, "csv", tmp_path / "out", dropped=False)
     with pytest.raises(ValueError, match="d1#0: the queries are of other passages than split_corpus/"):
-        export_queries(Corpus("x", "", corpus.queries, others), "beir", tmp_path / "out", dropped=False)
+        export_queries(Corpus("x", AT, corpus.queries, others), "beir", tmp_path / "out", dropped=False)
     assert not (tmp_path / "out").exists()
 
 

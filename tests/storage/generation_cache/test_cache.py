@@ -11,11 +11,16 @@ from hypothesis import strategies as st
 
 from storage.errors import UserError
 from storage.generation_cache import cache as module
-from storage.generation_cache.cache import BUCKETS, GenerationCache, bucket_of, generation_caches, is_damaged
+from storage.generation_cache.cache import BUCKETS, GenerationCache, generation_caches, is_damaged
 from storage.generation_cache.invalidations import Invalidations
 from storage.tables import GeneratedQueries, passage_sha256
 
 HASHES = [passage_sha256(str(number)) for number in range(200)]
+
+
+def bucket_of(sha256: str) -> int:
+    """Return the bucket of a text: its hash's first two digits."""
+    return int(sha256[:2], 16)
 
 
 def rows(*written: tuple[str, int, int, str]) -> pa.Table:

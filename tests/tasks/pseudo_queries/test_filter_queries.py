@@ -16,7 +16,8 @@ from storage.errors import UserError
 from storage.rows import parts, read_rows, write_rows
 from storage.tables import PseudoQueries
 from tasks.pseudo_queries.column_rewrite import file_shards
-from tasks.pseudo_queries.filter_queries import Cut, Filtering, Limits, cut_part, filter_queries, percentile
+from tasks.pseudo_queries.filter_queries import Cut, Limits, cut_part, filter_queries, percentile
+from tasks.pseudo_queries.filter_settings import Filtering
 from tasks.runtime.shard import ShardJob, request, write_shard_of_request
 from tests.tasks.corpora import pseudo_query
 
@@ -154,7 +155,7 @@ def test_percentiles_are_those_of_the_sorted_numbers(percent: float) -> None:
     [
         ({"relevance": None}, "cut.relevance: expected null where no relevance is scored"),
         ({"round_trip": None}, "cut.round_trip: expected null where no round_trip is scored"),
-        ({"round_trip": None, "relevance": None, "cut": None}, "to score nothing, set filter to null"),
+        ({"round_trip": None, "relevance": None, "cut": None}, "to change and drop nothing, set filter to null"),
         ({"cut": {"round_trip": 11, "relevance": None}}, "cut.round_trip: expected at most 10, .* found 11"),
         ({"cut": {"round_trip": None, "relevance": None}}, "to drop no query, set cut to null"),
         ({"cut": {"round_trip": 3, "relevance": {"percentile": 100}}}, "less than 100"),

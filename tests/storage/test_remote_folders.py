@@ -1,0 +1,134 @@
+"""Object stores, against a server that speaks S3: exports are written to it, and collections read from it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from flows.queries import export_command
+from flows.queries.export_command import export_version
+from flows.queries.partitions import partitions
+from storage.datasets import beir
+from storage.errors import UserError
+from storage.remote_folders import mirror, upload
+from storage.store import sources
+from tests.flows.queries.test_export import Corpus, corpus
+
+__all__ = ["corpus"]
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """The URL of an empty bucket on a server of this process, which the environment names."""
+    server_module = pytest.importorskip("moto.server")
+    pytest.importorskip("s3fs")
+
+    server = server_module.ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1", "NO_PROXY": "*",
+        }.items():  # fmt: skip
+            patch.setenv(name, value)
+        fsspec.filesystem("s3").mkdir("corpora")
+        yield "s3://corpora"
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    ("format_name", "last"), [("datasets", "provenance.json"), ("partitioned", "provenance/tiny@2.json")]
+)
+def test_an_export_is_complete_with_its_provenance(
+    format_name: str, last: str, bucket: str, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(export_command, "stored_version", lambda name, store: corpus)
+    monkeypatch.setattr(export_command.Store, "open", lambda folder: None)
+    caplog.set_level(logging.INFO, "werkzeug")
+    url, local, system = f"{bucket}/{format_name}", tmp_path / "local", fsspec.filesystem("s3")
+
+    said = export_version("tiny", url, format_name, dropped=False, store_folder=tmp_path)
+    export_version("tiny", f"file://{local}", format_name, dropped=False, store_folder=tmp_path)
+
+    assert said == f"tiny@2: 5 queries of 4 passages in {url}"
+    names = {file.relative_to(local).as_posix(): file.read_bytes() for file in local.rglob("*") if file.is_file()}
+    path = url.removeprefix("s3://")
+    assert {name.removeprefix(f"{path}/"): system.cat_file(name) for name in system.find(path)} == names
+    put = [record.getMessage() for record in caplog.records if '"PUT ' in record.getMessage()]
+    assert f"/{path}/{last} " in put[-1]
+    with pytest.raises(UserError, match=f"{url}: "):
+        export_version("tiny", url, format_name, dropped=False, store_folder=tmp_path)
+
+
+def test_a_version_that_is_uploaded_again_replaces_its_files_and_no_others(bucket: str, tmp_path: Path) -> None:
+    system, folders = fsspec.filesystem("s3"), [f"corpora/lake/queries/version=tiny@{n}" for n in (2, 20)]
+    for folder in folders:
+        system.pipe_file(f"{folder}/generator=old/part.parquet", b"old")
+    new = tmp_path / "queries" / "version=tiny@2" / "part.parquet"
+    new.parent.mkdir(parents=True)
+    new.touch()
+
+    upload(tmp_path, f"{bucket}/lake", "none", replaced=partitions("tiny@2"))
+
+    assert system.find("corpora/lake") == [f"{folders[0]}/part.parquet", f"{folders[1]}/generator=old/part.parquet"]
+
+
+def test_a_collection_is_read_as_its_local_copy_and_followed(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRETRIEVE_CACHE", str(tmp_path / "cache"))
+    local, url, system = tmp_path / "collection", f"{bucket}/beir/small", fsspec.filesystem("s3")
+    local.mkdir()
+
+    def write(text: str) -> None:
+        (local / "corpus.jsonl").write_text(json.dumps({"_id": "d0", "title": "", "text": text}) + "\n")
+        system.put_file(str(local / "corpus.jsonl"), "corpora/beir/small/corpus.jsonl")
+
+    write("a sun")
+    system.pipe_file("corpora/beir/small/queries.jsonl", b'{"_id": "q", "text": "x"}\n')
+    with sources.assuming_present() as absent:
+        sources.dataset("beir", url, "corpus")
+    assert f"{url} has not been copied" in absent[0]
+    first = sources.dataset("beir", url, "corpus")
+    assert first.key == sources.dataset("beir", str(local), "corpus").key
+    assert [row["text"] for row in beir.texts(first.path, "corpus")] == ["a sun"]
+    copied = (first.path / "corpus.jsonl").stat()
+    assert (sources.dataset("beir", f"{url}/", "corpus").path / "corpus.jsonl").stat() == copied  # not copied again
+
+    write("the moon")
+    system.rm_file("corpora/beir/small/queries.jsonl")
+    second = sources.dataset("beir", url, "corpus")
+    assert [row["text"] for row in beir.texts(second.path, "corpus")] == ["the moon"]
+    assert second.key != first.key
+    assert not (second.path / "queries.jsonl").exists()
+    assert sources.dataset("beir", f"file://{local}", "corpus").key == second.key
+
+
+def test_a_file_of_which_only_the_size_is_known_is_copied_again(tmp_path: Path) -> None:
+    system = fsspec.filesystem("memory")
+    for text in ("one", "two"):
+        system.pipe_file("/small/corpus.jsonl", text.encode())
+        assert (mirror("memory://small", tmp_path) / "corpus.jsonl").read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("s3://corpora/nothing", "no file is there"),
+        ("s3://no-such-bucket/x", "no file is there|check the name, the credentials"),
+        ("nostore://x/y", "cannot be opened"),
+    ],
+)
+@pytest.mark.usefixtures("bucket")
+def test_what_cannot_be_read_is_said(url: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRETRIEVE_CACHE", str(tmp_path))
+
+    with pytest.raises(UserError, match=words):
+        sources.dataset("beir", url, "corpus")
