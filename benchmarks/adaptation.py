@@ -1,0 +1,212 @@
+"""Whether adaptation helps real queries that it never saw: start, candidates, BM25, and BM25 fused with a candidate.
+
+    python -m benchmarks.adaptation FOLDER squad scifact --documents 400 --start bert_tiny_msmarco --seeds 1 2 3
+
+FOLDER keeps store and outputs; a run that was interrupted resumes, and finished ones are not repeated. Collections are
+read from $PRETRIEVE_COLLECTIONS. Results are in benchmarks/results/adaptation.json, a row for each collection, start
+and seed; `--table` prints them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from flows.adapt.recipes import METRIC, SIZES, START
+from flows.adapt.request import Request
+from flows.adapt.results import encoding, suite
+from flows.adapt.run import adapt, checkpoints_of, start_of
+from flows.chain.rankers import Bm25System, IndexedBm25, IndexedRetriever, Retriever, System
+from flows.chain.suites import Collection, evaluate_collection
+from flows.evaluated_systems import by_name
+from storage.artifact import Artifact
+from storage.conversions.beir_files import per_mille, write_json_lines, write_qrels
+from storage.datasets import beir
+from storage.files import write_atomically
+from storage.store.store import Store
+from storage.tables import Passages, Queries, Run
+from tasks.report.page.statistics import SIGNIFICANT, intervals
+from tasks.retrieval.encode import Encoding, reads
+from tasks.retrieval.engines.exact import Exact
+from tasks.retrieval.fuse import Fusion, fuse
+from tasks.session import Execution, Session, session
+
+RESULTS = Path(__file__).parent / "results" / "adaptation.json"
+HYBRID = "hybrid"
+
+
+@dataclass(frozen=True)
+class Hybrid:
+    """BM25 and a retriever, fused by the sum of reciprocal ranks."""
+
+    bm25: Bm25System
+    retriever: Retriever
+
+    def on(self, passages: Artifact[Passages], limits: Encoding, exact: Exact) -> HybridRanker:
+        """Return the ranker of these passages."""
+        return HybridRanker(self.bm25.on(passages, limits, exact), self.retriever.on(passages, limits, exact))
+
+
+@dataclass(frozen=True)
+class HybridRanker:
+    """The fusion of two rankers."""
+
+    first: IndexedBm25
+    second: IndexedRetriever
+
+    def rank(self, queries: Artifact[Queries], documents: int, view: str | None = None) -> Artifact[Run]:
+        """Return the fused ranking."""
+        runs = [ranker.rank(queries, documents) for ranker in (self.first, self.second)]
+        return fuse(runs=runs, settings=Fusion(kind="sum_rr", depth=documents))
+
+
+def sliced(source: Path, folder: Path, documents: int) -> None:
+    """Write a part of a collection, chosen by the hash of ids: at most half are documents of real queries.
+
+    The queries are those whose relevant documents are in the part.
+    """
+    rows, judgements = list(beir.texts(source, "corpus")), list(beir.qrels(source, "dev"))
+    by_hash = sorted((row["doc_id"] for row in rows), key=lambda name: (per_mille(name), name))
+    relevant = {row["doc_id"] for row in judgements}
+    chosen = [name for name in by_hash if name in relevant][: documents // 2]
+    taken = set(chosen)
+    names = set([*chosen, *(name for name in by_hash if name not in taken)][:documents])
+    qrels = [row for row in judgements if row["doc_id"] in names]
+    judged = {row["query_id"] for row in qrels}
+    write_json_lines(folder / "corpus.jsonl.gz", ({"_id": r["doc_id"], **r} for r in rows if r["doc_id"] in names))
+    queries = (row for row in beir.queries(source, "dev") if row["query_id"] in judged)
+    write_json_lines(folder / "queries.jsonl.gz", ({"_id": row["query_id"], "text": row["text"]} for row in queries))
+    write_qrels(folder / "qrels" / "dev.tsv", qrels)
+
+
+def measured(request: Request, collection: Path, store: Store) -> dict[str, Any]:
+    """Adapt, and measure start, candidates, BM25 and the hybrid on the real queries; return a row of results."""
+    began = time.process_time()
+    done = adapt(request, store.root, print, with_server=False)
+    seconds = time.process_time() - began
+    report = json.loads((request.out / "report.json").read_text())
+    size = next(size for size in SIZES if size.name == report["size"])
+    checkpoints = checkpoints_of(request, store)
+    start, of = start_of(request), Collection(name="real", reader="beir", path=str(collection), eval_split="dev")
+    settings = suite(start, [of], request.name)
+    systems: dict[str, System] = {START: _retriever(request.start, store)}
+    systems |= {name: _retriever(checkpoints[name], store) for name in size.candidates}
+    best = done.decision.winner if done.decision.gained else size.candidates[0]
+    fused = _retriever(checkpoints[best], store)
+    systems |= {"bm25": Bm25System(settings.bm25), HYBRID: Hybrid(Bm25System(settings.bm25), fused)}
+    with session(Session(store, Execution(workers=1, threads=1, device="auto"), print_line=print)):
+        metrics = evaluate_collection(settings, of, systems)
+    return {
+        "collection": collection.name.rpartition("-")[0], "documents": report["survey"]["documents"],
+        "start": request.start, "seed": request.seed, "size": size.name, "train": report["counts"]["train"],
+        "heldout": report["counts"]["heldout"], "cpu_seconds": round(seconds), "winner": done.decision.winner,
+        "hybrid_of": best, "systems": _values(metrics.path, size.candidates, done.out, request),
+        "lengths": encoding(start).limits,
+    }  # fmt: skip
+
+
+def _retriever(name: str, store: Store) -> Retriever:
+    _, _, model = by_name(name, store)
+    views, most = reads(model.path)
+    return Retriever(model, views, max_tokens=most)
+
+
+def _values(folder: Path, candidates: list[str], out: Path, request: Request) -> dict[str, Any]:
+    """Return by system the value on real queries, its interval, and the tests on real and on pseudo-queries."""
+    rows = [row for row in pq.read_table(folder / "rows.parquet").to_pylist() if row["metric"] == METRIC]
+    spans = {row["run"]: row for row in intervals(pq.read_table(folder / "queries.parquet")) if row["metric"] == METRIC}
+    tests = {row["run"]: row for row in pq.read_table(folder / "comparisons.parquet").to_pylist()
+             if row["metric"] == METRIC}  # fmt: skip
+    pseudo = {row["run"]: row for row in json.loads((out / "report.json").read_text())["tests"]}
+    values = {}
+    for row in rows:
+        run = row["run"]
+        values[run] = {
+            "value": row["value"],
+            "queries": row["queries"],
+            "low": spans[run]["low"],
+            "high": spans[run]["high"],
+        }
+        if run in tests:
+            values[run] |= {"difference": tests[run]["difference"], "p_holm": tests[run]["p_holm"]}
+        if run in pseudo and run in candidates:
+            values[run] |= {"pseudo_difference": pseudo[run]["difference"], "pseudo_p_holm": pseudo[run]["p_holm"]}
+    return values
+
+
+def sign(difference: float, p_holm: float) -> int:
+    """Return 1 for significantly better, -1 for significantly worse, else 0."""
+    return 0 if p_holm >= SIGNIFICANT else (difference > 0) - (difference < 0)
+
+
+def table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of the table, and how often both verdicts agree."""
+    yield " | ".join(("| collection", "documents", "queries", "start", "seed", "system", "nDCG@10, real queries",
+                      "− start (p)", "− start, pseudo-queries (p)", "returned |"))  # fmt: skip
+    yield f"|{'---|' * 10}"
+    agree: list[bool] = []
+    for row in rows:
+        for name, system in row["systems"].items():
+            real = pseudo = "–"
+            if "difference" in system:
+                real = f"{system['difference']:+.3f} ({system['p_holm']:.2g})"
+            if "pseudo_difference" in system:
+                pseudo = f"{system['pseudo_difference']:+.3f} ({system['pseudo_p_holm']:.2g})"
+                both = [sign(system[f"{kind}difference"], system[f"{kind}p_holm"]) for kind in ("", "pseudo_")]
+                agree.append(both[0] == both[1])
+            span = f"{system['value']:.3f} [{system['low']:.3f}, {system['high']:.3f}]"
+            cells = (row["collection"], f"{row['documents']:,}", f"{system['queries']:,}", Path(row["start"]).name,
+                     row["seed"], name, span, real, pseudo, "yes" if row["winner"] == name else "")  # fmt: skip
+            yield f"| {' | '.join(map(str, cells))} |"
+    yield ""
+    yield (
+        "The verdict (better, worse or no significant difference, p < 0.05) from held-out pseudo-queries is that from "
+        f"real queries for {sum(agree)} of {len(agree)} candidates."
+    )
+
+
+def main() -> None:
+    """Run what is missing, and add it to the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("collections", nargs="*")
+    parser.add_argument("--documents", type=int, default=400)
+    parser.add_argument("--start", default=Request.start)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--size", choices=[size.name for size in SIZES], default="medium")
+    parser.add_argument("--table", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.table:
+        print("\n".join(table(json.loads(RESULTS.read_text()))))
+        return
+    for seed in arguments.seeds:
+        for name in arguments.collections:
+            run(arguments, name, seed)
+
+
+def run(arguments: argparse.Namespace, name: str, seed: int) -> None:
+    """Run one collection and seed, unless its row is there."""
+    rows: list[dict[str, Any]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    folder, title = arguments.folder.resolve(), f"{name}-{arguments.documents}"
+    identity = {"collection": name, "start": arguments.start, "seed": seed, "size": arguments.size}
+    if any(identity.items() <= row.items() and row["requested"] == arguments.documents for row in rows):
+        return
+    collection = folder / "collections" / title
+    sliced(Path(os.environ["PRETRIEVE_COLLECTIONS"]) / name, collection, arguments.documents)
+    out = folder / f"{title}-{Path(arguments.start).name}-{arguments.size.replace(' ', '_')}-{seed}"
+    request = replace(Request(collection, out), start=arguments.start, seed=seed, size=arguments.size)
+    row = measured(request, collection, Store.open_or_new(folder / "store"))
+    rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    write_atomically(RESULTS, json.dumps([*rows, row | {"requested": arguments.documents}], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

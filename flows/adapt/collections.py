@@ -1,0 +1,131 @@
+"""The two collections of an adaptation, in BEIR's layout.
+
+`original` has the documents as they are; its index is what the user searches, and real queries are judged on it.
+`training` has the pseudo-queries of two splits, `train` and `heldout`, and the documents that these should retrieve.
+Of documents of `heldout` neither the queries nor, in pre-training, the texts are trained on. In fine-tuning their texts
+may be negatives of other queries. Duplicates are in the same split, and are all relevant to their queries.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.adapt.judgements import Judgements
+from flows.adapt.survey import text_hash
+from storage.conversions.beir_files import per_mille, relevant, write_json_lines, write_qrels
+from storage.errors import UserError
+from storage.formats.records import QrelRow, QueryRow, TextRow
+from tasks.pseudo_queries.salient_sentences import DocumentFrequencies, cloze
+
+HELD_OUT = 200  # of 1,000 documents of a small collection
+MOST_HELD_OUT = 1_000  # documents of a large one
+FEWEST = 10  # queries of either split
+JUDGED, HELDOUT, TRAIN = "judged", "heldout", "train"
+ORIGINAL, TRAINING = "original", "training"
+
+
+@dataclass(frozen=True)
+class Pseudo:
+    """A document as it is searched for, and its pseudo-queries."""
+
+    row: TextRow
+    queries: Sequence[str]
+
+
+def of_salient_sentences(documents: Sequence[TextRow], language: str) -> list[Pseudo]:
+    """Return documents without their salient sentences and titles, which are their pseudo-queries."""
+    frequencies = DocumentFrequencies(row["text"] for row in documents)
+    pseudo = []
+    for row in documents:
+        gaps = cloze(text_hash(row["text"]), row["title"], row["text"], frequencies, language)
+        pseudo.append(Pseudo({"doc_id": row["doc_id"], "title": gaps.title, "text": gaps.text}, gaps.queries))
+    return pseudo
+
+
+def of_generated(documents: Sequence[TextRow], generated: Mapping[str, Sequence[str]]) -> list[Pseudo]:
+    """Return complete documents with their generated queries, by document id."""
+    return [Pseudo(row, generated.get(row["doc_id"], ())) for row in documents]
+
+
+def write_collections(
+    out: Path, documents: Sequence[TextRow], pseudo: Sequence[Pseudo], judgements: Judgements | None
+) -> dict[str, int]:
+    """Write both collections below a folder; return the numbers of train and held-out queries.
+
+    Raises UserError where there are too few pseudo-queries to train and to decide.
+    """
+    groups = [text_hash(row["text"]) for row in documents]
+    held_out = {group for group in groups if per_mille(group) < _held_out_per_mille(len(set(groups)))}
+    queries, qrels = _topics(groups, pseudo)
+    splits = {TRAIN: _of(qrels, held_out, inside=False), HELDOUT: _of(qrels, held_out, inside=True)}
+    counts = {name: len({row["query_id"] for row in rows}) for name, rows in splits.items()}
+    if min(counts.values()) < FEWEST:
+        raise UserError(
+            f"the collection gives {counts[TRAIN]} pseudo-queries to train on and {counts[HELDOUT]} to decide with; "
+            f"expected {FEWEST} of both; add documents of several sentences"
+        )
+    original, training = out / ORIGINAL, out / TRAINING
+    write_originals(original, documents)
+    if judgements is not None:
+        write_json_lines(original / "queries.jsonl.gz", map(_query, judgements.queries))
+        write_qrels(original / "qrels" / f"{JUDGED}.tsv", judgements.qrels)
+    write_json_lines(training / "corpus.jsonl.gz", (_as_beir(one.row) for one in pseudo))
+    known = zip(documents, groups, strict=True)
+    write_json_lines(training / "documents.jsonl.gz", (_as_beir(row) for row, group in known if group not in held_out))
+    write_json_lines(training / "queries.jsonl.gz", map(_query, queries))
+    for name, rows in splits.items():
+        write_qrels(training / "qrels" / f"{name}.tsv", rows)
+    return counts
+
+
+def write_originals(folder: Path, documents: Sequence[TextRow]) -> None:
+    """Write the documents as they are."""
+    write_json_lines(folder / "corpus.jsonl.gz", map(_as_beir, documents))
+
+
+def _held_out_per_mille(documents: int) -> int:
+    return min(HELD_OUT, max(1, math.ceil(1000 * MOST_HELD_OUT / max(1, documents))))
+
+
+Judged = dict[str, tuple[str, list[QrelRow]]]
+
+
+def _topics(groups: Sequence[str], pseudo: Sequence[Pseudo]) -> tuple[list[QueryRow], Judged]:
+    """Return the queries of the first document of each group, and by query its group and judgements.
+
+    A text that is a query of several groups does not say which document is relevant, and is left out.
+    """
+    members: dict[str, list[str]] = defaultdict(list)
+    first: dict[str, Pseudo] = {}
+    for group, one in zip(groups, pseudo, strict=True):
+        members[group].append(one.row["doc_id"])
+        first.setdefault(group, one)
+    of_text: dict[str, set[str]] = defaultdict(set)
+    for group, one in first.items():
+        for query in one.queries:
+            of_text[query.lower()].add(group)
+    queries: list[QueryRow] = []
+    judged: Judged = {}
+    for group, one in first.items():
+        texts = [text for text in dict.fromkeys(one.queries) if len(of_text[text.lower()]) == 1]
+        for number, text in enumerate(texts):
+            query_id = f"{one.row['doc_id']}?{number}"
+            queries.append({"query_id": query_id, "text": text})
+            judged[query_id] = (group, [relevant(query_id, doc_id) for doc_id in members[group]])
+    return queries, judged
+
+
+def _of(qrels: Judged, held_out: set[str], *, inside: bool) -> list[QrelRow]:
+    return [row for group, rows in qrels.values() if (group in held_out) == inside for row in rows]
+
+
+def _as_beir(row: TextRow) -> dict[str, object]:
+    return {"_id": row["doc_id"], "title": row["title"], "text": row["text"]}
+
+
+def _query(row: QueryRow) -> dict[str, object]:
+    return {"_id": row["query_id"], "text": row["text"]}

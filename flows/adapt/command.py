@@ -1,0 +1,54 @@
+"""The command `pretrieve adapt`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.command_options import DEFAULT_STORE, StoreFolder
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Add the command to the command line, in a panel of its help."""
+    app.command(rich_help_panel=panel, epilog="Example: pretrieve adapt my-texts/ --hours 1 --out adapted")(adapt)
+
+
+def adapt(
+    collection: Annotated[
+        Path,
+        typer.Argument(metavar="COLLECTION", help="BEIR folder; JSON-lines, CSV or Parquet file; or folder of texts."),
+    ],
+    start: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="The model to adapt; by default an installed MiniLM.")
+    ] = None,
+    generator: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Query generator; without one, salient sentences.")
+    ] = None,
+    teacher: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="A trained cross-encoder, whose scores are distilled.")
+    ] = None,
+    hours: Annotated[float, typer.Option(help="The most time of the plan, by its estimate.")] = 1.0,
+    judgements: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Real queries with relevant documents, which also decide.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the model, index and report.")] = Path(
+        "adapted"
+    ),
+    store: StoreFolder = DEFAULT_STORE,
+) -> None:
+    """Adapt a retriever to a collection without queries.
+
+    Returns the start unchanged unless a candidate is significantly better. The same command resumes.
+    """
+    from flows.adapt.request import DEFAULT_START, Request
+    from flows.adapt.run import adapt as adapt_to
+    from flows.terminal import say, unwrapped
+
+    request = Request(collection, out, start or DEFAULT_START, generator, teacher, hours, judgements)
+    done = adapt_to(request, store, unwrapped(stderr=True).print)
+    say(done.decision.verdict)
+    say(f"model: {done.out / 'model'}")
+    say(f'search: pretrieve search {done.out} "QUESTION"')
+    say(f"report: {done.page}")

@@ -1,0 +1,72 @@
+"""Which model is returned: the start, unless a candidate is shown to be better and nowhere measured to be worse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flows.adapt.collections import HELDOUT, JUDGED
+from flows.adapt.recipes import METRIC, START
+from tasks.report.page.statistics import SIGNIFICANT, probability
+
+NAMES = {HELDOUT: "held-out pseudo-queries", JUDGED: "your judged queries"}
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The model that is returned, with the reason."""
+
+    winner: str
+    """`start`, or a candidate."""
+    verdict: str
+    """One sentence."""
+    rejected: dict[str, str]
+    """For each other candidate why it was not returned."""
+
+    @property
+    def gained(self) -> bool:
+        """Return whether adaptation gained anything."""
+        return self.winner != START
+
+
+def decide(tests: Sequence[Row], values: Mapping[tuple[str, str], float], candidates: Sequence[str]) -> Decision:
+    """Choose among the start and the candidates by paired tests against the start.
+
+    `tests` are the comparisons of `METRIC` on each set of queries, with `difference` and `p_holm` (paired t-test,
+    Holm's correction over the systems); `values` are means by set and system. A candidate is accepted if its mean is
+    not below the start's on any set and significantly above it on one. The accepted candidate with the highest mean is
+    returned: on the judged queries, or without any on the held-out ones.
+    """
+    rejected, accepted = {}, []
+    for candidate in candidates:
+        own = [row for row in tests if row["run"] == candidate]
+        if worse := [row for row in own if row["difference"] < 0]:
+            rejected[candidate] = f"worse than the start on {_where(worse[0])}"
+        elif not any(row["p_holm"] < SIGNIFICANT for row in own):
+            rejected[candidate] = f"not significantly better than the start ({_where(own[0])})"
+        else:
+            accepted.append(candidate)
+    sets = list(dict.fromkeys(row["dataset"] for row in tests))
+    if not accepted:
+        return Decision(START, _nothing_gained(tests, sets), rejected)
+    best = max(accepted, key=lambda name: (values[sets[-1], name], -accepted.index(name)))
+    rejected |= {name: f"{best} has a higher mean" for name in accepted if name != best}
+    gains = " and ".join(_where(row) for row in tests if row["run"] == best)
+    return Decision(best, f"Adaptation helped: {best} is better than the start by {gains}.", rejected)
+
+
+def _where(row: Row) -> str:
+    sign = "−" if row["difference"] < 0 else "+"
+    change = f"{sign}{abs(row['difference']):.3f} {METRIC}"
+    return f"{change} on {NAMES[row['dataset']]} (p_holm {probability(row['p_holm'])})"
+
+
+def _nothing_gained(tests: Sequence[Row], sets: Sequence[str]) -> str:
+    best = max((row for row in tests if row["dataset"] == sets[-1]), key=lambda row: float(row["difference"]))
+    return (
+        "Nothing was gained: no adapted model is significantly better than the start without being worse anywhere, so "
+        f"the start is returned unchanged; the nearest, {best['run']}, differs by {_where(best)}."
+    )

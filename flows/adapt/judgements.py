@@ -1,0 +1,68 @@
+"""A user's real queries with judgements, which decide together with the pseudo-queries and are never trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.datasets import beir
+from storage.errors import UserError, quoted
+from storage.formats.lines import plain_or_gzipped, read_lines
+from storage.formats.records import QrelRow, QueryRow
+
+
+@dataclass(frozen=True)
+class Judgements:
+    """Queries, and the documents that are relevant to them."""
+
+    queries: list[QueryRow]
+    qrels: list[QrelRow]
+
+
+def read_judgements(file: Path, documents: Collection[str]) -> Judgements:
+    """Return the queries and judgements of a file, which are of these documents.
+
+    The file is a qrels file of BEIR (a header, then query-id, corpus-id, score) with queries.jsonl in its folder or
+    the one above, or has a query's text, a document's id and, if there is one, a grade in each line, with tabs between.
+    """
+    if not file.is_file():
+        raise UserError(f"--judgements {file}: there is no such file")
+    first = next((text for _, text in read_lines(file)), "")
+    is_beir = [name.strip().lower().replace("_", "-") for name in first.split("\t")] == beir.HEADER
+    judged = _of_beir(file) if is_beir else _of_texts(file)
+    known = set(documents)
+    for row in judged.qrels:
+        if row["doc_id"] not in known:
+            raise UserError(
+                f"--judgements {file}: document {quoted(row['doc_id'])} is not in the collection; remove it"
+            )
+    return judged
+
+
+def _of_beir(file: Path) -> Judgements:
+    folder = next((of for of in (file.parent, file.parent.parent) if plain_or_gzipped(of / "queries.jsonl")), None)
+    if folder is None:
+        raise UserError(f"--judgements {file}: expected queries.jsonl in its folder or the one above; put it there")
+    qrels = [row for _, row in beir.judgements(file)]
+    wanted = {row["query_id"] for row in qrels}
+    queries = [row for row in beir.all_queries(folder) if row["query_id"] in wanted]
+    if missing := wanted - {row["query_id"] for row in queries}:
+        raise UserError(f"--judgements {file}: query {quoted(min(missing))} is not in {folder}/queries.jsonl; add it")
+    return Judgements(queries, qrels)
+
+
+def _of_texts(file: Path) -> Judgements:
+    queries: dict[str, str] = {}
+    qrels: list[QrelRow] = []
+    for where, text in read_lines(file):
+        columns = [column.strip() for column in text.split("\t")]
+        if len(columns) not in (2, 3) or not columns[0] or (len(columns) == 3 and not columns[2].isdigit()):
+            raise UserError(
+                f"{where}: expected a query, a document's id and maybe a grade with tabs, found {text[:60]!r}"
+            )
+        query_id = queries.setdefault(columns[0], f"judged{len(queries)}")
+        qrels.append({"query_id": query_id, "doc_id": columns[1], "grade": int(columns[2]) if columns[2:] else 1})
+    if not qrels:
+        raise UserError(f"--judgements {file}: expected a query and a document's id in each line, found none")
+    return Judgements([{"query_id": name, "text": text} for text, name in queries.items()], qrels)

@@ -1,0 +1,220 @@
+"""The recipes of an adaptation: how much is trained, and what the chain runs.
+
+The base is `small/retro_mae`: RetroMAE needs no pairs, so it pre-trains on the documents of any collection.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from flows.plan import planned
+from flows.plan_costs import CostEstimate, passes_texts
+from flows.recipe.load import load_recipe
+from flows.recipe.shipped import find_recipe
+from storage.errors import UserError, suggestion
+from storage.store.store import Store
+from tasks.machine import num_cores
+from tasks.retrieval.stated_model import StatedModel
+from tasks.session import Done
+
+BASE = "small/retro_mae"
+PASSAGE_TOKENS, QUERY_TOKENS = 160, 64
+METRIC = "nDCG@10"
+PAIRS_PER_QUERY = 20  # at most, that a teacher scores
+COSINE_TEMPERATURE = 0.05  # as sentence-transformers scales cosines by 20
+MOST_THREADS = 8
+EFFICIENCY = 0.35  # of a matrix product's speed, in an encoder with its texts of several lengths
+START, FIRST, SECOND, PRETRAINED = "start", "adapted_bm25", "adapted_mined", "adapted_pretrained"
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of the chain is run."""
+
+    name: str
+    pretraining_steps: int
+    mines: bool
+    """Whether a second round mines negatives with the retriever of the first."""
+    epochs: int | None
+    steps: int | None
+
+    @property
+    def candidates(self) -> list[str]:
+        """The rounds that train a retriever."""
+        mined = [SECOND] if self.mines else []
+        return [FIRST, *mined, *([PRETRAINED] if self.pretraining_steps else [])]
+
+
+SIZES = (
+    Size("complete", 400, True, 5, None),
+    Size("medium", 150, True, 3, None),
+    Size("without pre-training", 0, True, 3, None),
+    Size("one round", 0, False, 3, None),
+    Size("300 steps", 0, False, None, 300),
+    Size("100 steps", 0, False, None, 100),
+)
+"""From the most to the least computation."""
+
+
+def sizes(name: str | None) -> Sequence[Size]:
+    """Return all sizes, or the one of a name. Raises UserError where there is none of this name."""
+    known = {size.name: size for size in SIZES}
+    if name is not None and name not in known:
+        raise UserError(f"size {name!r}: there is no such plan; {suggestion(name, known)}")
+    return SIZES if name is None else [known[name]]
+
+
+@dataclass(frozen=True)
+class Start:
+    """The model that is adapted, and what it reads."""
+
+    weights: str
+    """By folder, package:NAME/FOLDER or hub name."""
+    stated: StatedModel
+    max_tokens: int
+    teacher: str | None = None
+    teacher_max_tokens: int = 512
+
+    def limit(self, tokens: int) -> int:
+        """Return a number of tokens that the model can read."""
+        return min(tokens, self.max_tokens)
+
+
+def threads() -> int:
+    """Return the threads of a stage: all cores that this process may use, at most 8.
+
+    The recipe states the number, since it changes the last digits. Small encoders gain little from more.
+    """
+    return min(num_cores(), MOST_THREADS)
+
+
+def recipe_content(name: str, collection: Path, start: Start, size: Size, language: str) -> dict[str, Any]:
+    """Return the content of the recipe file."""
+    content: dict[str, Any] = yaml.safe_load(find_recipe(BASE).read_text())
+    length, passage = start.limit(144), start.limit(PASSAGE_TOKENS)
+    return content | {
+        "title": f"Adaptation to {name}",
+        "dataset": {
+            "reader": "beir", "path": str(collection), "description": f"{name}, with pseudo-queries",
+            "train_split": "train", "eval_splits": ["heldout"], "fraction": None,
+        },
+        "corpora": {"pretrain": "documents", "pretrain_from": None, "retrieve": "corpus"},
+        "split": {"max_tokens": length, "titles": True, "language": language},
+        "backbone": {
+            "weights": start.weights, "start": "weights", "towers": "siamese", "layers": None, "dropout": 0.0,
+            "pooling": start.stated.pooling,
+        },
+        "queries": None, "contexts": None,
+        "pretrain": None if not size.pretraining_steps else content["pretrain"] | {
+            "objective": content["pretrain"]["objective"] | {"max_tokens": length},
+            "steps": size.pretraining_steps, "probe": {"every": max(1, size.pretraining_steps // 5), "pairs": 300},
+        },
+        "encode": {"query_max_tokens": start.limit(QUERY_TOKENS), "passage_max_tokens": passage},
+        "search": {"documents": 100},
+        "rounds": list(_rounds(content["rounds"][0]["train"], start, size, passage)),
+        **_teacher(start, passage),
+        "fusions": [{"name": "hybrid", "members": ["bm25", FIRST], "fuse": {"kind": "sum_rr", "depth": 100}}],
+        "evaluate": {
+            "metrics": [METRIC, "MRR@10", "recall@100"], "resamples": 10_000,
+            "comparisons": [{"run": candidate, "baseline": START} for candidate in size.candidates],
+        },
+        "headline": {"run": size.candidates[-1], "baseline": START, "metric": METRIC},
+        "reported": {}, "execution": {"threads": threads()},
+    }  # fmt: skip
+
+
+def _rounds(training: dict[str, Any], start: Start, size: Size, passage: int) -> Iterator[dict[str, Any]]:
+    yield {"name": START, "mine_with": None, "mine": None, "start": "backbone", "train": None}
+    train = training | {
+        "epochs": size.epochs, "steps": size.steps, "query_max_tokens": start.limit(QUERY_TOKENS),
+        "passage_max_tokens": passage, "passages_per_query": 4 if start.teacher else 2,
+        "fit": training["fit"] | {"chunk": 16}, "temperature": COSINE_TEMPERATURE if start.stated.normalises else 1.0,
+    }  # fmt: skip
+    if start.teacher:
+        train["distillation"] = {"targets": "margins", "teacher_temperature": 1.0, "contrast_weight": 0.1}
+    mine = {"miner": "top", "depth": 50, "negatives": 8}
+    yield {"name": FIRST, "mine_with": "bm25", "mine": mine, "start": "backbone", "train": train}
+    if size.mines:
+        yield {"name": SECOND, "mine_with": FIRST, "mine": mine, "start": "backbone", "train": train}
+    if size.pretraining_steps:
+        yield {"name": PRETRAINED, "mine_with": FIRST, "mine": mine, "start": "pretrained", "train": train}
+
+
+def _teacher(start: Start, passage: int) -> dict[str, Any]:
+    """Return the recipe's section `teacher`, whose soft labels the rounds learn from."""
+    if start.teacher is None:
+        return {"teacher": None}
+    pair = min(passage + start.limit(QUERY_TOKENS), start.teacher_max_tokens)
+    lengths = {"query_max_tokens": min(start.limit(QUERY_TOKENS), pair // 2), "max_tokens": pair}
+    return {"teacher": {
+        "weights": start.teacher, "mine_with": "bm25", "mine": {"miner": "top", "depth": 50, "negatives": 4},
+        "train": None, "score": lengths, "reranks": FIRST, "rerank": lengths | {"depth": 20},
+    }}  # fmt: skip
+
+
+def query_recipe_content(content: dict[str, Any], collection: Path, generator: str) -> dict[str, Any]:
+    """Return a recipe that generates queries for all passages of the original collection and stops there."""
+    generated = yaml.safe_load(find_recipe("small/beir").read_text())["queries"]
+    generate = generated["generate"] | {"queries_per_passage": 3, "max_new_tokens": 32, "input_max_tokens": 200}
+    return content | {
+        "title": f"Pseudo-queries of {content['title']}",
+        "dataset": content["dataset"] | {"path": str(collection), "train_split": None, "eval_splits": ["judged"]},
+        "corpora": {"pretrain": "corpus", "pretrain_from": None, "retrieve": "corpus"},
+        "queries": {
+            "for": ["retrieve"], "model": generator, "train": None, "generate": generate, "filter": {"round_trip": 20},
+            "quality": {"passages": 500, "samples": 20},
+        },
+        "pretrain": None, "fusions": [],
+        "rounds": [row for row in content["rounds"] if row["name"] == START],
+        "evaluate": content["evaluate"] | {"comparisons": []},
+        "teacher": None, "headline": content["headline"] | {"run": START, "baseline": "bm25"},
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers of texts that a plan needs before anything is read."""
+
+    passages: int
+    """At least: the documents, before long ones are split."""
+    train_queries: int
+
+
+def estimated_hours(file: Path, store: Store, known: Numbers, flops_per_second: float) -> float:
+    """Return the hours that a recipe's encoders take at this speed, with every text at its full length."""
+    recipe, _ = load_recipe(str(file))
+    steps = list(planned(recipe, file.stem, store).done.values())
+    estimate = CostEstimate(recipe, steps)
+    costs = [estimate.of(step, _number(step, estimate, known)) for step in steps if passes_texts(step)]
+    return sum(cost.flops for cost in costs if cost) / flops_per_second / 3600
+
+
+def _number(step: Done, estimate: CostEstimate, known: Numbers) -> int:
+    """Return the number of texts, queries or pairs of a stage by what is known of the collection."""
+    if step.stage == "train":
+        training = estimate.training(step)
+        return training.num_steps(known.train_queries) * training.batch_queries
+    if step.stage in ("score", "rerank"):
+        return known.train_queries * PAIRS_PER_QUERY
+    return known.passages
+
+
+def measured_flops(size: int = 1024, seconds: float = 0.5) -> float:
+    """Return the FLOPs per second of encoders on this machine, from its matrix products in float32."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    matrix = torch.from_numpy(np.ones((size, size), np.float32)).to(device)
+    float((matrix @ matrix).sum())
+    products, started = 0, time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        float((matrix @ matrix)[0, 0])
+        products += 1
+    return EFFICIENCY * products * 2 * size**3 / (time.perf_counter() - started)

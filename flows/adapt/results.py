@@ -1,0 +1,123 @@
+"""What an adaptation leaves in its folder: the model, the index, the report."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flows.adapt.decision import Decision
+from flows.adapt.recipes import METRIC, PASSAGE_TOKENS, QUERY_TOKENS, START, Start, threads
+from flows.adapt.survey import Survey
+from flows.chain import collection
+from flows.chain.rankers import Bm25System, Retriever
+from flows.chain.suites import Collection, Suite
+from flows.export import export_checkpoint, new_folder
+from flows.search import ADAPTED, MODEL
+from storage.files import write_atomically
+from storage.store import sources
+from storage.store.run_notes import noted
+from storage.store.store import Store
+from tasks.corpus.split_corpus import Splitting
+from tasks.report.page.adaptation_page import page as report_page
+from tasks.retrieval.encode import Encoding
+from tasks.retrieval.engines.bm25 import Bm25
+from tasks.retrieval.engines.exact import Exact
+from tasks.session import Session, session
+
+CHOSEN = "chosen.json"
+BM25 = Bm25(engine="bm25", k1=0.9, b=0.4)
+
+
+def encoding(start: Start) -> Encoding:
+    """Return the lengths at which texts are cut."""
+    return Encoding(query_max_tokens=start.limit(QUERY_TOKENS), passage_max_tokens=start.limit(PASSAGE_TOKENS))
+
+
+def suite(start: Start, collections: list[Collection], name: str) -> Suite:
+    """Return the suite that decides between the start and the candidates."""
+    return Suite.model_validate({
+        "title": f"Decision of {name}", "description": "held-out pseudo-queries, and judged queries if given",
+        "seed": 42, "tokenizer": start.weights, "split": {"max_tokens": start.limit(144), "titles": True},
+        "encode": encoding(start).model_dump(), "bm25": BM25.model_dump(),
+        "index": {"engine": "exact"}, "search": {"documents": 100}, "metric": METRIC,
+        "evaluate": {"metrics": [METRIC, "MRR@10", "recall@100"], "resamples": 10_000},
+        "collections": [of.model_dump() for of in collections], "execution": {"threads": threads()},
+    }, context={"seed": 42})  # fmt: skip
+
+
+def write_model(out: Path, decision: Decision, checkpoints: Mapping[str, str], start: str, store: Store) -> Path:
+    """Write the folder of the model that was chosen, which sentence-transformers opens; return it."""
+    folder, chosen = out / MODEL, out / CHOSEN
+    key = checkpoints[decision.winner] if decision.gained else sources.weights(start).key  # of the files' content
+    if folder.is_dir() and chosen.is_file() and json.loads(chosen.read_text())["model"] == key:
+        return folder
+    chosen.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    if decision.gained:
+        export_checkpoint(key, folder, store.root)
+    else:
+        with new_folder(folder) as copied:
+            shutil.copytree(sources.weights(start).path, copied, dirs_exist_ok=True)
+    write_atomically(chosen, json.dumps({"model": key, "winner": decision.winner}) + "\n")
+    return folder
+
+
+def write_index(
+    out: Path, model: Path, original: Collection, start: Start, found: Survey, store: Store
+) -> dict[str, Any]:
+    """Index the original documents with the chosen model, the start and BM25; write and return the references.
+
+    `search` reads the chosen model's, and `browse` compares all. The run's note stays, so that garbage collection keeps
+    the indexes.
+    """
+    chosen = sources.weights(str(model.resolve()))
+    with session(Session(store, planning=True)) as plan:
+        _indexed(original, chosen, start, found)
+    with noted(store, "adapt", out.name, plan.done) as note, session(Session(store, note=note)):
+        references = _indexed(original, chosen, start, found) | {"store": str(store.root)}
+    write_atomically(out / ADAPTED, json.dumps(references, indent=1) + "\n")
+    return references
+
+
+def _indexed(original: Collection, chosen: Any, start: Start, found: Survey) -> dict[str, Any]:
+    splitting = Splitting(max_tokens=start.limit(144), titles=True, language=found.language)
+    passages = collection.split(original, "corpus", sources.tokenizer(start.weights), splitting)
+
+    def references(model: Any) -> dict[str, str]:
+        retriever = Retriever(model, ("dense",), max_tokens=start.max_tokens)
+        indexed = retriever.on(passages, encoding(start), Exact(engine="exact"))
+        return {"vectors": indexed.vectors.reference, "index": indexed.index.reference}
+
+    return {
+        "passages": passages.reference, **references(chosen), "start": references(sources.weights(start.weights)),
+        "bm25": Bm25System(BM25).on(passages, encoding(start), Exact(engine="exact")).index.reference,
+    }  # fmt: skip
+
+
+def write_report(
+    out: Path,
+    decision: Decision,
+    content: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    pages: Mapping[str, Path],
+) -> Path:
+    """Write report.html and report.json, and copies of the reports of training and evaluation; return the first."""
+    for name, report in pages.items():
+        write_atomically(out / f"{name}.html", report.read_bytes())
+    spans = {(row["dataset"], row["run"], row["metric"]): row for row in content["intervals"]}
+    rows = [
+        row | {bound: spans[row["dataset"], row["run"], METRIC][bound] for bound in ("low", "high")}
+        for row in content["rows"]
+        if row["metric"] == METRIC
+    ]
+    value = dict(facts) | {
+        "verdict": decision.verdict, "winner": decision.winner, "gained": decision.gained, "start_name": START,
+        "rejected": decision.rejected, "rows": rows,
+        "tests": [row for row in content["comparisons"] if row["metric"] == METRIC],
+    }  # fmt: skip
+    write_atomically(out / "report.json", json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    write_atomically(out / "report.html", report_page(value))
+    return out / "report.html"

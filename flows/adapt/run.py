@@ -1,0 +1,205 @@
+"""`pretrieve adapt`: adapt a retriever to a collection, and return it only if it is better than its start.
+
+The work is that of ordinary commands on files in the output folder: `queries build` where there is a generator,
+`reproduce` of the recipe, and `evaluate` of its checkpoints next to the start. The same command resumes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flows.adapt import collections as data
+from flows.adapt import recipes, results
+from flows.adapt.decision import Decision, decide
+from flows.adapt.judgements import read_judgements
+from flows.adapt.request import REQUEST, Request, check
+from flows.adapt.survey import Survey, survey
+from flows.chain.suites import Collection, Suite
+from flows.evaluate import EvaluationRequest, evaluated
+from flows.evaluated_systems import named_system
+from flows.finished_runs import FinishedRun, finished_run
+from flows.queries.build import build as build_queries
+from flows.queries.versions import stored_version
+from flows.reproduce import reproduced
+from storage.errors import UserError
+from storage.files import write_atomically
+from storage.formats.records import TextRow
+from storage.imports.collection_files import kind, read_documents
+from storage.rows import read_rows
+from storage.store import sources
+from storage.store.store import Store
+from storage.tables import PseudoQueries
+from tasks.retrieval.encode import reads
+from tasks.retrieval.stated_model import stated_model
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """A finished adaptation."""
+
+    out: Path
+    decision: Decision
+    page: Path
+    """The report of the adaptation."""
+
+
+def adapt(
+    request: Request, store_folder: Path, print_line: Callable[[str], None], *, with_server: bool = True
+) -> Adaptation:
+    """Adapt a model to a collection, and write model, index, recipe and report to the output folder.
+
+    Raises UserError for what the user can fix, and for an output folder that belongs to another request.
+    """
+    check(request, store_folder)
+    start, store = start_of(request), Store.open_or_new(store_folder)
+    found = survey(kind(request.collection), read_documents(request.collection))
+    for line in found.lines():
+        print_line(line)
+    documents = list(read_documents(request.collection))
+    judgements = None
+    if request.judgements is not None:
+        judgements = read_judgements(request.judgements, {row["doc_id"] for row in documents})
+    write_atomically(request.out / REQUEST, json.dumps(request.as_json(), indent=1) + "\n")
+    pseudo = pseudo_queries(request, documents, start, found, store)
+    counts = data.write_collections(request.out, documents, pseudo, judgements)
+    split = f"{counts[data.TRAIN]:,} to train on, {counts[data.HELDOUT]:,} held out"
+    print_line(f"pseudo-queries: {split} ({_method(request)})")
+    known = recipes.Numbers(found.documents, counts[data.TRAIN])
+    file, size = _recipe(request, start, found.language, known, print_line, store)
+    page = reproduced(str(file), store_folder, [], print_line=print_line, with_server=with_server)
+    if page is None:
+        raise TypeError("a complete run always has a report")
+    judged = [] if judgements is None else [_collection(request, data.ORIGINAL, data.JUDGED)]
+    collections = [_collection(request, data.TRAINING, data.HELDOUT), *judged]
+    suite = results.suite(start, collections, request.name)
+    evaluation = _evaluated(request, size, suite, store, print_line, with_server)
+    content = json.loads(evaluation.with_suffix(".json").read_text())
+    decision = _decision(content, size)
+    model = results.write_model(request.out, decision, checkpoints_of(request, store), request.start, store)
+    original = _collection(request, data.ORIGINAL, data.JUDGED)
+    index = results.write_index(request.out, model, original, start, found, store)
+    measured = content["inputs"]
+    facts = {
+        "run": run_of(request, store).report.key,
+        "judged": f"evaluate/{measured[data.JUDGED]}" if data.JUDGED in measured else None,
+        "survey": found.as_json(), "counts": counts, "method": _method(request), "size": size.name,
+        "request": request.as_json(), "index": index, "recipe": file.name, "metric": recipes.METRIC,
+    }  # fmt: skip
+    pages = {"training": page, "evaluation": evaluation}
+    return Adaptation(request.out, decision, results.write_report(request.out, decision, content, facts, pages))
+
+
+def start_of(request: Request) -> recipes.Start:
+    """Return the start with what it reads. Raises UserError for a model that is no dense bi-encoder."""
+    folder = sources.weights(request.start).path
+    views, max_tokens = reads(folder)
+    if views != ("dense",):
+        raise UserError(f"--start {request.start}: expected one dense vector, found {' + '.join(views)}; name another")
+    most = reads(sources.weights(request.teacher).path)[1] if request.teacher else max_tokens
+    return recipes.Start(request.start, stated_model(folder), max_tokens, request.teacher, most)
+
+
+def _method(request: Request) -> str:
+    if request.generator:
+        return f"generated by {request.generator}"
+    return "no generator: salient sentences and titles of the documents, which are removed from them"
+
+
+def pseudo_queries(
+    request: Request, documents: Sequence[TextRow], start: recipes.Start, found: Survey, store: Store
+) -> list[data.Pseudo]:
+    """Return the documents with their pseudo-queries: generated, or their own salient sentences and titles."""
+    if request.generator is None:
+        return data.of_salient_sentences(documents, found.language)
+    name, folder = f"{request.name}_queries", request.out / data.ORIGINAL
+    data.write_originals(folder, documents)
+    size = recipes.SIZES[-1]
+    content = recipes.recipe_content(request.name, folder.resolve(), start, size, found.language)
+    file = request.out / f"{name}.yaml"
+    _write_recipe(file, recipes.query_recipe_content(content, folder.resolve(), request.generator))
+    build_queries(str(file), store.root, [])
+    generated: dict[str, list[str]] = defaultdict(list)
+    for row in read_rows(stored_version(name, store).queries, PseudoQueries):
+        if row["kept"]:
+            generated[row["doc_id"]].append(row["query"])
+    return data.of_generated(documents, generated)
+
+
+def _recipe(
+    request: Request,
+    start: recipes.Start,
+    language: str,
+    known: recipes.Numbers,
+    print_line: Callable[[str], None],
+    store: Store,
+) -> tuple[Path, recipes.Size]:
+    """Return the recipe's file and its size: that of an interrupted run, else the largest that fits the hours."""
+    file, chosen = request.out / f"{request.name}.yaml", request.out / "size.json"
+    if chosen.is_file() and file.is_file():
+        name = json.loads(chosen.read_text())["size"]
+        return file, next(size for size in recipes.SIZES if size.name == name)
+    speed = recipes.measured_flops()
+    hours = 0.0
+    for size in recipes.sizes(request.size):
+        folder = (request.out / data.TRAINING).resolve()
+        content = recipes.recipe_content(request.name, folder, start, size, language)
+        _write_recipe(file, content | {"seed": request.seed})
+        hours = recipes.estimated_hours(file, store, known, speed)
+        print_line(f"plan {size.name!r}: about {hours:.2f} h at {speed:.1e} FLOPs per second")
+        if hours <= request.hours or request.size:
+            break
+    else:
+        print_line(f"even the smallest plan may take more than --hours {request.hours:g}; it is run")
+    write_atomically(chosen, json.dumps({"size": size.name, "hours": hours}) + "\n")
+    print_line(f"recipe: {file} ({size.name}); candidates: {', '.join(size.candidates)}")
+    return file, size
+
+
+def _write_recipe(file: Path, content: dict[str, Any]) -> None:
+    write_atomically(file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=110))
+
+
+def _collection(request: Request, folder: str, split: str) -> Collection:
+    return Collection(name=split, reader="beir", path=str((request.out / folder).resolve()), eval_split=split)
+
+
+def _evaluated(
+    request: Request, size: recipes.Size, suite: Suite, store: Store, print_line: Callable[[str], None],
+    with_server: bool,
+) -> Path:  # fmt: skip
+    """Measure the start as it is published, and every candidate, on the held-out and the judged queries."""
+    systems = [named_system(f"{recipes.START}={request.start}", suite, store)]
+    checkpoints = checkpoints_of(request, store)
+    systems += [named_system(f"{name}={checkpoints[name]}", suite, store) for name in size.candidates]
+    systems.append(named_system("bm25", suite, store))
+    evaluation = EvaluationRequest(request.name, suite, suite.collections, {}, systems)
+    return evaluated(evaluation, store, print_line=print_line, with_server=with_server)
+
+
+def run_of(request: Request, store: Store) -> FinishedRun:
+    """Return the run that has trained the candidates of a request."""
+    published = store.root / "reports" / request.name / "report.json"
+    return finished_run(json.loads(published.read_text())["inputs"]["report"], store)
+
+
+def checkpoints_of(request: Request, store: Store) -> dict[str, str]:
+    """Return the keys of the checkpoints that a request's run has trained, by the names of their rounds."""
+    manifest = run_of(request, store).report
+    references: Any = manifest.inputs["checkpoints"]
+    named = zip(manifest.settings["trained"], references, strict=True)
+    return {name: reference.partition("/")[2] for name, reference in named}
+
+
+def _decision(content: dict[str, Any], size: recipes.Size) -> Decision:
+    """Return the decision by the measurements of `_evaluated`."""
+    metric = recipes.METRIC
+    tests = [row for row in content["comparisons"] if row["metric"] == metric and row["run"] in size.candidates]
+    values = {(row["dataset"], row["run"]): row["value"] for row in content["rows"] if row["metric"] == metric}
+    return decide(tests, values, size.candidates)

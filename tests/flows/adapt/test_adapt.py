@@ -1,0 +1,176 @@
+"""`pretrieve adapt` from a file of texts to a model, an index and a report, on a tiny BERT."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pretrieve
+from flows.adapt import recipes, run
+from flows.adapt.recipes import SIZES
+from flows.adapt.run import adapt
+from flows.adapt.survey import survey
+from flows.browse import queries
+from flows.browse.loading import contents_of
+from flows.browse.searches import TOP, Searches
+from flows.recipe.load import load_recipe
+from storage.errors import UserError
+from storage.store.store import Store
+from tests import warm
+from tests.flows.adapt.test_collections import documents
+from tests.in_process import refused
+from tests.killed_adaptation import request_of
+from tests.tiny import PIECES, save_backbone, save_t5
+
+pytestmark = pytest.mark.slow
+KILLED = (1, 25, 60, 10_000)
+"""Before which rename each of several processes is killed; the last is not."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection, judged queries, a model, and an adaptation of it in `out`."""
+    folder = tmp_path_factory.mktemp("adapt")
+    rows = documents(90)
+    (folder / "texts.jsonl").write_text("".join(json.dumps({**row, "id": row["doc_id"]}) + "\n" for row in rows))
+    judged = [f"{row['text'].split('.')[0]}\t{row['doc_id']}" for row in rows[:20]]
+    (folder / "judged.tsv").write_text("\n".join(judged) + "\n")
+    (folder / "start").mkdir()
+    save_backbone(folder / "start", spread=0.2, pooling="mean")
+    adapt(request_of(folder), folder / "store", print, with_server=False)
+    return folder
+
+
+def test_the_folder_has_model_recipe_and_reports_and_the_verdict_fits_the_numbers(folder: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    report = json.loads((folder / "out" / "report.json").read_text())
+    values = {(row["dataset"], row["run"]): row["value"] for row in report["rows"]}
+    assert {of for of, _ in values} == {"heldout", "judged"}
+    assert all(values[of, report["winner"]] >= values[of, "start"] for of in ("heldout", "judged"))
+    page = (folder / "out" / "report.html").read_text()
+    assert report["verdict"].split(" (")[0].split(";")[0] in page.replace("&#39;", "'")
+    recipe, _ = load_recipe(str(folder / "out" / report["recipe"]))
+    assert [round_.name for round_ in recipe.rounds] == ["start", *SIZES[-1].candidates]
+    model = SentenceTransformer(str(folder / "out" / "model"))
+    ours = pretrieve.load(folder / "out").encode_passages(["river mountain"])
+    theirs = model.encode(["river mountain"])
+    cosine = float((ours @ theirs.T).item() / np.linalg.norm(ours) / np.linalg.norm(theirs))
+    assert cosine == pytest.approx(1, abs=1e-4)
+
+
+def test_the_index_has_the_original_documents(folder: Path) -> None:
+    answers = pretrieve.load(folder / "out").search(documents(90)[3]["text"], top_k=90)
+
+    assert len(answers) == 90
+    assert {answer.text for answer in answers} == {row["text"] for row in documents(90)}
+
+
+@pytest.mark.parametrize("gained", [False, True])
+def test_the_start_and_the_adapted_model_are_browsed_side_by_side(gained: bool, folder: Path, tmp_path: Path) -> None:
+    """Without a gain the start was returned, and is compared with BM25."""
+    out, winner = tmp_path / "out", SIZES[-1].candidates[0] if gained else "start"
+    shutil.copytree(folder / "out", out)
+    report = json.loads((out / "report.json").read_text()) | {"gained": gained, "winner": winner}
+    (out / "report.json").write_text(json.dumps(report))
+
+    contents = contents_of(str(out), tmp_path / "nowhere")
+
+    own, held_out = contents.collections
+    assert list(own.systems) == [*(["adapted"] if gained else []), "start", "bm25"]
+    assert own.pair(contents.preferred) == (("adapted", "start") if gained else ("start", "bm25"))
+    assert set(held_out.systems) >= {"start", "bm25", *SIZES[-1].candidates}
+    assert len(queries.compared(own, own.pair(contents.preferred), contents.metric)) == 20
+    assert contents.description == report["verdict"]
+    with closing(Searches(contents.store)) as searches:
+        for name in own.systems:
+            question = partial(searches.results, own, name, "title 5", None)
+            *reported, found = result(searches.run(question))
+            assert f"searching with {name}" in reported
+            assert len(found) == TOP
+
+
+def result(steps: Generator[str, None, Any]) -> list[Any]:
+    """Return what was reported, and last the result."""
+    reported: list[Any] = []
+    while True:
+        try:
+            reported.append(next(steps))
+        except StopIteration as stop:
+            return [*reported, stop.value]
+
+
+def test_an_adaptation_that_is_killed_again_and_again_ends_as_any_other(folder: Path, tmp_path: Path) -> None:
+    for name in ("texts.jsonl", "judged.tsv"):
+        (tmp_path / name).symlink_to(folder / name)
+
+    codes = [
+        warm.run(tmp_path, str(tmp_path), str(folder / "start"), str(last), module="tests.killed_adaptation").returncode
+        for last in KILLED
+    ]
+
+    assert codes == [-9] * (len(KILLED) - 1) + [0]
+    assert results_of(tmp_path) == results_of(folder)
+
+
+def results_of(folder: Path) -> dict[str, Any]:
+    """Return the hashes of the artifacts but reports, which name their recipe, the model's files, and the verdict."""
+    manifests = [json.loads(path.read_text()) for path in (folder / "store").glob("[!.]*/*/manifest.json")]
+    report = json.loads((folder / "out" / "report.json").read_text())
+    return {
+        "hashes": sorted(f"{of['stage']}/{of['key']} {of['hash']}" for of in manifests if of["stage"] != "report"),
+        "model": {path.name: path.read_bytes() for path in (folder / "out" / "model").iterdir() if path.is_file()},
+        "decision": (report["verdict"], report["rows"], report["counts"]),
+    }  # fmt: skip
+
+
+def test_the_same_request_builds_nothing_again_and_another_one_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(folder / "store")
+    before = {path: manifest and manifest.built for path, manifest in store.manifests()}
+
+    adapt(request_of(folder), folder / "store", print, with_server=False)
+
+    assert {path: manifest and manifest.built for path, manifest in store.manifests()} == before
+    assert ", 0 to build" in capsys.readouterr().out
+    with pytest.raises(UserError, match="has the adaptation of another request"):
+        adapt(request_of(folder, size="one round"), folder / "store", print, with_server=False)
+
+
+def test_wrong_requests_end_with_one_line(folder: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "new")
+    assert "name your collection" in refused("adapt", str(folder / "nothing"), "--out", out)
+    assert "above 0" in refused("adapt", str(folder / "texts.jsonl"), "--hours", "0", "--out", out)
+    assert "an empty one" in refused("adapt", str(folder / "texts.jsonl"), "--out", str(folder))
+    assert "neither a folder" in refused("adapt", str(folder / "texts.jsonl"), "--start", "./gone", "--out", out)
+
+
+def test_a_generator_writes_the_queries_of_complete_documents(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its random weights write nothing that a search would find, so nothing is filtered."""
+    content = recipes.query_recipe_content
+
+    def unfiltered(*arguments: Any) -> dict[str, Any]:
+        value = content(*arguments)
+        return value | {"queries": value["queries"] | {"filter": None}}
+
+    monkeypatch.setattr(recipes, "query_recipe_content", unfiltered)
+    (folder / "generator").mkdir()
+    save_t5(folder / "generator", PIECES)
+    request = replace(request_of(folder), out=folder / "generated", generator=str(folder / "generator"))
+    rows, store = documents(20), Store.open(folder / "store")
+
+    pseudo = run.pseudo_queries(request, rows, run.start_of(request), survey("a file of CSV", rows), store)
+
+    assert [one.row for one in pseudo] == rows
+    assert sum(len(one.queries) for one in pseudo) >= 20
+    assert all(query for one in pseudo for query in one.queries)

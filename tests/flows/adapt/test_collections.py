@@ -1,0 +1,109 @@
+"""The collections of an adaptation: held-out documents are never trained on, and duplicates stay together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.adapt.collections import of_generated, of_salient_sentences, write_collections
+from flows.adapt.judgements import Judgements, read_judgements
+from flows.adapt.survey import survey
+from storage.datasets import beir
+from storage.errors import UserError
+from storage.formats.records import TextRow
+from tests.tiny import WORDS
+
+
+def documents(count: int, *, copies: int = 1) -> list[TextRow]:
+    rows: list[TextRow] = []
+    for n in range(count):
+        words = [WORDS[(n * 7 + k * 3 + k * k) % len(WORDS)] + f"{n}x{k}" for k in range(30)]
+        text = " ".join(f"{' '.join(words[start : start + 6]).capitalize()}." for start in range(0, 30, 6))
+        rows += [{"doc_id": f"d{n}-{copy}", "title": f"Title {n}", "text": text} for copy in range(copies)]
+    return rows
+
+
+def ids(folder: Path, split: str) -> dict[str, set[str]]:
+    """The relevant documents of each query of a split."""
+    judged: dict[str, set[str]] = {}
+    for row in beir.qrels(folder, split):
+        judged.setdefault(row["query_id"], set()).add(row["doc_id"])
+    return judged
+
+
+def test_held_out_documents_are_in_no_text_or_query_of_training(tmp_path: Path) -> None:
+    rows = documents(120, copies=2)
+    counts = write_collections(tmp_path, rows, of_salient_sentences(rows, "en"), None)
+
+    training = tmp_path / "training"
+    train, held_out = ids(training, "train"), ids(training, "heldout")
+    assert counts == {"train": len(train), "heldout": len(held_out)}
+    assert min(counts.values()) > 20
+    of_train, of_held_out = ({doc for docs in judged.values() for doc in docs} for judged in (train, held_out))
+    assert of_train.isdisjoint(of_held_out)
+    pretraining = {row["doc_id"] for row in beir.texts(training, "documents")}
+    assert pretraining == {row["doc_id"] for row in rows} - of_held_out
+    assert {len(docs) for docs in (*train.values(), *held_out.values())} == {2}  # both copies are relevant
+    queries = {row["query_id"]: row["text"] for row in beir.queries(training, "train")}
+    texts = {row["doc_id"]: row["text"] for row in beir.texts(training, "corpus")}
+    removed = [queries[name] not in texts[doc] for name, docs in train.items() for doc in docs]
+    assert sum(removed) > 0.8 * len(removed)
+    assert [row["text"] for row in beir.texts(tmp_path / "original", "corpus")] == [row["text"] for row in rows]
+
+
+def test_equal_collections_are_equal_bytes_so_that_keys_stay(tmp_path: Path) -> None:
+    rows = documents(80)
+    for name in ("one", "two"):
+        write_collections(tmp_path / name, rows, of_salient_sentences(rows, "en"), None)
+
+    files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
+    assert len(files) == 6
+    assert all((tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes() for name in files)
+
+
+def test_a_query_of_several_documents_is_left_out(tmp_path: Path) -> None:
+    rows = documents(100)
+    generated = {row["doc_id"]: ["what is common", f"what is {row['doc_id']}"] for row in rows}
+
+    write_collections(tmp_path, rows, of_generated(rows, generated), None)
+
+    texts = {row["text"] for row in beir.queries(tmp_path / "training", "train")}
+    assert "what is common" not in texts
+    assert len(texts) == 100
+    assert {row["text"] for row in beir.texts(tmp_path / "training", "corpus")} == {row["text"] for row in rows}
+
+
+def test_too_few_documents_are_an_error(tmp_path: Path) -> None:
+    rows = documents(8)
+    with pytest.raises(UserError, match="pseudo-queries to train on and"):
+        write_collections(tmp_path, rows, of_salient_sentences(rows, "en"), None)
+
+
+def test_the_survey_counts_duplicates_and_empty_documents() -> None:
+    rows = [*documents(3, copies=2), TextRow(doc_id="e", title="", text=" ")]
+    found = survey("a file of CSV", rows)
+    assert (found.documents, found.duplicates, found.empty, found.titles) == (7, 3, 1, 6)
+    assert "7 documents" in found.lines()[0]
+
+
+def test_judgements_are_read_as_texts_and_as_qrels(tmp_path: Path) -> None:
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "salt?"}\n{"_id": "q2", "text": "ice?"}\n')
+    (tmp_path / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t2\n")
+    (tmp_path / "judged.tsv").write_text("salt?\td1\t2\nice?\td2\nsalt?\td2\n")
+
+    from_qrels = read_judgements(tmp_path / "qrels" / "dev.tsv", {"d1"})
+    assert from_qrels == Judgements(
+        [{"query_id": "q1", "text": "salt?"}], [{"query_id": "q1", "doc_id": "d1", "grade": 2}]
+    )
+    (tmp_path / "dev.tsv").write_text((tmp_path / "qrels" / "dev.tsv").read_text())
+    assert read_judgements(tmp_path / "dev.tsv", {"d1"}) == from_qrels
+    from_texts = read_judgements(tmp_path / "judged.tsv", {"d1", "d2"})
+    assert [row["text"] for row in from_texts.queries] == ["salt?", "ice?"]
+    assert [(row["doc_id"], row["grade"]) for row in from_texts.qrels] == [("d1", 2), ("d2", 1), ("d2", 1)]
+    with pytest.raises(UserError, match="'d2' is not in the collection"):
+        read_judgements(tmp_path / "judged.tsv", {"d1"})
+    (tmp_path / "judged.tsv").write_text("salt?\n")
+    with pytest.raises(UserError, match="expected a query, a document's id"):
+        read_judgements(tmp_path / "judged.tsv", {"d1"})

@@ -1,0 +1,72 @@
+"""The model that an adaptation returns: never one that was measured to be worse than the start."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from flows.adapt.decision import decide
+
+SETS = ("heldout", "judged")
+
+
+def compared(run: str, dataset: str, difference: float, p_holm: float) -> dict[str, Any]:
+    return {"run": run, "dataset": dataset, "metric": "nDCG@10", "difference": difference, "p_holm": p_holm}
+
+
+def values_of(tests: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
+    return {(row["dataset"], row["run"]): 0.5 + row["difference"] for row in tests}
+
+
+def test_a_better_candidate_is_returned_and_the_verdict_says_by_how_much() -> None:
+    tests = [compared("a", "heldout", 0.02, 0.001), compared("b", "heldout", 0.05, 0.001)]
+
+    decision = decide(tests, values_of(tests), ["a", "b"])
+
+    assert decision.gained
+    assert decision.winner == "b"
+    assert "+0.050 nDCG@10 on held-out pseudo-queries (p_holm = 0.001)" in decision.verdict
+    assert decision.rejected == {"a": "b has a higher mean"}
+
+
+def test_without_a_significant_gain_the_start_is_returned_and_said_so() -> None:
+    tests = [compared("a", "heldout", 0.05, 0.06), compared("b", "heldout", -0.01, 0.001)]
+
+    decision = decide(tests, values_of(tests), ["a", "b"])
+
+    assert not decision.gained
+    assert decision.winner == "start"
+    assert decision.verdict.startswith("Nothing was gained")
+    assert "+0.050 nDCG@10" in decision.verdict
+    assert "not significantly better" in decision.rejected["a"]
+    assert "worse than the start" in decision.rejected["b"]
+
+
+def test_a_candidate_that_is_worse_on_real_queries_is_not_returned_whatever_it_gains_on_pseudo_queries() -> None:
+    tests = [compared("a", "heldout", 0.2, 1e-9), compared("a", "judged", -0.001, 0.9)]
+
+    assert not decide(tests, values_of(tests), ["a"]).gained
+
+
+def test_judged_queries_choose_among_those_that_are_accepted() -> None:
+    tests = [compared("a", "heldout", 0.2, 1e-9), compared("b", "heldout", 0.1, 1e-9)]
+    tests += [compared("a", "judged", 0.0, 1.0), compared("b", "judged", 0.01, 0.3)]
+
+    assert decide(tests, values_of(tests), ["a", "b"]).winner == "b"
+
+
+def test_what_is_returned_is_never_below_the_start_on_any_set() -> None:
+    draw = random.Random(1)
+    gains = 0
+    for _ in range(500):
+        names = ["a", "b", "c"]
+        tests = [
+            compared(name, of, draw.uniform(-0.1, 0.2), draw.choice([0.001, 0.2])) for of in SETS for name in names
+        ]
+        decision = decide(tests, values_of(tests), names)
+        chosen = [row for row in tests if row["run"] == decision.winner]
+        assert all(row["difference"] >= 0 for row in chosen)
+        assert not decision.gained or any(row["p_holm"] < 0.05 for row in chosen)
+        assert set(decision.rejected) == set(names) - {decision.winner}
+        gains += decision.gained
+    assert 0 < gains < 500

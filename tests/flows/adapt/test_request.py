@@ -1,0 +1,53 @@
+"""Requests of an adaptation: what is refused before any work, and what makes two requests the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.adapt.request import Request, check
+from flows.queries.build import NAME
+from storage.errors import UserError
+
+
+def test_a_folder_of_texts_has_neither_output_nor_store_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / "one.txt").write_text("salt")
+    monkeypatch.chdir(texts)
+
+    with pytest.raises(UserError, match=r"--out adapted: is in the collection \., of which every text file"):
+        check(Request(Path(), Path("adapted")), tmp_path / "artifacts")
+    with pytest.raises(UserError, match="--store artifacts: is in the collection"):
+        check(Request(Path(), Path("../adapted")), Path("artifacts"))
+    (texts / "corpus.jsonl").write_text("")  # BEIR's layout, of which one file has the documents
+    with pytest.raises(UserError, match="neither a folder"):
+        check(Request(Path(), Path("adapted"), start="./none"), Path("artifacts"))
+
+
+def test_equal_hours_are_the_same_request_from_python_and_the_command_line() -> None:
+    assert Request(Path("x"), Path("y"), hours=1).as_json() == Request(Path("x"), Path("z"), hours=1.0).as_json()
+    assert Request(Path("x"), Path("y"), hours=2).as_json() != Request(Path("x"), Path("y")).as_json()
+
+
+def test_every_folder_has_a_valid_name_of_its_own(tmp_path: Path) -> None:
+    names = [Request(Path("x"), tmp_path / name).name for name in ("a b", "a:b", "one/same", "two/same", "Ünï=1")]
+
+    assert len(set(names)) == len(names)
+    assert all(NAME.fullmatch(name) for name in names)
+    assert names[0].startswith("adapt_a_b_")
+    assert Request(Path("x"), tmp_path / "one" / ".." / "same").name == Request(Path("x"), tmp_path / "same").name
+
+
+def test_an_adaptation_that_was_killed_as_it_began_resumes(tmp_path: Path) -> None:
+    """A temporary file is all that there is then; other files are not written to."""
+    (tmp_path / "texts.jsonl").write_text('{"text": "salt"}\n')
+    request = Request(tmp_path / "texts.jsonl", tmp_path / "out")
+    request.out.mkdir()
+    (request.out / ".request.json.123-abcd.tmp").write_text("{")
+
+    check(request, tmp_path / "artifacts")
+    (request.out / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="an empty one"):
+        check(request, tmp_path / "artifacts")
