@@ -1,0 +1,134 @@
+"""What a matrix shows: the grid with the state of each run, and means, intervals and tests over its seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from flows.finished_runs import FinishedRun, Measurement
+from flows.matrix.grid import Variant
+from flows.matrix.planned import PlannedCell, PlannedGrid, State
+from flows.store_lookup import must_exist
+from storage.files import write_atomically
+from storage.store.run_notes import read_notes
+from tasks.evaluation.grid_statistics import Measured, System, corrected, difference
+from tasks.report.page.matrix_page import page
+
+PAGE, JSON = "index.html", "matrix.json"
+Complete = dict[Variant, dict[int, Measurement]]
+"""The measurement of the headline's split of each complete run, by seed."""
+
+
+def contents(plan: PlannedGrid) -> dict[str, Any]:
+    """Return the grid and its results, for the terminal, the page and programs."""
+    cells, complete = list(_cells(plan)), _complete(plan)
+    recipes = {cell.cell.variant: cell.recipe for cell in plan.cells}
+    measured = {
+        variant: Measured.of({seed: measurement.path for seed, measurement in seeds.items()})
+        for variant, seeds in complete.items()
+    }
+    stages = plan.stages()
+    first = recipes[plan.grid.variants[0]]
+    return {
+        "name": plan.grid.name, "command": plan.grid.command, "seeds": list(plan.grid.seeds),
+        "variants": [variant.words for variant in plan.grid.variants], "changes": list(plan.grid.changes),
+        "metric": first.headline.metric, "mains": {v.words: recipes[v].headline.run for v in plan.grid.variants},
+        "stages": {"different": len(stages), "cached": sum(stages.values()),
+                   "of_all_runs": sum(len(cell.jobs) for cell in plan.cells)},
+        "cells": cells, "splits": {v.words: next(iter(seeds.values())).name for v, seeds in complete.items()},
+        "results": list(_results(measured)),
+        "comparisons": corrected(list(_between_variants(plan, complete, measured))),
+        "within": [row for variant in measured for row in corrected(list(_within(plan, variant, measured[variant])))],
+    }  # fmt: skip
+
+
+def write_page(plan: PlannedGrid) -> Path:
+    """Write the matrix as a page and as JSON, and return the page's path."""
+    content = contents(plan)
+    write_atomically(plan.folder / JSON, json.dumps(content, indent=1) + "\n")
+    write_atomically(plan.folder / PAGE, page(content))
+    return plan.folder / PAGE
+
+
+def _cells(plan: PlannedGrid) -> Iterator[dict[str, Any]]:
+    """Yield the runs with their states; a complete one has the path of its report's page."""
+    notes = read_notes(plan.store.root)
+    for planned in plan.cells:
+        state, missing = plan.state(planned, notes), len(planned.missing(plan.store))
+        shown = plan.folder / planned.cell.folder / "report.html"
+        yield {
+            "variant": planned.cell.variant.words, "seed": planned.cell.seed, "state": str(state),
+            "built": len(planned.jobs) - missing, "stages": len(planned.jobs), "report": planned.report,
+            "error": plan.failure(planned) if state is State.FAILED else "",
+            "page": f"{planned.cell.folder}/report.html" if shown.exists() else "", "changes": planned.cell.changes,
+        }  # fmt: skip
+
+
+def _complete(plan: PlannedGrid) -> Complete:
+    complete: Complete = {}
+    for planned in plan.cells:
+        if plan.state(planned, ()) is State.COMPLETE:
+            complete.setdefault(planned.cell.variant, {})[planned.cell.seed] = _measurement(planned, plan)
+    return complete
+
+
+def _measurement(planned: PlannedCell, plan: PlannedGrid) -> Measurement:
+    report = must_exist(f"report/{planned.report}", plan.store)
+    return FinishedRun(planned.cell.words, plan.store, report).measurements[0]
+
+
+def _results(measured: Mapping[Variant, Measured]) -> Iterator[dict[str, Any]]:
+    for variant, values in measured.items():
+        for run, metric in values.names():
+            yield {"variant": variant.words, "run": run, "metric": metric} | System(values, run).mean(metric)
+
+
+def _between_variants(
+    plan: PlannedGrid, complete: Complete, measured: Mapping[Variant, Measured]
+) -> Iterator[dict[str, Any]]:
+    """Yield each variant's differences from the first one, for runs of equal names and for the headlines' runs."""
+    baseline = plan.grid.variants[0]
+    mains = {cell.cell.variant: cell.recipe.headline.run for cell in plan.cells}
+    if baseline not in measured:
+        return
+    for variant in [variant for variant in measured if variant != baseline]:
+        ours, theirs = measured[variant], measured[baseline]
+        runs = [run for run in dict.fromkeys(run for run, _ in ours.names()) if _has(theirs, run)]
+        pairs = dict.fromkeys([(run, run) for run in runs] + [(mains[variant], mains[baseline])])
+        for run, other in pairs:
+            if _is_same(complete[variant], run, complete[baseline], other) or not _has(ours, run):
+                continue
+            for metric in _metrics(ours, run):
+                if (other, metric) not in theirs.names():
+                    continue
+                if row := difference(System(ours, run), System(theirs, other), metric):
+                    names = {"variant": variant.words, "run": run, "than": baseline.words, "baseline": other}
+                    yield names | {"metric": metric} | row
+
+
+def _within(plan: PlannedGrid, variant: Variant, measured: Measured) -> Iterator[dict[str, Any]]:
+    """Yield the differences that the variant's recipe compares."""
+    recipe = next(cell.recipe for cell in plan.cells if cell.cell.variant == variant)
+    for pair in recipe.evaluate.comparisons:
+        for metric in _metrics(measured, pair.run):
+            if (pair.baseline, metric) in measured.names():
+                names = {"variant": variant.words, "run": pair.run, "than": variant.words, "baseline": pair.baseline}
+                if row := difference(System(measured, pair.run), System(measured, pair.baseline), metric):
+                    yield names | {"metric": metric} | row
+
+
+def _has(measured: Measured, run: str) -> bool:
+    return bool(_metrics(measured, run))
+
+
+def _metrics(measured: Measured, run: str) -> list[str]:
+    return [metric for name, metric in measured.names() if name == run]
+
+
+def _is_same(ours: Mapping[int, Measurement], run: str, theirs: Mapping[int, Measurement], other: str) -> bool:
+    """Return whether both runs are the same rankings, in every seed that both have."""
+    common = [seed for seed in ours if seed in theirs]
+    keys = [(ours[seed].runs().get(run), theirs[seed].runs().get(other)) for seed in common]
+    return bool(keys) and all(one and two and one.key == two.key for one, two in keys)
