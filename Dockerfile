@@ -2,6 +2,8 @@
 # model hub has sent are volumes.
 FROM python:3.11.11-slim-bookworm
 
+# requirements-gpu.lock has FAISS for GPUs, and reads their power; docker-compose.yml builds GPU workers with it.
+ARG REQUIREMENTS=requirements.lock
 # Another package index beside pip's own: PyTorch's with CPU builds makes the image 4 GB smaller, for machines without GPU.
 ARG PIP_EXTRA_INDEX_URL=""
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
@@ -11,13 +13,14 @@ RUN useradd --uid 1000 --create-home pretrieve \
     && chown --recursive pretrieve:pretrieve /app /store /data /home/pretrieve
 
 WORKDIR /app
-COPY requirements.lock ./
-RUN pip install --requirement requirements.lock
+COPY requirements.lock requirements-gpu.lock ./
+RUN pip install --requirement "$REQUIREMENTS"
 
 COPY pyproject.toml README.md LICENSE prefect.yaml ./
 COPY configs configs
 COPY flows flows
 COPY models models
+COPY pretrieve pretrieve
 COPY storage storage
 COPY tasks tasks
 RUN pip install --no-deps --editable . && pip check
@@ -30,4 +33,6 @@ ENV DO_NOT_TRACK=1 \
     PRETRIEVE_COLLECTIONS=/data \
     PRETRIEVE_HOME=/app \
     PRETRIEVE_STORE=/store
+# Secrets that Compose mounts there take their places in the environment.
+ENTRYPOINT ["python", "-m", "flows.prefect_server.with_secrets", "/run/secrets"]
 CMD ["pretrieve", "--help"]

@@ -1,4 +1,4 @@
-"""Prefect automations: crash runs whose worker has died, and notify of scheduled runs that failed.
+"""Prefect automations: crash runs whose worker has died.
 
 Automations are registered by name. One that is up to date is not touched, so it keeps the runs that it watches, and one
 that an operator has switched off stays off.
@@ -6,38 +6,27 @@ that an operator has switched off stays off.
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 from typing import Any
-
-from storage.errors import UserError
 
 ZOMBIES, NEVER_STARTED, WEBHOOK = "Crash zombie flows", "Crash runs that never start", "Tell of failed scheduled runs"
 BLOCK = "pretrieve-webhook"
 SILENT = "No heartbeat: the run's process or machine has died. Retry resumes it."
 SILENCE = timedelta(seconds=90)  # three heartbeats of a worker's runs (PREFECT_FLOWS_HEARTBEAT_FREQUENCY=30)
 START = timedelta(hours=1)  # from taking a run to its first heartbeat; a busy machine takes a minute
-PAYLOAD = """{"text": {{ ("Scheduled run " ~ flow.name ~ " (" ~ flow_run.name ~ ") is " ~ flow_run.state.name ~ ": "
-~ flow_run.state.message ~ "\n" ~ (flow_run|ui_url or flow_run.id)) | tojson }}}"""
 
 
 def settle_automations(client: Any) -> list[str]:
     """Register the automations of this module, and return a line that describes each of them.
 
-    Without PRETRIEVE_WEBHOOK there is no notification, and the webhook of an earlier registration is removed.
+    The notification of earlier versions is removed: `pretrieve notify` reports failed runs.
     """
     _settle(client, _crash_silent())
     _settle(client, _crash_unstarted())
-    if url := os.environ.get("PRETRIEVE_WEBHOOK"):
-        _settle(client, _notify(_save_webhook(url)))
-        notification = f"{WEBHOOK} (to PRETRIEVE_WEBHOOK)"
-    else:
-        _remove_webhook(client)
-        notification = "no notification of failed scheduled runs (PRETRIEVE_WEBHOOK is not set)"
+    _remove_webhook(client)
     return [
         f"{ZOMBIES} (after {SILENCE.seconds} s without a heartbeat)",
         f"{NEVER_STARTED} (within {START.seconds // 60} minutes; not for pools whose runs wait longer in a queue)",
-        notification,
     ]
 
 
@@ -72,24 +61,6 @@ def _crash(name: str, after: set[str], within: timedelta, message: str, descript
     return AutomationCore(name=name, description=description, enabled=True, trigger=trigger, actions=[crash])
 
 
-def _notify(block: Any) -> Any:
-    """Return an automation that posts flow, run, state, message and link of a scheduled run that failed."""
-    from prefect.events.actions import CallWebhook
-    from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
-    from prefect.events.schemas.events import ResourceSpecification
-
-    trigger = EventTrigger(
-        expect={f"prefect.flow-run.{state}" for state in ("Failed", "Crashed", "TimedOut")},
-        match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
-        match_related=_tagged("auto-scheduled"), for_each={"prefect.resource.id"},
-        posture=Posture.Reactive, threshold=1, within=timedelta(0),
-    )  # fmt: skip
-    return AutomationCore(
-        name=WEBHOOK, description="Posts to the address in the block pretrieve-webhook.", enabled=True,
-        trigger=trigger, actions=[CallWebhook(block_document_id=block, payload=PAYLOAD)],
-    )  # fmt: skip
-
-
 def _tagged(tag: str) -> Any:
     """Return the resource that the events of runs with this tag are related to."""
     from prefect.events.schemas.events import ResourceSpecification
@@ -115,19 +86,8 @@ def _content(automation: Any) -> Any:
     return automation.model_dump(include=kept, exclude={"trigger": {"id"}})
 
 
-def _save_webhook(url: str) -> Any:
-    """Save the address as a secret block on the server, and return the block's id."""
-    from prefect.blocks.webhook import Webhook
-    from prefect.types import SecretDict
-    from pydantic import SecretStr
-
-    if not url.startswith(("http://", "https://")):
-        raise UserError("PRETRIEVE_WEBHOOK must be an address that begins with http:// or https://")
-    headers = SecretDict({"Content-Type": "application/json"})
-    return Webhook(url=SecretStr(url), headers=headers).save(BLOCK, overwrite=True)
-
-
 def _remove_webhook(client: Any) -> None:
+    """Remove the notification of earlier versions, which acted twice where the server was busy."""
     from prefect.exceptions import ObjectNotFound
 
     for automation in client.read_automations_by_name(WEBHOOK):

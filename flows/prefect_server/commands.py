@@ -14,6 +14,7 @@ def register(app: typer.Typer, panel: str) -> None:
     app.command(rich_help_panel=panel, epilog="Example: pretrieve up --port 4300")(up)
     app.command(rich_help_panel=panel, epilog="Example: pretrieve down --drain")(down)
     app.command(rich_help_panel=panel, epilog="Example: pretrieve worker gpu --name gpu-host-0")(worker)
+    app.command(rich_help_panel=panel, epilog="Example: pretrieve notify --test")(notify)
     app.command("register", rich_help_panel=panel, epilog="Example: pretrieve register")(register_deployments)
     app.command(rich_help_panel=panel, epilog="Example: pretrieve join --store /mnt/shared/artifacts")(join)
 
@@ -24,14 +25,19 @@ def up(
     reports_port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="The reports' port; the server's plus one, if not given.")
     ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="postgresql://user:password@host/name for the server; sqlite for SQLite."),
+    ] = None,
 ) -> None:
     """Start a Prefect server and workers on this machine.
 
-    They run in the background, and every deployment is registered.
+    They run in the background, and every deployment is registered. PRETRIEVE_DATABASE, or the file that
+    PRETRIEVE_DATABASE_FILE names, has the database's address where its password must not be in the list of processes.
     """
     from flows.prefect_server.up import up as start
 
-    start(store, port, reports_port)
+    start(store, port, reports_port, database)
 
 
 def down(
@@ -67,6 +73,19 @@ def worker(
     options = [*(["--run-once"] if run_once else []), *(["--with-healthcheck"] if healthcheck else [])]
     command = [*worker_command(pool, name, limit), *options]
     os.execv(command[0], command)  # Prefect's worker handles signals in its own way
+
+
+def notify(
+    test: Annotated[bool, typer.Option("--test", help="Only send a test message, and end.")] = False,
+) -> None:
+    """Report runs that fail, by webhook and e-mail.
+
+    PRETRIEVE_WEBHOOK is an address that takes {"text": ...}; PRETRIEVE_MAIL_TO has e-mail addresses, and
+    PRETRIEVE_SMTP the server that takes the mail. It stays in the foreground; `pretrieve up` starts it.
+    """
+    from flows.prefect_server.notify import notify as report
+
+    report(test=test)
 
 
 def register_deployments() -> None:

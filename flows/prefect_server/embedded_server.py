@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import http.client
 import os
 import secrets
 import shutil
@@ -23,6 +24,7 @@ from typing import IO
 
 from flows.prefect_server.request_guard import Guard, callers
 from storage.errors import UserError
+from tasks.runtime.prefect_task import EMBEDDED
 
 ROOM = 16 << 20  # bytes; a new database with its write-ahead log takes 6 MB
 SECONDS_TO_STOP = 3.0  # a server that stops in order writes what it has received
@@ -63,7 +65,10 @@ def start() -> None:
             process.wait()
             require_room(settings.home)
             raise
-    _register_with_prefect(process, port)
+    # Prefect's own way to name an embedded server imports the complete server into this process, which takes 5 s.
+    os.environ.update({EMBEDDED: "1", "PREFECT_API_URL": f"http://127.0.0.1:{port}/api"})
+    refresh_global_settings_context()
+    atexit.register(_stop, process)
 
 
 def require_room(folder: Path) -> None:
@@ -98,22 +103,14 @@ def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, seconds:
 
 
 def _answers(port: int) -> bool:
-    import httpx
-
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
-        with httpx.Client(trust_env=False, timeout=5) as client:
-            return client.get(f"http://127.0.0.1:{port}/api/health").status_code == 200
-    except httpx.HTTPError:
+        connection.request("GET", "/api/health")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
         return False
-
-
-def _register_with_prefect(process: subprocess.Popen[bytes], port: int) -> None:
-    """Have Prefect use the server as the embedded one that it would start itself; it is stopped at exit."""
-    from prefect.server.api.server import SubprocessASGIServer
-
-    server = SubprocessASGIServer()  # a singleton
-    server.port, server.server_process, server.running = port, process, True
-    atexit.register(_stop, process)
+    finally:
+        connection.close()
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

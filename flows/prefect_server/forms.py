@@ -69,6 +69,18 @@ Goal = Annotated[
 Rebuilt = Annotated[
     str, Field(description="Build this stage or round and what depends on it again; empty: only what is missing.")
 ]
+Fast = Annotated[bool, Field(description="A smoke test: few steps on a slice of the collection; changes win over it.")]
+Recipes = Annotated[
+    list[RecipeName], Field(description="The recipes to run, each with every seed.", min_length=1, max_length=50)
+]
+Seeds = Annotated[
+    list[Annotated[int, Field(ge=0)]], Field(description="The seeds, one a line.", min_length=1, max_length=50)
+]
+Varied = Annotated[
+    list[Annotated[str, Field(pattern=CHANGE)]],
+    Field(description="Settings to vary, one a line with their values: pretrain.steps=20,40.", max_length=20),
+]
+MatrixName = Annotated[str, Field(description="The matrix's name, as its page has it; empty: made from the recipes.")]
 Models = Annotated[
     list[Annotated[str, Field(min_length=1)]],
     Field(description="bm25, keys, folders or hub names, one a line; NAME=MODEL names its row.", min_length=1),

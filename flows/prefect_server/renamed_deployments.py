@@ -25,7 +25,7 @@ def remove_renamed(client: Any, report: Callable[[str], None]) -> None:
     for earlier in ours:
         function = (earlier.entrypoint or "").partition(":")[2]
         successor = current.get((earlier.entrypoint, RENAMED.get((function, earlier.name), "")))
-        if successor is None:
+        if successor is None or not _is_earlier(earlier, successor):
             continue
         _move_schedules(client, earlier, successor)
         name = f"{function}/{earlier.name}"
@@ -34,6 +34,12 @@ def remove_renamed(client: Any, report: Callable[[str], None]) -> None:
         else:
             client.delete_deployment(earlier.id)
             report(f"deployment {name}: removed; it is now {name.partition('/')[0]}/{successor.name}")
+
+
+def _is_earlier(deployment: Any, successor: Any) -> bool:
+    """Return whether an earlier version registered the deployment, and not an operator with settings of their own."""
+    is_of_pool = deployment.work_pool_name == deployment.name
+    return is_of_pool and not deployment.parameters and set(deployment.tags) == set(successor.tags)
 
 
 def _move_schedules(client: Any, earlier: Any, successor: Any) -> None:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 CREATION = re.compile(r"/api/deployments/[0-9a-f-]{36}/create_flow_run")
-PARAMETERS = {"recipe", "changes", "until", "rebuild", "replace", "stage"}
+PARAMETERS = {"recipe", "changes", "until", "rebuild", "replace", "stage", "fast", "recipes", "seeds", "vary", "name"}
+MATRIX: dict[str, list[Any]] = {"recipes": ["quickstart"], "seeds": [1, 2, 3], "changes": [], "vary": []}
 KEY_PREFIX = re.compile("[0-9a-f]+")
 MAX_BYTES = 1 << 20  # Prefect refuses parameters of more than half of this
 
@@ -75,12 +76,35 @@ def problem_of_request(body: bytes) -> str | None:
         return None
     if not isinstance(parameters, dict) or not parameters.keys() <= PARAMETERS:
         return None
+    if "seeds" in parameters or "recipes" in parameters:
+        return problem_of_matrix(parameters)
     recipe, changes = parameters.get("recipe", "quickstart"), parameters.get("changes") or []
     if not isinstance(recipe, str) or not isinstance(changes, list) or not all(isinstance(c, str) for c in changes):
         return None  # Prefect compares types with the form's schema
     if Path(recipe).suffix in (".yaml", ".yml") and not Path(recipe).is_file():
         return None
     return problem_of_run(recipe, changes, parameters)
+
+
+def problem_of_matrix(parameters: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a matrix of runs; else None. Of each variant the run with the first seed is planned."""
+    from flows.matrix.grid import grid_of
+    from storage.errors import UserError
+
+    lists = [parameters.get(name, default) for name, default in MATRIX.items()]
+    if not all(isinstance(value, list) for value in lists) or any(
+        not isinstance(text, str) for value in (lists[0], *lists[2:]) for text in value
+    ):
+        return None  # Prefect compares types with the form's schema
+    recipes, seeds, changes, vary = lists
+    if any(Path(recipe).suffix in (".yaml", ".yml") and not Path(recipe).is_file() for recipe in recipes):
+        return None
+    try:
+        grid = grid_of(recipes, seeds, changes, vary, parameters.get("name") or None)
+    except UserError as error:
+        return str(error)
+    problems = (problem_of_run(cell.variant.recipe, cell.changes, {}) for cell in grid.cells[: len(grid.variants)])
+    return next((problem for problem in problems if problem), None)
 
 
 def problem_of_run(recipe: str, changes: list[str], parameters: Mapping[str, Any]) -> str | None:
@@ -91,12 +115,13 @@ def problem_of_run(recipe: str, changes: list[str], parameters: Mapping[str, Any
     from flows.plan import named_jobs, planned
     from flows.recipe.load import load_recipe
     from flows.recipe.shipped import recipe_name
+    from flows.smoke_test import FAST
     from storage.errors import UserError
     from storage.store import sources
     from storage.store.store import Store
 
     try:
-        settings, path = load_recipe(recipe, changes)
+        settings, path = load_recipe(recipe, [FAST, *changes] if parameters.get("fast") is True else changes)
         if any(KEY_PREFIX.fullmatch(round_.start) for round_ in settings.rounds):
             return None
         with tempfile.TemporaryDirectory() as empty, sources.assuming_present():

@@ -24,10 +24,13 @@ HEARTBEAT_SECONDS = 30
 AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 SECONDS_TO_LOG_IN = 900.0
 # Settings of another server in the user's profile or shell must not reach ours.
+DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
 FOREIGN = (
     "PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "PREFECT_HOME", "PREFECT_PROFILE",
-    "PREFECT_PROFILES_PATH", "PREFECT_UI_URL", "PREFECT_UI_API_URL",
+    "PREFECT_PROFILES_PATH", "PREFECT_UI_URL", "PREFECT_UI_API_URL", "PRETRIEVE_DATABASE",
 )  # fmt: skip
+FOREIGN_DATABASE = ("PREFECT_SERVER_DATABASE_", "PREFECT_API_DATABASE_")
+"""The beginnings of variables that name a database; one of them would win over the database of `up`."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,11 @@ class ServicePaths:
         """The file with the code of the login page."""
         return self.folder / "login"
 
+    @property
+    def database(self) -> Path:
+        """The file with the address of the server's PostgreSQL; without it the server uses SQLite."""
+        return self.folder / "database"
+
     def log(self, name: str) -> Path:
         """Return the file with a service's output."""
         return self.store / ".prefect" / "logs" / f"{name}.log"
@@ -72,7 +80,7 @@ def secret(paths: ServicePaths) -> str:
     """Return user:password of the server; where there is none, generate one and keep it in the store."""
     if not (known := known_secret(paths)):
         known = f"pretrieve:{secrets.token_urlsafe(32)}"
-        _write_for_owner(paths.password, known)
+        write_for_owner(paths.password, known)
     return known
 
 
@@ -82,7 +90,7 @@ def login_address(paths: ServicePaths, server: str) -> str:
     It holds a code that the server exchanges for the password, so that no terminal, log or history has the password.
     """
     code = secrets.token_urlsafe(32)
-    _write_for_owner(paths.login, json.dumps({"code": code, "until": time.time() + SECONDS_TO_LOG_IN}))
+    write_for_owner(paths.login, json.dumps({"code": code, "until": time.time() + SECONDS_TO_LOG_IN}))
     return f"{server}{LOGIN}#{code}"
 
 
@@ -93,7 +101,7 @@ def close_folders(paths: ServicePaths) -> None:
         folder.chmod(0o700)
 
 
-def _write_for_owner(path: Path, text: str) -> None:
+def write_for_owner(path: Path, text: str) -> None:
     """Write a file that only its owner can read, completely or not at all."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.unlink(missing_ok=True)  # else it would keep its mode
@@ -104,9 +112,18 @@ def _write_for_owner(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def server_environment(paths: ServicePaths, port: int) -> dict[str, str]:
-    """Return the server's environment, with its own home and password, and without telemetry."""
-    inherited = {name: value for name, value in os.environ.items() if name not in FOREIGN}
+def service_environment(name: str, paths: ServicePaths, port: int) -> dict[str, str]:
+    """Return the environment of the server or of the reports' pages; only the server's has the database's address."""
+    needed = name == "server" and paths.database.exists()
+    return _environment(paths, port) | ({DATABASE: paths.database.read_text().strip()} if needed else {})
+
+
+def _environment(paths: ServicePaths, port: int) -> dict[str, str]:
+    """Return what all services have in their environment: Prefect's home and password, and no telemetry."""
+    inherited = {
+        name: value for name, value in os.environ.items()
+        if name not in FOREIGN and not name.startswith(FOREIGN_DATABASE)
+    }  # fmt: skip
     own = f"http://127.0.0.1:{port}"
     return inherited | {
         "PREFECT_HOME": str(paths.home),
@@ -137,7 +154,7 @@ def worker_environment(paths: ServicePaths, port: int, reports_port: int) -> dic
     }
     if collections := os.environ.get("PRETRIEVE_COLLECTIONS"):
         settings["PRETRIEVE_COLLECTIONS"] = str(Path(collections).resolve())
-    return server_environment(paths, port) | settings
+    return _environment(paths, port) | settings
 
 
 def server_command(port: int) -> list[str]:
@@ -168,6 +185,11 @@ def workers(gpus: list[str]) -> dict[str, list[str]]:
         command = worker_command("gpu", name, 1)
         by_name[name] = ["env", f"CUDA_VISIBLE_DEVICES={gpu}", *command] if gpu else command
     return by_name
+
+
+def notifier_command() -> list[str]:
+    """Return the command that reports failed runs."""
+    return [sys.executable, "-m", "flows.cli", "notify"]
 
 
 def supervisor_command(paths: ServicePaths) -> list[str]:

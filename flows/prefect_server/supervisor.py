@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from flows.prefect_server.processes import recorded, running, start
-from flows.prefect_server.services import ServicePaths, server_environment
+from flows.prefect_server.services import ServicePaths, service_environment
 from flows.prefect_server.up import OPTIONS, SUPERVISOR, only_one
 
 POLL_SECONDS = 5.0
@@ -51,7 +51,7 @@ def start_again(paths: ServicePaths, name: str) -> None:
         service, server = services.get(name), services.get("server")
         if service is None or server is None or service.process() is not None:
             return
-        env = server_environment(paths, server.port) if name in OPTIONS else dict(os.environ)
+        env = service_environment(name, paths, server.port) if name in OPTIONS else dict(os.environ)
         begun = start(paths.folder, paths.log(name), name, service.command, env, service.url)
     print(
         f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {name} had died: started again as process {begun.pid}", flush=True

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tasks.report.page.lineage_graph import as_image, drawing, made_of, named, standalone
+from tasks.report.page.statistics import headline_rows
 from tasks.runtime.formatting import duration
 from tasks.runtime.prefect_progress import best_effort
 from tasks.runtime.prefect_task import artifact_key
@@ -60,7 +61,7 @@ def link_report(page: Path) -> None:
 
 def measured_on(content: Mapping[str, Any]) -> str:
     """Return a sentence that names the split, the number of queries, and the paper."""
-    queries = max(row["queries"] for row in content["rows"])
+    queries = max(row["queries"] for row in headline_rows(content["rows"]))
     words = f"{content['recipe']['title']}: {queries:,} queries of split {content['rows'][0]['split']}."
     if not content["beside"]:
         return f"{words} The recipe reports no numbers of a paper."
@@ -73,8 +74,11 @@ def metrics_table(content: Mapping[str, Any]) -> list[dict[str, str]]:
     beside = content["beside"]
     table = [_row(row["run"], row["metric"], row["ours"], row["theirs"]) for row in beside]
     known = {(row["run"], row["metric"].lower()) for row in beside}
-    rest = [row for row in content["rows"] if (row["run"], row["metric"].lower()) not in known]
-    table += [_row(row["run"], row["metric"], row["value"], None) for row in rest]
+    split = content["rows"][0]["split"]
+    for row in content["rows"]:
+        metric = row["metric"] if row["split"] == split else f"{row['metric']} on {row['split']}"
+        if (row["run"], metric.lower()) not in known:
+            table.append(_row(row["run"], metric, row["value"], None))
     return sorted(table, key=lambda row: (not row["difference"], not row["paper"]))
 
 

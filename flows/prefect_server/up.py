@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 
 from flows.prefect_server.api import Api, answers
+from flows.prefect_server.databases import ADDRESS, VISIBLE, choose_database, sqlite_warning
+from flows.prefect_server.messages import from_environment, recipients
 from flows.prefect_server.pool_pause import unpause
 from flows.prefect_server.processes import Background, forget, recorded, running, start, stop
 from flows.prefect_server.services import (
@@ -24,34 +26,43 @@ from flows.prefect_server.services import (
     close_folders,
     local_gpus,
     login_address,
+    notifier_command,
     reports_command,
     server_command,
-    server_environment,
+    service_environment,
     supervisor_command,
     worker_environment,
     workers,
 )
 from flows.recipe.shipped import PROJECT
-from storage.errors import UserError
+from storage.errors import UserError, masked
 from storage.store.store import Store
 
 PORT = 4200
+UNSET = "PRETRIEVE_WEBHOOK and PRETRIEVE_MAIL_TO are not set"
 OPTIONS = {"server": "--port", "reports": "--reports-port"}
-SUPERVISOR = "supervisor"
+SUPERVISOR, NOTIFIER = "supervisor", "notifier"
+OTHERS = {SUPERVISOR, NOTIFIER}
 SECONDS_TO_START = 300.0  # an idle machine takes ten
 POLL_SECONDS = 0.5
 
 
-def up(store: Path, port: int | None, reports_port: int | None) -> None:
+def up(store: Path, port: int | None, reports_port: int | None, database: str | None = None) -> None:
     """Start the services that do not run yet, register the deployments, and print the addresses.
 
+    `database` is the address of a PostgreSQL for the server, or `sqlite`; else PRETRIEVE_DATABASE has it. Without both
+    the server keeps the database that it has.
     Raises `UserError` where a service does not start.
     """
     opened = Store.open_or_new(store)
     opened.mark()
     paths = ServicePaths(opened.root)
+    if database and database != masked(database):
+        print(VISIBLE, file=sys.stderr, flush=True)
     with only_one(paths):
         before, earlier = running(paths.folder), recorded(paths.folder)
+        choose_database(database or from_environment(ADDRESS) or None, paths, "server" in before)
+        channels = recipients()
         port = _port_of("server", port, before, earlier) or _free(PORT, "--port")
         reports_port = _port_of("reports", reports_port, before, earlier) or _free(port + 1, "--reports-port")
         env = worker_environment(paths, port, reports_port)
@@ -65,11 +76,9 @@ def up(store: Path, port: int | None, reports_port: int | None) -> None:
             _register(env)
         unpause(paths, api)
         _start_workers(paths, missing, env, api)
-        if "server" not in before and SUPERVISOR in before:
-            stop(paths.folder, before[SUPERVISOR])  # its environment names the server of before
-        if SUPERVISOR not in running(paths.folder):
-            start(paths.folder, paths.log(SUPERVISOR), SUPERVISOR, supervisor_command(paths), env)
-    _print_addresses(paths, before, port, reports_port)
+        _settle_watchers(paths, before, env, bool(channels))
+        unreported = [run["name"] for run in api.active_runs()] if NOTIFIER in earlier and not channels else None
+    _print_addresses(paths, before, port, reports_port, unreported)
 
 
 @contextmanager
@@ -100,7 +109,7 @@ def _port_of(
         return port
     if name in earlier:
         port = earlier[name].port
-        if requested not in (None, port) and before.keys() - OPTIONS.keys() - {SUPERVISOR}:
+        if requested not in (None, port) and before.keys() - OPTIONS.keys() - OTHERS:
             raise UserError(
                 f"{option} {requested}: the running workers use the {name} on port {port}; leave {option} out, or stop "
                 "them first with `pretrieve down`"
@@ -125,13 +134,13 @@ def _free(port: int, option: str) -> int:
 def _start_servers(paths: ServicePaths, before: dict[str, Background], port: int, reports_port: int, api: Api) -> None:
     """Start the Prefect server and that of the reports' pages, and wait for both."""
     (paths.store / "reports").mkdir(parents=True, exist_ok=True)
-    env, where = server_environment(paths, port), _address(reports_port)
-    if "reports" not in before:
-        reports = start(paths.folder, paths.log("reports"), "reports", reports_command(paths, reports_port), env, where)
-        _wait(paths, reports, partial(answers, where))
-    if "server" not in before:
-        server = start(paths.folder, paths.log("server"), "server", server_command(port), env, _address(port))
-        _wait(paths, server, api.healthy)
+    commands = {"reports": reports_command(paths, reports_port), "server": server_command(port)}
+    addresses = {"reports": _address(reports_port), "server": _address(port)}
+    for name, ready in (("reports", partial(answers, addresses["reports"])), ("server", api.healthy)):
+        if name not in before:
+            env = service_environment(name, paths, port)
+            begun = start(paths.folder, paths.log(name), name, commands[name], env, addresses[name])
+            _wait(paths, begun, ready)
 
 
 def _address(port: int) -> str:
@@ -140,9 +149,28 @@ def _address(port: int) -> str:
 
 def _register(env: dict[str, str]) -> None:
     """Run `pretrieve register` with the environment of a worker."""
-    done = subprocess.run([sys.executable, "-m", "flows.cli", "register"], cwd=PROJECT, env=env, capture_output=True)
-    if done.returncode:
-        raise UserError(f"registering the deployments failed: {done.stderr.decode(errors='replace').strip()}")
+    print("registering pools, deployments and automations …", file=sys.stderr, flush=True)
+    command = [sys.executable, "-u", "-m", "flows.cli", "register"]
+    with subprocess.Popen(
+        command, cwd=PROJECT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        lines = [""]
+        for line in process.stdout or ():
+            lines.append(line.strip())
+            print(f"  {lines[-1]}", file=sys.stderr, flush=True)
+    if process.returncode:
+        raise UserError(f"registering the deployments failed: {lines[-1]}")
+
+
+def _settle_watchers(paths: ServicePaths, before: dict[str, Background], env: dict[str, str], notify: bool) -> None:
+    """Start the supervisor and, where wanted, the process that reports failed runs, with the present environment.
+
+    A supervisor that lives would start others again with the environment of the `up` that started it.
+    """
+    stop(paths.folder, *(before[name] for name in OTHERS if name in before))
+    start(paths.folder, paths.log(SUPERVISOR), SUPERVISOR, supervisor_command(paths), env)
+    if notify:
+        start(paths.folder, paths.log(NOTIFIER), NOTIFIER, notifier_command(), env)
 
 
 def _start_workers(paths: ServicePaths, missing: dict[str, list[str]], env: dict[str, str], api: Api) -> None:
@@ -172,15 +200,20 @@ def _last_line(paths: ServicePaths, service: Background) -> str:
     return lines[-1] if lines else "no output"
 
 
-def _print_addresses(paths: ServicePaths, before: dict[str, Background], port: int, reports_port: int) -> None:
-    """Print where the services are, and what to do next."""
+def _print_addresses(
+    paths: ServicePaths, before: dict[str, Background], port: int, reports_port: int, unreported: list[str] | None
+) -> None:
+    """Print where the services are, and what to do next; `unreported` are active runs that were to be reported."""
     services, server = running(paths.folder), _address(port)
-    if services.keys() == before.keys():
+    if services.keys() - OTHERS == before.keys() - OTHERS:
         print(f"already running, for the store {paths.store}")
     print(f"Prefect:  {server}")
-    print(f"workers:  {', '.join(sorted(services.keys() - OPTIONS.keys() - {SUPERVISOR}))}")
+    print(f"workers:  {', '.join(sorted(services.keys() - OPTIONS.keys() - OTHERS))}")
     print(f"reports:  {_address(reports_port)}")
     print(f"logs:     {paths.log('*')}")
+    print(f"failures: {_reporting(NOTIFIER in services, unreported)}")
+    if warning := sqlite_warning(paths, len(services.keys() - OPTIONS.keys() - OTHERS)):
+        print(f"database: {warning}")
     print(f"Open:     {login_address(paths, server)}")
     print("          This address enters the password. It works once, for 15 minutes; `pretrieve up` prints another.")
     print("          Choose reproduce and run it; `pretrieve down` stops everything.")
@@ -188,3 +221,13 @@ def _print_addresses(paths: ServicePaths, before: dict[str, Background], port: i
     if os.environ.get(AUTH):
         password = "the server's PREFECT_SERVER_API_AUTH_STRING"
     print(f"For commands of your own:  export PREFECT_API_URL={server}/api PREFECT_API_AUTH_STRING={password}")
+
+
+def _reporting(is_on: bool, unreported: list[str] | None) -> str:
+    """Return in words whether failures are reported, and which active runs no longer are."""
+    if is_on:
+        return "by webhook or e-mail (`pretrieve notify --test` tries it)"
+    if unreported is None:
+        return f"not reported: {UNSET}"
+    runs = f" ({', '.join(sorted(unreported))} among them)" if unreported else ""
+    return f"no longer reported{runs}, as they were until now: {UNSET}; set them and run `pretrieve up` again"

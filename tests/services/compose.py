@@ -7,6 +7,7 @@ the variables and the command that the file gives them.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
@@ -31,10 +32,17 @@ def example() -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if re.match(r"^[A-Z_]+=", line))
 
 
-def filled_in() -> dict[str, str]:
-    """A .env as the example says to make one: a new password for each that is empty."""
-    built = {name: value or secrets.token_hex(24) for name, value in example().items()}
-    return built | {"PREFECT_AUTH": f"operator:{secrets.token_hex(24)}"}
+def passwords() -> dict[str, str]:
+    """The files of the folder `secrets` as the example says to make them."""
+    names = re.findall(r"> secrets/(\w+)", (ROOT / ".env.example").read_text())
+    built = {name: secrets.token_hex(24) for name in names}
+    return built | {"prefect_auth": f"operator:{built['prefect_auth']}"}
+
+
+def entrypoint() -> list[str]:
+    """What the image puts before each command."""
+    [line] = re.findall(r"^ENTRYPOINT (.*)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    return list(json.loads(line))
 
 
 def interpolated(value: Any, variables: dict[str, str]) -> Any:
@@ -72,18 +80,30 @@ def image_environment() -> dict[str, str]:
     return dict(pair.split("=", 1) for line in lines for pair in line.split())
 
 
+def secret_files(variables: dict[str, str]) -> dict[str, str]:
+    """The file of each of Compose's secrets, which a container has below /run/secrets."""
+    secrets = interpolated(yaml.safe_load(FILE.read_text())["secrets"], variables)
+    return {name: str(row["file"]) for name, row in secrets.items()}
+
+
 @dataclass
 class Stack:
     """The services of the file that run here."""
 
     home: Path
     variables: dict[str, str]
+    passwords: dict[str, str]
     ports: dict[str, int]
     """Where its services listen here; whoever has started PostgreSQL says where it does."""
     started: list[Service] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        folder = self.home / "secrets"
+        folder.mkdir()
+        for name, password in self.passwords.items():
+            (folder / name).write_text(f"{password}\n")
         self.defined = services(self.variables)
+        self.secrets = secret_files({"PRETRIEVE_SECRETS_FOLDER": str(folder)} | self.variables)
         for name in ("redis", "server", "reports", "health-cpu", "health-gpu"):
             self.ports[name] = free_port()
 
@@ -105,7 +125,7 @@ class Stack:
     @property
     def auth(self) -> tuple[str, str]:
         """User and password of the API."""
-        user, _, password = self.variables["PREFECT_AUTH"].partition(":")
+        user, _, password = self.passwords["prefect_auth"].partition(":")
         return user, password
 
     def here(self, text: str, health: str = "") -> str:
@@ -122,9 +142,11 @@ class Stack:
         ):
             text = re.sub(re.escape(there) + r"\b", now, text)
         text = re.sub(r"(?<![\w.])/store\b", str(self.store), text)
+        text = re.sub(r"/run/secrets/(\w+)", lambda name: self.secrets[name[1]], text)
         whole = {
             "postgres": "127.0.0.1", "redis": "127.0.0.1", "0.0.0.0": "127.0.0.1", "5432": str(ports["postgres"]),
             "6379": str(ports["redis"]), "4200": str(ports["server"]), "/data": str(WHEEL.parent), "/app": str(ROOT),
+            "/run/secrets": str(self.home / "secrets"),
         }  # fmt: skip
         return whole.get(text, text)
 
@@ -144,7 +166,8 @@ class Stack:
     def start(self, name: str, health: str = "") -> Service:
         """Start a service of our image with its command."""
         self.data.mkdir(exist_ok=True)
-        command = [self.here(word).replace("/data", str(self.data)) for word in self.defined[name]["command"]]
+        words = [*entrypoint(), *self.defined[name]["command"]]
+        command = [self.here(word).replace("/data", str(self.data)) for word in words]
         env = self.environment(name, health)
         self.started.append(start(name, command, env, self.home / "logs" / f"{name}.log", self.home))
         return self.started[-1]
@@ -161,7 +184,8 @@ class Stack:
         """redis-server by the file's command, on our port and folder."""
         shell, flag, script = self.defined["redis"]["command"]
         (self.home / "redis").mkdir()
-        script = script.replace("dir /data", f"dir {self.home / 'redis'}\nport {self.ports['redis']}\nbind 127.0.0.1")
+        settings = f"dir {self.home / 'redis'}\nport {self.ports['redis']}\nbind 127.0.0.1"
+        script = self.here(script).replace("dir /data", settings)
         env = self.environment("redis")
         self.started.append(start("redis", [shell, flag, script], env, self.home / "logs" / "redis.log", self.home))
         return self.started[-1]

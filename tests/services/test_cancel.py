@@ -21,7 +21,7 @@ def logged(work: Path) -> list[int]:
 def test_a_cancelled_run_cancels_its_child_which_saves_and_resumes(lab: Lab) -> None:
     lab.work("gpu", "gpu-0")
     run = lab.ask("train_generator", *long_training(STEPS))
-    child = lab.child_in("train_generator", run)
+    child = lab.endless_child("train_generator", run)
 
     lab.cancel(run)
 
@@ -34,7 +34,7 @@ def test_a_cancelled_run_cancels_its_child_which_saves_and_resumes(lab: Lab) -> 
     assert not Store(lab.store).is_being_built(work)
 
     lab.retry(run)
-    again = lab.child_in("train_generator", run)
+    again = lab.endless_child("train_generator", run)
     assert again["id"] == child["id"]
     assert again["run_count"] == 2
     wait_for(lambda: lab.steps(again) > saved, 3, "it goes on")
@@ -46,7 +46,7 @@ def test_a_cancelled_run_cancels_its_child_which_saves_and_resumes(lab: Lab) -> 
     lab.retry(run)  # at once: its child still runs, or is being cancelled
     wait_for(lambda: run_of(lab.url, run)["run_count"] == 3 and lab.state(run) == "Running", 3, "the run starts again")
     before = lab.steps(child)
-    wait_for(lambda: lab.steps(lab.child_in("train_generator", run)) > before, 4, "its child goes on")
+    wait_for(lambda: lab.steps(lab.endless_child("train_generator", run)) > before, 4, "its child goes on")
     assert lab.state(run) == "Running"
 
     other = lab.ask("train_generator", *long_training(STEPS, seed=2))  # the worker is busy

@@ -34,10 +34,9 @@ for port in map(int, sys.argv[2:]):
 EMBEDDED = """
 import os
 import httpx
-from prefect.server.api.server import SubprocessASGIServer
 from flows.prefect_server.embedded_server import start
 start()
-url = f"{SubprocessASGIServer().api_url}/admin/version"
+url = f"{os.environ['PREFECT_API_URL']}/admin/version"
 auth = tuple(os.environ["PREFECT_API_AUTH_STRING"].split(":"))
 for given in ({"auth": auth}, {}, {"auth": auth, "headers": {"Host": "attacker.example"}},
               {"auth": auth, "headers": {"Origin": "http://attacker.example"}}):

@@ -18,23 +18,32 @@ from redis import Redis
 from redis.exceptions import AuthenticationError
 
 from flows.recipe.load import load_recipe
-from tests.services.compose import FILE, Stack, example, filled_in, services
+from tests.services.compose import FILE, Stack, example, passwords, secret_files, services
 from tests.services.lab import CHANGES, long_training
 from tests.services.own_postgres import postgres
 from tests.services.servers import ROOT, WHEEL, call, wait_for
 
 WEBHOOK = "http://127.0.0.1:9/services/a-secret-path"
-VARIABLES = filled_in() | {"PRETRIEVE_WEBHOOK": WEBHOOK}
+VARIABLES, PASSWORDS = example() | {"PRETRIEVE_WEBHOOK": WEBHOOK}, passwords()
 DEFINED = services(VARIABLES)
 LASTING = sorted(set(DEFINED) - {"setup", "data"})
-NEEDED = ("POSTGRES_PASSWORD", "REDIS_PASSWORD", "PREFECT_AUTH")
-SECRETS = {name: VARIABLES[name].rpartition(":")[2] for name in NEEDED} | {"PRETRIEVE_WEBHOOK": "a-secret-path"}
+NEEDED = ("postgres_password", "redis_password", "prefect_auth")
+SECRETS = {name: PASSWORDS[name].rpartition(":")[2] for name in NEEDED} | {"PRETRIEVE_WEBHOOK": "a-secret-path"}
 
 
-@pytest.mark.parametrize("name", NEEDED)
-def test_nothing_starts_without_a_secret(name: str) -> None:
-    with pytest.raises(KeyError, match=rf"{name}.*\.env"):
-        services(VARIABLES | {name: ""})
+def test_the_needed_secrets_are_files_without_which_nothing_starts() -> None:
+    files = secret_files(VARIABLES)
+
+    assert {name for name, file in files.items() if file != "/dev/null"} == set(NEEDED) == PASSWORDS.keys()
+    assert {files[name] for name in NEEDED} == {f"./secrets/{name}" for name in NEEDED}
+
+
+@pytest.mark.parametrize("name", sorted(DEFINED))
+def test_a_service_has_the_secrets_that_it_names_and_no_other(name: str) -> None:
+    text = yaml.safe_dump(DEFINED[name], width=1_000_000)
+    named = set(re.findall(r"\{([a-z_]+)\}|/run/secrets/(\w+)", text))
+
+    assert {one or other for one, other in named} == set(DEFINED[name].get("secrets", []))
 
 
 def test_the_example_names_every_variable_and_no_value() -> None:
@@ -42,19 +51,19 @@ def test_the_example_names_every_variable_and_no_value() -> None:
     used = set(re.findall(r"\$\{(\w+)", FILE.read_text()))
 
     assert used == named - {"COMPOSE_PROFILES"}
-    assert {name for name, value in example().items() if not value} == set(NEEDED)
+    assert example() == {"COMPOSE_PROFILES": "cpu"}
 
 
 def test_no_secret_can_be_committed_or_get_into_the_image() -> None:
-    ignored = subprocess.run(["git", "check-ignore", ".env"], cwd=ROOT, capture_output=True, text=True)
+    ignored = subprocess.run(["git", "check-ignore", ".env", "secrets/any"], cwd=ROOT, capture_output=True, text=True)
     kept = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
 
-    assert ignored.stdout.strip() == ".env"
+    assert ignored.stdout.split() == [".env", "secrets/any"]
     assert kept[0] == "*"
-    assert not any(".env" in line for line in kept)
+    assert not any(".env" in line or "secrets" in line for line in kept)
     for line in FILE.read_text().splitlines():
         if re.search(r"PASSWORD|AUTH|redis://", line) and not line.lstrip().startswith("#"):
-            assert "$" in line or "messaging" in line, f"a literal where a secret belongs: {line}"
+            assert re.search(r"\{[a-z_]+\}|/run/secrets|messaging", line), f"a literal where a secret belongs: {line}"
 
 
 def test_every_image_is_pinned() -> None:
@@ -105,7 +114,7 @@ def test_each_gpu_has_one_worker_that_takes_one_run() -> None:
             assert "pretrieve worker gpu" in service["command"][-1]
             assert "--limit" not in service["command"][-1]  # one run
             assert service["shm_size"]
-            assert service["stop_grace_period"] == "120s"  # as long as docs/operations.md says that it needs
+            assert service["stop_grace_period"] == "120s"  # as long as docs/operate says that it needs
         if "deploy" in service:
             [device] = service["deploy"]["resources"]["reservations"]["devices"]
             assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
@@ -133,6 +142,17 @@ def test_volumes_are_named_and_workers_share_the_store() -> None:
     assert "/mnt/shared:/store" in moved["worker-cpu"]["volumes"]
 
 
+def test_secrets_of_the_reports_may_be_in_files(tmp_path: Path) -> None:
+    (tmp_path / "webhook").write_text("ftp://a-secret-path\n")
+    variables = example() | {"PRETRIEVE_WEBHOOK_FILE": str(tmp_path / "webhook")}
+    notify = Stack(tmp_path, variables, PASSWORDS, {"postgres": 1}).start("notify")
+
+    notify.process.wait(timeout=300)
+
+    assert "PRETRIEVE_WEBHOOK must be an address" in notify.said()  # as it was read from the file
+    assert "a-secret-path" not in notify.said()
+
+
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
     """Every service of the file, started in the order that it asks for, each healthy by its own health check."""
@@ -141,9 +161,9 @@ def stack() -> Iterator[Stack]:
     built = DEFINED["postgres"]["environment"]
     with (
         tempfile.TemporaryDirectory(prefix="compose-") as home,  # pytest's folders are closed to PostgreSQL's user
-        postgres(built["POSTGRES_USER"], built["POSTGRES_PASSWORD"], built["POSTGRES_DB"]) as (address, _),
+        postgres(built["POSTGRES_USER"], PASSWORDS["postgres_password"], built["POSTGRES_DB"]) as (address, _),
     ):
-        stack = Stack(Path(home), VARIABLES, {"postgres": int(address.rpartition(":")[2])})
+        stack = Stack(Path(home), VARIABLES, PASSWORDS, {"postgres": int(address.rpartition(":")[2])})
         try:
             stack.start_redis()
             wait_for(lambda: stack.healthy("redis") and stack.healthy("postgres"), 2, "the databases are healthy")
@@ -151,7 +171,12 @@ def stack() -> Iterator[Stack]:
                 stack.start(name)
                 wait_for(partial(stack.healthy, name), 5, f"{name} is healthy", every=2)
             assert stack.start("setup").process.wait(timeout=1200) == 0, stack.started[-1].said()
-            for name, health in (("reports", ""), ("worker-cpu", "health-cpu"), ("worker-gpu-none", "health-gpu")):
+            for name, health in (
+                ("reports", ""),
+                ("notify", ""),
+                ("worker-cpu", "health-cpu"),
+                ("worker-gpu-none", "health-gpu"),
+            ):
                 stack.start(name, health)
                 wait_for(partial(stack.healthy, name, health), 5, f"{name} is healthy", every=2)
             yield stack
@@ -178,12 +203,12 @@ def test_a_wrong_password_is_refused(stack: Stack) -> None:
     assert httpx.get(version, timeout=120).status_code == 401
     assert httpx.get(version, auth=(user, password[:-1]), timeout=120).status_code == 401
     assert ask(stack, "flows/count", (user, password)).status_code == 200
-    assert psql(stack, VARIABLES["POSTGRES_PASSWORD"], "psql", "-c", "select 1").returncode == 0
+    assert psql(stack, PASSWORDS["postgres_password"], "psql", "-c", "select 1").returncode == 0
     assert "authentication failed" in psql(stack, "wrong", "psql", "-c", "select 1").stderr
     for wrong in (None, "wrong"):
         with pytest.raises(AuthenticationError):
             Redis(port=stack.ports["redis"], password=wrong).ping()
-    assert Redis(port=stack.ports["redis"], password=VARIABLES["REDIS_PASSWORD"]).ping()
+    assert Redis(port=stack.ports["redis"], password=PASSWORDS["redis_password"]).ping()
 
 
 def test_other_sites_and_changes_without_a_token_are_refused(stack: Stack) -> None:
@@ -212,7 +237,7 @@ def test_setup_has_registered_everything(stack: Stack) -> None:
     automations = {row["name"] for row in ask(stack, "automations/filter").json()}
 
     assert len(deployments) == len(yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"])
-    assert {"Crash zombie flows", "Crash runs that never start", "Tell of failed scheduled runs"} == automations
+    assert {"Crash zombie flows", "Crash runs that never start"} == automations
 
 
 def test_a_run_goes_through_both_pools(stack: Stack) -> None:
@@ -239,7 +264,7 @@ def test_a_run_goes_through_both_pools(stack: Stack) -> None:
 
 
 def test_secrets_are_nowhere_to_be_read(stack: Stack) -> None:
-    dump = psql(stack, VARIABLES["POSTGRES_PASSWORD"], "pg_dump")
+    dump = psql(stack, PASSWORDS["postgres_password"], "pg_dump")
     assert "deployment" in dump.stdout
     readable = {"the database": dump.stdout}
     readable |= {f"the log of {process.name}": process.said() for process in stack.started}

@@ -1,4 +1,4 @@
-"""Registering twice leaves one of each and keeps what was decided; a failed scheduled run calls the webhook."""
+"""Registering twice leaves one of each and keeps what was decided; each failed run is reported once."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ import yaml
 
 from tests import warm
 from tests.services.servers import (
+    PRETRIEVE,
     ROOT,
     Service,
     call,
+    environment,
     free_port,
     post,
     register,
+    run_of,
+    start,
     start_run,
     start_server,
     stopping,
@@ -41,7 +45,7 @@ def test_every_deployment_is_there_with_pool_limit_and_form(server: Service) -> 
 
     assert set(results) == {
         "reproduce/reproduce", "generate_queries/generate-queries", "pretrain/pretrain", "finetune/finetune",
-        "evaluate/evaluate", "run_stage/run-stage", "evaluate_models/evaluate-models",
+        "evaluate/evaluate", "run_stage/run-stage", "evaluate_models/evaluate-models", "matrix/matrix",
     }  # fmt: skip
     for row in results.values():
         [listed] = [deployment for deployment in DEPLOYMENTS if deployment["entrypoint"] == row["entrypoint"]]
@@ -53,7 +57,7 @@ def test_every_deployment_is_there_with_pool_limit_and_form(server: Service) -> 
         assert row["pull_steps"][0]["prefect.deployments.steps.set_working_directory"]["directory"] == (
             "{{ $PRETRIEVE_HOME }}"
         )
-        parameter = "suite" if row["entrypoint"].endswith("evaluate_models") else "recipe"
+        parameter = {"evaluate_models": "suite", "matrix": "recipes"}.get(row["entrypoint"].partition(":")[2], "recipe")
         assert parameter in row["parameter_openapi_schema"]["properties"]
         assert row["job_variables"] == {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}}
     [weekly] = results["reproduce/reproduce"]["schedules"]
@@ -79,7 +83,7 @@ def test_registering_again_changes_nothing_and_keeps_what_was_decided(server: Se
     said = register(url, tmp_path).stdout
 
     assert {row["id"] for row in deployments(url).values()} >= {reproduce["id"]}
-    assert len(post(url, "deployments")) == 7
+    assert len(post(url, "deployments")) == 8
     for name, count in (("reproduce/reproduce", 2), ("evaluate/evaluate", 1)):
         schedules = {
             deployment["parameters"]["recipe"]: deployment for deployment in deployments(url)[name]["schedules"]
@@ -133,45 +137,41 @@ def listener() -> Iterator[tuple[str, queue.Queue[dict[str, Any]]]]:
     listening.server_close()
 
 
-def test_a_failed_scheduled_run_posts_and_others_do_not(
+def test_each_failed_run_is_reported_once(
     server: Service,
     worker: Callable[..., Service],
     listener: tuple[str, queue.Queue[dict[str, Any]]],
     tmp_path: Path,
 ) -> None:
     url, (address, received) = server.url, listener
-    register(url, tmp_path, PRETRIEVE_WEBHOOK=address)
-    again = register(url, tmp_path, PRETRIEVE_WEBHOOK=address)
-    named = [row["name"] for row in post(url, "automations")]
-    assert len(named) == len(set(named)) == 3
-    cpu = worker("cpu", "cpu-0", tmp_path / "store")
-    # They fail at once, with quotes, braces and a line's end in what they say.
-    failing = {"recipe": "quickstart", "until": 'no "such" {{ stage }}\n'}
-    by_hand = start_run(url, "reproduce/reproduce", **failing)
-    scheduled = start_run(url, "reproduce/reproduce", tags=tags_of_a_scheduled_run(url), **failing)
-
-    message = wait_for(lambda: None if received.empty() else received.get(), 5, "the webhook is called")
-    ended = [wait_for_end(url, run, 3) for run in (by_hand, scheduled)]
-
-    # What the automations go by: beats with our tag, though this worker was started without saying how often.
-    beats = wait_for(lambda: beats_of(url, scheduled), 2, "the run has beaten")
-    assert {"prefect.resource.role": "tag", "prefect.resource.id": "prefect.tag.pretrieve"} in beats[0]["related"]
-
-    text = message["body"]["text"]
-    assert [row["state_name"] for row in ended] == ["Failed", "Failed"]
-    assert (message["path"], message["type"]) == ("/services/T0/xyzzy-secret", "application/json")
-    for part in ("reproduce", ended[1]["name"], "Failed", 'no "such" {{ stage }}', f"/runs/flow-run/{scheduled}"):
-        assert part in text
-    assert not any(by_hand in row["body"]["text"] for row in list(received.queue))
-    # The address is a secret: in no log, and masked where the server shows it.
-    shown = json.dumps([post(url, "automations"), post(url, "block_documents"), post(url, "logs")])
-    for said in (shown, server.said(), cpu.said(), again.stdout, again.stderr):
-        assert "xyzzy" not in said
-
     register(url, tmp_path)
+    command = [*PRETRIEVE, "notify"]
+    env = environment(tmp_path, PREFECT_API_URL=url, PRETRIEVE_WEBHOOK=address)
+    notifier = start("notifier", command, env, tmp_path / "logs" / "notifier.log")
+    with stopping(notifier):
+        cpu = worker("cpu", "cpu-0", tmp_path / "store")
+        # They fail at once, with quotes, braces and a line's end in what they say.
+        failing = {"recipe": "quickstart", "until": 'no "such" {{ stage }}\n'}
+        by_hand = start_run(url, "reproduce/reproduce", **failing)
+        scheduled = start_run(url, "reproduce/reproduce", tags=tags_of_a_scheduled_run(url), **failing)
+        ended = {run: wait_for_end(url, run, 3) for run in (by_hand, scheduled)}
+        wait_for(lambda: received.qsize() >= 2, 2, "both runs are reported")
+        reported = notifier.said().count("reported as Failed by webhook")
+        wait_for(lambda: run_of(url, scheduled)["labels"], 1, "the report is noted")
 
-    assert {row["name"] for row in post(url, "automations")} == set(named) - {"Tell of failed scheduled runs"}
-    assert not [row for row in post(url, "block_documents") if row["name"] == "pretrieve-webhook"]
+    messages = list(received.queue)
+    beats = wait_for(lambda: beats_of(url, scheduled), 2, "the run has sent a heartbeat")
+    assert {"prefect.resource.role": "tag", "prefect.resource.id": "prefect.tag.pretrieve"} in beats[0]["related"]
+    assert reported <= len(messages) == 2
+    for run, row in ended.items():
+        assert row["state_name"] == "Failed"
+        [message] = [message for message in messages if f"/runs/flow-run/{run}" in message["body"]["text"]]
+        assert (message["path"], message["type"]) == ("/services/T0/xyzzy-secret", "application/json")
+        for part in (row["name"], "Failed", 'no "such" {{ stage }}', "Retry"):
+            assert part in message["body"]["text"]
+    # The address is a secret: in no log.
+    for said in (json.dumps(post(url, "logs")), server.said(), cpu.said(), notifier.said()):
+        assert "xyzzy" not in said
 
 
 def beats_of(url: str, run: str) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """A reproduction that fails in the middle is resumed in the browser: nothing that was finished is made again.
 
-PRETRIEVE_SCREENSHOTS names a folder for pictures of it; those of the documentation come from here.
+PRETRIEVE_SCREENSHOTS names a folder for pictures of it: `make screenshots` writes those of the documentation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.services.servers import PRETRIEVE, Service, environment, post, run_of
 
 SHARDS_LEFT = 3  # as many as are finished at least when the stage is killed
 SMALL = [
-    "dataset.fraction=0.02", "backbone.layers=[0]", "queries.train.steps=24", "queries.train.copy_steps=4",
+    "dataset.fraction=0.02", "backbone.layers=[0, 1]", "queries.train.steps=24", "queries.train.copy_steps=4",
     "queries.generate.shard_passages=4", "queries.quality.passages=20", "pretrain.steps=8", "pretrain.probe=null",
     "execution.threads=1",
 ]  # fmt: skip
@@ -33,10 +33,11 @@ def changes() -> list[str]:
     whole = {
         "rounds": [retriever],
         "evaluate.comparisons": pairs,
-        "headline": quickstart["headline"] | {"run": retriever["name"]},
+        "headline": quickstart["headline"] | {"run": retriever["name"], "baseline": "bm25"},
+        "fusions": [],
         "reported": {name: paper[name] for name in ("paper", "source", retriever["name"])},
     }
-    return [*SMALL, *(f"{name}={in_a_line(value)}" for name, value in whole.items())]
+    return [*SMALL, "claims=null", *(f"{name}={in_a_line(value)}" for name, value in whole.items())]
 
 
 def in_a_line(value: Any) -> str:
@@ -117,6 +118,7 @@ def test_a_failed_reproduction_is_resumed_in_the_browser(lab: Lab, tmp_path: Pat
         cached = {name for name, ended in states(lab, run).items() if "Cached" in ended}
         assert {name.split()[-1] for name in cached} == {reference.split("/")[1][:8] for reference in whole}
         shown(window, run)
+        window.shot_of_file(lab.store / "reports" / "quickstart" / "report.html", "report")
 
         wait_for(lambda: not unbroken.alive(), 10, "the unbroken run ends")
         assert unbroken.process.returncode == 0, unbroken.said()
@@ -140,7 +142,6 @@ def shown(window: Browser, run: str) -> None:
     window.shot("completed")
     window.open_run(run, "Artifacts")
     window.page.get_by_text("quickstart-lineage").first.wait_for()
-    window.shot("artifacts")
     window.open_artifact("quickstart-metrics")
     window.page.get_by_role("cell", name="retriever_1").first.wait_for()
     window.shot("metrics")

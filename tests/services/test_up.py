@@ -32,9 +32,14 @@ from tests.services.servers import (
 pytestmark = pytest.mark.skipif(not WHEEL.exists(), reason="`make data` fetches the Wikipedia leads")
 
 
-def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command in a folder of the user's, whose shell names another server."""
-    env = environment(folder, PREFECT_API_URL="http://127.0.0.1:1/api", PREFECT_PROFILE="mine")
+WEBHOOK = {"PRETRIEVE_WEBHOOK": "http://127.0.0.1:9/hook"}
+
+
+def command(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """A command in a folder of the user's, whose shell names another server and another database."""
+    foreign = {"PREFECT_API_URL": "http://127.0.0.1:1/api", "PREFECT_PROFILE": "mine"}
+    foreign |= {"PREFECT_SERVER_DATABASE_CONNECTION_URL": "postgresql+asyncpg://127.0.0.1:1/none"}
+    env = environment(folder, **foreign | more)
     return subprocess.run([*PRETRIEVE, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=1800)
 
 
@@ -77,7 +82,7 @@ def test_up_and_down(folder: Path) -> None:
     assert f"http://127.0.0.1:{port}" in started.stdout
     first = pids(folder)
     assert set(first) == {"server", "reports", "cpu-0", "gpu-0", "supervisor"}
-    assert len(post(url, "deployments")) == 7
+    assert len(post(url, "deployments")) == 8
     assert online(url, "cpu", "cpu-0")
     assert online(url, "gpu", "gpu-0")
     (folder / "artifacts" / "reports" / "page.html").write_text("a report")
@@ -90,17 +95,19 @@ def test_up_and_down(folder: Path) -> None:
     }
     assert listening == {"127.0.0.1"}
 
-    # Again: nothing changes. What dies is started again, and nothing else; the supervisor by the next `up`.
-    again = command(folder, "up")
+    # Again: only the supervisor is another, which has this environment. What dies is started again, and nothing else.
+    again = command(folder, "up", **WEBHOOK)
     assert "already running" in again.stdout
     assert (folder / "artifacts" / ".prefect" / "services" / "password").read_text() == password
-    assert pids(folder) == first
+    begun = pids(folder)
+    assert {name for name, pid in begun.items() if first.get(name) != pid} == {"supervisor", "notifier"}
+    first = begun
     for name in ("gpu-0", "reports"):
         os.kill(first[name], signal.SIGKILL)
     wait_for(lambda: pids(folder).keys() == first.keys(), 2, "the supervisor starts both again")
     os.kill(first["supervisor"], signal.SIGKILL)
     os.kill(first["server"], signal.SIGKILL)
-    assert command(folder, "up").returncode == 0
+    assert command(folder, "up", **WEBHOOK).returncode == 0
     second = pids(folder)
     assert {name for name in first if first[name] == second[name]} == {"cpu-0"}
     assert command(folder, "up", "--port", str(free_port())).returncode == 2
@@ -121,9 +128,13 @@ def test_up_and_down(folder: Path) -> None:
         draining.send_signal(number)
         draining.wait(300)
         assert cpu_is_paused(url) is not undone
-    assert "left paused" in command(folder, "up").stdout
+    without = command(folder, "up").stdout
+    assert "left paused" in without
+    assert re.search(rf"no longer reported \(.*{re.escape(run_of(url, run)['name'])}.* among them\)", without)
     assert not cpu_is_paused(url)
-    assert pids(folder) == second
+    assert pids(folder) == {
+        name: pid for name, pid in (second | {"supervisor": pids(folder)["supervisor"]}).items() if name != "notifier"
+    }
     stopped = command(folder, "down", "--cancel")
 
     assert stopped.returncode == 0, stopped.stderr

@@ -39,7 +39,7 @@ def test_a_run_whose_worker_died_ends_and_resumes_when_retried(lab: Lab) -> None
     for number in range(len(KINDS)):
         lab.work("gpu", f"gpu-{number}")
     runs = {kind: lab.ask("train_generator", *long_training(20_000, seed)) for seed, kind in enumerate(KINDS)}
-    children = {kind: lab.child_in("train_generator", run) for kind, run in runs.items()}
+    children = {kind: lab.endless_child("train_generator", run) for kind, run in runs.items()}
 
     for child in children.values():
         assert process_of(child).is_running()
@@ -50,12 +50,11 @@ def test_a_run_whose_worker_died_ends_and_resumes_when_retried(lab: Lab) -> None
         assert lab.end(child["id"], MINUTES_TO_CRASH)["state_name"] == "Crashed", kind
         assert lab.end(runs[kind], 1)["state_name"] == "Failed"
 
-    for number in range(len(KINDS), 2 * len(KINDS)):
-        lab.work("gpu", f"gpu-{number}")
+    lab.work("gpu", "gpu-again", limit=len(KINDS))
     for run in runs.values():
         lab.retry(run)
     for kind, run in runs.items():
-        again = lab.child_in("train_generator", run)
+        again = lab.endless_child("train_generator", run)
         assert again["id"] == children[kind]["id"]  # the same child, resumed
         assert again["run_count"] == 2
     assert not (lab.store / ".damaged").exists()  # where a second build of an artifact would have put the first
@@ -66,7 +65,7 @@ def test_a_retry_waits_for_an_orphaned_run(lab: Lab) -> None:
     lab.work("gpu", "gpu-orphan")
     lab.work("gpu", "gpu-second")
     run = lab.ask("train_generator", *long_training(20_000, seed=99))
-    child = lab.child_in("train_generator", run)
+    child = lab.endless_child("train_generator", run)
     orphan, worker = process_of(child), worker_of(child, lab)
 
     worker.suspend()  # it does not hear of the retry: Prefect 3.8's ends when it is given a run that it has
@@ -91,7 +90,7 @@ def test_a_retry_waits_for_an_orphaned_run(lab: Lab) -> None:
 def test_a_run_is_alive_while_its_process_is(lab: Lab) -> None:
     worker = lab.work("gpu", "gpu-alive")
     run = lab.ask("train_generator", *long_training(1_000_000, seed=98))
-    child = lab.child_in("train_generator", run)
+    child = lab.endless_child("train_generator", run)
     process = process_of(child)
 
     # Paused, it sends nothing itself: its worker does.

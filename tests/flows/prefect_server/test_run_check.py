@@ -56,6 +56,9 @@ def body(**parameters: Any) -> bytes:
         ({"changes": ["backbone.layers=[99]"]}, "99"),
         ({"recipe": "quickstart", "until": "pretrian"}, "did you mean pretrain?"),
         ({"recipe": "quickstart", "rebuild": "retriever_7"}, "retriever_7"),
+        ({"recipe": "quickstart", "fast": True, "changes": ["rounds.0.train.steps=0"]}, "rounds.0.train.steps"),
+        ({"recipes": ["quickstart"], "seeds": [1, 1]}, "1 is given twice"),
+        ({"recipes": ["quickstart"], "vary": ["pretrain.steps=4,many"]}, "pretrain.steps"),
     ],
 )
 def test_an_impossible_run_is_refused_with_the_reason(parameters: dict[str, Any], reason: str) -> None:
@@ -69,6 +72,9 @@ def test_an_impossible_run_is_refused_with_the_reason(parameters: dict[str, Any]
     "content",
     [
         body(recipe="quickstart", changes=["seed=7"], until="pretrain", rebuild="retriever_1"),
+        body(recipe="quickstart", fast=True, changes=["seed=7"]),
+        body(recipes=["quickstart"], seeds=[1, 2], vary=["pretrain.steps=4,8"]),
+        body(recipes=["/only/there.yaml"], seeds=[1]), body(recipes=[3], seeds=[1]),
         body(recipe="/only/on/the/worker.yaml"), body(models=["bm25"], suite="small"), body(recipe=3), body(changes=3),
         body(recipe="quickstart", changes=["rounds.0.start=0123abcd"]), b"not json",
         b"[]", b"x" * (2 * MAX_BYTES),

@@ -24,7 +24,7 @@ from flows.prefect_server.services import (
     known_secret,
     login_address,
     secret,
-    server_environment,
+    service_environment,
 )
 
 OWN = "http://127.0.0.1:4200"
@@ -154,7 +154,7 @@ def test_the_server_protects_itself_whatever_the_shell_says(tmp_path: Path, monk
     paths = ServicePaths(tmp_path)
     close_folders(paths)
 
-    env = server_environment(paths, 4200)
+    env = service_environment("server", paths, 4200)
 
     assert env["PREFECT_SERVER_API_AUTH_STRING"] == secret(paths)
     assert env["PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED"] == "true"
